@@ -101,7 +101,7 @@ TASKS = {
     "lab": Task(
         "open the course in JupyterLab, in your own copy of its notebooks",
         "lab",
-        lambda further: [["-m", "companion.school.study.readers_copy", *further]],
+        lambda further: [["-m", "companion_school.study.readers_copy", *further]],
         takes="flags of JupyterLab",
     ),
     "test": Task(

@@ -4,17 +4,17 @@ notebooks/build/ from authoring/stages/.
     python -m authoring.build [--all] [--check] [LESSON ...]
 
 The same source, companion and libraries give the same bytes: cell ids follow from the text, and nothing that depends
-on the clock or on chance is kept. A notebook records, in its metadata, a digest of each code cell with its outputs, and
-one of the functions, classes and values of the companion that the lesson uses. So the builder can tell what needs to
-run: nothing when only prose changed. The line {{ exercises }} becomes the table of the lesson's exercises
-(exercises.py). The questions of all lessons are collected for the package (companion/school/questions/questions.json).
+on the clock or on chance is kept. A notebook records a digest of each code cell with its outputs in its metadata, so
+the builder executes a notebook only when its code changed. Whether the stored outputs still agree with the package is
+decided by running the cells (`make test-notebooks`). The line {{ exercises }} becomes the table of the lesson's
+exercises (exercises.py). The questions of all lessons are collected for the package
+(companion_school/questions/questions.json).
 `--check` runs nothing and says which notebook is not what its source builds, and where.
 """
 
 from __future__ import annotations
 
 import argparse
-import ast
 import dataclasses
 import hashlib
 import json
@@ -22,34 +22,28 @@ import os
 import re
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
-from threading import Lock
 
 import nbformat
 from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernelError
 from nbformat import NotebookNode
 
-from authoring import exercises, figures, form, said
-from authoring.imports import PACKAGE, parsed
+from authoring import figures, form, said
 from authoring.lesson import Lesson, lessons, stages, with_deeper
 from authoring.notation import meanings
 from authoring.question import SourceError
 from authoring.rules import Fault, Known, fault
-from authoring.uses import Code, Package, Uses
-from companion.families.registry import preset, presets, systems
 from companion.ground.atomic import write_atomic
-from companion.school.course.release.notebook_cells import KERNEL
-from companion.school.questions.question import Question
+from companion_school import questions
+from companion_school.course.release.notebook_cells import KERNEL
 
 WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
 CELL_TIMEOUT = 900  # seconds
-QUESTIONS = PACKAGE / "school" / "questions" / "questions.json"
-ASSETS = (".js", ".css")  # files that a module shows, and that stand beside it
+QUESTIONS = Path(questions.__file__).with_name("questions.json")
 # What a kernel inherits: one thread, one hash seed, and nothing of the builder's own plotting or terminal settings.
 KERNEL_ENVIRONMENT = {"PYTHONHASHSEED": "0", "OMP_NUM_THREADS": "1"}
 FORGOTTEN_ENVIRONMENT = ("MPLBACKEND", "MATPLOTLIBRC", "COLUMNS", "FORCE_COLOR", "PYTHONSTARTUP", "PYTHONWARNINGS")
@@ -71,69 +65,12 @@ def _cell_digest(cell: NotebookNode) -> str:
     return _sha(json.dumps([cell.source, cell.execution_count, cell.outputs], sort_keys=True))
 
 
-def _assemble(cells: list[NotebookNode], companion: str) -> str:
+def _assemble(cells: list[NotebookNode]) -> str:
     """The file's text, from executed cells."""
-    record = {"companion": companion, "cells": [_cell_digest(cell) for cell in _code(cells)]}
+    record = {"cells": [_cell_digest(cell) for cell in _code(cells)]}
     notebook = nbformat.v4.new_notebook(cells=cells, metadata={**KERNEL, "build": record})
     notebook.nbformat_minor = 5
     return nbformat.writes(notebook) + "\n"
-
-
-# --- what a lesson uses of the companion
-
-
-_READING = Lock()
-"""Lessons are built side by side, and read one package: what one has half read, another must not find."""
-
-
-def companion_digest(cells: Sequence[NotebookNode], package: Path = PACKAGE, questions: Sequence[Question] = ()) -> str:
-    """Of all functions, classes and values of the companion that the code cells use (uses.py), and these use.
-
-    With the exercises that are checked, with the published systems and the records that the cells name, with the
-    scripts and styles that what is used calls by name, and with the questions that the cells ask.
-    """
-    trees = [parsed(cell.source) for cell in _code(cells)]
-    there = _package(package)
-    with _READING:
-        uses = Uses(trees, there, also=[asked for tree in trees for asked in _exercises_checked(tree, there)])
-    folders = {file.parent for module, _ in uses.found if (file := there.file(module))}
-    named = set().union(*(Code.of(tree).texts for tree in trees))
-    beside = sorted(file for folder in folders for file in folder.iterdir() if file.is_file())
-    shown = [file for file in beside if file.suffix in ASSETS and {file.name, file.stem} & uses.texts]
-    shown += [file for file in beside if file.suffix == ".json" and file.stem in named]
-    parts = [*sorted(uses.digests), *(file.read_text("utf-8") for file in shown), *(asked.html for asked in questions)]
-    parts += [preset(name).to_json() for name in _systems_named(trees)]
-    return _sha("\0".join(parts))
-
-
-def _systems_named(trees: Sequence[ast.AST]) -> list[str]:
-    """The published systems that code is about, which the companion finds by name; a new one leaves the others be."""
-    nodes = [node for tree in trees for node in ast.walk(tree)]
-    if any(isinstance(node, ast.Name) and node.id == "systems" for node in nodes):
-        return sorted(systems())
-    return sorted({node.value for node in nodes if isinstance(node, ast.Constant) and node.value in (*presets(),)})
-
-
-def _package(folder: Path) -> Package:
-    """The package as it is now; read once for all lessons."""
-    state = tuple((str(file), file.stat().st_mtime_ns) for file in sorted(folder.rglob("*.py*")))
-    return _packages(folder, state)
-
-
-@lru_cache(1)
-def _packages(folder: Path, state: tuple[tuple[str, int], ...]) -> Package:
-    return Package(folder)
-
-
-def _exercises_checked(tree: ast.AST, package: Package) -> Iterator[tuple[str, str]]:
-    """The exercises that are checked, as in check("2.3", answer): the companion finds them by number."""
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "check" and node.args:
-            id = node.args[0]
-            if isinstance(id, ast.Constant) and re.fullmatch(r"\d+\.\d+", str(id.value)):
-                file = exercises.file_of(int(str(id.value).split(".")[0]))
-                module = file.removesuffix(".py").replace("/", ".")
-                yield module, package.defined_with(module, "exercise", str(id.value))
 
 
 # --- what needs to be done
@@ -169,7 +106,7 @@ def difference(lesson: Lesson) -> Difference | None:
     found = _code_difference(lesson, stored.cells, record) or _prose_difference(lesson, stored.cells)
     if found:
         return found
-    if text != _assemble(_with_outputs(lesson.cells, stored.cells), stored.metadata["build"]["companion"]):
+    if text != _assemble(_with_outputs(lesson.cells, stored.cells)):
         return Difference("its metadata or its form was changed after it was built (saved from Jupyter?)", runs=False)
     return None
 
@@ -198,7 +135,7 @@ def _prose_difference(lesson: Lesson, stored: list[NotebookNode]) -> Difference 
             shift = _first_changed_line(cell.source, old.source if old is not None else "")
             what = "the text in the notebook is not the text in the source"
             for table in (row for at, row in lesson.tables if at == number and row <= shift):
-                what, shift = "the exercises in the notebook are not those of companion/school/exercises", table
+                what, shift = "the exercises in the notebook are not those of companion_school/exercises", table
             return Difference(what, number, line + shift, False)
         if cell.id != old.get("id") or cell.metadata != old.metadata:
             return Difference("the cell's id, tags or name differ from the source", number, line, runs=False)
@@ -282,7 +219,7 @@ def execute(lesson: Lesson) -> list[NotebookNode]:
     return notebook.cells
 
 
-def build(lesson: Lesson, *, rerun: bool = False, package: Path = PACKAGE, known: Known | None = None) -> str:
+def build(lesson: Lesson, *, rerun: bool = False, known: Known | None = None) -> str:
     """Bring one notebook up to date and say what was done. The old notebook stays until the new one is complete.
 
     Raises `BuildError` if there is no source, it breaks a rule that the builder holds it to (`refused`; a handle
@@ -293,12 +230,11 @@ def build(lesson: Lesson, *, rerun: bool = False, package: Path = PACKAGE, known
     start, lesson = time.monotonic(), lesson.again()
     _refuse(lesson, refused(lesson, known or Known()))
     lesson.notebook.parent.mkdir(exist_ok=True)
-    companion = companion_digest(lesson.cells, package, lesson.questions)
     stale = difference(lesson)
     stored = None
     if lesson.notebook.exists() and not (stale and stale.runs):
         stored = nbformat.read(lesson.notebook, as_version=4)
-    if rerun or stored is None or stored.metadata["build"]["companion"] != companion:
+    if rerun or stored is None:
         cells, how = execute(lesson), "executed"
         _refuse(lesson, _handle_faults(lesson, cells))
     elif stale:
@@ -306,7 +242,7 @@ def build(lesson: Lesson, *, rerun: bool = False, package: Path = PACKAGE, known
     else:
         return f"{lesson.name}: up to date"
     _refuse(lesson, [Fault(what, None, line) for line, what in said.faults(lesson.said, cells)])
-    text = _assemble(cells, companion)
+    text = _assemble(cells)
     old = lesson.notebook.read_text(encoding="utf-8") if lesson.notebook.exists() else None
     if text != old:
         write_atomic(lesson.notebook, text)
@@ -346,9 +282,7 @@ def _check_all(chosen: list[Lesson]) -> bool:
             fine = False
             print(f"{lesson.name}: STALE, {found}. Run: make notebooks")
             continue
-        stored = nbformat.read(lesson.notebook, as_version=4)
-        changed = stored.metadata["build"]["companion"] != companion_digest(lesson.cells, questions=lesson.questions)
-        print(f"{lesson.name}: ok" + (", built with another state of the companion: make notebooks" if changed else ""))
+        print(f"{lesson.name}: ok")
     return fine
 
 

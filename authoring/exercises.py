@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from companion.school.checking.exercise import DIFFICULTIES, Exercise
-from companion.school.exercises.catalogue import exercises
+from companion_school.checking.exercise import DIFFICULTIES, Exercise
+from companion_school.exercises.catalogue import exercises
 
 PLACEHOLDER = "{{ exercises }}"
 """The line of a source that `table` takes the place of."""
@@ -18,7 +18,7 @@ def of_lesson(number: int) -> list[Exercise]:
 
 def file_of(number: int) -> str:
     """Where the exercises of a lesson are written."""
-    return f"companion/school/exercises/lesson_{number:02}.py"
+    return f"companion_school/exercises/lesson_{number:02}.py"
 
 
 def table(name: str) -> str | None:

@@ -14,8 +14,8 @@ from collections.abc import Iterator, Sequence
 
 from nbformat import NotebookNode
 
-from companion.school.study.figure_html import CAPTION_NUMBER
-from companion.school.study.live.moving import LARGEST
+from companion_school.study.figure_html import CAPTION_NUMBER
+from companion_school.study.live.moving import LARGEST
 
 _FIGURE = re.compile(r'<figure class="ext-figure"([^>]*)>(.*?)</figure>', re.DOTALL)
 _ATTRIBUTE = re.compile(r'([\w-]+)="([^"]*)"')
@@ -83,7 +83,7 @@ def figure_faults(cells: Sequence[NotebookNode], prefix: str) -> Iterator[tuple[
 def faults(page: str) -> Iterator[str]:
     """What is wrong with the output of a figure that moves, and with a handle that belongs to none."""
     if _LOOSE_HANDLE.search(_FIGURE.sub("", page)):
-        yield "a handle without a still figure: what moves is shown with companion.school.study.live"
+        yield "a handle without a still figure: what moves is shown with companion_school.study.live"
     for attributes, inside in figures_in(page):
         if name := attributes.get("data-live"):
             yield from (f"moving figure {name!r}: {fault}" for fault in _faults(page, attributes, inside))

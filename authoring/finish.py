@@ -25,11 +25,11 @@ from authoring.minutes import Part, parts
 from authoring.question import SourceError
 from authoring.said import Said
 from authoring.source import Source, read_source
-from companion.school.build.stages import STAGES
-from companion.school.build.stubs import names, on_the_page
-from companion.school.course.release import navigation_line
-from companion.school.course.release.notebook_cells import IN_ANOTHER_KERNEL
-from companion.school.questions.question import Question
+from companion_school.build.stages import STAGES
+from companion_school.build.stubs import names, on_the_page
+from companion_school.course.release import navigation_line
+from companion_school.course.release.notebook_cells import IN_ANOTHER_KERNEL
+from companion_school.questions.question import Question
 
 HEAD = "{{ head }}"
 HEAD_KEYS = ("able", "needs")

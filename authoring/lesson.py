@@ -25,7 +25,7 @@ from authoring.markdown import Heading, headings, without_code
 from authoring.minutes import Part
 from authoring.notation import atoms, plain
 from authoring.said import Said
-from companion.school.questions.question import Question
+from companion_school.questions.question import Question
 
 ROOT = Path(__file__).resolve().parents[1]
 SOURCES = ROOT / "authoring" / "lessons"

@@ -23,8 +23,8 @@ from pathlib import Path
 
 from markdown_it import MarkdownIt
 
-from companion.school.questions.question import KINDS, LETTERS, Answer, Question, read_number
-from companion.school.questions.terminal import readable
+from companion_school.questions.question import KINDS, LETTERS, Answer, Question, read_number
+from companion_school.questions.terminal import readable
 
 _MARKDOWN = MarkdownIt("commonmark", {"html": False})
 _MATHS = re.compile(r"\$[^$\n]+\$")
@@ -58,7 +58,7 @@ class Draft:
     def code(self) -> str:
         """The cell that asks it."""
         id = self.question.id
-        return f'# question {id}\nfrom companion.school.questions import ask\n\nask("{id}")'
+        return f'# question {id}\nfrom companion_school.questions import ask\n\nask("{id}")'
 
     def finished(self, resolve: Callable[[str], str]) -> Question:
         """The question with its texts' roles resolved, and as HTML."""

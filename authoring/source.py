@@ -19,7 +19,7 @@ from nbformat import NotebookNode
 
 from authoring import exercises
 from authoring.question import Draft, SourceError, read_question
-from companion.school.course.release.notebook_cells import with_ids
+from companion_school.course.release.notebook_cells import with_ids
 
 FOLDED = "folded"
 _FENCE = re.compile(r"^(```+|~~~+)(?:\{([\w-]+)\}[ \t]*(.*))?")

@@ -13,10 +13,10 @@ import torch
 from companion.data import number_names, number_words
 from companion.data.stories import stories
 from companion.layers.moe import MoE
-from companion.school.explorer.activations import Rows, inside
 from companion.transformer import Transformer
+from companion_school.explorer.activations import Rows, inside
 
-EXPLORER = Path(__file__).parents[1] / "companion" / "school" / "explorer"
+EXPLORER = Path(__file__).parents[1] / "companion_school" / "explorer"
 ENGINE = "".join((EXPLORER / name).read_text("utf-8") for name in ("words.js", "engine.js"))
 PASS = """
 // Reads half of a text at once and the rest token by token; gives every number of the pass, and the names of its rows.

@@ -8,7 +8,7 @@ from companion import AttentionConfig, FeedForwardConfig, ModelConfig, PositionC
 from companion.costs.chips import published_chip
 from companion.data.tokenizer import BytePairTokenizer
 from companion.families.registry import preset
-from companion.school.study import live, micro_example
+from companion_school.study import live, micro_example
 
 SENTENCE = ["The", "cat", "slept", ".", "It", "snored", "all", "night"]
 QUERIES, KEYS = [[0, 2, 1, 0], [2, 0, 0, 0], [1, 0, 2, -1]], [[2, 0, 1, 0], [0, 2, 0, 0], [1, 0, 0, 1]]

@@ -18,7 +18,7 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["
 EXTRAS = PROJECT["optional-dependencies"]
 MODULES = {"IPython": "ipykernel", "PIL": "pillow", "yaml": "pyyaml", "cycler": "matplotlib", "markupsafe": "jinja2"}
 """What brings a module that has another name."""
-FILES = sorted(set((ROOT / "companion").rglob("*.py")) - set((ROOT / "companion/school/build/references").glob("*.py")))
+FILES = sorted(set((ROOT / "companion").rglob("*.py")) - set((ROOT / "companion_school/build/references").glob("*.py")))
 TOOLS = ("bench", "commands", "examples", "selftest", "school", "__main__.py")
 """The folders above the models: what they may import, a model may not."""
 LAB = ("school/study/", "school/questions/")

@@ -22,7 +22,7 @@ from companion import (
     rotary_angles,
     rotate,
 )
-from companion.school.study import micro_example
+from companion_school.study import micro_example
 
 IDS = torch.tensor([[1, 5, 9]])
 # fmt: off

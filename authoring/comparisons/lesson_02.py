@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from authoring.comparisons.cells import row
-from companion.school.study.dictionary import learn
+from companion_school.study.dictionary import learn
 
 
 def root_or_not() -> dict[tuple[str, float], list[float]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from companion.school.study.rounds import CONTEXT, KINDS, Reader, practise, right
+from companion_school.study.rounds import CONTEXT, KINDS, Reader, practise, right
 
 STARTS, BUDGETS = (0, 1, 2), (260, 1000)
 SHIFTS, PERIODS = (0, 8, 32, 400), (12, 20, 40, 62)

@@ -18,7 +18,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import FancyBboxPatch
 
-from companion.school.study.figures import PALETTE, STYLE
+from companion_school.study.figures import PALETTE, STYLE
 
 INK, PALE = "#222222", "#8a8a8a"
 TINTS = {"blue": "#d6e9f5", "orange": "#fbe8c3", "green": "#cdebe2", "grey": "#eeeeee"}

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from authoring.lesson import Lesson
-from companion.school.explorer.page_files import SHIPPED
-from companion.school.records import record
+from companion_school.explorer.page_files import SHIPPED
+from companion_school.records import record
 
 FILE = "explorer.md"
 SOURCE = Path(__file__).with_name("explorer.md")

@@ -6,12 +6,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from authoring.lesson import Lesson, LessonError
-from companion.school.build.parts import parts
-from companion.school.build.stages import STAGES, Stage
-from companion.school.checking.exercise import DIFFICULTIES, Exercise
-from companion.school.course.release.dependencies import other_exercises
-from companion.school.course.written.rubrics import Written, written_items
-from companion.school.exercises.catalogue import exercises
+from companion_school.build.parts import parts
+from companion_school.build.stages import STAGES, Stage
+from companion_school.checking.exercise import DIFFICULTIES, Exercise
+from companion_school.course.release.dependencies import other_exercises
+from companion_school.course.written.rubrics import Written, written_items
+from companion_school.exercises.catalogue import exercises
 
 FILE = "exercises/PLAN.md"
 

@@ -13,13 +13,13 @@ import nbformat
 from authoring import exercises
 from authoring.lesson import Lesson
 from authoring.minutes import Part
-from companion.school.course.release.notebook_cells import IN_ANOTHER_KERNEL, KERNEL
-from companion.school.study import progress_table
+from companion_school.course.release.notebook_cells import IN_ANOTHER_KERNEL, KERNEL
+from companion_school.study import progress_table
 
 FILE = progress_table.FILE
-PATH = "../companion/school/study/path.json"
+PATH = "../companion_school/study/path.json"
 TEXT = Path(__file__).with_suffix(".md")
-CODE = f"{IN_ANOTHER_KERNEL}\nfrom companion.school.study import progress_table\n\nprogress_table.show()"
+CODE = f"{IN_ANOTHER_KERNEL}\nfrom companion_school.study import progress_table\n\nprogress_table.show()"
 MARK = "<!-- the path -->"  # in start.md: where the cell stands that shows the path
 
 

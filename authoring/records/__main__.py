@@ -28,10 +28,10 @@ from authoring.records.steps import steps
 from authoring.records.story import story
 from companion.files.models import save_model
 from companion.ground.atomic import write_atomic
-from companion.school.records import NAMES
+from companion_school.records import NAMES
 
 ROOT = Path(__file__).parents[2]
-SHIPPED = ROOT / "companion" / "school" / "records"
+SHIPPED = ROOT / "companion_school" / "records"
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -19,9 +19,9 @@ from authoring.comparisons.cells import names_of
 from authoring.records.story import BATCH, CONTEXT, DENSE, Text, falling
 from companion.data.batches import TrainingBatches, encode_documents
 from companion.files.models import load_model, save_model
-from companion.school.study.rounds import Reader, practise, right, rounds
 from companion.training.trainer import Trainer, TrainingConfig
 from companion.transformer import Transformer
+from companion_school.study.rounds import Reader, practise, right, rounds
 
 STARTS, BUDGETS, EVERY = (1, 2, 3), (1200, 1800), 60
 """Updates after which a story model is looked at: of one run, whose rate falls over its last 540 updates."""

@@ -18,12 +18,12 @@ import torch
 from authoring.records.story import EXPERTS, SHORT, Text, bits_of, run
 from companion.data import number_words
 from companion.data.batches import IGNORE
-from companion.school.explorer.models import load_live, names_of, pairs_of, save_live
-from companion.school.records import record, story_model
 from companion.training.losses import bits_per_byte
 from companion.training.settings import NumberWordsSettings
 from companion.training.tasks.number_words import NumberWordsTask, exact_match
 from companion.transformer import Transformer
+from companion_school.explorer.models import load_live, names_of, pairs_of, save_live
+from companion_school.records import record, story_model
 
 SETTINGS = NumberWordsSettings(source="de", target="en")
 UPDATES = 800

@@ -2,7 +2,7 @@
 
 Three minutes from three starts and ten from one, and its twin with experts for as many updates as three minutes, from
 three starts. A run is kept in `build/records` after every fifty updates, and goes on from there when it was stopped.
-What ships is one JSON of all runs, `companion/school/records/story.json`, and the weights of the first.
+What ships is one JSON of all runs, `companion_school/records/story.json`, and the weights of the first.
 """
 
 from __future__ import annotations

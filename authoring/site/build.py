@@ -23,7 +23,7 @@ from authoring.site.links import Links
 from authoring.site.notebook import Press, raw, text_of
 from authoring.site.output import STYLES, Assets
 from authoring.site.pages import BESIDE, TEACHING, Course, Page
-from companion.school.course.release.notebooks import stale_files
+from companion_school.course.release.notebooks import stale_files
 
 HERE = Path(__file__).parent
 THEME = HERE / "theme"

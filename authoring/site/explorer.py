@@ -7,7 +7,7 @@ import re
 
 from authoring.site.notebook import raw
 from authoring.site.output import Assets, page_html
-from companion.school.explorer.page_files import SHIPPED, body, script, shipped_scripts, style
+from companion_school.explorer.page_files import SHIPPED, body, script, shipped_scripts, style
 
 FILE, MODELS = "explorer.md", "_static/explorer"
 _ELSEWHERE = re.compile(r"<!-- without the site -->.*?<!-- end -->", re.DOTALL)

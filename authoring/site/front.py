@@ -12,7 +12,7 @@ from authoring.site.formula import Formula, Formulas
 from authoring.site.notebook import Press, as_block, block, prose, raw
 from authoring.site.pages import Course, Page
 from authoring.site.questions import bar
-from companion.school.questions.question import Question
+from companion_school.questions.question import Question
 
 TEXT = Path(__file__).with_name("index.md")
 _FIGURE = re.compile(r"{{ figure (\d\d) (\w+) }}")

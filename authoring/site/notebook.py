@@ -16,7 +16,7 @@ from authoring.site.links import Links
 from authoring.site.output import Assets
 from authoring.site.pages import Page
 from authoring.source import FOLDED
-from companion.school.course.release import navigation_line
+from companion_school.course.release import navigation_line
 
 FENCE = "`" * 12  # longer than any in a cell
 _QUESTION = re.compile(r"# question \d+\.[a-z]$")

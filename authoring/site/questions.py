@@ -10,8 +10,8 @@ from authoring.site import output
 from authoring.site.notebook import Press, block, raw
 from authoring.site.pages import Course, Page
 from companion.ground.display import count
-from companion.school.questions.asking import Shown
-from companion.school.questions.question import Question, questions
+from companion_school.questions.asking import Shown
+from companion_school.questions.question import Question, questions
 
 INDEX = "questions/index"
 

@@ -16,7 +16,7 @@ from docutils import nodes
 
 from authoring.markdown import tables
 from authoring.site.formula import Formula
-from companion.school.questions.terminal import readable
+from companion_school.questions.terminal import readable
 
 _ASKED = re.compile(r'<div class="ext-ask">(.*?)</div>', re.DOTALL)
 _CAPTION = re.compile(r"<figcaption>(.*?)</figcaption>|<img alt=\"([^\"]*)\"", re.DOTALL)

@@ -10,6 +10,9 @@ import errno
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
+from importlib.metadata import entry_points
+from types import ModuleType
 from typing import Any
 
 from jsonargparse import Namespace
@@ -17,19 +20,13 @@ from jsonargparse import Namespace
 from companion.commands import (
     account,
     bench,
-    build,
     chat,
     completion,
-    course,
     doctor,
     evaluate,
-    explore,
     export,
     generate,
-    grade,
     inspect,
-    progress,
-    review,
     selftest,
     sizing,
     train,
@@ -49,7 +46,6 @@ COMMANDS = {
     "generate": (generate, "continue one or several prompts"),
     "translate": (translate, "translate number names with a model of your own"),
     "evaluate": (evaluate, "measure a run on what it has not seen"),
-    "explore": (explore, "write a page that shows the inside of a model"),
     "export": (export, "write a model for transformers, vLLM or SGLang"),
     "inspect": (inspect, "what a published model's folder holds, field by field"),
     "account": (account, "count a model's parameters, FLOPs and bytes"),
@@ -57,19 +53,25 @@ COMMANDS = {
     "bench": (bench, "measure speed beside other libraries, on this machine"),
     "selftest": (selftest, "kill a training run many times; is nothing lost?"),
     "doctor": (doctor, "what machine is this, and what differs on it?"),
-    "build": (build, "write a transformer of your own, stage by stage, and have it checked"),
-    "progress": (progress, "show which exercises you have done, and where to go on"),
-    "review": (review, "ask the lessons' questions again, when it is time"),
-    "grade": (grade, "grade a folder of submissions"),
     "completion": (completion, "let a shell complete commands, flags and choices"),
-    "course": (course, "problem sets, marks, and the proof that the checks work"),
 }
-"""Each command's file, with `parser` and `run`, and what it does in a line."""
+"""The library's commands: each one's module, with `parser` and `run`, and a line of help."""
+
+ENTRY_POINTS = "companion.commands"
+"""The group of entry points through which another package adds commands: each one names a table like `COMMANDS`."""
 
 
-def command_parser(task: str = TextSettings.task, commands: Sequence[str] = tuple(COMMANDS)) -> Parser:
-    """The parser of all commands; `train` has the flags of `task`, and those not among `commands` have none yet: a
-    command line needs the flags of one command."""
+@cache
+def commands() -> Mapping[str, tuple[ModuleType, str]]:
+    """Return all commands: the library's, then those of installed packages that register some."""
+    added = [entry.load() for entry in sorted(entry_points(group=ENTRY_POINTS), key=lambda entry: entry.name)]
+    return {name: command for table in (COMMANDS, *added) for name, command in table.items()}
+
+
+def command_parser(task: str = TextSettings.task, wanted: Sequence[str] | None = None) -> Parser:
+    """Return the parser of all commands; `train` has the flags of `task`. Commands that are not among `wanted` have no
+    flags yet, because a command line needs the flags of one command only (default: all have theirs)."""
+    wanted = tuple(commands()) if wanted is None else wanted
     parser = Parser(
         prog="companion",
         version=doctor.course_version(),
@@ -93,14 +95,13 @@ def command_parser(task: str = TextSettings.task, commands: Sequence[str] = tupl
     )
     nameless = Parser()  # one for all commands that are not asked for: to make one takes as long as a small module
     parsers = {
-        name: nameless if name not in commands else file.parser(task) if file is train else file.parser()
-        for name, (file, _) in COMMANDS.items()
+        name: nameless if name not in wanted else file.parser(task) if file is train else file.parser()
+        for name, (file, _) in commands().items()
     }
-    add_commands(parser, "command", "commands", [(name, parsers[name], help) for name, (_, help) in COMMANDS.items()])
-    if "course" in commands:
-        course.add_actions(parsers["course"])
-    if "build" in commands:
-        build.add_actions(parsers["build"])
+    add_commands(parser, "command", "commands", [(name, parsers[name], help) for name, (_, help) in commands().items()])
+    for name, (file, _) in commands().items():
+        if name in wanted and hasattr(file, "add_actions"):
+            file.add_actions(parsers[name])
     return parser
 
 
@@ -110,8 +111,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = list(sys.argv[1:] if argv is None else argv)
     if arguments[:1] == ["help"]:
         arguments = [*arguments[1:], "--help"]
-    if arguments[:1] == ["build"]:
-        arguments = build.with_action(arguments)
+    asked = commands().get(arguments[0]) if arguments else None
+    if asked and hasattr(asked[0], "with_action"):
+        arguments = asked[0].with_action(arguments)
     try:
         task = train.task_asked_for(arguments) if arguments[:1] == ["train"] else TextSettings.task
     except ValueError as error:
@@ -155,7 +157,7 @@ def _run(command: str, flags: Namespace, arguments: list[str]) -> int:
         return tune.run(flags, arguments)
     if command == "completion":
         return completion.run(flags, command_parser())
-    return COMMANDS[command][0].run(flags)
+    return commands()[command][0].run(flags)
 
 
 def _open_what_is_closed() -> None:

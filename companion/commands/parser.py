@@ -235,7 +235,7 @@ class Parser(ArgumentParser):
             commands = list(self._subcommands_action._name_parser_map) if self._subcommands_action else []
             near = did_you_mean(choice[1], commands)
             if choice[1] in ("check", "hint", "solution"):
-                near = f"; {choice[1]} is for notebooks: from companion.school.exercises import {choice[1]}"
+                near = f"; {choice[1]} is for notebooks: from companion_school.exercises import {choice[1]}"
             return f"{choice[1]}: no such command{near or '; expected ' + _either(commands)}", self
         if missing := re.search(r'expected "([\w.]+)" to be one of', message):
             parser = self.inner(missing[1].split(".")[:-1])

@@ -20,8 +20,8 @@ from companion.config.model import AttentionConfig, FeedForwardConfig, ModelConf
 from companion.files.models import load_tensors, save_tensors
 from companion.layers.attention import attend, attention_weights
 from companion.layers.cache import KVCache
-from companion.school.study import micro_example
 from companion.transformer import Transformer
+from companion_school.study import micro_example
 
 ROUNDING = 1e-5
 """What float32 results of this size may differ by when the order of adding changes; wrong ones differ by far more."""

@@ -11,7 +11,7 @@ from nbformat.v4 import new_output
 
 from authoring import build
 from authoring.lesson import Lesson
-from companion.school.questions.asking import Shown
+from companion_school.questions.asking import Shown
 
 HERE = Path(__file__).parent
 
@@ -20,7 +20,7 @@ FIGURE = """```{code-cell}
 :name: squares
 :tags: [folded]
 # draws the figure below
-from companion.school.study import figures
+from companion_school.study import figures
 
 fig, ax = figures.subplots()
 ax.plot([1, 2, 3], [1, 4, 9])

@@ -1,21 +1,12 @@
 """The builder: reproducible, frugal, and precise about what is stale."""
 
-import ast
 import dataclasses
 import json
-import shutil
-from collections import Counter
-from pathlib import Path
 
 import nbformat
 import pytest
-from course import lessons
 
 from authoring import build, exercises
-from authoring.imports import PACKAGE
-from authoring.lesson import with_deeper
-from authoring.uses import Package, Uses
-from companion.school.study import live
 
 
 def edit(path, old, new):
@@ -55,12 +46,6 @@ def test_changed_prose_is_found_and_needs_no_execution(copied, monkeypatch):
     assert build.difference(copied) is None
     assert outputs(copied) == before
     assert "mean square equals the" in copied.notebook.read_text(encoding="utf-8")
-
-
-@pytest.fixture
-def package(tmp_path):
-    """A copy of the companion, to be changed."""
-    return Path(shutil.copytree(PACKAGE, tmp_path / "companion", ignore=shutil.ignore_patterns("__pycache__")))
 
 
 def test_the_exercises_are_listed(small_lesson):
@@ -151,96 +136,3 @@ def test_nothing_of_the_clock_or_of_chance_is_kept(small_lesson):
         assert set(cell["metadata"]) <= {"tags", "name", "jupyter", "claims"}
         assert not any("widget" in kind for output in cell.get("outputs", []) for kind in output.get("data", {}))
     assert set(notebook["metadata"]) == {"build", "kernelspec", "language_info"}
-
-
-# --- what a lesson depends on
-
-
-@pytest.fixture(scope="module")
-def package_copy(tmp_path_factory):
-    """The package's own code, to be edited; each test leaves it as it was."""
-    copy = tmp_path_factory.mktemp("copy") / "companion"
-    shutil.copytree(build.PACKAGE, copy, ignore=shutil.ignore_patterns("__pycache__", "texts"))
-    return copy
-
-
-ATTEND = "from companion import attend"
-FIGURES = "from companion.school.study import figures\nfigures.show(a)"
-LIVE = "from companion.school.study import live\nlive.dials(a)"
-ASK = "from companion.school.questions import ask\nask('2.a')"
-RECORD = "from companion.school.records import record\nrecord('law')"
-MASKED = ("dim=0).nan_to_num(0.0)", "dim=1).nan_to_num(0.0)")  # in a known mistake of exercise 2.3
-
-
-@pytest.mark.parametrize(
-    "code, file, old, new, expected",
-    [
-        (ATTEND, "layers/attention.py", "def attend(\n", "def attend(\n    extra,\n", True),
-        (ATTEND, "layers/attention.py", "class Attention(", "class Attention(object, ", False),
-        (ATTEND, "layers/moe.py", "\n\n\n", "\n\n\nnew = 1\n\n\n", False),
-        ("from companion import account, Transformer", "costs/chips.py", "\n\n\n", "\n\n\nnew = 1\n\n\n", False),
-        (FIGURES, "school/study/figures.py", "DPI = 100", "DPI = 90", True),
-        (FIGURES, "school/study/palette.py", "LINE_CONTRAST = 3.0", "LINE_CONTRAST = 2.9", True),
-        (FIGURES, "school/study/live/kit.js", "\n", "\n\n", False),
-        (LIVE, "school/study/live/kit.js", "\n", "\n\n", True),
-        (LIVE, "school/study/live/dials.js", "\n", "\n\n", True),
-        (LIVE, "school/study/live/bricks.js", "\n", "\n\n", False),
-        (ASK, "school/questions/question.js", "\n", "\n\n", True),
-        (ASK, "school/questions/question.css", "\n", "\n\n", True),
-        (RECORD, "school/records/law.json", "\n", "\n\n", True),
-        (RECORD, "school/records/cache.json", "\n", "\n\n", False),
-        ("from companion.school.exercises import check", "school/exercises/lesson_02.py", *MASKED, False),
-        ("check('2.3', mine)", "school/exercises/lesson_02.py", *MASKED, True),
-        ("check('2.1', mine)", "school/exercises/lesson_02.py", *MASKED, False),
-    ],
-)
-def test_a_lesson_depends_on_what_it_uses_and_on_nothing_else(package_copy, code, file, old, new, expected):
-    cells, path = [nbformat.v4.new_code_cell(code)], package_copy / file
-    before, text = build.companion_digest(cells, package_copy), path.read_text("utf-8")
-    assert old in text
-    path.write_text(text.replace(old, new, 1), "utf-8")
-    try:
-        assert (build.companion_digest(cells, package_copy) != before) == expected
-    finally:
-        path.write_text(text, "utf-8")
-
-
-def test_every_script_of_a_figure_belongs_to_a_figure(package_copy):
-    package = Package(package_copy)
-    figures = [name for name in vars(live) if callable(getattr(live, name))]
-    called = [Uses([ast.parse(LIVE.replace("dials", name))], package).texts for name in figures]
-    scripts = {file.stem for file in (package_copy / "school/study/live").glob("*.js")} - {"kit"}
-    counts = {script: sum(script in texts for texts in called) for script in scripts}
-    assert len(scripts) > 20 and min(counts.values()) >= 1 and max(counts.values()) < 6, counts
-
-
-def test_all_lessons_together_use_little_of_the_package_that_they_do_not_all_use(package_copy):
-    """A line for one lesson is not a reason to run the others."""
-    trees = {
-        x.name: [ast.parse(c.source) for c in build._code(x.cells)] for x in with_deeper(lessons()) if x.source.exists()
-    }
-    package = Package(package_copy)
-    users = Counter(found for of_lesson in trees.values() for found in Uses(of_lesson, package).found)
-    assert len(trees) == 44 and len(users) > 700
-    assert sorted(users.values())[len(users) // 2] <= 6, "half of all definitions belong to a fifth of the lessons"
-
-
-def test_a_changed_companion_runs_the_lesson_again(copied, executed, package):
-    assert build.build(copied, package=package) == "02_small: up to date"
-    edit(package / "school" / "study" / "figures.py", "DPI = 100", "DPI = 90")
-    assert build.build(copied, package=package).startswith("02_small: executed")
-
-
-def test_a_lesson_depends_on_the_published_systems_it_names_and_on_no_other(monkeypatch):
-    code = 'from companion.families.registry import preset\nd = preset("gpt2-medium").d_model'
-    cells = [nbformat.v4.new_code_cell(code)]
-    before, known = build.companion_digest(cells), dict(build.presets())
-    known["new-1b"] = known["gpt2"]
-    monkeypatch.setattr(build, "presets", lambda: known)
-    assert build.companion_digest(cells) == before
-    monkeypatch.setattr(build, "preset", lambda name: known[name].config.with_(layers=7))
-    assert build.companion_digest(cells) != before
-    every = [nbformat.v4.new_code_cell("from companion.families.registry import systems\nprint(*systems())")]
-    before = build.companion_digest(every)
-    monkeypatch.setattr(build, "systems", lambda: ["gpt2"])
-    assert build.companion_digest(every) != before

@@ -256,7 +256,7 @@ SLIDER = '<label>d_k <input type="range" min="1" max="64"></label>'
 @pytest.mark.parametrize(
     "shown, message",
     [
-        (SLIDER, "a handle without a still figure: what moves is shown with companion.school.study.live"),
+        (SLIDER, "a handle without a still figure: what moves is shown with companion_school.study.live"),
         (f'<figure class="ext-figure" data-live="bars" role="group" aria-label="Bars.">{SLIDER}</figure>',
          "moving figure 'bars': it has no still figure, which is all that remains where no script runs"),
     ],

@@ -10,8 +10,8 @@ from course import built_lessons
 from authoring.lesson import LessonError
 from authoring.pages import plan
 from companion.commands.main import command_parser
-from companion.school.course.release.problem_set import ProblemSet
-from companion.school.exercises.catalogue import exercises
+from companion_school.course.release.problem_set import ProblemSet
+from companion_school.exercises.catalogue import exercises
 
 LESSONS = built_lessons()
 

@@ -74,7 +74,7 @@ def test_help_may_be_asked_for_in_other_words(capsys):
         (["--vresion"], "companion: error: --vresion: no such flag; did you mean --version?"),
         (
             ["check", "2.1"],
-            "companion: error: check: no such command; check is for notebooks: from companion.school.exercises",
+            "companion: error: check: no such command; check is for notebooks: from companion_school.exercises",
         ),
         (
             ["train", "\u2014minutes", "3"],

@@ -14,10 +14,10 @@ from companion.commands.main import main
 from companion.data.large_corpora import read_large
 from companion.families.pretrained import load_pretrained
 from companion.ground import waiting
-from companion.school.build import workspace
-from companion.school.build.stages import Stage
-from companion.school.course import slides
 from companion.training.tasks import tune
+from companion_school.build import workspace
+from companion_school.build.stages import Stage
+from companion_school.course import slides
 
 COURSE = Path(__file__).parents[2] / "notebooks"
 
@@ -100,7 +100,7 @@ WAITS = {
 def test_a_command_shows_on_a_terminal_what_it_is_at_and_nothing_in_a_pipe(
     command: str, home: Path, capsys, monkeypatch
 ) -> None:
-    monkeypatch.setattr("companion.school.build.check.examine_stage", examined)
+    monkeypatch.setattr("companion_school.build.check.examine_stage", examined)
     monkeypatch.setattr(slides, "lessons_folder", lambda named: COURSE)
     monkeypatch.setattr(slides, "write", lambda *_: "slides.html")
     monkeypatch.setattr(tune, "MEASURED", 4)

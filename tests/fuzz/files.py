@@ -18,11 +18,11 @@ from companion import AttentionConfig, FeedForwardConfig, ModelConfig, Transform
 from companion.data.batches import TrainingBatches
 from companion.data.tokenizer import BytePairTokenizer
 from companion.files.models import load_model, load_tensors, save_model
-from companion.school.course.grading.answers import cells_of
-from companion.school.course.grading.gradebook import collect, to_csv
 from companion.training.run_folder import MACHINE_FIELDS, RunFolder
 from companion.training.settings import TextSettings
 from companion.training.trainer import Trainer, TrainingConfig
+from companion_school.course.grading.answers import cells_of
+from companion_school.course.grading.gradebook import collect, to_csv
 from fuzz.odd import changed, damaged, text
 from fuzz.oracle import REFUSED, WORKS, Fault, Kind, is_refused, refused, state_of
 

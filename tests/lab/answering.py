@@ -13,7 +13,7 @@ from pathlib import Path
 
 from playwright.sync_api import Locator, Page, TimeoutError
 
-from companion.school.questions.question import LETTERS, Question, find_question
+from companion_school.questions.question import LETTERS, Question, find_question
 
 HEADS = {
     "choice": {True: "Yes.", False: "Not quite."},

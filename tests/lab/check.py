@@ -59,9 +59,9 @@ from reader import (
 )
 from scripts import BROWSERS
 
-from companion.school.questions.question import find_question
-from companion.school.questions.spaced_repetition import FILE
-from companion.school.study import progress_table
+from companion_school.questions.question import find_question
+from companion_school.questions.spaced_repetition import FILE
+from companion_school.study import progress_table
 
 BROWSER_FLAGS = [
     "--no-sandbox",

@@ -10,7 +10,7 @@ import numpy as np
 from inside import ENGINE, PASS, base64_of, differences, texts_of
 from playwright.sync_api import Page
 
-from companion.school.explorer.models import NAMES, live_file, load_live
+from companion_school.explorer.models import NAMES, live_file, load_live
 
 NEAR = 1e-4
 TEXTS = 100

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from playwright.sync_api import Page
 
-from companion.school.study import readers_copy
+from companion_school.study import readers_copy
 
 NOTEBOOKS = Path(__file__).resolve().parents[2] / "notebooks"
 IDLE = f"#jp-main-statusbar >> text=/{readers_copy.KERNEL}.*Idle/"
@@ -90,11 +90,11 @@ def jupyterlab(folder: Path, extra: Path | None = None) -> Iterator[Lab]:
         "JUPYTER_RUNTIME_DIR": "runtime",
     }
     environment = os.environ | {name: str(folder / place) for name, place in private.items()}
-    prepare = [sys.executable, "-m", "companion.school.study.readers_copy", "--prepare"]
+    prepare = [sys.executable, "-m", "companion_school.study.readers_copy", "--prepare"]
     subprocess.run(prepare, cwd=root, env=environment, check=True)
     token = secrets.token_hex(16)
     flags = ["--no-browser", "--ip=127.0.0.1", f"--port={port}", "--ServerApp.port_retries=0"]
-    command = [sys.executable, "-m", "companion.school.study.readers_copy", *flags, f"--IdentityProvider.token={token}"]
+    command = [sys.executable, "-m", "companion_school.study.readers_copy", *flags, f"--IdentityProvider.token={token}"]
     log, here = folder / "jupyterlab.log", Lab(f"http://127.0.0.1:{port}", token, root)
     with log.open("w") as output:
         server = subprocess.Popen(command, cwd=root, stdout=output, stderr=subprocess.STDOUT, env=environment)

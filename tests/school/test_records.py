@@ -8,8 +8,8 @@ import torch
 from authoring.records import answering, cache, heads, inside, law, recall, rounding, steps, story
 from companion.config.model import FeedForwardConfig, ModelConfig
 from companion.data.stories import keeps, stories
-from companion.school.records import NAMES, answering_model, record, story_model
 from companion.transformer import Transformer
+from companion_school.records import NAMES, answering_model, record, story_model
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +50,7 @@ def test_the_story_model_scores_as_in_its_record_and_fits_in_three_megabytes(tex
     assert sum(p.numel() for p in model.parameters()) == record("story")["runs"][0]["weights"]
     scored = story.bits_of(model, text)
     assert abs(scored - record("story")["runs"][0]["looks"][-1]["bits_per_byte"]) < 0.002  # half precision
-    folder = story.__file__.replace("authoring/records/story.py", "companion/school/records/story")
+    folder = story.__file__.replace("authoring/records/story.py", "companion_school/records/story")
     weights = (law.Path(folder) / "model.safetensors").stat().st_size
     assert weights < 3e6 and model.embedding.weight.dtype == torch.float32
 

@@ -5,14 +5,14 @@ import json
 import pytest
 
 from companion.commands.main import main
-from companion.school.build.check import examine_stage
-from companion.school.build.check_process import unreadable
-from companion.school.build.parts import parts
-from companion.school.build.stages import STAGES
-from companion.school.build.stubs import reference, stub
-from companion.school.build.workspace import RECORD, find_folder, lay_stubs, overview, read_sources, state, take
-from companion.school.checking.notebook_answer import NotYet
-from companion.school.exercises import check
+from companion_school.build.check import examine_stage
+from companion_school.build.check_process import unreadable
+from companion_school.build.parts import parts
+from companion_school.build.stages import STAGES
+from companion_school.build.stubs import reference, stub
+from companion_school.build.workspace import RECORD, find_folder, lay_stubs, overview, read_sources, state, take
+from companion_school.checking.notebook_answer import NotYet
+from companion_school.exercises import check
 
 ATTENTION = STAGES[2]
 
@@ -91,7 +91,7 @@ def test_a_mistake_is_named_with_what_shows_it_and_the_rest_is_judged_by_itself(
     write(folder, ("tril(keys - queries)", "tril()"))
     reports = []
     monkeypatch.setattr(
-        "companion.school.build.check.examine_stage", lambda *of: reports.append(examine_stage(*of)) or reports[0]
+        "companion_school.build.check.examine_stage", lambda *of: reports.append(examine_stage(*of)) or reports[0]
     )
     with pytest.raises(NotYet, match="most likely: with fewer queries than keys the last query is at the last key"):
         check("build.2")
@@ -140,7 +140,7 @@ def test_files_that_cannot_be_examined_get_a_sentence(folder):
 
 def test_code_that_ends_or_does_not_end_costs_its_own_part_alone(folder, monkeypatch):
     alone = parts(2)[:4]  # the others call these
-    monkeypatch.setattr("companion.school.build.check.parts", lambda number: alone)
+    monkeypatch.setattr("companion_school.build.check.parts", lambda number: alone)
     monkeypatch.setattr(alone[-1], "seconds", 2.0)
     write(
         folder,

@@ -4,12 +4,12 @@ import time
 
 import pytest
 
-from companion.school.build.bugs import BUGS, is_named
-from companion.school.build.first_difference import first_difference, where
-from companion.school.build.parts import references
-from companion.school.build.scenes.training import trained
-from companion.school.build.stages import STAGES
-from companion.school.build.stubs import stub
+from companion_school.build.bugs import BUGS, is_named
+from companion_school.build.first_difference import first_difference, where
+from companion_school.build.parts import references
+from companion_school.build.scenes.training import trained
+from companion_school.build.stages import STAGES
+from companion_school.build.stubs import stub
 
 FUSED = """
 import torch
@@ -170,7 +170,7 @@ def test_float32_on_the_way_is_no_parting():
 
 
 def test_a_loop_without_an_end_is_ended(tmp_path, monkeypatch):
-    monkeypatch.setattr("companion.school.build.first_difference.SECONDS", 0.5)
+    monkeypatch.setattr("companion_school.build.first_difference.SECONDS", 0.5)
     text = attention_with("scores = q @ k.mT / math.sqrt(q.shape[-1])", "while True:\n        pass")
     start = time.monotonic()
     assert "it did not end" in where(2, folder(tmp_path, 2, attention=text))

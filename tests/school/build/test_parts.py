@@ -3,18 +3,18 @@
 import pytest
 import torch
 
-from companion.school.build.parts import parts, patched
-from companion.school.build.stages import STAGES
-from companion.school.build.stubs import names
-from companion.school.build.verify import equivalent, faults, survivors
+from companion_school.build.parts import parts, patched
+from companion_school.build.stages import STAGES
+from companion_school.build.stubs import names
+from companion_school.build.verify import equivalent, faults, survivors
 
 WRITTEN = [number for number in STAGES if parts(number)]
 """The stages whose checks are written."""
-RACE = 11  # its checks take seconds each, and its file is free: `python -m companion.school.build.verify 11` tries them
+RACE = 11  # its checks take seconds each, and its file is free: `python -m companion_school.build.verify 11` tries them
 THROUGH = {10: {"Published", "Normed", "gelu", "llama", "gpt2", "renamed"}}
 """What is examined through another part of its stage: a model of a layout by `load`."""
 MUTATED = (2, 3)
-"""Those whose mutants take seconds; `python -m companion.school.build.verify 4 --mutants` tries another stage's."""
+"""Those whose mutants take seconds; `python -m companion_school.build.verify 4 --mutants` tries another stage's."""
 
 
 @pytest.mark.parametrize(
@@ -23,7 +23,7 @@ MUTATED = (2, 3)
     ids=lambda part: f"{part.stage.number}-{part.name}",
 )
 def test_what_is_right_passes_and_known_mistakes_are_named(part):
-    assert not list(faults(part, naming=[0]))  # `python -m companion.school.build.verify` names them on the other too
+    assert not list(faults(part, naming=[0]))  # `python -m companion_school.build.verify` names them on the other too
 
 
 @pytest.mark.parametrize("number", [number for number in WRITTEN if number != RACE])

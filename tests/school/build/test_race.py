@@ -7,10 +7,10 @@ import torch
 
 from companion.data.corpora import Document
 from companion.data.yardsticks import Yardstick
-from companion.school.build import race
-from companion.school.build.isolated_modules import World
-from companion.school.build.stages import STAGES
-from companion.school.build.workspace import lay_stubs, take
+from companion_school.build import race
+from companion_school.build.isolated_modules import World
+from companion_school.build.stages import STAGES
+from companion_school.build.workspace import lay_stubs, take
 
 TOKENIZER = (
     "def encode(text, merges): return list(text.encode())\ndef decode(ids, merges): return bytes(ids).decode()\n"

@@ -16,8 +16,8 @@ from torch.testing import assert_close
 from companion import AttentionConfig, LatentConfig, PositionConfig
 from companion.data.corpora import first_edition
 from companion.layers.latent import LatentAttention
-from companion.school.build.stages import STAGES
-from companion.school.build.stubs import reference
+from companion_school.build.stages import STAGES
+from companion_school.build.stubs import reference
 
 LONG = "\n\n".join(document.text for document in first_edition().documents)
 TEXT = LONG[:20_000]

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from companion import page
-from companion.school.build.stages import STAGES, find_stage, find_stages
-from companion.school.build.stubs import given, is_untouched, names, reference, stub
+from companion_school.build.stages import STAGES, find_stage, find_stages
+from companion_school.build.stubs import given, is_untouched, names, reference, stub
 
 ON_PAGE = range(2, 10)
 

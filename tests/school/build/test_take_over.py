@@ -6,14 +6,14 @@ import textwrap
 import pytest
 import torch
 
-from companion.school.build.isolated_modules import World
-from companion.school.build.stubs import names, reference, stub
-from companion.school.build.take_over import BRIDGES, take_over
-from companion.school.build.workspace import lay_stubs, read_sources
-from companion.school.checking.notebook_answer import NotYet
-from companion.school.exercises import check
-from companion.school.exercises import take_over as take_over_here
-from companion.school.exercises.catalogue import find_exercise
+from companion_school.build.isolated_modules import World
+from companion_school.build.stubs import names, reference, stub
+from companion_school.build.take_over import BRIDGES, take_over
+from companion_school.build.workspace import lay_stubs, read_sources
+from companion_school.checking.notebook_answer import NotYet
+from companion_school.exercises import check
+from companion_school.exercises import take_over as take_over_here
+from companion_school.exercises.catalogue import find_exercise
 
 
 @pytest.mark.parametrize("bridge", BRIDGES.values(), ids=BRIDGES)

@@ -6,9 +6,9 @@ import pickle
 import pytest
 import torch
 
-from companion.school.checking.call import Outcome, Result
-from companion.school.checking.codec import pack, pack_outcome, unpack, unpack_outcome
-from companion.school.checking.compare import difference
+from companion_school.checking.call import Outcome, Result
+from companion_school.checking.codec import pack, pack_outcome, unpack, unpack_outcome
+from companion_school.checking.compare import difference
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from companion.school.checking.compare import describe, difference, numbers
+from companion_school.checking.compare import describe, difference, numbers
 
 X = torch.tensor([[1.0, 2.0, 3.0]])
 

@@ -2,11 +2,11 @@
 
 import torch
 
-from companion.school.checking.call import Result, in_this_process
-from companion.school.checking.credit import earned, examine_groups, without_groups
-from companion.school.checking.examine import examine, key_of
-from companion.school.checking.exercise import Case, Group, exercise
-from companion.school.checking.sealed_keys import seal, unseal
+from companion_school.checking.call import Result, in_this_process
+from companion_school.checking.credit import earned, examine_groups, without_groups
+from companion_school.checking.examine import examine, key_of
+from companion_school.checking.exercise import Case, Group, exercise
+from companion_school.checking.sealed_keys import seal, unseal
 
 GROUPS = (Group("positive numbers", 2, ("one", "two")), Group("zero", 1, ("zero",)), Group("refused", 1))
 

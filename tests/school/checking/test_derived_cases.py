@@ -7,14 +7,14 @@ from typing import NamedTuple
 import pytest
 import torch
 
-from companion.school.checking.call import Outcome, Result, in_this_process
-from companion.school.checking.codec import outcome_of, outcome_value
-from companion.school.checking.compare import difference
-from companion.school.checking.derived_cases import EDGE, EXCUSES, LIMIT, NAMES, OTHER, ROOM, SCALE, TIE
-from companion.school.checking.examine import AnswerKey, examine, key_of
-from companion.school.checking.exercise import Case
-from companion.school.checking.sealed_keys import seal, unseal
-from companion.school.exercises.catalogue import exercises
+from companion_school.checking.call import Outcome, Result, in_this_process
+from companion_school.checking.codec import outcome_of, outcome_value
+from companion_school.checking.compare import difference
+from companion_school.checking.derived_cases import EDGE, EXCUSES, LIMIT, NAMES, OTHER, ROOM, SCALE, TIE
+from companion_school.checking.examine import AnswerKey, examine, key_of
+from companion_school.checking.exercise import Case
+from companion_school.checking.sealed_keys import seal, unseal
+from companion_school.exercises.catalogue import exercises
 
 CASES = (
     Case("doubles two numbers", (torch.tensor([1.0, 2.0]), 2.0)),
@@ -127,7 +127,7 @@ def test_an_exact_zero_is_asked_for_where_the_statement_speaks_of_one():
 
 def test_a_share_of_one_that_cuts_what_rounds_away_is_found():
     """The sum of the probabilities rounds to 1 before its end: what comes after must stay all the same."""
-    from companion.school.exercises.lesson_10 import temperature_top_p
+    from companion_school.exercises.lesson_10 import temperature_top_p
 
     logits = torch.tensor([0.0, -40.0, -41.0], dtype=torch.float64)
     assert temperature_top_p(logits, 1.0, 1.0).gt(0).all()

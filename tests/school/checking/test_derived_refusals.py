@@ -5,11 +5,11 @@ import math
 import pytest
 import torch
 
-from companion.school.checking.call import Outcome, Result, in_this_process
-from companion.school.checking.derived_cases import REFUSED, refusal_cases
-from companion.school.checking.examine import examine, key_of
-from companion.school.checking.exercise import Case
-from companion.school.exercises.catalogue import exercises
+from companion_school.checking.call import Outcome, Result, in_this_process
+from companion_school.checking.derived_cases import REFUSED, refusal_cases
+from companion_school.checking.examine import examine, key_of
+from companion_school.checking.exercise import Case
+from companion_school.exercises.catalogue import exercises
 
 
 def share(total, parts, rate):

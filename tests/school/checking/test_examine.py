@@ -3,10 +3,10 @@
 import pytest
 import torch
 
-from companion.school.checking.call import Result, in_this_process
-from companion.school.checking.examine import examine, key_of
-from companion.school.checking.exercise import Case, exercise
-from companion.school.exercises.catalogue import exercises
+from companion_school.checking.call import Result, in_this_process
+from companion_school.checking.examine import examine, key_of
+from companion_school.checking.exercise import Case, exercise
+from companion_school.exercises.catalogue import exercises
 
 
 @pytest.fixture

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from companion.school.checking.exercise import Case, Draw, Group, exercise
+from companion_school.checking.exercise import Case, Draw, Group, exercise
 
 HINTS = ("one", "two", "three")
 FIELDS = {"task": "Double a number", "points": 1, "difficulty": 1, "minutes": 5, "hints": HINTS}

@@ -7,10 +7,10 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from companion.school.checking.call import Result, in_this_process
-from companion.school.checking.examine import examine, key_of
-from companion.school.checking.operator_watch import Watch, unwatched
-from companion.school.exercises.catalogue import exercises
+from companion_school.checking.call import Result, in_this_process
+from companion_school.checking.examine import examine, key_of
+from companion_school.checking.operator_watch import Watch, unwatched
+from companion_school.exercises.catalogue import exercises
 
 X = torch.randn(2, 5, dtype=torch.float64)
 

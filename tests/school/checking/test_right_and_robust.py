@@ -5,12 +5,12 @@ import math
 import pytest
 import torch
 
-from companion.school.checking.call import Outcome, Result, in_this_process
-from companion.school.checking.credit import ROBUST, earned, examine_groups, group_numbers, without_groups
-from companion.school.checking.examine import examine, key_of
-from companion.school.checking.exercise import Case, exercise
-from companion.school.checking.notebook_answer import NotYet, attempt, praise
-from companion.school.checking.sealed_keys import seal, unseal
+from companion_school.checking.call import Outcome, Result, in_this_process
+from companion_school.checking.credit import ROBUST, earned, examine_groups, group_numbers, without_groups
+from companion_school.checking.examine import examine, key_of
+from companion_school.checking.exercise import Case, exercise
+from companion_school.checking.notebook_answer import NotYet, attempt, praise
+from companion_school.checking.sealed_keys import seal, unseal
 
 
 @exercise(

@@ -5,14 +5,14 @@ from functools import cache
 
 import pytest
 
-from companion.school.checking.call import Result, identical, in_this_process
-from companion.school.checking.codec import pack
-from companion.school.checking.examine import examine
-from companion.school.checking.sealed_keys import kept_key, kind_of, seal, unseal
-from companion.school.course.hidden_seeds import hidden_seed
-from companion.school.course.points import is_constant
-from companion.school.course.proof.verify import stub
-from companion.school.exercises.catalogue import exercises
+from companion_school.checking.call import Result, identical, in_this_process
+from companion_school.checking.codec import pack
+from companion_school.checking.examine import examine
+from companion_school.checking.sealed_keys import kept_key, kind_of, seal, unseal
+from companion_school.course.hidden_seeds import hidden_seed
+from companion_school.course.points import is_constant
+from companion_school.course.proof.verify import stub
+from companion_school.exercises.catalogue import exercises
 
 BOOK = exercises()
 SECRET = b"a secret that only this test knows"

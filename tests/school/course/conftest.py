@@ -5,9 +5,9 @@ import shutil
 
 import pytest
 
-from companion.school.course.release.problem_set import ProblemSet
-from companion.school.course.release.release import release
-from companion.school.exercises.catalogue import exercises
+from companion_school.course.release.problem_set import ProblemSet
+from companion_school.course.release.release import release
+from companion_school.exercises.catalogue import exercises
 
 
 @pytest.fixture(scope="session")

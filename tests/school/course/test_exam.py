@@ -26,9 +26,9 @@ from companion import (
 )
 from companion.commands.main import main
 from companion.layers.attention import Attention
-from companion.school.course.exam import paper
-from companion.school.course.exam.paper import exam_questions
-from companion.school.exercises.lesson_19 import rounded_bytes
+from companion_school.course.exam import paper
+from companion_school.course.exam.paper import exam_questions
+from companion_school.exercises.lesson_19 import rounded_bytes
 
 QUESTIONS = exam_questions()
 LESSONS = [lesson.number for lesson in lessons()]

@@ -7,8 +7,8 @@ import nbformat
 import pytest
 
 from companion.commands.main import main
-from companion.school.course import slides
-from companion.school.questions.question import questions
+from companion_school.course import slides
+from companion_school.questions.question import questions
 
 NOTEBOOKS = Path(__file__).parents[3] / "notebooks"
 

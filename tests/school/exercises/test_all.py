@@ -9,14 +9,14 @@ from functools import cache
 import pytest
 import torch
 
-from companion.school.checking.call import in_this_process
-from companion.school.checking.credit import earned, examine_groups
-from companion.school.checking.derived_cases import EXCUSES
-from companion.school.checking.examine import examine, key_of
-from companion.school.checking.exercise import KINDS
-from companion.school.course.points import is_constant
-from companion.school.course.proof.verify import missing, stub, words
-from companion.school.exercises.catalogue import exercises
+from companion_school.checking.call import in_this_process
+from companion_school.checking.credit import earned, examine_groups
+from companion_school.checking.derived_cases import EXCUSES
+from companion_school.checking.examine import examine, key_of
+from companion_school.checking.exercise import KINDS
+from companion_school.course.points import is_constant
+from companion_school.course.proof.verify import missing, stub, words
+from companion_school.exercises.catalogue import exercises
 
 BOOK = list(exercises().values())
 CONSTANTS = (None, 0, 1, 0.0, 1.0, True, False, "", (), [], {}, torch.zeros(()), torch.zeros(1), torch.ones(1))

@@ -9,9 +9,9 @@ import torch
 from IPython.core.interactiveshell import InteractiveShell
 
 from companion.ground.user_files import kept_file
-from companion.school.checking.operator_watch import forbidden_uses
-from companion.school.exercises import NotYet, check, hint, progress, solution
-from companion.school.exercises.progress import FILE, read_progress
+from companion_school.checking.operator_watch import forbidden_uses
+from companion_school.exercises import NotYet, check, hint, progress, solution
+from companion_school.exercises.progress import FILE, read_progress
 
 
 @pytest.fixture(autouse=True)
@@ -161,7 +161,7 @@ def test_a_number_is_understood_however_it_is_written(id, capsys):
 
 
 def test_an_answer_that_does_not_end_says_how_to_stop_it(monkeypatch, capsys):
-    monkeypatch.setattr("companion.school.checking.notebook_answer.PATIENCE", 0.05)
+    monkeypatch.setattr("companion_school.checking.notebook_answer.PATIENCE", 0.05)
     told = threading.Event()
 
     def endless(queries, keys):

@@ -11,8 +11,8 @@ from scripts import BROWSER, run
 
 from companion.data.number_names import language
 from companion.data.number_words import task
-from companion.school.explorer.models import NAMES, live_file, load_live
-from companion.school.records import story_model
+from companion_school.explorer.models import NAMES, live_file, load_live
+from companion_school.records import story_model
 
 SCRIPT = """
 const [engine, words] = openModel(given.model);

@@ -23,13 +23,13 @@ from companion.config.model import (
 )
 from companion.data.number_words import task
 from companion.data.tokenizer import BytePairTokenizer
-from companion.school.build.isolated_modules import World
-from companion.school.build.parts import references
-from companion.school.build.stages import STAGES
-from companion.school.explorer import explore
-from companion.school.explorer.activations import inside
-from companion.school.explorer.model_page import model_page, reading
 from companion.transformer import Transformer
+from companion_school.build.isolated_modules import World
+from companion_school.build.parts import references
+from companion_school.build.stages import STAGES
+from companion_school.explorer import explore
+from companion_school.explorer.activations import inside
+from companion_school.explorer.model_page import model_page, reading
 
 TOKENIZER = BytePairTokenizer.train(["the mole went to the pond and the mole was wet"] * 9, vocab=280)
 BASE = {"vocab": TOKENIZER.vocab, "d_model": 24, "layers": 3, "context": 40}

@@ -22,8 +22,9 @@ from companion.config.model import (
     PositionConfig,
     WindowConfig,
 )
-from companion.school.explorer import page_files
-from companion.school.explorer.models import (
+from companion.transformer import Transformer
+from companion_school.explorer import page_files
+from companion_school.explorer.models import (
     NAMES,
     header,
     live_file,
@@ -31,9 +32,8 @@ from companion.school.explorer.models import (
     not_computed,
     save_live,
 )
-from companion.school.explorer.page_files import shipped_scripts
-from companion.school.records import record, story_model
-from companion.transformer import Transformer
+from companion_school.explorer.page_files import shipped_scripts
+from companion_school.records import record, story_model
 
 ROOT = Path(__file__).parents[3]
 

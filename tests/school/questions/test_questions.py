@@ -6,10 +6,10 @@ from datetime import date, timedelta
 import pytest
 
 from companion.commands.main import main
-from companion.school.questions import answer, ask, spaced_repetition, terminal
-from companion.school.questions import question as module
-from companion.school.questions.asking import review
-from companion.school.questions.question import LETTERS, Answer, Question, find_question, questions, read_number
+from companion_school.questions import answer, ask, spaced_repetition, terminal
+from companion_school.questions import question as module
+from companion_school.questions.asking import review
+from companion_school.questions.question import LETTERS, Answer, Question, find_question, questions, read_number
 
 SIZE = Question(
     "2.a", "size", "choice", "How does $q \\cdot k$ grow?",
@@ -31,7 +31,7 @@ DAY = date(2026, 1, 1)
 def course(tmp_path, monkeypatch):
     """Three questions, and a folder for the reader's answers."""
     monkeypatch.setenv("COMPANION_HOME", str(tmp_path))
-    for place in (module.__name__, "companion.school.questions.asking"):
+    for place in (module.__name__, "companion_school.questions.asking"):
         monkeypatch.setattr(f"{place}.questions", lambda: COURSE)
     return tmp_path
 

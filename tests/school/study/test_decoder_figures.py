@@ -13,9 +13,9 @@ import torch
 import torch.nn.functional as F
 
 from companion import AttentionConfig, FeedForwardConfig, ModelConfig, PositionConfig, Transformer
-from companion.school.study import live
-from companion.school.study.live import moving
-from companion.school.study.live.decoder import MASKS, SHIFTS, lowest, sees
+from companion_school.study import live
+from companion_school.study.live import moving
+from companion_school.study.live.decoder import MASKS, SHIFTS, lowest, sees
 
 OWN = [[1, 0, 0], [0.5, 0.5, 0], [0.2, 0.3, 0.5]]
 CROSS = [[0.1, 0.9], [0.8, 0.2], [0.5, 0.5]]

@@ -2,7 +2,7 @@
 
 import torch
 
-from companion.school.study.dictionary import KEYS, VALUES, Lookup, dictionaries, learn
+from companion_school.study.dictionary import KEYS, VALUES, Lookup, dictionaries, learn
 
 
 def test_no_key_stands_twice_in_a_dictionary_and_every_question_asks_for_an_entry():

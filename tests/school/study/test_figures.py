@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 
-from companion.school.study import figures
+from companion_school.study import figures
 
 ALT = "Two curves, of which one rises faster."
 SKY = figures.PALETTE["sky"]

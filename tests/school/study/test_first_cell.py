@@ -11,8 +11,8 @@ from pathlib import Path
 import nbformat
 import pytest
 
-from companion.school.course.release.notebook_cells import IN_ANOTHER_KERNEL
-from companion.school.study.readers_copy import KERNEL
+from companion_school.course.release.notebook_cells import IN_ANOTHER_KERNEL
+from companion_school.study.readers_copy import KERNEL
 
 NOTEBOOKS = Path(__file__).parents[3] / "notebooks"
 EVERY = sorted(

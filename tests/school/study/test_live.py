@@ -19,10 +19,10 @@ from companion import AttentionConfig, FeedForwardConfig, ModelConfig, account, 
 from companion.costs.chips import published_chip
 from companion.data.tokenizer import BytePairTokenizer
 from companion.families.registry import preset
-from companion.school.study import figures, live, micro_example
-from companion.school.study.live import moving, serving
-from companion.school.study.live.tuning import advantages, pulled
-from companion.school.study.live.walk import follow
+from companion_school.study import figures, live, micro_example
+from companion_school.study.live import moving, serving
+from companion_school.study.live.tuning import advantages, pulled
+from companion_school.study.live.walk import follow
 
 TOKENIZER = BytePairTokenizer.train(["the cat sat on the mat"], 300)
 BYTES = BytePairTokenizer.train(["a"], 257)

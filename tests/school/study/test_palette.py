@@ -3,7 +3,7 @@
 import pytest
 from matplotlib.colors import to_hex
 
-from companion.school.study.palette import (
+from companion_school.study.palette import (
     DARK,
     DARK_PAGE,
     LIGHT_PAGE,
@@ -34,7 +34,7 @@ def test_every_colour_is_good_for_lines_and_all_print_is_readable(colors, page):
 
 
 def test_a_picture_turns_as_the_browser_turns_it():
-    """The last two as Chromium paints them under the style of `companion.school.study.figure_html`."""
+    """The last two as Chromium paints them under the style of `companion_school.study.figure_html`."""
     assert to_hex(on_dark_page("white")) == DARK_PAGE["page"]
     assert to_hex(on_dark_page("black")) == "#ffffff"
     assert to_hex(on_dark_page(PALETTE["orange"])) == "#b88311"

@@ -8,9 +8,9 @@ import matplotlib.pyplot as plt
 import pytest
 import torch
 
-from companion.school.study import figures
-from companion.school.study.figure_html import fold, written
-from companion.school.study.plotted_numbers import MOST_ROWS, read_off
+from companion_school.study import figures
+from companion_school.study.figure_html import fold, written
+from companion_school.study.plotted_numbers import MOST_ROWS, read_off
 
 
 @pytest.fixture

@@ -7,8 +7,8 @@ from pathlib import Path
 import nbformat
 import pytest
 
-from companion.school.study import progress_table
-from companion.school.study.progress_table import Done, table
+from companion_school.study import progress_table
+from companion_school.study.progress_table import Done, table
 
 NOTEBOOKS = Path(__file__).parents[3] / "notebooks"
 LESSONS = [
@@ -109,7 +109,7 @@ def test_a_start_page_without_its_file_shows_the_whole_course(tmp_path, monkeypa
 
 
 def test_what_the_reader_did_is_read_from_the_progress(tmp_path, monkeypatch):
-    from companion.school.exercises.progress import note_check
+    from companion_school.exercises.progress import note_check
 
     monkeypatch.setenv("COMPANION_HOME", str(tmp_path))
     note_check("2.1", True)

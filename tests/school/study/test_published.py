@@ -7,7 +7,7 @@ import pytest
 import torch
 from huggingface_hub.errors import LocalEntryNotFoundError
 
-from companion.school.study import published
+from companion_school.study import published
 from tests.families.compared import transformers
 from tests.small_tokenizers import byte_level
 

@@ -11,7 +11,7 @@ import nbformat
 import pytest
 from nbformat.sign import NotebookNotary
 
-from companion.school.study import readers_copy
+from companion_school.study import readers_copy
 
 ROOT = Path(__file__).parents[3]
 
@@ -130,7 +130,7 @@ def test_what_cannot_be_understood_is_told(course, mine):
 
 def test_the_command_says_what_is_wrong_and_exits_with_2(tmp_path):
     run = subprocess.run(
-        [sys.executable, "-m", "companion.school.study.readers_copy", "--prepare"],
+        [sys.executable, "-m", "companion_school.study.readers_copy", "--prepare"],
         cwd=tmp_path,
         capture_output=True,
         text=True,

@@ -10,9 +10,9 @@ import nbformat
 import pytest
 from nbclient import NotebookClient
 
-from companion.school.exercises.catalogue import find_exercise
-from companion.school.questions.question import find_question
-from companion.school.questions.spaced_repetition import read_answers
+from companion_school.exercises.catalogue import find_exercise
+from companion_school.questions.question import find_question
+from companion_school.questions.spaced_repetition import read_answers
 
 ROOT = Path(__file__).parents[3]
 LESSON, EXERCISES = "02_scaled_dot_product_attention.ipynb", "exercises/02_exercises.ipynb"
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.slow
 AFTERNOON = """
 import os
 from companion.commands.main import main
-from companion.school.questions import answer
+from companion_school.questions import answer
 
 os.chdir("my")
 answer("2.a", "c")
@@ -95,7 +95,7 @@ def run_and_save(path):
 
 
 def test_a_day_leaves_git_clean_and_an_update_loses_no_answer(day):
-    python(day, "-m", "companion.school.study.readers_copy", "--prepare")
+    python(day, "-m", "companion_school.study.readers_copy", "--prepare")
     mine, answer = day / "my", find_exercise("2.1").solution
 
     notebook = nbformat.read(mine / EXERCISES, as_version=4)
@@ -121,7 +121,7 @@ def test_a_day_leaves_git_clean_and_an_update_loses_no_answer(day):
     (origin / "notebooks" / "sizing.md").write_text("A new page.\n")
     commit(origin)
     git(day, "pull", "-q", "--ff-only")
-    told = python(day, "-m", "companion.school.study.readers_copy", "--prepare")
+    told = python(day, "-m", "companion_school.study.readers_copy", "--prepare")
 
     assert changed(day) == ""
     assert "02_exercises.ipynb is yours and was left as it is; the new version is 02_exercises_new.ipynb" in told

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from companion.school.study.rounds import KINDS, Reader, linear_biases, practise, right, rounds
+from companion_school.study.rounds import KINDS, Reader, linear_biases, practise, right, rounds
 
 
 def test_after_one_round_the_next_symbol_follows_from_what_was_read():

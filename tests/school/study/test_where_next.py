@@ -7,11 +7,11 @@ import re
 import pytest
 
 from companion.commands.main import main
-from companion.school.exercises.progress import note_check
-from companion.school.questions.question import questions
-from companion.school.questions.spaced_repetition import note_answer
-from companion.school.study.progress_table import table
-from companion.school.study.where_next import Done, course, done, where_next
+from companion_school.exercises.progress import note_check
+from companion_school.questions.question import questions
+from companion_school.questions.spaced_repetition import note_answer
+from companion_school.study.progress_table import table
+from companion_school.study.where_next import Done, course, done, where_next
 
 FIRST = course()[0]["sittings"][0]
 

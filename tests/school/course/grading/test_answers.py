@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from companion.school.course.grading.answers import Submission, Unreadable, cells_of, contents
+from companion_school.course.grading.answers import Submission, Unreadable, cells_of, contents
 
 
 def read_cells(file):

@@ -8,14 +8,14 @@ import os
 import pytest
 
 from companion.commands.main import main
-from companion.school.checking.examine import key_of
-from companion.school.course.grading import feedback, marks_csv
-from companion.school.course.grading.answers import Answer
-from companion.school.course.grading.exercise_mark import Graded, KeyRing, mark
-from companion.school.course.grading.gradebook import COLUMNS
-from companion.school.course.grading.sandbox.parent import Found, Limits, Worker
-from companion.school.course.grading.submissions import Handed, handed_in, left_out
-from companion.school.exercises.catalogue import find_exercise
+from companion_school.checking.examine import key_of
+from companion_school.course.grading import feedback, marks_csv
+from companion_school.course.grading.answers import Answer
+from companion_school.course.grading.exercise_mark import Graded, KeyRing, mark
+from companion_school.course.grading.gradebook import COLUMNS
+from companion_school.course.grading.sandbox.parent import Found, Limits, Worker
+from companion_school.course.grading.submissions import Handed, handed_in, left_out
+from companion_school.exercises.catalogue import find_exercise
 
 BOOK = ("2.1", "2.3", "2.5")
 

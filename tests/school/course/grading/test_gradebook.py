@@ -7,7 +7,7 @@ import io
 import pytest
 
 from companion.commands.main import main
-from companion.school.course.grading.gradebook import COLUMNS, collect, to_csv
+from companion_school.course.grading.gradebook import COLUMNS, collect, to_csv
 
 HEAD = "assignment,student_id,score,max_score,timestamp,submission,2.3\n"
 

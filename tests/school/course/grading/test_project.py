@@ -7,11 +7,11 @@ import pytest
 from companion.commands.main import main
 from companion.data.corpora import Document
 from companion.data.yardsticks import Yardstick
-from companion.school.build.stages import STAGES
-from companion.school.build.stubs import is_untouched, reference
-from companion.school.build.workspace import VARIABLE, find_folder
-from companion.school.course.grading import project
-from companion.school.course.grading.project import LARGEST, board, hand_ins, run_races, write_table
+from companion_school.build.stages import STAGES
+from companion_school.build.stubs import is_untouched, reference
+from companion_school.build.workspace import VARIABLE, find_folder
+from companion_school.course.grading import project
+from companion_school.course.grading.project import LARGEST, board, hand_ins, run_races, write_table
 
 
 @pytest.fixture

@@ -10,12 +10,12 @@ import pytest
 import torch
 
 import companion
-from companion.school.checking.call import Outcome, Result
-from companion.school.checking.exercise import Case
-from companion.school.course.grading.sandbox import confine
-from companion.school.course.grading.sandbox.confine import without
-from companion.school.course.grading.sandbox.parent import HIDDEN, Limits, Program, Worker, believable
-from companion.school.exercises.catalogue import exercises
+from companion_school.checking.call import Outcome, Result
+from companion_school.checking.exercise import Case
+from companion_school.course.grading.sandbox import confine
+from companion_school.course.grading.sandbox.confine import without
+from companion_school.course.grading.sandbox.parent import HIDDEN, Limits, Program, Worker, believable
+from companion_school.exercises.catalogue import exercises
 
 
 @pytest.fixture(scope="module")
@@ -172,7 +172,7 @@ for file in sys.argv[4:]:
 
 
 def test_the_real_references_cannot_be_read_natively_even_where_the_package_lies_beside_torch():
-    reference, beside = HIDDEN / "school" / "exercises" / "lesson_02.py", HIDDEN.parent / "pyproject.toml"
+    reference, beside = HIDDEN / "exercises" / "lesson_02.py", HIDDEN.parent / "pyproject.toml"
     arguments = [confine.__file__, str(HIDDEN.parent), str(HIDDEN), str(reference), str(beside)]
     done = subprocess.run([sys.executable, "-c", NATIVE, *arguments], capture_output=True, text=True, check=True)
     first, second = done.stdout.splitlines()

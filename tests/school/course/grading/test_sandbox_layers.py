@@ -13,12 +13,12 @@ from pathlib import Path
 
 import pytest
 
-from companion.school.checking.exercise import Case
-from companion.school.course.grading.grade import grade
-from companion.school.course.grading.sandbox import child, confine, seccomp
-from companion.school.course.grading.sandbox.parent import HIDDEN, Limits, Program, Worker
-from companion.school.course.grading.submissions import Handed
-from companion.school.exercises.catalogue import find_exercise
+from companion_school.checking.exercise import Case
+from companion_school.course.grading.grade import grade
+from companion_school.course.grading.sandbox import child, confine, seccomp
+from companion_school.course.grading.sandbox.parent import HIDDEN, Limits, Program, Worker
+from companion_school.course.grading.submissions import Handed
+from companion_school.exercises.catalogue import find_exercise
 
 LAYERS = {
     "hook": ("confine.py", "    sys.addaudithook(_hook(tuple(readable), hidden))", "    return"),
@@ -93,7 +93,7 @@ def named(tmp_path):
     unix = socket.socket(socket.AF_UNIX)
     unix.bind(str(tmp_path / "unix"))
     unix.listen()
-    reference = HIDDEN / "school" / "exercises" / "lesson_02.py"
+    reference = HIDDEN / "exercises" / "lesson_02.py"
     numbers = seccomp.refused_calls(os.uname().machine) if seccomp.is_available() else {}
     yield numbers | {"secret": str(tmp_path / "secret"), "unix": str(tmp_path / "unix"), "reference": str(reference)}
     unix.close()

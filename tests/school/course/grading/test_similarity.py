@@ -5,8 +5,8 @@ import re
 import pytest
 
 from companion.commands.main import main
-from companion.school.course.grading.similarity import words
-from companion.school.exercises.catalogue import exercises
+from companion_school.course.grading.similarity import words
+from companion_school.exercises.catalogue import exercises
 
 ODD = '''
 def visible_softmax(scores, may_look):

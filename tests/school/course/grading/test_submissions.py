@@ -8,13 +8,13 @@ import re
 import pytest
 
 from companion.commands.main import main
-from companion.school.course.grading.answers import Submission
-from companion.school.course.grading.grade import grade
-from companion.school.course.grading.gradebook import collect, quoted, to_csv, unquoted
-from companion.school.course.grading.marks_csv import page_name
-from companion.school.course.grading.sandbox.parent import Limits
-from companion.school.course.grading.submissions import handed_in, left_out, plain
-from companion.school.exercises.catalogue import find_exercise
+from companion_school.course.grading.answers import Submission
+from companion_school.course.grading.grade import grade
+from companion_school.course.grading.gradebook import collect, quoted, to_csv, unquoted
+from companion_school.course.grading.marks_csv import page_name
+from companion_school.course.grading.sandbox.parent import Limits
+from companion_school.course.grading.submissions import handed_in, left_out, plain
+from companion_school.exercises.catalogue import find_exercise
 
 CHOSEN = find_exercise("2.5")
 LIMITS = Limits(seconds=8, memory_gib=0.5)

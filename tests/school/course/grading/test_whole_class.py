@@ -13,11 +13,11 @@ import pytest
 import yaml
 
 from companion.commands.main import main
-from companion.school.course.grading.lateness import Lateness, as_toml, read_rule
-from companion.school.course.grading.lms import filled
-from companion.school.course.grading.regrade import merged
-from companion.school.course.proof.leaks import leaks
-from companion.school.exercises.catalogue import exercises
+from companion_school.course.grading.lateness import Lateness, as_toml, read_rule
+from companion_school.course.grading.lms import filled
+from companion_school.course.grading.regrade import merged
+from companion_school.course.proof.leaks import leaks
+from companion_school.exercises.catalogue import exercises
 
 NAMES = ("ada", "ben", "cem", "dora", "emmy", "fritz", "jo")
 TRIANGLE = "    may_look = torch.ones(queries, keys, dtype=torch.bool).tril()\n"

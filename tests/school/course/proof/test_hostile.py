@@ -2,12 +2,12 @@
 
 from dataclasses import replace
 
-from companion.school.course.grading import exercise_mark
-from companion.school.course.grading.grade import grade
-from companion.school.course.grading.sandbox import parent
-from companion.school.course.grading.submissions import handed_in
-from companion.school.course.proof import hostile
-from companion.school.exercises.catalogue import find_exercise
+from companion_school.course.grading import exercise_mark
+from companion_school.course.grading.grade import grade
+from companion_school.course.grading.sandbox import parent
+from companion_school.course.grading.submissions import handed_in
+from companion_school.course.proof import hostile
+from companion_school.exercises.catalogue import find_exercise
 
 
 def test_the_class_is_large():

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from companion.school.checking.sealed_keys import seal
-from companion.school.course.hidden_seeds import hidden_seeds
-from companion.school.course.proof.leaks import bare, leaks
-from companion.school.course.release.notebooks import write_self_study
-from companion.school.course.release.problem_set import ProblemSet
-from companion.school.course.release.release import release
-from companion.school.exercises.catalogue import exercises
+from companion_school.checking.sealed_keys import seal
+from companion_school.course.hidden_seeds import hidden_seeds
+from companion_school.course.proof.leaks import bare, leaks
+from companion_school.course.release.notebooks import write_self_study
+from companion_school.course.release.problem_set import ProblemSet
+from companion_school.course.release.release import release
+from companion_school.exercises.catalogue import exercises
 
 BOOK = exercises()
 ALL = [replace(one, mistakes=one.mistakes[:2]) for one in BOOK.values()]

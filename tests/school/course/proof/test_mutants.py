@@ -5,11 +5,11 @@ import json
 import pytest
 
 from companion.commands.main import main
-from companion.school.checking.call import Result, in_this_process
-from companion.school.checking.examine import examine, key_of
-from companion.school.course.proof import survivors
-from companion.school.course.proof.mutants import mutants
-from companion.school.exercises.catalogue import exercises
+from companion_school.checking.call import Result, in_this_process
+from companion_school.checking.examine import examine, key_of
+from companion_school.course.proof import survivors
+from companion_school.course.proof.mutants import mutants
+from companion_school.exercises.catalogue import exercises
 
 
 def test_each_changes_one_thing_and_no_error_message():

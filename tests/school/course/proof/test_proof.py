@@ -6,13 +6,13 @@ from datetime import date
 import pytest
 
 from companion.commands.main import main
-from companion.school.checking.call import in_this_process
-from companion.school.checking.examine import KnownMistake, examine, key_of
-from companion.school.course.proof import proof
-from companion.school.course.proof.proof import Proof, as_json, as_text, prove
-from companion.school.course.proof.verify import SEEDS, Trial
-from companion.school.exercises.catalogue import exercises
-from companion.school.exercises.progress import note_check, note_hint
+from companion_school.checking.call import in_this_process
+from companion_school.checking.examine import KnownMistake, examine, key_of
+from companion_school.course.proof import proof
+from companion_school.course.proof.proof import Proof, as_json, as_text, prove
+from companion_school.course.proof.verify import SEEDS, Trial
+from companion_school.exercises.catalogue import exercises
+from companion_school.exercises.progress import note_check, note_hint
 
 GOOD = tuple(Trial("2.3", kind, "one", seed, None) for kind in proof.MUST for seed in SEEDS)
 BAD = (*GOOD, Trial("2.3", "mistake", "a mask", 3, "should be caught, but passes"))

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from companion.commands.grade import parser as grade_parser
 from companion.commands.main import command_parser
-from companion.school.checking.call import Result
-from companion.school.course.exam.paper import exam_questions
+from companion_school.checking.call import Result
+from companion_school.commands.grade import parser as grade_parser
+from companion_school.course.exam.paper import exam_questions
 
 FOLDER = Path(__file__).parents[4] / "notebooks" / "exercises"
 PAGE = (FOLDER / "INSTRUCTORS.md").read_text(encoding="utf-8")

@@ -12,13 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from companion.school.course.grading.grade import grade
-from companion.school.course.grading.submissions import handed_in
-from companion.school.course.grading.what_to_grade import choose
-from companion.school.course.proof.leaks import leaks
-from companion.school.course.release.problem_set import ProblemSet
-from companion.school.course.release.release import release
-from companion.school.exercises.catalogue import exercises
+from companion_school.course.grading.grade import grade
+from companion_school.course.grading.submissions import handed_in
+from companion_school.course.grading.what_to_grade import choose
+from companion_school.course.proof.leaks import leaks
+from companion_school.course.release.problem_set import ProblemSet
+from companion_school.course.release.release import release
+from companion_school.exercises.catalogue import exercises
 
 PARTLY = exercises()["6.3"].solution.replace("(g * hat).sum(", "(g * hat).mean(")  # right for one token alone
 WRONG = {

@@ -10,12 +10,12 @@ import nbformat
 import pytest
 
 from companion.commands.main import main
-from companion.school.checking.exercise import BEGIN, END, exercise
-from companion.school.course.release.dependencies import other_exercises
-from companion.school.course.release.documents import document
-from companion.school.course.release.notebook_cells import marked_solution, to_text
-from companion.school.course.release.notebooks import chapters, self_study, solved, stale_files
-from companion.school.exercises.catalogue import exercises
+from companion_school.checking.exercise import BEGIN, END, exercise
+from companion_school.course.release.dependencies import other_exercises
+from companion_school.course.release.documents import document
+from companion_school.course.release.notebook_cells import marked_solution, to_text
+from companion_school.course.release.notebooks import chapters, self_study, solved, stale_files
+from companion_school.exercises.catalogue import exercises
 
 FOLDER = Path(__file__).parents[4] / "notebooks"
 CHAPTERS = chapters(FOLDER)

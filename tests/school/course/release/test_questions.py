@@ -7,20 +7,20 @@ import nbformat
 import pytest
 
 from companion.commands.main import main
-from companion.school.checking.call import Result, in_this_process
-from companion.school.checking.credit import earned, examine_groups
-from companion.school.checking.examine import examine, key_of
-from companion.school.checking.sealed_keys import unseal
-from companion.school.course.grading import what_to_grade
-from companion.school.course.points import parts, shares
-from companion.school.course.release import problem_set
-from companion.school.course.release import questions as release_questions
-from companion.school.course.release.problem_set import ProblemSet
-from companion.school.course.release.questions import LETTERS, as_exercise
-from companion.school.course.release.release import checks, release, source_notebook
-from companion.school.questions import question
-from companion.school.questions.question import Answer, Question
-from companion.school.questions.question import questions as course_questions
+from companion_school.checking.call import Result, in_this_process
+from companion_school.checking.credit import earned, examine_groups
+from companion_school.checking.examine import examine, key_of
+from companion_school.checking.sealed_keys import unseal
+from companion_school.course.grading import what_to_grade
+from companion_school.course.points import parts, shares
+from companion_school.course.release import problem_set
+from companion_school.course.release import questions as release_questions
+from companion_school.course.release.problem_set import ProblemSet
+from companion_school.course.release.questions import LETTERS, as_exercise
+from companion_school.course.release.release import checks, release, source_notebook
+from companion_school.questions import question
+from companion_school.questions.question import Answer, Question
+from companion_school.questions.question import questions as course_questions
 
 SECRETS = [bytes([number]) * 32 for number in range(12)]
 SIZE = Question(

@@ -7,15 +7,15 @@ import sys
 import pytest
 
 from companion.commands.main import main
-from companion.school.course.hidden_seeds import PUBLIC_SEED, hidden_seed, hidden_seeds, read_secret
-from companion.school.course.points import shares
-from companion.school.course.proof.verify import stub
-from companion.school.course.release import problem_set
-from companion.school.course.release import release as bundling
-from companion.school.course.release.problem_set import ProblemSet
-from companion.school.course.release.release import release
-from companion.school.exercises import NotYet, check
-from companion.school.exercises.catalogue import exercises
+from companion_school.course.hidden_seeds import PUBLIC_SEED, hidden_seed, hidden_seeds, read_secret
+from companion_school.course.points import shares
+from companion_school.course.proof.verify import stub
+from companion_school.course.release import problem_set
+from companion_school.course.release import release as bundling
+from companion_school.course.release.problem_set import ProblemSet
+from companion_school.course.release.release import release
+from companion_school.exercises import NotYet, check
+from companion_school.exercises.catalogue import exercises
 
 
 def contents(folder):

@@ -8,11 +8,11 @@ import math
 import pytest
 
 from companion.commands.main import main
-from companion.school.course.grading.answers import LONGEST_TEXT, read_texts
-from companion.school.course.release.problem_set import ProblemSet
-from companion.school.course.release.release import release
-from companion.school.course.written.rubrics import MARK, find_written, written_items
-from companion.school.course.written.sheet import Given, keep, read_sheet, sheet, text_id
+from companion_school.course.grading.answers import LONGEST_TEXT, read_texts
+from companion_school.course.release.problem_set import ProblemSet
+from companion_school.course.release.release import release
+from companion_school.course.written.rubrics import MARK, find_written, written_items
+from companion_school.course.written.sheet import Given, keep, read_sheet, sheet, text_id
 
 LINE = f"{MARK}14.curves"
 CSV = "student_id,item,text_id,text,points,comment\n"

@@ -1,5 +1,0 @@
-"""The lessons' questions: asked in the notebook, kept, asked again. `from companion.school.questions import ask`."""
-
-from companion.school.questions.asking import answer, ask, review
-
-__all__ = ["answer", "ask", "review"]

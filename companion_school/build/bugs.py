@@ -1,0 +1,245 @@
+"""Bugs that people write, put into the reference one at a time: is each placed where it stands?
+
+They serve the other way round, too: where a learner's tensor is the one that a bug gives, the answer says what would
+mend it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from difflib import SequenceMatcher
+from functools import cached_property
+
+from companion_school.build.origin import Origin
+from companion_school.build.parts import patched, references
+from companion_school.build.stages import STAGES
+from companion_school.build.stubs import reference
+
+
+@dataclass(frozen=True)
+class Bug:
+    """A bug.
+
+    stage:     whose check meets it.
+    file:      the stage in whose file it stands.
+    name:      what is wrong.
+    mend:      how it would be right: the end of "it agrees if ...".
+    pieces:    pieces of the reference's text, each with what stands there instead.
+    tensors:   keys of the nodes that are rightly named, without the block.
+    function:  where it stands.
+    training:  it shows in whole trainings: in that scene it must be placed as well.
+    """
+
+    stage: int
+    file: int
+    name: str
+    mend: str
+    pieces: tuple[tuple[str, str], ...]
+    tensors: tuple[str, ...]
+    function: str
+    training: str = ""
+
+    @cached_property
+    def sources(self) -> dict[str, str]:
+        """The references with the bug."""
+        return references(STAGES[self.stage]) | {STAGES[self.file].module: patched(self.file, self.pieces)}
+
+    @cached_property
+    def lines(self) -> list[int]:
+        """The lines of the patched file in which it stands."""
+        old, new = reference(self.file).splitlines(), patched(self.file, self.pieces).splitlines()
+        found: list[int] = []
+        for what, _, _, start, end in SequenceMatcher(None, old, new, autojunk=False).get_opcodes():
+            if what == "delete":
+                found += [start, start + 1]  # around what is not there
+            elif what != "equal":
+                opens = new[end - 1].endswith(":")  # a condition is seen in what it lets happen
+                found += range(start + 1, end + 1 + opens)
+        return found
+
+    def is_placed(self, origin: Origin | None) -> bool:
+        """Whether a line is one of these; where a whole statement is missing, its function is enough."""
+        if origin is None or origin.place.file != STAGES[self.file].file:
+            return False
+        missing = any(not new.strip() for _, new in self.pieces)
+        return any(origin.holds(origin.place.file, at) for at in self.lines) or (
+            missing and origin.place.function == self.function
+        )
+
+
+def _bug(stage: int, file: int, name: str, mend: str, old: str, new: str, tensors: str, function: str,
+         *more: str, training: str = "") -> Bug:  # fmt: skip
+    pieces = ((old, new), *zip(more[::2], more[1::2], strict=True))
+    return Bug(stage, file, name, mend, pieces, tuple(tensors.split("|")), function, training)
+
+
+BUGS = (
+    _bug(2, 2, "scale missing", "the scores are divided by the square root of d_head", " / math.sqrt(q.shape[-1])", "",
+         "scores", "attend"),
+    _bug(5, 2, "divided by sqrt(d_model)", "the scores are divided by the root of d_head, not of d_model",
+         "math.sqrt(q.shape[-1])", "math.sqrt(q.shape[-1] * q.shape[1])", "scores", "attend"),
+    _bug(2, 2, "softmax over the queries", "the softmax runs over the keys, the last axis", ".softmax(-1)",
+         ".softmax(-2)", "weights", "attend"),
+    _bug(2, 2, "mask inverted", "True in the mask means that a query may look", "~mask", "mask", "weights", "attend"),
+    _bug(5, 2, "mask off by one", "a query may look at its own place too", "tril(keys - queries)",
+         "tril(keys - queries - 1)", "causal|mask handed", "causal"),
+    _bug(7, 2, "causal mask aligned at the top left", "the last query stands at the last key",
+         "tril(keys - queries)", "tril()", "causal|mask handed", "causal"),
+    _bug(5, 2, "heads split along the wrong axis", "the heads are split off the last axis, then brought before tokens",
+         "x.unflatten(-1, (heads, -1)).transpose(1, 2)",
+         "x.reshape(x.shape[0], heads, x.shape[1], -1)", "queries in heads|keys in heads|values in heads", "split"),
+    _bug(2, 2, "merged without bringing tokens back", "tokens come before heads when heads are merged",
+         "x.transpose(1, 2).flatten(2)", "x.reshape(x.shape[0], x.shape[2], -1)", "merged", "merge"),
+    _bug(5, 2, "repeat instead of repeat_interleave", "neighbouring query heads share a key: repeat_interleave",
+         "y.repeat_interleave(self.heads // self.kv_heads, dim=1)",
+         "y.repeat(1, self.heads // self.kv_heads, 1, 1)", "keys shared|values shared", "Attention.forward"),
+    _bug(5, 2, "queries turned, keys not", "keys are turned as queries are", "q, k = turn(q), turn(k)",
+         "q = turn(q)", "keys turned", "Attention.forward"),
+    _bug(5, 2, "values turned too", "values are not turned", "q, k = turn(q), turn(k)",
+         "q, k, v = turn(q), turn(k), turn(v)", "values shared", "Attention.forward"),
+    _bug(2, 2, "mask not handed on", "attend is given the mask", "attend(q, k, v, mask)))", "attend(q, k, v)))",
+         "mask", "Attention.forward"),
+    _bug(8, 2, "values made of x, not of the source", "keys and values are both made of the source",
+         "self.value(source)", "self.value(x)", "values", "Attention.forward"),
+    _bug(3, 3, "frequencies with the number of pairs as width", "frequencies fall by the whole width, not its half",
+         "dtype=torch.float64) / width)", "dtype=torch.float64) / (width // 2))", "frequencies", "frequencies"),
+    _bug(5, 3, "frequencies of d_model", "the frequencies are those of d_head",
+         "frequencies(x.shape[-1], base)",
+         "frequencies(x.shape[-1] * x.shape[1], base)[: x.shape[-1] // 2]", "width",
+         "rotate"),
+    _bug(3, 3, "pairs interleaved", "components i and i + d_head / 2 are a pair", "a, b = x.chunk(2, dim=-1)",
+         "a, b = x[..., 0::2], x[..., 1::2]", "turned|queries turned", "rotate"),
+    _bug(5, 3, "turned the other way", "a sin has a minus in the first half: a cos - b sin",
+         "[a * cos - b * sin, a * sin + b * cos]", "[a * cos + b * sin, b * cos - a * sin]",
+         "turned|queries turned", "rotate"),
+    _bug(3, 3, "sines and cosines in halves", "sines and cosines of the waves alternate",
+         "torch.stack([angles.sin(), angles.cos()], dim=-1)", "torch.stack([angles.sin(), angles.cos()], dim=1)",
+         "waves", "waves"),
+    _bug(4, 4, "eps outside the root", "eps stands under the root",
+         "(x.square().mean(-1, keepdim=True) + self.eps).rsqrt()",
+         "(1 / (x.square().mean(-1, keepdim=True).sqrt() + self.eps))", "norm", "RMSNorm.forward"),
+    _bug(5, 4, "mean subtracted in the norm", "RMSNorm subtracts no mean", "x * (x.square().mean(-1, keepdim=True)",
+         "(x - x.mean(-1, keepdim=True)) * (x.square().mean(-1, keepdim=True)",
+         "attention_norm|norm", "RMSNorm.forward"),
+    _bug(4, 4, "norm over the tokens", "the norm takes the mean over the last axis", "mean(-1, keepdim=True)",
+         "mean(-2, keepdim=True)", "norm", "RMSNorm.forward"),
+    _bug(5, 4, "gate and inner swapped", "silu is for the gate", "F.silu(self.gate(x)) * self.inner(x)",
+         "F.silu(self.inner(x)) * self.gate(x)", "hidden", "FeedForward.forward"),
+    _bug(5, 4, "norm after instead of before", "the norm comes before attention, and the stream is left as it is",
+         "x = x + self.attention(self.attention_norm(x), mask=mask, turn=turn, cache=cache)",
+         "x = self.attention_norm(x + self.attention(x, mask=mask, turn=turn, cache=cache))",
+         "into attention|into attention_norm", "Block.forward"),
+    _bug(5, 4, "residual missing", "what attention gives is added to the stream",
+         "x = x + self.attention(", "x = self.attention(", "stream before the network", "Block.forward"),
+    _bug(4, 4, "network beside the wrong stream", "the network's norm is given the stream after attention",
+         "x = x + self.attention(", "y = x + self.attention(", "stream before the network", "Block.forward",
+         "return x + self.feed_forward(self.feed_forward_norm(x))",
+         "return y + self.feed_forward(self.feed_forward_norm(x))"),
+    _bug(4, 4, "what writes to the stream drawn as large as the rest", "output and outer are drawn smaller",
+         'variance / writes if "out" in name else variance', "variance",
+         "attention.output.weight|feed_forward.outer.weight", "initialise"),
+    _bug(3, 3, "waves begin at place 1", "positions begin at 0", "angles = places[:, None] * frequencies(d_model",
+         "angles = (places[:, None] + 1) * frequencies(d_model", "waves", "waves"),
+    _bug(7, 5, "positions one too far after a cache", "the first new token stands right after the cache's last",
+         "torch.arange(seen, seen + new, device=ids.device)",
+         "torch.arange(seen + bool(seen), seen + bool(seen) + new, device=ids.device)", "positions",
+         "Transformer.forward"),
+    _bug(5, 5, "head tied without a transpose", "the head is the transposed embedding",
+         "x @ self.embedding.weight.T", "x @ self.embedding.weight.reshape(x.shape[-1], -1)", "logits",
+         "Transformer.forward"),
+    _bug(5, 5, "embedding scaled by sqrt(d_model)", "the embedding's vectors enter as they are",
+         "self.decoder(self.embedding(ids), caches", "self.decoder(self.embedding(ids) * ids.shape[1] ** 0.5, caches",
+         "stream at first", "Transformer.forward"),
+    _bug(5, 5, "last norm forgotten", "the last norm comes before the logits", "return self.norm(x)", "return x",
+         "decoder|norm|into norm", "Stack.forward"),
+    _bug(5, 5, "base not handed on", "rotate is given the configuration's base", ", base=self.config.base)", ")",
+         "base", "Transformer.forward"),
+    _bug(7, 5, "cache position stuck at 0", "positions go on after what the cache holds",
+         "torch.arange(seen, seen + new, device=ids.device)", "torch.arange(new, device=ids.device)", "positions",
+         "Transformer.forward"),
+    _bug(6, 6, "loss over filler", "ignored targets are not counted", "/ scored.sum()", "/ scored.numel()", "loss",
+         "loss_of"),
+    _bug(6, 6, "targets not shifted", "the targets are the ids one place on",
+         "return window[:, :-1], window[:, 1:]", "return window[:, :-1], window[:, :-1]",
+         "targets", "windows"),
+    _bug(6, 6, "gradients not cleared", "the step clears the gradients", "                weight.grad = None\n", "",
+         "left|gradients before batch 2", "AdamW.step", training="gradients before batch 2"),
+    _bug(6, 6, "decay on the embedding", "the embedding does not decay", 'weight.ndim > 1 and "embedding" not in name',
+         "weight.ndim > 1", "weights, embedding|update 1, embedding", "AdamW.step",
+         training="update 1: weights, embedding"),
+    _bug(6, 6, "bias correction missing", "both moments are divided by 1 - b^t",
+         "(m / (1 - b1**t)) / ((v / (1 - b2**t)).sqrt() + self.eps)", "m / (v.sqrt() + self.eps)",
+         "update 1, embedding", "AdamW.step", training="update 1: weights, embedding"),
+    _bug(6, 6, "second moment of g, not of its square", "the second moment is of g * g", "(g * g - v)", "(g - v)",
+         "second", "AdamW.step"),
+    _bug(6, 6, "each gradient clipped by itself", "all gradients are shortened by the same factor",
+         "g *= min(1.0, most / (length + 1e-6))", "g *= min(1.0, most / (g.norm() + 1e-6))", "clipped, embedding",
+         "clip", training="update 1: clipped, "),
+    _bug(6, 6, "accumulated losses not divided", "each batch's loss is divided by how many make an update",
+         "loss = loss_at(n) / accumulate", "loss = loss_at(n)", "update 1: gradients, embedding", "train",
+         training="update 1: gradients, embedding"),
+    _bug(6, 6, "warm-up begins a step late", "the first update already has a rate", "min(1, update / max(1, warmup))",
+         "min(1, (update - 1) / max(1, warmup))", "while it rises", "rate_at", training="update 1: rate"),
+    _bug(7, 7, "cache forgets what it held", "new keys stand behind those that are kept",
+         "torch.cat([self.keys, k], dim=2)", "k", "keys 2", "Cache.extend"),
+    _bug(7, 7, "new keys put before the old ones", "new keys stand behind those that are kept",
+         "torch.cat([self.keys, k], dim=2)", "torch.cat([k, self.keys], dim=2)", "keys 2", "Cache.extend"),
+    _bug(7, 7, "softmax before top-k not renormalised", "after top_k the probabilities add up to 1 again",
+         "    p = p / p.sum()\n", "", "p", "probabilities"),
+    _bug(7, 7, "temperature multiplied", "logits are divided by the temperature", "(logits / temperature)",
+         "(logits * temperature)", "p", "probabilities"),
+    _bug(7, 7, "whole text read again with the cache", "with caches the model reads what is new",
+         "unread, text = token[None].to(device), torch.cat([text, token[None].to(device)], dim=1)",
+         "unread = text = torch.cat([text, token[None].to(device)], dim=1)", "read 1|read 3", "generate"),
+    _bug(8, 8, "cross-attention's mask forgotten", "cross-attention is given the mask of the source's real tokens",
+         "self.cross(self.cross_norm(x), source, seen)", "self.cross(self.cross_norm(x), source)", "mask handed",
+         "CrossBlock.forward"),
+    _bug(8, 8, "encoder masked causally", "in the encoder every token sees all that are real",
+         "mask=real[:, None, None], turn=self.turn(source)",
+         "mask=causal(source.shape[1], source.shape[1]), turn=self.turn(source)", "mask handed", "Translator.encode"),
+    _bug(8, 8, "shift lost", "the decoder reads the start and all but the last",
+         "torch.cat([torch.full_like(target[:, :1], start), target[:, :-1]], dim=1)", "target", "forced", "forced"),
+    _bug(8, 8, "shift doubled", "the targets are shifted once",
+         "torch.full_like(target[:, :1], start), target[:, :-1]",
+         "torch.full_like(target[:, :2], start), target[:, :-2]", "forced", "forced"),
+    _bug(8, 8, "cross-attention's residual missing", "what cross-attention gives is added to the stream",
+         "x = x + self.cross(", "x = self.cross(", "stream before the network", "CrossBlock.forward"),
+    _bug(9, 9, "softmax before top-k, not renormalised", "the softmax is over the chosen experts alone",
+         "best, chosen = logits.topk(top_k, dim=-1)", "best, chosen = logits.softmax(-1).topk(top_k, dim=-1)",
+         "weights", "route", "best.softmax(-1), chosen", "best, chosen"),
+    _bug(9, 9, "capacity counted by tokens", "an expert has ceil(capacity * choices / experts) places",
+         "math.ceil(capacity * len(visits) / experts)", "math.ceil(capacity * len(chosen) / experts)", "kept",
+         "within"),
+    _bug(9, 9, "experts' answers not weighted", "each answer is multiplied by its weight",
+         "weights[token, place, None] * ((F.silu(gate) * inner) @ self.outer[expert])",
+         "(F.silu(gate) * inner) @ self.outer[expert]", "network", "Experts.forward"),
+    _bug(9, 9, "capacity not used", "choices that find no place have no weight",
+         "weights = weights * within(chosen, len(self.gate), self.capacity)",
+         "within(chosen, len(self.gate), self.capacity)", "network", "Experts.forward"),
+    _bug(9, 9, "share of the choices not of all", "the shares of the choices add up to 1", ".mean(0) / top_k",
+         ".mean(0)", "balance", "balance"),
+    _bug(12, 12, "absorbed scores divided by what is kept", "they are divided by the root of d_k + d_rope here too",
+         "asks = asks * math.sqrt(asks.shape[-1] / q.shape[-1])", "asks = asks * 1.0", "scores", "absorbed"),
+    _bug(12, 12, "turned part left out of the keys", "the turned key stands behind every head's own",
+         "k.expand(-1, len(U_k), -1, -1)], dim=-1)", "0 * k.expand(-1, len(U_k), -1, -1)], dim=-1)",
+         "every head's keys", "expanded"),
+    _bug(12, 12, "whole query turned", "the last d_rope numbers of a query are turned, and no others",
+         "q = torch.cat([q[..., : self.d_head], turn(q[..., self.d_head :])], dim=-1)", "q = turn(q)", "queries turned",
+         "LatentAttention.forward"),
+    _bug(12, 12, "latent not normed", "the latent goes through latent_norm", "c = self.latent_norm(c)", "c = c + 0",
+         "latents asked", "LatentAttention.forward"),
+    _bug(12, 12, "turned after it was kept", "keys are turned before the cache is given them",
+         "            k = turn(k)\n        if cache is not None:\n            c, k = cache.extend(c, k)",
+         "        if cache is not None:\n            c, k = cache.extend(c, k)\n        if turn is not None:\n"
+         "            k = turn(k)", "keys put", "LatentAttention.forward"),
+    _bug(12, 12, "matrices of all heads behind one another", "up is of each head U_k and then its U_v",
+         "unflatten(0, (self.heads, -1)).chunk(2, dim=1)", "unflatten(0, (2, self.heads, -1))", "U_k",
+         "LatentAttention.forward"),
+    _bug(12, 12, "bytes of one layer", "every layer keeps its own", "return config.layers * tokens", "return tokens",
+         "keys and values", "bytes_kept"),
+)  # fmt: skip
+
+
+def is_named(bug: Bug, key: str) -> bool:
+    """Whether a node is one of those that the bug spoils first."""
+    return any(key == tensor or key.endswith((f": {tensor}", f", {tensor}")) for tensor in bug.tensors)

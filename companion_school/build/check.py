@@ -1,0 +1,206 @@
+"""A stage examined: what is right in the learner's file, what is not, and in which file the fault lies.
+
+The learner's code runs in a process of its own (`check_process`), which may end, print or never come back: whatever
+becomes of it is said of the part that ran. The process has a time for each part and is started again for the parts
+that are left.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, TextIO
+
+from companion_school.build.parts import Part, parts
+from companion_school.build.stages import STAGES, Stage
+from companion_school.build.workspace import note_passed
+from companion_school.checking.call import Result
+from companion_school.checking.notebook_answer import NotYet
+
+_START_SECONDS = 90.0  # to import PyTorch on a slow machine
+_RIGHT = Result.RIGHT.value
+_LONGEST = 200  # characters of what is said in a line
+
+
+@dataclass(frozen=True)
+class Found:
+    """What is to be said of a part: its result, in a word; what is wrong; where the fault lies if not in this file.
+
+    place:  where the learner's numbers leave the right ones, if that was looked for and found.
+    """
+
+    part: str
+    result: str
+    told: str = ""
+    lies_in: int | None = None
+    place: str | None = None
+
+    @property
+    def briefly(self) -> str:
+        """The line that says most of what is wrong: the likely mistake, or else what came."""
+        lines = [line.strip() for line in self.told.splitlines()]
+        if self.lies_in is not None or len(lines) == 1:
+            return lines[0]
+        likely = [line for line in lines if line.startswith("most likely")]
+        line = next((line for line in likely or lines[1:] if not line.startswith("with ")), "")
+        return line if len(line) <= _LONGEST else f"{line[:_LONGEST]} ..."
+
+
+@dataclass(frozen=True)
+class Report:
+    """What is to be said of a stage. `fault`: why its file cannot be examined at all."""
+
+    stage: Stage
+    found: tuple[Found, ...]
+    fault: str | None = None
+
+    @property
+    def is_right(self) -> bool:
+        return self.fault is None and all(one.result == _RIGHT for one in self.found)
+
+    @property
+    def points(self) -> int:
+        worth = {part.name: part.points for part in parts(self.stage.number)}
+        return sum(worth[one.part] for one in self.found if one.result == _RIGHT)
+
+    def __str__(self) -> str:
+        title = f"{self.stage.id} {self.stage.file}"
+        if self.fault is not None:
+            return f"{title}: {self.fault}"
+        lines, told = [f"{title}: {'right' if self.is_right else 'not yet'}."], False
+        for one in self.found:
+            part = next(part for part in parts(self.stage.number) if part.name == one.part)
+            shows = f"right. {' '.join(part.shows.split())}" if one.result == _RIGHT else one.result
+            lines.append(f"  {part.title}: {shows}")
+            if one.told:  # what comes after the first fault often follows from it: there a line is enough
+                lines += [f"    {line}" for line in ([one.briefly] if told else one.told.splitlines()) if line]
+                lines += [f"    {one.place}"] * bool(one.place)
+                told = told or one.result != Result.MISSING.value
+        return "\n".join(lines)
+
+
+def examine_stage(
+    stage: Stage, folder: Path, *, seed: int = 0, done: Callable[[Found], None] = lambda _: None
+) -> Report:
+    """Examine the file of a stage with the learner's own earlier stages.
+
+    Raises `ValueError` if the stage has no check or the folder no file of it.
+    """
+    wanted = parts(stage.number)
+    if not wanted:
+        raise ValueError(f"stage {stage.number}, {stage.file}: it has no check yet")
+    if not (folder / stage.file).is_file():
+        what = f"expected your file of stage {stage.number}, found none; `companion build start` lays its stub"
+        raise ValueError(f"{folder / stage.file}: {what}")
+    found: list[Found] = []
+    while len(found) < len(wanted):
+        left = [part for part in wanted if part.name not in {one.part for one in found}]
+        before = len(found)
+        fault = _run(stage, folder, left, seed, found, done)
+        if fault is not None:
+            return Report(stage, tuple(found), fault)
+        if len(found) == before:  # it ended without a word
+            found.append(Found(left[0].name, Result.CRASHED.value, "the process that ran it ended on the way"))
+    return Report(stage, tuple(found))
+
+
+def _run(
+    stage: Stage, folder: Path, left: Sequence[Part], seed: int, found: list[Found], done: Callable[[Found], None]
+) -> str | None:
+    """Examine parts in a process of its own, as far as it comes; why the file cannot be examined, if so."""
+
+    def note(one: Found) -> None:
+        found.append(one)
+        done(one)
+
+    with tempfile.TemporaryDirectory(prefix="companion-build-") as place:
+        lines, said = Path(place) / "lines", Path(place) / "said"
+        lines.touch()
+        command = [
+            sys.executable,
+            "-m",
+            "companion_school.build.check_process",
+            str(folder.resolve()),
+            str(stage.number),
+        ]
+        with said.open("wb") as errors, lines.open(encoding="utf-8") as reader:
+            process = subprocess.Popen(
+                [*command, str(seed), str(lines), *(part.name for part in left)],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=errors,
+            )
+            try:
+                fault, begun = _follow(process, reader, left, note, found)
+            finally:
+                process.kill()
+                process.wait()
+        if fault is not None:
+            return fault
+        words = said.read_text("utf-8", "replace").strip().splitlines()
+        if begun is not None:
+            last = f": {words[-1][:300]}" if words else "; does something in it call exit?"
+            note(Found(begun.name, Result.CRASHED.value, f"the process that ran it ended on the way{last}"))
+        elif process.returncode > 0:
+            return f"it cannot be examined: {words[-1][:300] if words else 'its process ended without a word'}"
+    return None
+
+
+def _follow(
+    process: subprocess.Popen[bytes],
+    reader: TextIO,
+    left: Sequence[Part],
+    note: Callable[[Found], None],
+    found: list[Found],
+) -> tuple[str | None, Part | None]:
+    """Read what the process writes until it ends, or a part takes too long.
+
+    Gives why the file cannot be examined, if so; and the part in which the process ended by itself.
+    """
+    begun: Part | None = None
+    already = len(found)
+    end, rest = time.monotonic() + _START_SECONDS, ""
+    while True:
+        ended = process.poll() is not None
+        *whole, rest = (rest + reader.read()).split("\n")
+        for line in whole:
+            message: dict[str, Any] = json.loads(line)
+            if "fault" in message:
+                return str(message["fault"]), None
+            if "place" in message:
+                found[-1] = replace(found[-1], place=message["place"])
+            elif "begin" in message:
+                begun = next(part for part in left if part.name == message["begin"])
+                end = time.monotonic() + begun.seconds
+            else:
+                note(Found(**message))
+                begun, end = None, time.monotonic() + _START_SECONDS
+        if ended:
+            return None, begun
+        if time.monotonic() > end:
+            if begun is None and len(found) > already:  # it looks for a place, and that is worth no longer
+                return None, None
+            took = f"it did not end in {begun.seconds:g} seconds" if begun else "it did not begin"
+            note(Found((begun or left[0]).name, Result.TIMEOUT.value, took))
+            return None, None
+        time.sleep(0.05)
+
+
+def check_stage(stage: Stage, folder: Path) -> None:
+    """What `check("build.5")` does: say how a stage stands, and keep it. Raises `NotYet` if it is not right."""
+    report = examine_stage(stage, folder)
+    note_passed(folder, stage, report.is_right)
+    if not report.is_right:
+        raise NotYet(str(report))
+    print(report)
+    after = STAGES.get(stage.number + 1)
+    if after is not None:
+        needs = ", ".join(f"{lesson:02d}" for lesson in after.lessons)
+        several = "s" if len(after.lessons) > 1 else ""
+        print(f"Next: stage {after.number}, {after.file}: {after.title}, with lesson{several} {needs}.")

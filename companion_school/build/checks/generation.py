@@ -1,0 +1,265 @@
+"""Stage 7, generation: the cache, the probabilities that are drawn from, the loop that writes."""
+
+import torch
+
+from companion_school.build.isolated_modules import default_dtype
+from companion_school.build.parts import part, references
+from companion_school.checking.exercise import Case
+
+_NONE = {
+    law: "of an unusual kind, and not asked for"
+    for law in ("levels", "offset", "nan", "scale", "edge", "one", "dtype", "layout", "memory", "other", "tie")
+}
+
+
+@part(7, points=2, excused=_NONE)
+def Cache(code, keys, values):
+    """What was kept comes back with what is new behind it."""
+    cache, found = code.Cache(), []
+    found.append(len(cache))
+    for k, v in zip(keys, values, strict=True):
+        found += [*(part.clone() for part in cache.extend(k, v)), len(cache)]
+    return found
+
+
+@Cache.cases
+def _(draw):
+    for lengths in ((3,), (4, 1), (2, 3, 1)):
+        parts = [(draw.normal(2, 3, length, 4), draw.normal(2, 3, length, 5)) for length in lengths]
+        yield Case("keys and values, in the order in which they came", ([k for k, _ in parts], [v for _, v in parts]))
+
+
+_KEEP = "self.keys = k if self.keys is None else torch.cat([self.keys, k], dim=2)"
+Cache.mistake("old keys are overwritten; new ones stand behind them", _KEEP, "self.keys = k")
+Cache.mistake("the new ones are put beside the old along the heads; tokens are the axis before the last, `dim=2`",
+              _KEEP, _KEEP.replace("dim=2", "dim=1"), "torch.cat([self.values, v], dim=2)", "torch.cat([self.values, v], dim=1)")  # fmt: skip
+Cache.mistake("the new keys stand before the old", _KEEP, _KEEP.replace("[self.keys, k]", "[k, self.keys]"))
+Cache.mistake("only the values are kept: old keys are lost", "return self.keys, self.values", "return k, self.values")
+Cache.mistake("the new ones come back alone; give all", "return self.keys, self.values", "return k, v")
+Cache.mistake(
+    "the length is that of the heads; tokens are the axis before the last", "self.keys.shape[2]", "self.keys.shape[1]"
+)
+Cache.mistake(
+    "the length stays 0: the position is stuck", "return 0 if self.keys is None else self.keys.shape[2]", "return 0"
+)
+Cache.mistake("keys and values are exchanged", "return self.keys, self.values", "return self.values, self.keys")
+Cache.mistake("the length counts how often was extended; it is the number of tokens",
+              "self.keys.shape[2]", "getattr(self, 'times', 0)", "return self.keys, self.values",
+              "self.times = getattr(self, 'times', 0) + 1\n        return self.keys, self.values")  # fmt: skip
+Cache.variant(
+    """
+    class Cache:
+        def __init__(self):
+            self.parts = []
+
+        def __len__(self):
+            return sum(k.shape[2] for k, _ in self.parts)
+
+        def extend(self, k, v):
+            self.parts.append((k, v))
+            return tuple(torch.cat(some, dim=2) for some in zip(*self.parts))
+    """
+)
+
+
+@part(
+    7,
+    points=4,
+    excused={k: v for k, v in _NONE.items() if k not in ("dtype", "nan")}
+    | {"nan": "no score is NaN", "dtype": "one dtype"},
+)
+def probabilities(code, logits, temperature, top_k, top_p, min_p):
+    """Temperature, top-k, top-p and min-p, in this order."""
+    return code.probabilities(logits, temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p)
+
+
+@probabilities.cases
+def _(draw):
+    few = torch.tensor([0.5, 0.25, 0.15, 0.1]).double().log()
+    yield Case("nothing chosen: a softmax", (few, 1.0, None, 1.0, 0.0))
+    yield Case("the temperature divides the scores", (few, 0.5, None, 1.0, 0.0))
+    yield Case("top-k keeps the likeliest, and they add up to one", (few, 1.0, 2, 1.0, 0.0))
+    yield Case("top-p keeps the fewest that reach it: the one that crosses stays", (few, 1.0, None, 0.6, 0.0))
+    yield Case("top-p keeps at least the first", (few, 1.0, None, 0.01, 0.0))
+    yield Case("min-p is a share of the largest", (few, 1.0, None, 1.0, 0.4))
+    yield Case("min-p of one: the likeliest alone", (few, 1.0, None, 1.0, 1.0))
+    yield Case("top-p is of what top-k has left", (few, 1.0, 3, 0.8, 0.0))
+    logits = 2 * draw.normal(draw.whole(11, 17))
+    for case in (
+        (0.7, 9, 0.9, 0.0),
+        (1.3, None, 0.6, 0.0),
+        (1.0, None, 1.0, 0.3),
+        (0.8, 11, 0.7, 0.2),
+        (2.0, 4, 1.0, 0.1),
+    ):
+        yield Case("all together, in any order of the scores", (logits, *case))
+
+
+probabilities.mistake(
+    "top-p drops the token that crosses it; keep the fewest that have it together",
+    "p.cumsum(-1) - p < top_p",
+    "p.cumsum(-1) <= top_p",
+)
+probabilities.mistake(
+    "the temperature multiplies the scores; divide by it", "logits / temperature", "logits * temperature"
+)
+probabilities.mistake("the temperature is not used", "(logits / temperature)", "logits")
+probabilities.mistake("what is left does not add up to one: divide by its sum", "order, p / p.sum())", "order, p)")
+probabilities.mistake("the result is in the order of the probabilities; put each back at its id",
+                      "return torch.zeros_like(p).scatter(-1, order, p / p.sum())", "return p / p.sum()")  # fmt: skip
+probabilities.mistake("top-k keeps one too many", "< (top_k or len(p))", "< (top_k + 1 if top_k else len(p))")
+probabilities.mistake("top-k is not used", "p = p * (torch.arange(len(p)) < (top_k or len(p)))", "p = p * 1.0")
+probabilities.mistake(
+    "top-p is of all tokens; it is of what top-k has left: divide by the sum first", "    p = p / p.sum()\n", ""
+)
+probabilities.mistake("min-p is a probability by itself; it is a share of the largest", "min_p * p[0]", "min_p")
+probabilities.mistake("min-p drops what is just as likely; keep what is at least that", "p >= min_p", "p > min_p")
+probabilities.mistake("min-p is not used", " * (p >= min_p * p[0])", "")
+probabilities.mistake("top-p is not used", "(p.cumsum(-1) - p < top_p) * ", "")
+probabilities.mistake("top-k keeps the least likely", "sort(descending=True)", "sort()")
+probabilities.mistake("the temperature comes last: top-p is then of other probabilities", "(logits / temperature).softmax(-1)", "logits.softmax(-1)",
+                      "order, p / p.sum())", "order, p ** (1 / temperature) / (p ** (1 / temperature)).sum())")  # fmt: skip
+probabilities.variant(
+    """
+    def probabilities(logits, temperature=1.0, top_k=None, top_p=1.0, min_p=0.0):
+        p = (logits / temperature).softmax(-1)
+        order = sorted(range(len(p)), key=lambda id: -p[id].item())[:top_k]
+        kept, whole, so_far = [], sum(p[id].item() for id in order), 0.0
+        for id in order:
+            if so_far < top_p * whole and p[id] >= min_p * p[order[0]]:
+                kept.append(id)
+            so_far += p[id].item()
+        out = torch.zeros_like(p)
+        out[kept] = p[kept] / p[kept].sum()
+        return out
+    """
+)
+probabilities.variant(
+    """
+    def probabilities(logits, temperature=1.0, top_k=None, top_p=1.0, min_p=0.0):
+        scores = logits / temperature
+        if top_k is not None and top_k < len(scores):
+            scores = scores.masked_fill(scores < scores.topk(top_k).values[-1], -math.inf)
+        p = scores.softmax(-1)
+        largest = p.max()
+        ranked, order = p.sort(descending=True)
+        before = torch.cat([torch.zeros(1, dtype=p.dtype), ranked.cumsum(-1)[:-1]])
+        keep = torch.zeros(len(p), dtype=torch.bool)
+        keep[order[before < top_p]] = True
+        p = p.masked_fill(~keep | (p < min_p * largest), 0.0)
+        return p / p.sum()
+
+    import math
+    """
+)
+
+
+@part(7, points=4, excused=_NONE, seconds=120.0)
+def generate(code, weights, ids, new, stop, temperature, top_k, seed):
+    """The loop: the same text with and without the cache, and what each pass reads."""
+    model = code["model"]
+    with default_dtype(torch.float64):
+        own = model.Transformer(model.Config(11, 8, 2, 4, 2, 12))
+    own.load_state_dict(weights)
+    passes, forward = [], own.forward
+    own.forward = lambda ids, caches=None: passes.append(ids.shape[1]) or forward(ids, caches)
+    choice = {"temperature": temperature, "top_k": top_k, "stop": stop, "seed": seed}
+    cached = list(code.generate(own, list(ids), new, **choice))
+    read = list(passes)
+    passes.clear()
+    plain = list(code.generate(own, list(ids), new, cached=False, **choice))
+    return {"the text": cached, "how many tokens each pass reads": read, "the text without a cache": plain,
+            "how many tokens each pass reads without a cache": passes}  # fmt: skip
+
+
+def _model(draw):
+    block = {"attention_norm.weight": (8,), "attention.query.weight": (8, 8), "attention.key.weight": (4, 8),
+             "attention.value.weight": (4, 8), "attention.output.weight": (8, 8), "feed_forward_norm.weight": (8,),
+             "feed_forward.gate.weight": (12, 8), "feed_forward.inner.weight": (12, 8), "feed_forward.outer.weight": (8, 12)}  # fmt: skip
+    shapes = {"embedding.weight": (11, 8), "decoder.norm.weight": (8,)}
+    shapes |= {f"decoder.blocks.{n}.{name}": shape for n in range(2) for name, shape in block.items()}
+    weights = {name: draw.normal(*shape) for name, shape in shapes.items()}
+    return weights | {"embedding.weight": 0.5 * weights["embedding.weight"]}  # chances, and no certainties
+
+
+@generate.cases
+def _(draw):
+    weights = _model(draw)
+    yield Case("one token, the likeliest", (weights, [3, 5], 1, None, 0.0, None, 0))
+    yield Case("the likeliest, again and again", (weights, [3, 5, 1], 9, None, 0.0, None, 0))
+    yield Case("drawn by a seed", (weights, [2], 12, None, 0.9, None, 4))
+    yield Case("the choice is passed on", (weights, [2, 7], 8, None, 1.5, 2, 7))
+    text = generate.answer(references(generate.stage))(weights, [3, 5, 1], 9, None, 0.0, None, 0)["the text"]
+    for stop in (*dict.fromkeys(text), min({*range(11)}.difference(text))):  # each that comes, and one that does not
+        yield Case("it ends before the stop token", (weights, [3, 5, 1], 9, stop, 0.0, None, 0))
+
+
+generate.mistake("the stop token is written, too; end before it",
+                 "        if token.item() == stop:\n            return\n        yield token.item()",
+                 "        yield token.item()\n        if token.item() == stop:\n            return")  # fmt: skip
+generate.mistake("the stop token is not looked at", "if token.item() == stop:", "if False:")
+generate.mistake(
+    "with the cache each pass reads the whole text again, behind what is kept",
+    "model(unread if cached else text, caches)",
+    "model(text, caches)",
+)
+generate.mistake(
+    "without the cache only the newest token is read, and the text is forgotten", "unread if cached else text", "unread"
+)
+generate.mistake("the prediction is taken at the first place; the last one says what follows", "[0, -1]", "[0, 0]")
+generate.mistake(
+    "temperature 0 draws; it takes the likeliest",
+    "if temperature else logits.argmax(-1, keepdim=True)",
+    "if True else logits.argmax(-1, keepdim=True)",
+)
+generate.mistake(
+    "it always takes the likeliest; with a temperature above 0 draw",
+    "torch.multinomial(p, 1, generator=generator) if temperature else logits",
+    "logits",
+)
+generate.mistake(
+    "the choice (top-k, top-p, min-p) does not reach `probabilities`", ", **choice)\n        token", ")\n        token"
+)
+generate.mistake(
+    "with the cache the first pass reads the last token alone; it must read the whole text once",
+    "    for _ in range(new):", "    unread = text[:, -1:] if cached else text\n    for _ in range(new):",
+)  # fmt: skip
+generate.mistake("one token too few", "for _ in range(new)", "for _ in range(new - 1)")
+generate.mistake("the seed is not used", "manual_seed(seed)", "manual_seed(0)")
+generate.mistake(
+    "all layers share one cache; each has keys and values of its own",
+    "[Cache() for _ in model.decoder.blocks]",
+    "[Cache()] * len(model.decoder.blocks)",
+)
+generate.mistake(
+    "the cache is never made: each pass reads the whole text",
+    "if cached else None\n    for",
+    "if False else None\n    cached = False\n    for",
+)
+generate.mistake(
+    "the written tokens are not appended to the text", "torch.cat([text, token[None].to(device)], dim=1)", "text"
+)
+generate.variant(
+    """
+    @torch.no_grad()
+    def generate(model, ids, new, stop=None, seed=0, cached=True, temperature=1.0, **choice):
+        dice = torch.Generator()
+        dice.manual_seed(seed)
+        caches = None
+        if cached:
+            caches = [Cache() for block in model.decoder.blocks]
+        written, read = list(ids), 0
+        while len(written) < len(ids) + new:
+            logits = model(torch.tensor([written[read:]]), caches)[0][-1]
+            if cached:
+                read = len(written)
+            if temperature == 0:
+                token = int(logits.argmax())
+            else:
+                token = int(torch.multinomial(probabilities(logits, temperature, **choice), 1, generator=dice))
+            if token == stop:
+                break
+            written.append(token)
+            yield token
+    """
+)

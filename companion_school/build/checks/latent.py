@@ -1,0 +1,339 @@
+"""Stage 12, latent: both ways of asking latents, the layer, its cache, a decoder that has it, and its bytes."""
+
+import torch
+
+from companion_school.build.isolated_modules import PlainCache, default_dtype, numbers_made, run_with
+from companion_school.build.parts import part
+from companion_school.checking.exercise import Case
+
+_USUAL = {
+    law: "of a usual kind"
+    for law in ("levels", "offset", "nan", "scale", "edge", "one", "dtype", "layout", "memory", "other", "tie")
+}
+
+
+def _asked(draw, queries, keys, mask=None):
+    """Queries, latents, turned keys, U_k and U_v, and a mask. No two sizes are equal."""
+    batch, heads, d_k, d_v, rank, d_rope = 2, 3, 5, 6, 7, 4
+    return (draw.normal(batch, heads, queries, d_k + d_rope), draw.normal(batch, 1, keys, rank),
+            draw.normal(batch, 1, keys, d_rope), draw.normal(heads, d_k, rank), draw.normal(heads, d_v, rank), mask)  # fmt: skip
+
+
+def _by_pencil():
+    """The lesson's numbers: keys (3, 2) and (3, 6), scores 5 and 9; the turned part says nothing."""
+    q = torch.tensor([1.0, 1, 0, 0]).double().view(1, 1, 1, 4)
+    c, k = torch.tensor([[2.0, 1], [0, 3]]).double()[None, None], torch.zeros(1, 1, 2, 2).double()
+    U_k, U_v = torch.tensor([[[1.0, 1], [0, 2]]]).double(), torch.tensor([[[1.0, 2]]]).double()
+    return q, c, k, U_k, U_v, None
+
+
+def _causal(queries, keys):
+    return torch.ones(queries, keys, dtype=torch.bool).tril(keys - queries)
+
+
+@part(12, points=2)
+def expanded(code, q, c, k, U_k, U_v, mask):
+    """Every head makes its keys and values of the latents, and attends."""
+    return code.expanded(q, c, k, U_k, U_v, mask)
+
+
+@expanded.cases
+def _(draw):
+    yield Case("the numbers of the lesson: keys (3, 2) and (3, 6)", _by_pencil())
+    yield Case("one query of each head", _asked(draw, 1, 6), gradients=True)
+    yield Case("several queries, and a mask", _asked(draw, 4, 9, _causal(4, 9)), gradients=True)
+    yield Case("a mask for each row", _asked(draw, 4, 9, (torch.arange(9) < torch.tensor([[5], [8]]))[:, None, None]))
+
+
+_KEYS = "torch.cat([c @ U_k.mT, k.expand(-1, len(U_k), -1, -1)], dim=-1)"
+expanded.mistake("the turned key stands behind the other part: queries have it last",
+                 _KEYS, "torch.cat([k.expand(-1, len(U_k), -1, -1), c @ U_k.mT], dim=-1)")  # fmt: skip
+expanded.mistake("the turned key is left out: with it the scores know the distance",
+                 _KEYS, "torch.cat([c @ U_k.mT, 0 * k.expand(-1, len(U_k), -1, -1)], dim=-1)")  # fmt: skip
+expanded.mistake("the values are made by U_k; it is for the keys alone",
+                 "attend(q, keys, c @ U_v.mT, mask)", "attend(q, keys, c @ U_k.mT, mask)")  # fmt: skip
+expanded.mistake("the mask is not handed on", "attend(q, keys, c @ U_v.mT, mask)", "attend(q, keys, c @ U_v.mT)")
+expanded.mistake("all heads have the keys of the first: each has its own U_k",
+                 _KEYS, "torch.cat([c @ U_k[:1].expand_as(U_k).mT, k.expand(-1, len(U_k), -1, -1)], dim=-1)")  # fmt: skip
+expanded.mistake("the scores are divided by the root of d_k alone; a query is d_k + d_rope wide",
+                 "attend(q, keys,", "attend(q * math.sqrt(q.shape[-1] / U_k.shape[1]), keys,")  # fmt: skip
+expanded.variant(
+    """
+    def expanded(q, c, k, U_k, U_v, mask=None):
+        keys = torch.einsum("btr,hdr->bhtd", c[:, 0], U_k)
+        values = torch.einsum("btr,hdr->bhtd", c[:, 0], U_v)
+        d_k = U_k.shape[1]
+        scores = q[..., :d_k] @ keys.mT + q[..., d_k:] @ k.mT
+        scores = scores / q.shape[-1] ** 0.5
+        if mask is not None:
+            scores = torch.where(mask, scores, -torch.inf)
+        return torch.softmax(scores, dim=-1) @ values
+    """
+)
+
+
+@part(12, points=3)
+def absorbed(code, q, c, k, U_k, U_v, mask):
+    """The same numbers, of the latents alone: no key and no value of a head is made."""
+    return code.absorbed(q, c, k, U_k, U_v, mask)
+
+
+@absorbed.cases
+def _(draw):
+    yield Case("the numbers of the lesson: the query goes down to (1, 3), the scores are 5 and 9", _by_pencil())
+    yield Case("one query of each head", _asked(draw, 1, 6), gradients=True)
+    yield Case("several queries, and a mask", _asked(draw, 4, 9, _causal(4, 9)), gradients=True)
+
+
+_SCALE = "asks = asks * math.sqrt(asks.shape[-1] / q.shape[-1])"
+absorbed.mistake("the scores are divided by the root of what is kept; it is still that of d_k + d_rope, the width of the keys that nobody makes",
+                 _SCALE, "asks = asks * 1")  # fmt: skip
+absorbed.mistake("the scores are divided by the root of d_k; the turned part counts as well",
+                 _SCALE, "asks = asks * math.sqrt(asks.shape[-1] / d_k)")  # fmt: skip
+absorbed.mistake("the turned part of the query does not ask",
+                 "torch.cat([down, q[..., d_k:]], dim=-1)", "torch.cat([down, 0 * q[..., d_k:]], dim=-1)")  # fmt: skip
+absorbed.mistake(
+    "what is kept is [c, k], and the query has its parts in the other order", "torch.cat([c, k], dim=-1)", "torch.cat([k, c], dim=-1)",
+)  # fmt: skip
+absorbed.mistake("the average goes up by U_k; the values are made by U_v",
+                 "attend(asks, kept, c, mask), U_v)", "attend(asks, kept, c, mask), U_k)")  # fmt: skip
+absorbed.mistake("the mask is not looked at", "attend(asks, kept, c, mask)", "attend(asks, kept, c)")
+absorbed.mistake("every head asks with the first one's U_k",
+                 "q[..., :d_k], U_k)", "q[..., :d_k], U_k[:1].expand_as(U_k))")  # fmt: skip
+absorbed.variant(
+    """
+    def absorbed(q, c, k, U_k, U_v, mask=None):
+        heads = []
+        for head, (down, up) in enumerate(zip(U_k, U_v)):
+            what, where = q[:, head].split([len(down), k.shape[-1]], dim=-1)
+            scores = (what @ down @ c[:, 0].mT + where @ k[:, 0].mT) * q.shape[-1] ** -0.5
+            if mask is not None:
+                seen = mask.expand(len(q), len(U_k), *scores.shape[1:])[:, head]
+                scores = scores.masked_fill(~seen, float("-inf"))
+            heads.append(scores.softmax(-1) @ c[:, 0] @ up.T)
+        return torch.stack(heads, dim=1)
+    """
+)
+
+
+def _layer(draw, d_model, heads, rank, d_rope):
+    """The weights of a layer, by name."""
+    d_head = d_model // heads
+    return {"query.weight": draw.normal(heads * (d_head + d_rope), d_model), "down.weight": draw.normal(rank + d_rope, d_model),
+            "latent_norm.weight": draw.normal(rank), "up.weight": draw.normal(heads * 2 * d_head, rank),
+            "output.weight": draw.normal(d_model, heads * d_head)}  # fmt: skip
+
+
+@part(12, points=3)
+def LatentAttention(code, x, weights, heads, rank, d_rope, mask, turned):
+    """The layer: a latent and a turned key of each token, and queries whose last part is turned."""
+
+    def turn(y):
+        return y * torch.arange(1, y.shape[2] + 1, dtype=y.dtype)[:, None] + y.roll(1, -1)
+
+    return run_with(lambda: code.LatentAttention(x.shape[-1], heads, rank, d_rope), weights, x,
+                    mask=mask, turn=turn if turned else None)  # fmt: skip
+
+
+@LatentAttention.cases
+def _(draw):
+    d_model, heads, rank, d_rope = 12, 3, 7, 2
+    layer = _layer(draw, d_model, heads, rank, d_rope), heads, rank, d_rope
+    yield Case("one token sees itself", (draw.normal(2, 1, d_model), *layer, None, False))
+    yield Case("without a turn, all see all", (draw.normal(2, 5, d_model), *layer, None, False))
+    yield Case("turned, and causal", (draw.normal(2, 5, d_model), *layer, _causal(5, 5), True))
+
+
+LatentAttention.mistake("the latent is not normed", "c = self.latent_norm(c)", "c = 1 * c")
+LatentAttention.mistake("the whole query is turned; only its last d_rope numbers are",
+                        "q = torch.cat([q[..., : self.d_head], turn(q[..., self.d_head :])], dim=-1)", "q = turn(q)")  # fmt: skip
+LatentAttention.mistake("the first numbers of the query are turned; its last d_rope are",
+                        "torch.cat([q[..., : self.d_head], turn(q[..., self.d_head :])], dim=-1)",
+                        "torch.cat([turn(q[..., : self.d_rope]), q[..., self.d_rope :]], dim=-1)")  # fmt: skip
+LatentAttention.mistake("the key is not turned", "            k = turn(k)\n", "")
+LatentAttention.mistake("the query is not turned", "            q = torch.cat([q[..., : self.d_head], turn(q[..., self.d_head :])], dim=-1)\n", "")  # fmt: skip
+LatentAttention.mistake("the latent is turned as well: then nothing can be absorbed", "            k = turn(k)\n", "            k, c = turn(k), turn(c)\n")  # fmt: skip
+LatentAttention.mistake("`down` gives the latent first, then the key that is turned",
+                        "c, k = self.down(x)[:, None].split([self.rank, self.d_rope], dim=-1)",
+                        "k, c = self.down(x)[:, None].split([self.d_rope, self.rank], dim=-1)")  # fmt: skip
+LatentAttention.mistake("`up` is of each head U_k, then its U_v; not those of all heads behind one another",
+                        "U_k, U_v = self.up.weight.unflatten(0, (self.heads, -1)).chunk(2, dim=1)",
+                        "U_k, U_v = self.up.weight.unflatten(0, (2, self.heads, -1))")  # fmt: skip
+LatentAttention.mistake(
+    "U_k and U_v are exchanged: of each head U_k stands first", "U_k, U_v = self.up", "U_v, U_k = self.up"
+)
+LatentAttention.mistake("the mask is not handed on", "k, U_k, U_v, mask)))", "k, U_k, U_v)))")
+LatentAttention.mistake("the norm is over the latent and the key together; the key is not normed",
+                        "c = self.latent_norm(c)", "both = torch.cat([c, k], dim=-1)\n        scale = (both.square().mean(-1, keepdim=True) + 1e-6).rsqrt()\n        c, k = c * scale * self.latent_norm.weight, k * scale")  # fmt: skip
+LatentAttention.variant(
+    """
+    class LatentAttention(nn.Module):
+        def __init__(self, d_model, heads, rank, d_rope):
+            super().__init__()
+            self.width, self.heads, self.rank, self.rope = d_model // heads, heads, rank, d_rope
+            self.output = nn.Linear(self.width * heads, d_model, bias=False)
+            self.latent_norm = RMSNorm(rank)
+            self.up = nn.Linear(rank, 2 * self.width * heads, bias=False)
+            self.query = nn.Linear(d_model, (self.width + d_rope) * heads, bias=False)
+            self.down = nn.Linear(d_model, rank + d_rope, bias=False)
+
+        def forward(self, x, mask=None, turn=None, cache=None):
+            turn = turn or (lambda y: y)
+            q = split(self.query(x), self.heads)
+            q = torch.cat([q[..., :self.width], turn(q[..., self.width:])], -1)
+            both = self.down(x)
+            c, k = self.latent_norm(both[..., :self.rank]).unsqueeze(1), turn(both[..., self.rank:].unsqueeze(1))
+            if cache is not None:
+                c, k = cache.extend(c, k)
+            matrices = self.up.weight.view(self.heads, 2, self.width, self.rank)
+            heads = absorbed(q, c, k, matrices[:, 0], matrices[:, 1], mask)
+            return self.output(merge(heads))
+    """
+)
+
+
+@part(12, points=2, excused=_USUAL)
+def LatentAttention_kept(code, x, weights, heads, rank, d_rope, pieces):
+    """With a cache a text may come in pieces; what is kept are latents and turned keys, and a step makes no keys."""
+    cache, rows = PlainCache(), []
+    with default_dtype(x.dtype):
+        layer = code.LatentAttention(x.shape[-1], heads, rank, d_rope)
+
+    def turn(y):
+        return y * torch.arange(1, y.shape[2] + 1, dtype=y.dtype)[:, None] + y.roll(1, -1)
+
+    for piece in x.split(pieces, dim=1):
+        new, seen = piece.shape[1], len(cache)
+        mask = torch.ones(new, seen + new, dtype=torch.bool).tril(seen)
+        with numbers_made() as made:
+            rows.append(run_with(lambda: layer, weights, piece, mask=mask, cache=cache, turn=turn))
+    c, k = cache.extend(piece[:, None, :0, :rank], piece[:, None, :0, :d_rope])
+    again = pieces[-1] == 1 and sum(made) > 2 * len(x) * len(cache) * x.shape[-1]
+    return {"the rows": torch.cat(rows, dim=1), "the latents kept": c, "the turned keys kept": k,
+            "one token makes all keys and values again": again}  # fmt: skip
+
+
+@LatentAttention_kept.cases
+def _(draw):
+    layer = _layer(draw, 96, 3, 5, 2), 3, 5, 2
+    yield Case("two pieces of a text", (draw.normal(1, 7, 96), *layer, [4, 3]))
+    yield Case("token by token, after a prompt", (draw.normal(2, 60, 96), *layer, [58, 1, 1]))
+
+
+_CACHE = "c, k = cache.extend(c, k)"
+LatentAttention_kept.mistake("the step makes every head's keys and values again: one token alone asks absorbed",
+                             "absorbed if x.shape[1] == 1 else expanded", "expanded")  # fmt: skip
+LatentAttention_kept.mistake("the `cache` is not used", "if cache is not None:", "if False:")
+LatentAttention_kept.mistake(
+    "you go on with the new latents alone: take what `extend` gives back", _CACHE, "cache.extend(c, k)"
+)
+LatentAttention_kept.mistake("the keys are turned after they were kept: old keys turn again, at other places",
+                             "            k = turn(k)\n        if cache is not None:\n            c, k = cache.extend(c, k)",
+                             "        if cache is not None:\n            c, k = cache.extend(c, k)\n        if turn is not None:\n            k = turn(k)")  # fmt: skip
+LatentAttention_kept.mistake(
+    "latents and turned keys are exchanged: the latents come first", _CACHE, "k, c = cache.extend(k, c)"
+)
+LatentAttention_kept.variant(
+    """
+    class LatentAttention(nn.Module):
+        def __init__(self, d_model, heads, rank, d_rope):
+            super().__init__()
+            self.heads, self.rank, self.d_head = heads, rank, d_model // heads
+            self.query = nn.Linear(d_model, heads * (self.d_head + d_rope), bias=False)
+            self.down = nn.Linear(d_model, rank + d_rope, bias=False)
+            self.latent_norm = RMSNorm(rank)
+            self.up = nn.Linear(rank, heads * 2 * self.d_head, bias=False)
+            self.output = nn.Linear(heads * self.d_head, d_model, bias=False)
+
+        def forward(self, x, mask=None, turn=lambda y: y, cache=None):
+            what, where = split(self.query(x), self.heads).tensor_split([self.d_head], dim=-1)
+            c, k = self.down(x).unsqueeze(1).tensor_split([self.rank], dim=-1)
+            c, k = self.latent_norm(c), turn(k) if turn else k
+            q = torch.cat([what, turn(where) if turn else where], dim=-1)
+            if cache is not None:
+                c, k = cache.extend(c, k)
+            up = self.up.weight.unflatten(0, (self.heads, 2, self.d_head))
+            few = c.shape[2] > 4 * x.shape[1]
+            return self.output(merge((absorbed if few else expanded)(q, c, k, up[:, 0], up[:, 1], mask)))
+    """
+)
+
+
+@part(12, points=1, excused=_USUAL, seconds=60.0)
+def put_latents(code, rank, d_rope, ids):
+    """A decoder with latent attention: its weights' shapes and spread, and its logits in pieces, with caches."""
+    model = code["model"]
+    torch.manual_seed(3)
+    with default_dtype(torch.float64), torch.no_grad():
+        own = code.put_latents(model.Transformer(model.Config(300, 64, 2, 4, 2, 48)), rank, d_rope)
+        caches = [PlainCache() for _ in own.decoder.blocks]
+        pieces = [own(piece, caches) for piece in ids.split([3, 1, 1], dim=1)]
+        apart = (torch.cat(pieces, dim=1) - own(ids)).abs().max()
+    large = {name: weight for name, weight in own.named_parameters() if weight.numel() >= 2000}
+    spread = {name: 100 * float(weight.detach().std()) for name, weight in large.items()}
+    return {"the weights": sorted((name, tuple(weight.shape)) for name, weight in own.named_parameters()),
+            "a hundred times their standard deviations": spread,
+            "the logits in pieces are those of the whole": bool(apart < 1e-9)}  # fmt: skip
+
+
+@put_latents.cases
+def _(draw):
+    yield Case("latent attention in every block", (32, 4, draw.wholes(0, 10, 2, 5)), tolerance=0.08)
+    yield Case("another rank, and a smaller turned key", (40, 2, draw.wholes(0, 10, 3, 5)), tolerance=0.08)
+
+
+put_latents.mistake(
+    "only the first block has latent attention", "for block in model.decoder.blocks:", "for block in model.decoder.blocks[:1]:"
+)  # fmt: skip
+put_latents.mistake("the weights are not drawn by `initialise`", "    initialise(model, config.d_model, writes=2 * config.layers)\n", "")  # fmt: skip
+put_latents.mistake("all blocks share one attention; each has its own",
+                    "    for block in model.decoder.blocks:\n        block.attention = LatentAttention(config.d_model, config.heads, rank, d_rope)",
+                    "    one = LatentAttention(config.d_model, config.heads, rank, d_rope)\n    for block in model.decoder.blocks:\n        block.attention = one")  # fmt: skip
+put_latents.variant(
+    """
+    def put_latents(model, rank, d_rope):
+        sizes = model.config
+        for at in range(sizes.layers):
+            model.decoder.blocks[at].attention = LatentAttention(sizes.d_model, sizes.heads, rank=rank, d_rope=d_rope)
+        initialise(model, sizes.d_model, 2 * sizes.layers)
+        return model
+    """
+)
+
+
+@part(12, points=1, excused=_USUAL)
+def bytes_kept(code, heads, kv_heads, layers, tokens, rank, d_rope, size):
+    """The bytes of all layers' caches, by a formula."""
+    config = code["model"].Config(11, heads * 6, layers, heads, kv_heads, 5)
+    return code.bytes_kept(config, tokens, rank, d_rope, size)
+
+
+@bytes_kept.cases
+def _(draw):
+    yield Case("one layer, one token: 2 keys and values of 6 numbers, 4 bytes each", (4, 2, 1, 1, None, 0, 4))
+    yield Case("one layer, one token: a latent of 8 numbers and a key of 2", (4, 2, 1, 1, 8, 2, 4))
+    heads, layers, tokens = 6, draw.whole(2, 5), draw.whole(50, 90)
+    yield Case("keys and values of a text", (heads, 3, layers, tokens, None, 0, 2))
+    yield Case("latents of a text", (heads, 3, layers, tokens, draw.whole(7, 30), 4, 2))
+    yield Case("every head with keys of its own", (heads, heads, layers, tokens, None, 0, 4))
+
+
+bytes_kept.mistake("keys are counted, values are not", "2 * config.kv_heads *", "config.kv_heads *")
+bytes_kept.mistake("every query head is counted; kv_heads keys are kept", "2 * config.kv_heads", "2 * config.heads")
+bytes_kept.mistake("the turned key is not counted", "else rank + d_rope", "else rank")
+bytes_kept.mistake(
+    "each head is given a latent of its own; all share one", "else rank + d_rope", "else config.heads * (rank + d_rope)"
+)
+bytes_kept.mistake(
+    "the latent is counted twice, as if for keys and for values", "else rank + d_rope", "else 2 * rank + d_rope"
+)
+bytes_kept.mistake("one layer is counted", "return config.layers * tokens", "return tokens")
+bytes_kept.mistake("numbers are counted, not bytes", "* numbers * size", "* numbers")
+bytes_kept.variant(
+    """
+    def bytes_kept(config, tokens, rank=None, d_rope=0, size=4):
+        d_head = config.d_model // config.heads
+        one = [config.kv_heads * d_head] * 2 if rank is None else [rank, d_rope]
+        return sum(one) * size * config.layers * tokens
+    """
+)

@@ -1,0 +1,277 @@
+"""Stage 4, the block: the norm, the gated network, the block that joins them with attention, the initial weights."""
+
+import torch
+
+from companion_school.build.isolated_modules import default_dtype, run_with
+from companion_school.build.parts import part
+from companion_school.checking.exercise import Case
+
+_STRICT = {
+    "levels": "products of thousands leave no digit behind the point",
+    "offset": "and so do ten thousands",
+}
+
+
+@part(4, points=2)
+def RMSNorm(code, x, weight, eps):
+    """The norm: x by the root of the mean of its squares, times a gain."""
+    return run_with(lambda: code.RMSNorm(x.shape[-1], eps), {"weight": weight}, x)
+
+
+@RMSNorm.cases
+def _(draw):
+    tokens, d_model = draw.sizes(2, 3, 7)
+    ones = torch.ones(2, dtype=torch.float64)
+    yield Case("the mean of the squares becomes 1", (torch.tensor([[3.0, 4.0]], dtype=torch.float64), ones, 0.0))
+    x, weight = draw.normal(2, tokens, d_model), draw.normal(d_model)
+    yield Case("a gain for each component", (x, weight, 1e-6), gradients=True)
+    yield Case("eps stands under the root", (x / 100, weight, 0.01), gradients=True)
+    yield Case("the mean stays in: it is no LayerNorm", (x + 3, weight, 1e-5))
+    yield Case("zeros give zeros", (torch.zeros(1, 2, d_model, dtype=torch.float64), weight, 1e-6))
+    yield Case("float32 stays float32", (x.float(), weight.float(), 1e-6), gradients=True)
+
+
+_NORM = "x * (x.square().mean(-1, keepdim=True) + self.eps).rsqrt() * self.weight"
+RMSNorm.mistake("the mean is subtracted first; that is LayerNorm", "return x * (x.square()",
+                "x = x - x.mean(-1, keepdim=True)\n        return x * (x.square()")  # fmt: skip
+RMSNorm.mistake("you divide by the mean of the squares, not by its root", ".rsqrt()", ".reciprocal()")
+RMSNorm.mistake("you multiply by the root; divide by it", ".rsqrt()", ".sqrt()")
+RMSNorm.mistake("the squares are added up; take their mean", "x.square().mean(", "x.square().sum(")
+RMSNorm.mistake("eps is added to the root; it stands under it", _NORM,
+                "x / ((x.square().mean(-1, keepdim=True)).sqrt() + self.eps) * self.weight")  # fmt: skip
+RMSNorm.mistake("eps is not used", " + self.eps).rsqrt()", ").rsqrt()")
+RMSNorm.mistake("the gain is not used", ".rsqrt() * self.weight", ".rsqrt()")
+RMSNorm.mistake("the gain is added; it multiplies", ".rsqrt() * self.weight", ".rsqrt() + self.weight")
+RMSNorm.mistake(
+    "the mean runs over all tokens; each has its own", ".mean(-1, keepdim=True)", ".mean((-2, -1), keepdim=True)"
+)
+RMSNorm.mistake("the mean runs over the tokens; it runs over a token's components, the last axis",
+                ".mean(-1, keepdim=True)", ".mean(-2, keepdim=True)")  # fmt: skip
+RMSNorm.mistake("the scale is detached: it is part of the function, and gradients flow through it",
+                "+ self.eps).rsqrt()", "+ self.eps).rsqrt().detach()")  # fmt: skip
+RMSNorm.variant(
+    """
+    class RMSNorm(nn.Module):
+        def __init__(self, d_model, eps=1e-6):
+            super().__init__()
+            self.weight = nn.Parameter(torch.ones(d_model))
+            self.small = eps
+
+        def forward(self, x):
+            mean = (x * x).sum(dim=-1, keepdim=True) / x.shape[-1]
+            return self.weight * (x / torch.sqrt(mean + self.small))
+    """
+)
+RMSNorm.variant(
+    """
+    class RMSNorm(nn.Module):
+        def __init__(self, d_model, eps=1e-6):
+            super().__init__()
+            self.weight, self.eps = nn.Parameter(torch.ones(d_model)), eps
+
+        def forward(self, x):
+            return torch.einsum("...d,d->...d", x, self.weight) * (x.pow(2).mean(-1) + self.eps)[..., None].pow(-0.5)
+    """
+)
+
+
+@part(4, points=2, excused=_STRICT)
+def FeedForward(code, x, gate, inner, outer):
+    """The gated network: outer(silu(gate(x)) * inner(x))."""
+    weights = {"gate.weight": gate, "inner.weight": inner, "outer.weight": outer}
+    return run_with(lambda: code.FeedForward(x.shape[-1], gate.shape[0]), weights, x)
+
+
+@FeedForward.cases
+def _(draw):
+    batch, tokens, d_model, d_ff = draw.sizes(4, 2, 8)
+    weights = [draw.normal(d_ff, d_model), draw.normal(d_ff, d_model), draw.normal(d_model, d_ff)]
+    yield Case("one token", (draw.normal(1, 1, 2), draw.normal(3, 2), draw.normal(3, 2), draw.normal(2, 3)))
+    x = draw.normal(batch, tokens, d_model)
+    yield Case("each token by itself", (x, *weights), gradients=True)
+    yield Case("float32 stays float32", (x.float(), *(weight.float() for weight in weights)), gradients=True)
+
+
+_FORWARD = "self.outer(F.silu(self.gate(x)) * self.inner(x))"
+FeedForward.mistake("the gate and the inner layer are exchanged: silu is of the gate", _FORWARD,
+                    "self.outer(F.silu(self.inner(x)) * self.gate(x))")  # fmt: skip
+FeedForward.mistake(
+    "the activation is a sigmoid; silu(x) is x * sigmoid(x)", "F.silu(self.gate(x))", "self.gate(x).sigmoid()"
+)
+FeedForward.mistake("the activation is ReLU; it is silu", "F.silu(self.gate(x))", "F.relu(self.gate(x))")
+FeedForward.mistake("the activation is GELU; it is silu", "F.silu(self.gate(x))", "F.gelu(self.gate(x))")
+FeedForward.mistake("there is no activation", "F.silu(self.gate(x))", "self.gate(x)")
+FeedForward.mistake("gate and inner are added; the gate multiplies", "F.silu(self.gate(x)) * self.inner(x)",
+                    "F.silu(self.gate(x)) + self.inner(x)")  # fmt: skip
+FeedForward.mistake("silu is of the product; it is of the gate alone", "F.silu(self.gate(x)) * self.inner(x)",
+                    "F.silu(self.gate(x) * self.inner(x))")  # fmt: skip
+FeedForward.mistake("the inner layer is not used", " * self.inner(x))", ")")
+FeedForward.mistake(
+    "x is added; that is the block's business", "return self.outer(F.silu", "return x + self.outer(F.silu"
+)
+FeedForward.mistake(
+    "the layers have a bias",
+    "self.outer = nn.Linear(d_ff, d_model, bias=False)",
+    "self.outer = nn.Linear(d_ff, d_model)",
+)
+FeedForward.variant(
+    """
+    class FeedForward(nn.Module):
+        def __init__(self, d_model, d_ff):
+            super().__init__()
+            self.gate = nn.Linear(d_model, d_ff, bias=False)
+            self.inner = nn.Linear(d_model, d_ff, bias=False)
+            self.outer = nn.Linear(d_ff, d_model, bias=False)
+
+        def forward(self, x):
+            opened = self.gate(x)
+            return (opened * torch.sigmoid(opened) * self.inner(x)) @ self.outer.weight.mT
+    """
+)
+
+
+@part(4, points=4, excused=_STRICT)
+def Block(code, x, mask, norm, query, key, value, output, second, gate, inner, outer, heads):
+    """The block: two sub-layers, each normed before and added to the stream."""
+    kv_heads = key.shape[0] * heads // query.shape[0]
+    weights = {
+        "attention_norm.weight": norm, "attention.query.weight": query, "attention.key.weight": key,
+        "attention.value.weight": value, "attention.output.weight": output, "feed_forward_norm.weight": second,
+        "feed_forward.gate.weight": gate, "feed_forward.inner.weight": inner, "feed_forward.outer.weight": outer,
+    }  # fmt: skip
+
+    class Cache:
+        def extend(self, k, v):
+            return k.flip(2), v
+
+    def turn(y):
+        return y * torch.arange(1, y.shape[2] + 1, dtype=y.dtype)[:, None]
+
+    block = [lambda: code.Block(x.shape[-1], heads, kv_heads, gate.shape[0]), weights, x]
+    return run_with(*block, mask=mask), run_with(*block, mask=mask, turn=turn), run_with(*block, cache=Cache())
+
+
+@Block.cases
+def _(draw):
+    batch, tokens = draw.sizes(2, 3, 6)
+    sizes = (8,), (8, 8), (4, 8), (4, 8), (8, 8), (8,), (11, 8), (11, 8), (8, 11)
+    weights = [draw.normal(*size) / 2 for size in sizes]
+    x, look = draw.normal(batch, tokens, 8), torch.ones(tokens, tokens, dtype=torch.bool).tril()
+    yield Case("one token", (draw.normal(1, 1, 8), None, *weights, 4))
+    yield Case("several tokens under a mask, with turning and with a cache", (x, look, *weights, 4), gradients=True)
+
+
+_FIRST = "x = x + self.attention(self.attention_norm(x), mask=mask, turn=turn, cache=cache)"
+_SECOND = "return x + self.feed_forward(self.feed_forward_norm(x))"
+Block.mistake("the norm comes after the sum, as in 2017; here it comes before the sub-layer",
+              _FIRST, "x = self.attention_norm(x + self.attention(x, mask=mask, turn=turn, cache=cache))",
+              _SECOND, "return self.feed_forward_norm(x + self.feed_forward(x))")  # fmt: skip
+Block.mistake("the normed x is added instead of x: the stream itself is never normed", _FIRST,
+              "x = self.attention_norm(x)\n        x = x + self.attention(x, mask=mask, turn=turn, cache=cache)")  # fmt: skip
+Block.mistake(
+    "the first residual is missing: what attention found replaces x", _FIRST, _FIRST.replace("x = x + ", "x = ")
+)
+Block.mistake(
+    "the second residual is missing: what the network answers replaces x", _SECOND, _SECOND.replace("x + ", "")
+)
+Block.mistake("attention reads x without its norm", "self.attention(self.attention_norm(x)", "self.attention(x")
+Block.mistake(
+    "the network reads x without its norm", "self.feed_forward(self.feed_forward_norm(x))", "self.feed_forward(x)"
+)
+Block.mistake("the norms are exchanged", "self.attention(self.attention_norm(x)", "self.attention(self.feed_forward_norm(x)",
+              "self.feed_forward(self.feed_forward_norm(x))", "self.feed_forward(self.attention_norm(x))")  # fmt: skip
+Block.mistake("the network reads what came in, not what attention has added to it: one sub-layer after the other", _FIRST,
+              "y = x\n        " + _FIRST, _SECOND, "return x + self.feed_forward(self.feed_forward_norm(y))")  # fmt: skip
+Block.mistake("the mask is not passed on", "mask=mask, turn=turn, cache=cache)\n        return x + self.feed_forward(",
+              "turn=turn, cache=cache)\n        return x + self.feed_forward(")  # fmt: skip
+Block.mistake("`turn` is not passed on", "mask=mask, turn=turn, cache=cache)\n        return x + self.feed_forward(",
+              "mask=mask, cache=cache)\n        return x + self.feed_forward(")  # fmt: skip
+Block.mistake("the cache is not passed on", "mask=mask, turn=turn, cache=cache)\n        return x + self.feed_forward(",
+              "mask=mask, turn=turn)\n        return x + self.feed_forward(")  # fmt: skip
+Block.variant(
+    """
+    class Block(nn.Module):
+        def __init__(self, d_model, heads, kv_heads, d_ff):
+            super().__init__()
+            self.feed_forward = FeedForward(d_model, d_ff)
+            self.attention = Attention(d_model, heads, kv_heads)
+            self.feed_forward_norm = RMSNorm(d_model)
+            self.attention_norm = RMSNorm(d_model)
+
+        def forward(self, x, mask=None, turn=None, cache=None):
+            found = self.attention.forward(self.attention_norm(x), None, mask, turn, cache)
+            stream = found + x
+            return self.feed_forward(self.feed_forward_norm(stream)) + stream
+    """
+)
+
+
+@part(4, points=2)
+def initialise(code, d_model, d_ff, writes, seed):
+    """The initial weights: each matrix with the variance that its place asks for."""
+    from torch import nn
+
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.embedding = nn.Embedding(400, d_model)
+            self.block = code.Block(d_model, 4, 2, d_ff)
+            self.cube = nn.Parameter(torch.zeros(3, d_model, d_ff))
+
+    with default_dtype(torch.float64):
+        torch.manual_seed(seed)
+        model = Model()
+        gains = {name: weight.detach().clone() for name, weight in model.named_parameters() if "norm" in name}
+        code.initialise(model, d_model, writes)
+    named = dict(model.named_parameters())
+    spread = {name: 100 * weight.std().item() for name, weight in named.items() if weight.ndim > 1}
+    middle = {name: 100 * named[name].mean().item() / (std or 1.0) for name, std in spread.items()}
+    ones = all(bool(gain.eq(1).all()) for gain in gains.values())
+    kept = all(named[name].equal(gain) for name, gain in gains.items())
+    return {
+        "hundred times the standard deviations": spread,
+        "means, in standard deviations": middle,
+        "gains begin at one": ones,
+        "gains are left alone": kept,
+    }
+
+
+@initialise.cases
+def _(draw):
+    shows = "as the docstring says, to a tenth: standard deviations of what writes to the stream, and of the rest"
+    yield Case(shows, (96, 128, 2, draw.whole(1, 99)), tolerance=0.06)
+    yield Case(shows, (64, 160, 12, draw.whole(1, 99)), tolerance=0.06)
+
+
+_DRAW = 'nn.init.normal_(weight, std=math.sqrt(variance / writes if "out" in name else variance))'
+initialise.excused = dict.fromkeys(
+    ("edge", "other", "one"), "sizes fit each other, and few numbers have no fixed spread"
+)
+initialise.mistake("the embedding is drawn as the other matrices; its variance is 1 / d_model",
+                   '1 / d_model if "embedding" in name else 2 / (5 * d_model)', "2 / (5 * d_model)")  # fmt: skip
+initialise.mistake("all matrices are drawn as the embedding; theirs is 2 / (5 d_model)",
+                   '1 / d_model if "embedding" in name else 2 / (5 * d_model)', "1 / d_model")  # fmt: skip
+initialise.mistake("what writes to the stream is as large as the rest; it has a `writes`th of the variance",
+                   'variance / writes if "out" in name else variance', "variance")  # fmt: skip
+initialise.mistake("the variance is given as the standard deviation: take its root", "std=math.sqrt(", "std=(")
+initialise.mistake("the standard deviation is divided by `writes`; it is the variance", _DRAW,
+                   'nn.init.normal_(weight, std=math.sqrt(variance) / (writes if "out" in name else 1))')  # fmt: skip
+initialise.mistake("gains are drawn, too; they begin at one", "if weight.ndim > 1:", "if True:")
+initialise.mistake("the gains of your norms do not begin at one", "torch.ones(d_model)", "torch.zeros(d_model)")
+initialise.mistake("everything is divided by `writes`; only what writes to the stream is",
+                   'variance / writes if "out" in name else variance', "variance / writes")  # fmt: skip
+initialise.mistake("matrices alone are drawn; the experts' tables of stage 9 have three axes, and are drawn as well",
+                   "if weight.ndim > 1:", "if weight.ndim == 2:")  # fmt: skip
+initialise.variant(
+    """
+    def initialise(model, d_model, writes):
+        for name, weight in model.named_parameters():
+            if weight.dim() < 2:
+                continue
+            std = d_model**-0.5 if name.split(".")[0] == "embedding" else (0.4 / d_model) ** 0.5
+            if any(part in ("output", "outer") for part in name.split(".")):
+                std = std / writes**0.5
+            with torch.no_grad():
+                weight.copy_(torch.randn(weight.shape) * std)
+    """
+)

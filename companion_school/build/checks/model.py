@@ -1,0 +1,299 @@
+"""Stage 5, the model: blocks in a stack, a decoder with a tied head, caches, the initial weights, and the count."""
+
+import torch
+
+import companion
+from companion.config.model import AttentionConfig, FeedForwardConfig, ModelConfig
+from companion_school.build.isolated_modules import PlainCache, default_dtype, run_with
+from companion_school.build.parts import part
+from companion_school.checking.exercise import Case
+
+_EXCUSED = {
+    name: "a whole model: its own cases have every size, and weights of thousands leave no digit"
+    for name in ("one", "levels", "offset", "nan", "tie", "edge", "scale")
+}
+_SIZES = {"vocab": 19, "d_model": 16, "layers": 3, "heads": 4, "kv_heads": 2, "d_ff": 20, "base": 500.0}
+
+
+def _weights(sizes, seed, dtype=torch.float64):
+    """A companion's weights, spread enough that every one of them tells."""
+    config = ModelConfig(
+        vocab=sizes["vocab"],
+        d_model=sizes["d_model"],
+        layers=sizes["layers"],
+        context=64,
+        attention=AttentionConfig(sizes["heads"], sizes["kv_heads"]),
+        feed_forward=FeedForwardConfig(sizes["d_ff"]),
+    )
+    generator = torch.Generator().manual_seed(seed)
+    made = {}
+    for name, weight in companion.Transformer(config).state_dict().items():
+        drawn = torch.randn(weight.shape, generator=generator, dtype=torch.float64)
+        made[name] = (drawn / weight.shape[-1] ** 0.5 if weight.dim() > 1 else 1 + drawn / 4).to(dtype)
+    return made
+
+
+@part(5, points=2, excused=_EXCUSED)
+def Stack(code, sizes, x, weights, factors):
+    """The stack: blocks, one after the other, and a norm behind the last."""
+    config = code.Config(**sizes)
+
+    class Other(torch.nn.Module):
+        def __init__(self, d_model, heads, kv_heads, d_ff):
+            super().__init__()
+            self.scale = torch.nn.Parameter(torch.tensor(float(d_model + heads + kv_heads + d_ff)))
+
+        def forward(self, x, cache=None, more=None):
+            return (x * self.scale + (0 if cache is None else cache)).tanh() + (0 if more is None else more)
+
+    mine = {f"blocks.{number}.scale": factor for number, factor in enumerate(factors)}
+    mine["norm.weight"] = weights["norm.weight"]
+    other = [lambda: code.Stack(config, Other), mine, x]
+    caches = [number + 0.5 for number in range(len(factors))]
+    return (
+        run_with(lambda: code.Stack(config), weights, x),
+        run_with(*other),
+        run_with(*other, caches=caches, more=x[:1] / 2),
+    )
+
+
+@Stack.cases
+def _(draw):
+    for layers, shows in ((1, "one block and the norm behind it"), (3, "blocks in order, each with its cache")):
+        sizes = _SIZES | {"layers": layers}
+        weights = _weights(sizes, draw.whole(1, 99))
+        inside = {name.removeprefix("decoder."): value for name, value in weights.items() if "decoder" in name}
+        factors = list(draw.normal(layers))
+        yield Case(shows, (sizes, draw.normal(2, 5, 16), inside, factors), gradients=True)
+
+
+_CALL = "x = block(x, cache=caches[number] if caches else None, **inputs)"
+Stack.mistake("the norm behind the last block is missing", "        return self.norm(x)", "        return x")
+Stack.mistake("the norm comes behind every block; it stands once, behind the last", _CALL,
+              "x = self.norm(block(x, cache=caches[number] if caches else None, **inputs))")  # fmt: skip
+Stack.mistake("every block reads what came in, and not what the one before it gave", "for number, block in enumerate(self.blocks):\n            x = block(x,",
+              "y = x\n        for number, block in enumerate(self.blocks):\n            x = block(y,")  # fmt: skip
+Stack.mistake("all blocks share the first one's cache", "cache=caches[number]", "cache=caches[0]")
+Stack.mistake("the blocks get no cache", "cache=caches[number] if caches else None, ", "")
+Stack.mistake(
+    "the blocks do not get the other inputs: the mask and `turn` among them", " else None, **inputs)", " else None)"
+)
+Stack.mistake(
+    "the blocks stand in a plain list, where PyTorch finds no weights: it is an nn.ModuleList",
+    "nn.ModuleList(block(*sizes) for _ in range(config.layers))",
+    "[block(*sizes) for _ in range(config.layers)]",
+)
+Stack.mistake("the blocks run in reverse order", "enumerate(self.blocks)", "reversed(list(enumerate(self.blocks)))")
+Stack.mistake(
+    "the class that is given for the blocks is not used", "nn.ModuleList(block(*sizes)", "nn.ModuleList(Block(*sizes)"
+)
+Stack.variant(
+    """
+    class Stack(nn.Module):
+        def __init__(self, config, block=Block):
+            super().__init__()
+            self.norm = RMSNorm(config.d_model)
+            self.blocks = nn.ModuleList()
+            for _ in range(config.layers):
+                self.blocks.append(block(config.d_model, config.heads, config.kv_heads, config.d_ff))
+
+        def forward(self, x, caches=None, **inputs):
+            for block, cache in zip(self.blocks, caches or [None] * len(self.blocks)):
+                x = block.forward(x, cache=cache, **inputs)
+            return self.norm(x)
+    """
+)
+
+
+@part(5, points=4, excused=_EXCUSED)
+def Transformer(code, sizes, weights, ids):
+    """The decoder: with the companion's weights it gives the companion's logits, and their gradients."""
+    leaves = {name: weight.detach().clone().requires_grad_() for name, weight in weights.items()}
+    logits = run_with(lambda: code.Transformer(code.Config(**sizes)), leaves, ids)
+    upstream = torch.linspace(-1, 2, logits.numel(), dtype=logits.dtype).cos().view_as(logits)
+    found = torch.autograd.grad((logits * upstream).sum(), list(leaves.values()), allow_unused=True)
+    return {"logits": logits, "gradients": dict(zip(leaves, found, strict=True))}
+
+
+@Transformer.cases
+def _(draw):
+    small = {"vocab": 5, "d_model": 4, "layers": 1, "heads": 1, "kv_heads": 1, "d_ff": 6, "base": 10000.0}
+    yield Case("one token and one block", (small, _weights(small, draw.whole(1, 99)), torch.tensor([[3]])))
+    yield Case("a text of two tokens", (small, _weights(small, draw.whole(1, 99)), torch.tensor([[3, 1]])))
+    weights, ids = _weights(_SIZES, draw.whole(1, 99)), draw.wholes(0, 18, 2, 7)
+    yield Case("several texts, several blocks, grouped keys", (_SIZES, weights, ids))
+    dense = _SIZES | {"kv_heads": 4}
+    yield Case("as many keys as queries", (dense, _weights(dense, draw.whole(1, 99)), ids))
+    single = {name: weight.float() for name, weight in weights.items()}
+    yield Case("float32 stays float32", (_SIZES, single, ids), tolerance=1e-4)
+
+
+_MASK = "mask=causal(new, seen + new).to(ids.device)"
+Transformer.mistake(
+    "each token sees those that come after it: the mask is missing", f"caches, {_MASK}, turn=turn", "caches, turn=turn"
+)
+Transformer.mistake("queries and keys are not turned: `turn` is not passed on", f"{_MASK}, turn=turn)", f"{_MASK})")
+Transformer.mistake("the configuration's base does not reach the rotary positions", ", base=self.config.base)", ")")
+Transformer.mistake("the embedding is multiplied by the root of d_model; this model's is not", "self.decoder(self.embedding(ids)",
+                    "self.decoder(self.embedding(ids) * self.config.d_model**0.5")  # fmt: skip
+Transformer.mistake("the logits are divided by the root of d_model; this model's are not", "return x @ self.embedding.weight.T",
+                    "return x @ self.embedding.weight.T / self.config.d_model**0.5")  # fmt: skip
+Transformer.mistake("these are probabilities; expected logits, and the loss makes the softmax", "return x @ self.embedding.weight.T",
+                    "return (x @ self.embedding.weight.T).softmax(-1)")  # fmt: skip
+Transformer.mistake("the head's gradient does not reach the embedding: it is the same matrix, and learns from both ends",
+                    "self.embedding.weight.T", "self.embedding.weight.detach().T")  # fmt: skip
+Transformer.mistake("the head has weights of its own; it is the embedding", "self.config, self.embedding, self.decoder = config, nn.Embedding(config.vocab, config.d_model), Stack(config)",
+                    "self.config, self.embedding, self.decoder = config, nn.Embedding(config.vocab, config.d_model), Stack(config)\n"
+                    "        self.head = nn.Linear(config.d_model, config.vocab, bias=False)",
+                    "return x @ self.embedding.weight.T", "return self.head(x)")  # fmt: skip
+Transformer.mistake("the last token alone gets logits; all do, as each learns in training", "return x @ self.embedding.weight.T",
+                    "return x[:, -1:] @ self.embedding.weight.T")  # fmt: skip
+Transformer.variant(
+    """
+    class Transformer(nn.Module):
+        def __init__(self, config):
+            super().__init__()
+            self.config = config
+            self.embedding = nn.Embedding(config.vocab, config.d_model)
+            self.decoder = Stack(config)
+            self.head = nn.Linear(config.d_model, config.vocab, bias=False)
+            self.head.weight = self.embedding.weight
+            initialise(self, config.d_model, 2 * config.layers)
+
+        def forward(self, ids, caches=None):
+            seen = 0 if not caches else len(caches[0])
+            places = torch.arange(ids.shape[1]) + seen + 1  # only distances count
+            look = causal(ids.shape[1], seen + ids.shape[1])
+            x = self.embedding(ids)
+            return self.head(self.decoder(x, caches, mask=look, turn=lambda y: rotate(y, places, self.config.base)))
+    """
+)
+Transformer.variant(
+    """
+    class Transformer(nn.Module):
+        def __init__(self, config):
+            super().__init__()
+            self.decoder, self.config = Stack(config), config
+            self.embedding = nn.Embedding(config.vocab, config.d_model)
+            initialise(self, config.d_model, writes=config.layers * 2)
+
+        def forward(self, ids, caches=None):
+            before = len(caches[0]) if caches else 0
+            places = torch.arange(before, before + ids.shape[1])
+
+            def turn(y):
+                return rotate(y, places=places, base=self.config.base)
+
+            mask = torch.arange(before + ids.shape[1])[None] <= places[:, None]
+            x = self.decoder(nn.functional.embedding(ids, self.embedding.weight), caches, turn=turn, mask=mask)
+            return torch.einsum("btd,vd->btv", x, self.embedding.weight)
+    """
+)
+
+
+@part(5, points=2, excused=_EXCUSED)
+def Transformer_goes_on(code, sizes, weights, ids, cut):
+    """With caches a text may come in pieces: the logits are those of the whole."""
+
+    made = code.Transformer
+    pieces, caches = [], [PlainCache() for _ in range(sizes["layers"])]
+    for piece in (ids[:, :cut], ids[:, cut:-1], ids[:, -1:]):
+        pieces.append(run_with(lambda: made(code.Config(**sizes)), weights, piece, caches))
+    return torch.cat(pieces, dim=1), [len(cache) for cache in caches]
+
+
+@Transformer_goes_on.cases
+def _(draw):
+    weights, ids = _weights(_SIZES, draw.whole(1, 99)), draw.wholes(0, 18, 2, 8)
+    yield Case("a text in three pieces", (_SIZES, weights, ids, draw.whole(2, 5)))
+
+
+Transformer_goes_on.mistake("what comes after the cache is put at places from 0 on: go on at len(caches[0])", "torch.arange(seen, seen + new",
+                            "torch.arange(0, new")  # fmt: skip
+Transformer_goes_on.mistake(
+    "the caches do not reach the blocks",
+    "self.decoder(self.embedding(ids), caches, mask",
+    "self.decoder(self.embedding(ids), None, mask",
+)
+Transformer_goes_on.mistake("the new tokens may look at the cache, and at all that is new: the mask must be that of the last queries of all keys",
+                            "causal(new, seen + new)", "torch.ones(new, seen + new, dtype=torch.bool)")  # fmt: skip
+Transformer_goes_on.mistake(
+    "the places go on one too far",
+    "torch.arange(seen, seen + new",
+    "torch.arange(seen + bool(seen), seen + new + bool(seen)",
+)
+
+
+@part(5, points=1, excused=_EXCUSED | {"other": "few numbers have no fixed spread"})
+def Transformer_begins(code, sizes, seed):
+    """A new decoder's weights are drawn by `initialise`."""
+    with default_dtype(torch.float64):
+        torch.manual_seed(seed)
+        model = code.Transformer(code.Config(**sizes))
+    return {name: 100 * weight.std().item() for name, weight in model.named_parameters() if weight.ndim > 1}
+
+
+@Transformer_begins.cases
+def _(draw):
+    sizes = {"vocab": 300, "d_model": 64, "layers": 3, "heads": 4, "kv_heads": 2, "d_ff": 96, "base": 10000.0}
+    yield Case("a hundred times the standard deviations, to a tenth", (sizes, draw.whole(1, 99)), tolerance=0.07)
+
+
+_INIT = "initialise(self, config.d_model, writes=2 * config.layers)"
+Transformer_begins.mistake("the weights are PyTorch's: call `initialise`", _INIT, "pass")
+Transformer_begins.mistake(
+    "each block writes to the stream twice: there are 2 * layers writes", _INIT, _INIT.replace("2 * ", "")
+)
+Transformer_begins.mistake(
+    "`initialise` is told the width of the network; it is d_model",
+    _INIT,
+    _INIT.replace("config.d_model", "config.d_ff"),
+)
+
+
+@part(5, points=3, excused=_EXCUSED)
+def count(code, sizes):
+    """The count of all that is learned, by a formula, and as the model has it."""
+    config = code.Config(**sizes)
+    if sizes["vocab"] > 1000:  # too large to be made here
+        return [code.count(config)]
+    return [code.count(config), sum(weight.numel() for weight in code.Transformer(config).parameters())]
+
+
+@count.cases
+def _(draw):
+    tiny = {"vocab": 7, "d_model": 4, "layers": 1, "heads": 1, "kv_heads": 1, "d_ff": 5, "base": 10000.0}
+    yield Case("one block", (tiny,))
+    yield Case("several blocks, grouped keys", (_SIZES,))
+    yield Case(
+        "a model of 1.1 billion",
+        ({"vocab": 32000, "d_model": 2048, "layers": 22, "heads": 32, "kv_heads": 4, "d_ff": 5632, "base": 1e4},),
+    )
+
+
+count.mistake("the norm behind the last block is missing", "config.layers * block + d_model", "config.layers * block")
+count.mistake("a block has two norms", "+ 2 * d_model\n", "+ d_model\n")
+count.mistake(
+    "the head is counted; it is the embedding", "return config.vocab * d_model +", "return 2 * config.vocab * d_model +"
+)
+count.mistake("the embedding is missing", "return config.vocab * d_model + ", "return ")
+count.mistake(
+    "keys and values are as many as queries; they are kv_heads",
+    "(config.heads + config.kv_heads)",
+    "(2 * config.heads)",
+)
+count.mistake("a gated network has three matrices", "3 * d_model * config.d_ff", "2 * d_model * config.d_ff")
+count.mistake(
+    "queries and output, keys and values: four matrices, two of each kind", "2 * d_model * d_head", "d_model * d_head"
+)
+count.variant(
+    """
+    def count(config):
+        width = config.d_model // config.heads
+        shapes = [(config.vocab, config.d_model), (1, config.d_model)]
+        for _ in range(config.layers):
+            shapes += [(config.heads * width, config.d_model)] * 2 + [(config.kv_heads * width, config.d_model)] * 2
+            shapes += [(config.d_ff, config.d_model)] * 3 + [(1, config.d_model)] * 2
+        return sum(rows * columns for rows, columns in shapes)
+    """
+)

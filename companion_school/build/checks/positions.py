@@ -1,0 +1,201 @@
+"""Stage 3, positions: the frequencies, sinusoidal waves, and rotary positions with places that may begin anywhere."""
+
+import torch
+
+from companion_school.build.parts import part
+from companion_school.checking.exercise import Case
+
+_PLACES = {"tie": "the tensor holds places, and these are whole numbers", "levels": "and not rows of levels",
+           "offset": "a place of ten thousand and a half is none", "nan": "and NaN is none"}  # fmt: skip
+
+
+_EVEN = {"edge": "a width is even: two components turn together"}
+
+
+@part(3, points=2, excused=_EVEN)
+def frequencies(code, width, base):
+    """The frequencies: from one radian a step down to almost 1 / base."""
+    return code.frequencies(width, base)
+
+
+@frequencies.cases
+def _(draw):
+    yield Case("two components turn together, by one radian a step", (2, 10000.0))
+    yield Case("each pair turns more slowly than the one before", (2 * draw.whole(3, 6), 10000.0))
+    yield Case("another base", (2 * draw.whole(2, 5), 500.0))
+
+
+frequencies.mistake(
+    "the exponent is positive: later pairs turn faster, not more slowly", "(-torch.arange", "(torch.arange"
+)
+frequencies.mistake(
+    "there is a frequency for each component; two components make a pair and share one", "arange(0, width, 2,",
+    "arange(0, width, 1,",
+)  # fmt: skip
+frequencies.mistake(
+    "the exponent is -i / width instead of -2 i / width, so that the frequencies fall half as far",
+    "dtype=torch.float64) / width)",
+    "dtype=torch.float64) / width / 2)",
+)
+frequencies.mistake(
+    "the exponent is divided by width - 2, so that the last frequency is 1 / base; it is divided by width",
+    "dtype=torch.float64) / width)", "dtype=torch.float64) / max(1, width - 2))",
+)  # fmt: skip
+frequencies.mistake(
+    "they are float32; angles of far places need float64", "2, dtype=torch.float64", "2, dtype=torch.float32"
+)
+frequencies.mistake("the base is always 10000", "return base **", "return 10000.0 **")
+frequencies.variant(
+    """
+    def frequencies(width, base=10000.0):
+        return torch.tensor([base ** (-2 * i / width) for i in range(width // 2)], dtype=torch.float64)
+    """
+)
+frequencies.variant(
+    """
+    def frequencies(width, base=10000.0):
+        steps = torch.arange(width // 2, dtype=torch.float64)
+        return torch.exp(-torch.log(torch.tensor(base, dtype=torch.float64)) * 2 * steps / width)
+    """
+)
+
+
+@part(3, points=2, excused=_PLACES | _EVEN)
+def waves(code, places, d_model, base):
+    """Sinusoidal positions: sines in even components, their cosines in odd ones."""
+    return code.waves(places, d_model, base)
+
+
+@waves.cases
+def _(draw):
+    yield Case("at place 0 all sines are 0 and all cosines 1", (torch.tensor([0]), 4, 10000.0))
+    yield Case("place 1", (torch.tensor([1]), 2, 10000.0))
+    tokens, half = draw.sizes(2, 3, 6)
+    yield Case("places in order", (torch.arange(tokens), 2 * half, 10000.0))
+    yield Case("places that begin later, with a gap", (draw.wholes(5, 90, tokens), 2 * half, 300.0))
+
+
+waves.mistake(
+    "the sines stand in the first half and the cosines in the second; they alternate",
+    "torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(1)", "torch.cat([angles.sin(), angles.cos()], dim=-1)",
+)  # fmt: skip
+waves.mistake("sines and cosines are exchanged: even components are sines", "[angles.sin(), angles.cos()]",
+              "[angles.cos(), angles.sin()]")  # fmt: skip
+waves.mistake(
+    "the positions begin at 1; the first place is 0",
+    "places[:, None] * frequencies(d_model",
+    "(places[:, None] + 1) * frequencies(d_model",
+)
+waves.mistake("the places are counted from 0, whatever is given", "places[:, None] * frequencies(d_model",
+              "torch.arange(len(places))[:, None] * frequencies(d_model")  # fmt: skip
+waves.mistake("the base is not passed on to the frequencies", "frequencies(d_model, base)", "frequencies(d_model)")  # fmt: skip
+waves.mistake("the result is float64; it is added to an embedding, and has PyTorch's default dtype",
+              ".to(torch.get_default_dtype())", "")  # fmt: skip
+waves.mistake(
+    "sines and cosines have angles of their own: 2 i and 2 i + 1 share one",
+    """
+    def waves(places, d_model, base=10000.0):
+        i = torch.arange(d_model, dtype=torch.float64)
+        angles = places[:, None] * base ** (-i / d_model)
+        return torch.where(i % 2 == 0, angles.sin(), angles.cos()).to(torch.get_default_dtype())
+    """,
+)
+waves.variant(
+    """
+    def waves(places, d_model, base=10000.0):
+        table = torch.empty(len(places), d_model, dtype=torch.float64)
+        angles = torch.outer(places.double(), frequencies(d_model, base))
+        table[:, 0::2], table[:, 1::2] = torch.sin(angles), torch.cos(angles)
+        return table.to(torch.get_default_dtype())
+    """
+)
+
+
+@part(3, points=3)
+def rotate(code, x, places, base):
+    """Rotary positions: each pair turned by its angle at the token's place."""
+    return code.rotate(x, places, base)
+
+
+@rotate.cases
+def _(draw):
+    batch, heads, tokens, half = draw.sizes(4, 2, 6)
+    yield Case("at place 0 nothing turns", (draw.normal(1, 1, 1, 2), torch.tensor([0]), 10000.0))
+    one = torch.tensor([[[[1.0, 0.0]]]], dtype=torch.float64)
+    yield Case("at place 1 the first pair turns by one radian, counter-clockwise", (one, torch.tensor([1]), 10000.0))
+    pairs = torch.arange(1.0, 5.0, dtype=torch.float64).view(1, 1, 1, 4)
+    yield Case("components i and i + d_head / 2 are a pair", (pairs, torch.tensor([2]), 100.0))
+    x = draw.normal(batch, heads, tokens, 2 * half)
+    yield Case("tokens in order", (x, torch.arange(tokens), 10000.0), gradients=True)
+    yield Case("tokens that begin later, with gaps", (x, draw.wholes(3, 60, tokens), 500.0))
+    yield Case("float32 stays float32", (x.float(), torch.arange(tokens) + 7, 10000.0), gradients=True)
+    far = torch.arange(tokens) + 100_003
+    yield Case("at place 100,000 angles have lost no digits", (x.float(), far, 10000.0), tolerance=1e-4)
+
+
+rotate.mistake(
+    "neighbouring components are a pair; here components i and i + d_head / 2 are",
+    "    a, b = x.chunk(2, dim=-1)\n    return torch.cat([a * cos - b * sin, a * sin + b * cos], dim=-1)",
+    "    a, b = x[..., 0::2], x[..., 1::2]\n"
+    "    return torch.stack([a * cos - b * sin, a * sin + b * cos], dim=-1).flatten(-2)",
+)  # fmt: skip
+rotate.mistake("it turns the other way round, clockwise", "[a * cos - b * sin, a * sin + b * cos]",
+               "[a * cos + b * sin, b * cos - a * sin]")  # fmt: skip
+rotate.mistake(
+    "the second half has the sign of the first: it is a sin + b cos", "a * sin + b * cos", "a * sin - b * cos"
+)
+rotate.mistake(
+    "the first half has the sign of the second: it is a cos - b sin", "a * cos - b * sin", "a * cos + b * sin"
+)
+rotate.mistake("sine and cosine are exchanged", "cos, sin = angles.cos()", "sin, cos = angles.cos()")
+rotate.mistake("the positions begin at 1; the first place is 0", "angles = places[:, None] * frequencies(x.shape[-1]",
+               "angles = (places[:, None] + 1) * frequencies(x.shape[-1]")  # fmt: skip
+rotate.mistake("the places are counted from 0, whatever is given: with a cache, new tokens come later",
+               "angles = places[:, None] * frequencies(x.shape[-1]",
+               "angles = torch.arange(x.shape[-2])[:, None] * frequencies(x.shape[-1]")  # fmt: skip
+rotate.mistake(
+    "the base is not passed on to the frequencies", "frequencies(x.shape[-1], base)", "frequencies(x.shape[-1])"
+)
+rotate.mistake("the frequencies are those of half the width: a pair's is base^(-2 i / d_head)",
+               "frequencies(x.shape[-1], base)", "frequencies(x.shape[-1] // 2, base).repeat_interleave(2)[: x.shape[-1] // 2]")  # fmt: skip
+rotate.mistake("the halves are exchanged on the way out", "[a * cos - b * sin, a * sin + b * cos]",
+               "[a * sin + b * cos, a * cos - b * sin]")  # fmt: skip
+rotate.mistake("the angles are float32: far from the beginning their digits are lost",
+               "frequencies(x.shape[-1], base).to(places.device)", "frequencies(x.shape[-1], base).float()")  # fmt: skip
+rotate.mistake("the result is float64, whatever came in", "cos, sin = angles.cos().to(x.dtype), angles.sin().to(x.dtype)",
+               "cos, sin = angles.cos(), angles.sin()")  # fmt: skip
+rotate.variant(
+    """
+    def rotate(x, places, base=10000.0):
+        half = x.shape[-1] // 2
+        angles = torch.outer(places.double(), frequencies(x.shape[-1], base)).repeat(1, 2)
+        turned = torch.cat([-x[..., half:], x[..., :half]], dim=-1)
+        return x * angles.cos().to(x.dtype) + turned * angles.sin().to(x.dtype)
+    """
+)
+rotate.variant(
+    """
+    def rotate(x, places, base=10000.0):
+        angles = torch.einsum("t,f->tf", places.double(), frequencies(x.shape[-1], base))
+        if x.dtype == torch.float64:
+            turn = torch.polar(torch.ones_like(angles), angles)
+        else:
+            turn = torch.complex(angles.cos().to(x.dtype), angles.sin().to(x.dtype))
+        pairs = torch.complex(*x.contiguous().chunk(2, dim=-1)) * turn
+        return torch.cat([pairs.real, pairs.imag], dim=-1)
+    """
+)
+
+
+@part(3, points=1, excused={"levels": "scores of thousands lose digits", "offset": "and more of them"})
+def rotate_distance(code, q, k, places, later, base):
+    """Scores of turned queries and keys depend on their distance alone."""
+    turned = code.rotate(q, places + later, base) @ code.rotate(k, places + later, base).mT
+    return turned, turned - code.rotate(q, places, base) @ code.rotate(k, places, base).mT
+
+
+@rotate_distance.cases
+def _(draw):
+    tokens, half = draw.sizes(2, 2, 5)
+    q, k = draw.normal(1, 2, tokens, 2 * half), draw.normal(1, 2, tokens, 2 * half)
+    yield Case("all places later by as much", (q, k, torch.arange(tokens), draw.whole(9, 40), 10000.0), tolerance=1e-9)

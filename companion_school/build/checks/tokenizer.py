@@ -1,0 +1,406 @@
+"""Stage 1, tokenizer: pairs joined, merges learned, a text in tokens and back."""
+
+from companion_school.build.parts import part
+from companion_school.checking.exercise import Case
+
+_A, _B, _C = 97, 98, 99
+
+
+@part(1, points=1)
+def join(code, word, pair, token):
+    """A pair of neighbours becomes one token, wherever it stands."""
+    return code.join(word, pair, token)
+
+
+@join.cases
+def _(draw):
+    yield Case("the two become one", ([_A, _B], (_A, _B), 256))
+    yield Case("what is no part of a pair stays", ([_C, _A, _B, _C], (_A, _B), 256))
+    yield Case("wherever it stands", ([_A, _B, _C, _A, _B, _A, _B], (_A, _B), 256))
+    yield Case("the last token stays where it has no partner", ([_A, _B, _A], (_A, _B), 256))
+    yield Case("three alike are joined from the left", ([_A, _A, _A], (_A, _A), 256))
+    yield Case("a pair has an order", ([_B, _A, _C, _A, _B], (_A, _B), 300))
+    yield Case("a word of one token, and of none", ([_A], (_A, _A), 256))
+    yield Case("no word at all", ([], (_A, _B), 256))
+    yield Case("any word", ((draw.wholes(0, 2, 30) + _A).tolist(), (_A, _A + draw.whole(0, 2)), 700))
+
+
+join.mistake("both tokens of a pair are used up: go on behind the second", "            at += 2", "            at += 1")
+join.mistake(
+    "the last token is lost where it is not joined", "while at < len(word)", "while at + 1 < len(word)"
+)  # fmt: skip
+join.mistake(
+    "you join the first place only; a pair is joined wherever it stands",
+    "(word[at], word[at + 1]) == pair:", "(word[at], word[at + 1]) == pair and token not in joined:",
+)  # fmt: skip
+join.mistake(
+    "a pair has an order: b, a is not a, b", "(word[at], word[at + 1]) == pair", "{word[at], word[at + 1]} == {*pair}"
+)
+join.mistake(
+    "you go from right to left; of three alike the first two are joined",
+    """
+    def join(word, pair, token):
+        joined, at = [], len(word)
+        while at > 0:
+            if at > 1 and (word[at - 2], word[at - 1]) == pair:
+                joined.append(token)
+                at -= 2
+            else:
+                joined.append(word[at - 1])
+                at -= 1
+        return joined[::-1]
+    """,
+)
+join.mistake(
+    "the two tokens stay beside the new one; it takes their place", "joined.append(token)",
+    "joined.extend([word[at], word[at + 1], token])",
+)  # fmt: skip
+join.variant(
+    """
+    def join(word, pair, token):
+        rest, joined = list(word)[::-1], []
+        while rest:
+            first = rest.pop()
+            if rest and (first, rest[-1]) == tuple(pair):
+                rest.pop()
+                first = token
+            joined.append(first)
+        return joined
+    """
+)
+join.variant(
+    """
+    def join(word, pair, token):
+        joined = []
+        skip = False
+        for at, one in enumerate(word):
+            if skip:
+                skip = False
+            elif list(word[at : at + 2]) == list(pair):
+                joined += [token]
+                skip = True
+            else:
+                joined += [one]
+        return joined
+    """
+)
+
+
+def _words(draw, letters, most, count):
+    """Words of few letters, so that pairs repeat, with blanks between them; each several times."""
+    words = ["".join(letters[at] for at in draw.wholes(0, len(letters) - 1, draw.whole(1, most))) for _ in range(count)]
+    return " ".join(words[at] for at in draw.wholes(0, count - 1, 4 * count))
+
+
+@part(1, points=3, seconds=120.0)
+def learn(code, text, most):
+    """The merges of a text: the most frequent pair, again and again."""
+    return [tuple(pair) for pair in code.learn(text, most)]
+
+
+@learn.cases
+def _(draw):
+    yield Case("the pair that occurs most", ("at at at", 1))
+    yield Case("the next merge may join what the first has made", ("the cat sat on the mat", 3))
+    yield Case("of equally frequent pairs the smallest wins", ("xyxy abab", 2))
+    yield Case("no merge reaches from one piece into the next", ("a b a b a b", 5))
+    yield Case("a pair that occurs once is not joined", ("abc", 4))
+    yield Case("a pair that occurs twice is", ("abab", 1))
+    yield Case("words that occur often count as often", ("qu qu qu qu rs rst rsu", 1))
+    yield Case("tokens are bytes: a letter may be two", ("é è é è é", 4))
+    yield Case("as many as were asked for", (_words(draw, "abcd", 5, 20), draw.whole(5, 9)))
+    yield Case("after each merge the pairs are counted anew", (_words(draw, "abc", 7, 30), 40))
+    yield Case("runs of one letter", ("aaaa aaaaa aaa aaaaaaaa", 9))
+    yield Case("none are asked for", ("abab", 0))
+    yield Case("no text", ("", 3))
+    yield Case("a long text, in seconds", (_words(draw, "abcdefghijklmnop", 9, 900) * 9, 40))
+
+
+learn.mistake(
+    "a piece that occurs a thousand times counts a thousand times; yours counts once", "list(times.values())",
+    "[1] * len(times)",
+)  # fmt: skip
+learn.mistake(
+    "your merges reach over the ends of the pieces: count the pairs within each of `pieces(text)`",
+    "Counter(pieces(text))", "Counter([text.encode()])",
+)  # fmt: skip
+learn.mistake(
+    "of equally frequent pairs the smallest wins; yours is the one that you met first",
+    "key=lambda pair: (-count[pair], pair))", "key=lambda pair: -count[pair])",
+)  # fmt: skip
+learn.mistake(
+    "of equally frequent pairs the smallest wins; yours is the largest",
+    "min(count, key=lambda pair: (-count[pair], pair))", "max(count, key=lambda pair: (count[pair], pair))",
+)  # fmt: skip
+learn.mistake(
+    "a pair that occurs once is not worth a token: end where none occurs twice", "count[best] < 2", "count[best] < 1"
+)
+learn.mistake("you end too early: a pair that occurs twice is joined", "count[best] < 2", "count[best] < 3")
+learn.mistake(
+    "the pairs are counted once, at the beginning; after each merge others are there",
+    """
+    def learn(text, most):
+        count = Counter(pair for piece in pieces(text) for pair in pairwise(piece))
+        often = sorted((pair for pair in count if count[pair] > 1), key=lambda pair: (-count[pair], pair))
+        return often[:most]
+    """,
+)
+learn.mistake(
+    "the first new token is 256, since the bytes are 0 to 255; yours is 257", "best, 256 + len(merges))",
+    "best, 257 + len(merges))",
+)  # fmt: skip
+learn.mistake(
+    "tokens are bytes and not characters: é is two of them", "[list(piece) for piece in times]",
+    "[[ord(letter) for letter in piece.decode()] for piece in times]",
+)  # fmt: skip
+learn.mistake(
+    "`most` counts the merges; the 256 bytes are no merges", "len(merges) < most and count", "len(merges) < most - 256"
+)
+learn.mistake(
+    "you take the pair that occurs least",
+    "(-count[pair], pair))",
+    "(count[pair], pair) if count[pair] > 1 else (9**9,))",
+)
+learn.mistake(
+    "the pairs of a joined word that are new are not counted: a token that was made is never joined further",
+    "                count[pair] += often[number]\n                where[pair].add(number)",
+    "                if max(pair) < 256:\n                    count[pair] += often[number]\n"
+    "                    where[pair].add(number)",
+)  # fmt: skip
+learn.mistake("one merge too many", "while len(merges) < most and count", "while len(merges) <= most and count")
+learn.variant(
+    """
+    def learn(text, most):
+        times = Counter(pieces(text))
+        words = {piece: list(piece) for piece in times}
+        merges = []
+        for number in range(most):
+            count = Counter()
+            for piece, word in words.items():
+                for pair in zip(word, word[1:]):
+                    count[pair] += times[piece]
+            twice = {pair for pair in count if count[pair] > 1}
+            if not twice:
+                return merges
+            best = sorted(twice, key=lambda pair: (-count[pair], *pair))[0]
+            merges.append(best)
+            words = {piece: join(word, best, 256 + number) for piece, word in words.items()}
+        return merges
+    """
+)
+learn.variant(
+    """
+    def learn(text, most):
+        words = Counter(tuple(piece) for piece in pieces(text))
+        merges = []
+        while len(merges) < most:
+            count = defaultdict(int)
+            for word, often in words.items():
+                for at in range(len(word) - 1):
+                    count[word[at], word[at + 1]] += often
+            top = max(count.values(), default=0)
+            if top < 2:
+                break
+            merges.append(min(pair for pair, often in count.items() if often == top))
+            merged = Counter()
+            for word, often in words.items():
+                merged[tuple(join(list(word), merges[-1], 255 + len(merges)))] += often
+            words = merged
+        return merges
+    """
+)
+
+_TH, _HE, _THE = (ord("t"), ord("h")), (ord("h"), ord("e")), (ord("t"), 256)
+
+
+def _merges(draw, letters, count):
+    """Merges as they may be learned: of bytes, and of what earlier ones made."""
+    tokens, merges = [ord(letter) for letter in letters], []
+    while len(merges) < count:
+        pair = tuple(tokens[at] for at in draw.wholes(0, len(tokens) - 1, 2))
+        if pair not in merges:
+            merges.append(pair)
+            tokens.append(255 + len(merges))
+    return merges
+
+
+@part(1, points=3)
+def encode(code, text, merges):
+    """A text in tokens: in each piece the merge that was learned first goes first."""
+    return code.encode(text, merges)
+
+
+@encode.cases
+def _(draw):
+    yield Case("without merges the tokens are the bytes", ("ab é", []))
+    yield Case("a merge is used", ("the", [_TH]))
+    yield Case("what a merge has made is joined further", ("the heat", [_HE, _THE]))
+    yield Case("of two that want the same letter the first learned goes first", ("the", [_HE, _TH]))
+    yield Case("wherever it stands first", ("the the", [_TH, _HE]))
+    yield Case("no token reaches over the end of a piece", ("a b", [(_A, 32), (32, _B)]))
+    yield Case("three alike", ("aaaaaaa", [(_A, _A), (256, _A)]))
+    for letters in ("ab", "abc", "abcd"):
+        yield Case("any text and any merges", (_words(draw, letters, 8, 12), _merges(draw, letters, draw.whole(4, 9))))
+    yield Case("no text", ("", [_TH]))
+    yield Case("what UTF-8 cannot write is refused", ("a\ud800b", [_TH]), refuse=True)
+
+
+_LOOP = "            while ranks := [rank[pair] for pair in pairwise(word) if pair in rank]:\n"
+encode.mistake(
+    "you join the known pair that stands first; the one that was learned first goes first",
+    "                word = join(word, merges[min(ranks)], 256 + min(ranks))",
+    "                word = join(word, merges[ranks[0]], 256 + ranks[0])",
+)  # fmt: skip
+encode.mistake(
+    "you join the pair that was learned last; the first goes first",
+    "                word = join(word, merges[min(ranks)], 256 + min(ranks))",
+    "                word = join(word, merges[max(ranks)], 256 + max(ranks))",
+)  # fmt: skip
+encode.mistake(
+    "one merge for each piece is not all: go on until no known pair is left", _LOOP, _LOOP.replace("while", "if")
+)
+encode.mistake(
+    "your tokens reach over the ends of the pieces: encode each of `pieces(text)` alone", "for piece in pieces(text):",
+    "for piece in [text.encode()]:",
+)  # fmt: skip
+encode.mistake(
+    "the n-th merge, from 0, makes the token 256 + n; yours makes n", "merges[min(ranks)], 256 + min(ranks))",
+    "merges[min(ranks)], min(ranks))\n                break",
+)  # fmt: skip
+encode.mistake(
+    "you take the longest token that fits, from the left; merges go by the order in which they were learned",
+    """
+    def encode(text, merges):
+        spelt = [bytes([byte]) for byte in range(256)]
+        for left, right in merges:
+            spelt.append(spelt[left] + spelt[right])
+        known = {piece: token for token, piece in enumerate(spelt)}
+        tokens = []
+        for piece in pieces(text):
+            while piece:
+                end = next(end for end in range(len(piece), 0, -1) if piece[:end] in known)
+                tokens.append(known[piece[:end]])
+                piece = piece[end:]
+        return tokens
+    """,
+)
+encode.mistake(
+    "the tokens of each piece are in a list of their own; expected one list", "tokens += known[piece]",
+    "tokens.append(known[piece])",
+)  # fmt: skip
+encode.mistake(
+    "the characters' numbers are not the bytes: é is two",
+    "word = list(piece)",
+    "word = [ord(x) for x in piece.decode()]",
+)
+encode.variant(
+    """
+    def encode(text, merges):
+        tokens = []
+        for piece in pieces(text):
+            word = list(piece)
+            for number, pair in enumerate(merges):
+                word = join(word, pair, 256 + number)
+            tokens.extend(word)
+        return tokens
+    """
+)
+encode.variant(
+    """
+    def encode(text, merges):
+        order = dict(zip(merges, range(256, 256 + len(merges))))
+        tokens = []
+        for piece in pieces(text):
+            word = [byte for byte in piece]
+            while len(word) > 1:
+                best = min(zip(word, word[1:]), key=lambda pair: order.get(pair, math.inf))
+                if best not in order:
+                    break
+                word = join(word, best, order[best])
+            tokens += word
+        return tokens
+
+    import math
+    """
+)
+
+
+@part(1, points=1)
+def decode(code, tokens, merges):
+    """The text of tokens, with U+FFFD where they end within a character."""
+    return code.decode(tokens, merges)
+
+
+@decode.cases
+def _(draw):
+    yield Case("bytes are themselves", ([104, 105], []))
+    yield Case("a token of a merge is its two", ([256, 101], [_TH]))
+    yield Case("merges of merges", ([257, 32, 256], [_HE, _THE]))
+    yield Case("a character may lie in several tokens", ([*"é猫".encode()], []))
+    yield Case("half a character is shown as U+FFFD", ([104, *"猫".encode()[:2], 105], []))
+    yield Case("a character that two merges share", ([256, 0xAB, 33], [("猫".encode()[0], "猫".encode()[1])]))
+    yield Case("no tokens", ([], [_TH]))
+    merges = _merges(draw, "abcd", 9)
+    yield Case("any tokens", ([_A + at if at < 4 else 252 + at for at in draw.wholes(0, 12, 20).tolist()], merges))
+
+
+_BYTES = 'return b"".join(spelt[token] for token in tokens).decode(errors="replace")'
+decode.mistake(
+    "each token is decoded alone, and breaks a character that lies in two: put all bytes together first", _BYTES,
+    'return "".join(spelt[token].decode(errors="replace") for token in tokens)',
+)  # fmt: skip
+decode.mistake(
+    'half a character raises an error; a model may write one: `decode(errors="replace")`', 'decode(errors="replace")',
+    "decode()",
+)  # fmt: skip
+decode.mistake("half a character is left out in silence; show U+FFFD", 'errors="replace"', 'errors="ignore"')
+decode.mistake(
+    "each byte becomes a character of its own: bytes are read by UTF-8", 'decode(errors="replace")', 'decode("latin-1")'
+)
+decode.mistake("the two halves of a merge are exchanged", "spelt[left] + spelt[right]", "spelt[right] + spelt[left]")
+decode.mistake(
+    "a merge may join what another made: its halves are tokens, and not always bytes",
+    "spelt.append(spelt[left] + spelt[right])", "spelt.append(bytes([left % 256, right % 256]))",
+)  # fmt: skip
+decode.variant(
+    """
+    def decode(tokens, merges):
+        def spelt(token):
+            if token < 256:
+                return bytes([token])
+            left, right = merges[token - 256]
+            return spelt(left) + spelt(right)
+
+        return bytes().join(map(spelt, tokens)).decode("utf-8", "replace")
+    """
+)
+decode.variant(
+    """
+    def decode(tokens, merges):
+        rest, out = list(tokens)[::-1], bytearray()
+        while rest:
+            token = rest.pop()
+            if token < 256:
+                out.append(token)
+            else:
+                rest += merges[token - 256][::-1]
+        return out.decode(errors="replace")
+    """
+)
+
+
+@part(1, points=2)
+def whole(code, text, most, other):
+    """Learn, encode, decode: every text comes back."""
+    merges = code.learn(text, most)
+    tokens = code.encode(other, merges)
+    return tokens, code.decode(tokens, merges)
+
+
+@whole.cases
+def _(draw):
+    text = _words(draw, "the catsonm", 6, 40)
+    yield Case("the text itself", ("the cat sat on the mat", 3, "the cat sat on the mat"))
+    yield Case("a text that was never seen", (text, 30, "that heat, then"))
+    for other in ("naïve 東京 🐍!", "\r\n\t  x = a_b[0]\n", "١٢ ½ ²", "", " ", "a" * 200):
+        yield Case("any text at all", (text, 30, other))

@@ -1,0 +1,426 @@
+"""Stage 6, training: windows of a text, the loss, AdamW, clipping, the rate, the loop, bits per byte."""
+
+import torch
+
+from companion_school.build.parts import part
+from companion_school.checking.exercise import Case
+
+_STEPS = {
+    law: "a step is tried with weights and gradients of a usual size"
+    for law in ("levels", "offset", "nan", "scale", "edge", "tie", "one", "dtype", "layout", "memory", "other")
+}
+
+
+@part(6, points=2, excused=_STEPS)
+def windows(code, ids, context, batch):
+    """Inputs and targets from random places of a text."""
+    generator, place, starts = torch.Generator().manual_seed(5), {int(id): n for n, id in enumerate(ids)}, set()
+    differ = False
+    for _ in range(150):
+        inputs, targets = code.windows(ids, context, batch, generator)
+        if inputs.shape != (batch, context) or targets.shape != (batch, context):
+            return tuple(inputs.shape), tuple(targets.shape)
+        follows = all(
+            place[int(b)] == place[int(a)] + 1
+            for row in inputs
+            for a, b in zip(row[:-1], row[1:], strict=True)  # noqa: RUF007  (nothing is imported in a probe)
+        )
+        shifted = all(
+            int(b) in place and place[int(b)] == place[int(a)] + 1
+            for row in zip(inputs, targets, strict=True)
+            for a, b in zip(*row, strict=True)
+        )
+        if not (follows and shifted):
+            return follows, shifted, inputs[:2], targets[:2]
+        starts |= {place[int(row[0])] for row in inputs}
+        differ = differ or bool((inputs[0] != inputs[-1]).any())
+    first, again = (code.windows(ids, context, batch, torch.Generator().manual_seed(7))[0] for _ in range(2))
+    return {"where windows begin": sorted(starts), "the windows of a batch differ": differ,
+            "of one seed come the same": bool((first == again).all())}  # fmt: skip
+
+
+@windows.cases
+def _(draw):
+    yield Case("windows begin at every place", (10 * draw.shuffled(6) + 3, 2, 1))
+    yield Case("targets are one place further on", (10 * draw.shuffled(11) + 3, 4, 3))
+    yield Case("a text that is little longer than a window", (10 * draw.shuffled(9) + 3, 8, 2))
+
+
+windows.mistake(
+    "the targets are the inputs; each token's target is the one behind it",
+    "return window[:, :-1], window[:, 1:]",
+    "return window[:, :-1], window[:, :-1]",
+)
+windows.mistake("the shift is doubled: targets are two places further on",
+                "torch.arange(context + 1)]\n    return window[:, :-1], window[:, 1:]",
+                "torch.arange(context + 2) % len(ids)]\n    return window[:, :-2], window[:, 2:]")  # fmt: skip
+windows.mistake("the targets stand before the inputs: they are one place further on, not back",
+                "return window[:, :-1], window[:, 1:]", "return window[:, 1:], window[:, :-1]")  # fmt: skip
+windows.mistake(
+    "the last place of the text is never begun with", "len(ids) - context,", "max(1, len(ids) - context - 1),"
+)
+windows.mistake("all windows of a batch begin at the same place", "(batch, 1), generator=generator)",
+                "(1, 1), generator=generator).expand(batch, 1)")  # fmt: skip
+windows.mistake(
+    "the generator is not used: from one seed come the same windows each time", ", generator=generator)", ")"
+)
+windows.mistake("each token of a window is drawn alone; a window is a piece of the text",
+                "(batch, 1), generator", "(batch, context + 1), generator")  # fmt: skip
+windows.variant(
+    """
+    def windows(ids, context, batch, generator):
+        starts = torch.randint(0, ids.numel() - context, (batch,), generator=generator).tolist()
+        inputs = torch.stack([ids[start : start + context] for start in starts])
+        return inputs, torch.stack([ids[start + 1 : start + context + 1] for start in starts])
+    """
+)
+
+
+@part(6, points=3, excused={"levels": "of logits in the thousands no digit is left", "offset": "likewise"})
+def loss_of(code, logits, targets, ignore):
+    """The mean of -ln p over the targets that count."""
+    return code.loss_of(logits, targets, ignore)
+
+
+@loss_of.cases
+def _(draw):
+    batch, tokens, vocab = draw.sizes(3, 3, 8)
+    yield Case("one token: minus the log of its probability", (draw.normal(1, 1, 3), torch.tensor([[1]]), -100))
+    logits, targets = draw.normal(batch, tokens, vocab), draw.wholes(0, vocab - 1, batch, tokens)
+    yield Case("the mean over all tokens of all rows", (logits, targets, -100), gradients=True)
+    some = targets.masked_fill(torch.arange(tokens) >= draw.wholes(1, 2, batch, 1), -100)
+    yield Case("what is ignored is not counted, not even in the number of tokens", (logits, some, -100), gradients=True)
+    other = targets.clone()
+    other[:, 1] = 0
+    yield Case("another number may mean: ignore", (logits, other, 0), gradients=True)
+    yield Case("scores of hundreds do not overflow", (500 * logits, targets, -100))
+
+
+_LOSS = "return -logs.where(scored, 0).sum() / scored.sum()"
+loss_of.mistake(
+    "filler is counted in the number of tokens: divide by how many are scored", "/ scored.sum()", "/ scored.numel()"
+)
+loss_of.mistake("filler is scored: `ignore` is not looked at", "scored = targets != ignore",
+                "scored = targets == targets")  # fmt: skip
+loss_of.mistake("the sum is not divided: expected the mean over what is scored", " / scored.sum()", "")
+loss_of.mistake("the sign: -ln p is positive", "return -logs", "return logs")
+loss_of.mistake("that is the mean of -p; take the logarithm", "logits.log_softmax(-1)", "logits.softmax(-1)")
+loss_of.mistake(
+    "the softmax runs over the tokens; it runs over the vocabulary, the last axis", "log_softmax(-1)", "log_softmax(1)"
+)
+loss_of.mistake("bits, not nats: expected the natural logarithm", _LOSS, _LOSS + " / math.log(2)")
+loss_of.mistake("the mean of the rows' means: a token of a short row counts more; divide once, by all",
+                _LOSS, "return -(logs.where(scored, 0).sum(1) / scored.sum(1)).mean()")  # fmt: skip
+loss_of.mistake("the logarithm of a softmax overflows where scores are large: take `log_softmax`",
+                "logits.log_softmax(-1)", "logits.exp().div(logits.exp().sum(-1, True)).log()")  # fmt: skip
+loss_of.mistake("minus the logit of the target is no loss: the others must fall", "logits.log_softmax(-1)", "logits")
+loss_of.variant(
+    """
+    def loss_of(logits, targets, ignore=-100):
+        keep = (targets != ignore).flatten()
+        logits, targets = logits.flatten(0, 1)[keep], targets.flatten()[keep]
+        return (logits.logsumexp(-1) - logits[torch.arange(len(targets)), targets]).mean()
+    """
+)
+loss_of.variant(
+    """
+    def loss_of(logits, targets, ignore=-100):
+        return nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=ignore)
+    """
+)
+
+
+@part(6, points=4, excused=_STEPS, forbidden=("optim",))
+def AdamW(code, embedding, matrix, gain, idle, gradients, rates, decay):
+    """Several updates by hand-made gradients: both means, their corrections, the decay."""
+
+    class Model(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.embedding = torch.nn.Module()
+            self.embedding.weight = torch.nn.Parameter(embedding.clone())
+            self.matrix, self.gain = torch.nn.Parameter(matrix.clone()), torch.nn.Parameter(gain.clone())
+            self.idle = torch.nn.Parameter(idle.clone())
+
+    model = Model()
+    adam, forgot = code.AdamW(model, betas=(0.8, 0.9), eps=1e-3, decay=decay), []
+    for parts, rate in zip(gradients, rates, strict=True):
+        moved = model.embedding.weight, model.matrix, model.gain
+        for weight, gradient in zip(moved, parts, strict=True):
+            weight.grad = gradient.clone()
+        adam.step(rate)
+        forgot.append(all(weight.grad is None or not weight.grad.any() for weight in moved))
+    return [weight.detach().clone() for weight in model.parameters()], forgot
+
+
+@AdamW.cases
+def _(draw):
+    weights = draw.normal(3, 2), draw.normal(2, 4), draw.normal(5), draw.normal(2, 2)
+
+    def drawn(count):
+        return [[draw.normal(*weight.shape) for weight in weights[:3]] for _ in range(count)]
+
+    yield Case("the first step is as long as the rate, whatever the gradient", (*weights, drawn(1), [0.1], 0.0))
+    yield Case("later steps go by both running means", (*weights, drawn(4), [0.1, 0.1, 0.05, 0.2], 0.0))
+    yield Case("decay: of matrices alone, beside the step", (*weights, drawn(3), [0.1, 0.2, 0.1], 0.3))
+
+
+AdamW.mistake("the first mean is not corrected: divide it by 1 - b1^t", "m / (1 - b1**t)", "m")
+AdamW.mistake("the second mean is not corrected: divide it by 1 - b2^t", "v / (1 - b2**t)", "v")
+AdamW.mistake("neither mean is corrected for its beginning at zero", "(m / (1 - b1**t)) / ((v / (1 - b2**t)).sqrt()",
+              "m / (v.sqrt()")  # fmt: skip
+AdamW.mistake("the corrections begin at t = 0: count the update first", "self.updates += 1\n        (b1, b2), t = self.betas, self.updates",
+              "(b1, b2), t = self.betas, self.updates + 2\n        self.updates += 1")  # fmt: skip
+AdamW.mistake("gains decay: what has one axis does not", "if weight.ndim > 1 and \"embedding\" not in name:",
+              "if \"embedding\" not in name:")  # fmt: skip
+AdamW.mistake(
+    "the embedding decays: its rows are rarely met", 'weight.ndim > 1 and "embedding" not in name', "weight.ndim > 1"
+)
+AdamW.mistake("nothing decays", 'if weight.ndim > 1 and "embedding" not in name:', "if False:")
+AdamW.mistake("the decay is not multiplied by the rate", "rate * self.decay * weight", "self.decay * weight")
+AdamW.mistake("the decay goes into the gradient, and so into both means: that is Adam with L2, not AdamW",
+              "m += (1 - b1) * (g - m)",
+              "g = g + self.decay * weight * (weight.ndim > 1 and \"embedding\" not in name)\n                m += (1 - b1) * (g - m)",
+              "weight.sub_(rate * self.decay * weight)", "pass")  # fmt: skip
+AdamW.mistake("eps stands under the root; it is added to the root", ".sqrt() + self.eps)", " + self.eps).sqrt())")
+AdamW.mistake("the second mean is of the gradients' sizes; it is of their squares", "(g * g - v)", "(g.abs() - v)")
+AdamW.mistake(
+    "the root of the second mean is missing", "((v / (1 - b2**t)).sqrt() + self.eps)", "(v / (1 - b2**t) + self.eps)"
+)
+AdamW.mistake("the two betas are exchanged", "(b1, b2), t", "(b2, b1), t")
+AdamW.mistake("the step goes uphill", "weight.sub_(rate * (m /", "weight.add_(rate * (m /")
+AdamW.mistake("the means are overwritten, not kept: each remembers 1 - beta of the new and beta of the old",
+              "m += (1 - b1) * (g - m)", "m.copy_(g)")  # fmt: skip
+AdamW.mistake(
+    "the gradients are not forgotten: the next ones are added to them", "                weight.grad = None\n", ""
+)
+AdamW.variant(
+    """
+    class AdamW:
+        def __init__(self, model, betas=(0.9, 0.95), eps=1e-8, decay=0.1):
+            self.model, self.betas, self.eps, self.decay = model, betas, eps, decay
+            self.first, self.second, self.t = {}, {}, 0
+
+        def step(self, rate):
+            self.t += 1
+            b1, b2 = self.betas
+            for name, weight in self.model.named_parameters():
+                if weight.grad is None:
+                    continue
+                g = weight.grad
+                self.first[name] = b1 * self.first.get(name, 0) + (1 - b1) * g
+                self.second[name] = b2 * self.second.get(name, 0) + (1 - b2) * g**2
+                mean, square = self.first[name] / (1 - b1**self.t), self.second[name] / (1 - b2**self.t)
+                decay = self.decay if weight.dim() >= 2 and "embedding" not in name else 0.0
+                weight.data = weight.data * (1 - rate * decay) - rate * mean / (square**0.5 + self.eps)
+                weight.grad = None
+    """
+)
+
+
+@part(6, points=2, excused=_STEPS)
+def clip(code, gradients, most):
+    """All gradients together are at most so long."""
+    model = torch.nn.ParameterList([torch.nn.Parameter(torch.zeros_like(g)) for g in gradients] + [torch.zeros(2)])
+    for weight, gradient in zip(model, gradients, strict=False):
+        weight.grad = gradient.clone()
+    length = code.clip(model, most)
+    return length, [weight.grad for weight in list(model)[: len(gradients)]]
+
+
+@clip.cases
+def _(draw):
+    yield Case(
+        "3 and 4 are 5 long together",
+        ([torch.tensor([3.0]).double(), torch.tensor([[4.0]]).double()], 1.0),
+        tolerance=1e-5,
+    )
+    gradients = [draw.normal(3, 4), draw.normal(5), 0.01 * draw.normal(2, 2)]
+    yield Case("long ones are shortened by one factor", (gradients, 0.5), tolerance=1e-5)
+    yield Case("short ones stay as they are", ([g / 100 for g in gradients], 1.0), tolerance=1e-9)
+
+
+clip.mistake("each gradient is shortened by itself; all together have one length, and one factor",
+             "g *= min(1.0, most / (length + 1e-6))", "g *= min(1.0, most / (g.norm().item() + 1e-6))")  # fmt: skip
+clip.mistake(
+    "short gradients are made longer: the factor is at most 1",
+    "min(1.0, most / (length + 1e-6))",
+    "most / (length + 1e-6)",
+)
+clip.mistake("the length is the sum of the lengths; squares are added, and the root taken", "torch.stack([g.norm() for g in gradients]).norm().item()",
+             "torch.stack([g.norm() for g in gradients]).sum().item()")  # fmt: skip
+clip.mistake(
+    "each number is clipped alone, and the direction changes",
+    "g *= min(1.0, most / (length + 1e-6))",
+    "g.clamp_(-most, most)",
+)
+clip.mistake(
+    "the length after the shortening comes back; expected the one before",
+    "    return length",
+    "    return min(length, most)",
+)
+clip.mistake("nothing is shortened", "g *= min(1.0, most / (length + 1e-6))", "g *= 1.0")
+clip.variant(
+    """
+    def clip(model, most):
+        return nn.utils.clip_grad_norm_(model.parameters(), most).item()
+    """
+)
+
+
+@part(6, points=2, excused=_STEPS)
+def rate_at(code, updates, peak, warmup):
+    """The rate of each update: up in a line, down along half a cosine."""
+    return [float(code.rate_at(update, updates, peak, warmup)) for update in range(1, updates + 1)]
+
+
+@rate_at.cases
+def _(draw):
+    yield Case("up to the peak, and down to a twentieth", (20, 1.0, 4))
+    yield Case("any plan", (draw.whole(30, 50), 0.003, draw.whole(3, 6)))
+    yield Case("of a short plan a fifth is warm-up", (10, 2.0, 50))
+    yield Case("no warm-up", (7, 1.0, 0))
+
+
+rate_at.mistake(
+    "the first update has a rate of 0: updates count from 1", "update / max(1, warmup)", "(update - 1) / max(1, warmup)"
+)
+rate_at.mistake(
+    "the fall counts from update 0; it begins behind the warm-up",
+    "(update - warmup) / (updates - warmup)",
+    "update / updates",
+)
+rate_at.mistake("the rate falls to 0; expected a twentieth of the peak", "0.525 + 0.475", "0.5 + 0.5")
+rate_at.mistake("a whole cosine: the rate rises again; half of one leads down", "math.pi * fall", "2 * math.pi * fall")
+rate_at.mistake("there is no warm-up", "min(1, update / max(1, warmup))", "1")
+rate_at.mistake("the warm-up is not shortened where the plan is short: at most a fifth of it", "warmup = min(warmup, updates // 5)",
+                "warmup = min(warmup, updates - 1)")  # fmt: skip
+rate_at.mistake(
+    "the rate falls in a line; expected half a cosine",
+    "(0.525 + 0.475 * math.cos(math.pi * fall))",
+    "(1 - 0.95 * fall)",
+)
+rate_at.mistake("the rate never falls", "math.cos(math.pi * fall)", "1")
+rate_at.variant(
+    """
+    def rate_at(update, updates, peak, warmup):
+        warmup = min(warmup, updates // 5)
+        if update < warmup:
+            return peak * update / warmup
+        done = (update - warmup) / (updates - warmup)
+        return peak * (0.05 + 0.95 * (1 + math.cos(math.pi * done)) / 2)
+    """
+)
+
+
+@part(6, points=2, excused=_STEPS)
+def train(code, start, data, updates, accumulate, most):
+    """The loop: micro-batches, the clip, the step, the rate."""
+    model, asked = torch.nn.Linear(*reversed(start.shape), bias=False, dtype=start.dtype), []
+    model.weight.data.copy_(start)
+
+    def loss_at(n):
+        asked.append(n)
+        return (model(data[n % len(data)]) - 1).square().mean()
+
+    losses = list(code.train(model, loss_at, updates, 0.05, 2, accumulate, most))
+    hang = any(isinstance(loss, torch.Tensor) and loss.requires_grad for loss in losses)
+    return {"the micro-batches asked for": asked, "the losses": [float(loss) for loss in losses],
+            "the weights afterwards": model.weight.detach().clone(), "losses that keep their graph": hang}  # fmt: skip
+
+
+@train.cases
+def _(draw):
+    start, data = draw.normal(2, 3), draw.normal(9, 4, 3)
+    yield Case("one update", (start, data, 1, 1, 1.0), tolerance=1e-6)
+    yield Case("several updates, each with its rate", (start, data, 8, 1, 1.0), tolerance=1e-6)
+    yield Case("micro-batches make one update, and are averaged", (start, data, 6, 3, 0.3), tolerance=1e-6)
+
+
+train.mistake("the losses of micro-batches are added, not averaged", "loss_at(n) / accumulate", "loss_at(n)")
+train.mistake("the schedule counts micro-batches; it counts updates", "rate_at(update, updates, peak, warmup)",
+              "rate_at(min(updates, update * accumulate), updates, peak, warmup)")  # fmt: skip
+train.mistake("each micro-batch makes an update; they are collected first", "            total += loss.item()",
+              "            total += loss.item()\n            adam.step(rate_at(update, updates, peak, warmup))",
+              "        adam.step(rate_at(update, updates, peak, warmup))\n        yield", "        yield")  # fmt: skip
+train.mistake(
+    "the gradients are not clipped, or only after the step, when it is too late", "        clip(model, most)\n", ""
+)
+train.mistake("the losses are tensors that keep what they were made of: give numbers, `loss.item()`", "total += loss.item()",
+              "total += loss")  # fmt: skip
+train.mistake("every update sees the same micro-batch", "loss = loss_at(n)", "loss = loss_at(0)")
+train.mistake("the updates count from 0: the first one's rate is 0", "range(1, updates + 1)", "range(updates)",
+              "range((update - 1) * accumulate, update * accumulate)", "range(update * accumulate, (update + 1) * accumulate)")  # fmt: skip
+train.mistake(
+    "the last micro-batch's loss comes back; expected the update's, the mean",
+    "total += loss.item()",
+    "total = loss.item() * accumulate",
+)
+train.mistake(
+    "a new AdamW in each update: its means begin anew", "        total = 0.0", "        total, adam = 0.0, AdamW(model)"
+)
+train.variant(
+    """
+    def train(model, loss_at, updates, peak=3e-3, warmup=50, accumulate=1, most=1.0):
+        optimizer, n = AdamW(model), 0
+        for at in range(updates):
+            losses = []
+            while len(losses) < accumulate:
+                losses.append(loss_at(n))
+                (losses[-1] / accumulate).backward()
+                n = n + 1
+            clip(model, most)
+            optimizer.step(rate_at(at + 1, updates, peak, warmup))
+            yield sum(loss.item() for loss in losses) / accumulate
+    """
+)
+
+
+@part(6, points=1, excused=_STEPS)
+def bits_per_byte(code, table, ids, context, size):
+    """Bits for each byte of a text, by windows."""
+
+    class Model(torch.nn.Module):
+        def forward(self, ids, caches=None):
+            return table[ids] + 0.1 * ids.cumsum(1)[..., None] * torch.arange(table.shape[1], dtype=table.dtype)
+
+    return code.bits_per_byte(Model(), ids, context, size)
+
+
+@bits_per_byte.cases
+def _(draw):
+    table = draw.normal(5, 5)
+    yield Case("one window", (table, draw.wholes(0, 4, 5), 4, 9))
+    yield Case("several, the last one shorter", (table, draw.wholes(0, 4, 18), 5, 31))
+    yield Case("the last one scores a single token", (table, draw.wholes(0, 4, 17), 5, 29))
+    yield Case("the whole text fits into one", (table, draw.wholes(0, 4, 7), 50, 12))
+
+
+bits_per_byte.mistake("nats, not bits: divide by ln 2", " / math.log(2)", "")
+bits_per_byte.mistake(
+    "bits for each token; divide by the size in bytes", "math.log(2) / size", "math.log(2) / (len(ids) - 1)"
+)
+bits_per_byte.mistake(
+    "the mean of a window is added as if it were its sum: weigh it by its tokens", " * (window.shape[1] - 1)", ""
+)
+bits_per_byte.mistake("every window counts as a full one; the last is shorter", "* (window.shape[1] - 1)", "* context")
+bits_per_byte.mistake("each window's first token is never scored: the next begins at the last target",
+                      "start : start + context + 1]", "start : start + context]")  # fmt: skip
+bits_per_byte.mistake(
+    "the last, shorter window is left out",
+    "range(0, len(ids) - 1, context)",
+    "range(0, max(1, len(ids) - context), context)",
+)
+bits_per_byte.mistake("the targets are the inputs: shift them by one", "window[:, 1:])", "window[:, :-1])")
+bits_per_byte.variant(
+    """
+    @torch.no_grad()
+    def bits_per_byte(model, ids, context, size):
+        bits = []
+        for at in range(0, len(ids) - 1, context):
+            inputs, targets = ids[at : at + context], ids[at + 1 : at + context + 1]
+            logs = model(inputs[None, : len(targets)])[0].log_softmax(-1)
+            bits.append(-logs[torch.arange(len(targets)), targets].sum() / math.log(2))
+        return float(sum(bits)) / size
+    """
+)

@@ -1,0 +1,273 @@
+"""Two records of the same run beside each other: which tensors agree, and at which one they part."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from functools import cached_property
+from itertools import permutations
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from companion_school.build.trace import Log, Operation, Value
+
+Find = Callable[[Log], Value | None]
+_TOLERANCE = {torch.float64: 1e-5, torch.float32: 1e-4}
+HIDDEN = -1e4  # of a score: what is smaller has no weight
+
+
+@dataclass(frozen=True)
+class Node:
+    """One tensor of the stream.
+
+    key:      by which the others name it.
+    says:     what it is called, in the plural: "the scores".
+    find:     looks for it in a record.
+    parents:  of what it is made, nearest first.
+    home:     the functions of the stubs in which it is made, the likeliest first.
+    place:    where in the model: "block 0", or "".
+    scores:   it is a softmax's argument: places without a weight do not count, nor what is added to a whole row.
+    inner:    no function or module gives it, so that whoever writes the same in another way may not have it at all.
+    """
+
+    key: str
+    says: str
+    find: Find
+    parents: tuple[str, ...] = ()
+    home: tuple[str, ...] = ()
+    place: str = ""
+    scores: bool = False
+    inner: bool = False
+
+
+class State(Enum):
+    """How a learner's tensor stands beside the reference's."""
+
+    AGREES = "agrees"
+    DIFFERS = "differs"
+    UNSEEN = "unseen"
+
+
+@dataclass(frozen=True)
+class Seen:
+    """A node in both records."""
+
+    state: State
+    mine: Value | None = None
+    theirs: Value | None = None
+
+
+class Streams:
+    """The nodes of a run, in the learner's record and in the reference's."""
+
+    def __init__(self, nodes: Sequence[Node], mine: Log, theirs: Log) -> None:
+        self.mine, self.theirs = mine, theirs
+        self.nodes = {node.key: node for node in nodes}
+        self.seen = {node.key: self._look(node) for node in nodes}
+
+    def _look(self, node: Node) -> Seen:
+        theirs = node.find(self.theirs)
+        if theirs is None or theirs.content is None:
+            return Seen(State.UNSEEN)
+        mine = node.find(self.mine)
+        if mine is not None and self._same(node, mine, theirs):
+            return Seen(State.AGREES, mine, theirs)
+        if mine is None or node.inner:
+            other = self.mine_like(theirs)
+            return Seen(State.AGREES, other, theirs) if other else Seen(State.UNSEEN, mine, theirs)
+        return Seen(State.DIFFERS, mine, theirs)
+
+    def _same(self, node: Node, mine: Value, theirs: Value) -> bool:
+        a, b = mine.content, theirs.content
+        if node.scores and isinstance(a, Tensor) and isinstance(b, Tensor):
+            return a.numel() == b.numel() and same_scores(a.reshape(b.shape), b)
+        return same(a, b)
+
+    def mine_like(self, theirs: Value) -> Value | None:
+        """A tensor of the learner's that has these numbers, in any layout."""
+        if not isinstance(theirs.content, Tensor) or theirs.content.numel() < 2:
+            return None
+        return self._pool.like(theirs.content)
+
+    def is_known(self, tensor: Any) -> bool:
+        """Whether the reference has these numbers too, in any layout, be it as a step of something else."""
+        return isinstance(tensor, Tensor) and self._known.like(tensor) is not None
+
+    @cached_property
+    def _pool(self) -> Pool:
+        return Pool(self.mine)
+
+    @cached_property
+    def _known(self) -> Pool:
+        return Pool(self.theirs)
+
+    def visible_parents(self, key: str) -> list[str]:
+        """Of what a node is made, as far as it can be seen: in place of what cannot, of what that is made."""
+        found: list[str] = []
+        for parent in self.nodes[key].parents:
+            if parent not in self.nodes:
+                continue
+            hidden = self.seen[parent].state is State.UNSEEN
+            found += self.visible_parents(parent) if hidden else [parent]
+        return list(dict.fromkeys(found))
+
+    def ends(self) -> list[str]:
+        """The nodes of which no other is made."""
+        inner = {parent for node in self.nodes.values() for parent in node.parents}
+        return [key for key in self.nodes if key not in inner]
+
+    def parted(self) -> str | None:
+        """The first node that differs and is made of what agrees, on the way to an end that differs."""
+        wrong = [key for key in self.ends() if self.seen[key].state is State.DIFFERS]
+        if self.mine.error is not None:  # the ends were not reached: what differs on the way may be why
+            agreed = {key for key in self.nodes if self.seen[key].state is State.AGREES}
+            absolved = {old for key in agreed for old in self._all_before(key)}
+            wrong += [key for key, seen in self.seen.items() if seen.state is State.DIFFERS and key not in absolved]
+        order = list(self.nodes)
+        return min((self._first(key) for key in wrong), key=order.index, default=None)
+
+    def _all_before(self, key: str) -> Iterator[str]:
+        for parent in self.nodes[key].parents:
+            if parent in self.nodes:
+                yield parent
+                yield from self._all_before(parent)
+
+    def _first(self, key: str) -> str:
+        order = {name: at for at, name in enumerate(self.nodes)}
+        for parent in sorted(self.visible_parents(key), key=lambda name: order[name]):
+            if self.seen[parent].state is State.DIFFERS:
+                return self._first(parent)
+        return key
+
+
+class Pool:
+    """All tensors that a run made, to be found by their numbers."""
+
+    def __init__(self, log: Log) -> None:
+        made = [Value(step.value, 0, step.number) for step in log.operations]
+        made += [value for call in log.calls for value in call.given]
+        made += [leaf for step in log.operations for leaf in step.inputs if leaf.made is None]
+        made += [value for value in log.marks.values()]
+        self._by_size: dict[int, list[tuple[float, Value]]] = {}
+        for value in made:
+            if isinstance(value.content, Tensor):
+                self._by_size.setdefault(value.content.numel(), []).append((_print(value.content), value))
+
+    def like(self, tensor: Tensor) -> Value | None:
+        """One with the same numbers: of the same shape, or with its axes in another order, joined or split."""
+        wanted = _print(tensor)
+        for found, value in self._by_size.get(tensor.numel(), ()):
+            if math.isclose(found, wanted, rel_tol=1e-4, abs_tol=1e-9) and same_numbers(value.content, tensor):
+                return value
+        return None
+
+
+def same(mine: Any, theirs: Any) -> bool:
+    """Whether two values agree: tensors in shape and numbers, all else by itself."""
+    if isinstance(theirs, Value):
+        return same(mine.content if isinstance(mine, Value) else mine, theirs.content)
+    if isinstance(mine, Value):
+        mine = mine.content
+    if isinstance(theirs, tuple):
+        return isinstance(mine, (tuple, list)) and len(mine) == len(theirs) and all(map(same, mine, theirs))
+    if isinstance(mine, Tensor) and isinstance(theirs, Tensor):
+        return mine.shape == theirs.shape and close(mine, theirs)
+    if isinstance(theirs, Tensor) and theirs.ndim == 0 and isinstance(mine, (int, float)):
+        return close(torch.tensor(float(mine)), theirs)
+    if isinstance(mine, Tensor) and mine.numel() == 1 and isinstance(theirs, (int, float)):
+        return close(mine.flatten()[0], torch.tensor(float(theirs), dtype=torch.float64))
+    if isinstance(theirs, (int, float)) and isinstance(mine, (int, float)):
+        return math.isclose(mine, theirs, rel_tol=1e-6, abs_tol=1e-12)
+    return type(mine) is type(theirs) and bool(mine == theirs)
+
+
+def close(mine: Tensor, theirs: Tensor) -> bool:
+    """Whether the numbers of two tensors of one shape agree to what the less exact of them can hold."""
+    a, b = _numbers(mine), _numbers(theirs)
+    if torch.equal(a, b):
+        return True
+    allowed = _TOLERANCE.get(mine.dtype, 2e-2) if mine.dtype.is_floating_point else 1e-7
+    finite = b[b.isfinite()]
+    size = finite.abs().max().item() if finite.numel() else 1.0
+    return bool(torch.isclose(a, b, rtol=allowed, atol=allowed * max(size, 1e-30), equal_nan=True).all())
+
+
+def same_scores(mine: Tensor, theirs: Tensor) -> bool:
+    """Whether two arguments of a softmax over the last axis agree where there is a weight."""
+    seen = (theirs > HIDDEN) & (mine > HIDDEN)
+
+    def centred(x: Tensor) -> Tensor:
+        x = _numbers(x).where(seen, 0)
+        return (x - x.sum(-1, keepdim=True) / seen.sum(-1, keepdim=True).clamp(min=1)).where(seen, 0)
+
+    return close(centred(mine).to(mine.dtype), centred(theirs))
+
+
+def same_numbers(mine: Tensor, theirs: Tensor) -> bool:
+    """Whether one tensor is the other with its axes in another order, some joined or split."""
+    flat = mine.flatten()
+    if close(flat, theirs.flatten()):
+        return True
+    if theirs.ndim > 5 or theirs.numel() > 100_000:
+        return False
+    return any(close(flat, theirs.permute(axes).flatten()) for axes in permutations(range(theirs.ndim)))
+
+
+def gap(mine: Any, theirs: Any) -> str:
+    """By how much two values differ, in words."""
+    if not isinstance(theirs, Tensor):
+        return f"{_short(mine)} in place of {_short(theirs)}"
+    if not isinstance(mine, Tensor):
+        if theirs.numel() == 1:
+            return f"{_short(mine)} in place of {theirs.item():.4g}"
+        return f"{_short(mine)} in place of a tensor {tuple(theirs.shape)}"
+    if mine.shape != theirs.shape:
+        return f"the shape is {tuple(mine.shape)} in place of {tuple(theirs.shape)}"
+    if theirs.numel() == 1:
+        return _beside(mine.item(), theirs.item())
+    a, b = _numbers(mine), _numbers(theirs)
+    wrong = ~torch.isclose(a, b, rtol=1e-6, atol=1e-6 * float(b[b.isfinite()].abs().max() if b.numel() else 1))
+    wrong = wrong if wrong.any() else (a != b)
+    first = tuple(int(index) for index in wrong.nonzero()[0])
+    share = f"{int(wrong.sum())} of {wrong.numel()} numbers"
+    if theirs.dtype == torch.bool:
+        return f"{share}, first at {list(first)}: {bool(mine[first])} in place of {bool(theirs[first])}"
+    return f"{share}, first at {list(first)}: {_beside(mine[first].item(), theirs[first].item())}"
+
+
+def _beside(mine: float, theirs: float) -> str:
+    """Two numbers with as many digits as it takes to see that they differ, four at least."""
+    for digits in range(4, 17):
+        if (a := f"{mine:.{digits}g}") != (b := f"{theirs:.{digits}g}"):
+            break
+    return f"{a} in place of {b}"
+
+
+def operation(log: Log, value: Value | None) -> Operation | None:
+    """What made a value."""
+    return None if value is None or value.made is None else log.operations[value.made]
+
+
+def _short(value: Any) -> str:
+    if isinstance(value, Tensor):
+        return f"{value.item():.4g}" if value.numel() == 1 else f"a tensor {tuple(value.shape)}"
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    if isinstance(value, tuple) and any(isinstance(part, Value) for part in value):
+        return f"{len(value)} results"
+    text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def _numbers(tensor: Tensor) -> Tensor:
+    return tensor.detach().to(torch.float64) if not tensor.is_complex() else torch.view_as_real(tensor).double()
+
+
+def _print(tensor: Tensor) -> float:
+    """A number that is the same for the same numbers in any order."""
+    finite = _numbers(tensor).nan_to_num(0.0, 1.5, -2.5)
+    return float((finite.abs() + (finite + 0.7) ** 2 + (1.3 * finite).sin()).sum())

@@ -1,0 +1,201 @@
+"""The first difference: the tensor at which a learner's code leaves the reference's, and the line that made it.
+
+Both run the same scenes (`scenes/`) with the same weights, and are recorded (`trace`); the records are compared
+tensor by tensor (`compared_runs`), and from the first that differs the way is followed back to a line (`origin`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache, lru_cache
+from pathlib import Path
+
+from companion.ground.time_limit import OutOfTime
+from companion_school.build.bugs import BUGS
+from companion_school.build.compared_runs import Node, State, Streams, gap, same
+from companion_school.build.isolated_modules import World
+from companion_school.build.origin import Origin, origin
+from companion_school.build.parts import Patch, parts, patched, references
+from companion_school.build.scenes import scenes
+from companion_school.build.scenes.scene import Scene
+from companion_school.build.stages import STAGES
+from companion_school.build.trace import SECONDS, Log, Value, recorded
+
+
+@dataclass(frozen=True)
+class Parting:
+    """Where a learner's stream leaves the right one.
+
+    scene:   in which run.
+    node:    the first tensor that differs; None where the code raised and nothing had differed.
+    agrees:  of what it is made, as far as it can be seen: all this agrees.
+    hidden:  what lies between and cannot be seen in the learner's code.
+    gap:     by how much it differs, in words.
+    origin:  where it was made wrong.
+    raised:  what ended the run, in words.
+    mine:    the learner's tensor.
+    """
+
+    scene: Scene
+    node: Node | None
+    agrees: tuple[Node, ...]
+    hidden: tuple[Node, ...]
+    gap: str
+    origin: Origin | None
+    raised: str = ""
+    mine: Value | None = None
+
+
+def where(stage: int, folder: Path) -> str | None:
+    """What is said of a learner's folder: where its stage parts from the reference; None where nothing parts.
+
+    The code in it runs here, in this process, for ten seconds a run at most: whoever does not trust it confines this.
+    """
+    wanted = [STAGES[number].module for number in (*STAGES[stage].needs, stage)]
+    files = {module: folder / f"{module}.py" for module in wanted}
+    sources = {module: file.read_text("utf-8", "replace") for module, file in files.items() if file.is_file()}
+    found = first_difference(stage, sources, {module: str(file) for module, file in files.items()})
+    return sentence(stage, found, sources) if found else None
+
+
+def first_difference(
+    number: int,
+    sources: Mapping[str, str],
+    files: Mapping[str, str] | None = None,
+    only: Sequence[Scene] | None = None,
+) -> Parting | None:
+    """Where these sources part from the references of a stage; None where they do not.
+
+    only:  look at these runs alone.
+    """
+    for one in scenes(number) if only is None else only:
+        mine = run(one, number, sources, files)
+        found = compare(one, mine, _right(number, one))
+        if found is not None:
+            return found
+    return None
+
+
+def run(one: Scene, number: int, sources: Mapping[str, str], files: Mapping[str, str] | None = None) -> Log:
+    """The record of a scene with these sources."""
+    places = {module: f"<own>/{module}.py" for module in sources} | dict(files or {})
+    world = World(sources, STAGES[number].module, places)
+    return recorded(one.play, world, {place: f"{module}.py" for module, place in places.items()}, seconds=SECONDS)
+
+
+@cache
+def _right(number: int, one: Scene) -> Log:
+    log = run(one, number, references(STAGES[number]))
+    if log.error is not None:
+        raise log.error
+    return log
+
+
+def compare(one: Scene, mine: Log, theirs: Log) -> Parting | None:
+    streams = Streams(one.nodes, mine, theirs)
+    key = streams.parted()
+    raised = _raised(mine)
+    if key is None:
+        if not raised:
+            return None
+        seen = [node for node in one.nodes if streams.seen[node.key].state is State.AGREES]
+        where = Origin(mine.error_at[-1], mine.error_at[-1].line) if mine.error_at else None
+        return Parting(one, None, tuple(seen[-1:]), (), "", where, raised)
+    found = streams.seen[key]
+    parents = streams.visible_parents(key)
+    hidden = tuple(streams.nodes[name] for name in streams.nodes[key].parents
+                   if name in streams.nodes and streams.seen[name].state is State.UNSEEN)  # fmt: skip
+    return Parting(
+        one,
+        streams.nodes[key],
+        tuple(streams.nodes[name] for name in parents if streams.seen[name].state is State.AGREES),
+        hidden,
+        gap(found.mine.content if found.mine else None, found.theirs.content if found.theirs else None),
+        origin(streams, key),
+        raised,
+        found.mine,
+    )
+
+
+def _raised(log: Log) -> str:
+    if log.error is None:
+        return ""
+    if isinstance(log.error, OutOfTime):
+        return "it did not end"
+    if isinstance(log.error, NotImplementedError):
+        return str(log.error) or "something is not written yet"
+    return f"{type(log.error).__name__}: {log.error}".strip()[:300]
+
+
+def sentence(number: int, found: Parting, sources: Mapping[str, str]) -> str:
+    """A parting in words: where, what still agrees, what does not, by how much, in which line, and the cure."""
+    when = f" {found.scene.name}" if found.scene.name else ""
+    line = f" ({found.origin}, {found.origin.place.function})" if found.origin else ""
+    if found.node is None:
+        before = f"{found.agrees[0].says} still agree{_s(found.agrees[0].says)}, then " if found.agrees else ""
+        return f"{_place(found.agrees)}{before}the run{when} ends{line}: {found.raised}"
+    agreeing = [node.says.strip(",") for node in found.agrees]
+    before = f"{_listed(agreeing)} agree{'' if len(agreeing) > 1 else _s(agreeing[0])}, " if agreeing else ""
+    hidden = [node.says.strip(",") for node in found.hidden]
+    unseen = f"{_listed(hidden)} cannot be seen in your file, " if hidden else ""
+    differ = found.node.says.removesuffix(",")
+    verb = f"do{_es(differ)} not" if before else f"differ{_s(differ)}"
+    text = f"{_place([found.node])}{before}{unseen}{differ} {verb}{when}: {found.gap}"
+    text += f". Look at {found.origin}, {found.origin.place.function}." if found.origin else "."
+    text += f" Then the run ends: {found.raised.rstrip('.')}." if found.raised else ""
+    return text + "".join(f" {guess}" for guess in [_guess(number, found, sources)] if guess)
+
+
+def _guess(number: int, found: Parting, sources: Mapping[str, str]) -> str:
+    """What would mend it, if the learner's tensor is the one that a known bug gives."""
+    here = next((s for s in STAGES.values() if found.origin and s.file == found.origin.place.file), None)
+    if here is None or found.node is None or here.module not in sources:
+        return ""
+    for bug in BUGS:
+        if bug.file == here.number and _gives(number, found, here.number, bug.pieces):
+            return f"{'It agrees' if _s(found.node.says) else 'They agree'} if {bug.mend}."
+    for one in parts(here.number):
+        for message, patch in one.mistakes:
+            if _gives(number, found, here.number, patch):
+                return f"Most likely: {message}."
+    return ""
+
+
+def _gives(number: int, found: Parting, file: int, patch: Patch) -> bool:
+    """Whether the reference with a patch gives the learner's tensor in the same place."""
+    if found.node is None or found.mine is None or found.mine.content is None:
+        return False
+    value = found.node.find(_patched(number, found.scene, file, patch))
+    return value is not None and same(found.mine.content, value.content)
+
+
+@lru_cache(maxsize=300)
+def _patched(number: int, one: Scene, file: int, patch: Patch) -> Log:
+    return run(one, number, references(STAGES[number]) | {STAGES[file].module: patched(file, patch)})
+
+
+def _place(nodes: Sequence[Node]) -> str:
+    return f"{nodes[0].place}: " if nodes and nodes[0].place else ""
+
+
+def _listed(words: Sequence[str]) -> str:
+    return " and ".join(filter(None, [", ".join(words[:-1]), *words[-1:]]))
+
+
+_ONE = (
+    "the stream", "what ", "the loss", "the rate", "the length", "the mask", "silu", "the gate", "the inner",
+    "the base", "the sum", "the source", "token", "the cache", "the balance", "the translation", "the spread",
+    "the key before",
+    "how many",
+)  # fmt: skip
+"""How names of one thing begin; all others are plurals."""
+
+
+def _s(says: str) -> str:
+    """The ending of a verb after these words."""
+    return "s" if says.startswith(_ONE) and not says.startswith("the weights") else ""
+
+
+def _es(says: str) -> str:
+    return "es" if _s(says) else ""

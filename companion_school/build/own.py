@@ -1,0 +1,28 @@
+"""The learner's files for a notebook: his own where they are right, the course's where they are not there yet."""
+
+from __future__ import annotations
+
+from companion_school.build.isolated_modules import World
+from companion_school.build.parts import references
+from companion_school.build.stages import STAGES, find_stage
+from companion_school.build.workspace import find_folder, is_done, read_sources
+
+
+def own(number: int) -> World:
+    """The files of a stage and of all before it, of which each is the learner's if it has passed its check or was
+    taken, and else the course's; a line says whose they are. The names of the stage's file are the world's attributes,
+    and `world["model"]` is another file."""
+    folder, stage = find_folder(), find_stage(number)
+    there = read_sources(folder) if folder.is_dir() else {}
+    sources: dict[str, str] = {}
+    yours = []
+    for other in STAGES.values():
+        if other.number > number:
+            break
+        sources |= references(other) | sources
+        if other.module in there and is_done(folder, other):
+            sources[other.module] = there[other.module]
+            yours.append(other.file)
+    print("yours:", ", ".join(yours) or "nothing yet, so these are the course's files")
+    files = {name: str(folder / f"{name}.py") for name in there if f"{name}.py" in yours}
+    return World(sources, stage.module, files)

@@ -1,0 +1,31 @@
+"""The runs by which each stage's code is compared with the reference, and the tensors in them."""
+
+from companion_school.build.scenes import (
+    attention,
+    experts,
+    generation,
+    latent,
+    layers,
+    model,
+    positions,
+    training,
+    translation,
+)
+from companion_school.build.scenes.scene import Scene
+
+_SCENES = {
+    2: attention.SCENES,
+    3: positions.SCENES,
+    4: layers.SCENES,
+    5: model.SCENES,
+    6: training.SCENES,
+    7: generation.SCENES,
+    8: translation.SCENES,
+    9: experts.SCENES,
+    12: latent.SCENES,
+}
+
+
+def scenes(number: int) -> tuple[Scene, ...]:
+    """Those of a stage, the simplest first; none where a stage has no stream of numbers."""
+    return _SCENES.get(number, ())

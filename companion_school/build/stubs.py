@@ -1,0 +1,230 @@
+"""The reference of a stage as a file, and the stub that is handed out in its place.
+
+The stages 2 to 9 are cut out of the page (`companion/page.py`), where they stand between the marks
+`# --- stage N, file.py: lessons ...`; the others are files in `references/`. Both are laid out as ordinary Python, with
+the imports that they need, and no others: what another stage defines is imported from its file.
+
+A definition whose line ends in `# given` is no part of the exercise: the stub holds it whole, and says that it is
+given. What begins with an underscore and is not given is the reference's own affair: no stub has it, no check asks for
+it.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from functools import cache
+from importlib.resources import files
+
+from companion_school.build.stages import STAGES, Stage
+
+GIVEN = "# given"
+_MARK = re.compile(r"^# --- stage (\d+), .*$", re.MULTILINE)
+_STUB = "raise NotImplementedError"
+Definition = ast.FunctionDef | ast.ClassDef
+
+
+@cache
+def reference(number: int) -> str:
+    """The reference of a stage, a whole file."""
+    stage = STAGES[number]
+    body = _sections().get(number)
+    if body is None:
+        return files("companion_school.build.references").joinpath(stage.file).read_text("utf-8")
+    laid_out = _laid_out(body)
+    return f'"""{_about(stage)}"""\n\n{_imports(number, body)}\n\n\n{laid_out}'
+
+
+def names(number: int) -> tuple[str, ...]:
+    """What is to be written in a stage, in the order of its file."""
+    source = reference(number)
+    return tuple(
+        node.name
+        for node in _definitions(source)
+        if not _is_given(node, source.splitlines()) and not node.name.startswith("_")
+    )
+
+
+def given(number: int) -> tuple[str, ...]:
+    """What a stage's stub holds ready."""
+    source = reference(number)
+    return tuple(node.name for node in _definitions(source) if _is_given(node, source.splitlines()))
+
+
+@cache
+def stub(number: int) -> str:
+    """What the learner begins with: imports, signatures, docstrings, what is given, and nothing else."""
+    stage, source = STAGES[number], reference(number)
+    tree, lines = ast.parse(source), source.splitlines()
+    parts = [f'"""{_about(stage)}\n\n{_told(stage)}\n"""']
+    imports: list[str] = []
+    for node in tree.body:
+        if isinstance(node, (ast.Import, ast.ImportFrom)):
+            imports.append(_text(node, lines))
+    parts.append("\n".join(_grouped(imports)))
+    for node in tree.body:
+        if not isinstance(node, Definition):
+            if isinstance(node, (ast.Assign, ast.AnnAssign)):  # numbers and names that the signatures speak of
+                after = "\n" if parts[-1].lstrip().startswith(("def ", "class ", "@")) else ""
+                parts.append(after + _text(node, lines))
+        elif _is_given(node, lines):
+            parts.append(f"\n{_text(node, lines)}")
+        elif not node.name.startswith("_"):
+            parts.append("\n" + "\n".join(_without_body(node, lines)))
+    return "\n\n".join(parts) + "\n"
+
+
+@cache
+def plain_race() -> str:
+    """A race.py that trains what the stages 1 to 6 made, for whoever has not written one."""
+    return files("companion_school.build.references").joinpath("plain_race.py").read_text("utf-8")
+
+
+@cache
+def on_the_page(name: str) -> str:
+    """The text of a definition on the page. Raises `ValueError` that lists what stands there if there is none."""
+    there = {node.name: node for node in _definitions(_page())}
+    if name not in there:
+        raise ValueError(f"{name}: expected a definition of companion/page.py, one of {', '.join(there)}")
+    node = there[name]
+    start = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
+    return "\n".join(_page().splitlines()[start - 1 : node.end_lineno])
+
+
+def is_untouched(number: int, source: str) -> bool:
+    """Whether nothing has been written yet in a file: its code is that of the stub."""
+    try:
+        return ast.dump(ast.parse(source)) == ast.dump(ast.parse(stub(number)))
+    except (SyntaxError, ValueError):
+        return False
+
+
+def _about(stage: Stage) -> str:
+    several = "s" if len(stage.lessons) > 1 else ""
+    numbers = [f"{lesson:02d}" for lesson in stage.lessons]
+    listed = " and ".join([", ".join(numbers[:-1]), numbers[-1]]) if several else numbers[0]
+    return f"Your own transformer, stage {stage.number}, {stage.file}: {stage.title}. Lesson{several} {listed}."
+
+
+def _told(stage: Stage) -> str:
+    there = f"\nWhat is marked `{GIVEN}` is ready: leave it as it is." if given(stage.number) else ""
+    return (
+        f"Write what raises NotImplementedError, from the top to the bottom, and try it as often as you like:\n"
+        f'check("{stage.id}") in a notebook, `companion build check {stage.number}` in a terminal.{there}'
+    )
+
+
+# The page
+
+
+@cache
+def _page() -> str:
+    return files("companion").joinpath("page.py").read_text("utf-8")
+
+
+@cache
+def _sections() -> dict[int, str]:
+    """The text of each stage on the page."""
+    marks = list(_MARK.finditer(_page()))
+    ends = [mark.start() for mark in marks[1:]] + [len(_page())]
+    return {int(mark[1]): _page()[mark.end() : end].strip("\n") for mark, end in zip(marks, ends, strict=True)}
+
+
+@cache
+def _home() -> dict[str, str]:
+    """Of every name on the page, the module of its stage."""
+    return {node.name: STAGES[number].module for number, body in _sections().items() for node in _definitions(body)}
+
+
+def _imports(number: int, body: str) -> str:
+    """The lines that a section's code needs: those of the page that it uses, and one for each other stage."""
+    own = {node.name for node in _definitions(body)}
+    used = {node.id for node in ast.walk(ast.parse(body)) if isinstance(node, ast.Name)} - own
+    head = ast.parse(_page()[: next(_MARK.finditer(_page())).start()])
+    lines = []
+    for node in head.body:
+        match node:
+            case ast.Import(names=[alias]) if (alias.asname or alias.name) in used:
+                lines.append(ast.unparse(node))
+            case ast.ImportFrom(module=module, names=aliases):
+                wanted = [alias.name for alias in aliases if alias.name in used]
+                lines += [f"from {module} import {', '.join(wanted)}"] * bool(wanted)
+    for other in sorted(STAGES.values(), key=lambda stage: stage.module):
+        wanted = sorted(name for name in used if _home().get(name) == other.module)
+        lines += [f"from {other.module} import {', '.join(wanted)}"] * bool(wanted)
+    return "\n".join(_grouped(lines))
+
+
+def _grouped(lines: list[str]) -> list[str]:
+    """Imports in three groups: Python's own, libraries, the learner's files."""
+    own = {stage.module for stage in STAGES.values()}
+
+    def group(line: str) -> int:
+        module = line.split()[1].split(".")[0]
+        return 2 if module in own else 1 if module in ("torch", "safetensors", "numpy") else 0
+
+    made: list[str] = []
+    for number in range(3):
+        made += [""] * bool(made) + [line for line in lines if group(line) == number]
+    return [line for at, line in enumerate(made) if line or (at + 1 < len(made) and made[at + 1])]
+
+
+def _laid_out(body: str) -> str:
+    """The same code with two empty lines between definitions, and one between methods, as ordinary Python has."""
+    lines, before = body.splitlines(), dict[int, int]()
+    for node in ast.parse(body).body:
+        before[_first_line(node, lines)] = 2
+        if isinstance(node, ast.ClassDef):
+            documented = ast.get_docstring(node) is not None
+            for at, part in enumerate(node.body[1:]):
+                if isinstance(part, ast.FunctionDef) or (at == 0 and documented):
+                    before[_first_line(part, lines)] = 1
+    made: list[str] = []
+    for number, line in enumerate(lines, 1):
+        if number in before:
+            while made and not made[-1].strip():
+                made.pop()
+            made += [""] * before[number]
+        made.append(line)
+    return "\n".join(made).strip("\n") + "\n"
+
+
+def _first_line(node: ast.stmt, lines: list[str]) -> int:
+    """Where a definition begins, with its decorators and the comment above it."""
+    decorators = node.decorator_list if isinstance(node, Definition) else []
+    first = min([node.lineno, *(decorator.lineno for decorator in decorators)])
+    while first > 1 and lines[first - 2].lstrip().startswith("#"):
+        first -= 1
+    return first
+
+
+# The stub
+
+
+def _definitions(source: str) -> Iterator[Definition]:
+    return (node for node in ast.parse(source).body if isinstance(node, Definition))
+
+
+def _is_given(node: Definition, lines: list[str]) -> bool:
+    return lines[node.lineno - 1].rstrip().endswith(GIVEN)
+
+
+def _text(node: ast.stmt, lines: list[str]) -> str:
+    return "\n".join(lines[_first_line(node, lines) - 1 : node.end_lineno])
+
+
+def _without_body(node: Definition, lines: list[str]) -> list[str]:
+    """Signature and docstring of a function, of a class and of its methods."""
+    has_docstring = ast.get_docstring(node) is not None
+    first, rest = node.body[0], node.body[has_docstring:]
+    start = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
+    made = lines[start - 1 : (first.end_lineno or 0) if has_docstring else first.lineno - 1]
+    if isinstance(node, ast.FunctionDef):
+        while not has_docstring and made[-1].strip() and not made[-1].rstrip().endswith(":"):
+            made.pop()  # comments between the signature and the first statement
+        return [*made, f"{' ' * (node.col_offset + 4)}{_STUB}"]
+    for method in rest:
+        if isinstance(method, ast.FunctionDef) and (not method.name.startswith("_") or method.name.endswith("__")):
+            made += ["", *_without_body(method, lines)]
+    return made

@@ -1,0 +1,216 @@
+"""The learner's folder, `my/transformer`: the stubs laid into it, references taken, and what stands.
+
+Nothing that the learner has written is ever overwritten: what is new is laid beside it, and said.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, replace
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+from companion.ground.atomic import write_atomic
+from companion.ground.display import table as aligned
+from companion.ground.fields import shown, why
+from companion.ground.reading import text_of
+from companion_school.build.stages import STAGES, Stage
+from companion_school.build.stubs import is_untouched, reference, stub
+
+NAME = Path("my") / "transformer"
+VARIABLE = "COMPANION_BUILD"
+RECORD = ".stages.json"
+TAKEN = "# taken: the course's reference, not yours"
+_LARGEST = 2**20  # bytes of a learner's file
+_STUB, _WRITTEN, _PASSED, _TAKEN, _NONE = "to write", "not checked", "right", "taken", "no file"
+
+
+@dataclass(frozen=True)
+class _Kept:
+    """What is known of a file: digests of what was laid there and of what passed its check, and on which day."""
+
+    laid: str | None = None
+    passed: str | None = None
+    on: str | None = None
+
+
+def find_folder(named: str | os.PathLike[str] | None = None, start: Path | None = None) -> Path:
+    """The learner's folder, whether or not it is there yet.
+
+    named:  by a flag; else the variable COMPANION_BUILD names it.
+    start:  from here and upwards it is looked for, as `my/transformer`, as a folder that has a record of stages, or as
+            the `transformer` of a project that was handed out, which has one; by default from the current folder.
+
+    Where none is found, it is `my/transformer` of the nearest folder that holds `my` or the course's `notebooks`, else
+    of `start`. Raises `ValueError` if what is named is a file.
+    """
+    chosen = named or os.environ.get(VARIABLE)
+    if chosen:
+        folder = Path(chosen)
+        if folder.exists() and not folder.is_dir():
+            raise ValueError(f"{shown(str(folder))}: expected a folder for your transformer, found a file")
+        return folder
+    start = (start or Path.cwd()).resolve()
+    for place in (start, *start.parents):
+        if (place / RECORD).is_file():
+            return place
+        if (place / NAME).is_dir():
+            return place / NAME
+        if (place / NAME.name / RECORD).is_file():
+            return place / NAME.name
+        if (place / NAME.parent).is_dir() or (place / "notebooks" / ".lab").is_dir():
+            return place / NAME
+    return start / NAME
+
+
+def lay_stubs(folder: Path, stages: Iterable[Stage] = STAGES.values()) -> list[str]:
+    """Lay the stubs of stages into a folder, which is made where it is missing.
+
+    What is there and is a stub of an earlier version becomes the new one; where something has been written, the new
+    stub is laid beside it, once. A line for each file that was laid.
+    """
+    known, said = _read_record(folder), []
+    for stage in stages:
+        new, file = stub(stage.number), folder / stage.file
+        kept = known.get(stage.file, _Kept())
+        if file.exists() and (kept.laid == _digest(new) or _is_taken(_text(file)) or kept.laid is None):
+            continue
+        target = file
+        if file.exists() and _digest(_text(file)) != kept.laid:
+            target = folder / f"{stage.module}.new.py"
+            said.append(f"{file.name} is yours and was left as it is; the new stub is {target.name} beside it")
+        else:
+            said.append(f"{file.name}: the stub of stage {stage.number}, {stage.title}")
+        folder.mkdir(parents=True, exist_ok=True)
+        write_atomic(target, new)
+        known[stage.file] = replace(kept, laid=_digest(new))
+    if said:
+        _write_record(folder, known)
+    return said
+
+
+def take(folder: Path, stages: Iterable[Stage]) -> list[str]:
+    """Lay the references of stages into a folder, in place of what has not been begun; a line for each.
+
+    Where the learner has written something, the reference is laid beside it, as FILE.taken.py.
+    """
+    said = lay_stubs(folder)
+    for stage in stages:
+        text = f"{TAKEN}\n{reference(stage.number)}"
+        file = folder / stage.file
+        now = _text(file) if file.exists() else ""
+        if not now or is_untouched(stage.number, now) or _is_taken(now):
+            write_atomic(file, text)
+            said.append(f"{file.name}: taken, the course's reference of stage {stage.number}")
+        else:
+            beside = folder / f"{stage.module}.taken.py"
+            write_atomic(beside, text)
+            said.append(f"{file.name} is yours and was left as it is; the reference is {beside.name} beside it")
+    return said
+
+
+def read_sources(folder: Path) -> dict[str, str]:
+    """The text of every Python file of a folder, by module. Raises `ValueError` for one that cannot be read."""
+    found = {}
+    for file in sorted(folder.glob("*.py")):
+        if file.stem.isidentifier():
+            found[file.stem] = _text(file)
+    return found
+
+
+def note_passed(folder: Path, stage: Stage, passed: bool) -> None:
+    """Keep that a stage's file, as it is now, passed its check or did not."""
+    known, file = _read_record(folder), folder / stage.file
+    kept = known.get(stage.file, _Kept())
+    now = _digest(_text(file)) if passed and file.exists() else None
+    _write_record(folder, known | {stage.file: replace(kept, passed=now, on=date.today().isoformat() if now else None)})
+
+
+def state(folder: Path, stage: Stage) -> str:
+    """How a stage stands, in a word or two."""
+    file, kept = folder / stage.file, _read_record(folder).get(stage.file, _Kept())
+    if not file.exists():
+        return _NONE
+    text = _text(file)
+    if is_untouched(stage.number, text):
+        return _STUB
+    taken = _TAKEN if _is_taken(text) else ""
+    if kept.passed == _digest(text):
+        return ", ".join(filter(None, [taken, f"{_PASSED}, on {kept.on}"]))
+    return taken or (f"changed since it was {_PASSED}" if kept.passed else _WRITTEN)
+
+
+def is_done(folder: Path, stage: Stage) -> bool:
+    """Whether a stage's file has passed its check as it is now, or was taken."""
+    return state(folder, stage).startswith((_PASSED, _TAKEN))
+
+
+def overview(folder: Path) -> str:
+    """The stages, what stands of each, the minutes left, and what is next."""
+    rows, left, following = [], 0, None
+    for stage in STAGES.values():
+        now, done = state(folder, stage), is_done(folder, stage)
+        left += 0 if done else stage.minutes
+        following = following or (None if done else stage)
+        lessons = ", ".join(f"{lesson:02d}" for lesson in stage.lessons)
+        rows.append(
+            (
+                str(stage.number),
+                stage.file,
+                stage.title,
+                f"{stage.minutes} min",
+                f"lesson{'s' * (len(stage.lessons) > 1)} {lessons}",
+                now,
+            )
+        )
+    lines = [f"Your own transformer, in {folder}", "", aligned(rows, left=(1, 2, 4, 5), width=None), ""]
+    if following is None:
+        lines.append("All of it stands. How fast does it learn?  companion build race --minutes 1")
+    else:
+        lines.append(
+            f"About {left / 60:.0f} hours left. Next: write {folder / following.file}, then  "
+            f"companion build check {following.number}"
+        )
+    return "\n".join(lines)
+
+
+def _is_taken(text: str) -> bool:
+    return text.startswith(TAKEN)
+
+
+def _text(file: Path) -> str:
+    try:
+        data = file.read_bytes()
+    except OSError as error:
+        raise ValueError(f"{file}: it cannot be read ({error.strerror})") from None
+    if len(data) > _LARGEST:
+        raise ValueError(f"{file}: expected Python of at most 1 MiB, got {len(data):,} bytes")
+    try:
+        return text_of(data)
+    except UnicodeError as error:
+        raise ValueError(f"{file}: expected text in UTF-8, found other bytes ({why(error)})") from None
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _read_record(folder: Path) -> dict[str, _Kept]:
+    file = folder / RECORD
+    try:
+        known: Mapping[str, Any] = json.loads(file.read_text("utf-8"))
+        return {str(name): _Kept(**value) for name, value in known.items()}
+    except FileNotFoundError:
+        return {}
+    except (ValueError, TypeError, AttributeError):
+        what = "expected the record of your stages; remove it, and nothing of yours is lost but what was checked when"
+        raise ValueError(f"{file}: {what}") from None
+
+
+def _write_record(folder: Path, known: Mapping[str, _Kept]) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    write_atomic(folder / RECORD, json.dumps({name: asdict(kept) for name, kept in known.items()}, indent=1))

@@ -1,0 +1,13 @@
+"""The school's commands, which `companion` finds through the entry point `companion.commands` in pyproject.toml."""
+
+from companion_school.commands import build, course, explore, grade, progress, review
+
+COMMANDS = {
+    "explore": (explore, "write a page that shows the inside of a model"),
+    "build": (build, "write a transformer of your own, stage by stage, and have it checked"),
+    "progress": (progress, "show which exercises you have done, and where to go on"),
+    "review": (review, "ask the lessons' questions again, when it is time"),
+    "grade": (grade, "grade a folder of submissions"),
+    "course": (course, "problem sets, marks, and the proof that the checks work"),
+}
+"""Each command's module, with `parser` and `run`, and a line of help."""

@@ -1,0 +1,140 @@
+"""`companion explore`: one page on which a model can be looked into, from a folder or with Python behind it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from jsonargparse import Namespace
+
+from companion.commands.parser import Parser
+from companion.ground.number_limits import CountFromZero
+from companion.ground.waiting import waiting
+
+if TYPE_CHECKING:
+    from companion_school.explorer.server import Asked
+
+TEXT = "Once upon a time"
+
+
+@dataclass(frozen=True)
+class _Words:
+    """A published tokenizer as a page asks it."""
+
+    encode: Callable[[str], list[int]]
+    decode: Callable[[Sequence[int]], str]
+
+
+def parser() -> Parser:
+    parser = Parser(
+        description=(
+            "A page that shows the inside of a model, in any browser and without a network: tokens, attention, "
+            "the stream, experts, the cache, and the next token. Type, switch heads off, swap tokens. Without a "
+            "folder, of the course's three models.\n\n"
+            "A small plain model runs on the page itself, which is written to a file. Every other one Python "
+            "computes: the command serves the page, to this machine alone, until Ctrl-C. With --out it writes a file "
+            "here, too, which shows one text, --text."
+        ),
+        epilog=(
+            "examples:\n"
+            "  companion explore            the course's models, in explorer.html\n"
+            "  companion explore runs/one --out one.html\n"
+            '  companion explore SmolLM2-135M/ --text "The cat sat on"\n'
+            "  companion explore SmolLM2-135M/ --out cat.html     one text, in a file\n"
+            "  companion explore runs/number-words --text einundzwanzig"
+        ),
+    )
+    parser.add_argument(
+        "folder",
+        type=str | None,
+        nargs="?",
+        default=None,
+        metavar="FOLDER",
+        help="a run, or a published model's folder",
+    )
+    parser.add_argument("--text", type=str | None, default=None, help=f'what is read first. Default: "{TEXT}"')
+    parser.add_argument(
+        "--out", type=str | None, default=None, metavar="FILE", help="where the page is written. Default: explorer.html"
+    )
+    parser.add_argument(
+        "--port",
+        type=CountFromZero | None,
+        default=None,
+        help="of the page that Python serves. Default: any that is free",
+    )
+    return parser
+
+
+def run(flags: Namespace) -> int:
+    from companion_school.explorer.model_page import model_page
+    from companion_school.explorer.page_files import SHIPPED, page, shipped_scripts
+
+    if flags.folder is None:
+        if flags.text is not None:
+            raise ValueError("--text: expected a FOLDER with it; on the page of the course's models, type")
+        return _write(flags, page(SHIPPED, shipped_scripts(), "Inside a model"))
+    folder = Path(flags.folder)
+    asked, text = _asked(folder, flags.text)
+    title = folder.resolve().name
+    with waiting("reading the text"):
+        made, runs = model_page(asked.model, asked.words, text, start=asked.start, stop=asked.stop, title=title)
+    if runs or flags.out is not None:
+        return _write(flags, made)
+    return _serve(made, asked, flags.port or 0)
+
+
+def _write(flags: Namespace, made: str) -> int:
+    from companion.ground.atomic import write_atomic
+
+    if flags.port is not None:
+        raise ValueError(f"--port {flags.port}: expected with a page that Python serves; this one is written to a file")
+    out = flags.out or "explorer.html"
+    write_atomic(Path(out), made)
+    print(f"{out}: {len(made.encode()) / 1e6:.1f} MB; open it in a browser")
+    return 0
+
+
+def _serve(made: str, asked: Asked, port: int) -> int:
+    """Answer a page until Ctrl-C."""
+    from companion_school.explorer.page_files import served
+    from companion_school.explorer.server import Server
+
+    with Server(served(made, "./"), asked, port) as server:
+        print(f"Open {server.address} in a browser of this machine. Ctrl-C ends it.", flush=True)
+        with suppress(KeyboardInterrupt):
+            server.serve_forever()
+    return 0
+
+
+def _asked(folder: Path, text: str | None) -> tuple[Asked, str]:
+    """A run, or a published model, and what is read of it first."""
+    import torch
+
+    from companion.commands.runs import run_folder
+    from companion.commands.writer import from_checkpoint, from_run
+    from companion.training.settings import NumberWordsSettings, TextSettings
+    from companion.training.tasks.number_words import NumberWordsTask
+    from companion_school.explorer.server import Asked
+
+    cpu, single = torch.device("cpu"), torch.float32
+    if not folder.is_dir():
+        raise ValueError(f"FOLDER {folder}: expected the folder of a run, or of a published model, found none")
+    if not (folder / "run.json").is_file():
+        try:
+            writer = from_checkpoint(str(folder), cpu, dtype=single)
+        except ValueError as error:
+            raise ValueError(str(error).replace("--checkpoint", "FOLDER")) from None
+    elif (run := run_folder(str(folder))).task == NumberWordsSettings.task:
+        numbers = NumberWordsTask.of_record(run.record()).words
+        return Asked(run.model().to(cpu).eval(), numbers), text or numbers.source.name(21_304)
+    elif run.task == TextSettings.task:
+        return Asked(run.model().to(cpu, single).eval(), run.tokenizer()), text or TEXT
+    else:
+        writer = from_run(run, cpu, dtype=single)
+    assert writer.spell is not None
+    stop = min(writer.says.special.stop, default=None)
+    start = writer.says.special.start if writer.translates else None
+    return Asked(writer.model.eval(), _Words(writer.encode, writer.spell), start, stop), text or TEXT

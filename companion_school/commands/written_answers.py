@@ -1,0 +1,92 @@
+"""`companion course collect` and `companion course mark`: written answers, to a person and back."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from jsonargparse import Namespace
+
+from companion.commands.parser import Parser
+from companion.commands.preflight import must_be_writable
+from companion.ground.atomic import write_atomic
+from companion.ground.display import count
+
+
+def collect_parser() -> Parser:
+    parser = Parser(
+        description=(
+            "Collect the written answers of a class into one marking sheet: a CSV file with a row for each text, and "
+            "columns for points and comment to fill in. PSET_marking.md, which `release` wrote, is the marker's page "
+            "with the rubric. A sheet that is there already keeps its marks for texts that have not changed."
+        ),
+        epilog=(
+            "examples:\n"
+            "  companion course collect submissions/ --pset week14 --to sheet.csv\n"
+            "  companion course mark sheet.csv --into marks/week14"
+        ),
+    )
+    parser.add_argument("folder", type=str, metavar="FOLDER", help="the submissions")
+    parser.add_argument(
+        "--pset", type=str, default=None, help="the problem set: its name, its notebook or the folder of that"
+    )
+    parser.add_argument(
+        "--written", type=str, nargs="+", default=[], metavar="N.NAME", help="or the written answers, as in 14.curves"
+    )
+    parser.add_argument("--to", type=str, default=None, metavar="SHEET", help="the sheet to write")
+    return parser
+
+
+def mark_parser() -> Parser:
+    parser = Parser(
+        description=(
+            "Read the points and comments of a marking sheet into the marks that `companion grade` wrote: into "
+            "marks.csv, with what lateness costs, and into the students' pages. A later `grade --regrade` keeps them, "
+            "as long as the texts are the same. Points are those of the rubric's levels; a row without points still "
+            "waits. Where one row is wrong, nothing is written."
+        ),
+        epilog="examples:\n  companion course mark sheet.csv --into marks/week14",
+    )
+    parser.add_argument("sheet", type=str, metavar="SHEET", help="the sheet, filled in")
+    parser.add_argument("--into", type=str, default=None, metavar="FOLDER", help="what `companion grade` wrote")
+    return parser
+
+
+def collect(flags: Namespace) -> int:
+    from companion_school.course.grading.grade import grade
+    from companion_school.course.grading.submissions import handed_in
+    from companion_school.course.grading.what_to_grade import choose
+    from companion_school.course.written.sheet import read_sheet, sheet
+
+    if flags.to is None:
+        raise ValueError("--to: expected a file to write, got none; for example --to sheet.csv")
+    folder, to = Path(flags.folder), Path(flags.to)
+    if to.is_dir():
+        raise ValueError(f"--to {to}: expected a file, got a folder")
+    must_be_writable(to.absolute().parent, "--to", str(to))
+    _, written = choose(flags.written, flags.pset, [Path(), folder, folder.parent], b"")
+    if not written:
+        raise ValueError("--pset: expected a problem set with written answers, found none in it")
+    known = read_sheet(to) if to.is_file() else {}
+    handed = handed_in(folder, Path(flags.pset).stem if flags.pset else None)
+    # Reading is quick: one process for all of it, as each loads PyTorch.
+    graded = grade(handed, [], b"", written=written, jobs=1)
+    texts = {(one.handed.student, text.item.id): text.text for one in graded for text in one.texts}
+    write_atomic(to, sheet(texts, known))
+    found = sum(map(bool, texts.values()))
+    for (student, id), text in texts.items():
+        if not text:
+            print(f"{student}: no text for {id}")
+    print(f"{to}: {count(found, 'text')} of {count(len(graded), 'student')}")
+    return 0
+
+
+def mark(flags: Namespace) -> int:
+    from companion_school.course.written.marking import put_marks
+
+    if flags.into is None:
+        raise ValueError("--into: expected the folder that companion grade --out wrote, got none")
+    must_be_writable(Path(flags.into), "--into", flags.into)
+    marked, waiting = put_marks(Path(flags.sheet), Path(flags.into))
+    still = f"; {count(waiting, 'text')} still to mark" if waiting else ""
+    print(f"{Path(flags.into) / 'marks.csv'}: {count(marked, 'mark')} of written answers{still}")
+    return 0

@@ -1,0 +1,117 @@
+"""The paper of an examination, and its marking key: both follow from the instructor's secret.
+
+FOLDER/release/NAME/NAME_A.md   for students, a file for each version: questions, and no answer
+FOLDER/NAME_key.md              for the marker: the numbers, the ways to them, what a full answer says
+"""
+
+from __future__ import annotations
+
+import importlib
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from random import Random
+
+from companion.ground.atomic import write_atomic
+from companion.ground.display import count
+from companion.ground.fields import shown
+from companion_school.course.exam.exam_question import ASKED, KINDS, Asked, Question
+from companion_school.course.hidden_seeds import keyed
+
+VERSIONS = "ABCDEFGH"
+
+
+def chosen(lessons: Sequence[int], each: int, secret: bytes) -> list[Question]:
+    """So many questions of each lesson, which the secret chooses; in the order of the course."""
+    made = []
+    for lesson in lessons:
+        of_lesson = [question for question in exam_questions().values() if question.lesson == lesson]
+        taken = Random(keyed(secret, "exam", str(lesson))).sample(of_lesson, min(each, len(of_lesson)))
+        made += [question for question in of_lesson if question in taken]
+    return made
+
+
+def lessons_in(text: str) -> list[int]:
+    """The lessons of a list such as "0-4" or "2,3,5-7"; "all" is all. Raises `ValueError` for anything else."""
+    there = {question.lesson for question in exam_questions().values()}
+    if text.strip() == "all":
+        return sorted(there)
+    found: set[int] = set()
+    for part in text.split(","):
+        ends = re.fullmatch(r"(\d{1,2})(?:-(\d{1,2}))?", part.strip())
+        named = set(range(int(ends[1]), int(ends[2] or ends[1]) + 1)) if ends else set()
+        if not named or named - there:
+            raise ValueError(f"--lessons {shown(text)}: expected lessons from {min(there)} to {max(there)}, as in 0-4")
+        found |= named
+    return sorted(found)
+
+
+def asked(question: Question, secret: bytes, version: str) -> Asked:
+    """The question with the numbers of a version."""
+    return question.make(Random(keyed(secret, "exam", question.id, version)))
+
+
+def paper(name: str, questions: Sequence[Question], secret: bytes, version: str) -> str:
+    """What students get, in Markdown."""
+    points, minutes = sum(one.points for one in questions), sum(one.minutes for one in questions)
+    lines = [
+        f"# {name}, version {version}",
+        f"{count(len(questions), 'question')}, {count(points, 'point')}, {minutes} minutes. Show how "
+        f"you came to a number: "
+        "a wrong one with a right way earns a part. Give numbers to three digits; whole ones may stand as a product.",
+    ]
+    for place, question in enumerate(questions, 1):
+        made = asked(question, secret, version)
+        lines.append(f"**{place}.** ({count(question.points, 'point')}) {made.text}")
+        if made.code:
+            lines.append(f"```python\n{made.code}\n```")
+    return "\n\n".join(lines) + "\n"
+
+
+def key(name: str, questions: Sequence[Question], secret: bytes, versions: str) -> str:
+    """What a marker needs, in Markdown: all versions."""
+    lines = [
+        f"# {name}: the marking key",
+        "For the marker alone. A number may be off by a hundredth of itself. With a right way and a slip in the "
+        "arithmetic it loses a point; a number without a way earns half. Of a broken piece of code, half is for what "
+        "is wrong and how it shows, half for the line that mends it; other right lines count as well.",
+    ]
+    for place, question in enumerate(questions, 1):
+        lines.append(f"## {place}. {question.id}, {KINDS[question.kind]}, {count(question.points, 'point')}")
+        made = {version: asked(question, secret, version) for version in versions}
+        if question.kind == "number":
+            for version, one in made.items():
+                lines.append(f"**{version}: {figure(one.answer or 0.0)}.** {one.key}")
+        else:
+            one = made[versions[0]]
+            lines.append(one.key)
+            if one.mended:
+                lines.append(f"```python\n{one.mended}\n```")
+    return "\n\n".join(lines) + "\n"
+
+
+def figure(value: float) -> str:
+    """A number as a key says it: whole ones whole, others to four digits."""
+    return f"{value:,.0f}" if float(value).is_integer() else f"{value:.4g}"
+
+
+def write(name: str, questions: Sequence[Question], secret: bytes, out: Path, versions: int) -> tuple[list[Path], Path]:
+    """Write the papers and the key; the papers' files, and the key's. Raises `ValueError` if they are there already."""
+    letters = VERSIONS[:versions]
+    folder, file = out / "release" / name, out / f"{name}_key.md"
+    for place in (folder, file):
+        if place.exists():
+            what = f"it has {place.relative_to(out)} already; move it away, or choose another name"
+            raise ValueError(f"--out {out}: {what}")
+    papers = [folder / f"{name}_{letter}.md" for letter in letters]
+    for path, letter in zip(papers, letters, strict=True):
+        write_atomic(path, paper(name, questions, secret, letter))
+    write_atomic(file, key(name, questions, secret, letters))
+    return papers, file
+
+
+def exam_questions() -> dict[str, Question]:
+    """Every question by its name, in the order of the course."""
+    for file in sorted(Path(__file__).parent.glob("lesson*.py")):
+        importlib.import_module(f"{__package__}.{file.stem}")  # loading it adds what it asks
+    return dict(sorted(ASKED.items(), key=lambda pair: pair[1].lesson))

@@ -1,0 +1,334 @@
+"""What one answer of a submission earns: the mark of an exercise.
+
+The tests, what they expect, and the decision are here; the student's code is in a process of its own (`sandbox/`).
+
+Points: `points.parts`. The part for the public cases is earned by passing all of them; the part for the hidden cases
+by passing all of those on two hidden seeds, and only where the public part is earned. An exercise with groups of cases
+has such parts for each group (`checking/credit.py`). Whether a right answer is robust as well is found on the same runs
+and costs nobody these points: where a robust case ends the process, all others are tried without such cases. The cases
+come in an order that depends on the secret and the student, so that a call's number tells nothing about it. Public and
+hidden cases run in processes that share nothing: what an answer saw of a hidden case cannot get into what is said about
+a public one.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from companion_school.checking.call import Outcome, Result
+from companion_school.checking.credit import ROBUST, earned, examine_groups, group_numbers, without_groups
+from companion_school.checking.examine import AnswerKey, Verdict, examine, key_of
+from companion_school.checking.exercise import Exercise
+from companion_school.checking.operator_watch import forbidden_fault
+from companion_school.course.grading.sandbox.parent import Found, Program, Run, Worker
+from companion_school.course.grading.submissions import Handed
+from companion_school.course.hidden_seeds import PUBLIC_SEED, hidden_seeds, keyed
+from companion_school.course.points import Part, is_constant, parts
+from companion_school.course.written.rubrics import Written
+from companion_school.course.written.sheet import Given
+
+UNREADABLE = "unreadable"
+OUTCOMES = (*(result.value for result in Result), UNREADABLE)
+"""How an exercise can end, in the CSV and in the feedback."""
+
+_DISCREET = {
+    Result.WRONG: "wrong on an input that is not shown",
+    Result.MISSING: "not written for an input that is not shown",
+    Result.CRASHED: "it raised an error, or ended its process, on an input that is not shown",
+    Result.TIMEOUT: "it did not end in the time it has, on an input that is not shown",
+    Result.REFUSED: "it did what an answer may not do, on an input that is not shown",
+}
+_one_by_one = threading.RLock()  # references share PyTorch's generator
+
+
+@dataclass(frozen=True)
+class Earned:
+    """A part of an exercise's points, and whether its public and its hidden cases have earned theirs."""
+
+    part: Part
+    public: bool = False
+    hidden: bool = False
+
+    @property
+    def points(self) -> float:
+        """What the part came to."""
+        return self.part.public * self.public + self.part.hidden * self.hidden
+
+    @property
+    def most(self) -> float:
+        """What it could come to."""
+        return self.part.public + self.part.hidden
+
+
+@dataclass(frozen=True)
+class Mark:
+    """What one exercise of one submission came to.
+
+    outcome:        one of `OUTCOMES`.
+    public, hidden: what was found on these cases; None where they were not tried. The hidden one names no input, no
+                    value and nothing that the student's code wrote.
+    notes:          on how the answer was found.
+    earned:         the points by the groups of cases; a single part where the exercise has none.
+    robust:         the answer is right, and nothing was found that it does not stand, public or hidden.
+    share:          what a robust answer is worth beside, as a share of the exercise's points.
+    """
+
+    exercise: Exercise
+    outcome: str
+    public: Verdict | None = None
+    hidden: Verdict | None = None
+    notes: tuple[str, ...] = ()
+    earned: tuple[Earned, ...] = ()
+    robust: bool = False
+    share: float = 0.0
+
+    @property
+    def points(self) -> float:
+        """What the exercise came to, the extra for a robust answer included."""
+        return sum((part.points for part in self.earned), 0.0) + self.robust * self.extra
+
+    @property
+    def extra(self) -> float:
+        """The points that a robust answer adds."""
+        return self.share * self.exercise.points
+
+    @property
+    def most(self) -> float:
+        """What the exercise could come to."""
+        return self.exercise.points + self.extra
+
+    @property
+    def unstood(self) -> Verdict | None:
+        """What a right answer does not stand; None where it is robust, or not right."""
+        found = [verdict for verdict in (self.public, self.hidden) if verdict is not None]
+        if not all(verdict.is_right for verdict in found):
+            return None
+        return next((verdict.robust for verdict in found if verdict.robust is not None), None)
+
+
+class KeyRing:
+    """The keys of the exercises for one instructor's secret; each is made once, for all students."""
+
+    def __init__(self, secret: bytes) -> None:
+        self.secret = secret
+        self._keys: dict[tuple[str, int], AnswerKey] = {}
+
+    def public(self, exercise: Exercise) -> AnswerKey:
+        """The key of the public cases."""
+        return self._key(exercise, PUBLIC_SEED)
+
+    def hidden(self, exercise: Exercise) -> list[AnswerKey]:
+        """The keys of the hidden cases, of a seed each."""
+        return [self._key(exercise, seed) for seed in hidden_seeds(self.secret, exercise.id)]
+
+    def _key(self, exercise: Exercise, seed: int) -> AnswerKey:
+        with _one_by_one:
+            if (exercise.id, seed) not in self._keys:
+                key = key_of(exercise, seed)
+                mistakes = tuple((message, _locked(gives)) for message, gives in key.mistakes)
+                self._keys[exercise.id, seed] = replace(key, expected=_locked(key.expected), mistakes=mistakes)
+            return self._keys[exercise.id, seed]
+
+    def shuffled(self, count: int, *what: str) -> list[int]:
+        """0 ... count - 1 in an order that only the secret tells."""
+        order = list(range(count))
+        random.Random(keyed(self.secret, *what)).shuffle(order)
+        return order
+
+
+def _locked(gives: Callable[[int], Outcome]) -> Callable[[int], Outcome]:
+    def get(index: int) -> Outcome:
+        with _one_by_one:
+            return gives(index)
+
+    return get
+
+
+def mark(worker: Worker, exercise: Exercise, found: Found, keys: KeyRing, student: str, share: float = 0.0) -> Mark:
+    """Mark one exercise of one student: what was found under its name. `share`: that of `Mark`."""
+    answer, book = found.answer, parts(exercise)
+
+    def made(outcome: str, public: Verdict | None, hidden: Verdict | None, *passed: Sequence[bool]) -> Mark:
+        by_part = [*zip(*passed, strict=True)] or [(False, False)] * len(book)
+        points = tuple(Earned(part, *both) for part, both in zip(book, by_part, strict=True))
+        tried = [verdict for verdict in (public, hidden) if verdict is not None]
+        robust = outcome == Result.RIGHT.value and all(verdict.is_robust for verdict in tried)
+        return Mark(exercise, outcome, public, hidden, answer.notes, points, robust, share)
+
+    def without_running(verdict: Verdict) -> Mark:
+        return made(verdict.result.value, verdict, None)
+
+    if answer.program is None and answer.broken is not None:
+        fault = f"the cell that defines {exercise.name} cannot be read: {answer.broken}"
+        return without_running(Verdict(Result.CRASHED, fault=fault))
+    if answer.program is None:
+        return without_running(Verdict(Result.MISSING, fault=f"no cell defines a function {exercise.name}"))
+    if found.used is None:
+        return without_running(Verdict(Result.CRASHED, fault="its cells can be read, and not together"))
+    if found.used:
+        return without_running(Verdict(Result.REFUSED, fault=forbidden_fault(found.used)))
+
+    program = Program(answer.program, exercise.name, exercise.forbidden)
+    nothing = [False] * len(book)
+    public_key = keys.public(exercise)
+    public, passed = try_answer(worker, program, [public_key], nothing, keys, student, exercise.id, "public")
+    if is_constant(exercise):  # the hidden cases would be the same, and the result is the answer
+        return made(public.result.value, None, _discreet(public, [public_key], public_key), nothing, passed)
+    if not passed[0]:
+        return made(public.result.value, public, None)
+    failed = [not ok for ok in passed]
+    hidden_keys = keys.hidden(exercise)
+    tried, hidden_passed = try_answer(worker, program, hidden_keys, failed, keys, student, exercise.id, "hidden")
+    hidden = _discreet(tried, hidden_keys, public_key)
+    outcome = tried if public.is_right else public
+    return made(outcome.result.value, public, hidden, passed, hidden_passed)
+
+
+def try_answer(
+    worker: Worker, program: Program, wanted: Sequence[AnswerKey], failed: Sequence[bool], keys: KeyRing, *what: str
+) -> tuple[Verdict, list[bool]]:
+    """What is to be said of an answer, and which groups of cases earn their points.
+
+    failed:  groups that are not tried: they have failed already.
+
+    Where an answer ends its process or does not end, on a case of one group, the others are tried without it; where
+    that is a robust case, all others are tried without these.
+    """
+    failed = [*failed]
+    told: Verdict | None = None
+    weak: Verdict | None = None
+    while True:
+        left_out = [group for group, has in enumerate(failed) if has] + [ROBUST] * (weak is not None)
+        tried = [without_groups(key, left_out) if left_out else key for key in wanted]
+        cases = [case for key in tried for case in key.cases]
+        order = keys.shuffled(len(cases), *what)
+        run = worker.run(program, cases, [*order, *reversed(order)])  # `examine` calls each case twice
+        verdict, passed, stopped_at = _outcome_of(tried, run, len(failed))
+        if stopped_at == ROBUST:
+            weak = verdict
+            continue
+        if weak is not None and verdict.is_right:
+            verdict = replace(verdict, robust=weak)
+        told = told or verdict
+        if stopped_at is None or stopped_at == 0 or len(failed) == 1:
+            return told, [ok and not has for ok, has in zip(passed, failed, strict=True)]
+        failed[stopped_at] = True
+
+
+def _outcome_of(tried: Sequence[AnswerKey], run: Run, groups: int) -> tuple[Verdict, list[bool], int | None]:
+    """The verdict, the groups that passed, and the group at whose case the run stopped."""
+    at = None
+    try:
+        verdict = _judged(tried, run)
+        if run.stopped is not None:
+            if run.at is not None and run.stopped.result is not Result.REFUSED:
+                at = [number for key in tried for number in group_numbers(key)][run.at]
+            return verdict, [False] * groups, at
+        if verdict.is_right:
+            return verdict, [True] * groups, None
+        call = _recorded(tried, run)
+        by_key = [earned(_padded(examine_groups(key, call), groups)) for key in tried]
+        return verdict, [all(oks) for oks in zip(*by_key, strict=True)], None
+    except Exception as error:  # of a kind that nobody thought of: somebody's result must not stop the class
+        fault = f"its result cannot be compared ({type(error).__name__})"
+        return Verdict(Result.CRASHED, fault=fault), [False] * groups, None
+
+
+def _padded(verdicts: Sequence[Verdict], groups: int) -> list[Verdict]:
+    """The verdicts, with those of the last groups of which no case was tried."""
+    return [*verdicts, *[Verdict(Result.RIGHT)] * (groups - len(verdicts))]
+
+
+def _recorded(tried: Sequence[AnswerKey], run: Run) -> Callable[..., Outcome]:
+    """The calls of a run, to be asked for again."""
+    cases = [case for key in tried for case in key.cases]
+    outcomes = {id(case): run.outcomes[index] for index, case in enumerate(cases)}
+    return lambda case, again=False: outcomes[id(case)][-1 if again else 0]
+
+
+def _judged(tried: Sequence[AnswerKey], run: Run) -> Verdict:
+    cases = [case for key in tried for case in key.cases]
+    if run.stopped is not None:
+        result, error = run.stopped.result or Result.CRASHED, run.stopped.error
+        if result is Result.REFUSED:
+            return Verdict(result, fault=error[1] if error else "it did what an answer may not do")
+        if run.at is None:
+            faults = {Result.TIMEOUT: "the code around it did not end in the time it has"}
+            raised = f"the code around it raised {error[0]}: {error[1]}" if error else "its process ended on the way"
+            return Verdict(result, "running the code that defines it", fault=faults.get(result, raised))
+        key = AnswerKey(tried[0].names, (cases[run.at],), lambda _: Outcome(), ())
+        stopped = replace(run.stopped, result=result)
+        return examine(key, lambda *_: stopped).strict
+    call = _recorded(tried, run)
+    robust: Verdict | None = None
+    for key in tried:
+        verdict = examine(key, call)
+        if not verdict.is_right:
+            return verdict
+        robust = robust or verdict.robust
+    return Verdict(Result.RIGHT, robust=robust)
+
+
+def _discreet(found: Verdict, tried: Sequence[AnswerKey], public: AnswerKey) -> Verdict:
+    """What a student may know about hidden cases: the property, in the public ones' words, and the mistake."""
+    if found.is_right:
+        robust = found.robust and replace(_discreet(found.robust, tried, public), input="")
+        return Verdict(Result.RIGHT, robust=robust)
+    shows = ""
+    for key in tried:
+        if len(key.cases) == len(public.cases):
+            pairs = zip(key.cases, public.cases, strict=True)
+            shows = shows or next((known.shows for case, known in pairs if case.shows == found.shows), "")
+    return Verdict(found.result, shows, fault=_DISCREET[found.result], mistake=found.mistake)
+
+
+TO_MARK, MARKED = "to mark", "marked"
+"""How a written answer stands that is not missing."""
+
+
+@dataclass(frozen=True)
+class Text:
+    """A student's written answer. `given`: what a person gave it; None as long as nobody has."""
+
+    item: Written
+    text: str
+    given: Given | None = None
+
+    @property
+    def outcome(self) -> str:
+        """How it stands: without a text there is nothing to mark."""
+        return (MARKED if self.given else TO_MARK) if self.text else Result.MISSING.value
+
+    @property
+    def points(self) -> int:
+        """What it has earned so far."""
+        return self.given.points if self.given and self.text else 0
+
+
+@dataclass(frozen=True)
+class Graded:
+    """One student's marks. `submission`: "read", or in a word why not; `fault`: in a sentence."""
+
+    handed: Handed
+    submission: str
+    fault: str | None
+    marks: tuple[Mark, ...]
+    texts: tuple[Text, ...] = ()
+
+    @property
+    def points(self) -> float:
+        """What the student has earned so far."""
+        return sum((mark.points for mark in self.marks), 0.0) + sum(text.points for text in self.texts)
+
+    @property
+    def most(self) -> float:
+        """What could be earned, the extras for robust answers included."""
+        return sum(mark.most for mark in self.marks) + sum(text.item.points for text in self.texts)
+
+    @property
+    def is_marked(self) -> bool:
+        """Whether nothing waits for a person."""
+        return all(text.outcome != TO_MARK for text in self.texts)

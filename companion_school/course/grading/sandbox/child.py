@@ -1,0 +1,309 @@
+"""The process that runs students' code. It never imports companion, and decides about no mark.
+
+Started as  python -I child.py SOCKET FOLDER ENGINE HIDDEN  it loads torch once, and from the folder ENGINE
+(`companion_school/checking`) what calls an answer and packs what it gave. Nothing under HIDDEN can be read afterwards.
+For each order that comes over its socket (limits, and the channel to use) it forks. The fork gives up its rights
+(`confine.py`), defines the student's program, and answers the cases that come over the channel, one at a time. The
+first message names the program; all that goes back is packed values (`codec.py`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import importlib
+import importlib.util
+import json
+import linecache
+import math
+import os
+import signal
+import socket
+import struct
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol, runtime_checkable
+
+LENGTH = struct.Struct("<q")
+LARGEST = 16 * 2**20
+"""Bytes of a message from a student's process; results of exercises are far smaller."""
+NOTEBOOK = "your notebook"
+"""What errors call the file that an answer stands in."""
+
+
+def _load(name: str, file: Path) -> Any:
+    spec = importlib.util.spec_from_file_location(name, file)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def _engine(folder: Path) -> dict[str, Any]:
+    """The engine's modules by name: a package of a name of its own, which afterwards cannot be imported."""
+    _load("engine", folder / "__init__.py")
+    modules = {
+        name: importlib.import_module(f"engine.{name}") for name in ("exercise", "call", "codec", "operator_watch")
+    }
+    for name in [name for name in sys.modules if name.split(".")[0] == "engine"]:
+        del sys.modules[name]
+    return modules
+
+
+@runtime_checkable
+class Channel(Protocol):
+    """A socket, or what limits one."""
+
+    def recv(self, most: int, /) -> bytes: ...
+
+    def sendall(self, data: bytes, /) -> None: ...
+
+
+def receive(channel: Channel, most: int = LARGEST) -> bytes:
+    """One message. Raises `EOFError` at the end, `ValueError` if it is too long."""
+    (length,) = LENGTH.unpack(_exactly(channel, LENGTH.size))
+    if not 0 <= length <= most:
+        raise ValueError(f"expected a message of at most {most} bytes, got {length}")
+    return _exactly(channel, length)
+
+
+def send(channel: Channel, data: bytes) -> None:
+    """One message: its length in eight bytes, then itself."""
+    channel.sendall(LENGTH.pack(len(data)) + data)
+
+
+def _exactly(channel: Channel, length: int) -> bytes:
+    data = bytearray()
+    while len(data) < length:
+        piece = channel.recv(min(length - len(data), 1 << 20))
+        if not piece:
+            raise EOFError("the other side has gone")
+        data += piece
+    return bytes(data)
+
+
+def main() -> None:
+    """Load what answers need, say so, and fork for each order until the socket is closed."""
+    control = socket.socket(fileno=int(sys.argv[1]))
+    engine_folder, hidden = Path(sys.argv[3]), sys.argv[4]
+    os.chdir(sys.argv[2])  # empty, and nobody may write into it
+    _pretend_a_place(sys.argv[2])
+    sys.argv[:] = [""]
+    import numpy
+    import torch
+    from safetensors.torch import save  # noqa: F401
+
+    torch.set_num_threads(1)
+    torch.compile = _as_it_is
+    beside = Path(__file__).parent
+    confine, seccomp = _load("confine", beside / "confine.py"), _load("seccomp", beside / "seccomp.py")
+    reading = _load("answers", beside.parent / "answers.py")
+    engine = _engine(engine_folder)
+    homes = {Path(module.__file__).resolve().parents[1] for module in (numpy, torch) if module.__file__}
+    library = [sys.prefix, sys.base_prefix]
+    sys.path[:] = [path for path in sys.path if Path(path).resolve() in homes or _is_under(path, library)]
+    sys.meta_path[:] = [finder for finder in sys.meta_path if "__editable__" not in getattr(finder, "__module__", "")]
+    sys.dont_write_bytecode = True
+    readable = sorted({str(Path(path).resolve()) for path in (*sys.path, *library)} | {*sys.path, *library})
+    square = torch.ones(64, 64, requires_grad=True)  # what starts at the first use starts now
+    (square @ square).softmax(0).exp().sum().backward()
+    engine["codec"].unpack(engine["codec"].pack(square))
+    with engine["operator_watch"].Watch(["softmax"]):
+        square + square
+    mapped = confine.address_space()
+    system = ("/usr/lib", "/usr/lib64", "/lib", "/lib64", "/etc/ld.so.cache")
+    rules = confine.rules_for_files([*readable, *system], hidden)
+    landlock = confine.keep_to(rules)
+    confine.give_up_privileges()
+    for name in ("confine", "seccomp", "answers"):
+        del sys.modules[name]
+    tools = _Tools(engine, confine, seccomp, reading, readable, hidden, rules)
+    gc.collect()
+    gc.freeze()
+    _tell(control, {"ready": True, "landlock": landlock, "seccomp": seccomp.is_available()})
+    children: set[int] = set()
+    while True:
+        try:
+            text, descriptors, _, _ = socket.recv_fds(control, 1 << 16, 1)
+        except OSError:
+            break
+        if not text:
+            break
+        order = json.loads(text)
+        order["memory"] = order.get("memory", 0) + mapped
+        if "end" in order:
+            _tell(control, {"status": _end(order["end"], children)})
+            continue
+        child = os.fork()
+        if child == 0:
+            control.close()
+            with contextlib.suppress(BaseException):
+                _serve_part(descriptors[0], order, tools)
+            os._exit(0)
+        children.add(child)
+        os.close(descriptors[0])
+        _tell(control, {"child": child})
+    for child in children.copy():
+        _end(child, children)
+
+
+def _as_it_is(model: Any = None, **_: Any) -> Any:
+    """`torch.compile` where answers run: the same results; to compile takes longer than an answer has."""
+    return (lambda function: function) if model is None else model
+
+
+def _pretend_a_place(folder: str) -> None:
+    """Parts of PyTorch ask for a place for their files, and make a folder there, when they are imported. Most answers
+    that want these parts never use it: let them believe that it is there, where nothing can be written.
+    """
+    tempfile.tempdir = folder
+    make = os.makedirs
+
+    def makedirs(name: Any, mode: int = 0o777, exist_ok: bool = False) -> None:
+        if not str(name).startswith(folder):
+            make(name, mode, exist_ok)
+
+    os.makedirs = makedirs
+
+
+def _tell(control: socket.socket, message: dict[str, Any]) -> None:
+    control.sendall(json.dumps(message).encode() + b"\n")
+
+
+def _end(child: int, children: set[int]) -> int:
+    """Stop a child with all its processes, and wait for it: only then may its number be used again."""
+    for stop in (os.killpg, os.kill):
+        with contextlib.suppress(OSError):
+            stop(child, signal.SIGKILL)
+    children.discard(child)
+    return os.waitpid(child, 0)[1]
+
+
+def _is_under(path: str, folders: list[str]) -> bool:
+    return any(Path(path).resolve().is_relative_to(Path(folder).resolve()) for folder in folders)
+
+
+# In the fork
+
+
+@dataclass(frozen=True)
+class _Tools:
+    """What a fork needs: the modules, and what may be read. `rules`: for files; None where there are none."""
+
+    engine: dict[str, Any]
+    confine: Any
+    seccomp: Any
+    reading: Any
+    readable: list[str]
+    hidden: str
+    rules: int | None
+
+
+def _serve_part(descriptor: int, order: dict[str, Any], tools: _Tools) -> None:
+    os.setsid()
+    null = os.open(os.devnull, os.O_RDWR)
+    for standard in (0, 1, 2):
+        os.dup2(null, standard)  # whatever it prints is nobody's
+    channel = socket.socket(fileno=descriptor)
+    os.environ.clear()
+    confine = tools.confine
+    if order["reads"]:
+        _give_up(order, tools)
+        _read(channel, tools)
+        return
+    program = tools.engine["codec"].unpack(receive(channel))
+    watch = tools.engine["operator_watch"].Watch(program["forbidden"])
+    _give_up(order, tools)
+    confine.audit(tools.readable, tools.hidden)
+    _serve(channel, program, tools.engine, watch)
+
+
+def _give_up(order: dict[str, Any], tools: _Tools) -> None:
+    """All rights that neither reading nor answering needs. The filter of calls comes last: it refuses the rest."""
+    tools.confine.become_nobody(order["user"])
+    tools.confine.limit(order["cpu"], order["memory"])
+    tools.confine.keep_to(tools.rules)
+    tools.confine.give_up_privileges()
+    if tools.rules is not None:
+        os.close(tools.rules)
+    tools.seccomp.refuse_calls()
+
+
+def _read(channel: socket.socket, tools: _Tools) -> None:
+    """Find the answers in a student's files: what is read is a stranger's, and may be made to take for ever."""
+    order = json.loads(receive(channel))
+    files = [(name, receive(channel, tools.reading.LARGEST)) for name in order["files"]]
+    found: dict[str, Any] = {}
+    if "written" in order:
+        try:
+            found["texts"] = tools.reading.read_texts(files, order["written"])
+        except tools.reading.Unreadable as error:
+            found["unreadable"] = str(error)
+    else:
+        found = tools.reading.read_answers(files, order["asked"], tools.engine["operator_watch"].forbidden_uses)
+    send(channel, json.dumps(found).encode())
+
+
+def _serve(channel: socket.socket, program: dict[str, Any], engine: dict[str, Any], watch: Any) -> None:
+    codec, outcome, results = engine["codec"], engine["call"].Outcome, engine["call"].Result
+    case, in_this_process = engine["exercise"].Case, engine["call"].in_this_process
+
+    def attempt(action: Any) -> Any:
+        """What an action gives; whatever it raises is an outcome."""
+        try:
+            return action()
+        except BaseException as error:  # SystemExit and KeyboardInterrupt, too
+            return outcome(error=_named(error))
+
+    def reply(found: Any) -> None:
+        if watch.seen:
+            found = outcome(error=("Refused", engine["operator_watch"].forbidden_fault(watch.seen[:1])))
+        if found.error and found.error[0] == "Refused":
+            found = outcome(error=found.error, result=results.REFUSED)
+        try:
+            data = codec.pack_outcome(found)
+        except Exception as error:
+            data = codec.pack_outcome(outcome(error=("TypeError", f"the result cannot be packed: {error}"[:300])))
+        if len(data) > LARGEST:
+            data = codec.pack_outcome(outcome(error=("ValueError", f"the result takes {len(data)} bytes")))
+        send(channel, data)
+
+    def define() -> Any:
+        code = compile(program["source"], NOTEBOOK, "exec")
+        lines = program["source"].splitlines(keepends=True)
+        linecache.cache[NOTEBOOK] = (len(program["source"]), None, lines, NOTEBOOK)  # for what asks for its text
+        with watch:
+            exec(code, names)
+        if not callable(names.get(program["name"])):
+            raise TypeError(f"{program['name']} is a {type(names.get(program['name'])).__name__}; expected a function")
+        return outcome()
+
+    names: dict[str, Any] = {"__name__": "answer", "torch": sys.modules["torch"], "math": math}
+    found = attempt(define)
+    reply(found)
+    if found.error:
+        return
+    call = in_this_process(names[program["name"]], watch=watch)
+    while True:
+        try:
+            asked = codec.unpack(receive(channel))
+        except EOFError:
+            return
+        facts = {name: asked[name] for name in ("gradients", "layout", "room")}
+        given = case("", tuple(asked["arguments"]), **facts)
+        reply(attempt(lambda given=given, again=asked["again"]: call(given, again)))
+
+
+def _named(error: BaseException) -> tuple[str, str]:
+    """An error's kind and message, whatever its own methods do."""
+    try:
+        return type(error).__name__, str(error)[:1000]
+    except BaseException:
+        return type(error).__name__, "(its message cannot be read)"
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,361 @@
+"""Call an answer in another process, and believe nothing that comes back but values.
+
+`Worker` owns a process that has torch loaded (`child.py`) and forks one for each part of an exercise. What crosses is
+packed (`codec.py`); a reply that is too long, malformed or out of range ends the part as a crash.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+
+import companion
+from companion_school.checking import codec
+from companion_school.checking.call import Outcome, Result
+from companion_school.checking.exercise import Case
+from companion_school.course.grading.answers import Answer, Unreadable
+from companion_school.course.grading.sandbox import child
+
+MOST_TEXT, MOST_PARTS, MOST_DEPTH, MOST_WHOLE = 500, 100_000, 20, 2**63
+HIDDEN = Path(str(companion.__file__)).resolve().parent
+"""No answer may read what is under it: the whole package, and in it every reference."""
+
+T = TypeVar("T")
+_START_SECONDS = 120.0
+_FIRST_USER = 1_900_000_000  # ids that no account has
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What a part of an exercise may take: all its cases together, in a process of its own.
+
+    Raises `ValueError` for no time, or less memory than a small tensor needs.
+    """
+
+    seconds: float = 10.0
+    memory_gib: float = 2.0
+
+    def __post_init__(self) -> None:
+        if not 0.1 <= self.seconds <= 3600:
+            raise ValueError(f"--time {self.seconds:g}: expected seconds from 0.1 to 3600")
+        if not 0.05 <= self.memory_gib <= 1024:
+            raise ValueError(f"--memory {self.memory_gib:g}: expected GiB from 0.05 to 1024")
+
+
+@dataclass(frozen=True)
+class Program:
+    """What to run: the source, the function's name in it, and the operators that it may not call."""
+
+    source: str
+    name: str
+    forbidden: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Found:
+    """What a student's files hold under a function's name.
+
+    defined:  something of this name is defined or, in a cell that cannot be read, begun.
+    answer:   the program, or why there is none.
+    used:     the names in it that the exercise forbids; None where the program cannot be read as a whole.
+    """
+
+    defined: bool
+    answer: Answer
+    used: tuple[str, ...] | None = ()
+
+
+@dataclass
+class Run:
+    """What a program gave: outcomes by each case's index; and why it stopped before the end, and where."""
+
+    outcomes: dict[int, list[Outcome]] = field(default_factory=dict)
+    stopped: Outcome | None = None
+    at: int | None = None
+
+
+class Worker:
+    """A process to run answers in. A context; `number` tells several apart."""
+
+    def __init__(self, limits: Limits, number: int = 0) -> None:
+        if not hasattr(os, "fork") or not hasattr(socket, "send_fds"):
+            raise ValueError(f"companion grade: expected Linux or macOS, got {sys.platform}; use a container there")
+        self.limits = limits
+        self.landlock = self.seccomp = False
+        self._number = number
+        self._process: subprocess.Popen[bytes] | None = None
+        self._folder = tempfile.TemporaryDirectory(prefix="companion-grade-")
+        os.chmod(self._folder.name, 0o555)  # empty, and it stays so
+
+    def __enter__(self) -> Worker:
+        self._start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._stop()
+        os.chmod(self._folder.name, 0o755)
+        self._folder.cleanup()
+
+    @property
+    def is_sandboxed(self) -> bool:
+        """Whether the kernel itself keeps answers to what they may do: files, connections, signals, processes."""
+        return self.landlock and self.seccomp
+
+    def read(
+        self, files: Sequence[tuple[str, bytes]], asked: Mapping[str, Sequence[str]]
+    ) -> tuple[bool, dict[str, Found]]:
+        """Find answers in a student's files, in a process of its own: whether there is no code, and what there is.
+
+        files:  names and contents.
+        asked:  functions' names, each with the names that its answer must not use.
+
+        Raises `Unreadable` for what is not a notebook, and for what takes more time or memory than the limits allow.
+        """
+        found = self._read(files, {"asked": {k: list(v) for k, v in asked.items()}})
+        answers = {}
+        for name, told in found["answers"].items():
+            broken = None if told["broken"] is None else _plain(told["broken"])
+            answer = Answer(told["program"], broken, tuple(_plain(note) for note in told["notes"]))
+            used = None if told["used"] is None else tuple(_plain(word) for word in told["used"])
+            answers[name] = Found(told["defined"], answer, used)
+        return found["empty"], answers
+
+    def read_texts(self, files: Sequence[tuple[str, bytes]], lines: Sequence[str]) -> dict[str, str]:
+        """What a student wrote under these lines, by line, in a process of its own. Raises as `read`."""
+        texts = self._read(files, {"written": list(lines)})["texts"]
+        return {line: _readable(texts[line]) for line in lines}
+
+    def _read(self, files: Sequence[tuple[str, bytes]], order: Mapping[str, Any]) -> dict[str, Any]:
+        header = json.dumps({"files": [name for name, _ in files], **order})
+        end = time.monotonic() + self.limits.seconds
+
+        def converse(ours: socket.socket) -> bytes:
+            channel = _Timed(ours, end)
+            child.send(channel, header.encode())
+            for _, data in files:
+                child.send(channel, data)
+            return child.receive(channel)
+
+        try:
+            found = json.loads(self._in_a_fork(converse, reads=True))
+        except TimeoutError:
+            raise Unreadable(f"reading it takes more than {self.limits.seconds:g} seconds (--time)") from None
+        except (OSError, EOFError, ValueError):
+            memory = f"{self.limits.memory_gib:g} GiB (--memory)"
+            raise Unreadable(f"it cannot be read within {memory}, or holds more code than is graded") from None
+        if "unreadable" in found:
+            raise Unreadable(_plain(found["unreadable"]))
+        return found
+
+    def run(self, program: Program, cases: Sequence[Case], order: Sequence[int]) -> Run:
+        """Define a program's names, and call its function on the cases in this order, in a process of its own."""
+        run = Run()
+        try:
+            self._in_a_fork(lambda ours: self._converse(ours, program, cases, order, run))
+        except (OSError, EOFError):
+            run.stopped = Outcome(result=Result.CRASHED)
+        return run
+
+    def _in_a_fork(self, converse: Callable[[socket.socket], T], *, reads: bool = False) -> T:
+        """What a conversation with a process of its own gives; the process is ended in any case."""
+        ours, theirs = socket.socketpair()
+        part = None
+        try:
+            with ours, theirs:
+                try:
+                    part = self._fork(theirs, reads)
+                except (OSError, EOFError, ValueError):  # no student's doing: none has begun
+                    self._replace()
+                    part = self._fork(theirs, reads)
+                theirs.close()
+                return converse(ours)
+        finally:
+            self._end(part)
+
+    def _converse(
+        self, channel: socket.socket, program: Program, cases: Sequence[Case], order: Sequence[int], run: Run
+    ) -> None:
+        end = time.monotonic() + self.limits.seconds
+        first = {"source": program.source, "name": program.name, "forbidden": program.forbidden}
+        asked: list[tuple[int | None, dict[str, Any]]] = [(None, first)]
+        for at, i in enumerate(order):
+            case, again = cases[i], i in order[:at]
+            facts = {"gradients": case.gradients, "layout": case.layout, "room": case.room, "again": again}
+            asked.append((i, {"arguments": case.arguments, **facts}))
+        for index, message in asked:
+            run.at = index
+            try:
+                child.send(_Timed(channel, end), codec.pack(message))
+                data = child.receive(_Timed(channel, end))
+                outcome = believable(codec.unpack_outcome(data), None if index is None else cases[index])
+            except TimeoutError:
+                outcome = Outcome(result=Result.TIMEOUT)
+            except (OSError, EOFError):
+                outcome = Outcome(result=Result.CRASHED)
+            except Exception:  # whatever somebody else's bytes do to the parsers
+                outcome = Outcome(result=Result.CRASHED, error=("Malformed", "it sent something that is no result"))
+            if outcome.result not in (None, Result.MISSING) or (index is None and outcome.error):
+                run.stopped = outcome
+                return
+            if index is not None:
+                run.outcomes.setdefault(index, []).append(outcome)
+
+    # the process
+
+    def _start(self) -> None:
+        ours, theirs = socket.socketpair()
+        self._said = tempfile.TemporaryFile()  # noqa: SIM115
+        engine = Path(codec.__file__).parent
+        with theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, "-I", *map(str, (child.__file__, theirs.fileno(), self._folder.name, engine, HIDDEN))],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=self._said,
+                pass_fds=[theirs.fileno()],
+                start_new_session=True,
+                env={name: "1" for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")}
+                | {"OBJC_DISABLE_INITIALIZE_FORK_SAFETY": "YES"},
+            )
+        self._control = ours
+        ours.settimeout(_START_SECONDS)
+        try:
+            ready = self._hear()
+            self.landlock, self.seccomp = bool(ready["landlock"]), bool(ready["seccomp"])
+        except (OSError, EOFError, ValueError):
+            self._said.seek(0)
+            said = self._said.read().decode("utf-8", "replace").strip().splitlines()
+            self._stop()
+            raise OSError(f"the process that runs answers does not start: {said[-1] if said else 'no word'}") from None
+
+    def _stop(self) -> None:
+        if self._process is None:
+            return
+        self._control.close()
+        try:
+            self._process.wait(5)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._said.close()
+        self._process = None
+
+    def _fork(self, channel: socket.socket, reads: bool) -> int:
+        order = {
+            "reads": reads,
+            "cpu": 2 * int(self.limits.seconds) + 2,  # beyond the clock's limit: for what uses several processors
+            "memory": int(self.limits.memory_gib * 2**30),
+            "user": _FIRST_USER + (os.getpid() * 64 + self._number) % 100_000_000,
+        }
+        socket.send_fds(self._control, [json.dumps(order).encode()], [channel.fileno()])
+        return int(self._hear()["child"])
+
+    def _end(self, part: int | None) -> None:
+        """Stop what a part left running. A worker that a student has got to is replaced."""
+        try:
+            if part is None:
+                raise EOFError
+            self._control.sendall(json.dumps({"end": part}).encode())
+            self._hear()
+        except (OSError, EOFError, ValueError):
+            self._replace()
+
+    def _replace(self) -> None:
+        assert self._process is not None
+        with contextlib.suppress(OSError):
+            self._process.kill()
+        self._stop()
+        self._start()
+
+    def _hear(self) -> Any:
+        line = bytearray()
+        while not line.endswith(b"\n"):
+            piece = self._control.recv(4096)
+            if not piece:
+                raise EOFError("the worker has gone")
+            line += piece
+        return json.loads(line)
+
+
+class _Timed:
+    """A socket of which each call ends at a moment: a student's process may trickle."""
+
+    def __init__(self, channel: socket.socket, end: float) -> None:
+        self._channel, self._end = channel, end
+
+    def _wait(self) -> socket.socket:
+        left = self._end - time.monotonic()
+        if left <= 0:
+            raise TimeoutError
+        self._channel.settimeout(left)
+        return self._channel
+
+    def recv(self, most: int) -> bytes:
+        return self._wait().recv(most)
+
+    def sendall(self, data: bytes) -> None:
+        self._wait().sendall(data)
+
+
+def believable(outcome: Outcome, case: Case | None) -> Outcome:
+    """An outcome as far as a process that runs a student's code can know it. Raises `ValueError` for any other.
+
+    It can say what its call gave, that nothing is written, and that it was refused something; not that it is right.
+    """
+    if outcome.result not in (None, Result.MISSING, Result.REFUSED):
+        raise ValueError("a student's process cannot know that")
+    error = None if outcome.error is None else (_plain(outcome.error[0])[:80], _plain(outcome.error[1]))
+    if case is None:
+        return Outcome(error=error, result=outcome.result)
+    if not all(0 <= index < len(case.arguments) for index in (*outcome.changed, *outcome.shared)):
+        raise ValueError("there is no such argument")
+    gradients = outcome.gradients if case.gradients else None
+    if gradients is not None:
+        tensors = (value for value in case.arguments if isinstance(value, torch.Tensor))
+        floating = [tensor for tensor in tensors if tensor.is_floating_point()]
+        known = all(gradient is None or isinstance(gradient, torch.Tensor) for gradient in gradients)
+        if len(gradients) != len(floating) or not known:
+            raise ValueError("there are other tensors to have gradients")
+    _check_size(outcome.value)
+    changed, shared = (tuple(sorted(set(places))) for places in (outcome.changed, outcome.shared))
+    spoiled, peak = outcome.spoiled, outcome.peak
+    return Outcome(outcome.value, error, gradients, changed, outcome.result, spoiled, shared, peak)
+
+
+def _plain(text: str) -> str:
+    """A student's text: short, on one line, nothing that a terminal obeys."""
+    short = text[: MOST_TEXT + 1]
+    shown = "".join(letter if letter.isprintable() else " " for letter in short)
+    return shown if len(short) <= MOST_TEXT else shown[:-1] + " ..."
+
+
+def _readable(text: str) -> str:
+    """A student's text of several lines: nothing that a terminal obeys."""
+    return "".join(letter if letter.isprintable() or letter == "\n" else " " for letter in str(text))
+
+
+def _check_size(value: Any) -> None:
+    left, waiting = MOST_PARTS, [(value, 0)]
+    while waiting:
+        item, depth = waiting.pop()
+        left -= 1
+        if left < 0 or depth > MOST_DEPTH:
+            raise ValueError("no result has so many parts")
+        if isinstance(item, dict):
+            waiting += [(part, depth + 1) for pair in item.items() for part in pair]
+        elif isinstance(item, (list, tuple)):
+            waiting += [(part, depth + 1) for part in item]
+        elif isinstance(item, int) and abs(item) > MOST_WHOLE:
+            raise ValueError("no result is so large a number")

@@ -1,0 +1,175 @@
+"""Which mutants of the references the checks let pass, and which of these are right answers after all.
+
+A mutant that passes is killed by a case, or it computes the same as the reference for everything that the statement
+allows. Of an exercise whose answer is one number, whatever gives that number does; for the others `equivalent.toml`
+says so, with the reason. What is declared there and no longer passes is told, too.
+"""
+
+from __future__ import annotations
+
+import json
+import resource
+import sys
+import tomllib
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from functools import cache
+from importlib.resources import files
+from multiprocessing import get_context
+from pathlib import Path
+
+from companion.ground.display import count, table
+from companion.ground.time_limit import OutOfTime, at_most
+from companion.ground.waiting import counted
+from companion_school.checking.call import in_this_process
+from companion_school.checking.examine import AnswerKey, examine, key_of
+from companion_school.checking.exercise import Answer
+from companion_school.course.points import is_constant
+from companion_school.course.proof.mutants import mutants
+from companion_school.exercises.catalogue import exercises, find_exercise
+
+SEEDS = (0, 1, 2)
+"""The one that readers are checked with, and others, such as a grader's."""
+
+WANTED = 0.95
+"""The share of the mutants that must be told from right answers; the others are declared."""
+
+_SECONDS, _MEMORY = 1.0, 3 * 2**30  # of the processor, for one mutant; beyond what the process has already
+
+
+@dataclass(frozen=True)
+class Tally:
+    """What became of one exercise's mutants.
+
+    survivors:   changes that pass the check and are not declared.
+    equivalent:  changes that pass, and are declared.
+    by_lot:      changes that pass on some seeds and fail on others.
+    stale:       changes that are declared, and do not pass or do not exist.
+    """
+
+    exercise: str
+    made: int = 0
+    survivors: tuple[str, ...] = ()
+    equivalent: tuple[str, ...] = ()
+    by_lot: tuple[str, ...] = ()
+    stale: tuple[str, ...] = ()
+
+    @property
+    def killed(self) -> int:
+        """How many the check refuses."""
+        return self.made - len(self.survivors) - len(self.equivalent)
+
+
+@dataclass(frozen=True)
+class Report:
+    """All tallies. `holds`: enough are killed, the others are declared, and nothing else is."""
+
+    tallies: tuple[Tally, ...] = field(default=())
+
+    @property
+    def made(self) -> int:
+        return sum(tally.made for tally in self.tallies)
+
+    @property
+    def killed(self) -> int:
+        return sum(tally.killed for tally in self.tallies)
+
+    @property
+    def holds(self) -> bool:
+        faults = any(tally.survivors or tally.stale for tally in self.tallies)
+        return not faults and self.killed >= WANTED * sum(tally.made - len(tally.equivalent) for tally in self.tallies)
+
+
+@cache
+def declared() -> Mapping[str, Mapping[str, str]]:
+    """For each exercise the changes that change nothing, with the reason."""
+    return tomllib.loads(files(__package__).joinpath("equivalent.toml").read_text(encoding="utf-8"))
+
+
+def survey(ids: Iterable[str] | None = None, *, jobs: int = 2) -> Report:
+    """Try the mutants of some exercises, or of all. Raises `ValueError` for an exercise that does not exist."""
+    chosen = [find_exercise(id).id for id in (exercises() if ids is None else ids)]
+    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn"), initializer=_begin) as pool:
+        found = counted(pool.map(tally, chosen), total=len(chosen), unit="exercise")
+        return Report(tuple(found))
+
+
+def tally(id: str) -> Tally:
+    """Try the mutants of one exercise."""
+    exercise = find_exercise(id)
+    keys = [replace(key_of(exercise, seed), mistakes=()) for seed in SEEDS]
+    known = declared().get(id, {})
+    made = 0
+    survivors: list[str] = []
+    equivalent: list[str] = []
+    by_lot: list[str] = []
+    for mutant in mutants(exercise):
+        made += 1
+        passes = [_passes(keys[0], mutant.answer)]
+        if passes[0] is not None:
+            passes += [_passes(key, mutant.answer) for key in keys[1:]]
+        if passes[0]:
+            (equivalent if is_constant(exercise) or mutant.change in known else survivors).append(mutant.change)
+        if len(set(passes)) > 1:
+            by_lot.append(mutant.change)
+    stale = [change for change in known if change not in equivalent]
+    return Tally(id, made, *(tuple(changes) for changes in (survivors, equivalent, by_lot, stale)))
+
+
+def _begin() -> None:
+    """One thread; and where there are such limits, no mutant takes all memory."""
+    import torch
+
+    torch.set_num_threads(1)
+    if sys.platform == "linux":
+        with suppress(OSError, ValueError):
+            pages = int(Path("/proc/self/statm").read_text().split()[0])
+            resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + _MEMORY,) * 2)
+
+
+def _passes(key: AnswerKey, answer: Answer) -> bool | None:
+    """Whether the check takes this answer; None for one that does not end in its share of the processor's time."""
+    try:
+        with at_most(_SECONDS):
+            return examine(key, in_this_process(answer)).is_robust
+    except OutOfTime:
+        return None
+    except (RecursionError, MemoryError):
+        return False
+
+
+def as_text(report: Report) -> str:
+    """A row for each exercise; then every change that passes, or is declared and does not."""
+    rows: list[Sequence[str]] = []
+    for one in report.tallies:
+        numbers = (one.made, one.killed, len(one.equivalent), len(one.survivors), len(one.by_lot))
+        rows.append((one.exercise, *(f"{number or '.'}" for number in numbers)))
+    lines = [table(rows, ("", "mutants", "killed", "equivalent", "pass", "by lot"), indent=0)]
+    for one in report.tallies:
+        lines += [f"{one.exercise}: passes the check: {change}" for change in one.survivors]
+        lines += [f"{one.exercise}: passes on some seeds alone: {change}" for change in one.by_lot]
+        lines += [f"{one.exercise}: declared in equivalent.toml, and does not pass: {change}" for change in one.stale]
+    same = sum(len(one.equivalent) for one in report.tallies)
+    lines.append(f"\n{report.killed} of {count(report.made, 'mutant')} killed, {same} compute the same")
+    lines.append("everything is as it must be" if report.holds else "NOT as it must be")
+    return "\n".join(lines)
+
+
+def as_json(report: Report) -> str:
+    """The same as JSON."""
+    rows = [
+        {
+            "exercise": one.exercise,
+            "mutants": one.made,
+            "killed": one.killed,
+            "equivalent": len(one.equivalent),
+            "pass": list(one.survivors),
+            "by lot": list(one.by_lot),
+            "declared, and does not pass": list(one.stale),
+        }
+        for one in report.tallies
+    ]
+    total = {"mutants": report.made, "killed": report.killed, "as it must be": report.holds}
+    return json.dumps(total | {"exercises": rows}, indent=1, ensure_ascii=False)

@@ -1,0 +1,46 @@
+"""The page that lies beside a problem set for its instructor."""
+
+from __future__ import annotations
+
+from companion.ground.display import count
+from companion_school.checking.codec import case_value, pack
+from companion_school.checking.exercise import DIFFICULTIES, Exercise
+from companion_school.course.hidden_seeds import hidden_seed
+from companion_school.course.points import is_constant, shares
+from companion_school.course.release.documents import document
+from companion_school.course.release.notebook_cells import group_points
+from companion_school.course.release.problem_set import ProblemSet
+
+
+def page(pset: ProblemSet) -> str:
+    """The instructor's page of a problem set."""
+    rows: list[str] = []
+    for exercise in pset.exercises:
+        public, hidden = shares(exercise)
+        about = (exercise.id, exercise.title, DIFFICULTIES[exercise.difficulty], str(exercise.minutes))
+        facts = (*about, f"{public:g}", f"{hidden:g}", _secrecy(exercise))
+        rows.append(f"| {' | '.join(facts)} |")
+    credit = [f"- {one.id}: {group_points(one)}" for one in pset.exercises if one.groups]
+    if credit:
+        told = "**Partial credit.** Each group of cases earns its points by itself, half of them for hidden cases,"
+        rows += ["", f"{told} if the first one is right:", "", *credit]
+    if pset.written:
+        items = [f"{item.id} {item.title} ({count(item.points, 'point')})" for item in pset.written]
+        sheet = f"`companion course collect SUBMISSIONS --pset {pset.name} --to sheet.csv`"
+        marks = f"companion course mark sheet.csv --into marks/{pset.name}"
+        rows += ["", f"**Written answers**, marked by a person: {', '.join(items)}. {sheet} collects the texts;"]
+        rows += [f"`{pset.name}_marking.md` is the marker's page; `{marks}` puts the points into the marks."]
+    minutes = sum(one.minutes for one in pset.exercises) + sum(item.minutes for item in pset.written)
+    points = count(pset.points, "point")
+    exercises = count(len(pset.exercises) + len(pset.written), "exercise")
+    text = document("instructor.md")
+    return text.format(name=pset.name, exercises=exercises, points=points, minutes=minutes, rows="\n".join(rows))
+
+
+def _secrecy(exercise: Exercise) -> str:
+    """How much of the hidden check an instructor's seed makes secret."""
+    if is_constant(exercise):
+        return "none: one fixed result"
+    seeds = 0, hidden_seed(b"any", exercise.id)
+    cases = [pack([case_value(case) for case in exercise.inputs(seed)]) for seed in seeds]
+    return "the same for every seed" if cases[0] == cases[1] else "from your seed"

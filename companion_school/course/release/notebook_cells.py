@@ -1,0 +1,102 @@
+"""The parts of which every notebook of the course's exercises is made, the same bytes each time."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import nbformat
+from nbformat import NotebookNode
+
+from companion.ground.display import count
+from companion_school.checking.exercise import BEGIN, DIFFICULTIES, END, STAR, Exercise
+
+Cell = NotebookNode
+Notebook = NotebookNode
+
+IMPORTS = "import math\n\nimport torch"
+IN_ANOTHER_KERNEL = "import companion  # not there? Kernel > Change Kernel... > The Executable Transformer"
+"""A line for the first cell of a notebook: in a kernel without the course, the error shows it."""
+PRECISION = (
+    "*Right* is an answer that has the idea, on every input that the lesson speaks of, to six digits.\n"
+    f"*Robust* {STAR} is one that stands all else, too: results in the dtype and not in the memory of what goes in,\n"
+    "NaN that shows, bad input refused. The check says both, one thing at a time; the points are for right."
+)
+"""What holds for every exercise, in a paragraph."""
+KERNEL = {
+    "kernelspec": {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"},
+    "language_info": {"name": "python"},
+}
+"""The metadata of every notebook of the course."""
+
+
+def markdown(source: str, **metadata: Any) -> Cell:
+    """A cell of text."""
+    return nbformat.v4.new_markdown_cell(source, metadata=metadata)
+
+
+def code(source: str, *, prints: str | None = None, **metadata: Any) -> Cell:
+    """A code cell. `prints`: what it must print, as if it had been run; "" for nothing; None: it was not run."""
+    outputs = [nbformat.v4.new_output("stream", text=prints)] if prints else []
+    count = None if prints is None else 0  # counted by `notebook`
+    return nbformat.v4.new_code_cell(source, outputs=outputs, execution_count=count, metadata=metadata)
+
+
+def with_ids(cells: Sequence[Cell]) -> Sequence[Cell]:
+    """The cells, with ids that follow from what is in them.
+
+    nbgrader's cells go by their grade_id: an id that followed from a hidden test would be a trace of it.
+    """
+    seen: dict[str, int] = {}
+    for cell in cells:
+        key = hashlib.sha256(f"{cell.cell_type}\n{cell.source}".encode()).hexdigest()[:8]
+        key = cell.metadata.get("nbgrader", {}).get("grade_id", key)
+        seen[key] = seen.get(key, 0) + 1
+        cell.id = key if seen[key] == 1 else f"{key}-{seen[key]}"
+    return cells
+
+
+def notebook(cells: Iterable[Cell]) -> Notebook:
+    """A notebook of these cells, with their ids, and the run ones counted."""
+    cells = with_ids(list(cells))
+    run = (cell for cell in cells if cell.get("execution_count") is not None)
+    for number, cell in enumerate(run, 1):
+        cell.execution_count = number
+    return nbformat.v4.new_notebook(cells=cells, metadata=KERNEL, nbformat_minor=5)
+
+
+def to_text(made: Notebook) -> str:
+    """The file's text, as Jupyter writes it."""
+    return nbformat.writes(made) + "\n"
+
+
+# Exercises
+
+
+def heading(exercise: Exercise, worth: str | None = None) -> str:
+    """Number, title, what it is worth and takes, and the statement."""
+    points = worth or count(exercise.points, "point")
+    difficulty = f"{exercise.difficulty} of {len(DIFFICULTIES)} ({DIFFICULTIES[exercise.difficulty]})"
+    facts = f"*{points}. Difficulty {difficulty}, about {count(exercise.minutes, 'minute')}.*"
+    return f"## {exercise.id} {exercise.title}\n\n{facts}\n\n{exercise.idea}{_robust(exercise)}"
+
+
+def _robust(exercise: Exercise) -> str:
+    """What makes an answer robust, in small print under the statement."""
+    if not exercise.asks:
+        return ""
+    lines = "\n".join(f"- <small>{ask}</small>" for ask in exercise.asks)
+    return f"\n\n<small>{STAR} *Robust*:</small>\n\n{lines}"
+
+
+def group_points(exercise: Exercise) -> str:
+    """The groups of an exercise's cases with their numbers and points: `(1) one head, 2; (2) several heads, 1`."""
+    return "; ".join(f"({at}) {group.name}, {group.points}" for at, group in enumerate(exercise.groups, 1))
+
+
+def marked_solution(exercise: Exercise) -> str:
+    """The reference with the two markers around its body."""
+    head = exercise.stub.rsplit("\n", 1)[0]
+    body = exercise.solution.removeprefix(head).strip("\n")
+    return f"{head}\n    {BEGIN}\n{body}\n    {END}"

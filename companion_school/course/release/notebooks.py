@@ -1,0 +1,173 @@
+"""The notebooks of the exercises: for someone who learns alone, and solved, as proof that they can be."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from pathlib import Path
+
+import nbformat
+
+from companion.ground.atomic import write_atomic
+from companion.ground.display import count
+from companion_school.build.take_over import BRIDGES
+from companion_school.checking.call import Result
+from companion_school.checking.examine import Verdict
+from companion_school.checking.exercise import Exercise
+from companion_school.checking.notebook_answer import praise
+from companion_school.course.release import navigation_line
+from companion_school.course.release.dependencies import other_exercises
+from companion_school.course.release.documents import document
+from companion_school.course.release.notebook_cells import (
+    IMPORTS,
+    IN_ANOTHER_KERNEL,
+    PRECISION,
+    Cell,
+    Notebook,
+    code,
+    heading,
+    markdown,
+    notebook,
+    to_text,
+)
+from companion_school.exercises.catalogue import exercises
+
+_HOW = (
+    "Write each answer into the cell that has its first line, run it, and run the check under it: it says at once how\n"
+    "it stands. Where you are stuck, take the `#` away from `hint`, and run it again for the next of three steps;\n"
+    "`solution` shows one that works. What you have done is kept from day to day; Python forgets, so each day begins\n"
+    "with the cell below.\n\n"
+    f"{PRECISION}"
+)
+_DESK = "from companion_school.exercises import check, hint, progress, solution"
+
+
+def titles(folder: Path) -> navigation_line.Titles:
+    """The names and titles of the lessons of `folder`, found as `NN_name.ipynb`, by number."""
+    found = {}
+    for path in sorted(folder.glob("[0-9][0-9]_*.ipynb")):
+        cells = nbformat.read(path, as_version=4).cells
+        title = next((title[1] for cell in cells if (title := re.match(r"# (.+)", cell.source))), None)
+        if title:
+            found[int(path.name[:2])] = (path.stem, title)
+    return found
+
+
+def chapters(folder: Path) -> dict[str, tuple[str, list[Exercise]]]:
+    """For each lesson of `folder` that has exercises: its file name, its title, and them.
+
+    Exercises of a lesson that is not there are left out.
+    """
+    found = {}
+    for number, (name, title) in titles(folder).items():
+        of_lesson = [exercise for exercise in exercises().values() if exercise.lesson == number]
+        if of_lesson:
+            found[name] = (title, of_lesson)
+    return found
+
+
+def self_study(name: str, title: str, book: Iterable[Exercise], line: str = "") -> Notebook:
+    """A lesson's exercises with stubs, checks, hints and progress. No outputs.
+
+    line   at both ends: where a reader may go from here (`navigation_line.navigation`)
+    """
+    book = list(book)
+    minutes = sum(exercise.minutes for exercise in book)
+    ends = [markdown(line, tags=[navigation_line.TAG]) for _ in range(2 if line else 0)]
+    cells: list[Cell] = [
+        *ends[:1],
+        markdown(
+            f"# Exercises: {title}\n\nThey belong to [lesson {name[:2]}](../{name}.ipynb): "
+            f"{count(len(book), 'exercise')}, about {minutes} minutes.\n\n{_HOW}"
+        ),
+        code(f"{IN_ANOTHER_KERNEL}\n{IMPORTS}\n\n{_DESK}"),
+    ]
+    for exercise in book:
+        cells += [
+            markdown(heading(exercise)),
+            code(exercise.stub),
+            code(f'check("{exercise.id}")', tags=["raises-exception"]),
+            code(f'# hint("{exercise.id}")\n# solution("{exercise.id}")'),
+        ]
+    cells += [markdown("## Where you stand"), code("progress()"), *ends[1:]]
+    return notebook(cells)
+
+
+def solved(name: str, title: str, book: Iterable[Exercise]) -> Notebook:
+    """The same with the reference solutions, and with what the checks must print."""
+    book = list(book)
+    cells: list[Cell] = [
+        markdown(f"# Exercises, solved: {title}\n\nOne solution of each; yours may look different and be as right."),
+        code(f"{IMPORTS}\n\nfrom companion_school.exercises import check", prints=""),
+    ]
+    earlier = {exercise.id for exercise in book}
+    for exercise in book:
+        for id in other_exercises(exercise):
+            if id not in earlier:
+                earlier.add(id)
+                cells.append(code(exercises()[id].solution, prints=""))
+        right = f"{exercise.id} {exercise.title}: right. {count(exercise.points, 'point')}."
+        right = f"{praise(Verdict(Result.RIGHT), right)}\n"
+        if exercise.id in BRIDGES:
+            right += f"{BRIDGES[exercise.id].told}\n"
+        cells += [
+            markdown(heading(exercise)),
+            code(exercise.solution, prints=""),
+            code(f'check("{exercise.id}")', prints=right),
+        ]
+    return notebook(cells)
+
+
+def self_study_files(folder: Path) -> dict[Path, str]:
+    """What `folder`/exercises must hold: path and text."""
+    files, known = {}, titles(folder)
+    for name, (title, book) in chapters(folder).items():
+        number = int(name[:2])
+        line = navigation_line.navigation(
+            "exercises", number, known, deeper=(folder / navigation_line.deeper_of(number)).exists()
+        )
+        files[folder / navigation_line.exercises_of(number)] = to_text(self_study(name, title, book, line))
+    return files | {folder / "exercises" / "TUTOR.md": document("TUTOR.md")}
+
+
+def stale_files(folder: Path) -> list[str]:
+    """What differs from what the exercises make, in a line each."""
+    wanted = self_study_files(folder)
+    faults = []
+    for path, text in wanted.items():
+        if not path.exists():
+            faults.append(f"{path}: has never been built")
+        elif path.read_bytes() != text.encode():
+            faults.append(f"{path}: is not what the exercises make")
+    faults += [f"{path}: belongs to no exercises" for path in _left_over(folder, wanted)]
+    return faults
+
+
+def write_self_study(folder: Path) -> list[str]:
+    """Bring `folder`/exercises up to date; a line for each file that changed. Raises `ValueError` without lessons."""
+    wanted = self_study_files(folder)
+    if len(wanted) == 1:
+        raise ValueError(f"{folder}: expected the folder of the lessons, NN_name.ipynb; found no lesson there")
+    lines = []
+    for path, text in wanted.items():
+        if not path.exists() or path.read_bytes() != text.encode():
+            write_atomic(path, text)
+            lines.append(f"{path}: written")
+    for path in _left_over(folder, wanted):
+        path.unlink()
+        lines.append(f"{path}: removed, it belongs to no exercises")
+    return lines
+
+
+def write_solved(folder: Path, out: Path) -> list[Path]:
+    """The solved notebooks of all lessons of `folder`, into `out`."""
+    written = []
+    for name, (title, book) in chapters(folder).items():
+        path = out / f"{name[:2]}_exercises.ipynb"
+        write_atomic(path, to_text(solved(name, title, book)))
+        written.append(path)
+    return written
+
+
+def _left_over(folder: Path, wanted: Iterable[Path]) -> list[Path]:
+    return sorted(set((folder / "exercises").glob("*.ipynb")) - set(wanted))

@@ -1,0 +1,83 @@
+"""What a problem set is: its exercises, questions and written answers, their points, and what its grader needs."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from companion.ground.fields import shown
+from companion_school.checking.exercise import Exercise
+from companion_school.course.release.dependencies import other_exercises
+from companion_school.course.release.questions import as_exercise, find_gradable
+from companion_school.course.written.rubrics import Written, find_written, written_items
+from companion_school.exercises.catalogue import exercises, find_exercise
+from companion_school.questions.question import Question, questions
+
+LONGEST_NAME = 100
+"""Letters of a problem set's name: files are called by it, with endings."""
+
+
+@dataclass(frozen=True)
+class ProblemSet:
+    """Exercises, questions and written answers under a name, in the order of the course.
+
+    Raises `ValueError` for a name that cannot be a folder's, no exercise or question, one twice, an unknown one, an
+    exercise that builds on another that is not in the set, or a question without a right answer.
+    """
+
+    name: str
+    exercises: tuple[Exercise, ...]
+    questions: tuple[Question, ...] = ()
+    written: tuple[Written, ...] = ()
+
+    def dealt(self, secret: bytes) -> ProblemSet:
+        """The set with its questions as exercises, their choices in the order that follows from the secret."""
+        made = (as_exercise(question, secret) for question in self.questions)
+        return replace(self, exercises=(*self.exercises, *made), questions=())
+
+    @property
+    def points(self) -> int:
+        """What a set can earn whose questions are dealt."""
+        return sum(one.points for one in self.exercises) + sum(item.points for item in self.written)
+
+    @classmethod
+    def of(cls, name: str, ids: Sequence[str], asked: Sequence[str] = (), written: Sequence[str] = ()) -> ProblemSet:
+        """The set of these exercises, questions and written answers, by their numbers; raises as the class says."""
+        checked_name(name)
+        if not ids and not asked and not written:
+            raise ValueError("--exercises: expected at least one, as in --exercises 2.3 2.4, or --questions 2.a 2.b")
+        for flag, named in (("--exercises", ids), ("--questions", asked), ("--written", written)):
+            twice = sorted({id for id in named if named.count(id) > 1})
+            if twice:
+                raise ValueError(f"{flag}: {', '.join(twice)} is named more than once")
+        try:
+            wanted = {find_gradable(id).id for id in asked}
+        except ValueError as error:
+            raise ValueError(f"--questions: {error}") from None
+        try:
+            texts = {find_written(id).id for id in written}
+        except ValueError as error:
+            raise ValueError(f"--written: {error}") from None
+        try:
+            chosen = {find_exercise(id).id for id in ids}
+        except ValueError as error:
+            raise ValueError(f"--exercises: {error}") from None
+        in_order = tuple(exercise for exercise in exercises().values() if exercise.id in chosen)
+        for exercise in in_order:
+            missing = [id for id in other_exercises(exercise) if id not in chosen]
+            if missing:
+                raise ValueError(f"--exercises: {exercise.id} builds on {', '.join(missing)}; expected both")
+        questions_in_order = tuple(question for question in questions().values() if question.id in wanted)
+        return cls(
+            name, in_order, questions_in_order, tuple(one for one in written_items().values() if one.id in texts)
+        )
+
+
+def checked_name(name: str) -> str:
+    """The name, if folders and files can be called by it. Raises `ValueError` for any other."""
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_-]*", name):
+        raise ValueError(f"PSET {shown(name)}: expected letters, digits, - and _, as in week2")
+    if len(name) > LONGEST_NAME:
+        raise ValueError(f"PSET {shown(name)}: expected at most {LONGEST_NAME} letters, got {len(name)}")
+    return name

@@ -1,0 +1,128 @@
+"""A project to hand out: the stubs of some stages, their guiding notebooks, and a page for whoever teaches.
+
+FOLDER/release/NAME/    what a student receives: transformer/ with the stubs, notebooks, README.md
+FOLDER/NAME.md          the teacher's page
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from companion.ground.atomic import write_atomic
+from companion.ground.display import count
+from companion_school.build.parts import OPEN, parts, points_of
+from companion_school.build.stages import STAGES, Stage
+from companion_school.build.stubs import given, names, reference
+from companion_school.build.workspace import TAKEN, lay_stubs
+
+UNGUIDED = (
+    "The guiding notebooks are not in it: they stand in the course's repository, in `notebooks/build`, and the wheel "
+    "has none. Release it again with `--notebooks FOLDER`, where FOLDER is the repository's `notebooks`; or hand them "
+    "out beside it."
+)
+
+
+def release(name: str, stages: Sequence[Stage], out: Path, notebooks: Path | None = None) -> list[Path]:
+    """Write a project into `out`, whole or not at all; the folder and the page that were written.
+
+    notebooks:  the folder of the guiding notebooks, `build` of the course's; those of the stages go along. `None`: none
+                do, and both pages say so.
+
+    Earlier stages that the project rests on and does not ask for are handed out as the course's references.
+    Raises `ValueError` if it is there already, or a stage has no check yet.
+    """
+    place, page = out / "release" / name, out / f"{name}.md"
+    for path in (place, page):
+        if path.exists():
+            what = f"it has {path.relative_to(out)} already; move it away, or choose another name"
+            raise ValueError(f"--out {out}: {what}")
+    for stage in stages:
+        if not parts(stage.number):
+            raise ValueError(f"--build: stage {stage.number}, {stage.file}, has no check yet")
+    needed = {number for stage in stages for number in stage.needs} - {stage.number for stage in stages}
+    out.mkdir(parents=True, exist_ok=True)
+    unfinished = Path(tempfile.mkdtemp(prefix=".unfinished-", dir=out))
+    try:
+        made = unfinished / name
+        lay_stubs(made / "transformer", stages)
+        for number in sorted(needed):
+            write_atomic(made / "transformer" / STAGES[number].file, f"{TAKEN}\n{reference(number)}")
+        for stage in stages:
+            for file in sorted(notebooks.glob(f"{stage.number:02d}_*.ipynb")) if notebooks else []:
+                write_atomic(made / "notebooks" / file.name, file.read_bytes())
+        write_atomic(made / "README.md", _for_students(name, stages, guided=notebooks is not None))
+        place.parent.mkdir(parents=True, exist_ok=True)
+        made.rename(place)
+    finally:
+        shutil.rmtree(unfinished, ignore_errors=True)
+    write_atomic(page, _for_teachers(name, stages, needed, guided=notebooks is not None))
+    return [place, page]
+
+
+def _for_students(name: str, stages: Sequence[Stage], *, guided: bool) -> str:
+    lines = [
+        f"# {name}: your own transformer",
+        "",
+        "In `transformer/` are the files that you write: signatures, docstrings with shapes, and nothing else. They "
+        "import `torch` and each other. What is marked `# given` is ready.",
+        "",
+        "| stage | file | what you write | lessons | about | points |",
+        "|---|---|---|---|---|---|",
+    ]
+    for stage in stages:
+        asked, lessons = ", ".join(names(stage.number)), ", ".join(f"{lesson:02d}" for lesson in stage.lessons)
+        lines.append(
+            f"| {stage.number} | `{stage.file}` | {asked} | {lessons} | {stage.minutes} min | {points_of(stage)} |"
+        )
+    if guided:
+        lines += ["", "`notebooks/` has a guide to each: what is to be written and why in this order, and what your "
+                  "own code then makes visible."]  # fmt: skip
+    lines += [
+        "",
+        "Try a stage as often as you like, in this folder:",
+        "",
+        f"    companion build check {stages[0].number}",
+        "",
+        "Hand in the folder `transformer`, or a zip of it. Each part of a stage earns its points by itself, and no "
+        "stage's points are lost by a fault in an earlier one.",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _for_teachers(name: str, stages: Sequence[Stage], needed: set[int], *, guided: bool) -> str:
+    hours, points = round(sum(stage.minutes for stage in stages) / 60), sum(map(points_of, stages))
+    spec = ",".join(str(stage.number) for stage in stages)
+    lines = [
+        f"# {name}: a page for whoever teaches",
+        "",
+        f"{count(len(stages), 'stage')} of *Your own transformer*, {points} points, about {count(hours, 'hour')}.",
+        "",
+        "Collect the folders, or zips of them, in one folder, each under its student's name, and grade them:",
+        "",
+        f"    companion grade hand-ins/ --build {spec} --seed-file secret.seed --out marks/{name}",
+        "",
+        "A part earns its points where it is right on the public cases and on hidden ones that follow from your seed "
+        "file: with the student's earlier stages, or else with the references in their place. Code that is no Python, "
+        "does not end, or ends its process costs the part that it stands in. Students whose files are the same are "
+        "named.",
+        "",
+    ]
+    if any(stage.number == OPEN for stage in stages):
+        race = "With `--race 1` every race.py trains for a minute, one after the other, and `board.csv` is the table."
+        lines += [race, ""]
+    if needed:
+        files = ", ".join(f"`{STAGES[number].file}`" for number in sorted(needed))
+        lines += [f"The stages rest on {files}: handed out as the course's references.", ""]
+    if not guided:
+        lines += [UNGUIDED, ""]
+    for stage in stages:
+        lines += [f"## Stage {stage.number}, {stage.file}: {stage.title}", ""]
+        if ready := given(stage.number):
+            lines += [f"Given: {', '.join(ready)}.", ""]
+        lines += [f"- {part.title}, {count(part.points, 'point')}. {part.shows} Known mistakes: "
+                  f"{len(part.mistakes)}." for part in parts(stage.number)]  # fmt: skip
+        lines.append("")
+    return "\n".join(lines)

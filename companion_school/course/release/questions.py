@@ -1,0 +1,137 @@
+"""The lessons' questions as exercises of a problem set: choices in an order that the instructor's secret decides.
+
+A question becomes a function without arguments that returns a choice's letter or a number. So it is released, graded
+and told about like every exercise whose answer is one fixed result: all its points are for the hidden check, and what
+a student receives does not know the answer. A prediction is graded where its choices and reasons are listed: its
+function returns both.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Iterator, Sequence
+from itertools import product
+
+from companion_school.checking.exercise import Case, Draw, Exercise, Group, Mistake, Value
+from companion_school.course.hidden_seeds import keyed
+from companion_school.questions.question import Answer, Question, questions, read_number
+
+POINTS, PREDICTION_POINTS = 1, 2
+LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
+
+
+def is_question(id: str) -> bool:
+    """Whether a number is a question's, as in "2.a", and not an exercise's."""
+    return re.fullmatch(r"\d{1,2}\.[a-z]", id) is not None
+
+
+def function_name(question: Question) -> str:
+    """The function that a student writes: `question_2_a`."""
+    return f"question_{question.id.replace('.', '_')}"
+
+
+def find_gradable(id: str) -> Question:
+    """The question of this number. Raises `ValueError` for an unknown one and for a prediction, which has no marks."""
+    from companion_school.questions.question import find_question
+
+    question = find_question(id)
+    if not question.is_gradable:
+        choices = ", ".join(other.id for other in questions().values() if other.is_gradable)
+        what = f"question {question.id} is a prediction without a list of reasons, which has no marks"
+        raise ValueError(f"{what}; expected one of {choices}")
+    return question
+
+
+def as_exercise(question: Question, secret: bytes) -> Exercise:
+    """The question as an exercise, its choices in the order that follows from the secret."""
+    if question.kind == "predict":
+        return _prediction(question, secret)
+    assert question.right is not None
+    answers, right = list(question.answers), question.right
+    statement, value_of = question.text, _number
+    if question.kind == "choice":
+        answers = _shuffled(question.answers, secret, "choices", question.key)
+        letters = ", ".join(f'`"{letter}"`' for letter in LETTERS[: len(answers)])
+        statement = f"{question.text}\n\n{_listed(answers, LETTERS)}\n\nReturn the letter of your choice: {letters}."
+
+        def value_of(text: str) -> Value:
+            return LETTERS[[answer.text for answer in answers].index(text)]
+    else:
+        statement = f"{question.text}\n\nReturn a number."
+    made = _exercise(question, statement, value_of(right.text), POINTS)
+
+    def cases(draw: Draw) -> Iterator[Case]:
+        yield Case("the answer to the question", (), tolerance=right.tolerance or None)
+
+    made.cases(cases)
+    known = dict.fromkeys(answer.why for answer in answers if not answer.right)
+    for why in known:
+        given = next(value_of(answer.text) for answer in answers if not answer.right and answer.why == why)
+        made.mistakes.append(Mistake(why, lambda given=given: given))
+    return made
+
+
+def _prediction(question: Question, secret: bytes) -> Exercise:
+    """A prediction: a letter for what happens, and a number for why. Both must be right, or the first for a share."""
+    choices = _shuffled(question.choices, secret, "choices", question.key)
+    reasons = _shuffled(question.reasons, secret, "reasons", question.key)
+    numbers = [str(number) for number in range(1, len(reasons) + 1)]
+    points = f"Both must be right; the letter alone earns {question.alone or 'nothing'}."
+    statement = (
+        f"{question.text}\n\nWhat happens:\n\n{_listed(choices, LETTERS)}\n\n"
+        f"and why:\n\n{_listed(reasons, numbers)}\n\n"
+        f'Return the letter of what happens and the number of the reason, as in `return "A", 1`. {points}'
+    )
+    places = list(product(enumerate(choices), enumerate(reasons, 1)))
+    pairs = [((LETTERS[at], number), choice, reason) for (at, choice), (number, reason) in places]
+    right = next(pair for pair, choice, reason in pairs if choice.right and reason.right)
+    made = _exercise(question, statement, right, PREDICTION_POINTS)
+    first, both = "what happens", "what happens, and why"
+    if question.alone:
+        made.groups = (Group(first, question.alone, (first,)), Group(both, PREDICTION_POINTS - question.alone))
+
+    def cases(draw: Draw) -> Iterator[Case]:
+        if question.alone:
+            yield Case(first, (), part=0)
+        yield Case(both, ())
+
+    made.cases(cases)
+    for pair, choice, reason in pairs:
+        if pair != right:
+            why = reason.why if choice.right else choice.why
+            made.mistakes.append(Mistake(why, lambda pair=pair: pair))
+    return made
+
+
+def _exercise(question: Question, statement: str, expected: Value, points: int) -> Exercise:
+    name = function_name(question)
+    return Exercise(
+        id=question.id,
+        title=f"Question: {question.name.replace('-', ' ')}",
+        task="Answer a question of the lesson",
+        name=name,
+        statement=statement,
+        stub=f"def {name}():\n    raise NotImplementedError",
+        solution=f"def {name}():\n    return {expected!r}",
+        reference=lambda: expected,
+        hints=(),
+        points=points,
+        difficulty=1,
+        minutes=points,
+    )
+
+
+def _shuffled(answers: Sequence[Answer], secret: bytes, *what: str) -> list[Answer]:
+    """The answers in an order that only the secret tells."""
+    shuffled = list(answers)
+    random.Random(keyed(secret, *what)).shuffle(shuffled)
+    return shuffled
+
+
+def _listed(answers: Sequence[Answer], marks: Sequence[str]) -> str:
+    return "\n".join(f"- **{mark}** {answer.text}" for mark, answer in zip(marks, answers, strict=False))
+
+
+def _number(text: str) -> Value:
+    return read_number(text)

@@ -1,0 +1,195 @@
+"""A problem set to hand out and to grade: what an instructor keeps, and what a student receives.
+
+    FOLDER/source/PSET/     for `nbgrader generate_assignment`: solutions, public checks, hidden checks
+    FOLDER/release/PSET/    what a student receives, and what nbgrader makes of the source
+    FOLDER/PSET.md          the instructor's page; beside it nbgrader's configuration and a roster to fill in
+
+No reference is in the release: its checks read sealed keys (`companion_school.checking.sealed_keys`), and the folder
+that reads them, `companion_school/checking`, is copied beside them. A student needs torch and safetensors, and no
+companion.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from importlib.resources import files
+from pathlib import Path
+
+from companion.ground.atomic import write_atomic
+from companion.ground.display import count
+from companion.ground.waiting import counted
+from companion_school.checking.exercise import BEGIN, END, Exercise
+from companion_school.checking.problem_set_checks import to_text as key_text
+from companion_school.checking.sealed_keys import seal
+from companion_school.course.hidden_seeds import PUBLIC_SEED, hidden_seeds
+from companion_school.course.points import is_constant, parts, shares
+from companion_school.course.release.documents import document
+from companion_school.course.release.instructor import page
+from companion_school.course.release.nbgrader import graded, locked, marked_by_hand, released, solution
+from companion_school.course.release.notebook_cells import (
+    IMPORTS,
+    PRECISION,
+    Cell,
+    Notebook,
+    code,
+    group_points,
+    heading,
+    markdown,
+    marked_solution,
+    notebook,
+    to_text,
+)
+from companion_school.course.release.problem_set import ProblemSet
+from companion_school.course.release.questions import is_question
+from companion_school.course.written.rubrics import MARK, Written, marking_page, rubric
+
+PACKAGE = "exercise_check"
+"""The name under which the folder `companion_school/checking` travels."""
+
+
+def source_notebook(pset: ProblemSet, secret: bytes) -> Notebook:
+    """The instructor's notebook: nbgrader's metadata, schema 3."""
+    exercises, points = count(len(pset.exercises) + len(pset.written), "exercise"), count(pset.points, "point")
+    about = (
+        document("about.md")
+        .rstrip("\n")
+        .format(name=pset.name, exercises=exercises, points=points, precision=PRECISION)
+    )
+    cells: list[Cell] = [
+        locked("about", markdown(about)),
+        locked("imports", code(IMPORTS)),
+    ]
+    for exercise in counted(pset.exercises, unit="exercise"):  # hidden cases take seconds
+        place = exercise.id.replace(".", "_")
+        cells += [
+            locked(f"statement_{place}", markdown(heading(exercise, _worth(exercise)))),
+            solution(f"answer_{place}", code(marked_solution(exercise))),
+            *_checks(exercise, place, secret),
+        ]
+    for item in pset.written:
+        cells += _written(item)
+    return notebook(cells)
+
+
+def _written(item: Written) -> list[Cell]:
+    """What is asked, what to run, and where to write; the source has a model answer there."""
+    place = item.id.replace(".", "_").replace("-", "_")
+    facts = f"*{count(item.points, 'point')}, given by a person. About {count(item.minutes, 'minute')}.*"
+    asked = f"## {item.id} {item.title}\n\n{facts}\n\n{item.prompt}\n\n**How it is marked**\n\n{rubric(item)}"
+    answer = (
+        f"**{MARK}{item.id}** (below this line; add cells of text as you need them)\n\n{BEGIN}\n{item.model}\n{END}"
+    )
+    return [
+        locked(f"statement_{place}", markdown(asked)),
+        *([locked(f"run_{place}", code(item.code))] if item.code else []),
+        marked_by_hand(f"written_{place}", item.points, markdown(answer)),
+    ]
+
+
+def _checks(exercise: Exercise, place: str, secret: bytes) -> list[Cell]:
+    """The cells that earn an exercise's points: a public and a hidden one for each of its parts."""
+    cells = []
+    is_whole, knows = len(exercise.groups) < 2, not is_constant(exercise)
+    seeds = hidden_seeds(secret, exercise.id)[: None if knows else 1]
+    keys = ", ".join(f'"""\n{key_text(seal(exercise, seed, mistakes=False))}\n"""' for seed in seeds)
+    for number, part in enumerate(parts(exercise), 1):
+        end, group = ("", "") if is_whole else (f"_{number}", f", group={number}")
+        if knows or number == 1:  # what a student's check knows of a fixed result is the same for all parts
+            asked = f'check("{exercise.id}"{group if knows else ""})'
+            cell = code(f"from {PACKAGE} import check\n\n{asked}", tags=["raises-exception"])
+            cells.append(graded(f"public_{place}{end}", part.public, cell))
+        hidden = code(_hidden(exercise, part.hidden, keys + group))
+        cells.append(graded(f"hidden_{place}{end}", part.hidden, hidden))
+    return cells
+
+
+def checks(pset: ProblemSet) -> dict[str, bytes]:
+    """The package that tries a student's answers: its files by their path."""
+    engine = sorted(files("companion_school.checking").iterdir(), key=lambda file: file.name)
+    made = {f"{PACKAGE}/{file.name}": file.read_bytes() for file in engine if file.name.endswith(".py")}
+    for exercise in pset.exercises:
+        made[f"{PACKAGE}/keys/{exercise.id}.key"] = _public_key(exercise)
+    return made
+
+
+def _public_key(exercise: Exercise) -> bytes:
+    """What a student's check knows. Of a question it must not know the wrong choices either: the last is the answer."""
+    return seal(exercise, PUBLIC_SEED, mistakes=not is_question(exercise.id), knows_answers=not is_constant(exercise))
+
+
+def student_files(pset: ProblemSet, source: Notebook) -> dict[str, bytes]:
+    """What a student receives: contents by path. `source`: the instructor's notebook."""
+    return {
+        f"{pset.name}.ipynb": to_text(released(source)).encode(),
+        "TUTOR.md": document("TUTOR.md").encode(),
+        **checks(pset),
+    }
+
+
+def release(pset: ProblemSet, secret: bytes, out: Path) -> list[Path]:
+    """Write a problem set into `out`, whole or not at all, beside others that are there; the folders and files written.
+
+    Raises `ValueError` if `out` has a problem set of this name already, or is not a folder.
+    """
+    places = check_free(pset, out)
+    pset = pset.dealt(secret)
+    kept_notebook = source_notebook(pset, secret)
+    received = student_files(pset, kept_notebook)
+    kept = received | {f"{pset.name}.ipynb": to_text(kept_notebook).encode()}
+    out.mkdir(parents=True, exist_ok=True)
+    unfinished = Path(tempfile.mkdtemp(prefix=".unfinished-", dir=out))
+    try:
+        for folder, contents in (("source", kept), ("release", received)):
+            for path, content in contents.items():
+                write_atomic(unfinished / folder / path, content)
+        write_atomic(unfinished / "page", page(pset))
+        if pset.written:
+            write_atomic(unfinished / "marking", "\n".join(map(marking_page, pset.written)))
+        for made, place in zip(("source", "release", "page", "marking"), places, strict=False):
+            place.parent.mkdir(exist_ok=True)
+            (unfinished / made).rename(place)
+    finally:
+        shutil.rmtree(unfinished, ignore_errors=True)
+    for name, source in (("nbgrader_config.py", "nbgrader_config.py.txt"), ("roster.csv", "roster.csv")):
+        if not (out / name).exists():
+            write_atomic(out / name, document(source))
+            places.append(out / name)
+    return places
+
+
+def check_free(pset: ProblemSet, out: Path) -> list[Path]:
+    """Where a problem set goes: its source, its release, its page, and the one for whoever marks written answers.
+
+    Raises `ValueError` if one is there already.
+    """
+    if out.exists() and not out.is_dir():
+        raise ValueError(f"--out {out}: expected a folder, got a file")
+    places = [out / "source" / pset.name, out / "release" / pset.name, out / f"{pset.name}.md"]
+    places += [out / f"{pset.name}_marking.md"] * bool(pset.written)
+    for place in places:
+        if place.exists():
+            raise ValueError(
+                f"--out {out}: it has {place.relative_to(out)} already; move it away, or choose another name"
+            )
+    return places
+
+
+def _worth(exercise: Exercise) -> str:
+    """What an exercise is worth, and for what, in words."""
+    earned = parts(exercise)
+    public, hidden = shares(exercise)
+    told = f"{count(public + hidden, 'point')}: {public:g} for the public check, {hidden:g} for the hidden one"
+    if not public:
+        told = f"{count(hidden, 'point')}, all for the hidden check"
+    if len(earned) == 1:
+        return told
+    return f"{told}. Each group of cases earns its own, if the first one is right: {group_points(exercise)}"
+
+
+def _hidden(exercise: Exercise, points: float, arguments: str) -> str:
+    return (
+        f"# The hidden check of {exercise.id}: {count(points, 'point')}.\n"
+        f"### BEGIN HIDDEN TESTS\nfrom {PACKAGE} import check_hidden\n\n"
+        f"check_hidden({arguments})\n### END HIDDEN TESTS"
+    )

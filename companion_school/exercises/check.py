@@ -1,0 +1,96 @@
+"""What a reader calls in a notebook: `check("2.3")`, `hint("2.3")`, `solution("2.3")`, `progress()`; and
+`take_over("2.3")`, where an answer is a part of the reader's own transformer."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from companion.ground.display import count
+from companion_school.build.check import check_stage
+from companion_school.build.stages import find_stage
+from companion_school.build.take_over import BRIDGES
+from companion_school.build.take_over import take_over as lay_over
+from companion_school.build.workspace import find_folder
+from companion_school.checking.call import in_this_process
+from companion_school.checking.examine import examine, key_of
+from companion_school.checking.notebook_answer import NotYet, attempt, praise, readers
+from companion_school.exercises import progress as kept
+from companion_school.exercises.catalogue import find_exercise
+
+
+def check(id: str | float, answer: Callable[..., Any] | None = None) -> None:
+    """Try your answer to an exercise, and say at once how it stands.
+
+    id:      the exercise, as in "2.3"; or a stage of your own transformer, as in "build.5".
+    answer:  your function; by default the one of the exercise's name in your notebook.
+
+    Prints that it is right, and then the next thing that would make it robust. Raises `NotYet` if it is not right: the
+    message names the property that fails, the smallest input that shows it, what was expected and what came, and the
+    most likely mistake. Raises `ValueError` if there is no such exercise.
+    """
+    if str(id).startswith("build."):
+        check_stage(find_stage(id), find_folder())
+        return
+    exercise = find_exercise(id)
+    own = answer is None
+    if answer is None:
+        answer = readers(exercise.name, sys._getframe(1))
+    title = f"{exercise.id} {exercise.title}"
+    try:
+        key = key_of(exercise)
+        without = exercise.forbidden
+        call = lambda tried: examine(key, in_this_process(tried, without))  # noqa: E731
+        verdict = attempt(title, exercise.name, answer, without, call)
+    except NotYet as fault:
+        if own and fault.verdict is not None:
+            kept.note_check(exercise.id, passed=False)
+        raise
+    if own:
+        kept.note_check(exercise.id, passed=True, robust=verdict.is_robust)
+    print(praise(verdict, f"{title}: right. {count(exercise.points, 'point')}."))
+    if own and exercise.id in BRIDGES:
+        print(BRIDGES[exercise.id].told)
+
+
+def take_over(id: str | float) -> None:
+    """Lay your answer to an exercise into the file of your own transformer of which it is a part.
+
+    It is checked first, and nothing that you have written is overwritten. `from companion_school.exercises import
+    take_over`. Raises `NotYet` if the answer is not right, and `ValueError` if it belongs nowhere, if the part has been
+    begun, or if it does not work there.
+    """
+    exercise = find_exercise(id)
+    bridge = BRIDGES.get(exercise.id)
+    if bridge is None:
+        raise ValueError(f"exercise {exercise.id}: it is no part of a stage; those that are: {', '.join(BRIDGES)}")
+    answer = readers(exercise.name, sys._getframe(1))
+    check(exercise.id, answer)
+    try:
+        text = inspect.getsource(answer)
+    except (OSError, TypeError):
+        raise ValueError(
+            f"exercise {exercise.id}: the text of {exercise.name} cannot be read; copy it by hand"
+        ) from None
+    print(lay_over(bridge, text, find_folder()))
+
+
+def hint(id: str | float) -> None:
+    """One step of help; call it again for the next."""
+    exercise = find_exercise(id)
+    number = kept.note_hint(exercise.id)
+    print(f"{exercise.id}, hint {number} of {len(exercise.hints)}: {exercise.hints[number - 1]}")
+
+
+def solution(id: str | float) -> None:
+    """The reference solution. Yours may look quite different and be as right."""
+    exercise = find_exercise(id)
+    kept.note_solution(exercise.id)
+    print(exercise.solution)
+
+
+def progress() -> None:
+    """What you have done so far, in this course and on this machine."""
+    print(kept.table())

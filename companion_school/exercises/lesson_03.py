@@ -1,0 +1,1294 @@
+"""Exercises of lesson 03: multi-head attention."""
+
+import math
+
+import torch
+
+from companion_school.checking.exercise import Case, Group, exercise
+
+# 3.1
+
+
+@exercise(
+    "3.1",
+    "What the first head says of five dogs",
+    task="Work out what one head says for one word",
+    points=1,
+    difficulty=1,
+    minutes=5,
+    hints=(
+        "The weights do not depend on the counts: they are those of the first sentence.",
+        "They are e^3 / (e^3 + 2), and twice 1 / (e^3 + 2).",
+        "The dogs say 5, the verb says 0, the cat says 1. Which average do the weights make of these?",
+    ),
+)
+def five_dogs():
+    """*Five dogs chase one cat*, with the matrices at the beginning of lesson 03. The head that looks for the subject gives "chase" the scores
+    $(3, 0, 0)$ for "dogs", "chase" and "cat"; here $d_k = 1$. What is its output for "chase"? Return a `float`, rounded to three decimals or
+    better.
+    """
+    ### BEGIN SOLUTION
+    return (5 * math.exp(3) + 0 + 1) / (math.exp(3) + 2)
+    ### END SOLUTION
+
+
+@five_dogs.cases
+def _(draw):
+    yield Case("the output for chase", (), tolerance=5e-4)
+
+
+@five_dogs.mistake("the weight on the dogs is not 1: the softmax leaves something for the two others")
+def _():
+    return 5.0
+
+
+@five_dogs.mistake("the cat says something, too: its value is 1")
+def _():
+    return 5 * math.exp(3) / (math.exp(3) + 2)
+
+
+@five_dogs.mistake("that is the head that looks at both nouns: its scores are (3, 0, 3)")
+def _():
+    return 6 * math.exp(3) / (2 * math.exp(3) + 1)
+
+
+@five_dogs.mistake("that is the output for three dogs")
+def _():
+    return (3 * math.exp(3) + 1) / (math.exp(3) + 2)
+
+
+@five_dogs.mistake("that is the head that looks for the object")
+def _():
+    return (5 + math.exp(3)) / (math.exp(3) + 2)
+
+
+@five_dogs.mistake("that is the weight on the dogs; the output is the average of the values with these weights")
+def _():
+    return math.exp(3) / (math.exp(3) + 2)
+
+
+@five_dogs.mistake("the verb's own score of 0 weighs e^0 = 1: it belongs into the denominator")
+def _():
+    return (5 * math.exp(3) + 1) / (math.exp(3) + 1)
+
+
+@five_dogs.mistake("the denominator is missing: divide by the sum of the powers")
+def _():
+    return 5 * math.exp(3) + 1
+
+
+@five_dogs.variant
+def _():
+    return torch.softmax(torch.tensor([3.0, 0.0, 0.0]), dim=0) @ torch.tensor([5.0, 0.0, 1.0])
+
+
+@five_dogs.variant
+def _():
+    return 4.592
+
+
+# 3.2
+
+
+@exercise(
+    "3.2",
+    "Count the parameters",
+    task="Count what an attention layer learns, for all widths, groups and biases",
+    points=2,
+    difficulty=2,
+    minutes=10,
+    robust={
+        "more than a float can count": "no model is so wide",
+    },
+    hints=(
+        "A head has a query matrix and its rows of the output matrix; a key head has a key matrix and a value matrix.",
+        "A projection has one bias for each of its outputs.",
+        "Queries have `heads * d_k` outputs, keys `kv_heads * d_k`, values `kv_heads * d_v`, and the last projection `d_model`.",
+    ),
+)
+def attention_numbers(d_model, heads, kv_heads, d_k, d_v, bias):
+    """How many numbers does an attention layer learn? It has `heads` query heads and `kv_heads` heads for keys and values; queries and keys have
+    width `d_k` in each head, values `d_v`; input and output have width `d_model`. If `bias` is true, each of the four projections has a bias.
+    Return an `int`.
+
+    ```python
+    >>> attention_numbers(4, 2, 1, 2, 2, False)
+    48
+    ```
+
+    ★
+    - A `kv_heads` that does not divide `heads` is refused with a `ValueError`.
+    - Counts of more than $2^{53}$ are exact.
+    """
+    ### BEGIN SOLUTION
+    if heads % kv_heads:
+        raise ValueError(f"kv_heads={kv_heads}: expected a divisor of heads={heads}")
+    matrices = d_model * (heads + kv_heads) * (d_k + d_v)
+    biases = heads * d_k + kv_heads * (d_k + d_v) + d_model
+    return matrices + biases if bias else matrices
+    ### END SOLUTION
+
+
+@attention_numbers.cases
+def _(draw):
+    yield Case("the usual widths", (12, 3, 3, 4, 4, False))
+    yield Case("values of another width", (12, 3, 3, 4, 5, False))
+    yield Case("grouped heads", (10, 6, 2, 3, 5, False))
+    yield Case("with biases", (10, 6, 2, 3, 5, True))
+    yield Case("one key head for all", (16, 4, 1, 7, 3, True))
+    kv_heads, d_k, d_v = draw.sizes(3, 2, 9)
+    yield Case("any sizes", (draw.whole(20, 90), kv_heads * draw.whole(2, 4), kv_heads, d_k, d_v, True))
+    yield Case("key heads that do not divide the heads are refused", (24, 6, 4, 4, 4, False), refuse=True)
+    yield Case("more key heads than heads are refused", (24, 2, 4, 4, 4, True), refuse=True)
+    yield Case("one head", (5, 1, 1, 2, 3, True))
+    yield Case("more than a float can count", (2**53 + 1, 1, 1, 1, 1, False))
+
+
+def _divides(heads, kv_heads):
+    if heads % kv_heads:
+        raise ValueError("kv_heads must divide heads")
+
+
+def _count(d_model, heads, kv_heads, d_k, d_v, bias):
+    """Numbers in the projections, each with so many outputs."""
+    return heads * d_k * (d_model + bias) + kv_heads * (d_k + d_v) * (d_model + bias) + (heads * d_v + bias) * d_model
+
+
+@attention_numbers.mistake("4 d^2 holds only for kv_heads = heads and d_k = d_v = d_model / heads")
+def _(d_model, heads, kv_heads, d_k, d_v, bias):
+    _divides(heads, kv_heads)
+    return 4 * d_model**2 + 4 * d_model * bias
+
+
+@attention_numbers.mistake("the biases are missing")
+def _(d_model, heads, kv_heads, d_k, d_v, bias):
+    _divides(heads, kv_heads)
+    return _count(d_model, heads, kv_heads, d_k, d_v, False)
+
+
+@attention_numbers.mistake("the biases are counted even where there are none")
+def _(d_model, heads, kv_heads, d_k, d_v, bias):
+    _divides(heads, kv_heads)
+    return _count(d_model, heads, kv_heads, d_k, d_v, True)
+
+
+@attention_numbers.mistake("the output matrix is missing: it has head * d_v rows and d_model columns")
+def _(d_model, heads, kv_heads, d_k, d_v, bias):
+    _divides(heads, kv_heads)
+    return _count(d_model, heads, kv_heads, d_k, d_v, bias) - heads * d_v * d_model
+
+
+@attention_numbers.mistake("keys and values have kv_heads heads, not as many as the queries")
+def _(d_model, heads, kv_heads, d_k, d_v, bias):
+    _divides(heads, kv_heads)
+    return _count(d_model, heads, heads, d_k, d_v, bias)
+
+
+@attention_numbers.mistake("the output matrix joins as many heads as there are queries, not as there are keys")
+def _(d_model, heads, kv_heads, d_k, d_v, bias):
+    _divides(heads, kv_heads)
+    return _count(d_model, heads, kv_heads, d_k, d_v, bias) - (heads - kv_heads) * d_v * d_model
+
+
+@attention_numbers.mistake("values have a width of their own, d_v")
+def _(d_model, heads, kv_heads, d_k, d_v, bias):
+    _divides(heads, kv_heads)
+    return _count(d_model, heads, kv_heads, d_k, d_k, bias)
+
+
+@attention_numbers.mistake("you counted one head only; there are `heads` of them, and `kv_heads`")
+def _(d_model, heads, kv_heads, d_k, d_v, bias):
+    _divides(heads, kv_heads)
+    return _count(d_model, 1, 1, d_k, d_v, bias)
+
+
+@attention_numbers.mistake("a projection has one bias for each of its outputs, and not all have d_model of them")
+def _(d_model, heads, kv_heads, d_k, d_v, bias):
+    _divides(heads, kv_heads)
+    return _count(d_model, heads, kv_heads, d_k, d_v, False) + 4 * d_model * bias
+
+
+@attention_numbers.mistake("the last projection has a bias, too, of d_model numbers")
+def _(d_model, heads, kv_heads, d_k, d_v, bias):
+    _divides(heads, kv_heads)
+    return _count(d_model, heads, kv_heads, d_k, d_v, bias) - d_model * bias
+
+
+@attention_numbers.mistake("key heads that do not divide the heads must be refused with a ValueError")
+def _(d_model, heads, kv_heads, d_k, d_v, bias):
+    return _count(d_model, heads, kv_heads, d_k, d_v, bias)
+
+
+@attention_numbers.variant
+def _(d_model, heads, kv_heads, d_k, d_v, bias):
+    # build the layer, without memory, and count
+    if heads // kv_heads * kv_heads != heads:
+        raise ValueError(f"{heads} heads, {kv_heads} key heads")
+    wide = (d_model, heads * d_k), (d_model, kv_heads * d_k), (d_model, kv_heads * d_v), (heads * d_v, d_model)
+    layers = torch.nn.ModuleList([torch.nn.Linear(*sizes, bias, device="meta") for sizes in wide])
+    return sum(parameter.numel() for parameter in layers.parameters())
+
+
+@attention_numbers.variant
+def _(d_model, heads, kv_heads, d_k, d_v, bias):
+    # projection by projection: inputs times outputs, and a bias for each output
+    if kv_heads not in [n for n in range(1, heads + 1) if heads % n == 0]:
+        raise ValueError("kv_heads")
+    total = 0
+    for inputs, outputs in (
+        (d_model, heads * d_k), (d_model, kv_heads * d_k), (d_model, kv_heads * d_v), (heads * d_v, d_model)
+    ):  # fmt: skip
+        total += (inputs + int(bias)) * outputs
+    return total
+
+
+# 3.3
+
+
+@exercise(
+    "3.3",
+    "Out to the heads",
+    task="Split the last axis into heads",
+    points=2,
+    difficulty=2,
+    minutes=10,
+    excused={
+        "memory": "a split is a view, and moves no number",
+    },
+    robust={
+        "truth values": "heads hold numbers",
+        "complex numbers": "heads hold real numbers",
+        "a tensor whose memory is in another order": "where numbers lie is no idea of the lesson",
+    },
+    hints=(
+        "Cut the last axis in two first; the token axis stays where it is.",
+        "`x.view(batch, token, heads, width)`, and then exchange the axes for token and head.",
+        "`transpose(1, 2)` exchanges them. Before all that, refuse heads that do not divide the last axis.",
+    ),
+)
+def to_heads(x, heads):
+    """Split the last axis into heads: from `x` (batch, token, head · width) to (batch, head, token, width). Head $i$, counted from 0, holds the
+    numbers from $i \\cdot$ width up to, and without, $(i + 1) \\cdot$ width of every token.
+
+    ```python
+    >>> to_heads(torch.tensor([[[1, 2, 3, 4], [5, 6, 7, 8]]]), 2).tolist()
+    [[[[1, 2], [5, 6]], [[3, 4], [7, 8]]]]
+    ```
+
+    ★
+    - A number of `heads` that does not divide the last axis is refused with a `ValueError`.
+    - Any dtype will do, and gradients flow.
+    """
+    ### BEGIN SOLUTION
+    batch, tokens, wide = x.shape
+    if wide % heads:
+        raise ValueError(f"heads={heads}: expected a divisor of the width {wide}")
+    return x.reshape(batch, tokens, heads, wide // heads).transpose(1, 2)
+    ### END SOLUTION
+
+
+def _numbered(*shape):
+    """Every number is different, and tells where it stands."""
+    return torch.arange(math.prod(shape)).reshape(shape)
+
+
+@to_heads.cases
+def _(draw):
+    yield Case("two tokens, two heads", (_numbered(1, 2, 4), 2))
+    yield Case("head i holds the i-th part of each token", (_numbered(2, 3, 8), 4))
+    yield Case("one head holds it all", (_numbered(2, 3, 4), 1))
+    yield Case("heads of width one", (_numbered(2, 3, 4), 4))
+    batch, tokens, heads, width = draw.sizes(4, 2, 7)
+    yield Case("any sizes", (draw.normal(batch, tokens, heads * width), heads))
+    yield Case("a tensor whose memory is in another order", (draw.normal(6, tokens, batch).transpose(0, 2), 3))
+    yield Case("gradients", (draw.normal(2, 3, 8), 4), gradients=True)
+    yield Case("heads that do not divide the width are refused", (_numbered(2, 3, 8), 3), refuse=True)
+    yield Case("more heads than numbers are refused", (_numbered(2, 3, 8), 16), refuse=True)
+    yield Case("truth values", (torch.arange(24).reshape(2, 3, 4) % 3 == 0, 2))
+    yield Case("complex numbers", (torch.complex(draw.normal(2, 3, 4).float(), draw.normal(2, 3, 4).float()), 2))
+
+
+def _divisor(x, heads):
+    if x.shape[-1] % heads:
+        raise ValueError("heads must divide the width")
+
+
+@to_heads.mistake(
+    "a direct view: the shape is right, and each head holds pieces of other tokens; view first, then transpose"
+)
+def _(x, heads):
+    _divisor(x, heads)
+    return x.reshape(x.shape[0], heads, x.shape[1], -1)
+
+
+@to_heads.mistake("the transpose is missing: the head axis comes before the token axis")
+def _(x, heads):
+    _divisor(x, heads)
+    return x.reshape(*x.shape[:2], heads, -1)
+
+
+@to_heads.mistake("your heads take every `heads`-th number; those of one head are neighbours")
+def _(x, heads):
+    _divisor(x, heads)
+    return x.reshape(*x.shape[:2], -1, heads).permute(0, 3, 1, 2)
+
+
+@to_heads.mistake("heads and width have changed places: `heads` is the number of heads, not the width of one")
+def _(x, heads):
+    _divisor(x, heads)
+    return x.reshape(*x.shape[:2], -1, heads).transpose(1, 2)
+
+
+@to_heads.mistake("you exchanged the head axis with the batch axis")
+def _(x, heads):
+    _divisor(x, heads)
+    return x.reshape(*x.shape[:2], heads, -1).permute(2, 1, 0, 3)
+
+
+@to_heads.mistake("token and width have changed places in the result")
+def _(x, heads):
+    _divisor(x, heads)
+    return x.reshape(*x.shape[:2], heads, -1).permute(0, 2, 3, 1)
+
+
+@to_heads.mistake("the result is detached: gradients must flow through it")
+def _(x, heads):
+    _divisor(x, heads)
+    return x.detach().reshape(*x.shape[:2], heads, -1).transpose(1, 2)
+
+
+@to_heads.mistake("heads that do not divide the width give an error of PyTorch's: say what is wrong with a ValueError")
+def _(x, heads):
+    return x.reshape(*x.shape[:2], heads, x.shape[-1] // heads).transpose(1, 2)
+
+
+@to_heads.mistake("numbers are left over in silence when the heads do not divide the width: raise a ValueError")
+def _(x, heads):
+    width = x.shape[-1] // heads
+    return x[..., : heads * width].reshape(*x.shape[:2], heads, width).transpose(1, 2)
+
+
+@to_heads.variant
+def _(x, heads):
+    # cut into slices, and stack them
+    width, rest = divmod(x.size(2), heads)
+    if rest:
+        raise ValueError(f"{x.size(2)} numbers for {heads} heads")
+    return torch.stack([x[:, :, i * width : (i + 1) * width] for i in range(heads)], dim=1)
+
+
+@to_heads.variant
+def _(x, heads):
+    # number by number, written into a tensor of the right shape
+    batch, tokens, wide = x.shape
+    if wide / heads != wide // heads:
+        raise ValueError("cannot be split evenly")
+    width = wide // heads
+    out = x.new_zeros(batch, heads, tokens, width)
+    for i in range(heads):
+        for c in range(width):
+            out[:, i, :, c] = x[:, :, i * width + c]
+    return out
+
+
+@to_heads.variant
+def _(x, heads):
+    if x.shape[-1] % heads != 0:
+        raise ValueError("heads")
+    return x.unflatten(-1, (heads, -1)).permute(0, 2, 1, 3).contiguous()
+
+
+# 3.4
+
+
+@exercise(
+    "3.4",
+    "And back again",
+    task="Join the heads again",
+    points=2,
+    difficulty=2,
+    minutes=5,
+    excused={
+        "memory": "joining one head is a view",
+    },
+    robust={
+        "truth values": "heads hold numbers",
+        "complex numbers": "heads hold real numbers",
+        "a tensor whose memory is in another order": "where numbers lie is no idea of the lesson",
+    },
+    hints=(
+        "The way back is the way out in reverse: which of the two steps comes first?",
+        "Exchange the axes for head and token; then join the last two.",
+        "After a transpose, memory is no longer in the order of the axes, so `view` refuses. `flatten(2)` and `reshape` do not.",
+    ),
+)
+def from_heads(x):
+    """Join the heads again: from `x` (batch, head, token, width) to (batch, token, head · width), each token's heads one after the other, head 0
+    first. It is the inverse of `to_heads`.
+
+    ```python
+    >>> from_heads(torch.tensor([[[[1, 2], [5, 6]], [[3, 4], [7, 8]]]]))
+    tensor([[[1, 2, 3, 4],
+             [5, 6, 7, 8]]])
+    ```
+
+    ★
+    - An `x` without four axes is refused with a `ValueError`.
+    - Any dtype will do, and gradients flow.
+    """
+    ### BEGIN SOLUTION
+    if x.ndim != 4:
+        raise ValueError(f"x has shape {tuple(x.shape)}: expected (batch, head, token, width)")
+    return x.transpose(1, 2).flatten(2)
+    ### END SOLUTION
+
+
+@from_heads.cases
+def _(draw):
+    yield Case("two heads, two tokens", (_numbered(1, 2, 2, 3),))
+    yield Case("each token's heads one after the other", (_numbered(2, 4, 3, 2),))
+    yield Case("one head", (_numbered(2, 1, 3, 4),))
+    sizes = draw.sizes(4, 2, 7)
+    yield Case("any sizes", (draw.normal(*sizes),))
+    yield Case("a tensor whose memory is in another order", (draw.normal(*sizes).transpose(1, 2),))
+    yield Case("gradients", (draw.normal(2, 4, 3, 2),), gradients=True)
+    yield Case("a tensor without heads is refused", (_numbered(2, 3, 8),), refuse=True)
+    yield Case("a tensor with five axes is refused", (_numbered(2, 3, 4, 2)[..., None],), refuse=True)
+    yield Case("truth values", (torch.arange(48).reshape(2, 2, 3, 4) % 3 == 0,))
+    yield Case("complex numbers", (torch.complex(draw.normal(2, 2, 3, 4).float(), draw.normal(2, 2, 3, 4).float()),))
+
+
+def _four(x):
+    if x.ndim != 4:
+        raise ValueError("expected four axes")
+
+
+@from_heads.mistake("reshape without the transpose: the shape is right, and each row holds pieces of several tokens")
+def _(x):
+    _four(x)
+    return x.reshape(x.shape[0], x.shape[2], -1)
+
+
+@from_heads.mistake("the transpose is missing: you joined the tokens of a head, not the heads of a token")
+def _(x):
+    _four(x)
+    return x.flatten(2)
+
+
+@from_heads.mistake("you joined the head axis and the token axis; it is head and width that belong together")
+def _(x):
+    _four(x)
+    return x.flatten(1, 2)
+
+
+@from_heads.mistake("the heads are interleaved: all numbers of head 0 come first, then those of head 1")
+def _(x):
+    _four(x)
+    return x.permute(0, 2, 3, 1).flatten(2)
+
+
+@from_heads.mistake("the heads are added; they stay side by side until the output matrix")
+def _(x):
+    _four(x)
+    return x.sum(1)
+
+
+@from_heads.mistake(
+    "view refuses a transposed tensor (if that is what the error says): use reshape or flatten, or call contiguous() first"
+)
+def _(x):
+    _four(x)
+    return x.transpose(1, 2).view(x.shape[0], x.shape[2], -1)
+
+
+@from_heads.mistake("the heads are the wrong way round: head 0 comes first")
+def _(x):
+    _four(x)
+    return x.flip(1).transpose(1, 2).flatten(2)
+
+
+@from_heads.mistake("the result is detached: gradients must flow through it")
+def _(x):
+    _four(x)
+    return x.detach().transpose(1, 2).flatten(2)
+
+
+@from_heads.mistake("a tensor without a head axis must be refused with a ValueError")
+def _(x):
+    return x.transpose(1, 2).flatten(2)
+
+
+@from_heads.variant
+def _(x):
+    if len(x.shape) != 4:
+        raise ValueError("four axes, please")
+    return torch.cat([x[:, i] for i in range(x.shape[1])], dim=-1)
+
+
+@from_heads.variant
+def _(x):
+    # unpacking raises a ValueError of its own
+    batch, heads, tokens, width = x.shape
+    out = torch.zeros(batch, tokens, heads * width, dtype=x.dtype)
+    for t in range(tokens):
+        for i in range(heads):
+            out[:, t, width * i : width * i + width] = x[:, i, t]
+    return out
+
+
+@from_heads.variant
+def _(x):
+    if x.dim() != 4:
+        raise ValueError(str(x.shape))
+    return torch.einsum("bhtw->bthw", x).contiguous().view(x.size(0), x.size(2), x.size(1) * x.size(3))
+
+
+# 3.5
+
+
+@exercise(
+    "3.5",
+    "Groups without copies",
+    task="Write grouped-query attention that copies no key and no value",
+    points=3,
+    difficulty=3,
+    minutes=20,
+    room=lambda q, k, v: k.nbytes,
+    forbidden=("repeat", "repeat_interleave", "tile", "scaled_dot_product_attention"),
+    right={
+        "room": "that there is one of each key and value is what it is about",
+        "gradients": "its answer goes into a model that learns",
+    },
+    robust={
+        "half precision stays": "half precision is a matter of its own",
+    },
+    hints=(
+        "View `q` as (batch, kv_head, group, query, d_k): the heads of one group are neighbours, so the group axis is the inner one.",
+        "A product with `k[:, :, None]` gives the right numbers, but copies: a batched product spreads what it broadcasts. Let all queries of a group stand one below the other instead: (batch, kv_head, group · query, d_k).",
+        "`q.reshape(batch, kv_heads, -1, d_k) @ k.transpose(-2, -1)`, divided by the root of d_k; softmax over the keys, times `v`; and at the end a reshape to (batch, head, query, d_v).",
+    ),
+)
+def grouped(q, k, v):
+    """Attention with grouped heads, without a mask: `q` (batch, head, query, d_k), `k` (batch, kv_head, key, d_k), `v` (batch, kv_head, key,
+    d_v). Query head $i$, counted from 0, uses key and value head $\\lfloor i / g \\rfloor$, $g$ = head / kv_head. Return (batch, head, query,
+    d_v). There is only one of each key and value: make no copies, with `repeat` or otherwise, and do without `scaled_dot_product_attention`.
+
+    ```python
+    >>> grouped(torch.zeros(1, 4, 1, 1), torch.zeros(1, 2, 1, 1), torch.tensor([[[[7.0]], [[9.0]]]])).flatten()
+    tensor([7., 7., 9., 9.])
+    ```
+
+    ★
+    - A kv_head that does not divide head is refused with a `ValueError`.
+    - With one query and 256 keys, all that a call sets aside takes fewer bytes than `k`.
+    - The result has the dtype of `q`, `k` and `v`, `float16` as well.
+    """
+    ### BEGIN SOLUTION
+    heads, kv_heads, d_k = q.shape[1], k.shape[1], q.shape[-1]
+    if heads % kv_heads:
+        raise ValueError(f"k has {kv_heads} heads: expected a divisor of the {heads} heads of q")
+    stacked = q.reshape(len(q), kv_heads, -1, d_k)  # (batch, kv_head, group * query, d_k): a matrix for each key head
+    scores = stacked @ k.transpose(-2, -1) / math.sqrt(d_k)
+    return (torch.softmax(scores, dim=-1) @ v).reshape(*q.shape[:3], v.shape[-1])
+    ### END SOLUTION
+
+
+@grouped.cases
+def _(draw):
+    def inputs(batch, heads, kv_heads, queries, keys, d_k, d_v, dtype=torch.float64):
+        q = draw.normal(batch, heads, queries, d_k, dtype=dtype)
+        return (
+            q,
+            draw.normal(batch, kv_heads, keys, d_k, dtype=dtype),
+            draw.normal(batch, kv_heads, keys, d_v, dtype=dtype),
+        )
+
+    yield Case("two query heads on one key head", inputs(1, 2, 1, 1, 3, 2, 2))
+    yield Case("four query heads on two key heads", inputs(1, 4, 2, 2, 3, 3, 2))
+    yield Case("as many key heads as heads", inputs(2, 3, 3, 2, 4, 3, 5))
+    yield Case("all widths and lengths different", inputs(2, 6, 2, 3, 5, 4, 7))
+    batch, kv_heads, queries, keys = draw.sizes(4, 2, 6)
+    yield Case("any sizes", inputs(batch, kv_heads * draw.whole(2, 3), kv_heads, queries, keys, 3, 5))
+    yield Case("the dtype of q, k and v", inputs(2, 4, 2, 3, 5, 4, 3, torch.float32))
+    yield Case("gradients", inputs(1, 4, 2, 2, 3, 3, 2), gradients=True)
+    yield Case("3 key heads for 4 heads are refused", inputs(2, 4, 3, 3, 5, 4, 7), refuse=True)
+    yield Case("more key heads than heads are refused", inputs(2, 2, 4, 3, 5, 4, 7), refuse=True)
+    half = [t.to(torch.float16) for t in inputs(2, 4, 2, 3, 5, 2, 3)]
+    yield Case("half precision stays", tuple(half), tolerance=1e-2)
+    yield Case("many keys", inputs(1, 8, 2, 1, 256, 16, 16))
+
+
+def _fits(q, k):
+    if q.shape[1] % k.shape[1]:
+        raise ValueError("kv_head must divide head")
+
+
+def _attend(q, k, v, scale=None, dim=-1):
+    scores = q @ k.transpose(-2, -1) / (math.sqrt(q.shape[-1]) if scale is None else scale)
+    return torch.softmax(scores, dim=dim) @ v
+
+
+def _shared(q, *tensors):
+    return [x.repeat_interleave(q.shape[1] // x.shape[1], dim=1) for x in tensors]
+
+
+@grouped.mistake(
+    "your groups are in the wrong order: query heads 0, 1, ..., g - 1 share key head 0 (as repeat_interleave would; repeat and tile give every kv_head-th)"
+)
+def _(q, k, v):
+    _fits(q, k)
+    return _attend(q, *(x.repeat(1, q.shape[1] // k.shape[1], 1, 1) for x in (k, v)))
+
+
+@grouped.mistake(
+    "the heads of the result are in the wrong order: the group axis is the inner one when you join the two again"
+)
+def _(q, k, v):
+    _fits(q, k)
+    out = _attend(q, *_shared(q, k, v)).unflatten(1, (k.shape[1], -1))
+    return out.transpose(1, 2).flatten(1, 2)
+
+
+@grouped.mistake("every head asks key head 0: with several key heads each group has one of its own")
+def _(q, k, v):
+    _fits(q, k)
+    return _attend(q, k[:, :1], v[:, :1])
+
+
+@grouped.mistake("your scores are not divided by the square root of d_k")
+def _(q, k, v):
+    _fits(q, k)
+    return _attend(q, *_shared(q, k, v), scale=1.0)
+
+
+@grouped.mistake("your scores are divided by d_k, not by its square root")
+def _(q, k, v):
+    _fits(q, k)
+    return _attend(q, *_shared(q, k, v), scale=q.shape[-1])
+
+
+@grouped.mistake("your scores are divided by the root of d_model = head * d_k; a head's own width counts")
+def _(q, k, v):
+    _fits(q, k)
+    return _attend(q, *_shared(q, k, v), scale=math.sqrt(q.shape[1] * q.shape[-1]))
+
+
+@grouped.mistake("your scores are divided by the square root of d_v; queries and keys have the width d_k")
+def _(q, k, v):
+    _fits(q, k)
+    return _attend(q, *_shared(q, k, v), scale=math.sqrt(v.shape[-1]))
+
+
+@grouped.mistake("your softmax runs over the queries; each row of weights is a distribution over the keys")
+def _(q, k, v):
+    _fits(q, k)
+    return _attend(q, *_shared(q, k, v), dim=-2)
+
+
+@grouped.mistake("the group's queries were averaged: each query head asks on its own, and has its own output")
+def _(q, k, v):
+    _fits(q, k)
+    return _attend(q.unflatten(1, (k.shape[1], -1)).mean(2), k, v)
+
+
+@grouped.mistake(
+    "the right numbers, but the keys and values were copied: `expand` and a matrix product that broadcasts do that, too"
+)
+def _(q, k, v):
+    _fits(q, k)
+    return _attend(q.unflatten(1, (k.shape[1], -1)), k[:, :, None], v[:, :, None]).flatten(1, 2)
+
+
+@grouped.mistake("the two head axes are still there: flatten(1, 2) makes one of them")
+def _(q, k, v):
+    _fits(q, k)
+    return _attend(q, *_shared(q, k, v)).unflatten(1, (k.shape[1], -1))
+
+
+@grouped.mistake("the keys are detached: gradients must flow to q, k and v")
+def _(q, k, v):
+    _fits(q, k)
+    return _attend(q, *_shared(q, k.detach(), v))
+
+
+@grouped.mistake("the result is detached: gradients must flow to q, k and v")
+def _(q, k, v):
+    _fits(q, k)
+    return _attend(q, *_shared(q, k, v)).detach()
+
+
+@grouped.mistake(
+    "key heads that do not divide the heads must be refused with a ValueError before PyTorch complains in its own way"
+)
+def _(q, k, v):
+    return _attend(q.unflatten(1, (k.shape[1], q.shape[1] // k.shape[1])), k[:, :, None], v[:, :, None]).flatten(1, 2)
+
+
+@grouped.mistake("heads that cannot be shared out evenly were shared out somehow: raise a ValueError")
+def _(q, k, v):
+    group = max(q.shape[1] // k.shape[1], 1)
+    places = [min(i // group, k.shape[1] - 1) for i in range(q.shape[1])]
+    return torch.stack([_attend(q[:, i], k[:, at], v[:, at]) for i, at in enumerate(places)], dim=1)
+
+
+@grouped.variant
+def _(q, k, v):
+    # head by head
+    if q.shape[1] % k.shape[1] != 0:
+        raise ValueError(f"{q.shape[1]} heads on {k.shape[1]}")
+    g, out = q.shape[1] // k.shape[1], []
+    for i in range(q.shape[1]):
+        key, value = k[:, i // g], v[:, i // g]
+        z = q[:, i] @ key.mT * q.shape[-1] ** -0.5
+        e = (z - z.amax(-1, keepdim=True)).exp()
+        out.append(e / e.sum(-1, keepdim=True) @ value)
+    return torch.stack(out, 1)
+
+
+@grouped.variant
+def _(q, k, v):
+    # einsum, with a letter for the group
+    batch, heads, queries, d_k = q.shape
+    groups, rest = divmod(heads, k.shape[1])
+    if rest or not groups:
+        raise ValueError("kv_head must divide head")
+    parts = q.reshape(batch, k.shape[1], groups, queries, d_k) / math.sqrt(d_k)
+    weights = torch.einsum("bngqd,bnkd->bngqk", parts, k).softmax(-1)
+    return torch.einsum("bngqk,bnke->bngqe", weights, v).reshape(batch, heads, queries, v.shape[-1])
+
+
+@grouped.variant
+def _(q, k, v):
+    # key head by key head, with all queries of its group
+    if q.shape[1] % k.shape[1]:
+        raise ValueError("heads")
+    of_heads = zip(q.chunk(k.shape[1], dim=1), k.unbind(1), v.unbind(1), strict=True)
+    outputs = []
+    for queries, key, value in of_heads:
+        long = queries.flatten(1, 2)  # (batch, group * query, d_k)
+        weights = ((long @ key.mT) / queries.shape[-1] ** 0.5).log_softmax(-1).exp()
+        outputs.append((weights @ value).unflatten(1, queries.shape[1:3]))
+    return torch.cat(outputs, 1)
+
+
+# 3.6
+
+
+@exercise(
+    "3.6",
+    "Cut heads out",
+    task="Take the weights of a few heads out of a layer",
+    points=4,
+    difficulty=3,
+    minutes=20,
+    excused={
+        "edge": "the rows are heads times d_k, and those of values heads times d_v: another number of heads does not divide both",
+        "one": "the rows are heads times d_k: one alone cannot be cut to 1",
+    },
+    hints=(
+        "`nn.Linear` stores its matrix on its side. Which *rows* of `w_q` belong to head i? And of `w_v`, whose heads have another width?",
+        "A head's rows are neighbours: `w_q.split(d_k)` cuts `w_q` into one block a head, with d_k = number of rows / heads.",
+        "For `w_o` it is *columns*: `w_o.split(d_v, dim=1)`. Join the blocks of the heads to keep, in their order, with `torch.cat`.",
+    ),
+)
+def keep_heads(w_q, w_k, w_v, w_o, heads, keep):
+    """A layer without biases has `heads` heads. Its weights lie as in `nn.Linear`: `w_q` and `w_k` (head · d_k, d_model), `w_v` (head · d_v,
+    d_model), `w_o` (d_model, head · d_v). Return the weights `(w_q, w_k, w_v, w_o)` of a *smaller* layer that has only the heads in the list
+    `keep`, counted from 0, in that order. It computes what the large one does with all other heads switched off.
+
+    ```python
+    >>> keep_heads(*[torch.tensor([[1.0], [2.0]])] * 3, torch.tensor([[1.0, 2.0]]), 2, [1])
+    (tensor([[2.]]), tensor([[2.]]), tensor([[2.]]), tensor([[2.]]))
+    ```
+
+    ★
+    - A `keep` that is empty, or holds a number that is not one of 0, 1, ..., heads - 1, is refused with a `ValueError`.
+    - The given weights stay as they are.
+    """
+    ### BEGIN SOLUTION
+    if not keep or not all(0 <= i < heads for i in keep):
+        raise ValueError(f"keep={keep}: expected at least one number from 0 to {heads - 1}")
+    d_k, d_v = len(w_q) // heads, len(w_v) // heads
+    rows = [(w_q, d_k), (w_k, d_k), (w_v, d_v)]
+    smaller = [torch.cat([w[i * width : (i + 1) * width] for i in keep]) for w, width in rows]
+    columns = torch.cat([w_o[:, i * d_v : (i + 1) * d_v] for i in keep], dim=1)
+    return *smaller, columns
+    ### END SOLUTION
+
+
+@keep_heads.cases
+def _(draw):
+    def layer(d_model, heads, d_k, d_v, keep):
+        rows = draw.normal(heads * d_k, d_model), draw.normal(heads * d_k, d_model), draw.normal(heads * d_v, d_model)
+        return *rows, draw.normal(d_model, heads * d_v), heads, keep
+
+    yield Case("the second of two heads", layer(5, 2, 1, 3, [1]))
+    yield Case("two heads of three", layer(5, 3, 2, 2, [0, 2]))
+    yield Case("in the order that was asked for", layer(7, 4, 2, 3, [3, 1, 0]))
+    yield Case("all of them", layer(12, 4, 3, 5, [0, 1, 2, 3]))
+    d_model, heads, d_k, d_v = draw.sizes(4, 3, 8)
+    yield Case("any sizes", layer(d_model, heads, d_k, d_v, draw.shuffled(heads)[: draw.whole(2, heads)].tolist()))
+    yield Case("no head at all is refused", layer(5, 3, 2, 4, []), refuse=True)
+    yield Case("a head that does not exist is refused", layer(5, 3, 2, 4, [3]), refuse=True)
+    yield Case("a negative number is refused", layer(5, 3, 2, 4, [0, -1]), refuse=True)
+
+
+def _are_heads(keep, heads):
+    if not keep or min(keep) < 0 or max(keep) >= heads:
+        raise ValueError("these are no heads")
+
+
+def _cut(w, heads, keep, dim=0):
+    blocks = w.chunk(heads, dim=dim)
+    return torch.cat([blocks[i] for i in keep], dim=dim)
+
+
+def _interleaved(w, heads, keep, dim=0):
+    w = w.T if dim else w
+    found = torch.cat([w[i::heads] for i in keep])
+    return found.T if dim else found
+
+
+def _smaller(w_q, w_k, w_v, w_o, heads, keep, cut=_cut):
+    return *(cut(w, heads, keep) for w in (w_q, w_k, w_v)), cut(w_o, heads, keep, 1)
+
+
+@keep_heads.mistake("your heads take every `heads`-th row; those of one head are neighbours")
+def _(w_q, w_k, w_v, w_o, heads, keep):
+    _are_heads(keep, heads)
+    return _smaller(w_q, w_k, w_v, w_o, heads, keep, _interleaved)
+
+
+@keep_heads.mistake("the output weight is still whole: the other heads' columns must go, too")
+def _(w_q, w_k, w_v, w_o, heads, keep):
+    _are_heads(keep, heads)
+    return *_smaller(w_q, w_k, w_v, w_o, heads, keep)[:3], w_o
+
+
+@keep_heads.mistake("in the output weight a head owns columns, not rows")
+def _(w_q, w_k, w_v, w_o, heads, keep):
+    _are_heads(keep, heads)
+    d_v = len(w_v) // heads
+    rows = [w_o[i * d_v : (i + 1) * d_v] for i in keep]
+    return *_smaller(w_q, w_k, w_v, w_o, heads, keep)[:3], torch.cat(rows)
+
+
+@keep_heads.mistake(
+    "in the weights of queries, keys and values a head owns rows, not columns: nn.Linear stores its matrix on its side"
+)
+def _(w_q, w_k, w_v, w_o, heads, keep):
+    _are_heads(keep, heads)
+    widths = len(w_q) // heads, len(w_k) // heads, len(w_v) // heads
+    columns = [
+        torch.cat([w[:, i * n : (i + 1) * n] for i in keep], dim=1)
+        for w, n in zip((w_q, w_k, w_v), widths, strict=True)
+    ]
+    return *columns, _cut(w_o, heads, keep, 1)
+
+
+@keep_heads.mistake("the values' blocks have the width d_v, not d_k")
+def _(w_q, w_k, w_v, w_o, heads, keep):
+    _are_heads(keep, heads)
+    d_k = len(w_q) // heads
+    values = torch.cat([w_v[i * d_k : (i + 1) * d_k] for i in keep])
+    outputs = torch.cat([w_o[:, i * d_k : (i + 1) * d_k] for i in keep], dim=1)
+    return _cut(w_q, heads, keep), _cut(w_k, heads, keep), values, outputs
+
+
+@keep_heads.mistake("you threw away the heads that were to be kept")
+def _(w_q, w_k, w_v, w_o, heads, keep):
+    _are_heads(keep, heads)
+    others = [i for i in range(heads) if i not in keep]
+    return _smaller(w_q, w_k, w_v, w_o, heads, others) if others else tuple(w[:0] for w in (w_q, w_k, w_v, w_o))
+
+
+@keep_heads.mistake("the heads must come in the order of `keep`; yours are sorted")
+def _(w_q, w_k, w_v, w_o, heads, keep):
+    _are_heads(keep, heads)
+    return _smaller(w_q, w_k, w_v, w_o, heads, sorted(keep))
+
+
+@keep_heads.mistake("the blocks of the output weight are in another order than those of the values")
+def _(w_q, w_k, w_v, w_o, heads, keep):
+    _are_heads(keep, heads)
+    return *_smaller(w_q, w_k, w_v, w_o, heads, keep)[:3], _cut(w_o, heads, sorted(keep), 1)
+
+
+@keep_heads.mistake("you switched the other heads off with zeros; the layer was to become smaller")
+def _(w_q, w_k, w_v, w_o, heads, keep):
+    _are_heads(keep, heads)
+    off = torch.tensor([i in keep for i in range(heads)]).repeat_interleave(len(w_v) // heads)
+    return w_q, w_k, w_v, w_o * off
+
+
+@keep_heads.mistake("you counted the heads from 1: the first is head 0")
+def _(w_q, w_k, w_v, w_o, heads, keep):
+    _are_heads(keep, heads)
+    return _smaller(w_q, w_k, w_v, w_o, heads, [i - 1 for i in keep])
+
+
+@keep_heads.mistake("only the number of heads to keep counts in your code: `keep` tells which ones")
+def _(w_q, w_k, w_v, w_o, heads, keep):
+    _are_heads(keep, heads)
+    return _smaller(w_q, w_k, w_v, w_o, heads, range(len(keep)))
+
+
+@keep_heads.mistake("an empty list must be refused with a ValueError, before your code looks for its first head")
+def _(w_q, w_k, w_v, w_o, heads, keep):
+    if any(not 0 <= i < heads for i in keep):
+        raise ValueError("these are no heads")
+    rest = [_cut(w_o, heads, [i], 1) for i in keep[1:]]
+    columns = torch.cat([_cut(w_o, heads, [keep[0]], 1), *rest], dim=1)
+    return *_smaller(w_q, w_k, w_v, w_o, heads, keep)[:3], columns
+
+
+@keep_heads.mistake("an empty list gave a layer without heads: refuse it with a ValueError")
+def _(w_q, w_k, w_v, w_o, heads, keep):
+    if any(not 0 <= i < heads for i in keep):
+        raise ValueError("these are no heads")
+    return _smaller(w_q, w_k, w_v, w_o, heads, keep) if keep else (w_q[:0], w_k[:0], w_v[:0], w_o[:, :0])
+
+
+@keep_heads.mistake("a head that does not exist must be refused with a ValueError, not met with an empty block")
+def _(w_q, w_k, w_v, w_o, heads, keep):
+    if not keep:
+        raise ValueError("no head at all")
+    d_k, d_v = len(w_q) // heads, len(w_v) // heads
+    rows = [torch.cat([w[i * n : (i + 1) * n] for i in keep]) for w, n in ((w_q, d_k), (w_k, d_k), (w_v, d_v))]
+    return *rows, torch.cat([w_o[:, i * d_v : (i + 1) * d_v] for i in keep], dim=1)
+
+
+@keep_heads.mistake("a negative head number counts from the end in Python: refuse it with a ValueError")
+def _(w_q, w_k, w_v, w_o, heads, keep):
+    if not keep or max(keep) >= heads:
+        raise ValueError("these are no heads")
+    return _smaller(w_q, w_k, w_v, w_o, heads, keep)
+
+
+@keep_heads.variant
+def _(w_q, w_k, w_v, w_o, heads, keep):
+    # a head axis of its own, and an index
+    if len(keep) == 0 or not set(keep) <= set(range(heads)):
+        raise ValueError(f"keep={keep}")
+    picked = [w.unflatten(0, (heads, -1))[keep].flatten(0, 1) for w in (w_q, w_k, w_v)]
+    return [*picked, w_o.unflatten(1, (heads, -1))[:, keep].flatten(1)]
+
+
+@keep_heads.variant
+def _(w_q, w_k, w_v, w_o, heads, keep):
+    # the numbers of the rows to keep, one by one
+    for i in keep:
+        if i < 0 or i >= heads:
+            raise ValueError(f"there is no head {i}")
+    if keep == []:
+        raise ValueError("keep at least one head")
+
+    def places(width):
+        return torch.tensor([i * width + c for i in keep for c in range(width)])
+
+    d_k, d_v = w_k.shape[0] // heads, w_o.shape[1] // heads
+    small_q, small_k, small_v = w_q[places(d_k)], w_k.index_select(0, places(d_k)), w_v[places(d_v)]
+    return small_q, small_k, small_v, w_o.index_select(1, places(d_v))
+
+
+# 3.7
+
+
+@exercise(
+    "3.7",
+    "Many heads, two sequences, one mask",
+    task="Write multi-head attention between two sequences, with a mask",
+    points=5,
+    difficulty=3,
+    minutes=25,
+    groups=(
+        Group("one head", 2, ("one head, nothing hidden",)),
+        Group("several heads", 1, ("two heads, nothing hidden",)),
+        Group(
+            "masks, a different one for each sequence",
+            1,
+            (
+                "as many heads as sequences, each with a mask of its own",
+                "all sizes different",
+                "a causal mask, all lengths equal",
+            ),
+        ),
+        Group("gradients and the edges", 1),
+    ),
+    right={
+        "gradients": "its answer goes into a model that learns",
+    },
+    robust={
+        "scores far below zero, and a hidden value far above them": "no lesson has such scores",
+    },
+    hints=(
+        "Queries come from `x`, keys and values from `source`. Project, then split each into heads: view, then transpose.",
+        "The mask lacks a head axis: `may_look[:, None]` is (batch, 1, query, key). Write minus infinity into the scaled scores where it is False.",
+        "Softmax over the keys, times the values; transpose back, join the heads with `flatten(2)`, and multiply by `w_o`.",
+    ),
+)
+def many_heads(x, source, w_q, w_k, w_v, w_o, heads, may_look):
+    """Multi-head attention, (3.2) and (3.3): `x` (batch, query, d_model) looks at `source` (batch, key, d_model), from which keys and values are
+    made. The matrices are packed, head after head, and multiply rows: `w_q`, `w_k` (d_model, head · d_k), `w_v` (d_model, head · d_v), `w_o`
+    (head · d_v, d_model). `may_look` (batch, query, key) is boolean, True = may look, the same for all heads; every row sees something.
+    Return (batch, query, d_model).
+
+    ```python
+    >>> many_heads(torch.zeros(1, 1, 2), torch.tensor([[[1.0, 2.0], [9.0, 9.0]]]), *[torch.eye(2)] * 4, 2, torch.tensor([[[True, False]]]))
+    tensor([[[1., 2.]]])
+    ```
+
+    ★
+    - A number of `heads` that does not divide the columns of `w_q`, or of `w_v`, is refused with a `ValueError`.
+    - Scores far below zero, and hidden values of $10^{15}$, do no harm.
+    """
+    ### BEGIN SOLUTION
+    if w_q.shape[1] % heads or w_v.shape[1] % heads:
+        raise ValueError(f"heads={heads}: expected a divisor of {w_q.shape[1]} and of {w_v.shape[1]}")
+    projected = x @ w_q, source @ w_k, source @ w_v
+    q, k, v = (
+        product.unflatten(2, (heads, -1)).transpose(1, 2) for product in projected
+    )  # (batch, head, token, width)
+    scores = q @ k.transpose(-2, -1) / math.sqrt(q.shape[-1])
+    weights = scores.masked_fill(~may_look[:, None], -math.inf).softmax(dim=-1)
+    return (weights @ v).transpose(1, 2).flatten(2) @ w_o
+    ### END SOLUTION
+
+
+@many_heads.cases
+def _(draw):
+    def inputs(batch, queries, keys, d_model, heads, d_k, d_v, hide=0.3):
+        look = draw.uniform(batch, queries, keys) >= hide
+        look[:, :, 0] = True
+        x, source = draw.normal(batch, queries, d_model), draw.normal(batch, keys, d_model)
+        matrices = (draw.normal(d_model, heads * width) / math.sqrt(d_model) for width in (d_k, d_k, d_v))
+        return x, source, *matrices, draw.normal(heads * d_v, d_model), heads, look
+
+    yield Case("one head, nothing hidden", inputs(1, 2, 3, 3, 1, 2, 4, hide=0))
+    yield Case("two heads, nothing hidden", inputs(1, 2, 3, 5, 2, 4, 3, hide=0))
+    hidden = inputs(2, 2, 3, 3, 2, 2, 4)
+    hidden[-1][:] = torch.tensor([[[1, 1, 0], [0, 1, 1]], [[1, 0, 1], [1, 1, 0]]]).bool()
+    yield Case("as many heads as sequences, each with a mask of its own", hidden)
+    batch, queries, keys, heads, d_k, d_v = draw.sizes(6, 2, 7)
+    yield Case("all sizes different", inputs(batch, queries, keys, 10, heads, d_k, d_v))
+    square = inputs(3, 3, 3, 6, 3, 2, 4)
+    square[-1][:] = torch.ones(3, 3).tril().bool()
+    yield Case("a causal mask, all lengths equal", square)
+    yield Case("gradients", inputs(2, 2, 3, 3, 2, 2, 3), gradients=True)
+    yield Case(
+        "heads that do not divide the queries' columns are refused",
+        (*inputs(1, 2, 3, 4, 2, 3, 4)[:6], 4, torch.ones(1, 2, 3).bool()),
+        refuse=True,
+    )
+    yield Case(
+        "heads that do not divide the values' columns are refused",
+        (*inputs(1, 2, 3, 4, 2, 4, 3)[:6], 4, torch.ones(1, 2, 3).bool()),
+        refuse=True,
+    )
+    eye = torch.eye(2, dtype=torch.float64)
+    sources = torch.tensor([[[-1e6, 0.0], [-1e6, 1.0], [1e15, 1e15]]], dtype=torch.float64)
+    looks = (1e6 * eye[None, :1], sources, eye, eye, eye, eye, 1, torch.tensor([[[True, True, False]]]))
+    yield Case("scores far below zero, and a hidden value far above them", looks)
+    odd = torch.ones(2, 3, dtype=torch.float64)
+    refused = (eye[None], eye[None], eye, eye, odd, odd.T, 2, torch.ones(1, 2, 2, dtype=torch.bool))
+    yield Case("values that do not divide are refused", refused, refuse=True)
+
+
+def _even(w_q, w_v, heads):
+    if w_q.shape[1] % heads or w_v.shape[1] % heads:
+        raise ValueError("heads must divide the columns")
+
+
+def _whole(
+    x, source, w_q, w_k, w_v, w_o, heads, may_look, *,
+    split=None, join=None, scale=None, dim=-1, hide=None, values_of=None,
+):  # fmt: skip
+    """The whole, with one step exchanged."""
+    _even(w_q, w_v, heads)
+    split = split or (lambda y: y.unflatten(2, (heads, -1)).transpose(1, 2))
+    join = join or (lambda y: y.transpose(1, 2).flatten(2))
+    hide = hide or (lambda z: z.masked_fill(~may_look[:, None], -math.inf).softmax(dim))
+    q, k, v = split(x @ w_q), split(source @ w_k), split((source if values_of is None else values_of) @ w_v)
+    return join(hide(q @ k.mT / (scale or math.sqrt(q.shape[-1]))) @ v) @ w_o
+
+
+def _directly(heads):
+    return lambda y: y.reshape(y.shape[0], heads, y.shape[1], -1)
+
+
+@many_heads.mistake("you split by a direct view: each head holds pieces of other tokens; view first, then transpose")
+def _(x, source, w_q, w_k, w_v, w_o, heads, may_look):
+    return _whole(x, source, w_q, w_k, w_v, w_o, heads, may_look, split=_directly(heads))
+
+
+@many_heads.mistake("you joined the heads without the transpose: each row holds pieces of several tokens")
+def _(x, source, w_q, w_k, w_v, w_o, heads, may_look):
+    return _whole(x, source, w_q, w_k, w_v, w_o, heads, may_look, join=lambda y: y.reshape(y.shape[0], y.shape[2], -1))
+
+
+@many_heads.mistake(
+    "you split by a direct view and joined without the transpose: the two mistakes undo each other in the shapes only"
+)
+def _(x, source, w_q, w_k, w_v, w_o, heads, may_look):
+    join = lambda y: y.reshape(y.shape[0], y.shape[2], -1)  # noqa: E731
+    return _whole(x, source, w_q, w_k, w_v, w_o, heads, may_look, split=_directly(heads), join=join)
+
+
+@many_heads.mistake("your heads take every `heads`-th column; those of one head are neighbours")
+def _(x, source, w_q, w_k, w_v, w_o, heads, may_look):
+    split = lambda y: y.unflatten(2, (-1, heads)).permute(0, 3, 1, 2)  # noqa: E731
+    return _whole(x, source, w_q, w_k, w_v, w_o, heads, may_look, split=split)
+
+
+@many_heads.mistake("the output matrix is missing: joined heads are multiplied by w_o")
+def _(x, source, w_q, w_k, w_v, w_o, heads, may_look):
+    return _whole(x, source, w_q, w_k, w_v, torch.eye(len(w_o), dtype=x.dtype), heads, may_look)
+
+
+@many_heads.mistake("your scores are not divided by the square root of d_k")
+def _(x, source, w_q, w_k, w_v, w_o, heads, may_look):
+    return _whole(x, source, w_q, w_k, w_v, w_o, heads, may_look, scale=1.0)
+
+
+@many_heads.mistake("your scores are divided by the square root of d_model; a head's own width, d_k, counts")
+def _(x, source, w_q, w_k, w_v, w_o, heads, may_look):
+    return _whole(x, source, w_q, w_k, w_v, w_o, heads, may_look, scale=math.sqrt(x.shape[-1]))
+
+
+@many_heads.mistake("your scores are divided by the square root of all columns of w_q; a head's own width, d_k, counts")
+def _(x, source, w_q, w_k, w_v, w_o, heads, may_look):
+    return _whole(x, source, w_q, w_k, w_v, w_o, heads, may_look, scale=math.sqrt(w_q.shape[1]))
+
+
+@many_heads.mistake("your scores are divided by the square root of d_v; queries and keys have the width d_k")
+def _(x, source, w_q, w_k, w_v, w_o, heads, may_look):
+    return _whole(x, source, w_q, w_k, w_v, w_o, heads, may_look, scale=math.sqrt(w_v.shape[1] // heads))
+
+
+@many_heads.mistake("your scores are divided by d_k, not by its square root")
+def _(x, source, w_q, w_k, w_v, w_o, heads, may_look):
+    return _whole(x, source, w_q, w_k, w_v, w_o, heads, may_look, scale=w_q.shape[1] // heads)
+
+
+@many_heads.mistake("your softmax runs over the queries; each row of weights is a distribution over the keys")
+def _(x, source, w_q, w_k, w_v, w_o, heads, may_look):
+    return _whole(x, source, w_q, w_k, w_v, w_o, heads, may_look, dim=-2)
+
+
+@many_heads.mistake("queries, keys and values all come from x: keys and values belong to the source")
+def _(x, source, w_q, w_k, w_v, w_o, heads, may_look):
+    look = may_look[:, :, : x.shape[1]]
+    return _whole(x, x, w_q, w_k, w_v, w_o, heads, look)
+
+
+@many_heads.mistake("queries, keys and values all come from the source: the queries belong to x")
+def _(x, source, w_q, w_k, w_v, w_o, heads, may_look):
+    look = may_look[:, :1] if may_look.all() else may_look
+    return _whole(source, source, w_q, w_k, w_v, w_o, heads, look)
+
+
+@many_heads.mistake("keys and queries are made with each other's matrices")
+def _(x, source, w_q, w_k, w_v, w_o, heads, may_look):
+    return _whole(x, source, w_k, w_q, w_v, w_o, heads, may_look)
+
+
+@many_heads.mistake("the mask is missing")
+def _(x, source, w_q, w_k, w_v, w_o, heads, may_look):
+    return _whole(x, source, w_q, w_k, w_v, w_o, heads, may_look, hide=lambda z: z.softmax(-1))
+
+
+@many_heads.mistake("your mask is inverted: True means that a key may be seen")
+def _(x, source, w_q, w_k, w_v, w_o, heads, may_look):
+    return _whole(x, source, w_q, w_k, w_v, w_o, heads, ~may_look)
+
+
+@many_heads.mistake("your mask comes after the softmax: hidden scores still sit in the denominator")
+def _(x, source, w_q, w_k, w_v, w_o, heads, may_look):
+    return _whole(x, source, w_q, w_k, w_v, w_o, heads, may_look, hide=lambda z: z.softmax(-1) * may_look[:, None])
+
+
+@many_heads.mistake(
+    "the mask slipped onto the head axis: it is one for each sequence, so it needs a head axis of length one, may_look[:, None]"
+)
+def _(x, source, w_q, w_k, w_v, w_o, heads, may_look):
+    return _whole(
+        x, source, w_q, w_k, w_v, w_o, heads, may_look, hide=lambda z: z.masked_fill(~may_look, -math.inf).softmax(-1)
+    )
+
+
+@many_heads.mistake("the first sequence's mask is used for all: each has its own")
+def _(x, source, w_q, w_k, w_v, w_o, heads, may_look):
+    return _whole(x, source, w_q, w_k, w_v, w_o, heads, may_look[:1].expand_as(may_look))
+
+
+@many_heads.mistake(
+    "something is detached on the way to the weights: gradients must flow to x, to source and to all matrices"
+)
+def _(x, source, w_q, w_k, w_v, w_o, heads, may_look):
+    return _whole(x, source, w_q.detach(), w_k.detach(), w_v.detach(), w_o.detach(), heads, may_look)
+
+
+@many_heads.mistake(
+    "heads that do not divide the columns must be refused with a ValueError before PyTorch complains in its own way"
+)
+def _(x, source, w_q, w_k, w_v, w_o, heads, may_look):
+    if not w_q.shape[1] % heads and not w_v.shape[1] % heads:
+        return _whole(x, source, w_q, w_k, w_v, w_o, heads, may_look)
+    return (x @ w_q).unflatten(2, (heads, -1)), (source @ w_v).unflatten(2, (heads, -1))
+
+
+@many_heads.mistake("the columns of w_v must be shared out evenly, too, or be refused with a ValueError")
+def _(x, source, w_q, w_k, w_v, w_o, heads, may_look):
+    if w_q.shape[1] % heads:
+        raise ValueError("heads must divide the columns of w_q")
+    return _whole(
+        x,
+        source,
+        w_q,
+        w_k,
+        w_v[:, : w_v.shape[1] // heads * heads],
+        w_o[: w_v.shape[1] // heads * heads],
+        heads,
+        may_look,
+    )
+
+
+@many_heads.variant
+def _(x, source, w_q, w_k, w_v, w_o, heads, may_look):
+    # each head writes its own contribution, and the contributions are added: equation (3.4)
+    if any(w.shape[1] % heads for w in (w_q, w_k, w_v)):
+        raise ValueError("the heads do not fit")
+    d_k, d_v = w_q.shape[1] // heads, w_v.shape[1] // heads
+    parts = zip(w_q.split(d_k, 1), w_k.split(d_k, 1), w_v.split(d_v, 1), w_o.split(d_v), strict=True)
+    hidden = torch.zeros(may_look.shape, dtype=x.dtype).masked_fill(~may_look, -torch.inf)
+    return sum(
+        torch.softmax((x @ a) @ (source @ b).mT / d_k**0.5 + hidden, -1) @ (source @ c) @ o for a, b, c, o in parts
+    )
+
+
+@many_heads.variant
+def _(x, source, w_q, w_k, w_v, w_o, heads, may_look):
+    # einsum, and the softmax by hand
+    if w_q.size(1) % heads != 0 or w_v.size(1) % heads != 0:
+        raise ValueError(f"{heads} heads")
+    d_model = x.size(2)
+    q = torch.einsum("btm,mhc->bhtc", x, w_q.view(d_model, heads, -1))
+    k = torch.einsum("btm,mhc->bhtc", source, w_k.view(d_model, heads, -1))
+    v = torch.einsum("btm,mhc->bhtc", source, w_v.view(d_model, heads, -1))
+    z = torch.einsum("bhqc,bhkc->bhqk", q, k) * q.size(3) ** -0.5
+    z = z.masked_fill(~may_look.unsqueeze(1), -torch.inf)
+    e = torch.exp(z - z.amax(3, keepdim=True))
+    return torch.einsum("bhqk,bhkc,hcm->bqm", e / e.sum(3, keepdim=True), v, w_o.view(heads, -1, d_model))
+
+
+@many_heads.variant
+def _(x, source, w_q, w_k, w_v, w_o, heads, may_look):
+    # PyTorch's operator, sequence by sequence
+    if w_q.shape[1] % heads or w_v.shape[1] % heads:
+        raise ValueError("heads")
+    out = []
+    for own, other, look in zip(x, source, may_look, strict=True):
+        q, k, v = (torch.stack(y.chunk(heads, dim=1)) for y in (own @ w_q, other @ w_k, other @ w_v))
+        found = torch.nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=look)
+        out.append(torch.cat(list(found), dim=1) @ w_o)
+    return torch.stack(out)

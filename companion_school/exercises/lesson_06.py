@@ -1,0 +1,1155 @@
+"""Exercises of lesson 06: feed-forward networks, norms and residuals."""
+
+import math
+from fractions import Fraction
+
+import torch
+
+from companion_school.checking.exercise import Case, Group, exercise
+
+# 6.1
+
+
+@exercise(
+    "6.1",
+    "A norm with a pencil",
+    task="Work out one entry of a LayerNorm",
+    points=1,
+    difficulty=1,
+    minutes=5,
+    hints=(
+        "The mean of the four numbers is 2. What are the deviations?",
+        "The variance is the mean of their squares: divide by 4, not by 3.",
+        "Divide the first deviation by the root of the variance.",
+    ),
+)
+def first_normed_entry():
+    """What is the first entry of the LayerNorm of $[4, 2, 0, 2]$, with $\\varepsilon = 0$, gain 1 and bias 0? Return a `float`, rounded to four
+    decimals or better.
+    """
+    ### BEGIN SOLUTION
+    mean_of_squares = (2**2 + 0**2 + 2**2 + 0**2) / 4  # the deviations are 2, 0, -2, 0
+    return 2 / math.sqrt(mean_of_squares)
+    ### END SOLUTION
+
+
+@first_normed_entry.cases
+def _(draw):
+    yield Case("the first entry", (), tolerance=5e-5)
+
+
+@first_normed_entry.mistake("you divided the squares by d - 1 = 3; LayerNorm divides by d = 4")
+def _():
+    return 2 / math.sqrt(8 / 3)
+
+
+@first_normed_entry.mistake("that is RMSNorm: subtract the mean first")
+def _():
+    return 4 / math.sqrt(6)
+
+
+@first_normed_entry.mistake("you divided by the variance, not by its root")
+def _():
+    return 1.0
+
+
+@first_normed_entry.mistake("that is the deviation; divide it by the root of the variance")
+def _():
+    return 2.0
+
+
+@first_normed_entry.mistake("the mean is still in it: divide the deviation from the mean, 2, not the number 4")
+def _():
+    return 4 / math.sqrt(2)
+
+
+@first_normed_entry.mistake("you divided by the sum of the squares, or by its root; take their mean first")
+def _():
+    return 2 / math.sqrt(8)
+
+
+@first_normed_entry.mistake("that is the third entry; the first deviation is positive")
+def _():
+    return -math.sqrt(2)
+
+
+@first_normed_entry.variant
+def _():
+    return 1.4142
+
+
+@first_normed_entry.variant
+def _():
+    return torch.nn.functional.layer_norm(torch.tensor([4.0, 2.0, 0.0, 2.0]), (4,), eps=0.0)[0]
+
+
+# 6.2
+
+
+@exercise(
+    "6.2",
+    "How wide may a gated network be?",
+    task="Size a gated network like a plain one",
+    points=2,
+    difficulty=2,
+    minutes=10,
+    robust={
+        "a little above a multiple, which float32 rounds away": "no model is so wide",
+    },
+    hints=(
+        "Put 2 d (ratio d) equal to 3 d d_ff, as in (6.10), and solve for d_ff.",
+        "Divide by `multiple`, round up with `math.ceil`, multiply again.",
+        "For 4,096, a ratio of 4 and multiples of 256 you should get 11,008; check the three arguments before anything else.",
+    ),
+)
+def gated_width(d_model, ratio, multiple):
+    """How wide must a gated network (three matrices) be, to have *at least* as many weights as a plain one (two matrices) whose $d_{ff}$ is
+    `ratio * d_model`? Return the smallest such multiple of `multiple`, an `int`. Neither has biases.
+
+    ```python
+    >>> gated_width(6, 4.0, 5)
+    20
+    ```
+
+    ★
+    - `d_model < 1`, `ratio <= 0` and `multiple < 1` are refused with a `ValueError`.
+    - Widths in the millions are right to the last weight.
+    """
+    ### BEGIN SOLUTION
+    if d_model < 1 or ratio <= 0 or multiple < 1:
+        raise ValueError(
+            f"d_model={d_model}, ratio={ratio}, multiple={multiple}: expected 1 or more, above 0, 1 or more"
+        )
+    return math.ceil(2 * ratio * d_model / 3 / multiple) * multiple
+    ### END SOLUTION
+
+
+@gated_width.cases
+def _(draw):
+    yield Case("as many weights as the plain network, exactly", (12, 4.0, 1))
+    yield Case("at least as many weights as the plain network", (10, 4.0, 1))
+    yield Case("a multiple, rounded up", (10, 4.0, 24))
+    yield Case("a ratio other than 4", (8, 3.0, 16))
+    yield Case("LLaMA's width", (4096, 4.0, 256))
+    d_model = 3 * draw.whole(20, 90) + 1  # two thirds of it is no whole number: no trouble with rounding
+    yield Case("any width", (d_model, 4.0, draw.whole(5, 30)))
+    yield Case("a little above a multiple, which float32 rounds away", (30_720_001, 0.5, 256))
+    yield Case("a width of one", (1, 4.0, 1))
+    yield Case("a ratio below one", (12, 0.5, 1))
+    yield Case("a width of 0 is refused", (0, 4.0, 1), refuse=True)
+    yield Case("a ratio of 0 is refused", (8, 0.0, 1), refuse=True)
+    yield Case("multiples of 0 are refused", (8, 4.0, 0), refuse=True)
+    yield Case("a third above a multiple", (25, 0.5, 8))
+    yield Case("a width between whole numbers", (2, 1.75, 1))
+
+
+@gated_width.mistake("that is the plain width; a gated network has three matrices where a plain one has two")
+def _(d_model, ratio, multiple):
+    return math.ceil(ratio * d_model / multiple) * multiple
+
+
+@gated_width.mistake("you rounded down: the network must have at least as many weights")
+def _(d_model, ratio, multiple):
+    return int(2 * ratio * d_model / 3) // multiple * multiple
+
+
+@gated_width.mistake("you did not round up to a multiple of `multiple`")
+def _(d_model, ratio, multiple):
+    return math.ceil(2 * ratio * d_model / 3)
+
+
+@gated_width.mistake("you rounded to the nearest multiple, which can be too small: round up")
+def _(d_model, ratio, multiple):
+    return int(2 * ratio * d_model / 3 / multiple + 0.5) * multiple
+
+
+@gated_width.mistake("you added a multiple even where the width is one already")
+def _(d_model, ratio, multiple):
+    return int(2 * ratio * d_model / 3 // multiple + 1) * multiple
+
+
+@gated_width.mistake("the factor is upside down: more matrices make the network narrower, by 2/3, not wider by 3/2")
+def _(d_model, ratio, multiple):
+    return math.ceil(3 * ratio * d_model / 2 / multiple) * multiple
+
+
+@gated_width.mistake("you took 8/3 for granted, which is right for a ratio of 4 only")
+def _(d_model, ratio, multiple):
+    return math.ceil(8 * d_model / 3 / multiple) * multiple
+
+
+@gated_width.mistake("you halved the width: a gated network has one matrix more, not twice as many")
+def _(d_model, ratio, multiple):
+    return math.ceil(ratio * d_model / 2 / multiple) * multiple
+
+
+@gated_width.mistake("arguments that make no sense must be refused with a ValueError")
+def _(d_model, ratio, multiple):
+    return math.ceil(2 * ratio * d_model / 3 / max(1, multiple)) * multiple
+
+
+@gated_width.variant
+def _(d_model, ratio, multiple):
+    # try one multiple after the other
+    if min(d_model, multiple) < 1 or ratio <= 0:
+        raise ValueError("expected positive arguments")
+    plain, width = 2 * d_model * (ratio * d_model), multiple
+    while 3 * d_model * width < plain:
+        width += multiple
+    return width
+
+
+@gated_width.variant
+def _(d_model, ratio, multiple):
+    # exact fractions, and a division that rounds up
+    if d_model < 1 or not ratio > 0 or multiple < 1:
+        raise ValueError(f"{d_model=}, {ratio=}, {multiple=}")
+    wanted = Fraction(ratio) * d_model * 2 / 3
+    return -(-wanted // multiple) * multiple
+
+
+# 6.3
+
+
+@exercise(
+    "6.3",
+    "The backward pass of RMSNorm",
+    task="Write the gradients of RMSNorm, without autograd",
+    points=4,
+    difficulty=3,
+    minutes=25,
+    forbidden=("autograd", "backward", "func", "functorch", "requires_grad_", "vjp", "jacobian"),
+    groups=(
+        Group("one token", 1, ("one token of width 2",)),
+        Group("a batch of tokens", 2, ("batch, token and d_model all different",)),
+        Group("any epsilon, and the edges", 1),
+    ),
+    hints=(
+        "Equation (D6.10) is the model. Which of its terms came from the mean?",
+        "With h = g times gain, multiply h by (D6.11). Over which axis is the mean taken?",
+        "`gain` was used by every token: add up g times the normalised x over batch and token.",
+    ),
+)
+def rms_backward(x, gain, eps, g):
+    """Return `(dx, dgain)`, the gradients of a loss $\\mathcal L$ with respect to `x` (batch, token, d_model) and `gain` (d_model), through
+    RMSNorm, equation (6.13), with the number `eps`. `g`, shaped as `x`, is $\\partial \\mathcal L / \\partial \\operatorname{RMS}(x)$. Do it
+    without autograd (`torch.autograd`, `torch.func`, `backward`).
+
+    ```python
+    >>> rms_backward(torch.tensor([[[1.0, -1.0]]]), torch.ones(2), 0.0, torch.tensor([[[1.0, 0.0]]]))
+    (tensor([[[0.5000, 0.5000]]]), tensor([1., 0.]))
+    ```
+
+    ★
+    - Shapes of `x` and `g` that differ are refused with a `ValueError`.
+    """
+    ### BEGIN SOLUTION
+    if x.shape != g.shape:
+        raise ValueError(f"x and g: expected one shape, got {tuple(x.shape)} and {tuple(g.shape)}")
+    r = (x.square().mean(dim=-1, keepdim=True) + eps).sqrt()
+    hat, h = x / r, g * gain
+    return (h - hat * (h * hat).mean(dim=-1, keepdim=True)) / r, (g * hat).sum(dim=(0, 1))
+    ### END SOLUTION
+
+
+@rms_backward.cases
+def _(draw):
+    yield Case(
+        "one token of width 2", (1 + draw.normal(1, 1, 2), 0.5 + draw.uniform(2), 1e-3, 1 + draw.normal(1, 1, 2))
+    )
+    batch, token, d = draw.sizes(3, 2, 6)
+    x, gain, g = 1 + draw.normal(batch, token, d), 0.5 + draw.uniform(d), 1 + draw.normal(batch, token, d)
+    yield Case("batch, token and d_model all different", (x, gain, 1e-6, g))
+    yield Case("an epsilon that is not small", (x, gain, 0.7, g))
+    silent = x.clone()
+    silent[0, 0] = 0.0
+    yield Case("a token of zeros", (silent, gain, 1e-2, g))
+    yield Case("shapes that differ are refused", (x, gain, 1e-6, g[:1]), refuse=True)
+
+
+def _rms_parts(x, gain, eps, g):
+    r = (x.square().mean(dim=-1, keepdim=True) + eps).sqrt()
+    return r, x / r, g * gain
+
+
+def _mean(x):
+    return x.mean(dim=-1, keepdim=True)
+
+
+@rms_backward.mistake("you treated r as a constant: it depends on x, too")
+def _(x, gain, eps, g):
+    r, hat, h = _rms_parts(x, gain, eps, g)
+    return h / r, (g * hat).sum(dim=(0, 1))
+
+
+@rms_backward.mistake("the gain is missing from dx: what arrives behind it is g times gain")
+def _(x, gain, eps, g):
+    r, hat, _ = _rms_parts(x, gain, eps, g)
+    return (g - hat * _mean(g * hat)) / r, (g * hat).sum(dim=(0, 1))
+
+
+@rms_backward.mistake("that is LayerNorm's: RMSNorm subtracts no mean, so the mean of h is not taken off")
+def _(x, gain, eps, g):
+    r, hat, h = _rms_parts(x, gain, eps, g)
+    return (h - _mean(h) - hat * _mean(h * hat)) / r, (g * hat).sum(dim=(0, 1))
+
+
+@rms_backward.mistake("you took the sum of h times the normalised x where (D6.11) has its mean: the 1/d is missing")
+def _(x, gain, eps, g):
+    r, hat, h = _rms_parts(x, gain, eps, g)
+    return (h - hat * (h * hat).sum(dim=-1, keepdim=True)) / r, (g * hat).sum(dim=(0, 1))
+
+
+@rms_backward.mistake(
+    "the gain is missing from the mean: it is the mean of h times the normalised x, and h is g times gain"
+)
+def _(x, gain, eps, g):
+    r, hat, h = _rms_parts(x, gain, eps, g)
+    return (h - hat * _mean(g * hat)) / r, (g * hat).sum(dim=(0, 1))
+
+
+@rms_backward.mistake("(D6.11) has the normalised x in it, twice; you put x itself")
+def _(x, gain, eps, g):
+    r, hat, h = _rms_parts(x, gain, eps, g)
+    return (h - x * _mean(h * x)) / r, (g * hat).sum(dim=(0, 1))
+
+
+@rms_backward.mistake("dx comes first, then dgain; yours are exchanged")
+def _(x, gain, eps, g):
+    r, hat, h = _rms_parts(x, gain, eps, g)
+    return (g * hat).sum(dim=(0, 1)), (h - hat * _mean(h * hat)) / r
+
+
+@rms_backward.mistake("the division of dx by r is missing")
+def _(x, gain, eps, g):
+    _, hat, h = _rms_parts(x, gain, eps, g)
+    return h - hat * _mean(h * hat), (g * hat).sum(dim=(0, 1))
+
+
+@rms_backward.mistake("epsilon is missing: it stands inside the root of r")
+def _(x, gain, eps, g):
+    r, hat, h = _rms_parts(x, gain, 0.0, g)
+    return (h - hat * _mean(h * hat)) / r, (g * hat).sum(dim=(0, 1))
+
+
+@rms_backward.mistake("epsilon stands inside the root, not outside")
+def _(x, gain, eps, g):
+    r, h = x.square().mean(dim=-1, keepdim=True).sqrt() + eps, g * gain
+    hat = x / r
+    return (h - hat * _mean(h * hat)) / r, (g * hat).sum(dim=(0, 1))
+
+
+@rms_backward.mistake("dgain must be added up over batch and token, because every token used the same gain")
+def _(x, gain, eps, g):
+    r, hat, h = _rms_parts(x, gain, eps, g)
+    return (h - hat * _mean(h * hat)) / r, g * hat
+
+
+@rms_backward.mistake("dgain is averaged over the tokens; a gradient of something used often is a sum")
+def _(x, gain, eps, g):
+    r, hat, h = _rms_parts(x, gain, eps, g)
+    return (h - hat * _mean(h * hat)) / r, (g * hat).mean(dim=(0, 1))
+
+
+@rms_backward.mistake("dgain is g times the normalised x, not g times x itself")
+def _(x, gain, eps, g):
+    r, hat, h = _rms_parts(x, gain, eps, g)
+    return (h - hat * _mean(h * hat)) / r, (g * x).sum(dim=(0, 1))
+
+
+@rms_backward.mistake("the gain belongs in dx, not in dgain: dgain is g times the normalised x")
+def _(x, gain, eps, g):
+    r, hat, h = _rms_parts(x, gain, eps, g)
+    return (h - hat * _mean(h * hat)) / r, (h * hat).sum(dim=(0, 1))
+
+
+@rms_backward.mistake("x and g of different shapes must be refused with a ValueError; broadcasting hides the slip")
+def _(x, gain, eps, g):
+    r, hat, h = _rms_parts(x, gain, eps, g)
+    return (h - hat * _mean(h * hat)) / r, (g * hat).sum(dim=(0, 1))
+
+
+@rms_backward.variant
+def _(x, gain, eps, g):
+    # token by token, with the Jacobian (D6.11) written out
+    if g.shape != x.shape:
+        raise ValueError("x and g must have the same shape")
+    d = len(gain)
+    dx, dgain = torch.zeros_like(x), torch.zeros_like(gain)
+    for b in range(x.shape[0]):
+        for t in range(x.shape[1]):
+            r = math.sqrt(sum(value**2 for value in x[b, t].tolist()) / d + eps)
+            hat = x[b, t] / r
+            jacobian = (torch.eye(d, dtype=x.dtype) - torch.outer(hat, hat) / d) / r
+            dx[b, t] = jacobian.T @ (g[b, t] * gain)
+            dgain += g[b, t] * hat
+    return dx, dgain
+
+
+@rms_backward.variant
+def _(x, gain, eps, g):
+    # by powers of the mean square, without a normalised x
+    if list(x.shape) != list(g.shape):
+        raise ValueError(f"{x.shape} and {g.shape}")
+    square = torch.einsum("btd,btd->bt", x, x) / x.shape[-1] + eps
+    along = torch.einsum("btd,btd,d->bt", g, x, gain) / x.shape[-1]
+    dx = torch.einsum("btd,d,bt->btd", g, gain, square**-0.5) - torch.einsum("btd,bt->btd", x, along * square**-1.5)
+    return [dx, torch.einsum("btd,btd,bt->d", g, x, square**-0.5)]
+
+
+# 6.4
+
+
+@exercise(
+    "6.4",
+    "A stack of pre-norm sub-layers",
+    task="Run a stack of pre-norm sub-layers",
+    points=3,
+    difficulty=2,
+    minutes=15,
+    excused={
+        "one": "the widths of the residual stream and of the branches hang together",
+    },
+    right={
+        "gradients": "its answer goes into a model that learns",
+    },
+    robust={
+        "a stream of a million": "no stream of the lesson is so large",
+    },
+    hints=(
+        "Which state does the branch read, and to which is it added?",
+        "`zip` pairs each branch with its gain; check the lengths first, because `zip` stops at the shorter list.",
+        "Keep two names: one for the stream, one for what the branch reads. After the loop comes the last norm.",
+    ),
+)
+def pre_norm_stack(x, branches, gains, last_gain, eps):
+    """Return the output of a pre-norm stack, equation (6.2), the last norm included, for `x` (batch, token, d_model). `branches` is a list of
+    pairs `(w_1, w_2)`, (d_model, d_ff) and (d_ff, d_model), each with a d_ff of its own: branch $k$ is $F_k(h) = \\operatorname{ReLU}(h\\,
+    W_1)\\, W_2$. `gains` lists the gains (d_model) of the norms on the branches, `last_gain` (d_model) is the last norm's. Every norm is
+    RMSNorm, (6.13), with `eps`. There may be no branch.
+
+    ```python
+    >>> pre_norm_stack(torch.tensor([[[3.0, 4.0]]]), [], [], torch.ones(2), 0.0)
+    tensor([[[0.8485, 1.1314]]])
+    ```
+
+    ★
+    - Lists of different length are refused with a `ValueError`.
+    - A stream of a million is as right as one of 1.
+    """
+    ### BEGIN SOLUTION
+    if len(branches) != len(gains):
+        raise ValueError(f"expected one gain for each branch, got {len(gains)} gains and {len(branches)} branches")
+
+    def norm(h, gain):
+        return h / (h.square().mean(dim=-1, keepdim=True) + eps).sqrt() * gain
+
+    for (w_1, w_2), gain in zip(branches, gains, strict=True):
+        x = x + torch.relu(norm(x, gain) @ w_1) @ w_2
+    return norm(x, last_gain)
+    ### END SOLUTION
+
+
+@pre_norm_stack.cases
+def _(draw):
+    def branch(d, d_ff):
+        return draw.normal(d, d_ff), draw.normal(d_ff, d)
+
+    def gain(d):
+        return 0.5 + draw.uniform(d)
+
+    d = 3
+    yield Case("no branch: the last norm alone", (2 * draw.normal(1, 1, d), [], [], gain(d), 0.25))
+    yield Case("one branch", (2 * draw.normal(1, 2, d), [branch(d, 5)], [gain(d)], gain(d), 0.25))
+    batch, token, d, wide, narrow = draw.sizes(5, 2, 9)
+    x, last = 3 * draw.normal(batch, token, d), gain(d)
+    branches, gains = [branch(d, wide), branch(d, narrow), branch(d, wide)], [gain(d) for _ in range(3)]
+    yield Case("three branches of different width", (x, branches, gains, last, 1e-6))
+    yield Case("an epsilon that is not small", (x, branches, gains, last, 0.5))
+    yield Case("a gradient flows back to x", (x, branches, gains, last, 1e-6), gradients=True)
+    yield Case("a stream of a million", (1e6 * x, branches, gains, last, 1e-6))
+    yield Case("fewer gains than branches are refused", (x, branches, gains[:2], last, 1e-6), refuse=True)
+    yield Case("fewer branches than gains are refused", (x, branches[:2], gains, last, 1e-6), refuse=True)
+
+
+def _rms(h, gain, eps):
+    return h / (h.square().mean(dim=-1, keepdim=True) + eps).sqrt() * gain
+
+
+def _write(h, pair):
+    return torch.relu(h @ pair[0]) @ pair[1]
+
+
+@pre_norm_stack.mistake("that is post-norm: the norm belongs on the branch, not on the stream behind the sum")
+def _(x, branches, gains, last_gain, eps):
+    for pair, gain in zip(branches, gains, strict=False):
+        x = _rms(x + _write(x, pair), gain, eps)
+    return x
+
+
+@pre_norm_stack.mistake("that is post-norm, with one norm more at the end: the norm belongs on the branch")
+def _(x, branches, gains, last_gain, eps):
+    for pair, gain in zip(branches, gains, strict=False):
+        x = _rms(x + _write(x, pair), gain, eps)
+    return _rms(x, last_gain, eps)
+
+
+@pre_norm_stack.mistake("your norm overwrites the stream: the branch is added to x itself, not to the normed x")
+def _(x, branches, gains, last_gain, eps):
+    for pair, gain in zip(branches, gains, strict=False):
+        x = _rms(x, gain, eps)
+        x = x + _write(x, pair)
+    return _rms(x, last_gain, eps)
+
+
+@pre_norm_stack.mistake("the last norm is missing: the stream grows with depth, and what reads it expects size one")
+def _(x, branches, gains, last_gain, eps):
+    for pair, gain in zip(branches, gains, strict=False):
+        x = x + _write(_rms(x, gain, eps), pair)
+    return x
+
+
+@pre_norm_stack.mistake("the norms on the branches are missing: a branch reads the normed stream")
+def _(x, branches, gains, last_gain, eps):
+    for pair, _ in zip(branches, gains, strict=False):
+        x = x + _write(x, pair)
+    return _rms(x, last_gain, eps)
+
+
+@pre_norm_stack.mistake("the residual connection is missing: a branch is added to the stream, it does not replace it")
+def _(x, branches, gains, last_gain, eps):
+    for pair, gain in zip(branches, gains, strict=False):
+        x = _write(_rms(x, gain, eps), pair)
+    return _rms(x, last_gain, eps)
+
+
+@pre_norm_stack.mistake("each branch is added to the input x, not to what the branches before it left")
+def _(x, branches, gains, last_gain, eps):
+    now = x
+    for pair, gain in zip(branches, gains, strict=False):
+        now = x + _write(_rms(now, gain, eps), pair)
+    return _rms(now, last_gain, eps)
+
+
+@pre_norm_stack.mistake("every branch reads the input x; each must read what the branches before it left")
+def _(x, branches, gains, last_gain, eps):
+    return _rms(
+        x + sum(_write(_rms(x, gain, eps), pair) for pair, gain in zip(branches, gains, strict=False)), last_gain, eps
+    )
+
+
+@pre_norm_stack.mistake("your norm stands behind the branch: it must stand before it")
+def _(x, branches, gains, last_gain, eps):
+    for pair, gain in zip(branches, gains, strict=False):
+        x = x + _rms(_write(x, pair), gain, eps)
+    return _rms(x, last_gain, eps)
+
+
+@pre_norm_stack.mistake("the ReLU between the two matrices is missing")
+def _(x, branches, gains, last_gain, eps):
+    for (w_1, w_2), gain in zip(branches, gains, strict=False):
+        x = x + _rms(x, gain, eps) @ w_1 @ w_2
+    return _rms(x, last_gain, eps)
+
+
+@pre_norm_stack.mistake("the gains are left out of your norms")
+def _(x, branches, gains, last_gain, eps):
+    for pair, _ in zip(branches, gains, strict=False):
+        x = x + _write(_rms(x, 1.0, eps), pair)
+    return _rms(x, 1.0, eps)
+
+
+@pre_norm_stack.mistake("every norm has a gain of its own: you used the last norm's on the branches, too")
+def _(x, branches, gains, last_gain, eps):
+    for pair, _ in zip(branches, gains, strict=False):
+        x = x + _write(_rms(x, last_gain, eps), pair)
+    return _rms(x, last_gain, eps)
+
+
+@pre_norm_stack.mistake("epsilon stands outside the root in your norm: add it to the mean square")
+def _(x, branches, gains, last_gain, eps):
+    def norm(h, gain):
+        return h / (h.square().mean(dim=-1, keepdim=True).sqrt() + eps) * gain
+
+    for pair, gain in zip(branches, gains, strict=False):
+        x = x + _write(norm(x, gain), pair)
+    return norm(x, last_gain)
+
+
+@pre_norm_stack.mistake("your norm does not use the eps that is given")
+def _(x, branches, gains, last_gain, eps):
+    for pair, gain in zip(branches, gains, strict=False):
+        x = x + _write(_rms(x, gain, 0.0), pair)
+    return _rms(x, last_gain, 0.0)
+
+
+@pre_norm_stack.mistake("your norm subtracts the mean: that is LayerNorm")
+def _(x, branches, gains, last_gain, eps):
+    def norm(h, gain):
+        return _rms(h - h.mean(dim=-1, keepdim=True), gain, eps)
+
+    for pair, gain in zip(branches, gains, strict=False):
+        x = x + _write(norm(x, gain), pair)
+    return norm(x, last_gain)
+
+
+@pre_norm_stack.mistake("lists of different length must be refused with a ValueError: zip stops at the shorter one")
+def _(x, branches, gains, last_gain, eps):
+    for pair, gain in zip(branches, gains, strict=False):
+        x = x + _write(_rms(x, gain, eps), pair)
+    return _rms(x, last_gain, eps)
+
+
+@pre_norm_stack.variant
+def _(x, branches, gains, last_gain, eps):
+    # from the top: the output of k branches is that of k - 1 and one more; PyTorch's norm
+    if len(branches) != len(gains):
+        raise ValueError("as many gains as branches, please")
+
+    def stream(k):
+        if k == 0:
+            return x
+        below = stream(k - 1)
+        normed = torch.nn.functional.rms_norm(below, below.shape[-1:], gains[k - 1], eps)
+        hidden = torch.einsum("btd,df->btf", normed, branches[k - 1][0])
+        return below + torch.einsum("btf,fd->btd", hidden.clamp(min=0), branches[k - 1][1])
+
+    return torch.nn.functional.rms_norm(stream(len(gains)), x.shape[-1:], last_gain, eps)
+
+
+@pre_norm_stack.variant
+def _(x, branches, gains, last_gain, eps):
+    # one token at a time, the writes kept in a list and added up as in (6.5)
+    if not len(gains) == len(branches):
+        raise ValueError(f"{len(gains)} gains, {len(branches)} branches")
+    tokens = []
+    for token in x.reshape(-1, x.shape[-1]):
+        writes = [token]
+        for (w_1, w_2), gain in zip(branches, gains, strict=True):
+            now = torch.stack(writes).sum(0)
+            normed = now * torch.rsqrt(now @ now / len(now) + eps) * gain
+            writes.append(w_2.T @ torch.relu(w_1.T @ normed))
+        total = torch.stack(writes).sum(0)
+        tokens.append(total * torch.rsqrt((total * total).mean() + eps) * last_gain)
+    return torch.stack(tokens).view(x.shape)
+
+
+# 6.5
+
+
+@exercise(
+    "6.5",
+    "How small must a write be?",
+    task="Find the scale of writes that keeps a given share of the identity path",
+    points=3,
+    difficulty=3,
+    minutes=15,
+    hints=(
+        "A factor c on the writing matrices turns v into c^2 v.",
+        "Put c^2 v for v in (D6.19), put it equal to keep, and solve for c.",
+        "Compare with (D6.21): for keep = e^-v and a large count your answer should be close to 1 / sqrt(count).",
+    ),
+)
+def write_scale(count, v, keep):
+    """A post-norm stack has `count` sub-layers, each of which would write with mean square `v` into a stream of mean square 1. By which
+    positive number must all writing matrices $W_2$ be multiplied, so that the mean square along the identity path, (D6.19), deeper, is
+    exactly `keep` at the bottom? Return a `float`.
+
+    ```python
+    >>> write_scale(1, 3.0, 0.25)
+    1.0
+    ```
+
+    ★
+    - Refused with a `ValueError` unless `count >= 1`, `v > 0` and `0 < keep < 1`.
+    """
+    ### BEGIN SOLUTION
+    if count < 1 or not v > 0 or not 0 < keep < 1:
+        raise ValueError(f"count={count}, v={v}, keep={keep}: expected count >= 1, v > 0 and 0 < keep < 1")
+    return math.sqrt((keep ** (-1 / count) - 1) / v)
+    ### END SOLUTION
+
+
+@write_scale.cases
+def _(draw):
+    yield Case("one sub-layer", (1, 2.0, 0.3))
+    yield Case("32 sub-layers", (32, 1.0, 0.5))
+    count = draw.whole(5, 40)
+    v, keep = 1.2 + draw.uniform(1).item(), 0.2 + 0.6 * draw.uniform(1).item()
+    yield Case("any depth, any size, any share", (count, v, keep))
+    yield Case("1,000 sub-layers", (1000, 2.0, math.exp(-2.0)))
+    yield Case("no sub-layer is refused", (0, 1.0, 0.5), refuse=True)
+    yield Case("writes of size 0 are refused", (4, 0.0, 0.5), refuse=True)
+    yield Case("a share of 1 is refused", (4, 1.0, 1.0), refuse=True)
+    yield Case("a share of 0 is refused", (4, 1.0, 0.0), refuse=True)
+
+
+@write_scale.mistake("a factor c on the weights is c squared on the mean square: take the root")
+def _(count, v, keep):
+    return (keep ** (-1 / count) - 1) / v
+
+
+@write_scale.mistake("v is left out: the larger the writes are, the smaller the factor must be")
+def _(count, v, keep):
+    return math.sqrt(keep ** (-1 / count) - 1)
+
+
+@write_scale.mistake("you multiplied by v instead of dividing by it")
+def _(count, v, keep):
+    return math.sqrt((keep ** (-1 / count) - 1) * v)
+
+
+@write_scale.mistake(
+    "that is what one sub-layer may write: the path passes all of them, so take the count-th root of keep"
+)
+def _(count, v, keep):
+    return math.sqrt((1 / keep - 1) / v)
+
+
+@write_scale.mistake("you let the sizes add up, 1 / (1 + K c^2 v), as in pre-norm; in post-norm the norms multiply")
+def _(count, v, keep):
+    return math.sqrt((1 / keep - 1) / (count * v))
+
+
+@write_scale.mistake("that is 1 / sqrt(count), which keeps about e^-v, whatever `keep` is")
+def _(count, v, keep):
+    return 1 / math.sqrt(count)
+
+
+@write_scale.mistake("your exponent has the wrong sign: solve 1 / (1 + c^2 v)^K = keep, so 1 + c^2 v = keep^(-1/K)")
+def _(count, v, keep):
+    return math.sqrt((1 - keep ** (1 / count)) / v)
+
+
+@write_scale.mistake("you used ln(1 + y) = y, which holds for a large count only; keep must be met exactly")
+def _(count, v, keep):
+    return math.sqrt(-math.log(keep) / (count * v))
+
+
+@write_scale.mistake("you counted blocks: `count` is the number of sub-layers already, so no factor 2")
+def _(count, v, keep):
+    return math.sqrt((keep ** (-1 / (2 * count)) - 1) / v)
+
+
+@write_scale.mistake("arguments that make no sense must be refused with a ValueError")
+def _(count, v, keep):
+    return math.sqrt(max(0.0, max(keep, 1e-9) ** (-1 / max(1, count)) - 1) / max(v, 1e-9))
+
+
+@write_scale.variant
+def _(count, v, keep):
+    if not (count >= 1 and v > 0 and 0 < keep < 1):
+        raise ValueError(f"got {count=}, {v=}, {keep=}")
+    return (math.expm1(-math.log(keep) / count) / v) ** 0.5
+
+
+@write_scale.variant
+def _(count, v, keep):
+    # halve an interval until nothing is left of it
+    if count < 1 or not v > 0 or not 0 < keep < 1:
+        raise ValueError("no such stack")
+    low, high = 0.0, 1.0
+    while (1 + high**2 * v) ** -count > keep:
+        high *= 2
+    for _ in range(100):
+        middle = (low + high) / 2
+        if (1 + middle**2 * v) ** -count > keep:
+            low = middle
+        else:
+            high = middle
+    return low
+
+
+# 6.6
+
+
+@exercise(
+    "6.6",
+    "A gated network from a checkpoint",
+    task="Run a SwiGLU network with the weights as they are stored",
+    points=3,
+    difficulty=2,
+    minutes=10,
+    right={
+        "gradients": "its answer goes into a model that learns",
+    },
+    robust={
+        "hidden numbers in the thousands": "hidden numbers of the lesson are around 1",
+        "gradients at 1,000 and -1,000 are finite": "hidden numbers of the lesson are around 1",
+    },
+    hints=(
+        "A matrix stored as (out, in) multiplies a token from the right after it is transposed.",
+        "SiLU(h) is h times the sigmoid of h. Which of the two readings of x goes through it?",
+        "x @ gate.T goes through SiLU, x @ inner.T does not; multiply the two entry by entry, then multiply by outer.T.",
+    ),
+)
+def swiglu_from_checkpoint(x, gate, inner, outer):
+    """Return the SwiGLU network (6.9) of `x` (batch, token, d_model), in the same shape. The matrices are stored as in `nn.Linear`, (out, in):
+    `gate` ($W_g$ of the lesson) and `inner` ($W_1$) are (d_ff, d_model), `outer` ($W_2$) is (d_model, d_ff). There are no biases.
+
+    ```python
+    >>> swiglu_from_checkpoint(torch.tensor([[[1.0]]]), torch.tensor([[2.0]]), torch.tensor([[3.0]]), torch.tensor([[1.0]]))
+    tensor([[[5.2848]]])
+    ```
+
+    ★
+    - A `gate` and an `inner` of different shapes are refused with a `ValueError`.
+    - No NaN where a hidden number is 1,000 or -1,000, nor in the gradients.
+    """
+    ### BEGIN SOLUTION
+    if gate.shape != inner.shape:
+        raise ValueError(f"gate and inner: expected one shape, got {tuple(gate.shape)} and {tuple(inner.shape)}")
+    opening = x @ gate.T
+    hidden = opening * torch.sigmoid(opening) * (x @ inner.T)
+    return hidden @ outer.T
+    ### END SOLUTION
+
+
+@swiglu_from_checkpoint.cases
+def _(draw):
+    def network(d, d_ff):
+        return draw.normal(d_ff, d), draw.normal(d_ff, d), draw.normal(d, d_ff)
+
+    yield Case(
+        "gate, product and outer matrix (d_ff = d_model = 2: a matrix on the wrong side raises no error here)",
+        (draw.normal(1, 1, 2), *network(2, 2)),
+    )
+    batch, token, d, d_ff = draw.sizes(4, 2, 8)
+    x, matrices = draw.normal(batch, token, d), network(d, d_ff)
+    yield Case("batch, token, d_model and d_ff all different", (x, *matrices))
+    yield Case("hidden numbers in the thousands", (3000 * x, *matrices))
+    yield Case("a gradient flows back to everything", (x, *matrices), gradients=True)
+    yield Case(
+        "gate and inner of different shapes are refused", (x, matrices[0][:1], matrices[1], matrices[2]), refuse=True
+    )
+    eye = torch.eye(2, dtype=torch.float64)
+    far = 1000 * torch.tensor([[[1.0, -1.0]]], dtype=torch.float64)
+    yield Case("gradients at 1,000 and -1,000 are finite", (far, eye, eye, eye), gradients=True)
+    wide = torch.ones(2, 3, dtype=torch.float64)
+    row = torch.ones(1, 1, 3, dtype=torch.float64)
+    yield Case("an inner matrix that is turned round is refused", (row, wide, wide.T, wide.T), refuse=True)
+    yield Case("an inner matrix of another width is refused", (row, wide, wide[:, :2], wide.T), refuse=True)
+
+
+def _silu(h):
+    return h * torch.sigmoid(h)
+
+
+@swiglu_from_checkpoint.mistake(
+    "the matrices are on the wrong side: they are stored as (out, in) and must be transposed"
+)
+def _(x, gate, inner, outer):
+    return _silu(x @ gate) * (x @ inner) @ outer
+
+
+@swiglu_from_checkpoint.mistake("the outer matrix is not transposed: it is stored as (out, in), like the others")
+def _(x, gate, inner, outer):
+    return _silu(x @ gate.T) * (x @ inner.T) @ outer
+
+
+@swiglu_from_checkpoint.mistake("gate and inner are exchanged: SiLU belongs on what the gate reads")
+def _(x, gate, inner, outer):
+    return (x @ gate.T) * _silu(x @ inner.T) @ outer.T
+
+
+@swiglu_from_checkpoint.mistake(
+    "your gate is a bare sigmoid (that is a GLU): SiLU multiplies it by the hidden number itself"
+)
+def _(x, gate, inner, outer):
+    return torch.sigmoid(x @ gate.T) * (x @ inner.T) @ outer.T
+
+
+@swiglu_from_checkpoint.mistake("your activation is GELU; SwiGLU has SiLU")
+def _(x, gate, inner, outer):
+    return torch.nn.functional.gelu(x @ gate.T) * (x @ inner.T) @ outer.T
+
+
+@swiglu_from_checkpoint.mistake("your activation is ReLU; SwiGLU has SiLU")
+def _(x, gate, inner, outer):
+    return torch.relu(x @ gate.T) * (x @ inner.T) @ outer.T
+
+
+@swiglu_from_checkpoint.mistake("the SiLU goes on the gate alone, not on the product of the two")
+def _(x, gate, inner, outer):
+    return _silu((x @ gate.T) * (x @ inner.T)) @ outer.T
+
+
+@swiglu_from_checkpoint.mistake("the SiLU goes on the gate alone; you put it on both")
+def _(x, gate, inner, outer):
+    return _silu(x @ gate.T) * _silu(x @ inner.T) @ outer.T
+
+
+@swiglu_from_checkpoint.mistake("there is no activation: without SiLU the gate is one more number to multiply by")
+def _(x, gate, inner, outer):
+    return (x @ gate.T) * (x @ inner.T) @ outer.T
+
+
+@swiglu_from_checkpoint.mistake("you added the two readings; a gate multiplies")
+def _(x, gate, inner, outer):
+    return (_silu(x @ gate.T) + x @ inner.T) @ outer.T
+
+
+@swiglu_from_checkpoint.mistake(
+    "the sigmoid belongs to the number it multiplies: SiLU(h) is h times the sigmoid of the same h, the gate's"
+)
+def _(x, gate, inner, outer):
+    return (x @ gate.T) * torch.sigmoid(x @ inner.T) @ outer.T
+
+
+@swiglu_from_checkpoint.mistake("the outer matrix is missing: that is the hidden layer")
+def _(x, gate, inner, outer):
+    return _silu(x @ gate.T) * (x @ inner.T)
+
+
+@swiglu_from_checkpoint.mistake("there is no gate: that is a plain network of two matrices")
+def _(x, gate, inner, outer):
+    return _silu(x @ inner.T) @ outer.T
+
+
+@swiglu_from_checkpoint.mistake(
+    "e^h / (1 + e^h) is infinity by infinity for a large h; write 1 / (1 + e^-h), or torch.sigmoid"
+)
+def _(x, gate, inner, outer):
+    h = x @ gate.T
+    return h * h.exp() / (1 + h.exp()) * (x @ inner.T) @ outer.T
+
+
+@swiglu_from_checkpoint.mistake("no gradient flows back: the tensors are detached on the way")
+def _(x, gate, inner, outer):
+    return (_silu(x @ gate.T) * (x @ inner.T) @ outer.T).detach()
+
+
+@swiglu_from_checkpoint.mistake("gate and inner of different shapes must be refused with a ValueError")
+def _(x, gate, inner, outer):
+    return _silu(x @ gate.T) * (x @ inner.T) @ outer.T
+
+
+@swiglu_from_checkpoint.variant
+def _(x, gate, inner, outer):
+    # both readings in one product, as fast implementations do; PyTorch's operators
+    if gate.shape != inner.shape:
+        raise ValueError("gate and inner must have the same shape")
+    linear = torch.nn.functional.linear
+    opening, value = linear(x, torch.cat((gate, inner))).chunk(2, dim=-1)
+    return linear(torch.nn.functional.silu(opening) * value, outer)
+
+
+@swiglu_from_checkpoint.variant
+def _(x, gate, inner, outer):
+    # one hidden number at a time
+    if tuple(gate.shape) != tuple(inner.shape):
+        raise ValueError(f"{gate.shape} is not {inner.shape}")
+    out = torch.zeros_like(x)
+    for c in range(gate.shape[0]):
+        h = torch.einsum("btd,d->bt", x, gate[c])
+        passed = h * torch.special.expit(h) * torch.einsum("btd,d->bt", x, inner[c])
+        out = out + torch.einsum("bt,d->btd", passed, outer[:, c])
+    return out
+
+
+# 6.7
+
+
+@exercise(
+    "6.7",
+    "A norm that nothing upsets",
+    task="Write a LayerNorm that survives float16 and constant tokens",
+    points=4,
+    difficulty=3,
+    minutes=20,
+    forbidden=(
+        "layer_norm",
+        "LayerNorm",
+        "native_layer_norm",
+        "group_norm",
+        "GroupNorm",
+        "batch_norm",
+        "instance_norm",
+    ),
+    robust={
+        "numbers of 1e-8, and an epsilon of 1e-18": "no stream is so small",
+        "an epsilon of 1e-8 in float16": "it matters where all entries are equal",
+        "the gradient, with a token whose entries are all equal": "a token without a spread",
+    },
+    hints=(
+        "Which axis, which divisor of the variance, and where does epsilon stand?",
+        "The square of 1,000 does not fit in float16, and 1e-8 is rounded to 0 in it: convert x before you do anything else.",
+        "`torch.promote_types(x.dtype, torch.float32)` is the dtype to work in; convert back at the very end.",
+    ),
+)
+def careful_layer_norm(x, gain, bias, eps):
+    """Return the LayerNorm (6.11) of `x` (..., d_model), a tensor with any number of leading axes, none included: of the same shape and dtype.
+    `gain` and `bias` are (d_model), `eps` is above 0. The point is half precision: where `x` is `float16`, work in `float32` or wider, and
+    round last, so that numbers of 10,000 are no difficulty. Do without PyTorch's own norms.
+
+    ```python
+    >>> careful_layer_norm(torch.tensor([30000.0, -30000.0], dtype=torch.float16), torch.ones(2).half(), torch.zeros(2).half(), 1e-5)
+    tensor([ 1., -1.], dtype=torch.float16)
+    ```
+
+    ★
+    - An `eps` of 1e-8 counts in `float16`, and numbers of 1e-8 in `float64`.
+    - The gradient is finite, too, for a token whose entries are all equal.
+    """
+    ### BEGIN SOLUTION
+    wide = x.to(torch.promote_types(x.dtype, torch.float32))
+    deviation = wide - wide.mean(dim=-1, keepdim=True)
+    normed = deviation / (deviation.square().mean(dim=-1, keepdim=True) + eps).sqrt()
+    return (normed * gain + bias).to(x.dtype)
+    ### END SOLUTION
+
+
+@careful_layer_norm.cases
+def _(draw):
+    def learned(d, dtype=torch.float64):
+        return 0.5 + draw.uniform(d, dtype=dtype), draw.normal(d, dtype=dtype)
+
+    yield Case("one token, no leading axis", (1 + draw.normal(3), *learned(3), 1e-5))
+    batch, token, d = draw.sizes(3, 3, 7)
+    x, (gain, bias) = 1 + draw.normal(batch, token, d), learned(d)
+    yield Case("batch, token and d_model all different", (x, gain, bias, 1e-5))
+    yield Case("a token whose numbers hardly differ", (1e-3 * x, gain, bias, 1e-5))
+    yield Case("more leading axes", (x[None], gain, bias, 1e-5))
+    constant = x.clone()
+    constant[0, 0] = 3.0
+    yield Case("a token whose entries are all equal", (constant, gain, bias, 1e-5))
+    yield Case("the gradient, with a token whose entries are all equal", (constant, gain, bias, 1e-5), gradients=True)
+    yield Case("numbers of 1e-8, and an epsilon of 1e-18", (1e-8 * x[0], gain, bias, 1e-18))
+    half, close = torch.float16, 1e-2  # float16 has three digits, and the last step may round in it
+    yield Case("float16 in, float16 out", (x.to(half), *learned(d, half), 1e-5), tolerance=close)
+    loud = (1e4 * draw.normal(batch, token, d).clamp(-3, 3)).to(half)
+    yield Case("numbers of 10,000 in float16", (loud, *learned(d, half), 1e-5), tolerance=close)
+    yield Case(
+        "an epsilon of 1e-8 in float16",
+        (torch.full((2, 4), 3.0, dtype=half), *learned(4, half), 1e-8),
+        tolerance=close,
+    )
+    tight = torch.tensor([10000.0, 10008.0, 10016.0, 10000.0], dtype=torch.float16)
+    one, none = torch.ones(4, dtype=torch.float16), torch.zeros(4, dtype=torch.float16)
+    yield Case("a mean that half precision does not have", (tight, one, none, 1e-5))
+    far = torch.tensor([3.0, 1.0, 0.0, -1.0], dtype=half)
+    normed = _ln(far, 1e-5).to(half)
+    yield Case("a bias that takes away what the gain made: rounding comes last", (far, 64 * one, -64 * normed, 1e-5))
+
+
+def _ln(x, eps, dim=-1, correction=0):
+    wide = x.to(torch.promote_types(x.dtype, torch.float32))
+    variance = wide.var(dim=dim, correction=correction, keepdim=True)
+    return (wide - wide.mean(dim=dim, keepdim=True)) / (variance + eps).sqrt()
+
+
+@careful_layer_norm.mistake("you round before gain and bias: what they leave of it is mostly rounding; round last")
+def _(x, gain, bias, eps):
+    return _ln(x, eps).to(x.dtype) * gain + bias
+
+
+@careful_layer_norm.mistake("your variance is divided by d - 1; LayerNorm divides by d")
+def _(x, gain, bias, eps):
+    return (_ln(x, eps, correction=1) * gain + bias).to(x.dtype)
+
+
+@careful_layer_norm.mistake("you normalise over the tokens: each token is normalised by itself, over the last axis")
+def _(x, gain, bias, eps):
+    return (_ln(x, eps, dim=-2 if x.ndim > 1 else -1) * gain + bias).to(x.dtype)
+
+
+@careful_layer_norm.mistake(
+    "you normalise over the second axis, which is the tokens of (batch, token, d_model); take the last"
+)
+def _(x, gain, bias, eps):
+    return (_ln(x, eps, dim=1 if x.ndim > 1 else -1) * gain + bias).to(x.dtype)
+
+
+@careful_layer_norm.mistake("you normalise over all axes together; each token has a mean and a variance of its own")
+def _(x, gain, bias, eps):
+    return (_ln(x, eps, dim=tuple(range(x.ndim))) * gain + bias).to(x.dtype)
+
+
+@careful_layer_norm.mistake("that is RMSNorm: subtract each token's mean")
+def _(x, gain, bias, eps):
+    wide = x.to(torch.promote_types(x.dtype, torch.float32))
+    return (wide / (wide.square().mean(-1, keepdim=True) + eps).sqrt() * gain + bias).to(x.dtype)
+
+
+@careful_layer_norm.mistake(
+    "epsilon stands outside the root: inside it, nothing is ever divided by 0, forwards or backwards"
+)
+def _(x, gain, bias, eps):
+    wide = x.to(torch.promote_types(x.dtype, torch.float32))
+    deviation = wide - wide.mean(-1, keepdim=True)
+    return (deviation / (deviation.square().mean(-1, keepdim=True).sqrt() + eps) * gain + bias).to(x.dtype)
+
+
+@careful_layer_norm.mistake("epsilon is missing from your root")
+def _(x, gain, bias, eps):
+    return (_ln(x, 0.0) * gain + bias).to(x.dtype)
+
+
+@careful_layer_norm.mistake("the gain is missing")
+def _(x, gain, bias, eps):
+    return (_ln(x, eps) + bias).to(x.dtype)
+
+
+@careful_layer_norm.mistake("the bias is missing")
+def _(x, gain, bias, eps):
+    return (_ln(x, eps) * gain).to(x.dtype)
+
+
+@careful_layer_norm.mistake("your gain multiplies the bias, too: multiply first, then add")
+def _(x, gain, bias, eps):
+    return ((_ln(x, eps) + bias) * gain).to(x.dtype)
+
+
+@careful_layer_norm.mistake("you divide by the variance, not by its root")
+def _(x, gain, bias, eps):
+    wide = x.to(torch.promote_types(x.dtype, torch.float32))
+    deviation = wide - wide.mean(-1, keepdim=True)
+    return (deviation / (deviation.square().mean(-1, keepdim=True) + eps) * gain + bias).to(x.dtype)
+
+
+@careful_layer_norm.mistake("mean and variance carry no gradient in your answer: they depend on x, do not detach them")
+def _(x, gain, bias, eps):
+    wide = x.to(torch.promote_types(x.dtype, torch.float32))
+    still = wide.detach()
+    root = (still.var(-1, correction=0, keepdim=True) + eps).sqrt()
+    return ((wide - still.mean(-1, keepdim=True)) / root * gain + bias).to(x.dtype)
+
+
+@careful_layer_norm.mistake("the result must have the dtype of x: convert back at the end")
+def _(x, gain, bias, eps):
+    return _ln(x, eps) * gain + bias
+
+
+@careful_layer_norm.mistake(
+    "you compute in half precision: squares overflow in it and a small epsilon vanishes; convert x first"
+)
+def _(x, gain, bias, eps):
+    deviation = x - x.mean(-1, keepdim=True)
+    return deviation / (deviation.square().mean(-1, keepdim=True) + eps).sqrt() * gain + bias
+
+
+@careful_layer_norm.mistake(
+    "you always compute in float32: a float64 token loses half its digits; float32 is the least, not the most"
+)
+def _(x, gain, bias, eps):
+    return (_ln(x.float(), eps) * gain.float() + bias.float()).to(x.dtype)
+
+
+@careful_layer_norm.variant
+def _(x, gain, bias, eps):
+    # everything in double precision, and PyTorch's own variance
+    variance, mean = torch.var_mean(x.double(), dim=-1, correction=0, keepdim=True)
+    return torch.addcmul(bias.double(), (x.double() - mean) * torch.rsqrt(variance + eps), gain.double()).to(x.dtype)
+
+
+@careful_layer_norm.variant
+def _(x, gain, bias, eps):
+    # token by token; the mean is taken off by the matrix I - 11^T / d, and it rounds last
+    d = x.shape[-1]
+    dtype = torch.float64 if x.dtype == torch.float64 else torch.float32
+    centre = torch.eye(d, dtype=dtype) - 1 / d
+    tokens = []
+    for token in x.reshape(-1, d):
+        deviation = centre @ token.to(dtype)
+        tokens.append(deviation / torch.sqrt(deviation @ deviation / d + eps) * gain + bias)
+    return torch.stack(tokens).reshape(x.shape).to(x.dtype)

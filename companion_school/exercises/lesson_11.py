@@ -1,0 +1,827 @@
+"""Exercises of lesson 11: mixture of experts."""
+
+import math
+
+import torch
+
+from companion_school.checking.exercise import Case, exercise
+
+# 11.1
+
+
+@exercise(
+    "11.1",
+    "Two shares with a pencil",
+    task="Work out the share of the best expert under two rules",
+    points=1,
+    difficulty=1,
+    minutes=5,
+    hints=(
+        "Which two scores are the largest?",
+        "e^(ln 6) = 6: exponentiating these scores needs no calculator. You get 1, 3, 6 and 2.",
+        "Both shares have 6 on top. One divides by the sum over the chosen two, the other by the sum over all four.",
+    ),
+)
+def two_gates():
+    """A token's scores are $(0, \\ln 3, \\ln 6, \\ln 2)$, and it visits two experts. What is the share of the best one if shares are renormalised,
+    as in `topk_softmax`, and what if they are raw, as in `softmax_topk` (11.3)? Return a pair of `float`s, the renormalised one first,
+    rounded to four decimals or better.
+    """
+    ### BEGIN SOLUTION
+    chosen, everyone = 6 + 3, 1 + 3 + 6 + 2
+    return 6 / chosen, 6 / everyone
+    ### END SOLUTION
+
+
+@two_gates.cases
+def _(draw):
+    yield Case("the shares of the best expert", (), tolerance=5e-5)
+
+
+@two_gates.mistake("you answered with the rules in the wrong order: topk_softmax divides by the chosen two alone")
+def _():
+    return 6 / 12, 6 / 9
+
+
+@two_gates.mistake("softmax_topk divides by the sum over all four experts: only topk_softmax is renormalised")
+def _():
+    return 6 / 9, 6 / 9
+
+
+@two_gates.mistake("topk_softmax divides by the sum over the chosen two, not over all four")
+def _():
+    return 6 / 12, 6 / 12
+
+
+@two_gates.mistake("you divided scores by their sum: exponentiate them first")
+def _():
+    return math.log(6) / math.log(18), math.log(6) / math.log(36)
+
+
+@two_gates.mistake("those are the shares of the second best expert: the best one has the score ln 6")
+def _():
+    return 3 / 9, 3 / 12
+
+
+@two_gates.mistake("the score 0 belongs in the softmax over all: e^0 is 1")
+def _():
+    return 6 / 9, 6 / 11
+
+
+@two_gates.mistake("a sigmoid for each score makes other shares: both rules of (11.3) exponentiate")
+def _():
+    return (6 / 7) / (6 / 7 + 3 / 4), (6 / 7) / (1 / 2 + 3 / 4 + 6 / 7 + 2 / 3)
+
+
+@two_gates.variant
+def _():
+    z = torch.tensor([1.0, 3.0, 6.0, 2.0], dtype=torch.float64).log()
+    return [z.topk(2).values.softmax(-1)[0].item(), z.softmax(-1).topk(2).values[0].item()]
+
+
+@two_gates.variant
+def _():
+    return 0.6667, 0.5
+
+
+# 11.2
+
+
+@exercise(
+    "11.2",
+    "What a layer of experts costs",
+    task="Count the parameters and FLOPs of a layer of experts",
+    points=2,
+    difficulty=2,
+    minutes=10,
+    limits={"top_k": lambda d, d_ff, experts, top_k, shared: (1, experts), "shared": (0,)},
+    robust={
+        "more than a float can tell apart": "no model is so large",
+    },
+    hints=(
+        "One expert has 3 * d * d_ff numbers.",
+        "Shared experts are in the total and in the active numbers. The router has no scores for them.",
+        "The whole router is active, too. Each active number is multiplied once and added once.",
+    ),
+)
+def expert_layer_cost(d, d_ff, experts, top_k, shared):
+    """Return `(total, active, flops)`: all parameters, the active ones, and the FLOPs of one token's forward pass through a layer with `experts`
+    gated experts (three matrices of `d` x `d_ff` numbers each), of which a token visits `top_k`; `shared` more networks of the same kind that
+    every token visits; and a router without bias. Count a multiplication and an addition as two FLOPs, and matrix products only.
+
+    ```python
+    >>> expert_layer_cost(2, 3, 4, 1, 0)
+    (80, 26, 52)
+    ```
+
+    ★
+    - Refused with a `ValueError` unless `1 <= top_k <= experts` and `shared >= 0`.
+    - Three `int`, exact beyond $2^{53}$.
+    """
+    ### BEGIN SOLUTION
+    if not 1 <= top_k <= experts or shared < 0:
+        raise ValueError(f"{top_k=}, {experts=}, {shared=}: expected 1 <= top_k <= experts and shared >= 0")
+    network, router = 3 * d * d_ff, d * experts
+    total = (experts + shared) * network + router
+    active = (top_k + shared) * network + router
+    return total, active, 2 * active
+    ### END SOLUTION
+
+
+@expert_layer_cost.cases
+def _(draw):
+    yield Case("one expert, always visited", (2, 3, 1, 1, 0))
+    yield Case("two of five experts", (8, 12, 5, 2, 0))
+    yield Case("with shared experts", (6, 10, 4, 1, 2))
+    d, d_ff, experts, shared = draw.sizes(4, 3, 20)
+    yield Case("any sizes", (d, d_ff, experts, draw.whole(2, experts), shared))
+    yield Case("a layer of Mixtral's", (4096, 14336, 8, 2, 0))
+    yield Case("more choices than experts are refused", (8, 12, 5, 6, 0), refuse=True)
+    yield Case("no choice is refused", (8, 12, 5, 0, 0), refuse=True)
+    yield Case("fewer than no shared experts are refused", (8, 12, 5, 2, -1), refuse=True)
+    yield Case("more than a float can tell apart", (1, 2**53 + 1, 3, 1, 0))
+
+
+def _sizes(experts, top_k, shared):
+    if not 1 <= top_k <= experts or shared < 0:
+        raise ValueError("expected 1 <= top_k <= experts and shared >= 0")
+
+
+def _costs(d, d_ff, experts, top_k, shared, matrices=3, router=None):
+    _sizes(experts, top_k, shared)
+    router = d * experts if router is None else router
+    active = (top_k + shared) * matrices * d * d_ff + router
+    return (experts + shared) * matrices * d * d_ff + router, active, 2 * active
+
+
+@expert_layer_cost.mistake("the router is missing: it has d numbers for each expert, all of them active")
+def _(d, d_ff, experts, top_k, shared):
+    return _costs(d, d_ff, experts, top_k, shared, router=0)
+
+
+@expert_layer_cost.mistake(
+    "you left the experts out of the active parameters: those that a token visits belong to them"
+)
+def _(d, d_ff, experts, top_k, shared):
+    _sizes(experts, top_k, shared)
+    return (experts + shared) * 3 * d * d_ff + d * experts, d * experts, 2 * d * experts
+
+
+@expert_layer_cost.mistake("a gated expert has three matrices, not two")
+def _(d, d_ff, experts, top_k, shared):
+    return _costs(d, d_ff, experts, top_k, shared, matrices=2)
+
+
+@expert_layer_cost.mistake("the shared experts are missing: they are in the total and in the active parameters")
+def _(d, d_ff, experts, top_k, shared):
+    _sizes(experts, top_k, shared)
+    return _costs(d, d_ff, experts, top_k, 0)
+
+
+@expert_layer_cost.mistake("every token visits the shared experts: count them as active, too")
+def _(d, d_ff, experts, top_k, shared):
+    total = _costs(d, d_ff, experts, top_k, shared)[0]
+    active = _costs(d, d_ff, experts, top_k, 0)[1]
+    return total, active, 2 * active
+
+
+@expert_layer_cost.mistake("the router has no scores for shared experts: they are not chosen")
+def _(d, d_ff, experts, top_k, shared):
+    return _costs(d, d_ff, experts, top_k, shared, router=d * (experts + shared))
+
+
+@expert_layer_cost.mistake("the router scores all experts, not only the chosen: all of its numbers are active")
+def _(d, d_ff, experts, top_k, shared):
+    total, active, _ = _costs(d, d_ff, experts, top_k, shared)
+    active -= d * (experts - top_k)
+    return total, active, 2 * active
+
+
+@expert_layer_cost.mistake("each number costs two FLOPs, a multiplication and an addition")
+def _(d, d_ff, experts, top_k, shared):
+    total, active, _ = _costs(d, d_ff, experts, top_k, shared)
+    return total, active, active
+
+
+@expert_layer_cost.mistake("you counted the FLOPs of all experts: only those a token visits are computed")
+def _(d, d_ff, experts, top_k, shared):
+    total, active, _ = _costs(d, d_ff, experts, top_k, shared)
+    return total, active, 2 * total
+
+
+@expert_layer_cost.mistake("your router has a bias: this one has none")
+def _(d, d_ff, experts, top_k, shared):
+    return _costs(d, d_ff, experts, top_k, shared, router=(d + 1) * experts)
+
+
+@expert_layer_cost.mistake(
+    "six FLOPs a number are those of training, with the backward pass: asked is what one token costs forward"
+)
+def _(d, d_ff, experts, top_k, shared):
+    total, active, _ = _costs(d, d_ff, experts, top_k, shared)
+    return total, active, 6 * active
+
+
+@expert_layer_cost.mistake("sizes that make no sense must be refused with a ValueError")
+def _(d, d_ff, experts, top_k, shared):
+    active = (top_k + shared) * 3 * d * d_ff + d * experts
+    return (experts + shared) * 3 * d * d_ff + d * experts, active, 2 * active
+
+
+@expert_layer_cost.variant
+def _(d, d_ff, experts, top_k, shared):
+    # matrix by matrix
+    if top_k < 1 or top_k > experts or shared < 0:
+        raise ValueError("bad sizes")
+    total = active = d * experts
+    for number in range(experts + shared):
+        for matrix in ((d, d_ff), (d, d_ff), (d_ff, d)):
+            numbers = math.prod(matrix)
+            total += numbers
+            active += numbers if number < top_k or number >= experts else 0
+    return [total, active, active + active]
+
+
+@expert_layer_cost.variant
+def _(d, d_ff, experts, top_k, shared):
+    if top_k not in range(1, experts + 1) or shared < 0:
+        raise ValueError(f"{top_k} of {experts}, {shared} shared")
+    flops = 2 * d * (3 * d_ff * (top_k + shared) + experts)
+    return flops // 2 + 3 * d * d_ff * (experts - top_k), flops // 2, flops
+
+
+# 11.3
+
+
+@exercise(
+    "11.3",
+    "Each token to its experts and back",
+    task="Send tokens to their experts and bring the answers back",
+    points=4,
+    difficulty=2,
+    minutes=20,
+    limits={"k": lambda x, logits, inner, outer, k: (1, len(inner))},
+    excused={
+        "tie": "no two scores of a token are equal",
+    },
+    right={
+        "gradients": "its answer goes into a model that learns",
+    },
+    robust={
+        "scores near 1000": "scores of the lesson are around 1",
+    },
+    hints=(
+        "`best, chosen = logits.topk(k)`, both (token, top_k); the shares are a softmax of `best`.",
+        "Expert by expert, `rows, place = torch.where(chosen == e)` finds its tokens, and in which column their share stands.",
+        "Add, never assign: `out.index_add(0, rows, shares[rows, place, None] * answers)`.",
+    ),
+)
+def dispatch(x, logits, inner, outer, k):
+    """A layer of experts, (11.2). `x` is (token, d_model), `logits` (token, expert) the router's scores; expert $e$ is `relu(row @ inner[e]) @
+    outer[e]`, with `inner` (expert, d_model, d_ff) and `outer` (expert, d_ff, d_model). Return (token, d_model): for each token the sum of
+    the answers of its `k` best experts, by renormalised shares, `topk_softmax`. No residual is added. No two scores of a token are equal. Try
+    to ask each expert once, with all rows that chose it.
+
+    ```python
+    >>> dispatch(torch.tensor([[1.0]]), torch.tensor([[0.0, 2.0]]), torch.ones(2, 1, 1), torch.tensor([[[3.0]], [[5.0]]]), 1)
+    tensor([[5.]])
+    ```
+
+    ★
+    - Refused with a `ValueError` unless `1 <= k <=` number of experts.
+    - Scores of 1,000 do not overflow.
+    """
+    ### BEGIN SOLUTION
+    experts = len(inner)
+    if not 1 <= k <= experts:
+        raise ValueError(f"k={k}: expected a number from 1 to the {experts} experts")
+    best, chosen = logits.topk(k, dim=-1)
+    shares, out = best.softmax(dim=-1), torch.zeros_like(x)
+    for e in range(experts):
+        rows, place = torch.where(chosen == e)
+        answers = (x[rows] @ inner[e]).relu() @ outer[e]
+        out = out.index_add(0, rows, shares[rows, place, None] * answers)
+    return out
+    ### END SOLUTION
+
+
+def _layer(draw, tokens, d_model, d_ff, experts):
+    logits = draw.normal(tokens, experts)
+    return (
+        draw.normal(tokens, d_model),
+        logits,
+        draw.normal(experts, d_model, d_ff),
+        draw.normal(experts, d_ff, d_model),
+    )
+
+
+@dispatch.cases
+def _(draw):
+    yield Case("one expert for each of two tokens", (*_layer(draw, 2, 3, 4, 3), 1))
+    yield Case("two experts for one token", (*_layer(draw, 1, 3, 8, 4), 2))
+    tokens, d_model, d_ff, experts = draw.sizes(4, 4, 9)
+    yield Case("any sizes", (*_layer(draw, tokens, d_model, d_ff, experts), draw.whole(2, experts - 1)))
+    x, logits, inner, outer = _layer(draw, 6, 3, 5, 4)
+    unvisited = torch.cat((logits[:, :3], -9 + 0 * logits[:, :1]), dim=1)
+    yield Case("an expert that nobody visits", (x, unvisited, inner, outer, 2))
+    yield Case("all experts for every token", (x, logits, inner, outer, 4))
+    yield Case("the gradients", (x, logits, inner, outer, 2), gradients=True)
+    yield Case("scores near 1000", (x, 1000 + logits, inner, outer, 2))
+    yield Case("k = 0 is refused", (x, logits, inner, outer, 0), refuse=True)
+    yield Case("more choices than experts are refused", (x, logits, inner, outer, 5), refuse=True)
+
+
+def _visits(x, logits, inner, outer, k):
+    """The answers (token, top_k, d_model) and scores (token, top_k) of all visits."""
+    if not 1 <= k <= len(inner):
+        raise ValueError("expected 1 <= k <= experts")
+    best, chosen = logits.topk(k, dim=-1)
+    hidden = torch.einsum("td,tkdf->tkf", x, inner[chosen]).relu()
+    return torch.einsum("tkf,tkfd->tkd", hidden, outer[chosen]), best, chosen
+
+
+@dispatch.mistake("the shares are missing: you add the experts' answers as they are")
+def _(x, logits, inner, outer, k):
+    return _visits(x, logits, inner, outer, k)[0].sum(1)
+
+
+@dispatch.mistake(
+    "you weigh with a softmax over all experts and cut: that is rule B; divide by the sum over the chosen"
+)
+def _(x, logits, inner, outer, k):
+    answers, _, chosen = _visits(x, logits, inner, outer, k)
+    return (logits.softmax(-1).gather(1, chosen)[..., None] * answers).sum(1)
+
+
+@dispatch.mistake("you took a softmax twice, over all scores and again over the chosen: once is right")
+def _(x, logits, inner, outer, k):
+    answers, _, chosen = _visits(x, logits, inner, outer, k)
+    return (logits.softmax(-1).gather(1, chosen).softmax(-1)[..., None] * answers).sum(1)
+
+
+@dispatch.mistake("your weights are the raw scores: put them through a softmax")
+def _(x, logits, inner, outer, k):
+    answers, best, _ = _visits(x, logits, inner, outer, k)
+    return (best[..., None] * answers).sum(1)
+
+
+@dispatch.mistake("you assign where you must add: a token's second expert overwrites its first")
+def _(x, logits, inner, outer, k):
+    answers, best, chosen = _visits(x, logits, inner, outer, k)
+    weighted, last = best.softmax(-1)[..., None] * answers, chosen.argmax(-1)
+    return weighted[torch.arange(len(x)), last]
+
+
+@dispatch.mistake(
+    "one visit of each token is left: `out[rows] += ...` adds once where a row is named twice; use index_add"
+)
+def _(x, logits, inner, outer, k):
+    answers, best, _ = _visits(x, logits, inner, outer, k)
+    return (best.softmax(-1)[..., None] * answers)[:, -1]
+
+
+@dispatch.mistake("you ask the best expert only: there are k of them")
+def _(x, logits, inner, outer, k):
+    _visits(x, logits, inner, outer, k)
+    return _visits(x, logits, inner, outer, 1)[0][:, 0]
+
+
+@dispatch.mistake("the answers come back to the wrong tokens: they are sorted by expert, and never sorted back")
+def _(x, logits, inner, outer, k):
+    answers, best, chosen = _visits(x, logits, inner, outer, k)
+    order = chosen.flatten().argsort(stable=True)
+    mixed = answers.flatten(0, 1)[order].view_as(answers)
+    return (best.softmax(-1)[..., None] * mixed).sum(1)
+
+
+@dispatch.mistake("the shares stand with the wrong experts: topk orders by score, a loop over the experts by number")
+def _(x, logits, inner, outer, k):
+    answers, best, chosen = _visits(x, logits, inner, outer, k)
+    by_number = chosen.argsort(-1)[..., None].expand_as(answers)
+    return (best.softmax(-1)[..., None] * answers.gather(1, by_number)).sum(1)
+
+
+@dispatch.mistake("your softmax runs over the tokens: each token's own shares add up to one")
+def _(x, logits, inner, outer, k):
+    answers, best, _ = _visits(x, logits, inner, outer, k)
+    return (best.softmax(0)[..., None] * answers).sum(1)
+
+
+@dispatch.mistake("no gradient reaches the router: your shares are detached, and they are all it learns from")
+def _(x, logits, inner, outer, k):
+    answers, best, _ = _visits(x, logits, inner, outer, k)
+    return (best.softmax(-1)[..., None].detach() * answers).sum(1)
+
+
+@dispatch.mistake("k = 0 must be refused with a ValueError: an empty sum is no answer")
+def _(x, logits, inner, outer, k):
+    if k == 0:
+        return torch.zeros_like(x)
+    answers, best, _ = _visits(x, logits, inner, outer, k)
+    return (best.softmax(-1)[..., None] * answers).sum(1)
+
+
+@dispatch.variant
+def _(x, logits, inner, outer, k):
+    # token by token, straight from (11.2)
+    if k < 1 or k > len(inner):
+        raise ValueError("no such k")
+    out = []
+    for row, z in zip(x, logits, strict=True):
+        chosen = z.argsort(descending=True)[:k]
+        powers = (z[chosen] - z.max()).exp()
+        answers = torch.stack([torch.clamp(row @ inner[e], min=0) @ outer[e] for e in chosen])
+        out.append((powers / powers.sum()) @ answers)
+    return torch.stack(out)
+
+
+@dispatch.variant
+def _(x, logits, inner, outer, k):
+    # dense and masked, (11.6)
+    if not 1 <= k <= logits.shape[1]:
+        raise ValueError("no such k")
+    least = logits.sort(dim=1, descending=True).values[:, k - 1 : k]
+    shares = logits.masked_fill(logits < least, -math.inf).softmax(dim=1)
+    return torch.einsum("te,tef,efd->td", shares, torch.einsum("td,edf->tef", x, inner).relu(), outer)
+
+
+@dispatch.variant
+def _(x, logits, inner, outer, k):
+    # sorted and grouped, (11.8); rule C
+    if k not in range(1, len(inner) + 1):
+        raise ValueError("no such k")
+    p, chosen = logits.softmax(-1).topk(k)
+    order = chosen.flatten().argsort(stable=True)
+    pieces = x[order // k].split(chosen.flatten().bincount(minlength=len(inner)).tolist())
+    answers = torch.cat([(piece @ inner[e]).relu() @ outer[e] for e, piece in enumerate(pieces)])
+    back = answers[order.argsort()].view(len(x), k, -1)
+    return (p[..., None] * back).sum(1) / p.sum(1, keepdim=True)
+
+
+# 11.4
+
+
+@exercise(
+    "11.4",
+    "The balancing gradient, no fillers",
+    task="Write the gradient of the balancing loss, fillers left out",
+    points=4,
+    difficulty=3,
+    minutes=20,
+    forbidden=("autograd", "backward", "requires_grad_", "func", "vjp", "jacrev"),
+    exact_zero=True,
+    excused={
+        "edge": "where every expert is visited, a real token's terms cancel to 0 in one order and not in another",
+        "tie": "no two scores of a token are equal",
+        "nan": "what stands in rows of filler counts for nothing, and need not be looked at",
+        "other": "the exact zeros are those of fillers: a real token's terms may cancel to 0 in one order and not in another",
+    },
+    robust={
+        "scores near 1000": "scores of the lesson are around 1",
+    },
+    hints=(
+        "Count the choices of real tokens only, and divide by their number times k.",
+        "In (11.9), count real tokens only. The load is counted: it has no derivative.",
+        "Multiply the rows of fillers by zero.",
+    ),
+)
+def balance_gradient(logits, real, k):
+    """Return $\\partial L_{bal} / \\partial z$ of the balancing loss (11.8) with respect to `logits` (token, expert), when each token visits its
+    `k` best experts: derived in the deeper notebook, (D11.10). `real` (token) is boolean, False for fillers: they are not counted in the load
+    $f$, the share that each expert has of all visits of real tokens; they are not averaged in $P$, the mean of the router's probabilities;
+    and they get a gradient of exactly 0. Do it without autograd.
+
+    ```python
+    >>> balance_gradient(torch.tensor([[1.0, 0.0], [5.0, 0.0]]).double(), torch.tensor([True, False]), 1)
+    tensor([[ 0.3932, -0.3932],
+            [ 0.0000, -0.0000]], dtype=torch.float64)
+    ```
+
+    ★
+    - Fillers alone are refused with a `ValueError`.
+    - Scores of 1,000 do not overflow; NaN in a token that counts shows.
+    """
+    ### BEGIN SOLUTION
+    tokens, experts = int(real.sum()), logits.shape[-1]
+    if tokens == 0:
+        raise ValueError("real: expected at least one real token, got none")
+    visits = logits.topk(k, dim=-1).indices[real].flatten().bincount(minlength=experts)
+    load = visits.double() / (tokens * k)
+    p = logits.softmax(dim=-1)
+    return experts / tokens * p * (load - p @ load[:, None]) * real[:, None]
+    ### END SOLUTION
+
+
+@balance_gradient.cases
+def _(draw):
+    yield Case("three tokens, two experts", (draw.normal(3, 2), torch.ones(3, dtype=torch.bool), 1))
+    yield Case("two experts for each token", (draw.normal(5, 4), torch.ones(5, dtype=torch.bool), 2))
+    real = torch.tensor([True, True, False, True, True, False, True])
+    full = draw.normal(7, 4)
+    full[~real] += torch.tensor([9.0, 0.0, 0.0, 0.0], dtype=torch.float64)  # fillers all choose the first
+    yield Case("fillers do not count", (full, real, 1))
+    tokens, experts = draw.whole(8, 12), draw.whole(3, 6)
+    many = draw.uniform(tokens) > 0.3
+    many[:2], many[2] = True, False
+    logits = draw.normal(tokens, experts)
+    logits[~many, -1] += 9.0
+    yield Case("any tokens, with fillers", (logits, many, 2))
+    yield Case("scores near 1000", (1000 + full, real, 2))
+    shunned = draw.normal(5, 4)
+    shunned[:, -1] -= 9.0
+    yield Case("an expert that nobody chooses", (shunned, torch.ones(5, dtype=torch.bool), 2))
+    yield Case("every expert visited", (full, real, 4), exact_zero=False)
+    spoiled = full.clone()
+    spoiled[1, 2] = math.nan
+    yield Case("NaN in a token that counts shows", (spoiled, real, 1), only_nan=True)
+    yield Case("fillers only are refused", (draw.normal(3, 2), torch.zeros(3, dtype=torch.bool), 1), refuse=True)
+    low = torch.tensor([9.0, 0.0, -9.0, -18.0], dtype=torch.float64)
+    yield Case("three of four experts that nobody chooses", (draw.normal(3, 4) + low, torch.ones(3).bool(), 1))
+
+
+def _balance(logits, real, k):
+    """(p, f, number of real tokens), right."""
+    if not real.any():
+        raise ValueError("no real token")
+    chosen = torch.zeros_like(logits).scatter(1, logits.topk(k).indices, 1.0)[real]
+    return logits.softmax(-1), chosen.sum(0) / chosen.sum(), len(chosen)
+
+
+def _push(p, f, tokens):
+    return p.shape[1] / tokens * p * (f - (p * f).sum(1, keepdim=True))
+
+
+@balance_gradient.mistake("you count the fillers as tokens: leave them out of f and N, and give them a gradient of 0")
+def _(logits, real, k):
+    _balance(logits, real, k)
+    return _push(*_balance(logits, torch.ones_like(real), k))
+
+
+@balance_gradient.mistake("fillers have a gradient: multiply their rows by zero")
+def _(logits, real, k):
+    return _push(*_balance(logits, real, k))
+
+
+@balance_gradient.mistake("your N counts the fillers: P is a mean over real tokens")
+def _(logits, real, k):
+    p, f, _ = _balance(logits, real, k)
+    return _push(p, f, len(logits)) * real[:, None]
+
+
+@balance_gradient.mistake("the visits of fillers are in your load f")
+def _(logits, real, k):
+    _, f, _ = _balance(logits, torch.ones_like(real), k)
+    p, _, tokens = _balance(logits, real, k)
+    return _push(p, f, tokens) * real[:, None]
+
+
+@balance_gradient.mistake(
+    "your sign is turned round: the gradient is positive where an expert is fuller than the token expects"
+)
+def _(logits, real, k):
+    return -_push(*_balance(logits, real, k)) * real[:, None]
+
+
+@balance_gradient.mistake("your load is a share of tokens: divide the counts by N k, the number of visits")
+def _(logits, real, k):
+    return k * _push(*_balance(logits, real, k)) * real[:, None]
+
+
+@balance_gradient.mistake("the factor n, the number of experts, is missing")
+def _(logits, real, k):
+    return _push(*_balance(logits, real, k)) * real[:, None] / logits.shape[1]
+
+
+@balance_gradient.mistake("the factor 1 / N is missing: P is a mean, not a sum")
+def _(logits, real, k):
+    p, f, _ = _balance(logits, real, k)
+    return _push(p, f, 1) * real[:, None]
+
+
+@balance_gradient.mistake("your p runs over the chosen experts only: P is the mean of the softmax over all")
+def _(logits, real, k):
+    _, f, tokens = _balance(logits, real, k)
+    chosen = torch.zeros_like(logits).scatter(1, logits.topk(k).indices, 1.0).bool()
+    return _push(logits.masked_fill(~chosen, -math.inf).softmax(-1), f, tokens) * real[:, None]
+
+
+@balance_gradient.mistake("the softmax's slope has a second term: subtract the load that the token expects")
+def _(logits, real, k):
+    p, f, tokens = _balance(logits, real, k)
+    return logits.shape[1] / tokens * p * f * real[:, None]
+
+
+@balance_gradient.mistake(
+    "your f is the mean of the probabilities: it is the counted share of visits, which has no derivative"
+)
+def _(logits, real, k):
+    p, _, tokens = _balance(logits, real, k)
+    return _push(p, p[real].mean(0), tokens) * real[:, None]
+
+
+@balance_gradient.mistake("a batch of fillers only must be refused with a ValueError")
+def _(logits, real, k):
+    return _push(*_balance(logits, real, k)) * real[:, None] if real.any() else torch.zeros_like(logits)
+
+
+@balance_gradient.variant
+def _(logits, real, k):
+    # with the Jacobian of each token's softmax
+    rows = real.nonzero().flatten().tolist()
+    if not rows:
+        raise ValueError("no real token")
+    experts = logits.shape[1]
+    counts = [0] * experts
+    for t in rows:
+        for e in sorted(range(experts), key=lambda e: -logits[t, e].item())[:k]:
+            counts[e] += 1
+    load = torch.tensor([count / sum(counts) for count in counts], dtype=torch.float64)
+    out = torch.zeros_like(logits)
+    for t in rows:
+        p = torch.softmax(logits[t], dim=0)
+        out[t] = experts / len(rows) * (torch.diag(p) - torch.outer(p, p)) @ load
+    return out
+
+
+@balance_gradient.variant
+def _(logits, real, k):
+    # on the real rows alone
+    z = logits[real]
+    if z.numel() == 0:
+        raise ValueError("fillers only")
+    one_hot = torch.nn.functional.one_hot(z.argsort(dim=1)[:, -k:], z.shape[1])
+    f = one_hot.double().mean(dim=(0, 1))
+    p = z.log_softmax(dim=1).exp()
+    slope = torch.einsum("te,e->te", p, f) - torch.einsum("te,tj,j->te", p, p, f)
+    return torch.zeros_like(logits).masked_scatter(real[:, None], slope * (z.shape[1] / len(z)))
+
+
+# 11.5
+
+
+@exercise(
+    "11.5",
+    "First come, first served",
+    task="Give out the experts' places in the order of the tokens",
+    points=3,
+    difficulty=2,
+    minutes=15,
+    robust={
+        "a fraction of a place above two": "by less than a lesson can tell",
+    },
+    hints=(
+        "How many places has an expert? The k belongs in it, and it is rounded up.",
+        "Keep one counter for each expert.",
+        "Row by row, column by column: is there a place left at this expert? Then the visit takes it.",
+    ),
+)
+def stays(chosen, experts, capacity):
+    """`chosen`, `int64` (token, top_k), holds the experts that each token chose, from 0 to `experts - 1`, no two equal in a row. Each expert has
+    $\\lceil \\text{capacity} \\cdot N k / n \\rceil$ places, (D11.17), deeper, with $N$ tokens, $k$ columns and $n$ = `experts`. They are given
+    out in the order of the tokens, for one token in the order of its columns. Which visits take place? Return booleans (token, top_k), True =
+    stays. A Python loop is welcome.
+
+    ```python
+    >>> stays(torch.tensor([[0], [0], [1], [0]]), 2, 1.0)
+    tensor([[ True],
+            [ True],
+            [ True],
+            [False]])
+    ```
+
+    ★
+    - A `capacity` that is not above 0 is refused with a `ValueError`.
+    """
+    ### BEGIN SOLUTION
+    if not capacity > 0:
+        raise ValueError(f"capacity={capacity}: expected a number above 0")
+    places = math.ceil(capacity * chosen.numel() / experts)
+    taken, kept = [0] * experts, []
+    for e in chosen.flatten().tolist():
+        kept.append(taken[e] < places)
+        taken[e] += 1
+    return torch.tensor(kept).view_as(chosen)
+    ### END SOLUTION
+
+
+@stays.cases
+def _(draw):
+    # whole powers of two as numbers of experts, and capacities in quarters: no rounding in the number of places
+    yield Case("one expert for each token", (torch.tensor([[0], [0], [1], [0]]), 2, 1.0))
+    chosen = torch.tensor([[0, 1], [0, 2], [0, 1], [1, 0], [0, 3]])
+    yield Case("two experts for each token", (chosen, 4, 1.0))
+    yield Case("half the places", (chosen, 4, 0.5))
+    yield Case("places for everyone", (chosen, 4, 2.0))
+    tokens, k = draw.whole(9, 15), draw.whole(2, 3)
+    crowd = draw.uniform(tokens, 8)
+    crowd[:, :2] += 0.5  # two experts are in demand
+    yield Case("any choices", (crowd.argsort(dim=1, descending=True)[:, :k], 8, draw.whole(2, 4) / 4))
+    yield Case("a capacity of 0 is refused", (chosen, 4, 0.0), refuse=True)
+    yield Case("a capacity below 0 is refused", (chosen, 4, -1.0), refuse=True)
+    yield Case("a fraction of a place above two", (torch.tensor([[0], [0], [0], [1]]), 2, 1 + 1e-12))
+
+
+def _kept(chosen, places, visits=None):
+    """First come, first served; `visits`: the order of the flattened visits."""
+    flat, taken, kept = chosen.flatten().tolist(), {}, [False] * chosen.numel()
+    for v in range(len(flat)) if visits is None else visits:
+        taken[flat[v]] = taken.get(flat[v], 0) + 1
+        kept[v] = taken[flat[v]] <= places
+    return torch.tensor(kept).view_as(chosen)
+
+
+def _places(chosen, experts, capacity):
+    if capacity <= 0:
+        raise ValueError("expected a capacity above 0")
+    return math.ceil(capacity * chosen.numel() / experts)
+
+
+@stays.mistake("your number of places lacks the k: a token makes k visits")
+def _(chosen, experts, capacity):
+    _places(chosen, experts, capacity)
+    return _kept(chosen, math.ceil(capacity * len(chosen) / experts))
+
+
+@stays.mistake("you rounded the number of places down: round up")
+def _(chosen, experts, capacity):
+    _places(chosen, experts, capacity)
+    return _kept(chosen, int(capacity * chosen.numel() / experts))
+
+
+@stays.mistake("each expert takes one visit too many: is there a place left before you take it?")
+def _(chosen, experts, capacity):
+    return _kept(chosen, _places(chosen, experts, capacity) + 1)
+
+
+@stays.mistake("each expert takes one visit too few: the last place may be taken, too")
+def _(chosen, experts, capacity):
+    return _kept(chosen, _places(chosen, experts, capacity) - 1)
+
+
+@stays.mistake("you serve all first choices before all second ones: go token by token")
+def _(chosen, experts, capacity):
+    places = _places(chosen, experts, capacity)
+    visits = torch.arange(chosen.numel()).view_as(chosen).T.flatten().tolist()
+    return _kept(chosen, places, visits)
+
+
+@stays.mistake("you serve the last token first")
+def _(chosen, experts, capacity):
+    return _kept(chosen, _places(chosen, experts, capacity), range(chosen.numel() - 1, -1, -1))
+
+
+@stays.mistake("you mark the dropped visits: True means that a visit takes place")
+def _(chosen, experts, capacity):
+    return ~_kept(chosen, _places(chosen, experts, capacity))
+
+
+@stays.mistake("one counter for all experts is not enough: each has its own places")
+def _(chosen, experts, capacity):
+    places = _places(chosen, experts, capacity)
+    return (torch.arange(chosen.numel()) < places).view_as(chosen)
+
+
+@stays.mistake("one full expert does not send the token away from the others: visits are dropped one by one")
+def _(chosen, experts, capacity):
+    kept = _kept(chosen, _places(chosen, experts, capacity))
+    return kept.all(dim=1, keepdim=True).expand_as(kept).clone()
+
+
+@stays.mistake("you give out all places at once: each expert has a share of 1 / n of them")
+def _(chosen, experts, capacity):
+    _places(chosen, experts, capacity)
+    return _kept(chosen, math.ceil(capacity * chosen.numel()))
+
+
+@stays.mistake("your answer is in numbers: return a boolean tensor")
+def _(chosen, experts, capacity):
+    return _kept(chosen, _places(chosen, experts, capacity)).long()
+
+
+@stays.mistake("a capacity of 0 or below must be refused with a ValueError")
+def _(chosen, experts, capacity):
+    return _kept(chosen, math.ceil(capacity * chosen.numel() / experts))
+
+
+@stays.variant
+def _(chosen, experts, capacity):
+    # the number of earlier visits to the same expert, by a running sum
+    if not capacity > 0:
+        raise ValueError("bad capacity")
+    tokens, k = chosen.shape
+    visits = torch.nn.functional.one_hot(chosen.reshape(-1), experts)
+    number = (visits.cumsum(dim=0) * visits).sum(dim=1)
+    return (number <= -(-capacity * tokens * k // experts)).reshape(tokens, k)
+
+
+@stays.variant
+def _(chosen, experts, capacity):
+    # expert by expert
+    if not capacity > 0:
+        raise ValueError("bad capacity")
+    places = math.ceil(capacity * (chosen.shape[0] * chosen.shape[1] / experts))
+    kept = torch.zeros_like(chosen, dtype=torch.bool)
+    for e in range(experts):
+        rows, columns = (chosen == e).nonzero(as_tuple=True)
+        kept[rows[:places], columns[:places]] = True
+    return kept

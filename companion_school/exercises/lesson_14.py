@@ -1,0 +1,595 @@
+"""Exercises of lesson 14: train the final model."""
+
+import math
+
+import torch
+
+from companion_school.checking.exercise import Case, exercise
+
+# 14.1
+
+
+@exercise(
+    "14.1",
+    "Bits per byte with a pencil",
+    task="Turn a loss per token into bits per byte",
+    points=1,
+    difficulty=1,
+    minutes=5,
+    hints=(
+        "How many nats does the whole text cost?",
+        "A bit is ln 2 nats: divide by ln 2.",
+        "Share the bits out over the bytes, not over the tokens.",
+    ),
+)
+def bits_of_a_text():
+    """A model's mean loss on a text of 600 bytes, which its tokenizer cuts into 200 tokens, is 2.5 nats per token. How many bits per byte is
+    that? Return a `float`, rounded to four decimals or better.
+    """
+    ### BEGIN SOLUTION
+    nats = 200 * 2.5
+    bits = nats / math.log(2)
+    return bits / 600
+    ### END SOLUTION
+
+
+@bits_of_a_text.cases
+def _(draw):
+    yield Case("bits per byte", (), tolerance=5e-5)
+
+
+@bits_of_a_text.mistake("that is bits per token: share them out over the bytes")
+def _():
+    return 2.5 / math.log(2)
+
+
+@bits_of_a_text.mistake("that is nats per byte: a bit is ln 2 nats")
+def _():
+    return 200 * 2.5 / 600
+
+
+@bits_of_a_text.mistake("you multiplied by ln 2: there are more bits than nats, so divide")
+def _():
+    return 200 * 2.5 / 600 * math.log(2)
+
+
+@bits_of_a_text.mistake("you multiplied by the bytes of a token: a byte costs less than a token, not more")
+def _():
+    return 2.5 / math.log(2) * 3
+
+
+@bits_of_a_text.mistake("that is the perplexity per token")
+def _():
+    return math.exp(2.5)
+
+
+@bits_of_a_text.mistake("that is bits for the whole text: share them out over its bytes")
+def _():
+    return 500 / math.log(2)
+
+
+@bits_of_a_text.mistake("you divided by eight: asked is bits per byte, not per bit of the text")
+def _():
+    return 500 / math.log(2) / 4800
+
+
+@bits_of_a_text.variant
+def _():
+    return math.log2(math.exp(2.5)) / 3
+
+
+@bits_of_a_text.variant
+def _():
+    return 1.2022
+
+
+# 14.2
+
+
+@exercise(
+    "14.2",
+    "Micro-batches of unequal size",
+    task="Put the gradients of unequal micro-batches together",
+    points=2,
+    difficulty=2,
+    minutes=10,
+    excused={
+        "dtype": "one of its right answers computes in float64, whatever comes in",
+        "nan": "a part of no tokens may hold what is no number, and weighs nothing",
+    },
+    hints=(
+        "The loss of the whole batch is a sum over all its tokens, divided by their number.",
+        "A mean's gradient times its number of tokens is the gradient of its sum.",
+        "Add those up and divide once. A micro-batch without tokens adds nothing, whatever stands in its gradient: leave it out.",
+    ),
+)
+def whole_gradient(gradients, tokens):
+    """Micro-batch $i$ has `tokens[i]` scored tokens, and `gradients[i]`, a tensor, is the gradient of its *mean* loss per token. Return the
+    gradient of the mean loss over all tokens of the whole batch. A micro-batch of padding alone has 0 tokens, and its gradient is NaN, being
+    0/0: it must not spoil the others.
+
+    ```python
+    >>> whole_gradient([torch.tensor([1.0]), torch.tensor([5.0])], [3, 1])
+    tensor([2.])
+    ```
+
+    ★
+    - Lists of different length, and no token at all, are refused with a `ValueError`.
+    - NaN of a micro-batch that has tokens shows; what came in stays as it is.
+    """
+    ### BEGIN SOLUTION
+    if len(gradients) != len(tokens) or sum(tokens) == 0:
+        raise ValueError(f"{len(gradients)} gradients, tokens {tokens}: expected as many, and a token at least")
+    total = torch.zeros_like(gradients[0])
+    for gradient, count in zip(gradients, tokens, strict=True):
+        if count:
+            total = total + count * gradient
+    return total / sum(tokens)
+    ### END SOLUTION
+
+
+@whole_gradient.cases
+def _(draw):
+    yield Case("one micro-batch", ([draw.normal(2)], [3]))
+    yield Case("two of equal size", ([draw.normal(2), draw.normal(2)], [3, 3]))
+    yield Case("two of unequal size", ([draw.normal(3), draw.normal(3)], [5, 1]))
+    rows, columns, first, second, third = draw.sizes(5, 2, 9)
+    gradients = [draw.normal(rows, columns) for _ in range(3)]
+    yield Case("three, of matrices", (gradients, [first, second, third]))
+    nan = torch.full((rows, columns), math.nan, dtype=torch.float64)
+    yield Case("one of padding alone, whose gradient is NaN", ([gradients[0], nan, gradients[2]], [first, 0, third]))
+    yield Case(
+        "NaN shows where there are tokens", ([gradients[0], nan, gradients[2]], [first, 1, third]), only_nan=True
+    )
+    yield Case("no token at all is refused", ([nan, nan], [0, 0]), refuse=True)
+    yield Case("lists of unequal length are refused", (gradients, [first, second]), refuse=True)
+    yield Case("padding alone comes first", ([nan[:1], gradients[1][:1], nan[:1]], [0, second, 0]))
+    yield Case("a batch of padding alone is refused", ([nan], [0]), refuse=True)
+    yield Case("more counts than gradients are refused", ([torch.ones(2, dtype=torch.float64)], [1, 2]), refuse=True)
+
+
+def _same_length(gradients, tokens):
+    if len(gradients) != len(tokens) or sum(tokens) == 0:
+        raise ValueError("expected as many gradients as counts, and a token")
+    return [(g, n) for g, n in zip(gradients, tokens, strict=True) if n]
+
+
+@whole_gradient.mistake(
+    "you averaged the means: a token of a small micro-batch then counts for more than one of a large"
+)
+def _(gradients, tokens):
+    kept = _same_length(gradients, tokens)
+    return sum(g for g, _ in kept) / len(kept)
+
+
+@whole_gradient.mistake("you averaged the means, and counted the micro-batch without tokens among them")
+def _(gradients, tokens):
+    kept = _same_length(gradients, tokens)
+    return sum(g for g, _ in kept) / len(tokens)
+
+
+@whole_gradient.mistake("you added the gradients up and did not divide")
+def _(gradients, tokens):
+    return sum(g for g, _ in _same_length(gradients, tokens))
+
+
+@whole_gradient.mistake("that is the gradient of the summed loss: divide by all tokens")
+def _(gradients, tokens):
+    return sum(g * n for g, n in _same_length(gradients, tokens))
+
+
+@whole_gradient.mistake("you divided by the number of micro-batches: divide the weighted sum by the tokens")
+def _(gradients, tokens):
+    return sum(g * n for g, n in _same_length(gradients, tokens)) / len(tokens)
+
+
+@whole_gradient.mistake("you divided the means by their tokens once more: multiply, to get sums")
+def _(gradients, tokens):
+    return sum(g / n for g, n in _same_length(gradients, tokens)) / sum(tokens)
+
+
+@whole_gradient.mistake("0 times NaN is NaN: leave out a micro-batch without tokens")
+def _(gradients, tokens):
+    _same_length(gradients, tokens)
+    return sum(g * n for g, n in zip(gradients, tokens, strict=True)) / sum(tokens)
+
+
+@whole_gradient.mistake("the last micro-batch alone: gradients add up")
+def _(gradients, tokens):
+    return _same_length(gradients, tokens)[-1][0].clone()
+
+
+@whole_gradient.mistake("a batch without a token has no mean: raise a ValueError")
+def _(gradients, tokens):
+    if len(gradients) != len(tokens):
+        raise ValueError("expected as many")
+    kept = [(g, n) for g, n in zip(gradients, tokens, strict=True) if n]
+    return sum((g * n for g, n in kept), torch.zeros_like(gradients[0])) / max(sum(tokens), 1)
+
+
+@whole_gradient.variant
+def _(gradients, tokens):
+    if len(gradients) != len(tokens) or not any(tokens):
+        raise ValueError("nothing to average")
+    counts = torch.tensor(tokens, dtype=torch.float64)
+    shares = counts / counts.sum()
+    stacked = torch.stack(gradients)
+    stacked[counts == 0] = 0.0
+    return torch.tensordot(shares, stacked, dims=1)
+
+
+@whole_gradient.variant
+def _(gradients, tokens):
+    if len(gradients) != len(tokens):
+        raise ValueError("lengths")
+    # a running mean
+    mean, seen = None, 0
+    for gradient, count in zip(gradients, tokens, strict=True):
+        if count == 0:
+            continue
+        seen += count
+        mean = gradient.clone() if mean is None else mean + (gradient - mean) * (count / seen)
+    if mean is None:
+        raise ValueError("no tokens")
+    return mean
+
+
+# 14.3
+
+
+@exercise(
+    "14.3",
+    "One norm for all",
+    task="Clip gradients by their global norm",
+    points=2,
+    difficulty=2,
+    minutes=10,
+    limits={"most": lambda gradients, most: (math.hypot(*torch.cat([g.flatten() for g in gradients]).tolist()),)},
+    excused={
+        "memory": "gradients below the limit stay as they are",
+    },
+    robust={
+        "a norm of 5e200 is finite, and its square is not": "no gradient is so large",
+        "a norm of 5e-170, cut to 1e-170": "no gradient is so small",
+        "no limit": "an infinite limit is none",
+        "tensors without axes": "parameters have axes",
+    },
+    hints=(
+        "The global norm is the root of the sum of all squares, over all tensors.",
+        "Every tensor is multiplied by the same number, so that the direction stays.",
+        "The number is most / norm where the norm is above `most`, and 1 elsewhere: clipping never lengthens a gradient.",
+    ),
+    forbidden=("clip_grad_norm_", "clip_grad_norm", "clip_grads_with_norm_", "get_total_norm"),
+)
+def clipped(gradients, most):
+    """Return `(gradients, norm)`: `norm` is that of all numbers of the list `gradients`, tensors of any shapes, taken as one vector. Where it is
+    above `most`, all gradients are scaled by the same number, so that it becomes `most`; elsewhere they stay as they are. The norm is
+    returned as it was before.
+
+    ```python
+    >>> clipped([torch.tensor([3.0]), torch.tensor([4.0])], 1.0)
+    ([tensor([0.6000]), tensor([0.8000])], 5.0)
+    ```
+
+    ★
+    - `most <= 0`, and a norm that is not finite, are refused with a `ValueError`.
+    - Gradients that are all zero stay zero; a norm of 5e200 or of 5e-170, whose square is out of range, is a norm.
+    - What came in stays as it is.
+    """
+    ### BEGIN SOLUTION
+    norm = math.hypot(
+        *(number for gradient in gradients for number in gradient.flatten().tolist())
+    )  # no square overflows
+    if not most > 0 or not math.isfinite(norm):
+        raise ValueError(f"most={most}, norm={norm}: expected a positive number and a finite norm")
+    share = most / norm if norm > most else 1.0
+    return [share * gradient for gradient in gradients], norm
+    ### END SOLUTION
+
+
+@clipped.cases
+def _(draw):
+    three_four = torch.tensor([3.0, 4.0], dtype=torch.float64)
+    yield Case("a norm of 5, cut to 1", ([three_four], 1.0))
+    yield Case("a norm of 5 is below 6: nothing changes", ([three_four], 6.0))
+    rows, columns, length = draw.sizes(3, 2, 8)
+    several = [draw.normal(rows, columns), 3 * draw.normal(length), draw.normal(columns, rows, 2)]
+    yield Case("tensors of several shapes have one norm together", (several, 1.5))
+    huge = 1e200 * three_four
+    yield Case("a norm of 5e200 is finite, and its square is not", ([huge], 1.0))
+    yield Case("all zeros stay zeros", ([torch.zeros(length, dtype=torch.float64)], 1.0))
+    spoiled = [several[0], torch.full((length,), math.inf, dtype=torch.float64)]
+    yield Case("an infinite gradient is refused", (spoiled, 1.0), refuse=True)
+    yield Case("a largest norm of zero is refused", (several, 0.0), refuse=True)
+    yield Case("a norm of 5e-170, cut to 1e-170", ([1e-170 * three_four], 1e-170))
+    yield Case("tensors without axes", ([three_four[0].clone(), three_four[1].clone()], 1.0))
+    yield Case("no limit", ([three_four], math.inf))
+    yield Case("a gradient that is not a number is refused", ([three_four * math.nan], 1.0), refuse=True)
+    yield Case("a negative largest norm is refused", (several, -1.0), refuse=True)
+
+
+def _norm(gradients, most):
+    norm = math.sqrt(sum(g.square().sum().item() for g in gradients))
+    if most <= 0 or not math.isfinite(norm):
+        raise ValueError("expected most > 0 and a finite norm")
+    return norm
+
+
+@clipped.mistake("you clip each tensor by its own norm: that turns the gradient, as a whole, into another direction")
+def _(gradients, most):
+    norm = _norm(gradients, most)
+    return [g * min(1.0, most / max(g.norm().item(), 1e-300)) for g in gradients], norm
+
+
+@clipped.mistake("you clip each number: that turns the gradient into another direction")
+def _(gradients, most):
+    return [g.clamp(-most, most) for g in gradients], _norm(gradients, most)
+
+
+@clipped.mistake("a gradient below the limit stays as it is: you scaled it up")
+def _(gradients, most):
+    norm = _norm(gradients, most)
+    return [g * (most / max(norm, 1e-300)) for g in gradients], norm
+
+
+@clipped.mistake("that is the squared norm: take the root of the sum")
+def _(gradients, most):
+    norm = _norm(gradients, most) ** 2
+    return [g * min(1.0, most / max(norm, 1e-300)) for g in gradients], norm
+
+
+@clipped.mistake("norms do not add up: sum the squares of all tensors, then take one root")
+def _(gradients, most):
+    _norm(gradients, most)
+    norm = sum(g.norm().item() for g in gradients)
+    return [g * min(1.0, most / max(norm, 1e-300)) for g in gradients], norm
+
+
+@clipped.mistake("report the norm as it was before clipping: afterwards it says nothing")
+def _(gradients, most):
+    norm = _norm(gradients, most)
+    share = min(1.0, most / max(norm, 1e-300))
+    return [g * share for g in gradients], norm * share
+
+
+@clipped.mistake("zero divided by zero is NaN: a gradient of zeros stays zero")
+def _(gradients, most):
+    norm = torch.tensor(_norm(gradients, most), dtype=torch.float64)
+    share = torch.where(norm == 0, math.nan, most / norm).clamp(max=1.0)
+    return [g * share for g in gradients], norm
+
+
+@clipped.mistake("the square of a large number is infinite, where the norm is not: divide by the largest number first")
+def _(gradients, most):
+    norm = _norm(gradients, most)
+    share = most / norm if norm > most else 1.0
+    return [share * g for g in gradients], norm
+
+
+@clipped.mistake("the sum of the absolute values is another norm: square, add, take the root")
+def _(gradients, most):
+    _norm(gradients, most)
+    norm = sum(g.abs().sum().item() for g in gradients)
+    return [g * min(1.0, most / max(norm, 1e-300)) for g in gradients], norm
+
+
+@clipped.mistake("nothing is scaled")
+def _(gradients, most):
+    return [g.clone() for g in gradients], _norm(gradients, most)
+
+
+@clipped.mistake("a norm that is not finite must be refused with a ValueError")
+def _(gradients, most):
+    if most <= 0:
+        raise ValueError("most")
+    norm = math.sqrt(sum(g.square().sum().item() for g in gradients))
+    share = most / norm if norm > most else 1.0
+    return [share * g for g in gradients], norm
+
+
+@clipped.variant
+def _(gradients, most):
+    if most <= 0:
+        raise ValueError("most")
+    numbers = torch.cat([g.flatten() for g in gradients])
+    largest = numbers.abs().max().clamp(min=1e-300)
+    norm = (numbers / largest).norm() * largest
+    if not torch.isfinite(norm):
+        raise ValueError("norm")
+    return [g / torch.clamp(norm / most, min=1.0) for g in gradients], norm
+
+
+@clipped.variant
+def _(gradients, most):
+    if most <= 0:
+        raise ValueError("most")
+    numbers = [number for g in gradients for number in g.flatten().tolist()]
+    norm = torch.tensor(math.dist(numbers, [0.0] * len(numbers)), dtype=torch.float64)
+    if norm.isnan() or norm.isinf():
+        raise ValueError("norm")
+    return tuple(g if norm <= most else g * most / norm for g in gradients), norm.item()
+
+
+# 14.4
+
+
+@exercise(
+    "14.4",
+    "A step of AdamW",
+    task="Write one update of AdamW",
+    points=3,
+    difficulty=2,
+    minutes=20,
+    limits={"t": (1,)},
+    excused={"dtype": "one of its right answers computes in float64, whatever comes in"},
+    hints=(
+        "First both running means, with the gradient as it is: the decay of the weights has no part in them.",
+        "Divide the first by 1 - beta1^t and the second by 1 - beta2^t. Epsilon is added to the root, outside of it.",
+        "The weight shrinks by the factor 1 - rate * decay, beside the step and not through it.",
+    ),
+    forbidden=("optim", "AdamW", "adamw"),
+)
+def adamw_step(weight, gradient, first, second, t, rate, betas, epsilon, decay):
+    """Update number `t` (the first is 1) of AdamW (Loshchilov and Hutter, 2019). `weight` and `gradient` have one shape, as have `first` and
+    `second`, the running means of the gradient and of its square, zero before the first update. `rate` is the learning rate, `betas` a pair.
+    The means are corrected for their start at zero; `epsilon` stands outside the root; the `decay` is decoupled and multiplied by the rate,
+    as in `torch.optim.AdamW`. Return `(weight, first, second)` after it.
+
+    ```python
+    >>> adamw_step(torch.tensor([1.0]), torch.tensor([4.0]), torch.zeros(1), torch.zeros(1), 1, 0.1, (0.9, 0.99), 0.0, 0.0)
+    (tensor([0.9000]), tensor([0.4000]), tensor([0.1600]))
+    ```
+
+    ★
+    - `t < 1` is refused with a `ValueError`.
+    - Nothing that came in is changed.
+    """
+    ### BEGIN SOLUTION
+    if t < 1:
+        raise ValueError(f"t={t}: expected at least 1")
+    beta1, beta2 = betas
+    first = beta1 * first + (1 - beta1) * gradient
+    second = beta2 * second + (1 - beta2) * gradient**2
+    mean = first / (1 - beta1**t)
+    square = second / (1 - beta2**t)
+    weight = (1 - rate * decay) * weight - rate * mean / (square.sqrt() + epsilon)
+    return weight, first, second
+    ### END SOLUTION
+
+
+@adamw_step.cases
+def _(draw):
+    one = torch.ones(1, dtype=torch.float64)
+    nothing = torch.zeros(1, dtype=torch.float64)
+    yield Case(
+        "the first update of one weight, no decay", (one, 2 * one, nothing, nothing, 1, 0.1, (0.9, 0.99), 0.0, 0.0)
+    )
+    yield Case("the first update, with decay", (one, 2 * one, nothing, nothing, 1, 0.1, (0.9, 0.99), 0.0, 0.5))
+    rows, columns = draw.sizes(2, 2, 6)
+    weight, gradient, first = (draw.normal(rows, columns) for _ in range(3))
+    second = draw.uniform(rows, columns)
+    yield Case("a later update", (weight, gradient, first, second, 4, 0.2, (0.8, 0.95), 0.3, 0.7))
+    zero = torch.zeros(rows, columns, dtype=torch.float64)
+    yield Case(
+        "without a gradient the weight decays all the same", (weight, zero, zero, zero, 3, 0.2, (0.8, 0.95), 0.3, 0.7)
+    )
+    yield Case(
+        "an update number of 0 is refused", (one, one, nothing, nothing, 0, 0.1, (0.9, 0.99), 1e-8, 0.0), refuse=True
+    )
+    one = torch.tensor([1.0, -2.0], dtype=torch.float64)
+    yield Case("update 2,000", (one, one.flip(0), one / 8, one.square() / 9, 2000, 0.1, (0.9, 0.9999), 1e-8, 0.01))
+    yield Case("means without memory", (one, one.flip(0), one, one.square(), 3, 0.1, (0.0, 0.0), 1e-8, 0.01))
+
+
+def _adamw(
+    weight, gradient, first, second, t, rate, betas, epsilon, decay, *, l2=False, bias=(True, True), inside=False
+):
+    if t < 1:
+        raise ValueError("t")
+    if l2:
+        gradient = gradient + decay * weight
+    first = betas[0] * first + (1 - betas[0]) * gradient
+    second = betas[1] * second + (1 - betas[1]) * gradient**2
+    mean = first / (1 - betas[0] ** t) if bias[0] else first
+    square = second / (1 - betas[1] ** t) if bias[1] else second
+    root = (square + epsilon).sqrt() if inside else square.sqrt() + epsilon
+    kept = weight if l2 else (1 - rate * decay) * weight
+    return kept - rate * mean / root, first, second
+
+
+@adamw_step.mistake("neither running mean is corrected for its start at zero")
+def _(*given):
+    return _adamw(*given, bias=(False, False))
+
+
+@adamw_step.mistake("the running mean of the squares is not corrected for its start at zero")
+def _(*given):
+    return _adamw(*given, bias=(True, False))
+
+
+@adamw_step.mistake("the running mean of the gradient is not corrected for its start at zero")
+def _(*given):
+    return _adamw(*given, bias=(False, True))
+
+
+@adamw_step.mistake("the decay went through the gradient: that is Adam with L2, where large gradients shrink the decay")
+def _(*given):
+    return _adamw(*given, l2=True)
+
+
+@adamw_step.mistake("epsilon belongs outside the root")
+def _(*given):
+    return _adamw(*given, inside=True)
+
+
+@adamw_step.mistake("the decay is multiplied by the learning rate: with a rate of zero, nothing decays")
+def _(weight, gradient, first, second, t, rate, betas, epsilon, decay):
+    new, first, second = _adamw(weight, gradient, first, second, t, rate, betas, epsilon, 0.0)
+    return new - decay * weight, first, second
+
+
+@adamw_step.mistake("the decay is missing")
+def _(weight, gradient, first, second, t, rate, betas, epsilon, decay):
+    return _adamw(weight, gradient, first, second, t, rate, betas, epsilon, 0.0)
+
+
+@adamw_step.mistake("the decay acts on the weight before the step, not after it")
+def _(weight, gradient, first, second, t, rate, betas, epsilon, decay):
+    new, first, second = _adamw(weight, gradient, first, second, t, rate, betas, epsilon, 0.0)
+    return (1 - rate * decay) * new, first, second
+
+
+@adamw_step.mistake("the weight grows: it moves against the gradient, and shrinks")
+def _(weight, gradient, first, second, t, rate, betas, epsilon, decay):
+    new, first, second = _adamw(weight, gradient, first, second, t, rate, betas, epsilon, decay)
+    return 2 * weight - new, first, second
+
+
+@adamw_step.mistake("the root is missing: divide by the root of the averaged square")
+def _(weight, gradient, first, second, t, rate, betas, epsilon, decay):
+    _, first, second = _adamw(weight, gradient, first, second, t, rate, betas, epsilon, decay)
+    mean, square = first / (1 - betas[0] ** t), second / (1 - betas[1] ** t)
+    return (1 - rate * decay) * weight - rate * mean / (square + max(epsilon, 1e-12)), first, second
+
+
+@adamw_step.mistake("the betas are exchanged: the first belongs to the gradient, the second to its square")
+def _(weight, gradient, first, second, t, rate, betas, epsilon, decay):
+    return _adamw(weight, gradient, first, second, t, rate, betas[::-1], epsilon, decay)
+
+
+@adamw_step.mistake("the first update has t = 1, not 0: your correction is one update late")
+def _(weight, gradient, first, second, t, rate, betas, epsilon, decay):
+    if t < 1:
+        raise ValueError("t")
+    return _adamw(weight, gradient, first, second, t + 1, rate, betas, epsilon, decay)
+
+
+@adamw_step.mistake("update 0 must be refused with a ValueError: the first is 1")
+def _(weight, gradient, first, second, t, rate, betas, epsilon, decay):
+    return _adamw(weight, gradient, first, second, max(t, 1), rate, betas, epsilon, decay)
+
+
+@adamw_step.variant
+def _(weight, gradient, first, second, t, rate, betas, epsilon, decay):
+    # as PyTorch's own code: the corrections move into the step and the root
+    if not t >= 1:
+        raise ValueError("t")
+    first = first.lerp(gradient, 1 - betas[0])
+    second = second.mul(betas[1]).addcmul(gradient, gradient, value=1 - betas[1])
+    root = second.sqrt() / math.sqrt(1 - betas[1] ** t) + epsilon
+    return weight.mul(1 - rate * decay).addcdiv(first, root, value=-rate / (1 - betas[0] ** t)), first, second
+
+
+@adamw_step.variant
+def _(weight, gradient, first, second, t, rate, betas, epsilon, decay):
+    # number by number
+    if t <= 0:
+        raise ValueError("t")
+    out = []
+    for w, g, m, s in zip(*(x.flatten().tolist() for x in (weight, gradient, first, second)), strict=True):
+        m = betas[0] * m + (1 - betas[0]) * g
+        s = betas[1] * s + (1 - betas[1]) * g * g
+        step = rate * (m / (1 - betas[0] ** t)) / (math.sqrt(s / (1 - betas[1] ** t)) + epsilon)
+        out.append((w - rate * decay * w - step, m, s))
+    columns = zip(*out, strict=True)
+    return tuple(torch.tensor(column, dtype=torch.float64).view_as(weight) for column in columns)

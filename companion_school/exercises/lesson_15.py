@@ -1,0 +1,788 @@
+"""Exercises of lesson 15: the shrinking cache."""
+
+import math
+
+import torch
+
+from companion_school.checking.exercise import Case, exercise
+
+# 15.1
+
+
+@exercise(
+    "15.1",
+    "What a text leaves behind",
+    task="Count the bytes of a cache with local and global layers",
+    points=1,
+    difficulty=1,
+    minutes=8,
+    limits={
+        "tokens": (1, 16),
+        "global_layers": (0,),
+        "local_layers": (0,),
+        "window": (1,),
+        "numbers": (1,),
+        "bits": (1,),
+    },
+    hints=(
+        "How many tokens does one global layer keep of the text, and how many does one local layer?",
+        "Add up the tokens kept in all layers. Each of them is so many numbers, and each number so many bits.",
+        "A byte has 8 bits, and half a byte cannot be had: `-(-bits // 8)` rounds up.",
+    ),
+)
+def cache_bytes(tokens, global_layers, local_layers, window, numbers, bits):
+    """A text of `tokens` tokens is in the cache. Each global layer keeps all of them, each local layer those that the next token's window can
+    still hold: the last `window`. A layer keeps `numbers` numbers of a token, each of `bits` bits. How many bytes is that, rounded up at the
+    end? Return an `int`.
+
+    ```python
+    >>> cache_bytes(10, 1, 2, 4, 6, 8)
+    108
+    ```
+
+    ★
+    - Numbers of layers below 0, and anything else below 1, are refused with a `ValueError`.
+    """
+    ### BEGIN SOLUTION
+    if min(tokens, window, numbers, bits) < 1 or min(global_layers, local_layers) < 0:
+        raise ValueError("expected layers of at least 0, and everything else at least 1")
+    kept = global_layers * tokens + local_layers * min(tokens, window)
+    return -(-kept * numbers * bits // 8)
+    ### END SOLUTION
+
+
+@cache_bytes.cases
+def _(draw):
+    yield Case("one global layer keeps all", (7, 1, 0, 4, 3, 8))
+    yield Case("one local layer keeps a window", (7, 0, 1, 4, 3, 8))
+    yield Case("a text shorter than the window", (3, 1, 5, 16, 4, 16))
+    yield Case("numbers of four bits", (9, 2, 1, 4, 5, 4))
+    tokens, window = draw.whole(60, 90), draw.whole(8, 20)
+    yield Case("other sizes", (tokens, draw.whole(1, 3), draw.whole(4, 6), window, 2 * draw.whole(5, 9), 16))
+    yield Case("half a byte is rounded up, once", (3, 1, 0, 2, 1, 4))
+    yield Case("no tokens are refused", (0, 1, 1, 4, 3, 8), refuse=True)
+    yield Case("layers below 0 are refused", (4, -1, 1, 4, 3, 8), refuse=True)
+    yield Case("no window is refused", (4, 1, 1, 0, 3, 8), refuse=True)
+    yield Case("no numbers are refused", (4, 1, 1, 4, 0, 8), refuse=True)
+    yield Case("no bits are refused", (4, 1, 1, 4, 3, 0), refuse=True)
+
+
+def _sizes(tokens, global_layers, local_layers, window, numbers, bits):
+    if min(tokens, window, numbers, bits) < 1 or min(global_layers, local_layers) < 0:
+        raise ValueError("expected layers of at least 0, and everything else at least 1")
+
+
+@cache_bytes.mistake("a local layer keeps no more than its window, however long the text is")
+def _(tokens, global_layers, local_layers, window, numbers, bits):
+    _sizes(tokens, global_layers, local_layers, window, numbers, bits)
+    return math.ceil((global_layers + local_layers) * tokens * numbers * bits / 8)
+
+
+@cache_bytes.mistake("a text that is shorter than the window leaves no more than itself")
+def _(tokens, global_layers, local_layers, window, numbers, bits):
+    _sizes(tokens, global_layers, local_layers, window, numbers, bits)
+    return math.ceil((global_layers * tokens + local_layers * window) * numbers * bits / 8)
+
+
+@cache_bytes.mistake("you counted bits: a byte has 8 of them")
+def _(tokens, global_layers, local_layers, window, numbers, bits):
+    _sizes(tokens, global_layers, local_layers, window, numbers, bits)
+    return (global_layers * tokens + local_layers * min(tokens, window)) * numbers * bits
+
+
+@cache_bytes.mistake("the bytes are rounded up at the end, and you rounded them down")
+def _(tokens, global_layers, local_layers, window, numbers, bits):
+    _sizes(tokens, global_layers, local_layers, window, numbers, bits)
+    return (global_layers * tokens + local_layers * min(tokens, window)) * numbers * bits // 8
+
+
+@cache_bytes.mistake("you counted keys and values once more: `numbers` has both in it already")
+def _(tokens, global_layers, local_layers, window, numbers, bits):
+    _sizes(tokens, global_layers, local_layers, window, numbers, bits)
+    return 2 * math.ceil((global_layers * tokens + local_layers * min(tokens, window)) * numbers * bits / 8)
+
+
+@cache_bytes.mistake("layers below 0, and anything else below 1, must be refused with a ValueError")
+def _(tokens, global_layers, local_layers, window, numbers, bits):
+    return math.ceil((global_layers * tokens + local_layers * min(tokens, window)) * numbers * bits / 8)
+
+
+@cache_bytes.variant
+def _(tokens, global_layers, local_layers, window, numbers, bits):
+    if any(x < 1 for x in (tokens, window, numbers, bits)) or global_layers < 0 or local_layers < 0:
+        raise ValueError("too small")
+    lengths = [tokens] * global_layers + [tokens if tokens < window else window] * local_layers
+    whole, rest = divmod(sum(lengths) * numbers * bits, 8)
+    return whole + (rest > 0)
+
+
+@cache_bytes.variant
+def _(tokens, global_layers, local_layers, window, numbers, bits):
+    _sizes(tokens, global_layers, local_layers, window, numbers, bits)
+    near = sum(1 for t in range(tokens) if tokens - t <= window)
+    return (numbers * bits * (global_layers * tokens + local_layers * near) + 7) // 8
+
+
+# 15.2
+
+
+@exercise(
+    "15.2",
+    "Ask the latents",
+    task="Write a step of latent attention that makes no key and no value",
+    points=3,
+    difficulty=2,
+    minutes=15,
+    right={"gradients": "its answer goes into a model that learns"},
+    hints=(
+        "A score is q . (U_k c) = (U_k^T q) . c. For all heads at once: `torch.einsum('hd,hdr->hr', q, U_k)`.",
+        "Score, scale by the root of the width of q, softmax over the tokens: weights (head, token).",
+        "Average the latents with the weights, (head, rank), and only then multiply by U_v.",
+    ),
+)
+def ask_latents(q, c, U_k, U_v):
+    """One step of latent attention without positions. `q` (head, d_k) are the queries of the newest token, `c` (token, rank) the latents that were
+    kept, `U_k` (head, d_k, rank) and `U_v` (head, d_v, rank) the matrices that would make keys and values of them. Return what the heads
+    collect, (head, d_v), with scores divided by $\\sqrt{d_k}$, without making a key or a value.
+
+    ```python
+    >>> ask_latents(torch.tensor([[0.0]]), torch.tensor([[1.0], [3.0]]), torch.ones(1, 1, 1), torch.ones(1, 1, 1))
+    tensor([[2.]])
+    ```
+
+    ★
+    - Widths, ranks or numbers of heads that do not fit each other are refused with a `ValueError`, and so is an empty `c`.
+    - Scores of a million do no harm.
+    - No memory for keys of all heads.
+    """
+    ### BEGIN SOLUTION
+    heads, d_k = q.shape
+    if U_k.shape != (heads, d_k, c.shape[1]) or (U_v.shape[0], U_v.shape[2]) != (heads, c.shape[1]) or len(c) == 0:
+        raise ValueError(f"q {tuple(q.shape)}, c {tuple(c.shape)}, U_k {tuple(U_k.shape)}, U_v {tuple(U_v.shape)}")
+    asks = torch.einsum("hd,hdr->hr", q, U_k)
+    weights = torch.softmax(asks @ c.T / d_k**0.5, dim=-1)
+    return torch.einsum("hr,hvr->hv", weights @ c, U_v)
+    ### END SOLUTION
+
+
+@ask_latents.cases
+def _(draw):
+    yield Case("one token is all that is collected", (draw.normal(1, 2), draw.normal(1, 3), *_up(draw, 1, 2, 1, 3)))
+    heads, d_k, d_v, rank, token = draw.sizes(5, 2, 8)
+    given = draw.normal(heads, d_k), draw.normal(token, rank), *_up(draw, heads, d_k, d_v, rank)
+    yield Case("five sizes, all different", given, gradients=True)
+    q, c, U_k, U_v = given
+    yield Case("a wider head with a smaller rank", (draw.normal(2, 7), draw.normal(5, 2), *_up(draw, 2, 7, 3, 2)))
+    yield Case("scores of a million", (1e6 * q, c, U_k, U_v), robust="no lesson has such scores")
+    long = draw.normal(8, 8), draw.normal(4000, 4), *_up(draw, 8, 8, 8, 4)
+    yield Case("no memory for keys of all heads", long, room=1_400_000, layout=False)
+    yield Case("a rank that does not fit is refused", (q, c[:, 1:], U_k, U_v), refuse=True)
+    yield Case("queries of another width are refused", (q[:, 1:], c, U_k, U_v), refuse=True)
+    yield Case("fewer heads of values are refused", (q, c, U_k, U_v[1:]), refuse=True)
+    yield Case("nothing kept is refused", (q, c[:0], U_k, U_v), refuse=True)
+
+
+def _up(draw, heads, d_k, d_v, rank):
+    return draw.normal(heads, d_k, rank), draw.normal(heads, d_v, rank)
+
+
+def _fits(q, c, U_k, U_v):
+    if U_k.shape != (*q.shape, c.shape[1]) or (U_v.shape[0], U_v.shape[2]) != (len(q), c.shape[1]) or len(c) == 0:
+        raise ValueError("sizes do not fit")
+
+
+def _step(q, c, U_k, U_v, width):
+    _fits(q, c, U_k, U_v)
+    weights = torch.softmax(torch.einsum("hd,hdr->hr", q, U_k) @ c.T / width**0.5, dim=-1)
+    return torch.einsum("hr,hvr->hv", weights @ c, U_v)
+
+
+@ask_latents.mistake("you divide by the root of the rank: the scores are those of keys of d_k numbers")
+def _(q, c, U_k, U_v):
+    return _step(q, c, U_k, U_v, c.shape[1])
+
+
+@ask_latents.mistake("the scores are not divided by the root of d_k")
+def _(q, c, U_k, U_v):
+    return _step(q, c, U_k, U_v, 1)
+
+
+@ask_latents.mistake("your softmax runs over the heads: each head's weights over the tokens add up to one")
+def _(q, c, U_k, U_v):
+    _fits(q, c, U_k, U_v)
+    weights = torch.softmax(torch.einsum("hd,hdr->hr", q, U_k) @ c.T / q.shape[1] ** 0.5, dim=0)
+    return torch.einsum("hr,hvr->hv", weights @ c, U_v)
+
+
+@ask_latents.mistake("every head gets the matrix of head 0: each has its own")
+def _(q, c, U_k, U_v):
+    _fits(q, c, U_k, U_v)
+    weights = torch.softmax(torch.einsum("hd,dr->hr", q, U_k[0]) @ c.T / q.shape[1] ** 0.5, dim=-1)
+    return torch.einsum("hr,vr->hv", weights @ c, U_v[0])
+
+
+@ask_latents.mistake("it is right, and makes all keys and values: the memory for them is what absorbing spares")
+def _(q, c, U_k, U_v):
+    _fits(q, c, U_k, U_v)
+    keys, values = torch.einsum("hdr,tr->htd", U_k, c), torch.einsum("hvr,tr->htv", U_v, c)
+    weights = torch.softmax((keys @ q[:, :, None])[..., 0] / q.shape[1] ** 0.5, dim=-1)
+    return (weights[:, None] @ values)[:, 0]
+
+
+@ask_latents.mistake("you take exponentials without subtracting the maximum: scores of a million overflow")
+def _(q, c, U_k, U_v):
+    _fits(q, c, U_k, U_v)
+    powers = torch.exp(torch.einsum("hd,hdr->hr", q, U_k) @ c.T / q.shape[1] ** 0.5)
+    return torch.einsum("hr,hvr->hv", powers / powers.sum(-1, keepdim=True) @ c, U_v)
+
+
+@ask_latents.mistake("sizes that do not fit, and an empty `c`, must be refused with a ValueError")
+def _(q, c, U_k, U_v):
+    width = min(q.shape[1], U_k.shape[1])
+    rank, heads = min(c.shape[1], U_k.shape[2]), min(len(q), len(U_v))
+    down = torch.einsum("hd,hdr->hr", q[:heads, :width], U_k[:heads, :width, :rank])
+    weights = torch.softmax(down @ c[:, :rank].T / q.shape[1] ** 0.5, dim=-1)
+    return torch.einsum("hr,hvr->hv", weights @ c[:, :rank], U_v[:heads, :, :rank])
+
+
+@ask_latents.variant
+def _(q, c, U_k, U_v):
+    # head by head, with matrices and vectors
+    _fits(q, c, U_k, U_v)
+    out = []
+    for query, down, up in zip(q, U_k, U_v, strict=True):
+        weights = torch.softmax(c @ (down.T @ query) / math.sqrt(len(query)), dim=0)
+        out.append(up @ (weights @ c))
+    return torch.stack(out)
+
+
+@ask_latents.variant
+def _(q, c, U_k, U_v):
+    # as multi-query attention, with one key head that is its own value
+    _fits(q, c, U_k, U_v)
+    asks = (q[:, None] @ U_k)[:, 0]
+    z = asks @ c.mT * q.shape[1] ** -0.5
+    powers = (z - z.amax(-1, keepdim=True)).exp()
+    return (U_v @ (powers @ c / powers.sum(-1, keepdim=True))[:, :, None])[..., 0]
+
+
+# 15.3
+
+
+@exercise(
+    "15.3",
+    "The nearest of a smaller rank",
+    task="Squeeze the keys and values of a layer into fewer numbers",
+    points=2,
+    difficulty=2,
+    minutes=12,
+    limits={"rank": lambda key, value, rank: (1, key.shape[1], len(key) + len(value))},
+    excused={
+        "tie": "directions that carry equally much may be cut in either order",
+        "nan": "a decomposition of what is no number need not come back",
+    },
+    hints=(
+        "Keys and values come from one latent: stack the two matrices into one, and cut that one.",
+        "`torch.linalg.svd(W, full_matrices=False)` gives U, S, V with W = U diag(S) V. Keep the first `rank` of each.",
+        "Multiply the three again, and split the rows where the keys end.",
+    ),
+)
+def squeeze(key, value, rank):
+    """`key` is (d_k, d_model) and `value` is (d_v, d_model): the matrices that make all keys and all values of a token. Return two matrices of the
+    same shapes, which together have rank `rank` at most, so that both can be made of one latent of `rank` numbers, and which are the nearest
+    such pair: the sum of all squared differences is as small as can be.
+
+    ```python
+    >>> squeeze(torch.tensor([[3.0, 0.0]]), torch.tensor([[0.0, 1.0]]), 1)
+    (tensor([[3., 0.]]), tensor([[0., 0.]]))
+    ```
+
+    ★
+    - A rank below 1, and matrices of different `d_model`, are refused with a `ValueError`.
+    - A rank above what the matrices have changes nothing.
+    """
+    ### BEGIN SOLUTION
+    if rank < 1 or key.shape[1] != value.shape[1]:
+        raise ValueError(f"rank={rank}, key {tuple(key.shape)}, value {tuple(value.shape)}: expected one d_model")
+    left, carried, right = torch.linalg.svd(torch.cat([key, value]), full_matrices=False)
+    near = left[:, :rank] * carried[:rank] @ right[:rank]
+    return near[: len(key)], near[len(key) :]
+    ### END SOLUTION
+
+
+@squeeze.cases
+def _(draw):
+    yield Case("one direction of two", (torch.diag(torch.tensor([5.0, 2.0]).double())[:1], draw.normal(2, 2) / 9, 1))
+    d_k, d_v, d_model = 5, 3, 6
+    given = draw.normal(d_k, d_model), draw.normal(d_v, d_model)
+    yield Case("keys and values of different widths", (*given, 3))
+    yield Case("values that are louder than keys", (given[0], 4 * given[1], 2))
+    yield Case("all of the rank changes nothing", (*given, 6))
+    yield Case("a rank above all changes nothing", (*given, 40), robust="nobody keeps more than there is")
+    yield Case("a wide stream", (draw.normal(2, 9), draw.normal(2, 9), 3))
+    yield Case("no rank is refused", (*given, 0), refuse=True)
+    yield Case("another d_model is refused", (given[0], given[1][:, 1:], 2), refuse=True)
+
+
+def _near(matrix, rank):
+    left, carried, right = torch.linalg.svd(matrix, full_matrices=False)
+    return left[:, :rank] * carried[:rank] @ right[:rank]
+
+
+def _pair(key, value, rank):
+    if rank < 1 or key.shape[1] != value.shape[1]:
+        raise ValueError("expected a rank of at least 1 and one d_model")
+    return torch.cat([key, value])
+
+
+@squeeze.mistake("you squeezed keys and values apart: together they then need two latents")
+def _(key, value, rank):
+    _pair(key, value, rank)
+    return _near(key, rank), _near(value, rank)
+
+
+@squeeze.mistake("you kept the directions that carry least: singular values come sorted, the largest first")
+def _(key, value, rank):
+    left, carried, right = torch.linalg.svd(_pair(key, value, rank), full_matrices=False)
+    near = left[:, -rank:] * carried[-rank:] @ right[-rank:]
+    return near[: len(key)], near[len(key) :]
+
+
+@squeeze.mistake("the singular values are missing: each direction comes with how much it carries")
+def _(key, value, rank):
+    left, _, right = torch.linalg.svd(_pair(key, value, rank), full_matrices=False)
+    near = left[:, :rank] @ right[:rank]
+    return near[: len(key)], near[len(key) :]
+
+
+@squeeze.mistake("you cut the columns and rows of the matrix: the nearest of a rank keeps directions, not places")
+def _(key, value, rank):
+    near = torch.zeros_like(_pair(key, value, rank))
+    near[:, :rank] = torch.cat([key, value])[:, :rank]
+    return near[: len(key)], near[len(key) :]
+
+
+@squeeze.mistake("the two come back in the wrong order, or are split in the wrong place")
+def _(key, value, rank):
+    near = _near(_pair(key, value, rank), rank)
+    return near[: len(value)], near[len(value) :]
+
+
+@squeeze.mistake("a rank below 1, or another d_model, must be refused with a ValueError")
+def _(key, value, rank):
+    width = min(key.shape[1], value.shape[1])
+    near = _near(torch.cat([key[:, :width], value[:, :width]]), max(rank, 1))
+    return near[: len(key)], near[len(key) :]
+
+
+@squeeze.variant
+def _(key, value, rank):
+    # by the directions of the stream alone: project on the strongest
+    both = _pair(key, value, rank)
+    right = torch.linalg.svd(both, full_matrices=False).Vh[:rank]
+    return key @ right.T @ right, value @ right.T @ right
+
+
+@squeeze.variant
+def _(key, value, rank):
+    # a sum of products of two vectors each
+    left, carried, right = torch.linalg.svd(_pair(key, value, rank), full_matrices=True)
+    kept = range(min(rank, len(carried)))
+    near = sum(
+        (carried[i] * torch.outer(left[:, i], right[i]) for i in kept), torch.zeros_like(torch.cat([key, value]))
+    )
+    return near[: len(key)], near[len(key) :]
+
+
+# 15.4
+
+
+@exercise(
+    "15.4",
+    "Who sits in which slot?",
+    task="Say which token each slot of a rolling cache holds",
+    points=2,
+    difficulty=2,
+    minutes=8,
+    limits={"tokens": lambda tokens, window: (0, window), "window": (1,)},
+    hints=(
+        "Token t is written into slot t % window, over whatever lies there.",
+        "Of the tokens that were written into a slot, the last one is still there.",
+        "A slot that no token has reached holds nothing: -1.",
+    ),
+)
+def slots_of(tokens, window):
+    """`tokens` tokens, 0, 1, 2, ..., were written into a rolling cache with `window` slots: token $t$ into slot $t \\bmod \\text{window}$. Return a
+    list of `window` whole numbers: the token that each slot holds now, and -1 for a slot that is empty.
+
+    ```python
+    >>> slots_of(6, 4)
+    [4, 5, 2, 3]
+    ```
+
+    ★
+    - Less than no tokens, and a window below 1, are refused with a `ValueError`.
+    """
+    ### BEGIN SOLUTION
+    if tokens < 0 or window < 1:
+        raise ValueError(f"tokens={tokens}, window={window}: expected at least 0 and 1")
+    held = [-1] * window
+    for t in range(max(0, tokens - window), tokens):
+        held[t % window] = t
+    return held
+    ### END SOLUTION
+
+
+@slots_of.cases
+def _(draw):
+    yield Case("one slot holds the last", (5, 1))
+    yield Case("nothing written: all are empty", (0, 3))
+    yield Case("slots not reached yet are empty", (2, 5))
+    yield Case("exactly full", (4, 4))
+    yield Case("one more than fits", (5, 4))
+    yield Case("several times round", (draw.whole(20, 40), draw.whole(3, 7)))
+    yield Case("less than no tokens is refused", (-1, 3), refuse=True)
+    yield Case("no window is refused", (3, 0), refuse=True)
+
+
+def _ring(tokens, window):
+    if tokens < 0 or window < 1:
+        raise ValueError("expected at least 0 tokens and a window of 1")
+
+
+@slots_of.mistake("those are the last tokens in their order: a ring does not move what it holds")
+def _(tokens, window):
+    _ring(tokens, window)
+    last = list(range(max(0, tokens - window), tokens))
+    return last + [-1] * (window - len(last))
+
+
+@slots_of.mistake("the ring keeps its first tokens: a new token is written over the oldest")
+def _(tokens, window):
+    _ring(tokens, window)
+    return [t if t < tokens else -1 for t in range(window)]
+
+
+@slots_of.mistake("an empty slot holds -1, and not token 0")
+def _(tokens, window):
+    _ring(tokens, window)
+    held = [0] * window
+    for t in range(tokens):
+        held[t % window] = t
+    return held
+
+
+@slots_of.mistake("you wrote one token too many: the last of them is tokens - 1")
+def _(tokens, window):
+    _ring(tokens, window)
+    held = [-1] * window
+    for t in range(tokens + 1):
+        held[t % window] = t
+    return held
+
+
+@slots_of.mistake("less than no tokens, and a window below 1, must be refused with a ValueError")
+def _(tokens, window):
+    held = [-1] * window
+    for t in range(tokens if window > 0 else 0):
+        held[t % window] = t
+    return held
+
+
+@slots_of.variant
+def _(tokens, window):
+    _ring(tokens, window)
+    found = []
+    for slot in range(window):
+        written = [t for t in range(tokens) if t % window == slot]
+        found.append(written[-1] if written else -1)
+    return found
+
+
+@slots_of.variant
+def _(tokens, window):
+    if tokens < 0 or window < 1:
+        raise ValueError("too few")
+    newest = tokens - 1
+    back = [(newest - slot) % window for slot in range(window)]
+    return [newest - far if newest - far >= 0 else -1 for far in back]
+
+
+# 15.5
+
+
+@exercise(
+    "15.5",
+    "A way to say nothing",
+    task="Write attention weights with a learned sink",
+    points=2,
+    difficulty=2,
+    minutes=12,
+    right={"gradients": "the sink is learned"},
+    robust={"scores of a thousand": "no lesson has such scores"},
+    hints=(
+        "The sink is one more score in each row, of a key without a value: `torch.cat` it to the scores, as a last column.",
+        "Softmax over keys and sink together, then drop the last column: what it took is given to nobody.",
+        "`sink` is (head): give it axes until it is (head, query, 1).",
+    ),
+)
+def with_sink(scores, sink):
+    """`scores` are (head, query, key), scaled and with $-\\infty$ where a query may not look; `sink` is (head), one learned logit a head. Return the
+    weights, (head, query, key): each row a softmax over its keys *and* the sink of its head, without the sink's own share. Rows add up to less
+    than 1.
+
+    ```python
+    >>> with_sink(torch.tensor([[[0.0, 0.0]]]), torch.tensor([0.0]))
+    tensor([[[0.3333, 0.3333]]])
+    ```
+
+    ★
+    - A `sink` that is not one number for each head is refused with a `ValueError`.
+    - Scores of a thousand do no harm, and a row that may look nowhere is all zeros.
+    """
+    ### BEGIN SOLUTION
+    if sink.shape != scores.shape[:1]:
+        raise ValueError(f"sink {tuple(sink.shape)}: expected one number for each of {len(scores)} heads")
+    column = sink[:, None, None].expand(*scores.shape[:2], 1)
+    return torch.softmax(torch.cat([scores, column], dim=-1), dim=-1)[..., :-1]
+    ### END SOLUTION
+
+
+@with_sink.cases
+def _(draw):
+    yield Case("one key beside a sink", (draw.normal(1, 1, 1), draw.normal(1)))
+    head, query, key = draw.sizes(3, 2, 6)
+    scores, sink = draw.normal(head, query, key), draw.normal(head)
+    yield Case("three sizes, all different", (scores, sink), gradients=True)
+    yield Case("as many heads as queries", (draw.normal(3, 3, 4), draw.normal(3)))
+    yield Case("as many heads as keys", (draw.normal(3, 2, 3), draw.normal(3)))
+    hidden = scores.masked_fill(torch.ones(query, key).triu(1).bool(), -math.inf)
+    yield Case("what is hidden gets nothing", (hidden, sink))
+    yield Case(
+        "a row that may look nowhere", (torch.full((1, 1, 3), -math.inf).double(), draw.normal(1)), robust="rare"
+    )
+    yield Case("scores of a thousand", (scores + 1000, sink + 999))
+    yield Case("a sink far below is no sink", (scores, sink - 60))
+    yield Case("one sink for two heads is refused", (draw.normal(2, 3, 4), draw.normal(1)), refuse=True)
+    yield Case("a sink for each query is refused", (draw.normal(2, 3, 4), draw.normal(3)), refuse=True)
+
+
+def _sinks(scores, sink):
+    if sink.shape != scores.shape[:1]:
+        raise ValueError("expected one number for each head")
+
+
+@with_sink.mistake("the sink is in no denominator: your rows add up to one")
+def _(scores, sink):
+    _sinks(scores, sink)
+    return torch.softmax(scores, dim=-1)
+
+
+@with_sink.mistake("the sink's own share is still there: drop its column")
+def _(scores, sink):
+    _sinks(scores, sink)
+    column = sink[:, None, None].expand(*scores.shape[:2], 1)
+    return torch.softmax(torch.cat([scores, column], dim=-1), dim=-1)
+
+
+@with_sink.mistake("the sink is a logit: e to its power stands in the denominator, not the sink itself")
+def _(scores, sink):
+    _sinks(scores, sink)
+    top = scores.amax(-1, keepdim=True).clamp(min=-1e300)
+    powers = torch.exp(scores - top)
+    return powers / (powers.sum(-1, keepdim=True) + sink[:, None, None] * torch.exp(-top))
+
+
+@with_sink.mistake("the sink of head 0 serves all heads: each has its own")
+def _(scores, sink):
+    _sinks(scores, sink)
+    column = sink[:1, None, None].expand(*scores.shape[:2], 1)
+    return torch.softmax(torch.cat([scores, column], dim=-1), dim=-1)[..., :-1]
+
+
+@with_sink.mistake("you take exponentials without subtracting a maximum: scores of a thousand overflow")
+def _(scores, sink):
+    _sinks(scores, sink)
+    powers = scores.exp()
+    return powers / (powers.sum(-1, keepdim=True) + sink.exp()[:, None, None])
+
+
+@with_sink.mistake("a sink that is not one number for each head must be refused with a ValueError")
+def _(scores, sink):
+    one = sink.mean().expand(len(scores)) if sink.shape != scores.shape[:1] else sink
+    column = one[:, None, None].expand(*scores.shape[:2], 1)
+    return torch.softmax(torch.cat([scores, column], dim=-1), dim=-1)[..., :-1]
+
+
+@with_sink.variant
+def _(scores, sink):
+    # a gate on the row: softmax times sigmoid(log-sum-exp - sink)
+    _sinks(scores, sink)
+    whole = scores.logsumexp(-1, keepdim=True)
+    weights = torch.exp(scores - torch.logaddexp(whole, sink[:, None, None].expand_as(whole)))
+    return weights
+
+
+@with_sink.variant
+def _(scores, sink):
+    _sinks(scores, sink)
+    sinks = sink[:, None, None]
+    top = torch.maximum(scores.amax(-1, keepdim=True), sinks)
+    powers = (scores - top).exp()
+    return powers / (powers.sum(-1, keepdim=True) + (sinks - top).exp())
+
+
+# 15.6
+
+
+@exercise(
+    "15.6",
+    "Keys in a few bits",
+    task="Round keys to whole numbers of a few bits, with a scale for each",
+    points=3,
+    difficulty=3,
+    minutes=15,
+    limits={"bits": (2,)},
+    excused={
+        "tie": "a half may be rounded either way",
+        "levels": "keys of one size differ by the last step",
+    },
+    robust={"a key of zeros stays zeros": "a trained layer makes none"},
+    hints=(
+        "With b bits and a sign there are whole numbers from -(2^(b-1) - 1) to 2^(b-1) - 1. Call the last one `top`.",
+        "The scale of a key is its largest number, without the sign, divided by `top`. Divide, round, keep the whole numbers.",
+        "What is read is whole number times scale. A key of zeros has the scale 0: divide by 1 there.",
+    ),
+)
+def quantised_scores(q, keys, bits):
+    """`keys` (key, d) are kept in whole numbers of `bits` bits, from $-(2^{b-1} - 1)$ to $2^{b-1} - 1$, with one scale for each key: its largest
+    number without the sign, over $2^{b-1} - 1$. Each number is divided by the scale and rounded to the nearest whole one. Return the scores of
+    the query `q` (d): its products with what is read back, whole number times scale, (key), not divided by anything.
+
+    ```python
+    >>> quantised_scores(torch.tensor([1.0, 1.0]), torch.tensor([[3.0, 1.1]]), 3)
+    tensor([4.])
+    ```
+
+    ★
+    - Fewer than 2 bits, and a query of another width, are refused with a `ValueError`.
+    - A key of zeros stays zeros.
+    """
+    ### BEGIN SOLUTION
+    if bits < 2 or q.shape != keys.shape[1:]:
+        raise ValueError(f"bits={bits}, q {tuple(q.shape)}, keys {tuple(keys.shape)}: expected 2 bits and one width")
+    top = 2 ** (bits - 1) - 1
+    largest = keys.abs().amax(dim=1)
+    scale = torch.where(largest == 0, 1.0, largest / top)
+    whole = (keys / scale[:, None]).round()
+    return (whole @ q) * scale
+    ### END SOLUTION
+
+
+@quantised_scores.cases
+def _(draw):
+    q = torch.tensor([1.0, 2.0, -1.0]).double()
+    keys = torch.tensor([[7.0, 3.2, -1.1], [-14.0, 2.3, 3.9]]).double()
+    yield Case("two keys, four bits", (q, keys, 4))
+    yield Case("two bits leave -1, 0 and 1", (q, keys, 2))
+    yield Case("a key ten times as large", (q, keys * torch.tensor([[1.0], [10.0]]).double(), 3))
+    key, d = draw.sizes(2, 3, 8)
+    wide = _apart(draw, key, d)
+    yield Case("other sizes", (draw.normal(d), wide, 5))
+    yield Case("eight bits", (draw.normal(d), wide, 8))
+    yield Case("as many keys as numbers", (draw.normal(4), _apart(draw, 4, 4), 4))
+    yield Case("a key of zeros stays zeros", (q, torch.cat([keys, 0 * keys[:1]]), 4))
+    yield Case("one bit is refused", (q, keys, 1), refuse=True)
+    yield Case("a query of another width is refused", (q[1:], keys, 4), refuse=True)
+
+
+def _apart(draw, key, d):
+    """Keys none of whose numbers lies near the middle between two whole ones, for as few as 8 bits."""
+    whole = draw.wholes(-126, 127, key, d).double() + 0.2 * draw.uniform(key, d)
+    whole[:, 0] = 127.0
+    return whole / 40
+
+
+def _bits(q, keys, bits):
+    if bits < 2 or q.shape != keys.shape[1:]:
+        raise ValueError("expected 2 bits or more, and one width")
+
+
+def _scales(keys, top):
+    largest = keys.abs().amax(dim=1, keepdim=True)
+    return torch.where(largest == 0, 1.0, largest / top)
+
+
+@quantised_scores.mistake("one scale for all keys: a small key beside a large one is rounded away")
+def _(q, keys, bits):
+    _bits(q, keys, bits)
+    scale = _scales(keys.reshape(1, -1), 2 ** (bits - 1) - 1)
+    return (keys / scale).round() @ q * scale[0]
+
+
+@quantised_scores.mistake("the whole numbers go up to 2^(bits - 1) - 1, one less than you divide by")
+def _(q, keys, bits):
+    _bits(q, keys, bits)
+    scale = _scales(keys, 2 ** (bits - 1))
+    return (keys / scale).round() @ q * scale[:, 0]
+
+
+@quantised_scores.mistake("the scale is missing where you read: whole numbers are not what was kept")
+def _(q, keys, bits):
+    _bits(q, keys, bits)
+    return (keys / _scales(keys, 2 ** (bits - 1) - 1)).round() @ q
+
+
+@quantised_scores.mistake("you cut the digits off: round to the nearest whole number")
+def _(q, keys, bits):
+    _bits(q, keys, bits)
+    scale = _scales(keys, 2 ** (bits - 1) - 1)
+    return (keys / scale).trunc() @ q * scale[:, 0]
+
+
+@quantised_scores.mistake("nothing is rounded: those are the scores of the keys themselves")
+def _(q, keys, bits):
+    _bits(q, keys, bits)
+    return keys @ q
+
+
+@quantised_scores.mistake("the largest number is meant without its sign")
+def _(q, keys, bits):
+    _bits(q, keys, bits)
+    largest = keys.amax(dim=1, keepdim=True)
+    scale = torch.where(largest == 0, 1.0, largest / (2 ** (bits - 1) - 1))
+    return (keys / scale).round() @ q * scale[:, 0]
+
+
+@quantised_scores.mistake("a key of zeros gives 0 / 0: it stays zeros")
+def _(q, keys, bits):
+    _bits(q, keys, bits)
+    scale = keys.abs().amax(dim=1, keepdim=True) / (2 ** (bits - 1) - 1)
+    return (keys / scale).round() @ q * scale[:, 0]
+
+
+@quantised_scores.mistake("fewer than 2 bits, and a query of another width, must be refused with a ValueError")
+def _(q, keys, bits):
+    width = min(len(q), keys.shape[1])
+    scale = _scales(keys, max(2 ** (bits - 1) - 1, 1))
+    return (keys / scale).round()[:, :width] @ q[:width] * scale[:, 0]
+
+
+@quantised_scores.variant
+def _(q, keys, bits):
+    # what is read back first, key by key
+    _bits(q, keys, bits)
+    top = 2 ** (bits - 1) - 1
+    scores = []
+    for key in keys:
+        scale = key.abs().max() / top
+        back = torch.zeros_like(key) if scale == 0 else torch.round(key / scale) * scale
+        scores.append(back @ q)
+    return torch.stack(scores)
+
+
+@quantised_scores.variant
+def _(q, keys, bits):
+    _bits(q, keys, bits)
+    scale = _scales(keys, 2 ** (bits - 1) - 1)
+    return torch.einsum("kd,d->k", (keys / scale + 0.5).floor() * scale, q)

@@ -1,0 +1,881 @@
+"""Exercises of lesson 17: a memory in place of a cache."""
+
+import math
+
+import torch
+
+from companion_school.checking.exercise import Case, exercise
+
+# 17.1
+
+
+@exercise(
+    "17.1",
+    "What a hybrid keeps",
+    task="Count the bytes that a model with tables and a cache keeps of a text",
+    points=1,
+    difficulty=1,
+    minutes=8,
+    limits={"tokens": (0,), "layers": (1,), "every": (1,)},
+    hints=(
+        "Which layers are full? With `every=4` the fourth, the eighth, ...: `layers // every` of them.",
+        "A full layer keeps `kv_heads * (d_k + d_v)` numbers of each token, a linear one `tables * d_k * d_v` in all.",
+        "The bytes of a cached number and of a number of a table may differ: multiply each part by its own.",
+    ),
+)
+def hybrid_bytes(tokens, layers, every, kv_heads, tables, d_k, d_v, cached, kept):
+    """Of `layers` layers, every `every`-th has full attention: the last of each group of `every`. It keeps a key of `d_k` and a value of `d_v`
+    numbers for each of `kv_heads` heads and each of `tokens` tokens, in numbers of `cached` bytes. All other layers keep `tables` tables of `d_k`
+    rows and `d_v` columns, in numbers of `kept` bytes. How many bytes is that after `tokens` tokens? Return an `int`.
+
+    ```python
+    >>> hybrid_bytes(10, 4, 4, 1, 2, 3, 5, 2, 4)
+    520
+    ```
+
+    ★
+    - Less than no tokens, no layer, and `every` below 1 are refused with a `ValueError`.
+    """
+    ### BEGIN SOLUTION
+    if tokens < 0 or layers < 1 or every < 1:
+        raise ValueError(f"tokens={tokens}, layers={layers}, every={every}: expected at least 0, 1 and 1")
+    full = layers // every
+    return full * tokens * kv_heads * (d_k + d_v) * cached + (layers - full) * tables * d_k * d_v * kept
+    ### END SOLUTION
+
+
+@hybrid_bytes.cases
+def _(draw):
+    yield Case("one group of four", (10, 4, 4, 1, 2, 3, 5, 2, 4))
+    yield Case("Qwen3-Next's layers", (1000, 48, 4, 2, 32, 6, 7, 2, 4))
+    yield Case("layers that are no whole groups", (9, 11, 4, 2, 3, 2, 4, 2, 4))
+    yield Case("full attention alone", (7, 5, 1, 2, 3, 4, 2, 1, 4))
+    yield Case("tables alone", (7, 3, 8, 2, 3, 4, 2, 2, 2))
+    yield Case("nothing read yet: the tables are there", (0, 8, 4, 2, 3, 4, 5, 2, 4))
+    yield Case("other sizes", (draw.whole(50, 90), 12, 3, *draw.sizes(4, 2, 9), 2, 4))
+    yield Case("less than no tokens is refused", (-1, 4, 4, 1, 2, 3, 5, 2, 4), refuse=True)
+    yield Case("no layer is refused", (4, 0, 4, 1, 2, 3, 5, 2, 4), refuse=True)
+    yield Case("no group is refused", (4, 4, 0, 1, 2, 3, 5, 2, 4), refuse=True)
+
+
+def _groups(tokens, layers, every):
+    if tokens < 0 or layers < 1 or every < 1:
+        raise ValueError("expected at least 0 tokens, one layer and groups of one")
+    return layers // every
+
+
+@hybrid_bytes.mistake("your tables grow with the text: a table is as large after a thousand tokens as after one")
+def _(tokens, layers, every, kv_heads, tables, d_k, d_v, cached, kept):
+    full = _groups(tokens, layers, every)
+    rest = (layers - full) * tables * d_k * d_v * kept
+    return full * tokens * kv_heads * (d_k + d_v) * cached + rest * tokens
+
+
+@hybrid_bytes.mistake("one of each `every` layers is full, and the others have tables: you took it the other way round")
+def _(tokens, layers, every, kv_heads, tables, d_k, d_v, cached, kept):
+    linear = _groups(tokens, layers, every)
+    return (layers - linear) * tokens * kv_heads * (d_k + d_v) * cached + linear * tables * d_k * d_v * kept
+
+
+@hybrid_bytes.mistake("layers that do not make a whole group have no full one at their end: round down")
+def _(tokens, layers, every, kv_heads, tables, d_k, d_v, cached, kept):
+    _groups(tokens, layers, every)
+    full = -(-layers // every)
+    return full * tokens * kv_heads * (d_k + d_v) * cached + (layers - full) * tables * d_k * d_v * kept
+
+
+@hybrid_bytes.mistake("a table has d_k rows and d_v columns: d_k * d_v numbers, and not d_k + d_v")
+def _(tokens, layers, every, kv_heads, tables, d_k, d_v, cached, kept):
+    full = _groups(tokens, layers, every)
+    return full * tokens * kv_heads * (d_k + d_v) * cached + (layers - full) * tables * (d_k + d_v) * kept
+
+
+@hybrid_bytes.mistake("the cache keeps a key and a value: d_k + d_v numbers of a head and token")
+def _(tokens, layers, every, kv_heads, tables, d_k, d_v, cached, kept):
+    full = _groups(tokens, layers, every)
+    return full * tokens * kv_heads * d_k * cached + (layers - full) * tables * d_k * d_v * kept
+
+
+@hybrid_bytes.mistake("the numbers of a table have their own bytes, `kept`")
+def _(tokens, layers, every, kv_heads, tables, d_k, d_v, cached, kept):
+    full = _groups(tokens, layers, every)
+    return (full * tokens * kv_heads * (d_k + d_v) + (layers - full) * tables * d_k * d_v) * cached
+
+
+@hybrid_bytes.mistake("less than no tokens, no layer, and `every` below 1 must be refused with a ValueError")
+def _(tokens, layers, every, kv_heads, tables, d_k, d_v, cached, kept):
+    full = layers // max(every, 1)
+    return full * tokens * kv_heads * (d_k + d_v) * cached + (layers - full) * tables * d_k * d_v * kept
+
+
+@hybrid_bytes.variant
+def _(tokens, layers, every, kv_heads, tables, d_k, d_v, cached, kept):
+    # layer by layer
+    if min(layers, every) < 1 or tokens < 0:
+        raise ValueError("too small")
+    total = 0
+    for layer in range(1, layers + 1):
+        total += kv_heads * tokens * cached * (d_k + d_v) if layer % every == 0 else kept * tables * d_v * d_k
+    return total
+
+
+@hybrid_bytes.variant
+def _(tokens, layers, every, kv_heads, tables, d_k, d_v, cached, kept):
+    _groups(tokens, layers, every)
+    kinds = [(layer + 1) % every == 0 for layer in range(layers)]
+    of_cache, of_table = cached * kv_heads * (d_k * tokens + d_v * tokens), kept * tables * d_k * d_v
+    return sum(kinds) * of_cache + (len(kinds) - sum(kinds)) * of_table
+
+
+# 17.2
+
+
+@exercise(
+    "17.2",
+    "Write what is missing",
+    task="Write one step of the gated delta rule, for all heads",
+    points=3,
+    difficulty=2,
+    minutes=15,
+    right={"gradients": "its answer goes into a model that learns"},
+    hints=(
+        "First fade: a head's table times its decay. Everything after that is about the table that has faded.",
+        "What stands under the key: `torch.einsum('hkv,hk->hv', S, k)`. What is missing is v minus that.",
+        "Add the outer product of the key with the strength times what is missing, and only then read with q.",
+    ),
+)
+def delta_step(S, q, k, v, decay, write):
+    """One token of a gated delta layer. `S` (head, d_k, d_v) is the state before it, `q` and `k` are (head, d_k), `v` is (head, d_v), and `decay` and
+    `write` are (head). The state fades, then the delta rule writes with strength `write`, then `q` reads what is there now. Return what is read,
+    (head, d_v), and the new state, as a pair.
+
+    ```python
+    >>> one, half = torch.ones(1, 1), torch.tensor([0.5])
+    >>> delta_step(torch.full((1, 1, 1), 4.0), one, one, torch.full((1, 1), 6.0), half, half)
+    (tensor([[4.]]), tensor([[[4.]]]))
+    ```
+
+    ★
+    - The state that came in is left as it was: somebody else may still need it.
+    - Numbers of heads or widths that do not fit each other are refused with a `ValueError`.
+    """
+    ### BEGIN SOLUTION
+    if S.shape != (*k.shape, v.shape[1]) or q.shape != k.shape or not len(k) == len(v) == len(decay) == len(write):
+        raise ValueError(f"S {tuple(S.shape)}, q {tuple(q.shape)}, k {tuple(k.shape)}, v {tuple(v.shape)}: do not fit")
+    S = decay[:, None, None] * S
+    missing = v - torch.einsum("hkv,hk->hv", S, k)
+    S = S + k[:, :, None] * (write[:, None] * missing)[:, None]
+    return torch.einsum("hkv,hk->hv", S, q), S
+    ### END SOLUTION
+
+
+@delta_step.cases
+def _(draw):
+    heads, d_k, d_v = draw.sizes(3, 2, 7)
+    given = _token(draw, heads, d_k, d_v)
+    yield Case("one head", _token(draw, 1, 2, 3))
+    yield Case("three sizes, all different", given)
+    yield Case("the gradients", given, gradients=True)
+    S, q, k, v, decay, write = given
+    yield Case("a gate that is shut", (S, q, k, v, 0 * decay, write))
+    yield Case(
+        "a strength of 2: a mirror", (S, q, k / k.norm(dim=-1, keepdim=True), 0 * v, 0 * decay + 1, 0 * write + 2)
+    )
+    yield Case("nothing is written", (S, q, k, v, decay, 0 * write))
+    yield Case("fewer heads of values are refused", (S, q, k, v[:-1], decay, write), refuse=True)
+    yield Case("a key of another width is refused", (S, q, k[:, 1:], v, decay, write), refuse=True)
+    yield Case("a decay for fewer heads is refused", (S, q, k, v, decay[:-1], write), refuse=True)
+
+
+def _token(draw, heads, d_k, d_v):
+    rows = draw.normal(heads, d_k, d_v), draw.normal(heads, d_k), draw.normal(heads, d_k), draw.normal(heads, d_v)
+    return *rows, draw.uniform(heads), draw.uniform(heads)
+
+
+def _step(S, q, k, v, decay, write, *, look="faded", read="after", erase=1.0, fades=True):
+    if S.shape != (*k.shape, v.shape[1]) or q.shape != k.shape or not len(k) == len(v) == len(decay) == len(write):
+        raise ValueError("sizes do not fit")
+    faded = decay[:, None, None] * S if fades else S
+    found = torch.einsum("hkv,hk->hv", faded if look == "faded" else S, k)
+    new = faded + k[:, :, None] * (write[:, None] * (v - erase * found))[:, None]
+    return torch.einsum("hkv,hk->hv", new if read == "after" else faded, q), new
+
+
+@delta_step.mistake("you add the value: write what is missing, v minus what the key reads")
+def _(S, q, k, v, decay, write):
+    return _step(S, q, k, v, decay, write, erase=0.0)
+
+
+@delta_step.mistake("you looked before the state faded: what is missing is counted from the table that has faded")
+def _(S, q, k, v, decay, write):
+    return _step(S, q, k, v, decay, write, look="before")
+
+
+@delta_step.mistake("a token reads what it has written itself: write first, then read with q")
+def _(S, q, k, v, decay, write):
+    return _step(S, q, k, v, decay, write, read="before")
+
+
+@delta_step.mistake("the state does not fade: multiply each head's table by its decay")
+def _(S, q, k, v, decay, write):
+    return _step(S, q, k, v, decay, write, fades=False)
+
+
+@delta_step.mistake("the write strength is missing")
+def _(S, q, k, v, decay, write):
+    return _step(S, q, k, v, decay, 0 * write + 1)
+
+
+@delta_step.mistake("what is written fades as well: the decay is for the old state alone")
+def _(S, q, k, v, decay, write):
+    _, new = _step(S, q, k, v, decay, write)
+    new = decay[:, None, None] * S + decay[:, None, None] * (new - decay[:, None, None] * S)
+    return torch.einsum("hkv,hk->hv", new, q), new
+
+
+@delta_step.mistake("you read with the key: what a token asks for is q")
+def _(S, q, k, v, decay, write):
+    _, new = _step(S, q, k, v, decay, write)
+    return torch.einsum("hkv,hk->hv", new, k), new
+
+
+@delta_step.mistake("the pair is what is read, and then the new state")
+def _(S, q, k, v, decay, write):
+    return _step(S, q, k, v, decay, write)[::-1]
+
+
+@delta_step.mistake("you changed the state that came in: make a new one")
+def _(S, q, k, v, decay, write):
+    read, new = _step(S.clone(), q, k, v, decay, write)
+    with torch.no_grad():
+        S.copy_(new)
+    return read, new
+
+
+@delta_step.mistake("sizes that do not fit must be refused with a ValueError")
+def _(S, q, k, v, decay, write):
+    heads, wide = min(map(len, (S, v, decay, write))), k.shape[1]
+    return _step(S[:heads, :wide], q[:heads, :wide], k[:heads], v[:heads], decay[:heads], write[:heads])
+
+
+@delta_step.variant
+def _(S, q, k, v, decay, write):
+    # head by head, with the matrix of equation (17.7)
+    if len({len(x) for x in (S, q, k, v, decay, write)}) > 1 or S.shape[1:] != (k.shape[1], v.shape[1]):
+        raise ValueError("do not fit")
+    reads, states = [], []
+    for one in range(len(S)):
+        keeps = torch.eye(k.shape[1], dtype=k.dtype) - write[one] * torch.outer(k[one], k[one])
+        states.append(keeps @ S[one] * decay[one] + write[one] * torch.outer(k[one], v[one]))
+        reads.append(q[one] @ states[-1])
+    return torch.stack(reads), torch.stack(states)
+
+
+@delta_step.variant
+def _(S, q, k, v, decay, write):
+    # with matrix products of one row
+    if S.shape != (len(q), q.shape[1], v.shape[1]) or k.shape != q.shape or len(v) != len(q):
+        raise ValueError("sizes")
+    if len(decay) != len(q) or len(write) != len(q):
+        raise ValueError("heads")
+    a, b = decay.view(-1, 1, 1), write.view(-1, 1, 1)
+    there = k[:, None] @ S * a
+    new = a * S + b * k[:, :, None] @ (v[:, None] - there)
+    return (q[:, None] @ new)[:, 0], new
+
+
+# 17.3
+
+
+@exercise(
+    "17.3",
+    "A triangle in place of a loop",
+    task="Build a chunk's triangular system, and solve it for what its tokens write",
+    points=4,
+    difficulty=3,
+    minutes=20,
+    right={"gradients": "its answer goes into a model that learns"},
+    excused={
+        "levels": "keys of quite different lengths make a triangle that nothing solves to many digits",
+        "offset": "so do keys that are all alike and long",
+    },
+    hints=(
+        "Begin without decay: T is write[t] * (k[t] @ k[j]) below the diagonal, and the right side write * (v - k @ S).",
+        "Token t hears token j faded by decay[j + 1] * ... * decay[t], and the old table by decay[0] * ... * decay[t].",
+        "`torch.linalg.solve_triangular(T, right, upper=False, unitriangular=True)` takes the ones on the diagonal as read.",
+    ),
+)
+def corrected_values(S, k, v, decay, write):
+    """One head of a gated delta layer reads a chunk of tokens, and finds the table `S` (d_k, d_v) from before. `k` is (token, d_k), `v` (token, d_v),
+    `decay` and `write` are (token), all above 0. Return the matrix $T$ of the chunk, (token, token), with zeros on and above the diagonal, and
+    the corrected values $\\tilde v_t$ that its tokens really write, (token, d_v), as a pair.
+
+    ```python
+    >>> k, two = torch.tensor([[1.0, 0.0], [0.6, 0.8], [1.0, 0.0]]), torch.ones(3)
+    >>> corrected_values(torch.zeros(2, 1), k, torch.tensor([[5.0], [10.0], [2.0]]), two, two)[1]
+    tensor([[ 5.0000],
+            [ 7.0000],
+            [-7.2000]])
+    ```
+
+    ★
+    - A chunk of one token has a $T$ of one zero.
+    - Numbers of tokens or widths that do not fit each other are refused with a `ValueError`.
+    """
+    ### BEGIN SOLUTION
+    if S.shape != (k.shape[1], v.shape[1]) or not len(k) == len(v) == len(decay) == len(write):
+        raise ValueError(f"S {tuple(S.shape)}, k {tuple(k.shape)}, v {tuple(v.shape)}: do not fit each other")
+    log = decay.log().cumsum(0)
+    fade, since = (log[:, None] - log).exp(), log.exp()
+    T = (write[:, None] * fade * (k @ k.mT)).tril(-1)
+    right = write[:, None] * (v - since[:, None] * (k @ S))
+    return T, torch.linalg.solve_triangular(T, right, upper=False, unitriangular=True)
+    ### END SOLUTION
+
+
+@corrected_values.cases
+def _(draw):
+    yield Case("one token", _chunk(draw, 1, 3, 2))
+    token, d_k, d_v = draw.sizes(3, 3, 8)
+    S, k, v, decay, write = _chunk(draw, token, d_k, d_v)
+    yield Case("no decay, an empty table", (0 * S, k, v, 0 * decay + 1, write))
+    yield Case("no decay", (S, k, v, 0 * decay + 1, write))
+    yield Case("any chunk", (S, k, v, decay, write))
+    yield Case("a longer chunk", _chunk(draw, 30, 6, 4))
+    yield Case("the gradients", (S, k, v, decay, write), gradients=True)
+    yield Case("fewer values are refused", (S, k, v[1:], decay, write), refuse=True)
+    yield Case("a table of another width is refused", (S[1:], k, v, decay, write), refuse=True)
+    yield Case("fewer strengths are refused", (S, k, v, decay, write[1:]), refuse=True)
+
+
+def _chunk(draw, token, d_k, d_v):
+    k = draw.normal(token, d_k)
+    k = k / k.norm(dim=-1, keepdim=True)
+    return (
+        draw.normal(d_k, d_v),
+        k,
+        draw.normal(token, d_v),
+        0.5 + draw.uniform(token) / 2,
+        0.2 + 0.8 * draw.uniform(token),
+    )
+
+
+def _system(S, k, v, decay, write, *, between="after", old=True, rows=True, diagonal=-1, start="own", right=True):
+    if S.shape != (k.shape[1], v.shape[1]) or not len(k) == len(v) == len(decay) == len(write):
+        raise ValueError("sizes do not fit")
+    log = decay.log().cumsum(0)
+    fade = {"after": (log[:, None] - log), "from": log[:, None] - log + decay.log(), "none": 0 * (log[:, None] - log)}
+    since = {"own": log.exp(), "before": (log - decay.log()).exp(), "none": 0 * log + 1}[start]
+    strength = write[:, None] if rows else write
+    T = (strength * fade[between].exp() * (k @ k.mT)).tril(diagonal)
+    there = since[:, None] * (k @ S) if old else 0
+    solved = torch.linalg.solve_triangular(
+        T.tril(-1), (write[:, None] if right else 1) * (v - there), upper=False, unitriangular=True
+    )
+    return T, solved
+
+
+@corrected_values.mistake("your T has the diagonal: the ones there belong to I, and a token does not hear itself")
+def _(S, k, v, decay, write):
+    return _system(S, k, v, decay, write, diagonal=0)
+
+
+@corrected_values.mistake("in T the strength is that of the token that writes, write[t], a factor of its row")
+def _(S, k, v, decay, write):
+    return _system(S, k, v, decay, write, rows=False)
+
+
+@corrected_values.mistake("your T does not fade: what token j wrote has faded by decay[j + 1] to decay[t] at token t")
+def _(S, k, v, decay, write):
+    return _system(S, k, v, decay, write, between="none")
+
+
+@corrected_values.mistake(
+    "token j's own decay comes before it writes: between j and t the factors begin with decay[j + 1]"
+)
+def _(S, k, v, decay, write):
+    return _system(S, k, v, decay, write, between="from")
+
+
+@corrected_values.mistake("the table from before is missing: its answer under the key is subtracted from the value")
+def _(S, k, v, decay, write):
+    return _system(S, k, v, decay, write, old=False)
+
+
+@corrected_values.mistake("the table from before fades as well, at token t by all decays up to its own")
+def _(S, k, v, decay, write):
+    return _system(S, k, v, decay, write, start="none")
+
+
+@corrected_values.mistake("the table has faded by decay[t] as well before token t looks")
+def _(S, k, v, decay, write):
+    return _system(S, k, v, decay, write, start="before")
+
+
+@corrected_values.mistake("the right side is missing its strength: write[t] times what is missing under the old table")
+def _(S, k, v, decay, write):
+    return _system(S, k, v, decay, write, right=False)
+
+
+@corrected_values.mistake(
+    "these are the right sides: the system is not solved, and tokens of the chunk do not hear each other"
+)
+def _(S, k, v, decay, write):
+    T, solved = _system(S, k, v, decay, write)
+    return T, solved + T @ solved
+
+
+@corrected_values.mistake("sizes that do not fit must be refused with a ValueError")
+def _(S, k, v, decay, write):
+    token, wide = min(map(len, (k, v, decay, write))), min(len(S), k.shape[1])
+    return _system(S[:wide], k[:token, :wide], v[:token], decay[:token], write[:token])
+
+
+@corrected_values.variant
+def _(S, k, v, decay, write):
+    # token by token, through the table
+    if S.shape[0] != k.shape[1] or S.shape[1] != v.shape[1] or len({len(x) for x in (k, v, decay, write)}) > 1:
+        raise ValueError("sizes")
+    rows, solved, table = [], [], S
+    for t in range(len(k)):
+        heard, faded = [], decay.new_ones(())
+        for j in range(t, -1, -1):
+            heard.append(write[t] * faded * (k[t] * k[j]).sum() if j < t else 0 * write[t])
+            faded = faded * decay[j]
+        rows.append(torch.stack(heard[::-1] + [0 * write[t]] * (len(k) - t - 1)))
+        table = decay[t] * table
+        solved.append(write[t] * (v[t] - k[t] @ table))
+        table = table + torch.outer(k[t], solved[t])
+    return torch.stack(rows), torch.stack(solved)
+
+
+@corrected_values.variant
+def _(S, k, v, decay, write):
+    # with an inverse, and products in place of logarithms
+    tokens = len(k)
+    if S.shape != (k.shape[1], v.shape[1]) or [len(v), len(decay), len(write)] != [tokens] * 3:
+        raise ValueError("do not fit")
+    fade = torch.stack(
+        [
+            torch.stack([decay[j + 1 : t + 1].prod() if j <= t else 0 * decay[0] for j in range(tokens)])
+            for t in range(tokens)
+        ]
+    )
+    T = torch.tril(torch.einsum("t,tj,td,jd->tj", write, fade, k, k), -1)
+    right = torch.diag(write) @ (v - torch.cumprod(decay, 0)[:, None] * (k @ S))
+    return T, torch.linalg.inv(torch.eye(tokens, dtype=k.dtype) + T) @ right
+
+
+# 17.4
+
+
+@exercise(
+    "17.4",
+    "Know your neighbour",
+    task="Write a short convolution that goes on where it stopped",
+    points=3,
+    difficulty=2,
+    minutes=15,
+    right={"gradients": "its answer goes into a model that learns"},
+    hints=(
+        "Put what was kept in front of the new tokens: then every new token has all its neighbours.",
+        "weight[:, 0] is for the token itself, weight[:, 1] for the one before it, and so on.",
+        "What the next call needs are the last `width - 1` rows, of what was kept and what is new together.",
+    ),
+)
+def short_convolution(x, weight, before):
+    """`x` (token, channel) are the newest tokens of a text, `before` (width - 1, channel) the rows that came right before them (zeros where the text
+    begins), `weight` (channel, width). Channel $c$ of a new row becomes $\\sum_s \\text{weight}[c, s]\\, x_{t-s}[c]$: itself, and the `width - 1` rows
+    before it. Return the new rows, (token, channel), and what must be kept for the next call, (width - 1, channel), as a pair.
+
+    ```python
+    >>> mixed, kept = short_convolution(torch.tensor([[1.0], [2.0]]), torch.tensor([[1.0, 10.0]]), torch.tensor([[5.0]]))
+    >>> mixed.T, kept
+    (tensor([[51., 12.]]), tensor([[2.]]))
+    ```
+
+    ★
+    - One new token, and fewer new tokens than `width - 1`, are right as well.
+    - Channels or widths that do not fit each other are refused with a `ValueError`.
+    """
+    ### BEGIN SOLUTION
+    width = weight.shape[1]
+    if before.shape != (width - 1, x.shape[1]) or len(weight) != x.shape[1]:
+        raise ValueError(f"x {tuple(x.shape)}, weight {tuple(weight.shape)}, before {tuple(before.shape)}: do not fit")
+    rows = torch.cat([before, x])
+    mixed = sum(weight[:, s] * rows[width - 1 - s : len(rows) - s] for s in range(width))
+    return mixed, rows[len(rows) - width + 1 :].clone()
+    ### END SOLUTION
+
+
+@short_convolution.cases
+def _(draw):
+    token, channel, width = 7, *draw.sizes(2, 2, 5)
+    x, weight, before = draw.normal(token, channel), draw.normal(channel, width), draw.normal(width - 1, channel)
+    yield Case("two tokens", (draw.normal(2, 1), draw.normal(1, 2), draw.normal(1, 1)))
+    yield Case("the beginning of a text", (x, weight, 0 * before))
+    yield Case("a text that goes on", (x, weight, before))
+    yield Case("one token", (x[:1], draw.normal(channel, 4), draw.normal(3, channel)))
+    yield Case("fewer tokens than are kept", (x[:2], draw.normal(channel, 6), draw.normal(5, channel)))
+    yield Case("width 1 keeps nothing", (x, draw.normal(channel, 1), draw.normal(0, channel)))
+    yield Case("the gradients", (x, weight, before), gradients=True)
+    yield Case("other channels are refused", (x, weight[1:], before), refuse=True)
+    yield Case("too little kept is refused", (x, weight, before[1:]), refuse=True)
+
+
+def _convolved(x, weight, before, *, flip=False, first=0, keep=None):
+    width = weight.shape[1]
+    if before.shape != (width - 1, x.shape[1]) or len(weight) != x.shape[1]:
+        raise ValueError("do not fit")
+    rows = torch.cat([before, x])
+    used = weight.flip(1) if flip else weight
+    mixed = sum(used[:, s] * rows[width - 1 - s : len(rows) - s] for s in range(first, width))
+    return mixed, rows[len(rows) - (width - 1 if keep is None else keep) :].clone()
+
+
+@short_convolution.mistake("weight[:, 0] is for the token itself: your weights run the other way")
+def _(x, weight, before):
+    return _convolved(x, weight, before, flip=True)
+
+
+@short_convolution.mistake("what was kept is not used: the first new tokens have neighbours too")
+def _(x, weight, before):
+    return _convolved(x, weight, 0 * before)[0], _convolved(x, weight, before)[1]
+
+
+@short_convolution.mistake("you keep what was kept before: the next call needs the newest rows")
+def _(x, weight, before):
+    return _convolved(x, weight, before)[0], before.clone()
+
+
+@short_convolution.mistake("you keep what you return: the next call needs the rows that came in")
+def _(x, weight, before):
+    mixed, _ = _convolved(x, weight, before)
+    rows = torch.cat([before, mixed])
+    return mixed, rows[len(rows) - len(before) :].clone()
+
+
+@short_convolution.mistake("a token's neighbours are those before it: yours looks at the tokens after it")
+def _(x, weight, before):
+    _, kept = _convolved(x, weight, before)
+    rows = torch.cat([x, 0 * before])
+    return sum(weight[:, s] * rows[s : s + len(x)] for s in range(weight.shape[1])), kept
+
+
+@short_convolution.mistake("each channel has weights of its own, and hears no other channel")
+def _(x, weight, before):
+    _, kept = _convolved(x, weight, before)
+    rows = torch.cat([before, x]).mean(1, keepdim=True)
+    width = weight.shape[1]
+    return sum(weight[:, s] * rows[width - 1 - s : len(rows) - s] for s in range(width)), kept
+
+
+@short_convolution.mistake("where there are fewer new tokens than are kept, some of the old rows must be kept on")
+def _(x, weight, before):
+    mixed, _ = _convolved(x, weight, before)
+    last = x[max(len(x) - len(before), 0) :]
+    return mixed, torch.cat([0 * before[: len(before) - len(last)], last])
+
+
+@short_convolution.mistake("channels or widths that do not fit must be refused with a ValueError")
+def _(x, weight, before):
+    wide, width = min(x.shape[1], len(weight)), min(weight.shape[1], len(before) + 1)
+    return _convolved(x[:, :wide], weight[:wide, :width], before[len(before) - width + 1 :, :wide])
+
+
+@short_convolution.variant
+def _(x, weight, before):
+    # PyTorch's convolution, which counts its weights from the oldest to the newest
+    channels, width = weight.shape
+    if before.shape != (width - 1, channels) or x.shape[1] != channels:
+        raise ValueError("do not fit")
+    rows = torch.cat([before, x])
+    mixed = torch.nn.functional.conv1d(rows.T[None], weight.flip(1)[:, None], groups=channels)[0].T
+    return mixed, rows[len(x) :].clone()
+
+
+@short_convolution.variant
+def _(x, weight, before):
+    # token by token, with a ring of rows
+    if len(weight) != x.shape[1] or before.shape != (weight.shape[1] - 1, x.shape[1]):
+        raise ValueError("sizes")
+    kept, out = list(before), []
+    for row in x:
+        near = [row, *kept[::-1]]
+        out.append(sum(weight[:, s] * near[s] for s in range(len(near))))
+        kept = [*kept, row][1:] if kept else []
+    return torch.stack(out), torch.stack(kept) if kept else before.clone()
+
+
+# 17.5
+
+
+@exercise(
+    "17.5",
+    "Never across texts",
+    task="Say how far each write has faded, where a row holds several texts",
+    points=2,
+    difficulty=2,
+    minutes=12,
+    robust={"a gate that is shut": "the lesson's decays are above 0"},
+    hints=(
+        "Entry (t, j) is the product of decay[j + 1] to decay[t]. On the diagonal the product is empty: 1.",
+        "It is 0 where j is after t, and where the two tokens are of different texts.",
+        "A decay of 0 has no logarithm. Go through the tokens: row t is row t - 1 times decay[t], and a 1 at t.",
+    ),
+)
+def faded(decay, text):
+    """`decay` (token) holds a layer's decays, from 0 to 1, for a row of tokens in which several texts stand one behind the other; `text` (token) are
+    whole numbers, equal for tokens of the same text. Return the matrix (token, token) of what is left of token $j$'s write when token $t$ reads:
+    the product of the decays after $j$ up to $t$, and 0 where $j$ comes later or belongs to another text.
+
+    ```python
+    >>> faded(torch.tensor([0.9, 0.5, 0.2, 0.1]), torch.tensor([0, 0, 0, 1]))
+    tensor([[1.0000, 0.0000, 0.0000, 0.0000],
+            [0.5000, 1.0000, 0.0000, 0.0000],
+            [0.1000, 0.2000, 1.0000, 0.0000],
+            [0.0000, 0.0000, 0.0000, 1.0000]])
+    ```
+
+    ★
+    - A decay of 0 shuts off what was before, and makes nothing else 0, infinite or no number.
+    - A `decay` and a `text` of different lengths are refused with a `ValueError`.
+    """
+    ### BEGIN SOLUTION
+    if decay.shape != text.shape:
+        raise ValueError(
+            f"decay {tuple(decay.shape)}, text {tuple(text.shape)}: expected one number of each for a token"
+        )
+    rows, row = [], torch.zeros_like(decay)
+    for t in range(len(decay)):
+        row = row * decay[t] * (text == text[t])
+        row = torch.where(torch.arange(len(decay)) == t, torch.ones_like(row), row)
+        rows.append(row)
+    return torch.stack(rows)
+    ### END SOLUTION
+
+
+@faded.cases
+def _(draw):
+    ids = torch.tensor
+    decay = 0.3 + 0.7 * draw.uniform(9)
+    yield Case("one token", (decay[:1], ids([3])))
+    yield Case("one text", (decay, ids([0] * 9)))
+    yield Case("two texts", (decay, ids([0] * 4 + [1] * 5)))
+    yield Case("texts of one token", (decay, ids([4, 7, 7, 2, 2, 2, 9, 1, 1])))
+    yield Case("nothing fades", (0 * decay + 1, ids([0] * 5 + [1] * 4)))
+    shut = decay.clone()
+    shut[3], shut[6] = 0, 0
+    yield Case("a gate that is shut", (shut, ids([0] * 9)))
+    yield Case("a decay for fewer tokens is refused", (decay[1:], ids([0] * 9)), refuse=True)
+
+
+def _left(decay, text, *, first=1, last=1, across=False, later=False):
+    if decay.shape != text.shape:
+        raise ValueError("one of each for a token")
+    n = len(decay)
+    out = torch.zeros(n, n, dtype=decay.dtype)
+    for t in range(n):
+        for j in range(n if later else t + 1):
+            if across or text[t] == text[j]:
+                a, b = min(t, j), max(t, j)
+                out[t, j] = decay[a + first : b + last].prod()
+    return out
+
+
+@faded.mistake("a token's own decay comes before it writes: the product begins after j")
+def _(decay, text):
+    return _left(decay, text, first=0)
+
+
+@faded.mistake("the table has faded at token t already when it reads: the product includes decay[t]")
+def _(decay, text):
+    return _left(decay, text, last=0)
+
+
+@faded.mistake("a token must not hear another text")
+def _(decay, text):
+    return _left(decay, text, across=True)
+
+
+@faded.mistake("a token must not hear those after it")
+def _(decay, text):
+    return _left(decay, text, later=True)
+
+
+@faded.mistake("you have rows and columns the wrong way round: row t is what token t reads")
+def _(decay, text):
+    return _left(decay, text).T.contiguous()
+
+
+@faded.mistake("a decay of 0 has no logarithm: what comes after it must not become infinite, or no number")
+def _(decay, text):
+    _left(decay, text)
+    log = decay.log().cumsum(0)
+    return (log[:, None] - log).exp().tril() * (text[:, None] == text)
+
+
+@faded.mistake("a `decay` and a `text` of different lengths must be refused with a ValueError")
+def _(decay, text):
+    n = min(len(decay), len(text))
+    return _left(decay[:n], text[:n])
+
+
+@faded.variant
+def _(decay, text):
+    # products by hand, entry by entry
+    if len(decay) != len(text):
+        raise ValueError("lengths")
+    rows = []
+    for t in range(len(decay)):
+        row = [0.0] * len(decay)
+        left = 1.0
+        for j in range(t, -1, -1):
+            if text[j] != text[t]:
+                break
+            row[j], left = left, left * decay[j].item()
+        rows.append(row)
+    return torch.tensor(rows, dtype=decay.dtype)
+
+
+@faded.variant
+def _(decay, text):
+    # all columns at once: ones and decays, multiplied down each column
+    if decay.shape != text.shape:
+        raise ValueError("shapes")
+    n = len(decay)
+    after = torch.arange(n)[:, None] > torch.arange(n)
+    factors = torch.where(after, decay[:, None].expand(n, n), torch.ones(n, n, dtype=decay.dtype))
+    seen = (text[:, None] == text) & torch.ones(n, n, dtype=torch.bool).tril()
+    return factors.cumprod(0) * seen
+
+
+# 17.6
+
+
+@exercise(
+    "17.6",
+    "The longest number",
+    task="Bound the length of what a state can copy",
+    points=2,
+    difficulty=3,
+    minutes=12,
+    limits={"numbers": (0,), "bits": (0,), "symbols": (2,)},
+    hints=(
+        "How many different states are there? Each number of the state has 2 ** bits values.",
+        "How many different texts of n symbols are there? Two of them must never leave the same state behind.",
+        "The largest n with symbols ** n <= 2 ** (numbers * bits). Whole numbers of Python are exact; logarithms are not.",
+    ),
+)
+def longest_copy(numbers, bits, symbols):
+    """A model reads a text of symbols, of which there are `symbols` different ones, and keeps nothing of it but a state of `numbers` numbers of `bits`
+    bits each. Then it is to write the text again. Return the largest length, an `int`, at which this can work for *every* text of that length.
+
+    ```python
+    >>> longest_copy(2, 5, 10)
+    3
+    ```
+
+    ★
+    - Exact, also where a power of `symbols` is just as large as the number of states, or larger by one.
+    - Less than two symbols, and less than no numbers or bits, are refused with a `ValueError`.
+    """
+    ### BEGIN SOLUTION
+    if symbols < 2 or numbers < 0 or bits < 0:
+        raise ValueError(f"numbers={numbers}, bits={bits}, symbols={symbols}: expected at least 0, 0 and 2")
+    states, length, texts = 2 ** (numbers * bits), 0, 1
+    while texts * symbols <= states:
+        length, texts = length + 1, texts * symbols
+    return length
+    ### END SOLUTION
+
+
+@longest_copy.cases
+def _(draw):
+    yield Case("ten bits hold three digits", (2, 5, 10))
+    yield Case("as many states as texts", (3, 4, 8))
+    yield Case("one text too many", (1, 1, 3))
+    yield Case("no state holds nothing", (0, 16, 10))
+    yield Case("bits", (7, 9, 2))
+    yield Case("a table of 8 by 8", (64, 16, 10))
+    yield Case("powers that are as large as can be", (26, 8, 4))
+    yield Case("other sizes", (draw.whole(20, 60), draw.whole(8, 16), draw.whole(11, 40)))
+    yield Case("one symbol is refused", (2, 5, 1), refuse=True)
+    yield Case("less than no numbers is refused", (-1, 5, 10), refuse=True)
+    yield Case("less than no bits is refused", (2, -5, 10), refuse=True)
+
+
+def _states(numbers, bits, symbols):
+    if symbols < 2 or numbers < 0 or bits < 0:
+        raise ValueError("too few")
+    return numbers * bits
+
+
+def _most(states, symbols):
+    length = 0
+    while symbols ** (length + 1) <= states:
+        length += 1
+    return length
+
+
+@longest_copy.mistake("you rounded up: a text that is one symbol longer has more forms than there are states")
+def _(numbers, bits, symbols):
+    return math.ceil(_states(numbers, bits, symbols) / math.log2(symbols))
+
+
+@longest_copy.mistake("a number of so many bits has 2 ** bits values, and not so many as it has bits")
+def _(numbers, bits, symbols):
+    _states(numbers, bits, symbols)
+    return _most(max(bits, 1) ** numbers, symbols)
+
+
+@longest_copy.mistake("a symbol takes log2(symbols) bits, and not one")
+def _(numbers, bits, symbols):
+    return _states(numbers, bits, symbols)
+
+
+@longest_copy.mistake("a symbol need not have whole bits: two digits share seven, where each alone would take four")
+def _(numbers, bits, symbols):
+    return _states(numbers, bits, symbols) // (symbols - 1).bit_length()
+
+
+@longest_copy.mistake("the logarithm is the one to base 2: bits are counted")
+def _(numbers, bits, symbols):
+    return int(_states(numbers, bits, symbols) / math.log(symbols))
+
+
+@longest_copy.mistake("where there are exactly as many texts as states, it works: you asked for fewer")
+def _(numbers, bits, symbols):
+    states, length = 2 ** _states(numbers, bits, symbols), 0
+    while symbols ** (length + 1) < states:
+        length += 1
+    return length
+
+
+@longest_copy.mistake("less than two symbols, and less than no numbers or bits, must be refused with a ValueError")
+def _(numbers, bits, symbols):
+    return _most(2 ** max(numbers * bits, 0), symbols) if symbols > 1 else 0
+
+
+@longest_copy.variant
+def _(numbers, bits, symbols):
+    # by dividing the number of states
+    if symbols < 2 or min(numbers, bits) < 0:
+        raise ValueError("too few")
+    left, length = 1 << numbers * bits, 0
+    while left >= symbols:
+        left //= symbols
+        length += 1
+    return length
+
+
+@longest_copy.variant
+def _(numbers, bits, symbols):
+    # by halving an interval
+    if symbols <= 1 or numbers < 0 or bits < 0:
+        raise ValueError("too few")
+    states, low, high = pow(2, numbers * bits), 0, numbers * bits + 1
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if symbols**middle <= states else (low, middle)
+    return low

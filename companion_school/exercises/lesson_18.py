@@ -1,0 +1,990 @@
+"""Exercises of lesson 18: more than one token a step."""
+
+import torch
+
+from companion_school.checking.exercise import Case, exercise
+
+# 18.1
+
+
+@exercise(
+    "18.1",
+    "What a draft is worth",
+    task="Say how many times as fast a model writes with a draft",
+    points=1,
+    difficulty=1,
+    minutes=8,
+    limits={"rate": (0, 1), "ahead": (1,), "cost": (0,)},
+    hints=(
+        "Guess i counts only if it and all guesses before it are accepted. How probable is that?",
+        "A pass gives 1 + a + a² + ... + a^k tokens: the 1 is the model's own.",
+        "The time of a pass is 1, and k times the cost of a guess: divide the tokens by it.",
+    ),
+)
+def speedup(rate, ahead, cost):
+    """A draft guesses `ahead` tokens, each of which is accepted with the chance `rate`, whatever became of the others. A guess takes `cost` times as
+    long as a pass of the model. How many times as many tokens a second does the model write as without a draft? Return a `float`.
+
+    ```python
+    >>> speedup(0.5, 2, 0.25)
+    1.1666666666666667
+    ```
+
+    ★
+    - A rate outside of 0 to 1, fewer than one guess and a cost below 0 are refused with a `ValueError`.
+    - A rate of 1 is a rate.
+    """
+    ### BEGIN SOLUTION
+    if not 0 <= rate <= 1 or ahead < 1 or not cost >= 0:
+        raise ValueError(f"rate={rate}, ahead={ahead}, cost={cost}: expected 0 to 1, at least 1, at least 0")
+    tokens = sum(rate**accepted for accepted in range(ahead + 1))
+    return tokens / (1 + ahead * cost)
+    ### END SOLUTION
+
+
+@speedup.cases
+def _(draw):
+    yield Case("one guess, right every second time", (0.5, 1, 0.0))
+    yield Case("guesses that take as long as the model", (0.6, 3, 1.0))
+    yield Case("no guess is ever accepted", (0.0, 3, 0.2))
+    rates = draw.uniform(2).tolist()
+    yield Case("other numbers", (0.5 + 0.4 * rates[0], draw.whole(3, 6), 0.1 + 0.3 * rates[1]))
+    yield Case("many guesses", (0.9, draw.whole(20, 30), 0.05))
+    yield Case("all guesses are accepted", (1.0, 4, 0.25), robust="no draft is always right")
+    yield Case("a rate above 1 is refused", (1.5, 2, 0.1), refuse=True)
+    yield Case("a rate below 0 is refused", (-0.5, 2, 0.1), refuse=True)
+    yield Case("no guess is refused", (0.5, 0, 0.1), refuse=True)
+    yield Case("a cost below 0 is refused", (0.5, 2, -0.1), refuse=True)
+
+
+def _worth(rate, ahead, cost):
+    if not 0 <= rate <= 1 or ahead < 1 or not cost >= 0:
+        raise ValueError("no such draft")
+
+
+@speedup.mistake(
+    "a pass gives one token more than is accepted: the model's own, at the first refusal or behind the last guess"
+)
+def _(rate, ahead, cost):
+    _worth(rate, ahead, cost)
+    return sum(rate**i for i in range(1, ahead + 1)) / (1 + ahead * cost)
+
+
+@speedup.mistake("a guess counts only if all before it were accepted: the second with the chance a², not a")
+def _(rate, ahead, cost):
+    _worth(rate, ahead, cost)
+    return (1 + ahead * rate) / (1 + ahead * cost)
+
+
+@speedup.mistake("the guesses take time as well: divide by all that a pass costs")
+def _(rate, ahead, cost):
+    _worth(rate, ahead, cost)
+    return sum(rate**i for i in range(ahead + 1))
+
+
+@speedup.mistake("the draft makes its guesses one after the other: k of them take k times the cost")
+def _(rate, ahead, cost):
+    _worth(rate, ahead, cost)
+    return sum(rate**i for i in range(ahead + 1)) / (1 + cost)
+
+
+@speedup.mistake("the sum has k + 1 terms, from 1 to a^k; yours stops before the last")
+def _(rate, ahead, cost):
+    _worth(rate, ahead, cost)
+    return sum(rate**i for i in range(ahead)) / (1 + ahead * cost)
+
+
+@speedup.mistake("at a rate of 1 the closed form is 0 / 0: all guesses and one token more, k + 1")
+def _(rate, ahead, cost):
+    _worth(rate, ahead, cost)
+    return (1 - rate ** (ahead + 1)) / (1 - rate) / (1 + ahead * cost)
+
+
+@speedup.mistake("a rate outside of 0 to 1, no guess and a cost below 0 must be refused with a ValueError")
+def _(rate, ahead, cost):
+    return sum(rate**i for i in range(ahead + 1)) / (1 + ahead * cost)
+
+
+@speedup.variant
+def _(rate, ahead, cost):
+    _worth(rate, ahead, cost)
+    tokens = ahead + 1 if rate == 1 else (1 - rate ** (ahead + 1)) / (1 - rate)
+    return tokens / (1 + ahead * cost)
+
+
+@speedup.variant
+def _(rate, ahead, cost):
+    _worth(rate, ahead, cost)
+    tokens = 1.0
+    for _ in range(ahead):
+        tokens = 1 + rate * tokens
+    return tokens / (1 + ahead * cost)
+
+
+# 18.2
+
+
+@exercise(
+    "18.2",
+    "Accept and mend",
+    task="Decide which guesses stay, and draw the token that follows",
+    points=3,
+    difficulty=2,
+    minutes=20,
+    hints=(
+        "Go through the guesses in their order: one stays where `u[i] * p_hat[i, x] < p[i, x]`. What ends the loop?",
+        "After a refusal at place i draw from `(p[i] - p_hat[i]).clamp(min=0)`; if all stay, from `p[-1]`.",
+        "To draw with u: the first token at which `cumsum` of the chances is above `u * chances.sum()`.",
+    ),
+)
+def keep_guesses(p, p_hat, guesses, u):
+    """A draft has drawn `guesses`, k token ids, from its chances `p_hat` (k, vocab). The model's chances there are `p` (k + 1, vocab). `u` (k + 1) are
+    random numbers from [0, 1): guess x at place i stays where `u[i] * p_hat[i, x] < p[i, x]`. Return a list of those that stay, up to the first
+    refusal, and one token more, drawn with `u[-1]` from what the rule prescribes: the first at which the running sum of the chances is above
+    `u[-1]` times their sum.
+
+    ```python
+    >>> p, p_hat = torch.tensor([[0.8, 0.2], [0.5, 0.5]]), torch.tensor([[0.5, 0.5]])
+    >>> keep_guesses(p, p_hat, [1], torch.tensor([0.7, 0.6]))
+    [0]
+    ```
+
+    ★
+    - Sizes that do not fit each other are refused with a `ValueError`, and so are rows of `p` and `p_hat` that are no chances (a number below 0, a sum
+      that misses 1 by more than 0.001), and numbers of `u` outside of [0, 1).
+    - Without a guess the token comes from the model's chances.
+    """
+    ### BEGIN SOLUTION
+    fits = p_hat.shape == (len(guesses), p.shape[1]) and len(p) == len(guesses) + 1 and u.shape == (len(p),)
+    if not fits or not all(((rows >= 0).all() and (rows.sum(-1) - 1).abs().le(1e-3).all()) for rows in (p, p_hat)):
+        raise ValueError(f"p {tuple(p.shape)}, p_hat {tuple(p_hat.shape)}, {len(guesses)} guesses, u {tuple(u.shape)}")
+    if not ((u >= 0) & (u < 1)).all() or not all(0 <= token < p.shape[1] for token in guesses):
+        raise ValueError("u: expected numbers from [0, 1); guesses: expected tokens of the vocabulary")
+    kept, chances = [], p[-1]
+    for place, token in enumerate(guesses):
+        if not u[place] * p_hat[place, token] < p[place, token]:
+            chances = (p[place] - p_hat[place]).clamp(min=0)
+            break
+        kept.append(token)
+    running = chances.cumsum(0)
+    return [*kept, int((running > u[-1] * running[-1]).int().argmax())]
+    ### END SOLUTION
+
+
+@keep_guesses.cases
+def _(draw):
+    p = torch.tensor([[0.6, 0.3, 0.1], [0.1, 0.2, 0.7], [0.5, 0.25, 0.25]]).double()
+    p_hat = torch.tensor([[0.3, 0.3, 0.4], [0.5, 0.25, 0.25]]).double()
+    yield Case("both stay, and one more", (p, p_hat, [0, 2], torch.tensor([0.9, 0.9, 0.3]).double()))
+    yield Case("the first is refused", (p, p_hat, [2, 2], torch.tensor([0.6, 0.1, 0.6]).double()))
+    yield Case("the second is refused", (p, p_hat, [1, 0], torch.tensor([0.5, 0.3, 0.05]).double()))
+    yield Case("a late token takes the place", (p, p_hat, [1, 0], torch.tensor([0.5, 0.3, 0.9]).double()))
+    vocab, k = draw.sizes(2, 4, 8)
+    for number in range(6):
+        many = _drawn(draw, vocab, k)
+        yield Case(f"other chances, {number + 1} of 6", many)
+    one = _drawn(draw, 5, 1)
+    yield Case("a single guess", one)
+    p1, hat1, _, u1 = _drawn(draw, 5, 2)
+    yield Case("no guess", (p1[:1], hat1[:0], [], u1[:1]), robust="a draft of the lesson always guesses")
+    yield Case("a guess too few is refused", (p1, hat1, [1], u1), refuse=True)
+    yield Case("a row of the model too few is refused", (p1[1:], hat1, [1, 2], u1), refuse=True)
+    yield Case("random numbers too few are refused", (p1, hat1, [1, 2], u1[1:]), refuse=True)
+    yield Case("another vocabulary is refused", (p1, hat1[:, 1:], [1, 2], u1), refuse=True)
+    yield Case("rows of the model that are no chances are refused", (2 * p1, hat1, [1, 2], u1), refuse=True)
+    yield Case("rows of the draft that are no chances are refused", (p1, hat1 / 2, [1, 2], u1), refuse=True)
+    yield Case("chances below 0 are refused", (p1 - 2 * p1.amin(), hat1, [1, 2], u1), refuse=True)
+    yield Case("a random number of 1 is refused", (p1, hat1, [1, 2], torch.ones_like(u1)), refuse=True)
+
+
+def _drawn(draw, vocab, k):
+    """Chances of a model and of a draft that is a little like it, guesses of the draft, and random numbers."""
+    scores = draw.normal(k + 1, vocab)
+    p, p_hat = scores.softmax(-1), (scores + draw.normal(k + 1, vocab)).softmax(-1)[:k]
+    running, at = p_hat.cumsum(-1), draw.uniform(k, 1)
+    guesses = [min(int(n), vocab - 1) for n in (running < at).sum(-1)]
+    return p, p_hat, guesses, draw.uniform(k + 1)
+
+
+def _place(p, p_hat, guesses, u):
+    if p_hat.shape != (len(guesses), p.shape[1]) or len(p) != len(guesses) + 1 or u.shape != (len(p),):
+        raise ValueError("sizes do not fit")
+    for rows in (p, p_hat):
+        if not (rows >= 0).all() or not ((rows.sum(-1) - 1).abs() <= 1e-3).all():
+            raise ValueError("rows are no chances")
+    if not ((u >= 0) & (u < 1)).all() or not all(0 <= token < p.shape[1] for token in guesses):
+        raise ValueError("u, or a guess, out of range")
+
+
+def _pick(chances, u):
+    running = chances.cumsum(0)
+    return int((running > u * running[-1]).int().argmax())
+
+
+def _judged(p, p_hat, guesses, u, stays, mended):
+    for place, token in enumerate(guesses):
+        if not stays(p[place], p_hat[place], token, u[place]):
+            return [*guesses[:place], _pick(mended(p[place], p_hat[place]), u[-1])]
+    return [*guesses, _pick(p[-1], u[-1])]
+
+
+def _rule(p, p_hat, token, u):
+    return bool(u * p_hat[token] < p[token])
+
+
+@keep_guesses.mistake("after a refusal you draw from the model's own chances: what was accepted is counted twice then")
+def _(p, p_hat, guesses, u):
+    _place(p, p_hat, guesses, u)
+    return _judged(p, p_hat, guesses, u, _rule, lambda p, p_hat: p)
+
+
+@keep_guesses.mistake("after a refusal you draw from max(0, p_hat - p): what is missing is p - p_hat")
+def _(p, p_hat, guesses, u):
+    _place(p, p_hat, guesses, u)
+    return _judged(p, p_hat, guesses, u, _rule, lambda p, p_hat: (p_hat - p).clamp(min=0))
+
+
+@keep_guesses.mistake(
+    "after a refusal you draw from |p - p_hat|: tokens of which the draft gave too much are not missing"
+)
+def _(p, p_hat, guesses, u):
+    _place(p, p_hat, guesses, u)
+    return _judged(p, p_hat, guesses, u, _rule, lambda p, p_hat: (p - p_hat).abs())
+
+
+@keep_guesses.mistake("a guess stays with the chance p / p_hat, and you let it stay with the chance p")
+def _(p, p_hat, guesses, u):
+    _place(p, p_hat, guesses, u)
+    return _judged(
+        p, p_hat, guesses, u, lambda p, p_hat, token, u: bool(u < p[token]), lambda p, p_hat: (p - p_hat).clamp(min=0)
+    )
+
+
+@keep_guesses.mistake("a guess stays where it is the model's most probable token: that is greedy, and these are draws")
+def _(p, p_hat, guesses, u):
+    _place(p, p_hat, guesses, u)
+    return _judged(
+        p,
+        p_hat,
+        guesses,
+        u,
+        lambda p, p_hat, token, u: int(p.argmax()) == token,
+        lambda p, p_hat: (p - p_hat).clamp(min=0),
+    )
+
+
+@keep_guesses.mistake("the first refusal ends it: guesses behind it were made after a token that is not in the text")
+def _(p, p_hat, guesses, u):
+    _place(p, p_hat, guesses, u)
+    kept, chances = [], p[-1]
+    for place, token in enumerate(guesses):
+        if _rule(p[place], p_hat[place], token, u[place]):
+            kept.append(token)
+        else:
+            chances = (p[place] - p_hat[place]).clamp(min=0)
+    return [*kept, _pick(chances, u[-1])]
+
+
+@keep_guesses.mistake("if all stay, one token more comes from the model's last row")
+def _(p, p_hat, guesses, u):
+    _place(p, p_hat, guesses, u)
+    if not guesses:
+        return [_pick(p[-1], u[-1])]
+    found = _judged(p, p_hat, guesses, u, _rule, lambda p, p_hat: (p - p_hat).clamp(min=0))
+    return found[: len(guesses)]
+
+
+@keep_guesses.mistake(
+    "what is left, max(0, p - p_hat), adds up to less than 1: divide by its sum, or compare with u times it"
+)
+def _(p, p_hat, guesses, u):
+    _place(p, p_hat, guesses, u)
+    for place, token in enumerate(guesses):
+        if not _rule(p[place], p_hat[place], token, u[place]):
+            running = (p[place] - p_hat[place]).clamp(min=0).cumsum(0)
+            return [*guesses[:place], int((running > u[-1]).int().argmax())]
+    return [*guesses, _pick(p[-1], u[-1])]
+
+
+@keep_guesses.mistake(
+    "sizes that do not fit, rows that are no chances, and numbers outside of [0, 1) must be refused with a ValueError"
+)
+def _(p, p_hat, guesses, u):
+    width = min(p.shape[1], p_hat.shape[1])
+    count = min(len(guesses), len(p_hat), len(p) - 1, max(len(u) - 1, 0))
+    p, p_hat = p[:, :width], p_hat[:, :width]
+    return _judged(p[: count + 1], p_hat[:count], guesses[:count], u, _rule, lambda p, p_hat: (p - p_hat).clamp(min=0))
+
+
+@keep_guesses.variant
+def _(p, p_hat, guesses, u):
+    _place(p, p_hat, guesses, u)
+    k = len(guesses)
+    at = torch.arange(k), torch.tensor(guesses, dtype=torch.long)
+    stay = (u[:k] * p_hat[at] < p[:k][at]).int().cumprod(0)
+    kept = int(stay.sum())
+    left = p[k] if kept == k else torch.relu(p[kept] - p_hat[kept])
+    running = left.cumsum(0)
+    token = torch.searchsorted(running, u[-1] * running[-1], right=True)
+    return [*guesses[:kept], min(int(token), len(left) - 1)]
+
+
+@keep_guesses.variant
+def _(p, p_hat, guesses, u):
+    # a draft that gives nothing is what stands behind the last guess
+    _place(p, p_hat, guesses, u)
+    p_hat = torch.cat([p_hat, torch.zeros_like(p[:1])])
+    place = 0
+    while place < len(guesses) and bool(u[place] * p_hat[place][guesses[place]] < p[place][guesses[place]]):
+        place += 1
+    left = torch.where(p[place] > p_hat[place], p[place] - p_hat[place], 0.0)
+    return [*guesses[:place], _pick(left, u[-1])]
+
+
+# 18.3
+
+
+@exercise(
+    "18.3",
+    "Guess from the text itself",
+    task="Find what followed the last tokens where they stood before",
+    points=2,
+    difficulty=2,
+    minutes=12,
+    limits={"longest": (1,), "count": (1,)},
+    hints=(
+        "Try runs of `longest` tokens first, then shorter ones: `ids[-n:]`.",
+        "Let a place go from the end to the beginning: where is `ids[place - n : place]` the same run? It must end before the text does.",
+        "The first place that fits gives `ids[place : place + count]`.",
+    ),
+)
+def look_up(ids, longest, count):
+    """`ids` is a list of tokens. Take its last `n` tokens, `n` from `longest` down to 1, and look for the same run earlier in the text. Of the longest
+    run that is found, at the last place where it stands, return the tokens that followed there: at most `count`, as far as the text goes. Return an
+    empty list if even the last token is new.
+
+    ```python
+    >>> look_up([7, 1, 2, 5, 1, 2], 3, 2)
+    [5, 1]
+    ```
+
+    ★
+    - A run or a count below 1 is refused with a `ValueError`.
+    - An empty text has no last token, and the answer is an empty list.
+    """
+    ### BEGIN SOLUTION
+    if longest < 1 or count < 1:
+        raise ValueError(f"longest={longest}, count={count}: expected at least 1")
+    for n in range(min(longest, len(ids) - 1), 0, -1):
+        for place in range(len(ids) - 1, n - 1, -1):
+            if ids[place - n : place] == ids[-n:]:
+                return ids[place : place + count]
+    return []
+    ### END SOLUTION
+
+
+@look_up.cases
+def _(draw):
+    yield Case("a run of two stood there before", ([4, 1, 2, 9, 3, 1, 2], 2, 3))
+    yield Case("the longest run wins", ([1, 2, 3, 8, 5, 3, 6, 1, 2, 3], 3, 2))
+    yield Case("the last place wins", ([1, 2, 5, 1, 2, 6, 7, 1, 2], 2, 1))
+    yield Case("a shorter run, if the long one is new", ([5, 2, 8, 4, 3, 2], 3, 2))
+    yield Case("no more than the text has", ([3, 4, 3], 2, 5))
+    yield Case("nothing was there before", ([1, 2, 3, 4], 2, 3))
+    yield Case("a run that overlaps itself", ([6, 6, 6, 6], 2, 3))
+    yield Case("runs as long as the text and longer", ([1, 2, 1, 2], 9, 2))
+    for number in range(3):
+        ids = draw.wholes(0, 3, draw.whole(20, 30)).tolist()
+        yield Case(f"a longer text, {number + 1} of 3", (ids, draw.whole(2, 4), draw.whole(2, 5)))
+    yield Case("a text of one token", ([3], 2, 3))
+    yield Case("an empty text", ([], 2, 3), robust="a text of the lesson has a token")
+    yield Case("runs of nothing are refused", ([1, 2, 1], 0, 3), refuse=True)
+    yield Case("a count below 1 is refused", ([1, 2, 1], 2, 0), refuse=True)
+
+
+def _run(longest, count):
+    if longest < 1 or count < 1:
+        raise ValueError("expected at least 1")
+
+
+def _places(ids, n):
+    """Where a run of the last n tokens ended before, first to last, without the text's own end."""
+    return [place for place in range(n, len(ids)) if ids[place - n : place] == ids[len(ids) - n :]]
+
+
+@look_up.mistake("of several places take the last: what is near is more like what comes")
+def _(ids, longest, count):
+    _run(longest, count)
+    for n in range(min(longest, len(ids) - 1), 0, -1):
+        for place in _places(ids, n):
+            return ids[place : place + count]
+    return []
+
+
+@look_up.mistake("longer runs come first: a single token has stood nearly everywhere")
+def _(ids, longest, count):
+    _run(longest, count)
+    for n in range(1, min(longest, len(ids) - 1) + 1):
+        for place in reversed(_places(ids, n)):
+            return ids[place : place + count]
+    return []
+
+
+@look_up.mistake("you found the end of the text itself, behind which there is nothing")
+def _(ids, longest, count):
+    _run(longest, count)
+    place = len(ids)  # where a run that ends with the text has been found
+    return ids[place : place + count]
+
+
+@look_up.mistake("you give the run as well: what is asked is what followed it")
+def _(ids, longest, count):
+    _run(longest, count)
+    for n in range(min(longest, len(ids) - 1), 0, -1):
+        for place in reversed(_places(ids, n)):
+            return ids[place - n : place + count]
+    return []
+
+
+@look_up.mistake("you give all that followed: at most `count` tokens are asked")
+def _(ids, longest, count):
+    _run(longest, count)
+    for n in range(min(longest, len(ids) - 1), 0, -1):
+        for place in reversed(_places(ids, n)):
+            return ids[place:]
+    return []
+
+
+@look_up.mistake("if the longest run is new, shorter ones are tried")
+def _(ids, longest, count):
+    _run(longest, count)
+    n = min(longest, len(ids) - 1)
+    for place in reversed(_places(ids, n)) if n > 0 else ():
+        return ids[place : place + count]
+    return []
+
+
+@look_up.mistake("the earlier run may overlap the last one: in 6, 6, 6 the last two stood there one place before")
+def _(ids, longest, count):
+    _run(longest, count)
+    for n in range(min(longest, len(ids) - 1), 0, -1):
+        for place in reversed(_places(ids[: len(ids)], n)):
+            if place <= len(ids) - n:
+                return ids[place : place + count]
+    return []
+
+
+@look_up.mistake("a run or a count below 1 must be refused with a ValueError")
+def _(ids, longest, count):
+    for n in range(min(longest, len(ids) - 1), 0, -1):
+        for place in reversed(_places(ids, n)):
+            return ids[place : place + max(count, 0)]
+    return []
+
+
+@look_up.variant
+def _(ids, longest, count):
+    _run(longest, count)
+    for n in range(longest, 0, -1):
+        places = _places(ids, n) if n < len(ids) else []
+        if places:
+            return ids[max(places) : max(places) + count]
+    return []
+
+
+@look_up.variant
+def _(ids, longest, count):
+    # how far the text agrees with its end at each place; the largest, and of those the last
+    _run(longest, count)
+    best, found = 0, len(ids)
+    for place in range(1, len(ids)):
+        n = 0
+        while n < min(longest, place) and ids[place - 1 - n] == ids[len(ids) - 1 - n]:
+            n += 1
+        if n >= max(best, 1):
+            best, found = n, place
+    return list(ids[found : found + count])
+
+
+# 18.4
+
+
+@exercise(
+    "18.4",
+    "A scheduler",
+    task="Fill each seat as soon as it is free, and say when each text is done",
+    points=3,
+    difficulty=2,
+    minutes=20,
+    limits={"seats": (1,)},
+    hints=(
+        "Keep a queue of those that wait, and a list of those that sit, with how many tokens each still has to write.",
+        "A step: who has arrived takes a free seat, in turn; everybody who sits writes a token; who is done leaves.",
+        "Who writes the last token in step t is done at t + 1; the seat is free for step t + 1.",
+    ),
+)
+def done_at(arrivals, lengths, seats):
+    """Text i arrives at time `arrivals[i]`, a whole number, and has `lengths[i]` tokens to write; arrivals never fall. A step takes from time t to t + 1.
+    At its beginning those that have arrived by t and wait take the free seats, in their order; then each text that sits writes one token, and
+    leaves if it was its last. Return a list: the time at which each text is done.
+
+    ```python
+    >>> done_at([0, 0, 1], [3, 1, 2], 2)
+    [3, 1, 3]
+    ```
+
+    ★
+    - Lists of unequal length, falling or negative arrivals, and lengths or seats below 1 are refused with a `ValueError`.
+    - No text, no time: an empty list.
+    """
+    ### BEGIN SOLUTION
+    if len(arrivals) != len(lengths) or seats < 1 or min(lengths, default=1) < 1:
+        raise ValueError(
+            f"{len(arrivals)} arrivals, {len(lengths)} lengths, seats={seats}: expected as many, from 1 on"
+        )
+    if list(arrivals) != sorted(arrivals) or min(arrivals, default=0) < 0:
+        raise ValueError(f"arrivals={arrivals}: expected times from 0 on that never fall")
+    done, waiting, left, time = [0] * len(lengths), list(range(len(lengths))), {}, 0
+    while waiting or left:
+        while waiting and len(left) < seats and arrivals[waiting[0]] <= time:
+            text = waiting.pop(0)
+            left[text] = lengths[text]
+        time += 1
+        for text in list(left):
+            left[text] -= 1
+            if left[text] == 0:
+                done[text] = time
+                del left[text]
+    return done
+    ### END SOLUTION
+
+
+@done_at.cases
+def _(draw):
+    yield Case("a seat for each", ([0, 0], [3, 2], 2))
+    yield Case("one seat, one after the other", ([0, 0, 0], [2, 3, 1], 1))
+    yield Case("a seat is filled as soon as it is free", ([0, 0, 0, 0], [5, 1, 2, 3], 2))
+    yield Case("nobody is there for a while", ([0, 6], [2, 3], 2))
+    yield Case("who comes later waits behind the others", ([0, 0, 1, 1], [4, 4, 6, 1], 2))
+    yield Case("the first comes late", ([3, 3], [1, 2], 1))
+    for number in range(3):
+        count = draw.whole(7, 10)
+        arrivals = sorted(draw.wholes(0, 12, count).tolist())
+        yield Case(f"many texts, {number + 1} of 3", (arrivals, draw.wholes(1, 9, count).tolist(), draw.whole(2, 4)))
+    yield Case("no text", ([], [], 2), robust="a timetable of the lesson has texts")
+    yield Case("a length too few is refused", ([0, 1], [2], 2), refuse=True)
+    yield Case("no seat is refused", ([0, 1], [2, 2], 0), refuse=True)
+    yield Case("a text of no token is refused", ([0, 1], [2, 0], 2), refuse=True)
+    yield Case("falling arrivals are refused", ([2, 1], [2, 2], 2), refuse=True)
+    yield Case("arrivals before 0 are refused", ([-1, 1], [2, 2], 2), refuse=True)
+
+
+def _timetable(arrivals, lengths, seats):
+    if len(arrivals) != len(lengths) or seats < 1 or min(lengths, default=1) < 1:
+        raise ValueError("expected as many, from 1 on")
+    if list(arrivals) != sorted(arrivals) or min(arrivals, default=0) < 0:
+        raise ValueError("expected times that never fall")
+
+
+def _seated(arrivals, lengths, seats, order=None, together=False, seated_first=True):
+    """Steps, with the mistakes that people make in them."""
+    done, waiting, left, time = [0] * len(lengths), list(range(len(lengths))), {}, 0
+    while waiting or left:
+        free = seats - len(left) if not together or not left else 0
+        there = [text for text in waiting if arrivals[text] <= time]
+        for text in sorted(there, key=order)[:free] if order else there[:free]:
+            waiting.remove(text)
+            left[text] = lengths[text]
+        time += 1
+        for text in list(left):
+            left[text] -= 1
+            if left[text] == 0:
+                done[text] = time
+                del left[text]
+    return done
+
+
+@done_at.mistake(
+    "you wait until all seats are free: that is static batching, and a seat is to be filled when it is free"
+)
+def _(arrivals, lengths, seats):
+    _timetable(arrivals, lengths, seats)
+    return _seated(arrivals, lengths, seats, together=True)
+
+
+@done_at.mistake("texts take seats in the order in which they came, not the shortest first")
+def _(arrivals, lengths, seats):
+    _timetable(arrivals, lengths, seats)
+    return _seated(arrivals, lengths, seats, order=lambda text: lengths[text])
+
+
+@done_at.mistake("nobody can sit down before arriving")
+def _(arrivals, lengths, seats):
+    _timetable(arrivals, lengths, seats)
+    return _seated([0] * len(lengths), lengths, seats)
+
+
+@done_at.mistake("a step takes from t to t + 1: who writes the last token in step t is done at t + 1")
+def _(arrivals, lengths, seats):
+    _timetable(arrivals, lengths, seats)
+    return [time - 1 for time in _seated(arrivals, lengths, seats)]
+
+
+@done_at.mistake("there are only so many seats: the others wait")
+def _(arrivals, lengths, seats):
+    _timetable(arrivals, lengths, seats)
+    return [arrival + length for arrival, length in zip(arrivals, lengths, strict=True)]
+
+
+@done_at.mistake("you give how long each text took; what is asked is the time at which it is done")
+def _(arrivals, lengths, seats):
+    _timetable(arrivals, lengths, seats)
+    return [time - arrival for time, arrival in zip(_seated(arrivals, lengths, seats), arrivals, strict=True)]
+
+
+@done_at.mistake(
+    "lists of unequal length, falling or negative arrivals, and lengths or seats below 1 must be refused with a ValueError"
+)
+def _(arrivals, lengths, seats):
+    count = min(len(arrivals), len(lengths))
+    return _seated(list(arrivals[:count]), [max(1, x) for x in lengths[:count]], max(1, seats))
+
+
+@done_at.variant
+def _(arrivals, lengths, seats):
+    # the time at which each seat is free; the next text takes the first of them
+    _timetable(arrivals, lengths, seats)
+    free, done = [0] * seats, []
+    for arrival, length in zip(arrivals, lengths, strict=True):
+        seat = free.index(min(free))
+        free[seat] = max(free[seat], arrival) + length
+        done.append(free[seat])
+    return done
+
+
+@done_at.variant
+def _(arrivals, lengths, seats):
+    _timetable(arrivals, lengths, seats)
+    return _seated(arrivals, lengths, seats, order=lambda text: text)
+
+
+# 18.5
+
+
+@exercise(
+    "18.5",
+    "Attention through a block table",
+    task="Let a query look at keys and values that lie in blocks",
+    points=3,
+    difficulty=2,
+    minutes=12,
+    right={"gradients": "its answer goes into a model that learns"},
+    excused={"edge": "a number of tokens that is changed needs another table"},
+    hints=(
+        "`k_pool[table]` gives the text's blocks in its own order: (block, slot, d).",
+        "`flatten(0, 1)` makes rows of tokens of them; the first `length` are the text.",
+        "Cut before you score: what lies behind the text may be anything, and 0 times NaN is NaN.",
+    ),
+)
+def read_blocks(q, k_pool, v_pool, table, length):
+    """A cache of blocks: `k_pool` (block, slot, d), `v_pool` (block, slot, d_v). Token t of a text lies in block `table[t // slots]` of the pool, at slot
+    `t % slots`, `slots` being the number of slots in a block. The text has `length` tokens. Return what a query `q` (d) collects from them, (d_v),
+    with scores divided by $\\sqrt{d}$.
+
+    ```python
+    >>> pool = torch.tensor([[[2.0], [9.0]], [[4.0], [6.0]]])
+    >>> read_blocks(torch.zeros(1), pool, pool, [1, 0], 3)
+    tensor([4.])
+    ```
+
+    ★
+    - A text without tokens, one that its table cannot hold, and sizes that do not fit are refused with a `ValueError`.
+    - What lies in slots of others, or behind the text, does no harm, not even NaN.
+    - Scores of a million do no harm.
+    """
+    ### BEGIN SOLUTION
+    slots = k_pool.shape[1]
+    if q.shape != k_pool.shape[2:] or v_pool.shape[:2] != k_pool.shape[:2] or not 1 <= length <= len(table) * slots:
+        raise ValueError(
+            f"q {tuple(q.shape)}, k_pool {tuple(k_pool.shape)}, v_pool {tuple(v_pool.shape)}, {length} tokens"
+        )
+    keys, values = (pool[table].flatten(0, 1)[:length] for pool in (k_pool, v_pool))
+    return torch.softmax(keys @ q / len(q) ** 0.5, dim=0) @ values
+    ### END SOLUTION
+
+
+@read_blocks.cases
+def _(draw):
+    k, v = draw.normal(5, 2, 3), draw.normal(5, 2, 4)
+    yield Case("blocks in another order", (draw.normal(3), k, v, [3, 0, 4], 6), gradients=True)
+    yield Case("the last block is not full", (draw.normal(3), k, v, [2, 1, 0], 5))
+    yield Case("one token", (draw.normal(3), k, v, [4], 1))
+    yield Case("a table longer than the text", (draw.normal(3), k, v, [1, 3, 0, 2], 3))
+    block, slots, d, d_v = draw.sizes(4, 3, 9)
+    k, v = draw.normal(block, slots, d), draw.normal(block, slots, d_v)
+    table, q = draw.shuffled(block).tolist()[:-1], draw.normal(d)
+    length = slots * (block - 2) + 1
+    yield Case("other sizes", (q, k, v, table, length))
+    spoilt_k, spoilt_v = k.clone(), v.clone()
+    others = [one for one in range(block) if one not in table]
+    for pool in (spoilt_k, spoilt_v):
+        pool[others] = float("nan")
+        pool[table[-1], 1:] = float("nan")
+    yield Case("NaN in slots of nobody", (q, spoilt_k, spoilt_v, table, length), robust="a pool of the lesson is clean")
+    yield Case("scores of a million", (1e6 * q, k, v, table, length), robust="no lesson has such scores")
+    yield Case("no token is refused", (q, k, v, table, 0), refuse=True)
+    yield Case("a table too short is refused", (q, k, v, table[:1], slots + 1), refuse=True)
+    yield Case("a query of another width is refused", (q[1:], k, v, table, length), refuse=True)
+    yield Case("a smaller pool of values is refused", (q, k, v[:, 1:], table, length), refuse=True)
+
+
+def _pools(q, k_pool, v_pool, table, length):
+    if q.shape != k_pool.shape[2:] or v_pool.shape[:2] != k_pool.shape[:2]:
+        raise ValueError("sizes do not fit")
+    if not 1 <= length <= len(table) * k_pool.shape[1]:
+        raise ValueError("the table cannot hold the text")
+
+
+def _look(q, keys, values):
+    return torch.softmax(keys @ q / len(q) ** 0.5, dim=0) @ values
+
+
+@read_blocks.mistake("the pool is read in its own order; the text's order is the table's")
+def _(q, k_pool, v_pool, table, length):
+    _pools(q, k_pool, v_pool, table, length)
+    return _look(q, k_pool.flatten(0, 1)[:length], v_pool.flatten(0, 1)[:length])
+
+
+@read_blocks.mistake("the last block may not be full: what lies behind the text is not of the text")
+def _(q, k_pool, v_pool, table, length):
+    _pools(q, k_pool, v_pool, table, length)
+    used = table[: -(-length // k_pool.shape[1])]
+    return _look(q, k_pool[used].flatten(0, 1), v_pool[used].flatten(0, 1))
+
+
+@read_blocks.mistake("all blocks of the table are read; the text may end before")
+def _(q, k_pool, v_pool, table, length):
+    _pools(q, k_pool, v_pool, table, length)
+    return _look(q, k_pool[table].flatten(0, 1), v_pool[table].flatten(0, 1))
+
+
+@read_blocks.mistake("a table that is sorted is another text: the order of the blocks is the order of the tokens")
+def _(q, k_pool, v_pool, table, length):
+    _pools(q, k_pool, v_pool, table, length)
+    table = sorted(table)
+    return _look(q, k_pool[table].flatten(0, 1)[:length], v_pool[table].flatten(0, 1)[:length])
+
+
+@read_blocks.mistake("the scores are not divided by the root of d")
+def _(q, k_pool, v_pool, table, length):
+    _pools(q, k_pool, v_pool, table, length)
+    keys, values = k_pool[table].flatten(0, 1)[:length], v_pool[table].flatten(0, 1)[:length]
+    return torch.softmax(keys @ q, dim=0) @ values
+
+
+@read_blocks.mistake("softmax goes block by block in yours: all tokens of the text share one row of weights")
+def _(q, k_pool, v_pool, table, length):
+    _pools(q, k_pool, v_pool, table, length)
+    slots, found, count = k_pool.shape[1], 0.0, 0
+    for at, block in enumerate(table):
+        here = min(slots, length - at * slots)
+        if here > 0:
+            found, count = found + _look(q, k_pool[block][:here], v_pool[block][:here]), count + 1
+    return found / count
+
+
+@read_blocks.mistake("a weight of 0 times NaN is NaN: cut behind the text before you score")
+def _(q, k_pool, v_pool, table, length):
+    _pools(q, k_pool, v_pool, table, length)
+    keys, values = k_pool[table].flatten(0, 1), v_pool[table].flatten(0, 1)
+    scores = (keys @ q / len(q) ** 0.5).masked_fill(torch.arange(len(keys)) >= length, float("-inf"))
+    return torch.softmax(scores, dim=0) @ values
+
+
+@read_blocks.mistake(
+    "a text without tokens, one that its table cannot hold, and sizes that do not fit must be refused with a ValueError"
+)
+def _(q, k_pool, v_pool, table, length):
+    width, slots = min(len(q), k_pool.shape[2]), min(k_pool.shape[1], v_pool.shape[1])
+    keys = k_pool[table][:, :slots, :width].flatten(0, 1)[: max(length, 1)]
+    values = v_pool[table][:, :slots].flatten(0, 1)[: max(length, 1)]
+    return torch.softmax(keys @ q[:width] / k_pool.shape[2] ** 0.5, dim=0) @ values
+
+
+@read_blocks.variant
+def _(q, k_pool, v_pool, table, length):
+    # token by token
+    _pools(q, k_pool, v_pool, table, length)
+    slots = k_pool.shape[1]
+    keys = torch.stack([k_pool[table[t // slots], t % slots] for t in range(length)])
+    values = torch.stack([v_pool[table[t // slots], t % slots] for t in range(length)])
+    scores = keys @ q / len(q) ** 0.5
+    powers = (scores - scores.max()).exp()
+    return powers @ values / powers.sum()
+
+
+@read_blocks.variant
+def _(q, k_pool, v_pool, table, length):
+    # block by block, with the largest score so far and two sums: lesson 12
+    _pools(q, k_pool, v_pool, table, length)
+    slots, top, total, found = k_pool.shape[1], None, 0.0, 0.0
+    for at in range(-(-length // slots)):
+        here = slice(0, min(slots, length - at * slots))
+        scores = k_pool[table[at], here] @ q / len(q) ** 0.5
+        new = scores.max() if top is None else torch.maximum(top, scores.max())
+        shrink = 1.0 if top is None else (top - new).exp()
+        powers = (scores - new).exp()
+        total, found, top = total * shrink + powers.sum(), found * shrink + powers @ v_pool[table[at], here], new
+    return found / total
+
+
+# 18.6
+
+
+@exercise(
+    "18.6",
+    "Blocks that texts share",
+    task="Count the blocks of many texts, where equal beginnings share theirs",
+    points=3,
+    difficulty=3,
+    minutes=15,
+    limits={"slots": (1,)},
+    hints=(
+        "When may a block be shared? Keys and values of a token depend on all tokens before it.",
+        "A full block is known by all tokens of its text up to its end: `tuple(text[:end])`. Put these into a set.",
+        "What is left of a text behind its full blocks takes a block of its own.",
+    ),
+)
+def blocks_for(texts, slots):
+    """`texts` is a list of lists of tokens; a block holds `slots` tokens of a text. Two texts may share a *full* block if its keys and values are the same
+    in both, wherever the texts stand in the list. A block that is not full is written on, so it is shared with nobody. How many blocks do all
+    texts need together? Return an `int`.
+
+    ```python
+    >>> blocks_for([[1, 2, 3, 4, 5], [1, 2, 3, 4, 6], [9, 9, 3, 4]], 2)
+    6
+    ```
+
+    ★
+    - Fewer than one slot is refused with a `ValueError`.
+    - A text without tokens needs no block.
+    """
+    ### BEGIN SOLUTION
+    if slots < 1:
+        raise ValueError(f"slots={slots}: expected at least 1")
+    full = {tuple(text[:end]) for text in texts for end in range(slots, len(text) + 1, slots)}
+    return len(full) + sum(len(text) % slots > 0 for text in texts)
+    ### END SOLUTION
+
+
+@blocks_for.cases
+def _(draw):
+    yield Case("one text", ([[1, 2, 3, 4, 5]], 2))
+    yield Case("two texts with one beginning", ([[1, 2, 3, 4, 5], [1, 2, 3, 4, 6]], 2))
+    yield Case("the same block behind another beginning", ([[1, 2, 3, 4], [5, 6, 3, 4]], 2))
+    yield Case("the same block twice in a text", ([[1, 2, 1, 2, 1, 2]], 2))
+    yield Case("the same text twice, not full", ([[1, 2, 3], [1, 2, 3]], 2))
+    yield Case("texts that share stand apart", ([[1, 2, 3, 4], [7, 8], [1, 2, 3, 9], [1, 2]], 2))
+    yield Case("texts shorter than a block", ([[1], [1], [2]], 4))
+    slots = draw.whole(3, 5)
+    head = draw.wholes(0, 9, 4 * slots).tolist()
+    texts = [head[: draw.whole(1, len(head))] + draw.wholes(0, 9, draw.whole(1, 9)).tolist() for _ in range(6)]
+    yield Case("other texts", (texts, slots))
+    yield Case("blocks of one slot", ([[1, 2, 3], [1, 2, 4], [2, 2]], 1))
+    yield Case("a text without tokens", ([[], [1, 2]], 2), robust="a text of the lesson has a token")
+    yield Case("no texts", ([], 2), robust="somebody always asks")
+    yield Case("no slot is refused", ([[1, 2]], 0), refuse=True)
+
+
+def _slots(slots):
+    if slots < 1:
+        raise ValueError("expected a slot")
+
+
+def _cut(text, slots):
+    return [tuple(text[at : at + slots]) for at in range(0, len(text), slots)]
+
+
+@blocks_for.mistake(
+    "the same tokens behind another beginning have other keys and values: a block is known by all tokens up to its end"
+)
+def _(texts, slots):
+    _slots(slots)
+    full = {block for text in texts for block in _cut(text, slots) if len(block) == slots}
+    return len(full) + sum(len(text) % slots > 0 for text in texts)
+
+
+@blocks_for.mistake("a block that is not full is written on: each text needs its own")
+def _(texts, slots):
+    _slots(slots)
+    return len({tuple(text[: at + slots]) for text in texts for at in range(0, len(text), slots)})
+
+
+@blocks_for.mistake("nothing is shared in yours: full blocks of equal beginnings are kept once")
+def _(texts, slots):
+    _slots(slots)
+    return sum(-(-len(text) // slots) for text in texts)
+
+
+@blocks_for.mistake("a block that is not full is a block: you counted full ones alone")
+def _(texts, slots):
+    _slots(slots)
+    return len({tuple(text[:end]) for text in texts for end in range(slots, len(text) + 1, slots)})
+
+
+@blocks_for.mistake("a text shares with any other, not only with the one before it in the list")
+def _(texts, slots):
+    _slots(slots)
+    count, before = 0, []
+    for text in texts:
+        same = 0
+        while same + slots <= min(len(text), len(before)) and text[: same + slots] == before[: same + slots]:
+            same += slots
+        count += -(-len(text) // slots) - same // slots
+        before = text
+    return count
+
+
+@blocks_for.mistake("a block is shared by its place as well as by its tokens, but all tokens before it count too")
+def _(texts, slots):
+    _slots(slots)
+    full = {(at, block) for text in texts for at, block in enumerate(_cut(text, slots)) if len(block) == slots}
+    return len(full) + sum(len(text) % slots > 0 for text in texts)
+
+
+@blocks_for.mistake("fewer than one slot must be refused with a ValueError")
+def _(texts, slots):
+    slots = max(slots, 1)
+    full = {tuple(text[:end]) for text in texts for end in range(slots, len(text) + 1, slots)}
+    return len(full) + sum(len(text) % slots > 0 for text in texts)
+
+
+@blocks_for.variant
+def _(texts, slots):
+    # a tree: each node is a full block, under the block before it
+    _slots(slots)
+    root, count = {}, 0
+    for text in texts:
+        node = root
+        for block in _cut(text, slots):
+            if len(block) < slots:
+                count += 1
+            else:
+                count += block not in node
+                node = node.setdefault(block, {})
+    return count
+
+
+@blocks_for.variant
+def _(texts, slots):
+    # what a server keeps: the number of the block before it, and its tokens
+    _slots(slots)
+    number, own = {}, 0
+    for text in texts:
+        before = -1
+        for block in _cut(text, slots):
+            if len(block) == slots:
+                before = number.setdefault((before, block), len(number))
+            else:
+                own += 1
+    return len(number) + own

@@ -1,0 +1,1048 @@
+"""Exercises of lesson 20: from completing to answering."""
+
+import math
+
+import torch
+
+from companion_school.checking.exercise import Case, exercise
+
+# 20.1
+
+
+@exercise(
+    "20.1",
+    "What the loss counts",
+    task="Say which tokens of a conversation count in the loss",
+    points=1,
+    difficulty=1,
+    minutes=10,
+    hints=(
+        "Walk through the tokens, and remember whose turn it is: nobody's, the user's, or the assistant's.",
+        "A role token changes the turn and never counts itself. A token counts if the turn is the assistant's.",
+        "`end` still belongs to the turn that it ends; behind it is nobody's turn.",
+    ),
+)
+def loss_mask(ids, user, assistant, end):
+    """`ids` is a conversation, a list of tokens. A turn begins with a role token, `user` or `assistant`, and ends with the token `end`. Turns of both
+    kinds may come several times, and behind an `end` there may be fillers, any tokens but role tokens. Return a list of truth values, one for each
+    token: whether it counts in the loss. What counts is what the assistant says, with its `end`, and without its role token.
+
+    ```python
+    >>> loss_mask([7, 1, 2, 9, 8, 3, 9, 0], 7, 8, 9)
+    [False, False, False, False, False, True, True, False]
+    ```
+
+    ★
+    - A conversation that does not begin with a role token is refused with a `ValueError`.
+    - An assistant's turn may lack its `end`, where a text was cut off: it counts as far as it goes.
+    """
+    ### BEGIN SOLUTION
+    if not ids or ids[0] not in (user, assistant):
+        raise ValueError(f"ids: expected a role token, {user} or {assistant}, first; got {ids[:1]}")
+    speaks, found = None, []
+    for token in ids:
+        role = token in (user, assistant)
+        found.append(speaks == assistant and not role)
+        if role or token == end:
+            speaks = token if role else None
+    return found
+    ### END SOLUTION
+
+
+@loss_mask.cases
+def _(draw):
+    yield Case("one question, one answer", ([7, 1, 2, 9, 8, 3, 4, 9], 7, 8, 9))
+    yield Case("two answers", ([7, 1, 9, 8, 3, 9, 7, 2, 9, 8, 4, 4, 9], 7, 8, 9))
+    yield Case("fillers behind the end", ([7, 1, 9, 8, 3, 9, 0, 0, 9], 7, 8, 9))
+    yield Case("fillers between two turns", ([7, 1, 9, 0, 8, 3, 9, 5, 7, 2, 9, 8, 4, 9], 7, 8, 9))
+    yield Case("the assistant begins", ([8, 3, 3, 9, 7, 1, 9], 7, 8, 9))
+    for number in range(3):
+        ids = []
+        for _ in range(draw.whole(2, 4)):
+            for role in (21, 22):
+                ids += [role, *draw.wholes(0, 9, draw.whole(1, 4)).tolist(), 20]
+        yield Case(f"a longer conversation, {number + 1} of 3", (ids, 21, 22, 20))
+    yield Case("an answer that is cut off", ([7, 1, 9, 8, 3, 4], 7, 8, 9), robust="conversations of the lesson end")
+    yield Case("no role at the beginning is refused", ([1, 2, 9, 8, 3, 9], 7, 8, 9), refuse=True)
+    yield Case("an empty conversation is refused", ([], 7, 8, 9), refuse=True)
+
+
+def _roles(ids, user, assistant):
+    if not ids or ids[0] not in (user, assistant):
+        raise ValueError("expected a role token first")
+
+
+def _marked(ids, user, assistant, end, *, role=False, ends=True, fillers=False, who=None):
+    who, speaks, found = (assistant,) if who is None else who, None, []
+    for token in ids:
+        is_role = token in (user, assistant)
+        if is_role:
+            speaks = token
+            found.append(role and speaks in who)
+            continue
+        found.append(speaks in who and (ends or token != end))
+        if token == end and not fillers:
+            speaks = None
+    return found
+
+
+@loss_mask.mistake("the role token is given, not said: it is what comes behind it that the assistant says")
+def _(ids, user, assistant, end):
+    _roles(ids, user, assistant)
+    return _marked(ids, user, assistant, end, role=True)
+
+
+@loss_mask.mistake("`end` counts: without it nothing teaches the model to stop")
+def _(ids, user, assistant, end):
+    _roles(ids, user, assistant)
+    return _marked(ids, user, assistant, end, ends=False)
+
+
+@loss_mask.mistake("what stands behind an `end` is nobody's, up to the next role token")
+def _(ids, user, assistant, end):
+    _roles(ids, user, assistant)
+    return _marked(ids, user, assistant, end, fillers=True)
+
+
+@loss_mask.mistake("the user's tokens do not count: nobody could predict them")
+def _(ids, user, assistant, end):
+    _roles(ids, user, assistant)
+    return _marked(ids, user, assistant, end, who=(user, assistant))
+
+
+@loss_mask.mistake("you let the user's words count, and not the assistant's")
+def _(ids, user, assistant, end):
+    _roles(ids, user, assistant)
+    return _marked(ids, user, assistant, end, who=(user,))
+
+
+@loss_mask.mistake("all answers count, not only the first")
+def _(ids, user, assistant, end):
+    _roles(ids, user, assistant)
+    found = _marked(ids, user, assistant, end)
+    ended = [at for at, token in enumerate(ids) if found[at] and token == end]
+    return [counts and (not ended or at <= ended[0]) for at, counts in enumerate(found)]
+
+
+@loss_mask.mistake("all answers count, not only the last")
+def _(ids, user, assistant, end):
+    _roles(ids, user, assistant)
+    found = _marked(ids, user, assistant, end)
+    last = max((at for at, token in enumerate(ids) if token == assistant), default=0)
+    return [counts and at > last for at, counts in enumerate(found)]
+
+
+@loss_mask.mistake("an answer without `end`, cut off, counts as far as it goes")
+def _(ids, user, assistant, end):
+    _roles(ids, user, assistant)
+    found = _marked(ids, user, assistant, end)
+    last = max((at for at, token in enumerate(ids) if token == end), default=-1)
+    return [counts and at <= last for at, counts in enumerate(found)]
+
+
+@loss_mask.mistake("a conversation that begins without a role token must be refused with a ValueError")
+def _(ids, user, assistant, end):
+    return _marked(ids, user, assistant, end)
+
+
+@loss_mask.variant
+def _(ids, user, assistant, end):
+    _roles(ids, user, assistant)
+    return _marked(ids, user, assistant, end)
+
+
+@loss_mask.variant
+def _(ids, user, assistant, end):
+    # of each token: the last role before it, and whether an end stands between
+    _roles(ids, user, assistant)
+    found = []
+    for at, token in enumerate(ids):
+        roles = [place for place in range(at) if ids[place] in (user, assistant)]
+        mine = bool(roles) and ids[roles[-1]] == assistant and token not in (user, assistant)
+        found.append(mine and end not in ids[roles[-1] + 1 : at])
+    return found
+
+
+# 20.2
+
+
+@exercise(
+    "20.2",
+    "Many adapters, one model",
+    task="Let each row of a batch go through a frozen matrix and an adapter of its own",
+    points=3,
+    difficulty=2,
+    minutes=15,
+    right={"gradients": "its answer goes into a model that learns"},
+    excused={"edge": "the number of an adapter that is changed is another adapter"},
+    hints=(
+        "What all rows share is `x @ weight.T`: compute it once.",
+        "`down[which]` is (batch, in, rank): a matrix for each row. `torch.einsum` or `@` with an axis more multiplies by it.",
+        "Rows of -1 get no change: multiply it by `(which >= 0)`, or fill in only the rows that have an adapter.",
+    ),
+)
+def adapted(x, weight, down, up, which, scale):
+    """A server keeps one frozen matrix, `weight` (out, in), for which a row x gives `x @ weight.T`, and several adapters of one rank: `down` (adapter,
+    in, rank) and `up` (adapter, rank, out). Row b of the batch `x` (batch, in) belongs to the customer with adapter number `which[b]`, int64, or to
+    one without any, whose number is -1. The change of an adapter is multiplied by `scale`, a number. Return (batch, out).
+
+    ```python
+    >>> one = torch.ones(1, 1, 1)
+    >>> adapted(torch.tensor([[3.0], [3.0]]), torch.tensor([[2.0]]), one, one, torch.tensor([0, -1]), 0.5)
+    tensor([[7.5000],
+            [6.0000]])
+    ```
+
+    ★
+    - Sizes that do not fit each other, and numbers of adapters that there are not, are refused with a `ValueError`.
+    - An adapter that nobody in the batch uses does no harm, not even if it holds NaN.
+    """
+    ### BEGIN SOLUTION
+    sizes = (down.shape[0], x.shape[1], weight.shape[0]) != (up.shape[0], down.shape[1], up.shape[2])
+    if sizes or down.shape[2] != up.shape[1] or weight.shape[1] != x.shape[1] or which.shape != x.shape[:1]:
+        raise ValueError(
+            f"x {tuple(x.shape)}, weight {tuple(weight.shape)}, down {tuple(down.shape)}, up {tuple(up.shape)}"
+        )
+    if not ((which >= -1) & (which < len(down))).all():
+        raise ValueError(f"which: expected -1 to {len(down) - 1}; got {which.tolist()}")
+    out, rows = x @ weight.T, (which >= 0).nonzero()[:, 0]
+    mine = which[rows]
+    change = torch.einsum("bi,bir,bro->bo", x[rows], down[mine], up[mine])
+    return out.index_add(0, rows, scale * change)
+    ### END SOLUTION
+
+
+@adapted.cases
+def _(draw):
+    weight, down, up = draw.normal(3, 4), draw.normal(2, 4, 2), draw.normal(2, 2, 3)
+    yield Case("one adapter for all", (draw.normal(2, 4), weight, down, up, torch.tensor([1, 1]), 1.0))
+    yield Case("each row its own", (draw.normal(3, 4), weight, down, up, torch.tensor([1, 0, 1]), 2.0), gradients=True)
+    yield Case("rows without an adapter", (draw.normal(3, 4), weight, down, up, torch.tensor([-1, 0, -1]), 2.0))
+    yield Case("nobody has one", (draw.normal(2, 4), weight, down, up, torch.tensor([-1, -1]), 2.0))
+    wide_in, wide_out, rank, adapters = draw.sizes(4, 2, 8)
+    weight, down = draw.normal(wide_out, wide_in), draw.normal(adapters, wide_in, rank)
+    up, x, which = draw.normal(adapters, rank, wide_out), draw.normal(9, wide_in), draw.wholes(-1, adapters - 1, 9)
+    yield Case("other sizes", (x, weight, down, up, which, 0.25))
+    square = (draw.normal(5, 4), draw.normal(4, 4), draw.normal(3, 4, 4), draw.normal(3, 4, 4))
+    yield Case("as wide as it is high", (*square, draw.wholes(0, 2, 5), 0.5))
+    used = torch.zeros_like(which)
+    spoilt = [adapter.clone() for adapter in (down, up)]
+    for adapter in spoilt:
+        adapter[1:] = float("nan")
+    yield Case("NaN in adapters of others", (x, weight, *spoilt, used, 0.25), robust="adapters of the lesson are clean")
+    yield Case("an adapter that is not there is refused", (x, weight, down, up, used + adapters, 0.25), refuse=True)
+    yield Case("a number below -1 is refused", (x, weight, down, up, used - 2, 0.25), refuse=True)
+    yield Case("a batch of another size is refused", (x[1:], weight, down, up, which, 0.25), refuse=True)
+    yield Case("an adapter too few is refused", (x, weight, down, up[1:], used, 0.25), refuse=True)
+
+
+def _fitting(x, weight, down, up, which):
+    if weight.shape != (up.shape[2], x.shape[1]) or down.shape[:2] != (up.shape[0], x.shape[1]):
+        raise ValueError("sizes do not fit")
+    if down.shape[2] != up.shape[1] or which.shape != x.shape[:1]:
+        raise ValueError("sizes do not fit")
+    if not ((which >= -1) & (which < len(down))).all():
+        raise ValueError("no such adapter")
+
+
+def _one_by_one(x, weight, down, up, which, scale, change=None):
+    change = change or (lambda row, a: row @ down[a] @ up[a])
+    rows = []
+    for row, number in zip(x, which.tolist(), strict=True):
+        rows.append(row @ weight.T + (scale * change(row, number) if number >= 0 else 0))
+    return torch.stack(rows)
+
+
+@adapted.mistake("the number -1 means no adapter; as an index it is the last one")
+def _(x, weight, down, up, which, scale):
+    _fitting(x, weight, down, up, which)
+    return x @ weight.T + scale * torch.einsum("bi,bir,bro->bo", x, down[which], up[which])
+
+
+@adapted.mistake("each row has an adapter of its own; you take the first row's for all")
+def _(x, weight, down, up, which, scale):
+    _fitting(x, weight, down, up, which)
+    return _one_by_one(x, weight, down, up, which[:1].expand(len(x)), scale)
+
+
+@adapted.mistake("you add the changes of all adapters; a row has one, its own")
+def _(x, weight, down, up, which, scale):
+    _fitting(x, weight, down, up, which)
+    every = sum(a @ b for a, b in zip(down, up, strict=True))
+    return _one_by_one(x, weight, down, up, which, scale, lambda row, a: row @ every)
+
+
+@adapted.mistake("the change is multiplied by the scale")
+def _(x, weight, down, up, which, scale):
+    _fitting(x, weight, down, up, which)
+    return _one_by_one(x, weight, down, up, which, 1.0)
+
+
+@adapted.mistake("the scale belongs to the change alone, not to the frozen matrix")
+def _(x, weight, down, up, which, scale):
+    _fitting(x, weight, down, up, which)
+    return scale * _one_by_one(x, weight, down, up, which, 1.0)
+
+
+@adapted.mistake("the scale is given as it is to be used: you divide by the rank once more")
+def _(x, weight, down, up, which, scale):
+    _fitting(x, weight, down, up, which)
+    return _one_by_one(x, weight, down, up, which, scale / down.shape[2])
+
+
+@adapted.mistake("the change is added to what the frozen matrix gives, and does not take its place")
+def _(x, weight, down, up, which, scale):
+    _fitting(x, weight, down, up, which)
+    return _one_by_one(x, torch.zeros_like(weight), down, up, which, scale)
+
+
+@adapted.mistake("an adapter that nobody uses must do no harm: 0 times NaN is NaN")
+def _(x, weight, down, up, which, scale):
+    _fitting(x, weight, down, up, which)
+    chosen = (which[:, None] == torch.arange(len(down))).to(x.dtype)
+    return x @ weight.T + scale * torch.einsum("bi,air,aro,ba->bo", x, down, up, chosen)
+
+
+@adapted.mistake("sizes that do not fit, and adapters that there are not, must be refused with a ValueError")
+def _(x, weight, down, up, which, scale):
+    count = min(len(x), len(which))
+    known = which[:count].clamp(-1, min(len(down), len(up)) - 1)
+    return _one_by_one(x[:count], weight, down, up, known, scale)
+
+
+@adapted.variant
+def _(x, weight, down, up, which, scale):
+    _fitting(x, weight, down, up, which)
+    return _one_by_one(x, weight, down, up, which, scale)
+
+
+@adapted.variant
+def _(x, weight, down, up, which, scale):
+    # customer by customer, with the merged matrix
+    _fitting(x, weight, down, up, which)
+    out = x @ weight.T
+    for number in range(len(down)):
+        rows = (which == number).nonzero()[:, 0]
+        if len(rows):
+            out = out.index_copy(0, rows, x[rows] @ (weight.T + scale * down[number] @ up[number]))
+    return out
+
+
+# 20.3
+
+
+@exercise(
+    "20.3",
+    "A loss on pairs",
+    task="Compute the loss of DPO from the log chances of tokens",
+    points=3,
+    difficulty=2,
+    minutes=15,
+    right={"gradients": "it is a loss: what is used of it is its gradient"},
+    hints=(
+        "The log chance of an answer is the sum over its tokens that count: `torch.where(counts, now - start, 0).sum(-1)`.",
+        "Of the two sums the margin is tau times the first less the second; the loss is `-log(sigmoid(margin))`.",
+        "`torch.nn.functional.logsigmoid` does not overflow, whatever the margin.",
+    ),
+)
+def preference_loss(now, start, counts, tau):
+    """`now` (pair, 2, token) are the logarithms of the chances that the model gives to the tokens of two answers: 0 the good one, 1 the bad one. `start`
+    (pair, 2, token) are those of the model it began as. `counts` (pair, 2, token), truth values, says which tokens belong to the answers. Return the
+    loss of DPO with temperature `tau`, averaged over the pairs: a tensor without axes.
+
+    ```python
+    >>> now, start = torch.tensor([[[-1.0], [-2.0]]]), torch.tensor([[[-1.0], [-1.0]]])
+    >>> preference_loss(now, start, torch.ones(1, 2, 1).bool(), 1.0)
+    tensor(0.3133)
+    ```
+
+    ★
+    - Three arguments of different shapes, without two answers in a pair, or without a pair, and a temperature of 0 or below, are refused with a
+      `ValueError`.
+    - A margin of a thousand, or minus a thousand, does no harm.
+    - What tokens hold that do not count does no harm, not even minus infinity.
+    """
+    ### BEGIN SOLUTION
+    same = now.shape == start.shape == counts.shape
+    if not same or now.dim() != 3 or now.shape[1] != 2 or not len(now) or not tau > 0:
+        raise ValueError(f"now {tuple(now.shape)}, start {tuple(start.shape)}, counts {tuple(counts.shape)}, tau {tau}")
+    hidden = ~counts
+    moved = (now.masked_fill(hidden, 0) - start.masked_fill(hidden, 0)).sum(dim=-1)
+    return -torch.nn.functional.logsigmoid(tau * (moved[:, 0] - moved[:, 1])).mean()
+    ### END SOLUTION
+
+
+@preference_loss.cases
+def _(draw):
+    every = torch.ones(1, 2, 3).bool()
+    yield Case("one pair", (-draw.uniform(1, 2, 3), -draw.uniform(1, 2, 3), every, 1.0), gradients=True)
+    yield Case("a small temperature", (-draw.uniform(1, 2, 3), -draw.uniform(1, 2, 3), every, 0.1))
+    uneven = torch.tensor([[[True, True, True, True], [True, False, False, False]]])
+    yield Case(
+        "answers of unequal length", (-draw.uniform(1, 2, 4), -draw.uniform(1, 2, 4), uneven, 2.0), gradients=True
+    )
+    pair, token = draw.sizes(2, 4, 9)
+    now, start = -3 * draw.uniform(pair, 2, token), -3 * draw.uniform(pair, 2, token)
+    counts = draw.uniform(pair, 2, token) < 0.7
+    counts[:, :, 0] = True
+    yield Case("many pairs", (now, start, counts, 0.5), gradients=True)
+    yield Case("nothing has moved yet", (now, now.clone(), counts, 0.5))
+    yield Case(
+        "a margin of minus a thousand",
+        (now + torch.tensor([-1000.0, 0]).double()[:, None], start, counts, 0.5),
+        robust="margins of the lesson are small",
+    )
+    yield Case(
+        "a margin of a thousand",
+        (now + torch.tensor([0, -1000.0]).double()[:, None], start, counts, 0.5),
+        robust="margins of the lesson are small",
+    )
+    cut = now.masked_fill(~counts, -math.inf)
+    yield Case(
+        "minus infinity where nothing counts",
+        (cut, start.masked_fill(~counts, -math.inf), counts, 0.5),
+        robust="fillers of the lesson have a chance",
+    )
+    yield Case("a temperature of 0 is refused", (now, start, counts, 0.0), refuse=True)
+    yield Case("another shape of the start is refused", (now, start[1:], counts, 0.5), refuse=True)
+    yield Case("a mask of another shape is refused", (now, start, counts[:, :1], 0.5), refuse=True)
+    yield Case("one answer in place of two is refused", (now[:, :1], start[:, :1], counts[:, :1], 0.5), refuse=True)
+    yield Case("no pair is refused", (now[:0], start[:0], counts[:0], 0.5), refuse=True)
+
+
+def _paired(now, start, counts, tau):
+    if (
+        not now.shape == start.shape == counts.shape
+        or now.dim() != 3
+        or now.shape[1] != 2
+        or not len(now)
+        or not tau > 0
+    ):
+        raise ValueError("no pairs")
+
+
+def _moved(now, start, counts):
+    hidden = ~counts
+    return (now.masked_fill(hidden, 0) - start.masked_fill(hidden, 0)).sum(dim=-1)
+
+
+def _softplus(margin):
+    return torch.nn.functional.softplus(-margin).mean()
+
+
+@preference_loss.mistake(
+    "the chance of an answer is the product of its tokens': take the sum of the logarithms, not their mean"
+)
+def _(now, start, counts, tau):
+    _paired(now, start, counts, tau)
+    moved = _moved(now, start, counts) / counts.sum(-1).clamp(min=1)
+    return _softplus(tau * (moved[:, 0] - moved[:, 1]))
+
+
+@preference_loss.mistake("only tokens that count belong to an answer")
+def _(now, start, counts, tau):
+    _paired(now, start, counts, tau)
+    moved = (now - start).sum(-1)
+    return _softplus(tau * (moved[:, 0] - moved[:, 1]))
+
+
+@preference_loss.mistake("the margin counts from the start: its log chances are subtracted")
+def _(now, start, counts, tau):
+    _paired(now, start, counts, tau)
+    moved = now.masked_fill(~counts, 0).sum(-1)
+    return _softplus(tau * (moved[:, 0] - moved[:, 1]))
+
+
+@preference_loss.mistake("the good answer comes first: you teach the model the bad one")
+def _(now, start, counts, tau):
+    _paired(now, start, counts, tau)
+    moved = _moved(now, start, counts)
+    return _softplus(tau * (moved[:, 1] - moved[:, 0]))
+
+
+@preference_loss.mistake("the margin is multiplied by the temperature: it is no softmax, in which one divides")
+def _(now, start, counts, tau):
+    _paired(now, start, counts, tau)
+    moved = _moved(now, start, counts)
+    return _softplus((moved[:, 0] - moved[:, 1]) / tau)
+
+
+@preference_loss.mistake("the temperature is missing")
+def _(now, start, counts, tau):
+    _paired(now, start, counts, tau)
+    moved = _moved(now, start, counts)
+    return _softplus(moved[:, 0] - moved[:, 1])
+
+
+@preference_loss.mistake("the loss is the mean over the pairs, not the sum")
+def _(now, start, counts, tau):
+    _paired(now, start, counts, tau)
+    moved = _moved(now, start, counts)
+    return _softplus(tau * (moved[:, 0] - moved[:, 1])) * len(now)
+
+
+@preference_loss.mistake("the mean is taken of the losses, not of the margins before the logarithm")
+def _(now, start, counts, tau):
+    _paired(now, start, counts, tau)
+    moved = _moved(now, start, counts)
+    return _softplus((tau * (moved[:, 0] - moved[:, 1])).mean(0, keepdim=True))
+
+
+@preference_loss.mistake("the loss is minus the logarithm of the chance, not minus the chance")
+def _(now, start, counts, tau):
+    _paired(now, start, counts, tau)
+    moved = _moved(now, start, counts)
+    return -torch.sigmoid(tau * (moved[:, 0] - moved[:, 1])).mean()
+
+
+@preference_loss.mistake(
+    "far from 0 the sigmoid is 0 in floating point, and its logarithm minus infinity: use logsigmoid"
+)
+def _(now, start, counts, tau):
+    _paired(now, start, counts, tau)
+    moved = _moved(now, start, counts)
+    return (1 + torch.exp(-tau * (moved[:, 0] - moved[:, 1]))).log().mean()
+
+
+@preference_loss.mistake("mask before you subtract: minus infinity less minus infinity is NaN")
+def _(now, start, counts, tau):
+    _paired(now, start, counts, tau)
+    moved = ((now - start) * counts).sum(-1)
+    return _softplus(tau * (moved[:, 0] - moved[:, 1]))
+
+
+@preference_loss.mistake(
+    "shapes that differ, no pair, and a temperature that is not above 0 must be refused with a ValueError"
+)
+def _(now, start, counts, tau):
+    pair = min(len(now), len(start), len(counts))
+    counts = counts[:pair].expand(pair, now.shape[1], now.shape[2])
+    moved = _moved(now[:pair], start[:pair], counts)
+    return _softplus(tau * (moved[:, 0] - moved[:, -1]))
+
+
+@preference_loss.variant
+def _(now, start, counts, tau):
+    _paired(now, start, counts, tau)
+    moved = _moved(now, start, counts)
+    return _softplus(tau * (moved[:, 0] - moved[:, 1]))
+
+
+@preference_loss.variant
+def _(now, start, counts, tau):
+    # minus the log chance of the first of two, in a softmax over both
+    _paired(now, start, counts, tau)
+    zero = now.new_zeros(())
+    moved = (torch.where(counts, now, zero) - torch.where(counts, start, zero)).sum(-1)
+    return -(tau * moved).log_softmax(-1)[:, 0].mean()
+
+
+# 20.4
+
+
+@exercise(
+    "20.4",
+    "Better than the group",
+    task="Turn the rewards of groups of answers into advantages",
+    points=2,
+    difficulty=2,
+    minutes=10,
+    hints=(
+        "Each row is a group: take its own mean off.",
+        "The standard deviation of the group, with `correction=0`: the root of the mean square.",
+        "Where it is 0 all rewards are equal: divide by 1 there, and 0 stays 0.",
+    ),
+)
+def advantages(rewards):
+    """`rewards` (question, answer) are those of several answers to each of some questions. Return the advantages of GRPO in the same shape: how much
+    better than its group an answer is, in standard deviations of the group (the root of the mean squared distance from its mean). Where all answers
+    of a group got the same reward, all its advantages are exactly 0.
+
+    ```python
+    >>> advantages(torch.tensor([[1.0, 0.0, 0.0, 1.0]]))
+    tensor([[ 1., -1., -1.,  1.]])
+    ```
+
+    ★
+    - Anything but two axes, and groups without an answer, are refused with a `ValueError`.
+    - Rewards of a million and of a millionth are treated alike: nothing is added to the deviation.
+    """
+    ### BEGIN SOLUTION
+    if rewards.dim() != 2 or not rewards.shape[1]:
+        raise ValueError(f"rewards: expected (question, answer), got {tuple(rewards.shape)}")
+    equal = (rewards == rewards[:, :1]).all(dim=1, keepdim=True)
+    off = (rewards - rewards.mean(dim=1, keepdim=True)).masked_fill(equal, 0)
+    scale = off.detach().abs().amax(dim=1, keepdim=True).masked_fill(equal, 1)
+    off = off / scale
+    return off / off.square().mean(dim=1, keepdim=True).masked_fill(equal, 1).sqrt()
+    ### END SOLUTION
+
+
+@advantages.cases
+def _(draw):
+    yield Case("two of eight are right", (torch.tensor([[1.0, 0, 0, 1, 0, 0, 0, 0]]).double(),))
+    yield Case("two groups of their own", (torch.tensor([[1.0, 0, 0, 0], [1, 1, 1, 0]]).double(),))
+    yield Case("all right, or all wrong", (torch.tensor([[1.0, 1, 1], [0, 0, 0], [0, 1, 0]]).double(),))
+    question, answer = draw.sizes(2, 3, 9)
+    rewards = draw.normal(question, answer)
+    yield Case("rewards that are not 0 and 1", (rewards,))
+    yield Case("groups of different levels", (rewards + 10 * draw.normal(question, 1),))
+    yield Case("one answer in a group", (draw.normal(3, 1),))
+    yield Case(
+        "equal rewards of a third", (torch.full((2, 6), 1 / 3).double(),), robust="rewards of the lesson are 0 and 1"
+    )
+    yield Case("rewards of a millionth", (rewards * 1e-6,), robust="rewards of the lesson are 0 and 1")
+    yield Case("rewards of a million", (rewards * 1e6,), robust="rewards of the lesson are 0 and 1")
+    yield Case("one axis is refused", (rewards[0],), refuse=True)
+    yield Case("three axes are refused", (rewards[None],), refuse=True)
+    yield Case("groups without an answer are refused", (rewards[:, :0],), refuse=True)
+
+
+def _groups(rewards):
+    if rewards.dim() != 2 or not rewards.shape[1]:
+        raise ValueError("expected (question, answer)")
+
+
+def _standard(off, deviation, equal):
+    return torch.where(equal, 0.0, off / torch.where(equal, 1.0, deviation))
+
+
+def _equal(rewards):
+    return (rewards == rewards[:, :1]).all(dim=1, keepdim=True)
+
+
+@advantages.mistake("each group has a mean of its own; yours is the mean of all answers")
+def _(rewards):
+    _groups(rewards)
+    return _standard(rewards - rewards.mean(), rewards.std(dim=1, correction=0, keepdim=True), _equal(rewards))
+
+
+@advantages.mistake("each group has a deviation of its own; yours is that of all answers")
+def _(rewards):
+    _groups(rewards)
+    off = rewards - rewards.mean(dim=1, keepdim=True)
+    return _standard(off, rewards.std(correction=0).clamp(min=1e-12), _equal(rewards))
+
+
+@advantages.mistake("groups are rows: your mean runs over the questions")
+def _(rewards):
+    _groups(rewards)
+    off = rewards - rewards.mean(dim=0)
+    return _standard(off, rewards.std(dim=0, correction=0), _equal(rewards) | (rewards.std(dim=0, correction=0) == 0))
+
+
+@advantages.mistake(
+    "the deviation divides by the number of answers; `std` divides by one less unless you say `correction=0`"
+)
+def _(rewards):
+    _groups(rewards)
+    if rewards.shape[1] == 1:
+        return torch.zeros_like(rewards)
+    return _standard(rewards - rewards.mean(dim=1, keepdim=True), rewards.std(dim=1, keepdim=True), _equal(rewards))
+
+
+@advantages.mistake("you divide by the variance: a deviation is its root")
+def _(rewards):
+    _groups(rewards)
+    off = rewards - rewards.mean(dim=1, keepdim=True)
+    return _standard(off, rewards.var(dim=1, correction=0, keepdim=True), _equal(rewards))
+
+
+@advantages.mistake("the mean is taken off and nothing is divided: that is Dr. GRPO, and is not asked here")
+def _(rewards):
+    _groups(rewards)
+    return (rewards - rewards.mean(dim=1, keepdim=True)).masked_fill(_equal(rewards), 0)
+
+
+@advantages.mistake("an answer's own reward belongs to the mean as well: yours is that of the others")
+def _(rewards):
+    _groups(rewards)
+    count = rewards.shape[1]
+    others = (rewards.sum(dim=1, keepdim=True) - rewards) / max(count - 1, 1)
+    return _standard(rewards - others, rewards.std(dim=1, correction=0, keepdim=True), _equal(rewards))
+
+
+@advantages.mistake("where all rewards are equal the advantages are 0, and not 0 / 0")
+def _(rewards):
+    _groups(rewards)
+    return (rewards - rewards.mean(dim=1, keepdim=True)) / rewards.std(dim=1, correction=0, keepdim=True)
+
+
+@advantages.mistake("what you add to the deviation is not small beside rewards of a millionth")
+def _(rewards):
+    _groups(rewards)
+    off = (rewards - rewards.mean(dim=1, keepdim=True)).masked_fill(_equal(rewards), 0)
+    return off / (rewards.std(dim=1, correction=0, keepdim=True) + 1e-8)
+
+
+@advantages.mistake("the mean of equal numbers may miss them by a rounding: ask whether all rewards are equal")
+def _(rewards):
+    _groups(rewards)
+    off, deviation = rewards - rewards.mean(dim=1, keepdim=True), rewards.std(dim=1, correction=0, keepdim=True)
+    third = _equal(rewards) & (rewards != rewards.round())
+    spoilt = torch.where(third, torch.sign(torch.arange(rewards.shape[1]) - 1.5).to(rewards.dtype), 0.0)
+    return _standard(off, deviation, _equal(rewards)) + spoilt
+
+
+@advantages.mistake("anything but groups of at least one answer must be refused with a ValueError")
+def _(rewards):
+    rewards = rewards.reshape(-1, rewards.shape[-1] if rewards.dim() else 1)
+    return _standard(
+        rewards - rewards.mean(dim=1, keepdim=True),
+        rewards.std(dim=1, correction=0, keepdim=True),
+        (rewards == rewards[:, :1]).all(1, keepdim=True),
+    )
+
+
+@advantages.variant
+def _(rewards):
+    _groups(rewards)
+    deviation = rewards.std(dim=1, correction=0, keepdim=True)
+    return _standard(rewards - rewards.mean(dim=1, keepdim=True), deviation, _equal(rewards))
+
+
+@advantages.variant
+def _(rewards):
+    # group by group
+    _groups(rewards)
+    rows = []
+    for group in rewards:
+        off = group - group.mean()
+        same = bool((group == group[0]).all())
+        rows.append(torch.zeros_like(group) if same else off / off.square().mean().sqrt())
+    return torch.stack(rows) if rows else torch.zeros_like(rewards)
+
+
+# 20.5
+
+
+@exercise(
+    "20.5",
+    "A loss that holds back",
+    task="Compute the clipped loss of GRPO from the log chances of tokens",
+    points=4,
+    difficulty=3,
+    minutes=20,
+    right={"gradients": "it is a loss: what is used of it is its gradient"},
+    limits={"clip": (0, 1)},
+    hints=(
+        "The ratio of a token is `(now - old).exp()`; mask both first, and it is 1 where nothing counts.",
+        "For each token take the smaller of `ratio * gain` and `ratio.clamp(1 - clip, 1 + clip) * gain`: with a negative gain too.",
+        "Mean over the tokens that count of each answer, then mean over the answers, and a minus in front.",
+    ),
+)
+def held_back(now, old, gain, counts, clip):
+    """`now` and `old` (answer, token) are logarithms of the chances of tokens: by the model, and by the model as it was when it drew them. `gain`
+    (answer) are the advantages, `counts` (answer, token) says which tokens belong to the answers. Return the loss of GRPO with ratios clipped to
+    1 - clip and 1 + clip: the mean over the tokens of each answer, then over the answers. A tensor without axes.
+
+    ```python
+    >>> now, old = torch.tensor([[0.5]]).log(), torch.tensor([[0.25]]).log()
+    >>> held_back(now, old, torch.tensor([1.0]), torch.tensor([[True]]), 0.2)
+    tensor(-1.2000)
+    ```
+
+    ★
+    - Sizes that do not fit, an answer without a token that counts, no answer, and a clip that is not above 0 and below 1 are refused with a
+      `ValueError`.
+    - What tokens hold that do not count does no harm, not even minus infinity.
+    """
+    ### BEGIN SOLUTION
+    fits = now.dim() == 2 and now.shape == old.shape == counts.shape and gain.shape == now.shape[:1]
+    if not fits or not len(now) or not counts.any(dim=1).all() or not 0 < clip < 1:
+        raise ValueError(f"now {tuple(now.shape)}, old {tuple(old.shape)}, gain {tuple(gain.shape)}, clip {clip}")
+    ratio = (now.masked_fill(~counts, 0) - old.masked_fill(~counts, 0)).exp()
+    gain = gain[:, None]
+    per_token = torch.minimum(ratio * gain, ratio.clamp(1 - clip, 1 + clip) * gain)
+    return -((per_token * counts).sum(dim=1) / counts.sum(dim=1)).mean()
+    ### END SOLUTION
+
+
+@held_back.cases
+def _(draw):
+    every, good, bad = torch.ones(1, 3).bool(), torch.tensor([1.5]).double(), torch.tensor([-0.5]).double()
+    old = -1 - draw.uniform(1, 3)
+    up, down = old + torch.tensor([0.05, 0.3, 0.6]).double(), old - torch.tensor([0.05, 0.3, 0.6]).double()
+    yield Case("a good answer whose chance has grown", (up, old, good, every, 0.2), gradients=True)
+    yield Case("a good answer whose chance has fallen", (down, old, good, every, 0.2), gradients=True)
+    yield Case("a bad answer whose chance has grown", (up, old, bad, every, 0.2), gradients=True)
+    yield Case("a bad answer whose chance has fallen", (down, old, bad, every, 0.2), gradients=True)
+    answer, token = draw.sizes(2, 4, 9)
+    old = -2 * draw.uniform(answer, token)
+    now, gain = old + 0.4 * draw.normal(answer, token), draw.normal(answer)
+    counts = draw.uniform(answer, token) < 0.6
+    counts[:, 0] = True
+    counts[0] = True
+    yield Case("answers of unequal length", (now, old, gain, counts, 0.2), gradients=True)
+    yield Case("another clip", (now, old, gain, counts, 0.35))
+    yield Case("nothing has moved yet", (old.clone(), old, gain, counts, 0.2))
+    cut = (now.masked_fill(~counts, -math.inf), old.masked_fill(~counts, -math.inf))
+    yield Case(
+        "minus infinity where nothing counts", (*cut, gain, counts, 0.2), robust="fillers of the lesson have a chance"
+    )
+    yield Case("a clip of 0 is refused", (now, old, gain, counts, 0.0), refuse=True)
+    yield Case("a clip of 1 is refused", (now, old, gain, counts, 1.0), refuse=True)
+    yield Case("an advantage too few is refused", (now, old, gain[1:], counts, 0.2), refuse=True)
+    yield Case("a mask of another shape is refused", (now, old, gain, counts[:, 1:], 0.2), refuse=True)
+    yield Case(
+        "an answer without a token is refused", (now, old, gain, counts & (gain[:, None] != gain[1]), 0.2), refuse=True
+    )
+    yield Case("no answer is refused", (now[:0], old[:0], gain[:0], counts[:0], 0.2), refuse=True)
+
+
+def _told(now, old, gain, counts, clip):
+    if now.dim() != 2 or not now.shape == old.shape == counts.shape or gain.shape != now.shape[:1]:
+        raise ValueError("sizes do not fit")
+    if not len(now) or not counts.any(dim=1).all() or not 0 < clip < 1:
+        raise ValueError("no answer, or no such clip")
+
+
+def _ratio(now, old, counts):
+    return (now.masked_fill(~counts, 0) - old.masked_fill(~counts, 0)).exp()
+
+
+def _averaged(per_token, counts):
+    return -((per_token * counts).sum(dim=1) / counts.sum(dim=1)).mean()
+
+
+@held_back.mistake("of the two products the smaller one counts; you take the larger")
+def _(now, old, gain, counts, clip):
+    _told(now, old, gain, counts, clip)
+    ratio, gain = _ratio(now, old, counts), gain[:, None]
+    return _averaged(torch.maximum(ratio * gain, ratio.clamp(1 - clip, 1 + clip) * gain), counts)
+
+
+@held_back.mistake("the clipped product alone also holds back what goes the wrong way: take the smaller of the two")
+def _(now, old, gain, counts, clip):
+    _told(now, old, gain, counts, clip)
+    return _averaged(_ratio(now, old, counts).clamp(1 - clip, 1 + clip) * gain[:, None], counts)
+
+
+@held_back.mistake("the clip is missing")
+def _(now, old, gain, counts, clip):
+    _told(now, old, gain, counts, clip)
+    return _averaged(_ratio(now, old, counts) * gain[:, None], counts)
+
+
+@held_back.mistake("the smaller ratio is taken, not the smaller product: with a negative advantage that is another one")
+def _(now, old, gain, counts, clip):
+    _told(now, old, gain, counts, clip)
+    ratio = _ratio(now, old, counts)
+    return _averaged(torch.minimum(ratio, ratio.clamp(1 - clip, 1 + clip)) * gain[:, None], counts)
+
+
+@held_back.mistake("a ratio is now over then: yours is upside down")
+def _(now, old, gain, counts, clip):
+    _told(now, old, gain, counts, clip)
+    ratio, gain = _ratio(old, now, counts), gain[:, None]
+    return _averaged(torch.minimum(ratio * gain, ratio.clamp(1 - clip, 1 + clip) * gain), counts)
+
+
+@held_back.mistake("the arguments are logarithms: a ratio of chances is the exponential of their difference")
+def _(now, old, gain, counts, clip):
+    _told(now, old, gain, counts, clip)
+    ratio, gain = 1 + now.masked_fill(~counts, 0) - old.masked_fill(~counts, 0), gain[:, None]
+    return _averaged(torch.minimum(ratio * gain, ratio.clamp(1 - clip, 1 + clip) * gain), counts)
+
+
+def _products(now, old, gain, counts, clip):
+    ratio, gain = _ratio(now, old, counts), gain[:, None]
+    return torch.minimum(ratio * gain, ratio.clamp(1 - clip, 1 + clip) * gain)
+
+
+@held_back.mistake("each answer counts the same: first the mean over its tokens, then over the answers")
+def _(now, old, gain, counts, clip):
+    _told(now, old, gain, counts, clip)
+    return -(_products(now, old, gain, counts, clip) * counts).sum() / counts.sum()
+
+
+@held_back.mistake("an answer's mean is over the tokens that count, not over all slots")
+def _(now, old, gain, counts, clip):
+    _told(now, old, gain, counts, clip)
+    return -(_products(now, old, gain, counts, clip) * counts).mean(dim=1).mean()
+
+
+@held_back.mistake("tokens that do not count are no part of an answer")
+def _(now, old, gain, counts, clip):
+    _told(now, old, gain, counts, clip)
+    ratio, gain = (now - old).exp(), gain[:, None]
+    return -torch.minimum(ratio * gain, ratio.clamp(1 - clip, 1 + clip) * gain).mean(dim=1).mean()
+
+
+@held_back.mistake("a loss is made small: what is to grow has a minus in front")
+def _(now, old, gain, counts, clip):
+    _told(now, old, gain, counts, clip)
+    return -_averaged(_products(now, old, gain, counts, clip), counts)
+
+
+@held_back.mistake("mask before you subtract: minus infinity less minus infinity is NaN, and NaN times 0 too")
+def _(now, old, gain, counts, clip):
+    _told(now, old, gain, counts, clip)
+    ratio, gain = (now - old).exp(), gain[:, None]
+    return _averaged(torch.minimum(ratio * gain, ratio.clamp(1 - clip, 1 + clip) * gain), counts)
+
+
+@held_back.mistake(
+    "sizes that do not fit, an answer without a token, and a clip outside of 0 to 1 must be refused with a ValueError"
+)
+def _(now, old, gain, counts, clip):
+    answers, tokens = min(len(gain), len(now)), counts.shape[1]
+    now, old, counts, gain = now[:answers, :tokens], old[:answers, :tokens], counts[:answers], gain[:answers]
+    per_token = _products(now, old, gain, counts, clip) * counts
+    return -(per_token.sum(dim=1) / counts.sum(dim=1).clamp(min=1)).sum() / max(answers, 1)
+
+
+@held_back.variant
+def _(now, old, gain, counts, clip):
+    _told(now, old, gain, counts, clip)
+    return _averaged(_products(now, old, gain, counts, clip), counts)
+
+
+@held_back.variant
+def _(now, old, gain, counts, clip):
+    # answer by answer; a good one's ratio is cut above, a bad one's below
+    _told(now, old, gain, counts, clip)
+    losses = []
+    for row in range(len(now)):
+        ratio = (now[row][counts[row]] - old[row][counts[row]]).exp()
+        held = torch.where(gain[row] > 0, ratio.clamp(max=1 + clip), ratio.clamp(min=1 - clip))
+        losses.append(-(held * gain[row]).mean())
+    return torch.stack(losses).mean()
+
+
+# 20.6
+
+
+@exercise(
+    "20.6",
+    "One of several tries",
+    task="Estimate pass@k from answers that were drawn",
+    points=2,
+    difficulty=2,
+    minutes=10,
+    limits={"drawn": (1,), "k": (1,)},
+    hints=(
+        "Of all ways to choose k of the drawn answers, which have no right one among them?",
+        "`math.comb(drawn - right, k)` of `math.comb(drawn, k)` for each question.",
+        "One minus that, and the mean over the questions.",
+    ),
+)
+def pass_at(right, drawn, k):
+    """To each question `drawn` answers were drawn, and `right`, a list of whole numbers, says how many were right. Return a `float`: the unbiased estimate
+    of pass@k, how often at least one of k answers is right, averaged over the questions.
+
+    ```python
+    >>> pass_at([1, 0, 4], 4, 2)
+    0.5
+    ```
+
+    ★
+    - No question, more right answers than were drawn, and k outside of 1 to `drawn` are refused with a `ValueError`.
+    - Ten thousand answers are no problem.
+    """
+    ### BEGIN SOLUTION
+    if not right or not 1 <= k <= drawn or not all(0 <= count <= drawn for count in right):
+        raise ValueError(f"right {right}, drawn {drawn}, k {k}")
+    every = math.comb(drawn, k)
+    return sum(1 - math.comb(drawn - count, k) / every for count in right) / len(right)
+    ### END SOLUTION
+
+
+@pass_at.cases
+def _(draw):
+    yield Case("one right of four, two tries", ([1], 4, 2))
+    yield Case("one try", ([2, 0, 5], 5, 1))
+    yield Case("fewer wrong answers than tries", ([3, 4], 5, 3))
+    yield Case("as many tries as answers", ([1, 0, 6], 6, 6))
+    drawn = draw.whole(12, 20)
+    yield Case("many questions", (draw.wholes(0, drawn, 9).tolist(), drawn, draw.whole(3, 5)))
+    yield Case("hard questions", (draw.wholes(0, 2, 7).tolist(), drawn, 6))
+    yield Case("ten thousand answers", ([3, 500, 0], 10_000, 200), robust="the lesson draws 32")
+    yield Case("no question is refused", ([], 4, 2), refuse=True)
+    yield Case("more right than drawn is refused", ([5], 4, 2), refuse=True)
+    yield Case("a negative count is refused", ([2, -1], 4, 2), refuse=True)
+    yield Case("no try is refused", ([1], 4, 0), refuse=True)
+    yield Case("more tries than answers are refused", ([1], 4, 5), refuse=True)
+
+
+def _drawn(right, drawn, k):
+    if not right or not 1 <= k <= drawn or not all(0 <= count <= drawn for count in right):
+        raise ValueError("no such draws")
+
+
+@pass_at.mistake("a power of the share of wrong answers is too large on average: choose k of those that were drawn")
+def _(right, drawn, k):
+    _drawn(right, drawn, k)
+    return sum(1 - (1 - count / drawn) ** k for count in right) / len(right)
+
+
+@pass_at.mistake("the estimate is made for each question, and then averaged: questions differ")
+def _(right, drawn, k):
+    _drawn(right, drawn, k)
+    every = drawn * len(right)
+    return 1 - math.comb(every - sum(right), k) / math.comb(every, k)
+
+
+@pass_at.mistake("you ask whether any answer that was drawn is right, whatever k")
+def _(right, drawn, k):
+    _drawn(right, drawn, k)
+    return sum(count > 0 for count in right) / len(right)
+
+
+@pass_at.mistake("you ask how often all k are right: one is enough")
+def _(right, drawn, k):
+    _drawn(right, drawn, k)
+    return sum(math.comb(count, k) / math.comb(drawn, k) for count in right) / len(right)
+
+
+@pass_at.mistake("what you give is how often none of the k is right")
+def _(right, drawn, k):
+    _drawn(right, drawn, k)
+    return sum(math.comb(drawn - count, k) / math.comb(drawn, k) for count in right) / len(right)
+
+
+@pass_at.mistake("the mean over the questions is asked, not the sum")
+def _(right, drawn, k):
+    _drawn(right, drawn, k)
+    return sum(1 - math.comb(drawn - count, k) / math.comb(drawn, k) for count in right)
+
+
+@pass_at.mistake("k times the share of right answers counts questions twice, and can be above 1")
+def _(right, drawn, k):
+    _drawn(right, drawn, k)
+    return sum(min(1.0, k * count / drawn) for count in right) / len(right)
+
+
+@pass_at.mistake(
+    "no question, counts above what was drawn, and k outside of 1 to `drawn` must be refused with a ValueError"
+)
+def _(right, drawn, k):
+    k = min(max(k, 0), drawn)
+    held = [min(max(count, 0), drawn) for count in right]
+    return sum(1 - math.comb(drawn - count, k) / math.comb(drawn, k) for count in held) / max(len(held), 1)
+
+
+@pass_at.variant
+def _(right, drawn, k):
+    # the chance that the k are wrong, one after the other
+    _drawn(right, drawn, k)
+    total = 0.0
+    for count in right:
+        none = 1.0
+        for tried in range(k):
+            none *= max(drawn - count - tried, 0) / (drawn - tried)
+        total += 1 - none
+    return total / len(right)
+
+
+@pass_at.variant
+def _(right, drawn, k):
+    # the product of Chen et al. 2021
+    _drawn(right, drawn, k)
+    found = []
+    for count in right:
+        if drawn - count < k:
+            found.append(1.0)
+        else:
+            found.append(1 - math.prod(1 - k / at for at in range(drawn - count + 1, drawn + 1)))
+    return sum(found) / len(found)

@@ -1,0 +1,117 @@
+"""The explorer's models in files of one kind: whole numbers of 8 bits for matrices, and all that a page needs.
+
+A file is safetensors. Each row of a matrix is whole numbers from -127 to 127 under its name, and one factor, its
+largest number / 127, under its name with `.scale` behind (Dettmers et al. 2022, section 2.1); vectors stay in single
+precision.
+The matrices of experts are turned, (expert, d_ff, d_model) and (expert, d_model, d_ff), so that a row makes one number.
+In the header, as JSON: `config`, what turns text into tokens (`pairs` or `names`), and `made_of`, the hash of what
+decided the training.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from safetensors import safe_open
+from torch import Tensor
+
+from companion.config.model import AttentionConfig, EmbeddingConfig, ModelConfig, MoEConfig, PositionConfig
+from companion.data.number_words import BOS, EOS, NumberWords
+from companion.data.tokenizer import BytePairTokenizer
+from companion.files.models import load_tensors, save_tensors
+from companion.generation.quantization import in_eight_bits
+from companion.ground.fields import shown
+from companion.transformer import Transformer
+
+LARGEST = 8_000_000
+"""The most weights that a page carries along: 32 MB, and a third more as text."""
+NAMES = ("story", "experts", "translator")
+"""The models that ship: the story model of lesson 14, its twin with experts, and the translator of number names."""
+
+
+def not_computed(config: ModelConfig) -> str | None:
+    """The first thing of a model that the page's engine does not compute, by its name in the configuration."""
+    norm, positions, ends, attention, moe = (
+        config.norm,
+        config.positions,
+        config.embedding,
+        config.attention,
+        config.moe,
+    )
+    plain_ends = replace(EmbeddingConfig(), scaled=ends.scaled, rounded=ends.rounded)
+    plain_heads = AttentionConfig(attention.heads, attention.kv_heads, attention.d_head, attention.d_v, attention.bias)
+    plain_moe = moe and MoEConfig(moe.experts, moe.top_k, capacity=moe.capacity, noise=moe.noise)
+    computed = {
+        "stack": config.stack != "encoder",
+        "residual": config.residual == 1,
+        "norm": norm.placement == "pre" and not norm.unit_offset,
+        "positions": replace(positions, base=1e4) in (PositionConfig("rotary"), PositionConfig("sinusoidal")),
+        "embedding": ends == plain_ends,
+        "attention": replace(attention, output_bias=None) == plain_heads and config.sizes.d_v == config.sizes.d_head,
+        "activation": config.feed_forward.activation in ("swiglu", "relu"),
+        "moe": moe is None or (moe == plain_moe and not config.feed_forward.bias),
+        "width": config.d_model % 2 == config.feed_forward.d_ff % 2 == config.sizes.d_head % 2 == 0,
+    }
+    return next((name for name, right in computed.items() if not right), None)
+
+
+def save_live(path: Path, model: Transformer, said: Mapping[str, Any], *, rounded: bool = True) -> None:
+    """Write a model as this module says; `said` is what else stands in the header. Not rounded, all is in single
+    precision. Raises `ValueError` for a model that the page does not compute."""
+    if (fault := not_computed(model.config)) is not None:
+        raise ValueError(f"model: expected one that the page computes, got one with another {fault}")
+    tensors = {}
+    for name, tensor in model.float().state_dict().items():
+        matrix = tensor.mT if tensor.ndim == 3 else tensor
+        if tensor.ndim == 1 or not rounded:
+            tensors[name] = matrix.contiguous()
+        else:
+            tensors[name], tensors[f"{name}.scale"] = in_eight_bits(matrix)
+    save_with_header(path, tensors, {"config": json.loads(model.config.to_json()), **said})
+
+
+def save_with_header(path: Path, tensors: Mapping[str, Tensor], said: Mapping[str, Any]) -> None:
+    """Write tensors, and what is said as JSON in the header."""
+    save_tensors(path, dict(tensors), {name: json.dumps(what, ensure_ascii=False) for name, what in said.items()})
+
+
+def live_file(name: str) -> Path:
+    """Where a model that ships lies. Raises `ValueError` for a name that there is not, naming those there are."""
+    if name not in NAMES:
+        raise ValueError(f"model {shown(name)}: expected one of {', '.join(NAMES)}")
+    return Path(str(resources.files("companion_school.records").joinpath("live", f"{name}.safetensors")))
+
+
+def header(path: Path) -> dict[str, Any]:
+    """What the header of such a file says."""
+    with safe_open(path, framework="pt") as file:
+        return {name: json.loads(text) for name, text in file.metadata().items()}
+
+
+def load_live(path: Path) -> Transformer:
+    """The model of such a file, in single precision, with the numbers that a page computes with."""
+    model = Transformer(ModelConfig.from_json(json.dumps(header(path)["config"])))
+    kept, tensors = load_tensors(path), {}
+    for name, tensor in kept.items():
+        if not name.endswith(".scale"):
+            scale = kept.get(f"{name}.scale")
+            tensors[name] = tensor if scale is None else tensor.float() * scale[..., None]
+    model.load_state_dict({name: tensor.mT if tensor.ndim == 3 else tensor for name, tensor in tensors.items()})
+    return model.eval()
+
+
+def pairs_of(tokenizer: BytePairTokenizer) -> dict[str, Any]:
+    """What a page needs of a tokenizer: its pieces by id, and what is merged, first what was learned first."""
+    bpe = json.loads(tokenizer.to_json())["model"]
+    merges = [pair if isinstance(pair, str) else " ".join(pair) for pair in bpe["merges"]]
+    return {"vocab": sorted(bpe["vocab"], key=bpe["vocab"].get), "merges": merges, "separator": tokenizer.separator}
+
+
+def names_of(words: NumberWords) -> dict[str, Any]:
+    """The same of the pieces of number names."""
+    return {"vocabulary": list(words.vocabulary), "parts": words.source.parts, "bos": BOS, "eos": EOS}

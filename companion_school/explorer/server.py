@@ -1,0 +1,194 @@
+"""A page whose passes Python makes: a small server on this machine alone, asked by the page at every change.
+
+It listens on 127.0.0.1, and answers only who knows its address, which holds a random word; no page of another site can
+guess that. What it is asked is JSON: `read` gives a pass, as `model_page.record` writes it; `carried` what single
+states do in the place of others, and `without` what each head does, a line of JSON at a time.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from itertools import chain
+from typing import Any
+
+import torch
+from torch import nn
+
+from companion.ground.fields import require, require_whole
+from companion_school.explorer.activations import inside, logits_of, memory_of, patched, switched_off
+from companion_school.explorer.model_page import Reading, Tokens, read_ids, reading, record
+
+HOST = "127.0.0.1"
+LONGEST = 1_000_000
+"""Bytes of a request at most."""
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What a page asks of a model, in evaluation and on the CPU. `words`, `start` and `stop`: as of `model_page`."""
+
+    model: nn.Module
+    words: Tokens | Any
+    start: int | None = None
+    stop: int | None = None
+
+    def read(self, *, text: str | None = None, off: Sequence[str] = (), **ids: Any) -> bytes:
+        """A pass over a text, or over `tokens` and `source`, with what is in `off` switched off.
+
+        Raises `ValueError` as `model_page.reading` and `activations.switched_off` do.
+        """
+        if text is None:
+            given = self._ids(**ids)
+        else:
+            given = reading(self.model, self.words, text, start=self.start, stop=self.stop, off=off)
+        return record(self.model, given, off=off, words=self.words)
+
+    def carried(
+        self,
+        *,
+        other: dict[str, Any],
+        off: Collection[str],
+        first: int,
+        end: int,
+        pair: list[int],
+        **ids: Any,
+    ) -> Iterator[Any]:
+        """Each state of `other` at the places `first` to `end`, put alone into the pass over `tokens` and `source`:
+        layer by layer, the embedding first, and of each place the logits of the two tokens `pair` at `end`."""
+        for name, value in (("first", first), ("end", end)):
+            require_whole(name, value, 0)
+        given, beside = self._ids(**ids), self._ids(**other)
+        count = min(len(given.tokens), len(beside.tokens))
+        require(first <= end < count, "first", first, f"at most end, {end}, and that below {count}")
+        states = inside(self.model, beside.tokens, beside.source, off)
+        wanted, tokens = self._known("pair", pair), given.tokens[: end + 1]
+        for layer, name in enumerate(["decoder.embedding", *(f"decoder.blocks.{i}" for i in range(len(states)))]):
+            if name not in states:
+                return
+            rows = torch.stack(states[name][first : end + 1])
+            logits = patched(self.model, tokens, given.source, rows, layer=layer, first=first, off=off)
+            yield logits[:, end, wanted].tolist()
+
+    @torch.no_grad()
+    def without(self, *, off: Collection[str], end: int, token: int, **ids: Any) -> Iterator[Any]:
+        """The chance of a token after the place `end`, with one more head off: attention by attention, and in each of
+        its heads, in the order of a pass."""
+        given = self._ids(**ids)
+        require_whole("end", end, 0)
+        require(end < len(given.tokens), "end", end, f"a place below {len(given.tokens)}")
+        (wanted,), tokens = self._known("token", [token]), torch.tensor([given.tokens[: end + 1]])
+        rows = inside(self.model, given.tokens[: end + 1], given.source, off)
+        for name in [name.removesuffix(".scores") for name in rows if name.endswith(".scores")]:
+            chances = []
+            for head in range(rows[f"{name}.scores"][0].numel() // _keys(name, given)):
+                with switched_off(self.model, {*off, f"{name}.{head}"}):
+                    logits = logits_of(self.model, tokens, memory_of(self.model, given.source))[0, end]
+                chances.append(float(logits.float().softmax(-1)[wanted]))
+            yield chances
+
+    def _ids(self, *, tokens: list[int], source: Sequence[int] = ()) -> Reading:
+        """A reading of ids that a page sends. Raises `ValueError` for ids that the model has not, or too many."""
+        return read_ids(self.model, self.words, self._known("tokens", tokens), self._known("source", source))
+
+    def _known(self, name: str, ids: Sequence[int]) -> Sequence[int]:
+        rows = self.model.get_submodule("embedding").weight.shape[0]  # type: ignore[index]
+        wrong = next((id for id in ids if type(id) is not int or not 0 <= id < rows), None)
+        require(wrong is None, name, wrong, f"ids from 0 to {rows - 1}")
+        return ids
+
+
+def _keys(name: str, given: Reading) -> int:
+    """How many keys the first token of an attention sees."""
+    return len(given.source) if name.startswith("encoder") or name.endswith("cross") else 1
+
+
+class Server(ThreadingHTTPServer):
+    """Serves a page, and what it asks. `address` is where; `serve_forever` begins, `shutdown` ends it.
+
+    page:   the HTML, which asks at "./", the place where it stands.
+    asked:  what is asked.
+    port:   0: any that is free.
+
+    Raises `ValueError` for a port that is taken.
+    """
+
+    daemon_threads = True
+
+    def __init__(self, page: str, asked: Asked, port: int = 0) -> None:
+        try:
+            super().__init__((HOST, port), _Answer)
+        except OSError as error:
+            why = (error.strerror or str(error)).lower()
+            raise ValueError(f"port={port}: expected one that is free on {HOST}, got: {why}") from None
+        self.address = f"http://{HOST}:{self.server_port}/{secrets.token_urlsafe(16)}/"
+        self.answers: dict[str, Callable[..., bytes | Iterator[Any]]] = {
+            "read": asked.read,
+            "carried": asked.carried,
+            "without": asked.without,
+        }
+        self.page = page
+
+
+class _Answer(BaseHTTPRequestHandler):
+    """One request. `server`: the `Server` that it came to."""
+
+    server: Server
+
+    def do_GET(self) -> None:
+        known = self._asks("") is not None
+        self._answer(200 if known else 404, self.server.page.encode() if known else b"", "text/html")
+
+    def do_POST(self) -> None:
+        name = next((name for name in self.server.answers if self._asks(name) is not None), None)
+        size = int(self.headers.get("Content-Length") or 0)
+        if name is None or size > LONGEST:
+            self._answer(404 if name is None else 413, b"The request is too long" if name else b"")
+            return
+        try:
+            given = json.loads(self.rfile.read(size))
+            made = self.server.answers[name](**given)
+            first = None if isinstance(made, bytes) else next(made)
+        except (ValueError, TypeError) as error:
+            self._answer(400, str(error).encode())
+        except Exception as error:  # of a model of the reader's own: whatever it raises is told on the page
+            self._answer(500, f"The model raises {type(error).__name__}: {error}".encode())
+        else:
+            if isinstance(made, bytes):
+                self._answer(200, made, "application/octet-stream")
+            else:
+                self._lines(chain([first], made))
+
+    def _lines(self, made: Iterator[Any]) -> None:
+        """Each as a line of JSON once it is there, as long as the page listens."""
+        self._head(200, "application/jsonl")
+        with suppress(ConnectionError):
+            for row in made:
+                self.wfile.write(json.dumps(row).encode() + b"\n")
+
+    def _asks(self, name: str) -> str | None:
+        """The path, if it is that of the address and the name, asked of this machine by its own name."""
+        right = f"{self.server.address}{name}"
+        host = f"{HOST}:{self.server.server_port}"
+        same = secrets.compare_digest(f"http://{self.headers.get('Host')}{self.path}".encode(), right.encode())
+        return self.path if same and self.headers.get("Host") == host else None
+
+    def _answer(self, status: int, body: bytes, kind: str = "text/plain") -> None:
+        self._head(status, kind, len(body))
+        self.wfile.write(body)
+
+    def _head(self, status: int, kind: str, size: int | None = None) -> None:
+        self.send_response(status)
+        self.send_header("Content-Type", f"{kind}; charset=utf-8" if kind.startswith("text") else kind)
+        if size is not None:  # else the body ends where the connection does
+            self.send_header("Content-Length", str(size))
+        self.send_header("Access-Control-Allow-Origin", "*")  # a notebook's frame has the notebook's origin
+        self.send_header("Cache-Control", "no-store")
+        self.end_headers()
+
+    def log_message(self, *_: Any) -> None:
+        """Nothing: the terminal is the reader's."""

@@ -1,0 +1,74 @@
+"""What a reader calls in a notebook: `ask("2.a")`, `answer("2.a", "c")`, `review()`."""
+
+from __future__ import annotations
+
+from importlib.resources import files
+
+from companion_school.questions import spaced_repetition
+from companion_school.questions.question import Question, Verdict, find_question, questions
+from companion_school.questions.terminal import readable
+
+
+class Shown:
+    """A question as a notebook shows it; elsewhere its text.
+
+    anew:  ask as if it had never been answered; else it shows what was answered in this browser, and why.
+    """
+
+    def __init__(self, question: Question, anew: bool = False) -> None:
+        self.question, self.anew = question, anew
+
+    def _repr_html_(self) -> str:
+        here = files(__package__)
+        style, script = (here.joinpath(name).read_text(encoding="utf-8") for name in ("question.css", "question.js"))
+        section = self.question.html.replace("<section", "<section data-anew", 1) if self.anew else self.question.html
+        return f'<style>{style}</style>{section}<script type="module">\n{script}</script>'
+
+    def __repr__(self) -> str:
+        return f"Question {self.question.id}: {self.question.text}"
+
+
+def ask(id: str) -> Shown:
+    """The question of this number, to be answered where it stands.
+
+    The answer is kept in the browser. In JupyterLab, started by `make lab`, it is also kept in your progress, from
+    which `companion review` asks it again. In another editor, give it yourself: `answer("2.a", "c")`.
+    """
+    return Shown(find_question(id))
+
+
+def answer(id: str, given: object, as_expected: bool | None = None) -> None:
+    """Answer a question by its number, hear whether it is right and why, and keep that you did.
+
+    given:        a choice's letter, a number, or in words what you expect.
+    as_expected:  after a prediction: whether what happens is what you expected.
+
+    Raises `ValueError` if there is no such question, or the answer is not of its kind.
+    """
+    question = find_question(id)
+    verdict = keep(id, given, as_expected)
+    head = {True: "right.", False: "not right.", None: "what happens:"}[verdict.right]
+    print(f"Question {question.id}: {head} {readable(verdict.why)}".rstrip())
+    if verdict.right is None and as_expected is None:
+        print(f"Did you expect that? Keep it: answer({question.id!r}, ..., as_expected=True), or False.")
+
+
+def keep(id: str, given: object, as_expected: bool | None = None) -> Verdict:
+    """Judge an answer and keep that it was given; a prediction, once it is known whether it came as expected."""
+    question = find_question(id)
+    verdict = question.judge(str(given))
+    right = as_expected if verdict.right is None else verdict.right
+    if right is not None:
+        spaced_repetition.note_answer(question, right)
+    return verdict
+
+
+def review() -> None:
+    """Show the questions that are to be asked again today. In the terminal: `companion review`."""
+    from IPython.display import display
+
+    waiting = spaced_repetition.due(questions().values())
+    if not waiting:
+        print("No question is waiting today.")
+    for question in waiting:
+        display(Shown(question, anew=True))

@@ -1,0 +1,141 @@
+// Makes the questions of a lesson answer: mouse, keyboard and screen reader, no kernel, no network, no library.
+// The answers are kept in this browser, and handed to the reader's progress where a kernel is there (see reader.py).
+const keep = {
+  read(key) { try { return JSON.parse(localStorage.getItem("ext:" + key)) } catch { return null } },
+  write(key, value) { try { localStorage.setItem("ext:" + key, JSON.stringify(value)) } catch { /* private window */ } },
+};
+const number = (text) => {
+  let t = text.trim().replace(/\u2212/g, "-").replace(/[ _]/g, "");
+  if (t.endsWith("%")) return number(t.slice(0, -1)) / 100;
+  if (t.split("/").length === 2) { const [a, b] = t.split("/").map(number); return b ? a / b : NaN }
+  t = /^[+-]?\d{1,3}(,\d{3})+(\.\d*)?$/.test(t) ? t.replace(/,/g, "") : t.replace(/,/g, ".");
+  return /^[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?$/i.test(t) ? parseFloat(t) : NaN;
+};
+const make = (tag, attributes = {}, ...children) => {
+  const element = document.createElement(tag);
+  for (const [name, value] of Object.entries(attributes)) element.setAttribute(name, value);
+  element.append(...children);
+  return element;
+};
+// JupyterLab, as `make lab` starts it, shows itself to the page; elsewhere the answers stay in the browser.
+const hand = async (question, given, own) => {
+  const panel = [...(window.jupyterapp?.shell?.widgets?.("main") ?? [])].find((w) => w.node.contains(question));
+  const kernel = panel?.sessionContext?.session?.kernel;
+  if (!kernel || kernel.status === "dead") return false;
+  const call = [question.dataset.question, given].map((text) => JSON.stringify(text)).join(", ");
+  const judged = own === undefined ? "" : `, as_expected=${own ? "True" : "False"}`;
+  const code = `from companion_school.questions.asking import keep as _keep; _keep(${call}${judged})`;
+  try {
+    const reply = await kernel.requestExecute({ code, silent: true, store_history: false, stop_on_error: false }).done;
+    return reply.content.status === "ok";
+  } catch { return false }
+};
+const alive = (question) => {
+  const { kind, name, lesson } = question.dataset, key = lesson + "/" + name;
+  const before = "anew" in question.dataset ? null : keep.read(key); // what is reviewed is not told beforehand
+  const answers = [...question.querySelectorAll(".ext-answers > li")];
+  const form = make("form", { class: "ext-form" }), said = make("div", { role: "status", class: "ext-said" });
+  const button = make("button", { type: "submit" }, kind === "predict" ? "Keep it, and go on" : "Answer");
+  const field = make("fieldset"), legend = make("legend");
+  legend.append(...question.querySelector(".ext-ask").childNodes);
+  field.append(legend);
+  const where = make("small", { class: "ext-kept" });
+  said.append(where);
+  const show = (right, head, nodes) => {
+    question.dataset.answered = right === null ? "own" : right ? "right" : "wrong";
+    said.replaceChildren(make("strong", {}, head), " ", ...nodes.map((node) => node.cloneNode(true)), where);
+  };
+  const settle = async (given, own) => {
+    const kept = await hand(question, given, own);
+    keep.write(key, { given, own, kept });
+    where.textContent = kept ? " Kept in your progress." : " Kept in this browser.";
+  };
+  const reason = (item) => [...item.querySelector(".ext-why").childNodes];
+  let judge, fill;
+  if (kind === "choice") {
+    const list = make("ol", { type: "a", class: "ext-choices" }), group = "q" + Math.random().toString(36).slice(2);
+    answers.forEach((item, at) => {
+      const radio = make("input", { type: "radio", name: group, value: "abcdefghijklmnopqrstuvwxyz"[at] });
+      if (item.dataset.words) radio.setAttribute("aria-label", item.dataset.words);
+      const label = make("label", {}, radio, " ");
+      label.append(...item.querySelector("summary").childNodes);
+      list.append(make("li", item.hasAttribute("data-right") ? { "data-right": "" } : {}, label));
+    });
+    field.append(list);
+    judge = () => {
+      const radio = list.querySelector("input:checked");
+      if (!radio) return null;
+      const item = answers[[...list.querySelectorAll("input")].indexOf(radio)], right = item.hasAttribute("data-right");
+      return { given: radio.value, right, head: right ? "Yes." : "Not quite.", nodes: () => reason(item) };
+    };
+    fill = (given) => { const radio = list.querySelector(`input[value="${given}"]`); if (radio) radio.checked = true };
+  } else if (kind === "number") {
+    const input = make("input", { type: "text", inputmode: "decimal", size: "12", autocomplete: "off" });
+    field.append(make("label", {}, "Your number: ", input));
+    judge = () => {
+      const value = number(input.value);
+      if (!input.value.trim()) return null;
+      if (Number.isNaN(value)) return { fault: "A number, please, such as 0.25 or 1/4." };
+      const near = (item) => Math.abs(value - number(item.dataset.value)) <=
+        Math.max(parseFloat(item.dataset.tolerance), 1e-9 * Math.max(Math.abs(value), Math.abs(number(item.dataset.value))));
+      const item = answers.find((a) => "value" in a.dataset && near(a)) ?? answers.find((a) => "otherwise" in a.dataset);
+      const right = item?.hasAttribute("data-right") ?? false;
+      return { given: input.value.trim(), right, head: right ? "Yes." : "Not that.", nodes: () => item ? reason(item) : [] };
+    };
+    fill = (given) => { input.value = given };
+  } else {
+    const text = make("textarea", { rows: "2", cols: "60" });
+    field.append(make("label", {}, "What do you expect? ", text));
+    judge = () => text.value.trim() ? { given: text.value.trim(), right: null, head: "What happens:", nodes: () => reason(answers[0]) } : null;
+    fill = (given) => { text.value = given };
+  }
+  field.append(button);
+  form.append(field, said);
+  const expected = (own) => own ? " As you expected." : " Good to know.";
+  const ask = (given) => {
+    const row = make("span", { class: "ext-own", tabindex: "-1" }, " Did you expect that? ");
+    for (const [word, own] of [["Yes", true], ["No", false]]) {
+      const choice = make("button", { type: "button" }, word);
+      choice.addEventListener("click", () => {
+        row.focus(); // the button goes; whoever works with the keyboard stays here
+        row.replaceChildren(expected(own));
+        settle(given, own);
+      });
+      row.append(choice, " ");
+    }
+    said.append(row);
+  };
+  let formulas; // watches the reasons until their formulas are set
+  form.addEventListener("submit", (event) => {
+    event.preventDefault();
+    formulas?.disconnect();
+    const found = judge();
+    if (!found) { said.textContent = "Answer first: even a guess helps."; return }
+    if (found.fault) { said.textContent = found.fault; return }
+    show(found.right, found.head, found.nodes());
+    if (kind === "predict") ask(found.given); else settle(found.given);
+  });
+  question.addEventListener("keydown", (event) => event.stopPropagation());
+  const list = answers[0]?.parentElement;
+  if (list) list.hidden = true; // not removed: its formulas are still to be set
+  question.append(form);
+  if (before) {
+    fill(before.given);
+    const found = judge();
+    const recall = () => {
+      show(found.right, found.head, found.nodes());
+      if (before.own !== undefined) where.before(expected(before.own));
+    };
+    where.textContent = " You answered this before.";
+    if (found?.nodes) { // not where the question has become another one
+      recall();
+      formulas = new MutationObserver(recall);
+      formulas.observe(list, { childList: true, subtree: true });
+    }
+    if (!before.kept) hand(question, before.given, before.own).then((kept) => kept && keep.write(key, { ...before, kept }));
+  }
+};
+for (const question of document.querySelectorAll("section.ext-question:not([data-alive])")) {
+  question.dataset.alive = "yes";
+  alive(question);
+}

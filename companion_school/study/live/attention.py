@@ -1,0 +1,158 @@
+"""Moving figures of attention: weights that collapse as vectors get wider, and dot products that become weights."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+
+from companion_school.study import figures
+from companion_school.study.live import moving
+
+WIDTHS = (1, 4, 16, 64, 256, 1024)
+MOST_WITH_PARTS = 4  # words whose products stand in the still figure; more would not fit beside each other
+
+
+def collapse(
+    scores: Sequence[float] | torch.Tensor,
+    *,
+    words: Sequence[str],
+    widths: Sequence[int] = WIDTHS,
+    start: int | None = None,
+    caption: str = "",
+) -> None:
+    """Weights of one query while its vectors get wider: from the raw scores, and from the scores divided by the root.
+
+    scores:   one for each key, of size one: what q · k is divided by the root of d_k, (key,).
+    words:    the keys' words, as many.
+    widths:   the values of d_k that the handle runs through.
+    start:    where the handle stands at first, and what the still figure shows; without it, the largest width.
+    caption:  the sentence under the figure, with its number.
+
+    Raises `ValueError` if there are fewer than two scores, words and scores are not as many, a width is not positive,
+    or `start` is not among the widths.
+    """
+    unit = vector("scores", scores)
+    if len(unit) < 2 or len(words) != len(unit):
+        raise ValueError(f"scores, words: expected two or more, as many of each, got {len(unit)} and {len(words)}")
+    if len(widths) < 2 or min(widths) < 1:
+        raise ValueError(f"widths: expected two or more positive numbers, got {list(widths)}")
+    start = max(widths) if start is None else start
+    if start not in widths:
+        raise ValueError(f"start: expected one of the widths {list(widths)}, got {start}")
+    rows = {"raw scores q · k": softmax(unit * math.sqrt(start)), "divided by √dₖ": softmax(unit)}
+    fig, axes = figures.subplots(1, 2, width=7.6, height=3.0, sharey=True)
+    for ax, (title, row), color in zip(axes, rows.items(), ("red", "blue"), strict=True):
+        bars = ax.bar(range(len(unit)), row, color=figures.PALETTE[color], width=0.7)
+        ax.bar_label(bars, [f"{weight:.2f}" for weight in row], fontsize=9, padding=2)
+        ax.set_xticks(range(len(unit)), words)
+        ax.set(title=title, xlabel=f"key, at dₖ = {start}", ylim=(0, 1.08))
+        ax.grid(False)
+    axes[0].set_ylabel("weight")
+    moving.show(
+        "collapse",
+        {"scores": unit, "words": list(words), "widths": list(widths), "start": start},
+        fig,
+        alt="Two rows of bars, the weights of one query. With more components the bars of the raw scores collapse to a "
+        "single one; the bars of the scores divided by the root of the number of components keep their shape.",
+        caption=caption,
+        numbers={
+            "key": list(words),
+            "score / √dₖ": unit.tolist(),
+            f"weight, raw, at dₖ = {max(widths)}": _rounded(softmax(unit * math.sqrt(max(widths)))),
+            "weight, divided, at every width": _rounded(softmax(unit)),
+        },
+    )
+
+
+def hover(
+    queries: Sequence[Sequence[float]] | torch.Tensor,
+    keys: Sequence[Sequence[float]] | torch.Tensor,
+    *,
+    words: Sequence[str],
+    start: int = -1,
+    caption: str = "",
+) -> None:
+    """Choose the word that looks, and see its products with every key become a score, and the scores become weights.
+
+    queries, keys:  (token, d_k), of two to eight tokens and at most six components.
+    words:          the tokens' words, as many.
+    start:          which word looks first; -1 is the last one.
+    caption:        the sentence under the figure, with its number.
+
+    Raises `ValueError` if the shapes differ or are too large, words and tokens are not as many, or there is no such
+    word.
+    """
+    Q, K = _matrix("queries", queries), _matrix("keys", keys)
+    if Q.shape != K.shape or not (2 <= len(Q) <= 8 and 1 <= Q.shape[1] <= 6):
+        raise ValueError(
+            f"queries, keys: expected one shape (2 to 8 tokens, 1 to 6 components), got {Q.shape} and {K.shape}"
+        )
+    if len(words) != len(Q):
+        raise ValueError(f"words: expected {len(Q)}, one for each token, got {len(words)}: {list(words)}")
+    if not -len(Q) <= start < len(Q):
+        raise ValueError(f"start: expected the index of one of {len(Q)} tokens, got {start}")
+    start %= len(Q)
+    scaled = Q @ K.T / math.sqrt(Q.shape[1])
+    weights = np.stack([softmax(row) for row in scaled])
+    parts = len(words) <= MOST_WITH_PARTS
+    fig, ax = figures.subplots(width=7.6, height=3.4 + 0.17 * Q.shape[1] * parts)
+    bars = ax.bar(range(len(words)), weights[start], color=figures.PALETTE["blue"], width=0.6)
+    ax.bar_label(bars, [f"{weight:.2f}" for weight in weights[start]], padding=2)
+    ticks = [f"{word}\n{_score(Q[start], key, parts)}" for word, key in zip(words, K, strict=True)]
+    ax.set_xticks(range(len(words)), ticks, parse_math=False)
+    label = "key, query × key part by part, and the scaled score" if parts else "key, and its scaled score"
+    ax.set(xlabel=label, ylabel="weight", ylim=(0, 1.08), title=f"where “{words[start]}” looks")
+    ax.grid(False)
+    moving.show(
+        "hover",
+        {"words": list(words), "queries": Q, "keys": K, "start": start},
+        fig,
+        alt="The words of a sentence, one of which looks at all of them. Under each word its products with the query, "
+        "part by part, their sum, which is the score, and a bar for the weight that the softmax makes of it. Another "
+        "word can be chosen.",
+        caption=caption,
+        numbers={"weights: query \\ key": list(words)}
+        | {
+            f"{word} ({j})" if list(words).count(word) > 1 else word: _rounded(weights[:, j])
+            for j, word in enumerate(words)
+        },
+    )
+
+
+def _score(query: np.ndarray, key: np.ndarray, parts: bool) -> str:
+    """The products of two vectors, if asked for, and their sum over the root: each on a line."""
+    each = [f"{_factor(x)} · {_factor(y)} = {x * y + 0:.4g}" for x, y in zip(query, key, strict=True) if parts]
+    score = query @ key
+    return "\n".join([*each, f"{score:.4g} / √{len(query)} = {score / len(query) ** 0.5 + 0:.4g}"]).replace("-", "−")
+
+
+def _factor(x: float) -> str:
+    return f"({x:.4g})" if x < 0 else f"{x:.4g}"
+
+
+def _rounded(weights: np.ndarray) -> list[str]:
+    return [f"{weight:.4f}" for weight in weights]
+
+
+def vector(name: str, values: Sequence[float] | torch.Tensor) -> np.ndarray:
+    """The values as an array; `ValueError` where they are not a list of numbers."""
+    array = np.asarray(values, dtype=float)
+    if array.ndim != 1:
+        raise ValueError(f"{name}: expected a list of numbers, got shape {array.shape}")
+    return array
+
+
+def _matrix(name: str, values: Sequence[Sequence[float]] | torch.Tensor) -> np.ndarray:
+    array = np.asarray(values, dtype=float)
+    if array.ndim != 2:
+        raise ValueError(f"{name}: expected rows of numbers, got shape {array.shape}")
+    return array
+
+
+def softmax(scores: np.ndarray) -> np.ndarray:
+    """The softmax of one row."""
+    powers = np.exp(scores - scores.max())
+    return powers / powers.sum()

@@ -1,0 +1,167 @@
+"""Moving figures of the decoder: a word that is written, step by step, and what each slot sees of its targets."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from matplotlib.colors import ListedColormap
+from matplotlib.figure import Figure
+
+from companion_school.study import figures
+from companion_school.study.live import moving
+
+MASKS = {"strict": -1, "inclusive": 0, "one too wide": 1}  # slot i looks at the inputs up to i + this
+SHIFTS = {"not shifted": 0, "shifted": 1, "shifted twice": 2}  # input i is the target this many places before
+
+
+def writing(
+    own: Sequence[Sequence[float]] | torch.Tensor,
+    cross: Sequence[Sequence[float]] | torch.Tensor,
+    chances: Sequence[Sequence[float]] | torch.Tensor,
+    *,
+    source: Sequence[str],
+    vocabulary: Sequence[str],
+    start: str = "<start>",
+    caption: str = "",
+) -> None:
+    """A decoder writes a text: three steps for each word. It looks at what is written, at the source, and says a word.
+
+    own         weights of self-attention, (slot, slot): nothing above the diagonal
+    cross       weights of cross-attention, (slot, source token)
+    chances     of the next word, (slot, vocab); the likeliest one is written, and read by the next slot
+    source      words of the source, two to six
+    vocabulary  words that may be written, two to eight
+    start       what the first slot reads
+    caption     the sentence under the figure, with its number
+
+    Raises ValueError if the shapes do not fit, rows do not add up to one, or a slot looks ahead.
+    """
+    tables = [np.asarray(table, dtype=float) for table in (own, cross, chances)]
+    slots, n, vocab = len(tables[0]), len(source), len(vocabulary)
+    shapes = [table.shape for table in tables]
+    if shapes != [(slots, slots), (slots, n), (slots, vocab)] or not (1 < slots < 7 and 1 < n < 7 and 1 < vocab < 9):
+        what = "own, cross, chances: expected (slot, slot), (slot, source), (slot, vocab), with two to six slots,"
+        raise ValueError(f"{what} two to six source words and two to eight in the vocabulary; got {shapes}")
+    if any(np.abs(table.sum(axis=1) - 1).max() > 1e-4 or table.min() < 0 for table in tables):
+        raise ValueError("own, cross, chances: expected rows of shares that add up to one")
+    if np.triu(tables[0], 1).any():
+        raise ValueError("own: expected no weight above the diagonal: a slot cannot look at what is not yet written")
+    says = [vocabulary[at] for at in tables[2].argmax(axis=1)]
+    inputs = [start, *says[:-1]]
+    moving.show(
+        "writing",
+        {"source": list(source), "inputs": inputs, "words": list(vocabulary)}
+        | dict(zip(("own", "cross", "chances"), tables, strict=True)),
+        _looks_at(tables[1], list(source), inputs, says),
+        alt="Words of a source, words that are written, and a bar for each word that may come next. Step by step the "
+        "newest word looks at what is written, then at the source, and the likeliest next word is written under it.",
+        caption=caption,
+        numbers={"slot": list(range(slots)), "reads": inputs, "says": says}
+        | {f"looks at {word}": [f"{weight:.4f}" for weight in tables[1][:, j]] for j, word in enumerate(source)},
+    )
+
+
+def _looks_at(cross: np.ndarray, source: list[str], inputs: list[str], says: list[str]) -> Figure:
+    """The still picture: a line from each slot, below, to each source word, above; the thicker, the more it takes."""
+    fig, ax = figures.subplots(width=5.0, height=2.2)
+    above, below = (np.linspace(0, 1, len(words) + 2)[1:-1] for words in (source, says))
+    middle = {"ha": "center", "zorder": 3, "bbox": {"facecolor": "white", "edgecolor": "none", "pad": 1}}
+    for x, word in zip(above, source, strict=True):
+        ax.text(x, 1, word, va="bottom", **middle)
+    for x, reads, word, weights in zip(below, inputs, says, cross, strict=True):
+        ax.text(x, 0, f"{reads} →\n{word}", va="top", **middle)
+        for there, weight in zip(above, weights, strict=True):
+            if weight > 0.02:
+                line = {"linewidth": 7 * weight, "color": figures.PALETTE["red"]}
+                ax.plot([x, there], [0, 1], marker="", linestyle="-", **line)
+    ax.text(0, 1, "source", ha="left", va="bottom")
+    ax.text(0, 0, "reads →\nsays", ha="left", va="top")
+    ax.set(xlim=(0, 1), ylim=(-0.35, 1.15))
+    ax.axis("off")
+    return fig
+
+
+def mask_and_shift(slots: int = 6, *, tokens: int = 16, follows: float = 0.75, caption: str = "") -> None:
+    """Which targets each slot of a decoder has seen, for three masks and three shifts, and how low its loss can get.
+
+    Two texts: dice with as many sides as there are tokens, and a text in which a token is followed by its own
+    successor with a certain chance, and is drawn evenly otherwise.
+
+    Above each table of the still picture stand the lowest mean losses, on dice and on the other text.
+
+    slots    of the decoder, four to eight
+    tokens   there are, at least two
+    follows  chance of the successor, between 0 and 1
+    caption  the sentence under the figure, with its number
+
+    Raises ValueError for numbers outside these bounds.
+    """
+    if not (4 <= slots <= 8 and tokens >= 2 and 0 < follows < 1):
+        bounds = "expected four to eight slots, at least two tokens, and a chance between 0 and 1"
+        raise ValueError(f"slots, tokens, follows: {bounds}; got {slots}, {tokens} and {follows}")
+    tables = [[sees(slots, shift, mask) for mask in MASKS.values()] for shift in SHIFTS.values()]
+    chances = {f"dice with {tokens} sides": 0.0, f"{follows:.0%} habit".replace("%", " %"): follows}
+    losses = [[[lowest(table, tokens, chance) for table in row] for row in tables] for chance in chances.values()]
+    fig, axes = figures.subplots(3, 3, width=4.8, height=5.0, sharex=True, sharey=True)
+    # a fainter grey becomes white in the few colours of a still picture
+    colors = ListedColormap(["#C8C8C8", figures.PALETTE["blue"], figures.PALETTE["red"]])
+    row, target = np.indices((slots, slots))
+    for i, shift in enumerate(SHIFTS):
+        for j, mask in enumerate(MASKS):
+            seen = tables[i][j]
+            ax = axes[i, j]
+            ax.imshow(np.where(seen, np.where(target >= row, 2, 1), 0), cmap=colors, vmin=0, vmax=2)
+            for at, k in np.argwhere(seen & (target >= row)):
+                ax.text(k, at, "!", ha="center", va="center", color="white", fontsize=9, fontweight="bold")
+            ax.set(xticks=(0, slots - 1), yticks=(0, slots - 1), xlabel="target", ylabel=f"{shift}\nslot")
+            least = " | ".join(f"{np.mean(loss[i][j]):.2f}" for loss in losses)
+            ax.set_title(f"{mask}\n{least}" if i == 0 else least)
+            ax.grid(False)
+            ax.label_outer()
+    moving.show(
+        "mask_and_shift",
+        {
+            "seen": [[_bits(table) for table in row] for row in tables],
+            "losses": losses,
+            "texts": list(chances),
+            "top": math.log(tokens),
+        },
+        fig,
+        alt="A table of slots and targets: which target each slot has seen, and beside it a bar, the lowest loss that "
+        "the slot can reach. Mask and shift can be chosen; wrong ones show leaks at or right of the framed diagonal.",
+        caption=caption,
+        numbers={"inputs": [shift for shift in SHIFTS for _ in MASKS], "mask": list(MASKS) * 3}
+        | {
+            f"lowest mean loss, {text}": [f"{np.mean(loss):.4f}" for row in losses[at] for loss in row]
+            for at, text in enumerate(chances)
+        },
+    )
+
+
+def sees(slots: int, shift: int, mask: int) -> np.ndarray:
+    """Which targets each slot has seen, boolean (slot, target).
+
+    Slot i sees input j if j <= i + mask, and its own in any case, by the residual; input j is target j - shift.
+    """
+    slot, target = np.indices((slots, slots))
+    place = target + shift  # of the input that is this target
+    return (place < slots) & ((place <= slot + mask) | (place == slot))
+
+
+def lowest(seen: np.ndarray, tokens: int, follows: float) -> list[float]:
+    """The lowest loss of each slot, in nats: 0 if it has seen its answer, else the entropy given the nearest target."""
+    losses = []
+    for slot, row in enumerate(seen):
+        before = np.flatnonzero(row[:slot])
+        chance = 1.0 if row[slot] else follows ** (slot - before[-1]) if len(before) else 0.0
+        others = (1 - chance) / tokens  # drawn evenly from all
+        parts = [chance + others] + [others] * (tokens - 1)
+        losses.append(max(0.0, -sum(p * math.log(p) for p in parts if p > 0)))
+    return losses
+
+
+def _bits(table: np.ndarray) -> list[str]:
+    return ["".join("01"[int(cell)] for cell in row) for row in table]

@@ -1,0 +1,119 @@
+"""A moving figure of a mixture of experts: tokens that queue at experts while a router is trained."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import torch
+from matplotlib import colormaps
+from matplotlib.colors import BoundaryNorm, ListedColormap
+
+from companion_school.study import figures
+from companion_school.study.live import moving
+
+IN_A_ROW = 4  # tokens that stand side by side in a queue
+
+
+def queues(
+    tokens: Sequence[str],
+    runs: Mapping[str, Sequence[Sequence[int]] | torch.Tensor],
+    *,
+    steps: Sequence[int],
+    experts: int,
+    start: int = 0,
+    caption: str = "",
+) -> None:
+    """The same tokens, moment by moment of a training, in the queues of the experts that the router chose for them.
+
+    tokens:   a sign for each, shown in the queue: 8 to 96 of them.
+    runs:     by name, one to three trainings: the expert of each token at each moment, (moment, token), whole numbers
+              from 0 to `experts` - 1.
+    steps:    the training step of each moment, rising.
+    experts:  how many there are, 2 to 8.
+    start:    the moment that is shown first.
+    caption:  the sentence under the figure, with its number.
+
+    Raises `ValueError` for other numbers of tokens, runs or experts, steps that do not rise, a run of another shape or
+    with an expert that is not there, and a start that is no moment.
+    """
+    signs, moments = list(tokens), list(steps)
+    if not 8 <= len(signs) <= 96:
+        raise ValueError(f"tokens: expected 8 to 96, got {len(signs)}")
+    if not 2 <= experts <= 8:
+        raise ValueError(f"experts: expected 2 to 8, got {experts}")
+    if len(moments) < 2 or moments != sorted(set(moments)):
+        raise ValueError(f"steps: expected two or more, rising, got {moments}")
+    if not 0 <= start < len(moments):
+        raise ValueError(f"start: expected the number of one of {len(moments)} moments, got {start}")
+    if not 1 <= len(runs) <= 3:
+        raise ValueError(f"runs: expected one to three, got {len(runs)}")
+    chosen = {name: _choices(name, run, (len(moments), len(signs)), experts) for name, run in runs.items()}
+    counts = {name: _counts(run, experts) for name, run in chosen.items()}
+    even = len(signs) / experts
+    # From nobody over an even queue to a crowd: each colour stands for twice as many as the one before.
+    edges = sorted({0, 1, *(max(1, round(even * times)) for times in (0.5, 1, 2, 4)), len(signs) + 1})
+    edges = [edge for edge in edges if edge <= len(signs) + 1]
+    names = [str(low) if high == low + 1 else f"{low}–{high - 1}" for low, high in itertools.pairwise(edges)]
+    shades = ["white", *colormaps["Blues"](np.linspace(0.2, 1.0, len(names) - 1))]
+    width = 2.3 * len(runs) + (1.5 if len(runs) > 1 else 2.7)
+    fig, axes = figures.subplots(1, len(runs), width=width, height=2.7, sharey=True, squeeze=False)
+    for at, (ax, (name, count)) in enumerate(zip(axes[0], counts.items(), strict=True)):
+        drawn = figures.heatmap(
+            ax,
+            count.T,
+            rows=[str(e) for e in range(experts)],
+            columns=moments,
+            row_label="" if at else "expert",
+            column_label="",
+            title=name,
+            values=False,
+        )
+        drawn.set(cmap=ListedColormap(shades), norm=BoundaryNorm(edges, len(names)))
+        ax.set_aspect("auto")
+        every = -(-len(moments) // 5)  # five steps at most are named, or their names would touch
+        ax.set_xticks(range(0, len(moments), every), moments[::every])
+    fig.supxlabel("training step, a column each", fontsize=11)
+    middles = [(low + high) / 2 for low, high in itertools.pairwise(edges)]
+    bar = fig.colorbar(drawn, ax=list(axes[0]), ticks=middles, label=f"tokens in its queue (even: {even:g})")
+    bar.ax.set_yticklabels(names)
+    moving.show(
+        "queues",
+        {
+            "tokens": signs,
+            "runs": [
+                {"name": name, "experts": ["".join(map(str, moment)) for moment in run.tolist()]}
+                for name, run in chosen.items()
+            ],
+            "steps": moments,
+            "experts": experts,
+            "start": start,
+            "wide": IN_A_ROW,
+        },
+        fig,
+        alt=f"{len(signs)} tokens stand in queues at {experts} experts, with a dashed line where all queues would be "
+        "equally long. With the training step the tokens change from queue to queue; an expert that hardly "
+        "anybody visits goes dark.",
+        caption=caption,
+        numbers={"expert": list(range(experts))}
+        | {
+            f"{name}, step {moments[at]}": count[at].tolist()
+            for name, count in counts.items()
+            for at in (0, len(moments) - 1)
+        },
+    )
+
+
+def _choices(
+    name: str, run: Sequence[Sequence[int]] | torch.Tensor, shape: tuple[int, int], experts: int
+) -> np.ndarray:
+    table = np.asarray(run)
+    if table.shape != shape or table.dtype.kind not in "iu" or table.min() < 0 or table.max() >= experts:
+        raise ValueError(f"runs, {name}: expected whole numbers from 0 to {experts - 1} of shape {shape}")
+    return table
+
+
+def _counts(run: np.ndarray, experts: int) -> np.ndarray:
+    """How many tokens stand at each expert, (moment, expert)."""
+    return np.stack([np.bincount(moment, minlength=experts) for moment in run])

@@ -1,0 +1,104 @@
+"""A moving figure of what holds a row of scores: norms of queries and keys, a cap, a sink (lesson 16)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+
+from companion_school.study import figures
+from companion_school.study.live import moving
+from companion_school.study.live.attention import softmax, vector
+
+SIZES = (1, 2, 3, 4, 6, 8)
+
+
+def bounded(
+    query: Sequence[float] | torch.Tensor,
+    keys: Sequence[Sequence[float]] | torch.Tensor,
+    *,
+    words: Sequence[str],
+    cap: float,
+    sink: float = 0.0,
+    sizes: Sequence[int] = SIZES,
+    start: int | None = None,
+    caption: str = "",
+) -> None:
+    """The weights of one query while it and its keys grow: as in LLaMA, with QK-norm, with a cap, and with a sink.
+
+    query:    as it is at size 1, (d_head,).
+    keys:     one for each word, (key, d_head).
+    words:    the keys' words, 2 to 6.
+    cap:      c of c tanh(score / c).
+    sink:     the score that stands for nobody.
+    sizes:    what the handle multiplies queries and keys by, whole numbers from 1 on.
+    start:    where the handle stands at first, and what the still figure shows; without it, the largest size.
+    caption:  the sentence under the figure, with its number.
+
+    Raises `ValueError` for another number of words, shapes that do not fit, a cap that is not above 0, sizes below 1,
+    a query or a key of zeros, and a start that is no size.
+    """
+    q, k = vector("query", query), np.asarray(keys, dtype=float)
+    _fit(q, k, words, cap, sizes)
+    start = max(sizes) if start is None else start
+    if start not in sizes:
+        raise ValueError(f"start: expected one of the sizes {list(sizes)}, got {start}")
+    scores = k @ q / math.sqrt(len(q))
+    normed = _unit(k) @ _unit(q) / math.sqrt(len(q))
+    grown = scores * start**2
+    rows = {
+        "as in LLaMA": softmax(grown),
+        "normed": softmax(normed),
+        "capped": softmax(cap * np.tanh(grown / cap)),
+        "with a sink": softmax(np.append(grown, sink)),
+    }
+    moving.show(
+        "bounded",
+        {
+            "scores": scores,
+            "normed": normed,
+            "words": list(words),
+            "cap": cap,
+            "sink": sink,
+            "sizes": list(sizes),
+            "start": start,
+        },
+        _still(rows, [*words, "nobody"], start),
+        alt="Four rows of bars, the weights of one query whose vectors have grown: as in LLaMA a single bar has all, "
+        "with norms the bars are as they were, with a cap several are equal, and with a sink there is one more bar, "
+        "for nobody. The size of queries and keys moves.",
+        caption=caption,
+        numbers={"key": [*words, "nobody"]}
+        | {f"{name}, at {start} times": [f"{w:.3f}" for w in row] + [""] * (len(words) + 1 - len(row))
+           for name, row in rows.items()},
+        colors=8,
+    )  # fmt: skip
+
+
+def _fit(q: np.ndarray, k: np.ndarray, words: Sequence[str], cap: float, sizes: Sequence[int]) -> None:
+    if not 2 <= len(words) <= 6 or k.shape != (len(words), len(q)):
+        raise ValueError(f"keys: expected one row of {len(q)} numbers for each of 2 to 6 words, got {k.shape}")
+    if not (q.any() and k.any(-1).all()):
+        raise ValueError("query, keys: expected no row of zeros, which has no direction")
+    if not cap > 0:
+        raise ValueError(f"cap: expected a number above 0, got {cap!r}")
+    if len(sizes) < 2 or min(sizes) < 1:
+        raise ValueError(f"sizes: expected two or more numbers from 1 on, got {list(sizes)}")
+
+
+def _still(rows: dict[str, np.ndarray], words: Sequence[str], start: int) -> figures.Figure:
+    fig, axes = figures.subplots(1, 4, width=7.6, height=2.4, sharey=True)
+    for ax, (title, row) in zip(axes, rows.items(), strict=True):
+        ax.bar(range(len(row)), row, color=figures.PALETTE["blue"], width=0.7)
+        ax.set_xticks(range(len(row)), words[: len(row)], rotation=90)
+        ax.set(title=title, xlabel="key", ylim=(0, 1.05))
+        ax.grid(False)
+    axes[0].set_ylabel("weight")
+    return fig
+
+
+def _unit(rows: np.ndarray) -> np.ndarray:
+    """Rows of mean square 1."""
+    return rows / np.sqrt(np.square(rows).mean(-1, keepdims=True))

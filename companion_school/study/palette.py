@@ -1,0 +1,70 @@
+"""The colours of the course's figures, on a light page and on a dark one, and how well a colour can be read.
+
+They are the hues of Okabe and Ito's palette ("Color universal design", 2008), which every common form of colour
+blindness tells apart; on the light page a little darker than theirs, where a line needs a contrast of 3 to 1.
+"""
+
+from __future__ import annotations
+
+from matplotlib.colors import to_rgb
+
+LINE_CONTRAST = 3.0  # of a line or a mark against the page: WCAG 2.2, success criterion 1.4.11
+TEXT_CONTRAST = 4.5  # of print of ordinary size: criterion 1.4.3
+
+# On white. All are dark enough for lines; all but orange and sky for print.
+PALETTE = {
+    "blue": "#0072B2",
+    "orange": "#B87F00",
+    "green": "#007A59",
+    "red": "#BF4A00",
+    "purple": "#A6517F",
+    "sky": "#2F93CC",
+    "black": "#000000",
+}
+# The same names on JupyterLab's dark page, #111111.
+DARK = {
+    "blue": "#5FB0EA",
+    "orange": "#E9A820",
+    "green": "#2FC79A",
+    "red": "#FF8A4C",
+    "purple": "#E09BC4",
+    "sky": "#9BD6F7",
+    "black": "#FFFFFF",
+}
+LIGHT_PAGE = {"ink": "#1A1A1A", "quiet": "#5C5C5C", "edge": "#7A7A7A", "faint": "#E8E8E8", "page": "#FFFFFF"}
+DARK_PAGE = {"ink": "#ECECEC", "quiet": "#B4B4B4", "edge": "#8C8C8C", "faint": "#2E2E2E", "page": "#111111"}
+
+
+def contrast(color: object, other: object) -> float:
+    """The contrast of two colours as WCAG 2.2 defines it, from 1 to 21.
+
+    color, other:  colours as Matplotlib takes them; an alpha is ignored.
+
+    Raises `ValueError` for what is not a colour.
+    """
+    darker, lighter = sorted(map(_luminance, (color, other)))
+    return (lighter + 0.05) / (darker + 0.05)
+
+
+def on_dark_page(color: object) -> tuple[float, float, float]:
+    """What a colour of a picture becomes on the dark page, as red, green and blue from 0 to 1.
+
+    Its lightness is turned and its hue stays, as `companion_school.study.figure_html` asks of the browser: `invert(1)`,
+    then `hue-rotate(180deg)` with the matrix of the W3C's Filter Effects, then blended with the page, which white
+    becomes.
+
+    color:  as Matplotlib takes it; an alpha is ignored.
+
+    Raises `ValueError` for what is not a colour.
+    """
+    red, green, blue = (1 - part for part in to_rgb(color))  # type: ignore[arg-type]
+    grey = 0.426 * red + 1.43 * green + 0.144 * blue  # twice the lightness
+    turned = (min(max(grey - part, 0.0), 1.0) for part in (red, green, blue))
+    page = to_rgb(DARK_PAGE["page"])
+    red, green, blue = (1 - (1 - part) * (1 - under) for part, under in zip(turned, page, strict=True))
+    return red, green, blue
+
+
+def _luminance(color: object) -> float:
+    parts = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in to_rgb(color)]  # type: ignore[arg-type]
+    return 0.2126 * parts[0] + 0.7152 * parts[1] + 0.0722 * parts[2]

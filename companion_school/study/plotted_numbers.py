@@ -1,0 +1,110 @@
+"""The numbers behind a picture, read off what is drawn: for those who cannot see it, and those who want to know."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.container import BarContainer
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+
+from companion_school.study.figure_html import Numbers
+
+MOST_ROWS = 24  # of a table: a longer curve is thinned out evenly, its two ends kept
+MOST_CELLS = 16  # of a map, in each direction
+
+
+def read_off(fig: Figure) -> list[tuple[str, Numbers]]:
+    """A table for each picture in a figure whose numbers are few enough to be read: its title, and columns by name.
+
+    Labelled curves stand beside each other where they share their x values, and in tables of their own otherwise; then
+    groups of bars; then maps of at most 16 by 16 cells. Diagrams, whose axis is switched off, have no numbers.
+    """
+    return [found for ax in fig.axes if ax.axison and not hasattr(ax, "_colorbar") for found in _of_axes(ax)]
+
+
+def _of_axes(ax: Axes) -> Iterator[tuple[str, Numbers]]:
+    title, x = ax.get_title().replace("\n", " "), ax.get_xlabel() or "x"
+    lines = [line for line in ax.get_lines() if line.get_visible() and _is_data(line, ax) and len(_points(line)[0]) > 1]
+    named = [line for line in lines if not str(line.get_label()).startswith("_")] or lines[:1]
+    groups: list[list[Line2D]] = []
+    for line in named:
+        same = next((g for g in groups if np.array_equal(_points(g[0])[0], _points(line)[0])), None)
+        groups.append([line]) if same is None else same.append(line)
+    for group in groups:
+        at, step = _thinned(len(_points(group[0])[0]))
+        columns: dict[str, Sequence[object]] = {x: _column(_points(group[0])[0][at])}
+        columns |= {_name(line, ax): _column(_points(line)[1][at]) for line in group}
+        yield ", ".join(filter(None, [title, f"every {step}th point" if step > 1 else ""])), columns
+    for bars in ax.containers:
+        if isinstance(bars, BarContainer) and 0 < len(bars) <= MOST_ROWS:
+            yield title, _bars(ax, bars)
+    for image in ax.images:
+        cells: np.ndarray = np.ma.filled(np.ma.asarray(image.get_array(), dtype=float), np.nan)
+        if cells.ndim == 2 and max(cells.shape) <= MOST_CELLS:
+            yield title, _map(ax, cells)
+
+
+def _is_data(line: Line2D, ax: Axes) -> bool:
+    """Not a line across the picture, as `axhline` draws one: half of its coordinates are shares of the picture."""
+    return all(line.get_transform().contains_branch_seperately(ax.transData))
+
+
+def _points(line: Line2D) -> tuple[np.ndarray, np.ndarray]:
+    try:
+        return np.asarray(line.get_xdata(), dtype=float), np.asarray(line.get_ydata(), dtype=float)
+    except (TypeError, ValueError):  # names instead of numbers along an axis
+        return np.empty(0), np.empty(0)
+
+
+def _thinned(count: int) -> tuple[np.ndarray, int]:
+    step = -(-(count - 1) // (MOST_ROWS - 1)) if count > MOST_ROWS else 1
+    return np.unique(np.append(np.arange(0, count, step), count - 1)), step
+
+
+def _column(values: np.ndarray) -> list[object]:
+    return [int(v) if float(v).is_integer() and abs(v) < 1e6 else float(v) for v in values]
+
+
+def _name(line: Line2D, ax: Axes) -> str:
+    label = str(line.get_label())
+    return (ax.get_ylabel() or "y") if label.startswith("_") else label
+
+
+def _bars(ax: Axes, bars: BarContainer) -> Numbers:
+    upright = bars.orientation != "horizontal"
+    axis, letter = (ax.xaxis, _shared_label(ax)) if upright else (ax.yaxis, ax.get_xlabel())
+    centers = [bar.get_x() + bar.get_width() / 2 if upright else bar.get_y() + bar.get_height() / 2 for bar in bars]
+    ticks: dict[float, str] = {
+        round(float(place), 6): label.get_text()
+        for place, label in zip(axis.get_ticklocs(), axis.get_ticklabels(), strict=False)
+    }
+    names: list[Any] = [ticks.get(round(float(c), 6)) or float(c) for c in centers]
+    heights = np.array([bar.get_height() if upright else bar.get_width() for bar in bars], dtype=float)
+    label = str(bars.get_label())
+    return {
+        axis.get_label_text() or "bar": names,
+        (letter or "height") if label.startswith("_") else label: _column(heights),
+    }
+
+
+def _shared_label(ax: Axes) -> str:
+    """What stands at the vertical axis, if need be of the panel that shares it and names it once."""
+    together = ax.get_shared_y_axes().get_siblings(ax)
+    return next(filter(None, [ax.get_ylabel(), *(other.get_ylabel() for other in together)]), "")
+
+
+def _map(ax: Axes, cells: np.ndarray) -> Numbers:
+    def names(axis: Any, count: int) -> list[str]:
+        texts = [label.get_text() for label in axis.get_ticklabels()]
+        return texts if len(texts) == count and all(texts) else [str(index) for index in range(count)]
+
+    rows, columns = names(ax.yaxis, cells.shape[0]), names(ax.xaxis, cells.shape[1])
+    found: dict[str, Sequence[object]] = {f"{ax.get_ylabel()} \\ {ax.get_xlabel()}": rows}
+    for index, name in enumerate(columns):  # two tokens may be the same word
+        key = name if name not in found else f"{name} ({index})"
+        found[key] = ["masked" if np.isnan(v) else float(v) for v in cells[:, index]]
+    return found

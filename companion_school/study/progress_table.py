@@ -1,0 +1,122 @@
+"""The path through the course, with what the reader has done: the table on the start page.
+
+What there is to do stands in the metadata of the start page itself, `start.ipynb`, where `make notebooks` writes it: a
+teacher's release has its own. A start page that runs without its file, as a hosted notebook does, takes the course's
+from `path.json`, which the package brings. What is done is read from the reader's progress each time it is shown.
+"""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import nbformat
+from IPython.display import HTML, display
+
+from companion.ground.atomic import write_atomic
+from companion_school.build.stages import STAGES
+from companion_school.study.figure_html import WIDEST
+from companion_school.study.palette import DARK, DARK_PAGE, LIGHT_PAGE, PALETTE
+from companion_school.study.where_next import Done, course, done, is_read, where_next
+
+FILE = "start.ipynb"
+CELL = "path"  # the name of the cell that shows the table
+
+_COLORS = "--bar:{green};--back:{faint};--edge:{edge}"
+_HERE = ".ext-path.ext-path"  # twice: more than JupyterLab's own rules for tables in an output
+_STYLE = (
+    f".ext-path{{{_COLORS.format_map(PALETTE | LIGHT_PAGE)};max-width:{WIDEST}px}}"
+    f"[data-jp-theme-light=false] .ext-path{{{_COLORS.format_map(DARK | DARK_PAGE)}}}"
+    f"{_HERE} table{{width:100%;table-layout:auto;margin:0 0 1em;font-size:14px;border-collapse:collapse}}"
+    f"{_HERE} :is(td,th){{text-align:left;vertical-align:top;padding:.4em .7em}}"
+    f"{_HERE} :is(td,th):not(:first-child){{white-space:nowrap;width:1%}}"
+    ".ext-path i{display:inline-block;width:5em;height:.6em;border-radius:3px;background:var(--back);"
+    "box-shadow:0 0 0 1px var(--edge);margin:0 .6em 0 1px;overflow:hidden}"
+    ".ext-path i b{display:block;height:100%;background:var(--bar)}"
+)
+
+
+def show() -> None:
+    """Show the path, of the start page in this folder or else of the whole course, with what the reader has done.
+
+    Raises `ValueError` if the file of that name in this folder is no start page.
+    """
+    page = Path(FILE)
+    display(HTML(table(read(page) if page.exists() else course(), done())))
+
+
+def read(page: Path) -> list[dict[str, Any]]:
+    """The lessons, as the start page has them in its metadata. Raises `ValueError` if it has none."""
+    try:
+        return list(nbformat.read(page, as_version=4).metadata["path"])
+    except (OSError, KeyError, ValueError) as error:
+        raise ValueError(f"{page}: expected the start page of the course ({type(error).__name__})") from None
+
+
+def fill(page: Path) -> None:
+    """Put what the reader has done by now under the cell of a start page that shows it, as if it had just been run."""
+    notebook = nbformat.read(page, as_version=4)
+    for cell in notebook.cells:
+        if cell.metadata.get("name") == CELL:
+            data = {"text/html": table(notebook.metadata["path"], done()), "text/plain": "<the path>"}
+            cell.outputs = [nbformat.v4.new_output("display_data", data=data)]
+    write_atomic(page, nbformat.writes(notebook) + "\n")
+
+
+def table(path: Sequence[Mapping[str, Any]], reader: Done) -> str:
+    """The lessons as a table in HTML.
+
+    path:    of each lesson: number, title, file, question, minutes, sittings (title, cell, minutes and questions of
+             each), exercises (their ids) and the file of the exercises.
+    reader:  what is done.
+    """
+    rows = "".join(_row(lesson, reader) for lesson in path)
+    head = "".join(f'<th scope="col">{name}</th>' for name in ("lesson", "minutes", "what you have done"))
+    hours = sum(lesson["minutes"] for lesson in path) / 60
+    onward = where_next(path, reader, _link, html.escape)
+    return (
+        f'<style>{_STYLE}</style><div class="ext-path"><p><b>{onward}</b></p><p>{_written(reader)}</p>'
+        f"<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>"
+        f"<p>{len(path)} lessons, {hours:.0f} hours without the exercises.</p></div>"
+    )
+
+
+def _row(lesson: Mapping[str, Any], reader: Done) -> str:
+    asked = [id for sitting in lesson["sittings"] for id in sitting["questions"]]
+    minutes = " + ".join(str(sitting["minutes"]) for sitting in lesson["sittings"]) or str(lesson["minutes"])
+    bars = [
+        _bar("sittings", [is_read(sitting, reader) for sitting in lesson["sittings"]]),
+        _bar("questions", [id in reader.questions for id in asked]),
+        _bar(_link(lesson["exercise_file"], "exercises"), [id in reader.exercises for id in lesson["exercises"]]),
+    ]
+    title = _link(lesson["file"], f"{lesson['number']} {html.escape(lesson['title'])}")
+    return (
+        f"<tr><td>{title}<br>{html.escape(lesson['question'])}</td><td>{minutes}</td>"
+        f"<td>{'<br>'.join(filter(None, bars))}</td></tr>"
+    )
+
+
+def _bar(name: str, parts: Iterable[bool]) -> str:
+    """How much of something is done, as a bar and in words; nothing where there is nothing to do."""
+    marks = list(parts)
+    if not marks:
+        return ""
+    share = f"{100 * sum(marks) / len(marks):.0f}%"
+    return f'<i aria-hidden="true"><b style="width:{share}"></b></i>{sum(marks)} of {len(marks)} {name}'
+
+
+def _link(file: str, text: str) -> str:
+    return f'<a href="{html.escape(file)}">{text}</a>'
+
+
+def _written(reader: Done) -> str:
+    """How much of the reader's own transformer stands, and which stage is next."""
+    bar = _bar("stages of your own transformer", [number in reader.stages for number in STAGES])
+    stage = next((stage for number, stage in STAGES.items() if number not in reader.stages), None)
+    if stage is None:
+        return f"{bar}. All of it stands."
+    link = _link(f"build/{stage.number:02d}_{stage.module}.ipynb", f"stage {stage.number}, {stage.title}")
+    lessons = " and ".join(f"{lesson:02d}" for lesson in stage.lessons)
+    return f"{bar}. Next: {link}, with lesson{'s' * (len(stage.lessons) > 1)} {lessons}."

@@ -1,0 +1,173 @@
+"""A small published model in a lesson: opened if it is in the cache or the reader asks for it, and looked at.
+
+    real = opened("smollm2-135m", fetch_it=False)
+    if real is not None:
+        real.show("The cat sat on the mat. The cat sat on the")
+
+Nothing is fetched unless `fetch_it` is true. Where there is no model, a line says so, and a lesson goes on without it.
+"""
+
+from __future__ import annotations
+
+import textwrap
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from companion.costs import account
+from companion.data.published_tokenizers import PublishedTokenizer, load_tokenizer
+from companion.families.pretrained import FETCHED, fetch, load_pretrained
+from companion.generation.generate import complete
+from companion.generation.sampling import Sampling
+from companion.ground.fields import require
+from companion.layers.attention import Attention, attention_weights
+from companion.layers.cache import KVCache
+from companion.transformer import Transformer
+from companion_school.study import figures
+
+MODELS = {
+    "gpt2": ("openai-community/gpt2", 550),
+    "smollm2-135m": ("HuggingFaceTB/SmolLM2-135M", 270),
+    "qwen3-0.6b": ("Qwen/Qwen3-0.6B-Base", 1200),
+}
+"""What a hub calls each model, and about how many megabytes are fetched, once."""
+WIDTH = 78
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What a model makes of a text.
+
+    tokens:     the text of each token.
+    logits:     (token, vocab), of the token that follows each.
+    attention:  for each layer its weights (head, query, key).
+    cache:      with the keys and values of all tokens.
+    """
+
+    tokens: list[str]
+    logits: Tensor
+    attention: list[Tensor]
+    cache: KVCache
+
+
+@dataclass(frozen=True)
+class Published:
+    """A published decoder and its tokenizer."""
+
+    name: str
+    model: Transformer
+    tokenizer: PublishedTokenizer
+
+    @torch.no_grad()
+    def read(self, text: str) -> Reading:
+        """One pass over a text."""
+        ids = self.tokenizer.encode(text)
+        assert self.model.decoder is not None
+        seen: list[Tensor] = []
+
+        def note(layer: nn.Module, given: tuple[Tensor], named: dict[str, Tensor]) -> None:
+            assert isinstance(layer, Attention)
+            q, k, _ = layer.project(given[0], named["positions"])
+            width, cap = layer.score_width, layer.score_cap
+            weights = attention_weights(q, k, causal=True, window=layer.window, score_width=width, score_cap=cap)
+            seen.append(weights[0])
+
+        layers = [block.attention for block in self.model.decoder.blocks]
+        hooks = [layer.register_forward_pre_hook(note, with_kwargs=True) for layer in layers]  # type: ignore[union-attr]
+        try:
+            out = self.model(torch.tensor([ids]), cache=KVCache.create(self.model.config, 1, len(ids)))
+        finally:
+            for hook in hooks:
+                hook.remove()
+        assert out.cache is not None
+        return Reading([self.tokenizer.spell([i]) for i in ids], out.logits[0].float(), seen, out.cache)
+
+    def write(self, prompt: str, tokens: int = 24) -> str:
+        """The greedy continuation of a prompt."""
+        ids = self.tokenizer.encode(prompt)
+        return self.tokenizer.decode(complete(self.model, [ids], max_new_tokens=tokens, sampling=Sampling(0))[0])
+
+    def show(self, prompt: str, tokens: int = 24) -> None:
+        """Print what it writes, the likeliest next tokens, and the size of its cache; draw two of its heads."""
+        config, reading = self.model.config, self.read(prompt)
+        print(f"{self.name}: {account.parameters(config).total:,} parameters, {config.layers} layers")
+        print(textwrap.fill(f"writes: {prompt}|{self.write(prompt, tokens)}", WIDTH))
+        chances = reading.logits[-1].softmax(-1)
+        print("token            logit  chance")
+        for token in chances.topk(min(5, len(chances))).indices.tolist():
+            word = repr(self.tokenizer.spell([token]))
+            print(f"{word:14}{reading.logits[-1, token]:8.2f}{chances[token]:8.4f}")
+        needed = (Sampling(top_p=0.9).probabilities(reading.logits) > 0).sum(-1).sort().values
+        print(f"tokens to a chance of 0.9: {needed[0]} to {needed[-1]}, mostly at most {needed[len(needed) // 2]}")
+        size = account.cache_bytes(config, 1, dtype=torch.bfloat16)
+        print(f"KV cache: {size:,} bytes a token in bf16, {size * config.context / 2**20:,.0f} MiB at full context")
+        draw_heads(reading, self.name)
+
+
+def opened(name: str, *, fetch_it: bool = False) -> Published | None:
+    """A model of `MODELS` from the hub's cache on this machine; if it is not there, fetched if asked, else `None`.
+
+    A line says what happened. Raises `ValueError` for another name.
+    """
+    require(name in MODELS, "name", name, f"one of {', '.join(MODELS)}")
+    hub, megabytes = MODELS[name]
+    try:
+        folder = _in_cache(hub) or (Path(fetch(hub)) if fetch_it else None)
+        if folder is None:
+            print(f"{hub} is not on this machine; the lesson goes on.")
+            print(f"To see it: fetch_it=True (about {megabytes:,} MB, once), and run this cell again.")
+            return None
+        return Published(hub, load_pretrained(folder, dtype=torch.float32).eval(), load_tokenizer(folder))
+    except ValueError as error:
+        print(textwrap.fill(f"{error}", WIDTH))
+        print("The lesson goes on without it.")
+        return None
+
+
+def _in_cache(hub: str) -> Path | None:
+    """The folder of a model that was fetched before; no network is asked."""
+    try:
+        from huggingface_hub import snapshot_download
+        from huggingface_hub.errors import LocalEntryNotFoundError
+    except ImportError:
+        return None
+    try:
+        return Path(snapshot_download(hub, allow_patterns=list(FETCHED), local_files_only=True))
+    except LocalEntryNotFoundError:
+        return None
+
+
+def previous_and_induction(reading: Reading) -> list[tuple[str, int, int, float]]:
+    """What is looked for, layer, head and mean weight of two heads: the one that looks most at the token before, and,
+    in a text that repeats itself, the one that looks most at what followed the last place of the same token (lesson
+    03)."""
+    count = len(reading.tokens)
+    last: dict[str, int] = {}
+    follows = []
+    for at, token in enumerate(reading.tokens):
+        if token in last and last[token] + 1 < at:
+            follows.append((at, last[token] + 1))
+        last[token] = at
+    wanted = {"the token before": [(at, at - 1) for at in range(1, count)], "what followed last time": follows}
+    found = []
+    for what, pairs in wanted.items():
+        if pairs:
+            query, key = torch.tensor(pairs).T
+            means = torch.stack([weights[:, query, key].mean(-1) for weights in reading.attention])
+            layer, head = divmod(int(means.argmax()), means.shape[1])
+            found.append((what, layer, head, float(means[layer, head])))
+    return found
+
+
+def draw_heads(reading: Reading, name: str) -> None:
+    """Draw the heads of `previous_and_induction`."""
+    found = previous_and_induction(reading)
+    words = [token.strip() or "␣" for token in reading.tokens]
+    fig, axes = figures.subplots(1, len(found), width=10.0 if len(found) > 1 else 5.4, height=5.0)
+    for ax, (what, layer, head, mean) in zip([axes] if len(found) == 1 else axes, found, strict=True):
+        title = f"layer {layer}, head {head}: {what} ({mean:.2f})"
+        weights = reading.attention[layer][head]
+        figures.attention_map(ax, weights, queries=words, keys=words, title=title, values=False)
+    figures.show(fig, alt=f"Attention weights of {len(found)} heads of {name}, queries down and keys across.")
