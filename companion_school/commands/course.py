@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 
 from jsonargparse import Namespace
 
-from companion.commands import exam, slides, written_answers
 from companion.commands.parser import Parser, add_commands
 from companion.commands.preflight import must_be_writable
 from companion.ground.atomic import write_atomic
 from companion.ground.number_limits import Count
 from companion.ground.waiting import waiting
+from companion_school.commands import exam, slides, written_answers
 
 if TYPE_CHECKING:
     from companion_school.course.release.problem_set import ProblemSet
