@@ -53,7 +53,7 @@ OF_PEFT = [
     ({"target_modules": "all-linear", "exclude_modules": ["k_proj"], "task_type": "CAUSAL_LM"}, None),
     (
         {"init_lora_weights": "pissa"},
-        "init_lora_weights='pissa': expected true or.*others also change the weights below",
+        "='pissa': expected true or.*others also change the weights below",
     ),
     ({"init_lora_weights": "pissa_niter_2"}, "init_lora_weights='pissa_niter_2': expected"),
     ({"init_lora_weights": "olora"}, "init_lora_weights='olora': expected"),

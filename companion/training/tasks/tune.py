@@ -497,8 +497,10 @@ class PreferenceTask(TuneTask):
             pair = []
             for answer in (one.chosen, one.rejected):
                 row = self.dialect.rows([*one.prompt, {"role": "assistant", "content": answer}])[-1]
-                last = len(self.dialect.prompt(one.prompt))  # answers of before are not what is compared
-                pair.append(Row(row.ids, [place >= last and here for place, here in enumerate(row.scored)]))
+                end = len(row.scored) - row.scored[::-1].index(True)
+                start = end - ([*row.scored[:end][::-1], False].index(False))
+                # Answers of before are not what is compared.
+                pair.append(Row(row.ids, [start <= place < end for place in range(len(row.ids))]))
             _check_fits(pair, self.config.context, one.where or f"--task {self.settings.problems}")
             found.append(pair)
         return found
