@@ -60,7 +60,9 @@ def test_changed_exercises_are_found_and_listed(copied, monkeypatch):
     renamed = dataclasses.replace(first, title="A weight with a pen")
     monkeypatch.setattr(exercises, "of_lesson", lambda number: [renamed, *others])
     found = str(build.difference(copied))
-    assert found.startswith("cell 23 (source line 161): the exercises in the notebook are not those of companion_school/")
+    assert found.startswith(
+        "cell 23 (source line 161): the exercises in the notebook are not those of companion_school/"
+    )
     assert "outputs kept, written" in build.build(copied)
     assert "| 2.1 | A weight with a pen | " in copied.notebook.read_text(encoding="utf-8")
     assert build.difference(copied) is None
