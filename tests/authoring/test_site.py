@@ -232,7 +232,7 @@ def test_links_to_files_need_the_repositorys_address(course):
         bar = repository.bar(address, press.links.course.pages["02_small.ipynb"])
         assert bool(bar) == bool(address)
         if address:  # Colab opens the notebook alone: what it imports has to be installed first
-            assert "%pip install &quot;executable-transformer[lab] @ git+https://github.com/o/n&quot;" in bar
+            assert "%pip install &quot;executable-transformer[colab] @ git+https://github.com/o/n&quot;" in bar
             assert "&quot;executable-transformer-school @ git+https://github.com/o/n#subdirectory=school&quot;" in bar
 
 
