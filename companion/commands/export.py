@@ -43,9 +43,11 @@ def parser() -> Parser:
             "  companion export served/ --run runs/sums-grpo\n"
             "      a tuned run, adapters merged, with its chat template\n"
             "  companion export served/ --checkpoint SmolLM2-135M/ --as mistral\n"
-            "and then, where it is installed, a server:\n"
-            "  vllm serve served/\n"
-            "  python -m sglang.launch_server --model-path served/"
+            "then, to serve it to others, where one of these is installed:\n"
+            "  vllm serve served/                       http://localhost:8000/v1\n"
+            "  python -m sglang.launch_server --model-path served/\n"
+            "  python convert_hf_to_gguf.py served/ && llama-server -m served/*.gguf\n"
+            "to talk to a model on this machine: companion chat, companion explore"
         ),
     )
     parser.add_argument("folder", type=str, metavar="FOLDER", help="where to write it: a new folder, or an empty one")

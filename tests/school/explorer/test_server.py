@@ -8,6 +8,7 @@ import struct
 import threading
 import urllib.error
 import urllib.request
+from dataclasses import dataclass, field
 
 import pytest
 import torch
@@ -264,6 +265,47 @@ def test_a_page_that_goes_away_or_falls_silent_leaves_no_traceback(server, monke
         assert silent.recv(9) == b""
     assert ask(server.address)[0] == 200
     assert capfd.readouterr() == ("", "")
+
+
+@dataclass
+class Parrot:
+    """A conversation whose model repeats the last question word by word, and then is cut off."""
+
+    title: str = "<parrot>"
+    turns: list[str] = field(default_factory=list)
+    answers: int = 0
+    cut: str = ""
+
+    def ask(self, question):
+        if question == "too long":
+            raise ValueError("the conversation has 99 tokens")
+        yield from (f"{word} " for word in question.split())
+        if question == "break":
+            raise RuntimeError("no more")
+        self.cut = f"cut after {len(self.turns)} turns and {self.answers} answers"
+
+
+def test_a_page_to_chat_in_stands_beside_the_explorer():
+    with Server("<p>a page</p>", Asked(decoder(), TOKENIZER), talk=Parrot()) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        status, page = ask(f"{server.address}chat")
+        assert status == 200 and b"Chat with &lt;parrot&gt;" in page and b"{title}" not in page
+        status, lines = ask(f"{server.address}say", {"turns": ["Hi", "Hello", "who are you"]})
+        assert status == 200 and [json.loads(line) for line in lines.splitlines()] == [
+            *({"text": f"{word} "} for word in ("who", "are", "you")),
+            {"note": "cut after 2 turns and 1 answers"},
+        ]
+        _, lines = ask(f"{server.address}say", {"turns": ["break"]})
+        assert json.loads(lines.splitlines()[-1]) == {"note": "The model raises RuntimeError: no more"}
+        for turns in ([], ["a", "b"], ["a", 3, "b"], ["a", "", "b"], "abc"):
+            status, sentence = ask(f"{server.address}say", {"turns": turns})
+            assert status == 400 and b"expected texts of the user and the model in turn" in sentence
+        assert ask(f"{server.address}say", {"turns": ["too long"]}) == (400, b"the conversation has 99 tokens")
+        server.shutdown()
+
+
+def test_without_a_conversation_there_is_no_page_to_chat_in(server):
+    assert ask(f"{server.address}chat")[0] == 404 and ask(f"{server.address}say", {"turns": ["a"]})[0] == 404
 
 
 def test_a_cell_shows_a_page_that_asks_python_and_keeps_its_text():
