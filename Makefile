@@ -57,7 +57,7 @@ help:
 	@echo '  make solved            write the exercises with their solutions into build/solved'
 	@echo '  make lint | types | pytest     one part of make test alone'
 	@echo '  make lab-check         open every notebook in a real browser, run it, move and answer everything (needs Chromium);'
-	@echo '                         ONLY="start figures exercise questions lessons" and LESSON=02 choose'
+	@echo '                         ONLY="start connection figures exercise questions lessons" and LESSON=02 choose'
 	@echo '  make site              write the course as pages that need no network, for any browser: build/site/index.html'
 	@echo '  make site-check        open every page in a real browser, move and answer everything (needs Chromium);'
 	@echo '                         PAGES="02 glossary" chooses'
