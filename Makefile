@@ -34,7 +34,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .PHONY: help lab test quick reader lint types pytest test-notebooks machines solved verify mutants notebooks check-notebooks comparisons lab-check \
-  site site-check pictures bench gpu fuzz package workflows clean FORCE
+  site site-check bench gpu fuzz package workflows clean FORCE
 
 help:
 	@echo 'The Executable Transformer'
@@ -61,7 +61,6 @@ help:
 	@echo '  make site              write the course as pages that need no network, for any browser: build/site/index.html'
 	@echo '  make site-check        open every page in a real browser, move and answer everything (needs Chromium);'
 	@echo '                         PAGES="02 glossary" chooses'
-	@echo '  make pictures          make the pictures of a lesson and of a moving figure that README shows, of the pages (needs Chromium)'
 	@echo '  make fuzz              ten thousand malformed calls, files and command lines that nobody has seen, and what became of each kind;'
 	@echo '                         FUZZ="-k flags" passes flags of pytest on'
 	@echo '  make bench             speed beside other libraries; BENCH="--quick --only decode" passes flags on'
@@ -113,9 +112,6 @@ machines: $(VENV)/.test solved
 
 lab-check: $(VENV)/.dev
 	PYTHONPATH=tests $(PY) tests/lab/check.py $(if $(ONLY),--only $(ONLY)) --figures '$(FIGURES)' $(if $(LESSON),-- $(LESSON))
-
-pictures: $(VENV)/.dev site
-	PYTHONPATH=tests/lab:tests:. $(PY) tests/lab/pictures.py
 
 site-check: $(VENV)/.dev site
 	PYTHONPATH=tests:. $(PY) tests/lab/pages.py --figures '$(FIGURES)' $(PAGES)
