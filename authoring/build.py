@@ -5,7 +5,8 @@ notebooks/build/ from authoring/stages/.
 
 The same source, companion and libraries give the same bytes: cell ids follow from the text, and nothing that depends
 on the clock or on chance is kept. A notebook records a digest of each code cell with its outputs in its metadata, so
-the builder executes a notebook only when its code changed. Whether the stored outputs still agree with the package is
+the builder executes a notebook only when its code changed; scripts and styles that outputs carry along are brought up
+to date without that (carried.py). Whether the stored outputs still agree with the package is
 decided by running the cells (`make test-notebooks`). The line {{ exercises }} becomes the table of the lesson's
 exercises (exercises.py). The questions of all lessons are collected for the package
 (companion_school/questions/questions.json).
@@ -32,7 +33,7 @@ from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernelError
 from nbformat import NotebookNode
 
-from authoring import figures, form, said
+from authoring import carried, figures, form, said
 from authoring.lesson import Lesson, lessons, stages, with_deeper
 from authoring.notation import meanings
 from authoring.question import SourceError
@@ -106,7 +107,12 @@ def difference(lesson: Lesson) -> Difference | None:
     found = _code_difference(lesson, stored.cells, record) or _prose_difference(lesson, stored.cells)
     if found:
         return found
-    if text != _assemble(_with_outputs(lesson.cells, stored.cells)):
+    kept = _with_outputs(lesson, stored.cells)
+    for number, (new, old) in enumerate(zip(kept, stored.cells, strict=True), 1):
+        if new.get("outputs") != old.get("outputs"):
+            what = "its output carries a script, a style or a question that is not the package's"
+            return Difference(what, number, lesson.lines[number - 1], runs=False)
+    if text != _assemble(kept):
         return Difference("its metadata or its form was changed after it was built (saved from Jupyter?)", runs=False)
     return None
 
@@ -149,15 +155,16 @@ def _first_changed_line(new: str, old: str) -> int:
     return next((index for index, (a, b) in enumerate(lines) if a != b), 0)
 
 
-def _with_outputs(cells: list[NotebookNode], stored: list[NotebookNode]) -> list[NotebookNode]:
-    """The cells of the source with the outputs of the same code cells in the stored notebook."""
-    old = iter(_code(stored))
+def _with_outputs(lesson: Lesson, stored: list[NotebookNode]) -> list[NotebookNode]:
+    """The cells of the source with the outputs of the same code cells in the stored notebook, their scripts and styles
+    brought up to date."""
+    old, asked = iter(_code(stored)), {question.id: question for question in lesson.questions}
     merged = []
-    for cell in cells:
+    for cell in lesson.cells:
         copy = NotebookNode(cell)
         if cell.cell_type == "code":
             match = next(old)
-            copy.outputs, copy.execution_count = match.outputs, match.execution_count
+            copy.outputs, copy.execution_count = carried.up_to_date(match, asked), match.execution_count
         merged.append(copy)
     return merged
 
@@ -236,11 +243,11 @@ def build(lesson: Lesson, *, rerun: bool = False, known: Known | None = None) ->
         stored = nbformat.read(lesson.notebook, as_version=4)
     if rerun or stored is None:
         cells, how = execute(lesson), "executed"
-        _refuse(lesson, _handle_faults(lesson, cells))
     elif stale:
-        cells, how = _with_outputs(lesson.cells, stored.cells), "outputs kept"
+        cells, how = _with_outputs(lesson, stored.cells), "outputs kept"
     else:
         return f"{lesson.name}: up to date"
+    _refuse(lesson, _handle_faults(lesson, cells))
     _refuse(lesson, [Fault(what, None, line) for line, what in said.faults(lesson.said, cells)])
     text = _assemble(cells)
     old = lesson.notebook.read_text(encoding="utf-8") if lesson.notebook.exists() else None

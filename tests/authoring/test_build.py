@@ -6,7 +6,8 @@ import json
 import nbformat
 import pytest
 
-from authoring import build, exercises
+from authoring import build, carried, exercises
+from companion_school.study.live import moving
 
 
 def edit(path, old, new):
@@ -48,6 +49,38 @@ def test_changed_prose_is_found_and_needs_no_execution(copied, monkeypatch):
     assert "mean square equals the" in copied.notebook.read_text(encoding="utf-8")
 
 
+def test_a_changed_style_or_question_is_found_and_needs_no_execution(copied, monkeypatch):
+    styled = [
+        cell for cell in nbformat.read(copied.notebook, as_version=4).cells if "<style>" in str(cell.get("outputs"))
+    ]
+    assert len(styled) == 2  # a figure and a question
+    before = copied.notebook.read_text(encoding="utf-8")
+    monkeypatch.setattr(carried, "STYLE", ".ext-figure{color:green}")
+    found = str(build.difference(copied))
+    assert "its output carries a script, a style or a question that is not the package's" in found
+    monkeypatch.setattr(build, "execute", None)
+    assert "outputs kept, written" in build.build(copied)
+    after = copied.notebook.read_text(encoding="utf-8")
+    assert "<style>.ext-figure{color:green}</style><figure" in after and build.difference(copied) is None
+    monkeypatch.undo()
+    build.build(copied)
+    assert copied.notebook.read_text(encoding="utf-8") == before
+
+
+def test_a_moving_figure_gets_the_script_of_now_and_keeps_its_data():
+    old = (
+        '<style>old</style><figure class="ext-figure" data-live="hover" role="group"><div class="ext-box">x</div>'
+        '<script type="application/json">{"a":1}</script><script type="module">old</script></figure>'
+    )
+    output = nbformat.v4.new_output("display_data", data={"text/html": old, "text/plain": "words"})
+    cell = nbformat.v4.new_code_cell("live.hover()", outputs=[output, nbformat.v4.new_output("stream", text="<style>")])
+    new, printed = carried.up_to_date(cell, {})
+    html = new.data["text/html"]
+    assert "old" not in html and moving.script("hover") in html and moving.asset("kit.css") in html
+    assert '<script type="application/json">{"a":1}</script>' in html and new.data["text/plain"] == "words"
+    assert printed == cell.outputs[1] and output.data["text/html"] == old
+
+
 def test_the_exercises_are_listed(small_lesson):
     text = small_lesson.notebook.read_text(encoding="utf-8")
     assert "{{ exercises }}" not in text
@@ -60,7 +93,9 @@ def test_changed_exercises_are_found_and_listed(copied, monkeypatch):
     renamed = dataclasses.replace(first, title="A weight with a pen")
     monkeypatch.setattr(exercises, "of_lesson", lambda number: [renamed, *others])
     found = str(build.difference(copied))
-    assert found.startswith("cell 23 (source line 161): the exercises in the notebook are not those of companion_school/")
+    assert found.startswith(
+        "cell 23 (source line 161): the exercises in the notebook are not those of companion_school/"
+    )
     assert "outputs kept, written" in build.build(copied)
     assert "| 2.1 | A weight with a pen | " in copied.notebook.read_text(encoding="utf-8")
     assert build.difference(copied) is None
