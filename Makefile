@@ -44,7 +44,8 @@ help:
 	@echo '  make quick             in two or three minutes, for a changed line: lint, types, and the tests that are not slow'
 	@echo '  make reader            what a reader relies on, on any system: every cell again, and the tests of what lessons use'
 	@echo
-	@echo '  make notebooks         build the notebooks whose sources changed; ALL=1 executes all, LESSON=02 takes one'
+	@echo '  make notebooks         build the notebooks whose sources changed, and execute those whose code changed or in which'
+	@echo '                         the last make test-notebooks found a difference; ALL=1 executes all, LESSON=02 takes one'
 	@echo '  make check-notebooks   seconds, runs no cell: are the notebooks what their sources build, and in good form?'
 	@echo '  make test-notebooks    run every cell again and compare what it prints with what is stored; LESSON=02 takes one'
 	@echo '  make machines          the same and the tests of numbers as on other processors, and a table of what differs (hours);'
