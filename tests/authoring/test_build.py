@@ -101,14 +101,14 @@ def test_a_changed_style_of_figures_is_found_and_needs_no_execution(copied, monk
 
 def test_a_moving_figure_gets_the_script_of_now_and_keeps_its_data():
     old = (
-        '<style>old</style><figure class="ext-figure" data-live="hover" role="group"><div class="ext-box">x</div>'
-        '<script type="application/json">{"a":1}</script><script type="module">old</script></figure>'
+        '<style>OF YORE</style><figure class="ext-figure" data-live="hover" role="group"><div class="ext-box">x</div>'
+        '<script type="application/json">{"a":1}</script><script type="module">OF YORE</script></figure>'
     )
     shown = nbformat.v4.new_output("display_data", data={"text/html": old, "text/plain": "words"})
     printed = nbformat.v4.new_output("stream", text="<style>old</style>")
     new, same = carried.up_to_date([shown, printed])
     html = new.data["text/html"]
-    assert "old" not in html and moving.script("hover") in html and moving.asset("kit.css") in html
+    assert "OF YORE" not in html and moving.script("hover") in html and moving.asset("kit.css") in html
     assert '<script type="application/json">{"a":1}</script>' in html and new.data["text/plain"] == "words"
     assert same == printed and shown.data["text/html"] == old
 
