@@ -14,7 +14,7 @@ from sphinx.application import Sphinx
 
 from authoring.build import difference
 from authoring.lesson import Lesson, lessons, with_deeper
-from authoring.pages import start
+from authoring.pages import glossary, start
 from authoring.question import SourceError
 from authoring.site import explorer, extension, finish, front, questions, reference, repository, search
 from authoring.site.fault import Broken, Faults
@@ -50,11 +50,11 @@ def build(notebooks: Path, root: Path, work: Path) -> int:
     _set(work, root)
     site = work / "html"
     shown = {name: content for name, content in assets.files.items() if name.startswith("_static/")}
-    glossary = course.pages["glossary.md"]
+    page = course.pages[glossary.FILE]
     terms = search.terms(
-        glossary.source.read_text(encoding="utf-8"), lambda href: press.links.leads(href, glossary, glossary.place)
+        page.source.read_text(encoding="utf-8"), lambda href: press.links.leads(href, page, page.place)
     )
-    known = search.script([*extension.SITE.sections, *terms])
+    known = search.script([*extension.SITE.sections, *terms], glossary.aliases("aliases", "searched"))
     _write(site, shown | {STYLES: assets.sheet().encode(), "_static/sections.js": known.encode()})
     finish.clear(site)
     sources = {f"{page.name}.html": page.place for page in course.pages.values()}
