@@ -16,7 +16,7 @@ from authoring.build import difference
 from authoring.lesson import Lesson, lessons, with_deeper
 from authoring.pages import glossary, start
 from authoring.question import SourceError
-from authoring.site import explorer, extension, finish, front, questions, reference, repository, search
+from authoring.site import explorer, extension, finish, flow, front, questions, reference, repository, search
 from authoring.site.fault import Broken, Faults
 from authoring.site.formula import Formulas
 from authoring.site.links import Links
@@ -96,6 +96,7 @@ def _texts(
     made = [
         *(("question", *entry) for entry in questions.texts(press, course)),
         *(("reference", *entry) for entry in reference.texts(there)),
+        *(("beside", *entry) for entry in flow.texts(press.assets)),
     ]
     for kind, name, label, text in made:
         texts[name], labels[name], kinds[name] = text, label, kind
@@ -115,7 +116,8 @@ def _texts(
         _contents(names, labels, caption)
         for caption, names in (
             ("Lessons", parts),
-            ("Beside the lessons", [*(course.pages[file].name for file, _ in BESIDE), questions.INDEX]),
+            ("See it live", [flow.PAGES[0][0], course.pages[explorer.FILE].name, flow.PAGES[1][0]]),
+            ("Beside the lessons", [*(course.pages[file].name for file, _ in BESIDE[1:]), questions.INDEX]),
             ("The package", [reference.INDEX]),
             ("Teaching", [course.pages[file].name for file, _ in TEACHING]),
         )

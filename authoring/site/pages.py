@@ -17,7 +17,7 @@ from authoring.site.fault import Faults
 START = "start.ipynb"
 # Pages that stand beside the lessons: the file, and what the contents call it.
 BESIDE = (
-    ("explorer.md", "See it live"),
+    ("explorer.md", "The explorer"),
     ("glossary.md", "Glossary"),
     ("notation.md", "Notation"),
     ("where_texts_differ.md", "Where texts differ"),

@@ -60,7 +60,7 @@ PHRASES = {
 }
 # What a reader may mistype, and what the search must offer for it.
 MISTYPED = {"softmaxx": "softmax", "atention head": "attention head"}
-TEX = r"\\[A-Za-z]{2,}"
+TEX = r"\\(?:[dt]?frac|begin|end|q?quad|[Bb]ig|left|right|math\w+|operatorname|partial|ln|hat|omega|text)\b"
 """A mark of TeX, which no excerpt of a lesson may show."""
 FEW = 3
 LEAST = 200
