@@ -1,7 +1,7 @@
 // A story in turns: the reader writes, the model goes on until a sentence ends. It remembers what the page shows, and
 // reads each token once.
 
-const MOST = 48, ROOM = 30; // tokens of an answer; of the context that are kept free for it
+const MOST = 48, ROOM = 30, TEMPERATURE = 0.5; // tokens of an answer; of the context that are kept free for it
 
 const chat = async (box) => {
   const { html } = makeKit(box), story = html(box, "div", { class: "chat-story", role: "log", "aria-label": "The story", tabindex: 0 });
@@ -28,8 +28,8 @@ const chat = async (box) => {
     input.value = starts[begun++ % starts.length];
     sentence.textContent = "Send this beginning, or write one of your own.";
   };
-  const drawn = (logits) => { // at temperature 0.8, as `companion generate` draws
-    const p = softmax(logits.map((z) => z / 0.8));
+  const drawn = (logits) => { // a low temperature: so small a model loses its thread soon enough
+    const p = softmax(logits.map((z) => z / TEMPERATURE));
     let left = Math.random();
     return [...p.keys()].find((id) => (left -= p[id]) < 0) ?? best(p, 1)[0];
   };

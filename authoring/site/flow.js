@@ -17,11 +17,11 @@ const flow = async (box) => {
   html(field, "span", {}, "The text");
   const input = html(field, "textarea", { rows: 2, maxlength: 300, spellcheck: "false" });
   input.value = state.text;
-  const bar = html(box, "div", { class: "ext-row flow-bar" });
+  const walk = html(box, "div", { class: "flow-walk" }), bar = html(walk, "div", { class: "ext-row flow-bar" });
   const play = html(bar, "button", { type: "button", class: "flow-play" }, "▶ Play");
   const back = html(bar, "button", { type: "button", "aria-label": "One step back" }, "‹");
   const on = html(bar, "button", { type: "button", "aria-label": "One step on" }, "›");
-  const sentence = html(box, "p", { class: "ext-say flow-say", role: "status" }, "The model is on its way …");
+  const sentence = html(walk, "p", { class: "ext-say flow-say", role: "status" }, "The model is on its way …");
 
   const label = (id) => (id === model.words.stop ? "⏎" : model.words.piece(id).replaceAll(" ", "·"));
   const short = (text) => (text.length > SHORT ? `${text.slice(0, SHORT - 1)}…` : text);

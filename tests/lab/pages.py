@@ -208,7 +208,9 @@ def offered(page: Page, root: str) -> list[str]:
         page.locator("#search-for").fill(typed)
         button = page.locator("#search-said button")
         if not button.count() or button.inner_text() != wanted:
-            faults.append(f"search for {typed!r}: expected the offer {wanted!r}, got {page.inner_text('#search-said')!r}")
+            faults.append(
+                f"search for {typed!r}: expected the offer {wanted!r}, got {page.inner_text('#search-said')!r}"
+            )
             continue
         button.click()
         faults += [] if page.locator("#search-found a").count() else [f"the offer {wanted!r} finds nothing"]
@@ -268,9 +270,9 @@ def goes_on(page: Page, first: str, lesson: str) -> list[str]:
     page.wait_for_function("localStorage.getItem('ext-page:last')")
     was = page.evaluate("scrollY")
     page.goto(first)
-    link = page.locator("#go-on:visible a")
-    if not link.count():
-        return ["the first page does not lead to where the reader was"]
+    link = page.locator(".begin a")
+    if link.count() != 1 or not link.inner_text().startswith("Go on: "):
+        return [f"the first page does not lead to where the reader was: {link.all_inner_texts()}"]
     link.click()
     page.wait_for_load_state()
     page.wait_for_function("scrollY > 0")
