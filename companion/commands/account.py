@@ -77,7 +77,8 @@ def run(flags: Namespace) -> int:
     if len(given) > 1:
         names = {"name": " ".join(flags.name), "run": "--run", "checkpoint": "--checkpoint", "config": "--config"}
         raise ValueError(
-            f"expected one model: a published name, --run, --checkpoint or --config; got {' and '.join(names[n] for n in given)}"
+            "expected one model: a published name, --run, --checkpoint or --config; got "
+            + " and ".join(names[name] for name in given)
         )
     from companion.costs.chips import published_chip
 

@@ -59,9 +59,7 @@ def parser() -> Parser:
         ),
     )
     add_run(parser, "folder of a tuned run. Default: the newest in runs/", best=True)
-    parser.add_argument(
-        "--checkpoint", type=str, default=None, metavar="MODEL", help=CHECKPOINT
-    )
+    parser.add_argument("--checkpoint", type=str, default=None, metavar="MODEL", help=CHECKPOINT)
     parser.add_argument(
         "--download", action="store_true", help="fetch the --checkpoint first if it is not here, as companion get does"
     )

@@ -49,9 +49,7 @@ def parser() -> Parser:
     )
     parser.add_argument("folder", type=str, metavar="FOLDER", help="where to write it: a new folder, or an empty one")
     add_run(parser, best=True)
-    parser.add_argument(
-        "--checkpoint", type=str, default=None, metavar="MODEL", help=CHECKPOINT
-    )
+    parser.add_argument("--checkpoint", type=str, default=None, metavar="MODEL", help=CHECKPOINT)
     parser.add_argument(
         "--as", type=str, default=None, metavar="KIND", help="the published kind, a model_type. Default: one that fits"
     )

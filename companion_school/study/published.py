@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import textwrap
 from dataclasses import dataclass
-from pathlib import Path
 
 import torch
 from torch import Tensor, nn

@@ -160,9 +160,6 @@ class Architecture:
         return fields["num_attention_heads" if found[1] == "q" else "num_key_value_heads"]
 
 
-_PACKED = ("gate", "up")
-
-
 def _packed(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     """Experts as gpt-oss publishes them: matrices (expert, in, out), gate and hidden column by column in turn."""
     made: dict[str, Tensor] = {}
@@ -191,7 +188,9 @@ def _unpacked(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
             made[name] = tensor
             continue
         kind = "bias" if part.endswith("_bias") else "weight"
-        parts = {"down": tensor} if part.startswith("down") else dict(zip(_PACKED, (tensor[..., 0::2], tensor[..., 1::2]), strict=True))
+        parts = {"down": tensor}
+        if not part.startswith("down"):
+            parts = {"gate": tensor[..., 0::2], "up": tensor[..., 1::2]}
         for which, one in parts.items():
             made[f"{before}{mark}{which}_proj.{kind}"] = one.transpose(1, 2).contiguous() if kind == "weight" else one
     return made
@@ -350,7 +349,10 @@ def _gemma3(said: Said, shared: dict[str, Any]) -> dict[str, Any]:
     return _gemma(said, shared) | {
         "rope_parameters": {
             "full_attention": {**scaling, "rope_theta": shared["rope_theta"]},
-            "sliding_attention": {"rope_type": "default", "rope_theta": said.take("rope.freq_base_swa", float, 10000.0)},
+            "sliding_attention": {
+                "rope_type": "default",
+                "rope_theta": said.take("rope.freq_base_swa", float, 10000.0),
+            },
         },
         "final_logit_softcapping": said.take("final_logit_softcapping", float, None),
         "layer_types": _types(said, shared, 6),
@@ -369,8 +371,8 @@ def _types(said: Said, shared: dict[str, Any], every: int) -> list[str]:
 
 
 def _phi3(said: Said, shared: dict[str, Any]) -> dict[str, Any]:
-    width, head, context = said.take("rope.dimension_count", int, shared["head_dim"]), shared["head_dim"], said.take("context_length")
-    original = said.take("rope.scaling.original_context_length", int, context)
+    width = said.take("rope.dimension_count", int, shared["head_dim"])
+    original = said.take("rope.scaling.original_context_length", int, said.take("context_length"))
     scaling, shapes = None, said.file.shapes
     said.only("rope.scaling.type", "none", "longrope")
     if ROPE_LONG in shapes and ROPE_SHORT in shapes:
@@ -386,7 +388,7 @@ def _phi3(said: Said, shared: dict[str, Any]) -> dict[str, Any]:
     return {
         "rope_scaling": scaling,
         "original_max_position_embeddings": original,
-        "partial_rotary_factor": width / head,
+        "partial_rotary_factor": width / shared["head_dim"],
         "sliding_window": said.take("attention.sliding_window", int, 0) or None,
     }
 
@@ -443,7 +445,12 @@ def _phi3_keys(config: ModelConfig) -> dict[str, Any]:
 def _gpt_oss_keys(config: ModelConfig) -> dict[str, Any]:
     assert config.moe is not None
     experts = {"expert_count": config.moe.experts, "expert_used_count": config.moe.top_k}
-    return experts | {"expert_feed_forward_length": config.feed_forward.d_ff} | _window_keys(config) | _scaling_keys(config)
+    return (
+        experts
+        | {"expert_feed_forward_length": config.feed_forward.d_ff}
+        | _window_keys(config)
+        | _scaling_keys(config)
+    )
 
 
 def tensors_of(config: ModelConfig, architecture: Architecture) -> dict[str, Tensor]:
@@ -493,7 +500,5 @@ def architecture_of(file: GGUFFile) -> Architecture:
     """The architecture of a file. Raises `ValueError` for one that is not known here, naming it."""
     name = file.take("general.architecture", str)
     if name not in BY_NAME:
-        raise ValueError(
-            f"{file.path}: general.architecture={shown(name)}: expected one of {', '.join(BY_NAME)}"
-        )
+        raise ValueError(f"{file.path}: general.architecture={shown(name)}: expected one of {', '.join(BY_NAME)}")
     return BY_NAME[name]

@@ -31,7 +31,9 @@ def library() -> ModuleType:
     try:
         import gguf
     except ImportError:
-        raise ValueError("reading or writing GGUF needs gguf; pip install 'executable-transformer[published]'") from None
+        raise ValueError(
+            "reading or writing GGUF needs gguf; pip install 'executable-transformer[published]'"
+        ) from None
     return gguf
 
 
@@ -67,12 +69,16 @@ class GGUFFile:
         except OSError as error:
             raise ValueError(f"{path}: cannot be read ({error.strerror or error})") from None
         except (ValueError, KeyError, IndexError, TypeError, OverflowError, MemoryError, AttributeError) as error:
-            raise ValueError(f"{path}: expected a whole GGUF file; it is damaged or was cut short ({why(error)})") from None
+            raise ValueError(
+                f"{path}: expected a whole GGUF file; it is damaged or was cut short ({why(error)})"
+            ) from None
 
     @cached_property
     def metadata(self) -> dict[str, Any]:
         """All values by key. A number that the file has in single precision is the shortest decimal for it: 1e-05."""
-        return {key: self._value(key, field) for key, field in self._reader.fields.items() if not key.startswith("GGUF.")}
+        return {
+            key: self._value(key, field) for key, field in self._reader.fields.items() if not key.startswith("GGUF.")
+        }
 
     def _value(self, key: str, field: Any) -> Any:
         try:
@@ -91,7 +97,9 @@ class GGUFFile:
         wrong = key in self.metadata and (not isinstance(value, kind) or (kind is int and isinstance(value, bool)))
         if wrong:
             kinds = kind if isinstance(kind, tuple) else (kind,)
-            raise ValueError(f"{self.path}: {key}={shown(value)}: expected {' or '.join(one.__name__ for one in kinds)}")
+            raise ValueError(
+                f"{self.path}: {key}={shown(value)}: expected {' or '.join(one.__name__ for one in kinds)}"
+            )
         return value
 
     @cached_property

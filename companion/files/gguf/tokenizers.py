@@ -54,7 +54,16 @@ PRE_TOKENIZERS: dict[str, dict[str, Any]] = {
 """How a text is cut before it is merged, by the names of `tokenizer.ggml.pre`."""
 _WHOLE_WORDS = {"llama-bpe", "llama3", "llama-v3", "falcon3", "pixtral", "tekken"}
 """Those whose words that are tokens are taken whole, and whose texts begin with a token of their own."""
-_ENDS = ("<|eot_id|>", "<|eom_id|>", "<|im_end|>", "<|end|>", "<|return|>", "<|call|>", "<end_of_turn>", "<|endoftext|>")
+_ENDS = (
+    "<|eot_id|>",
+    "<|eom_id|>",
+    "<|im_end|>",
+    "<|end|>",
+    "<|return|>",
+    "<|call|>",
+    "<end_of_turn>",
+    "<|endoftext|>",
+)
 """Control tokens that end a text wherever a vocabulary has them, as in llama.cpp."""
 SPACE = "\u2581"
 
@@ -107,7 +116,9 @@ class Vocabulary:
         }
         settings: dict[str, Any] = {name: self.tokens[i] for name, i in named.items() if i is not None}
         settings |= {"tokenizer_class": "PreTrainedTokenizerFast", "clean_up_tokenization_spaces": False}
-        settings["model_max_length"] = self.file.take(f"{self.file.take('general.architecture', str)}.context_length", int)
+        settings["model_max_length"] = self.file.take(
+            f"{self.file.take('general.architecture', str)}.context_length", int
+        )
         files = {
             "tokenizer.json": json.dumps(self._json(), ensure_ascii=False),
             "tokenizer_config.json": json.dumps(settings, ensure_ascii=False, indent=2) + "\n",
@@ -235,20 +246,24 @@ def _bpe(vocab: Mapping[str, int], merges: Sequence[tuple[str, str]], **further:
 
 
 def tokenizer_metadata(text: str, vocab: int) -> dict[str, Any]:
-    """The keys of `tokenizer.ggml` for the text of a tokenizer.json; `vocab` is the number of rows of the model's table.
+    """Return the keys of `tokenizer.ggml` for the text of a tokenizer.json. `vocab` is the number of the model's rows.
 
     Raises `ValueError` for a tokenizer that llama.cpp has no name for.
     """
     data = json.loads(text)
     model = data.get("model") or {}
     if model.get("type") != "BPE":
-        raise ValueError(f"tokenizer.json: model.type={shown(model.get('type'))}: expected 'BPE', which llama.cpp knows")
+        raise ValueError(
+            f"tokenizer.json: model.type={shown(model.get('type'))}: expected 'BPE', which llama.cpp knows"
+        )
     tokens = [f"[PAD{i}]" for i in range(vocab)]
     types = [UNUSED] * vocab
     added = {one["id"]: one for one in data.get("added_tokens") or ()}
     for token, i in [*model["vocab"].items(), *((one["content"], i) for i, one in added.items())]:
         if i >= vocab:
-            raise ValueError(f"tokenizer.json: {token!r} has the id {i}: expected ids below {vocab}, the model's number")
+            raise ValueError(
+                f"tokenizer.json: {token!r} has the id {i}: expected ids below {vocab}, the model's number"
+            )
         tokens[i], types[i] = token, NORMAL
     for i, one in added.items():
         types[i] = CONTROL if one.get("special") else USER
@@ -266,7 +281,8 @@ def tokenizer_metadata(text: str, vocab: int) -> dict[str, Any]:
         elif token == model.get("unk_token"):
             types[i], found["unknown_token_id"] = UNKNOWN, i
     prefix = SPACE in json.dumps(data.get("normalizer"), ensure_ascii=False).partition('"Replace"')[0] or any(
-        part.get("type") == "Metaspace" and part.get("prepend_scheme") != "never" for part in _parts(data, "pre_tokenizer")
+        part.get("type") == "Metaspace" and part.get("prepend_scheme") != "never"
+        for part in _parts(data, "pre_tokenizer")
     )
     return found | {"model": "llama", "scores": scores, "add_space_prefix": prefix}
 

@@ -1,5 +1,5 @@
-"""Published models that have a short name here, and where else each of them can be had: the hub's original, and a package
-of the Python package index, which reaches every machine that can install PyTorch."""
+"""Published models that have a short name here, and the two places that have each of them: the hub has the original,
+and the Python package index a package with it, which reaches every machine that can install PyTorch."""
 
 from __future__ import annotations
 

