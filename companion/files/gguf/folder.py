@@ -15,11 +15,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
-
 import torch
 from torch import Tensor
 
+from companion.data.published_tokenizers import UNREADABLE
 from companion.files.gguf.architectures import ROPE_FREQS, ROPE_LONG, ROPE_SHORT, architecture_of
 from companion.files.gguf.container import SUFFIX, GGUFFile, opened
 from companion.files.gguf.tokenizers import Vocabulary
@@ -38,7 +37,7 @@ def is_gguf(path: str | Path) -> bool:
 def published_folder(path: str | Path) -> Path:
     """Return a folder that stands for a GGUF file; it is removed when the process ends.
 
-    Raises `ValueError` for a damaged file, and for an architecture, a key or a tokenizer that is not known, by name.
+    Raises `ValueError` for a damaged file, and for an architecture or a key that is not known, by name.
     """
     path = Path(path).absolute()
     found = path.stat()
@@ -58,24 +57,19 @@ def _made(path: Path, size: int, modified: int) -> Path:
 
 
 def text_files(file: GGUFFile) -> dict[str, str]:
-    """The files that a published folder has beside its tensors."""
-    vocabulary = Vocabulary(file)
-    return {CONFIG: json.dumps(fields_of(file, vocabulary), indent=2) + "\n", **vocabulary.files()}
-
-
-def fields_of(file: GGUFFile, vocabulary: Vocabulary) -> dict[str, Any]:
-    """The fields of config.json."""
+    """Return the files that a published folder has beside its tensors. Instead of a tokenizer that is not known there is
+    a file with the reason, because a model can be run on ids without it."""
     from companion.families.registry import families
 
     architecture = architecture_of(file)
-    stops = vocabulary.stops
-    return {
-        "architectures": [families()[architecture.kind].architecture],
-        **architecture.fields(file),
-        "bos_token_id": vocabulary.special("bos_token_id"),
-        "eos_token_id": stops[0] if len(stops) == 1 else stops or None,
-        "pad_token_id": vocabulary.special("padding_token_id"),
-    }
+    fields = {"architectures": [families()[architecture.kind].architecture], **architecture.fields(file)}
+    try:
+        vocabulary = Vocabulary(file)
+        files = vocabulary.files()
+        fields |= vocabulary.ids_with_a_meaning()
+    except ValueError as error:
+        files = {UNREADABLE: str(error)}
+    return {CONFIG: json.dumps(fields, indent=2) + "\n", **files}
 
 
 @contextmanager
@@ -122,6 +116,8 @@ def save_as_folder(path: str | Path, folder: Path) -> None:
     from companion.files.models import WEIGHTS, save_tensors
 
     texts = text_files(opened(path))
+    if UNREADABLE in texts:
+        raise ValueError(texts[UNREADABLE])
     save_tensors(folder / WEIGHTS, published_tensors(Path(path)), {"format": "pt"})
     for name, text in texts.items():
         write_atomic(folder / name, text)

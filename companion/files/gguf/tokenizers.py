@@ -99,6 +99,15 @@ class Vocabulary:
         found = [one for one in named if one is not None] + [self.ids[one] for one in names]
         return list(dict.fromkeys(found))
 
+    def ids_with_a_meaning(self) -> dict[str, Any]:
+        """Return the fields of config.json that name special tokens."""
+        stops = self.stops
+        return {
+            "bos_token_id": self.special("bos_token_id"),
+            "eos_token_id": stops[0] if len(stops) == 1 else stops or None,
+            "pad_token_id": self.special("padding_token_id"),
+        }
+
     def special(self, name: str) -> int | None:
         """The id of a key such as `bos_token_id`."""
         value = self.file.take(f"tokenizer.ggml.{name}", int, None)
@@ -225,7 +234,7 @@ class Vocabulary:
         return {"type": "TemplateProcessing", "single": marked(one), "pair": pair, "special_tokens": tokens}
 
     def _list(self, name: str, kind: type) -> list[Any]:
-        found = self.file.take(f"tokenizer.ggml.{name}", list, *([[]] if name == "token_type" else []))
+        found = self.file.take(f"tokenizer.ggml.{name}", list, *([[]] if name in ("token_type", "merges") else []))
         if not all(isinstance(one, kind) for one in found):
             raise self._refuse(name, next(one for one in found if not isinstance(one, kind)), f"{kind.__name__}s only")
         if name in ("token_type", "scores") and found and len(found) != len(self.tokens):
