@@ -44,7 +44,8 @@ help:
 	@echo '  make quick             in two or three minutes, for a changed line: lint, types, and the tests that are not slow'
 	@echo '  make reader            what a reader relies on, on any system: every cell again, and the tests of what lessons use'
 	@echo
-	@echo '  make notebooks         build the notebooks whose sources changed; ALL=1 executes all, LESSON=02 takes one'
+	@echo '  make notebooks         build the notebooks whose sources changed, and execute those whose code changed or in which'
+	@echo '                         the last make test-notebooks found a difference; ALL=1 executes all, LESSON=02 takes one'
 	@echo '  make check-notebooks   seconds, runs no cell: are the notebooks what their sources build, and in good form?'
 	@echo '  make test-notebooks    run every cell again and compare what it prints with what is stored; LESSON=02 takes one'
 	@echo '  make machines          the same and the tests of numbers as on other processors, and a table of what differs (hours);'
@@ -56,7 +57,7 @@ help:
 	@echo '  make solved            write the exercises with their solutions into build/solved'
 	@echo '  make lint | types | pytest     one part of make test alone'
 	@echo '  make lab-check         open every notebook in a real browser, run it, move and answer everything (needs Chromium);'
-	@echo '                         ONLY="start figures exercise questions lessons" and LESSON=02 choose'
+	@echo '                         ONLY="start connection figures exercise questions lessons" and LESSON=02 choose'
 	@echo '  make site              write the course as pages that need no network, for any browser: build/site/index.html'
 	@echo '  make site-check        open every page in a real browser, move and answer everything (needs Chromium);'
 	@echo '                         PAGES="02 glossary" chooses'

@@ -229,7 +229,7 @@ class Environment:
             self._stamp("torch").write_text(wanted + "\n", "utf-8")
         if extra and self._lacks(extra):
             print(f'Installing the course with its extra "{extra}": {SIZE_OF_EXTRA} ...', flush=True)
-            self._install(f'the extra "{extra}"', ["--editable", f".[{extra}]"])
+            self._install(f'the extra "{extra}"', ["--editable", "./school", "--editable", f".[{extra}]"])
             for one in brings:
                 self._stamp(one).write_text(f"{self.root}\n", "utf-8")
 
@@ -253,7 +253,8 @@ class Environment:
             return True
         return any(
             source.stat().st_mtime > stamp.stat().st_mtime
-            for source in (self.root / "pyproject.toml", self._stamp("torch"))
+            for source in (self.root / "pyproject.toml", self.root / "school" / "pyproject.toml", self._stamp("torch"))
+            if source.exists()
         )
 
     def _install(self, what: str, arguments: Sequence[str]) -> None:

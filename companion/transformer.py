@@ -99,6 +99,9 @@ class Transformer(nn.Module):
     of writes) smaller (Radford et al. 2019), so that its variance does not grow with depth.
     """
 
+    published_kind: str | None = None
+    """The `model_type` of the published folder that the model was read from, whose names its adapters get."""
+
     def __new__(cls, config: ModelConfig | None = None) -> Transformer:
         berts = isinstance(config, ModelConfig) and (config.stack == "encoder" or config.embedding.head == "masked")
         return super().__new__(Bert if cls is Transformer and berts else cls)

@@ -75,12 +75,12 @@ def test_an_extra_brings_those_that_it_contains():
 
 def test_torch_comes_first_and_nothing_is_installed_twice(environment):
     environment.make("test")
-    assert installed(environment) == [(tasks.TORCH,), ("--editable", ".[test]")]
+    assert installed(environment) == [(tasks.TORCH,), ("--editable", "./school", "--editable", ".[test]")]
     for extra in ("test", "lab", "course"):
         environment.make(extra)
     assert installed(environment) == []
     environment.make("dev")
-    assert installed(environment) == [("--editable", ".[dev]")]
+    assert installed(environment) == [("--editable", "./school", "--editable", ".[dev]")]
 
 
 def test_an_installation_tells_how_far_it_is():
@@ -126,12 +126,12 @@ def test_a_changed_pyproject_and_a_moved_checkout_are_installed_again(environmen
     later = (environment.folder / ".lab").stat().st_mtime + 5
     os.utime(environment.root / "pyproject.toml", (later, later))
     environment.make("lab")
-    assert installed(environment) == [("--editable", ".[lab]")]
+    assert installed(environment) == [("--editable", "./school", "--editable", ".[lab]")]
     os.utime(environment.root / "pyproject.toml", (0, 0))
     moved = environment.root.rename(environment.root.with_name("elsewhere"))
     environment = Environment(moved, Calls())
     environment.make("lab")
-    assert installed(environment) == [("--editable", ".[lab]")]
+    assert installed(environment) == [("--editable", "./school", "--editable", ".[lab]")]
 
 
 def test_what_pip_refuses_is_tried_again_next_time(environment):
@@ -141,7 +141,7 @@ def test_what_pip_refuses_is_tried_again_next_time(environment):
     environment.call.fails = "nothing"
     installed(environment)
     environment.make("lab")
-    assert installed(environment) == [("--editable", ".[lab]")]
+    assert installed(environment) == [("--editable", "./school", "--editable", ".[lab]")]
 
 
 def test_an_environment_without_a_python_or_without_pip_is_made_anew(environment):

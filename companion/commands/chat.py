@@ -65,7 +65,12 @@ def parser() -> Parser:
     )
     parser.add_argument("--system", type=str | None, default=None, metavar="TEXT", help="what the model is told before")
     parser.add_argument(
-        "--tokens", type=Count | None, default=None, help="most tokens of an answer. Default: what fits, at most 512"
+        "--tokens",
+        "--max-new-tokens",
+        dest="tokens",
+        type=Count | None,
+        default=None,
+        help="maximum tokens per answer (default: what fits, at most 512)",
     )
     parser.add_fields(Sampling)
     parser.add_argument("--seed", type=CountFromZero, default=0, help="the same seed answers the same")

@@ -268,7 +268,7 @@ class Compared:
 
 def compared() -> Iterator[Compared]:
     """Calculate, and say of each what came out; those that must hold first."""
-    from companion.selftest.same_everywhere import MUST_HOLD, may_differ
+    from companion.commands.same_everywhere import MUST_HOLD, may_differ
 
     for must_hold, some in ((True, MUST_HOLD), (False, may_differ())):
         for compare in some:

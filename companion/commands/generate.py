@@ -82,6 +82,8 @@ def parser() -> Parser:
     parser.add_dtype("as stored, and on a GPU those of a run to the precision it was trained in")
     parser.add_argument(
         "--tokens",
+        "--max-new-tokens",
+        dest="tokens",
         type=Count | None,
         default=None,
         help="most tokens to write for each prompt. Default: what the checkpoint says, or 200",

@@ -33,6 +33,7 @@ from companion.training.settings import (
     TuneSettings,
     differences,
     flag,
+    lengthens,
     recorded,
 )
 
@@ -48,7 +49,7 @@ if TYPE_CHECKING:
 INTERRUPTED = 130
 """Exit code after Ctrl-C, as shells have it."""
 USUAL = {
-    *("data", "from", "to"),
+    *("data", "from", "to", "init-from"),
     *("model", "d-model", "layers", "heads", "context", "experts", "dropout"),
     *("steps", "minutes", "batch", "learning-rate", "seed"),
     *("out", "device", "compile"),
@@ -84,7 +85,8 @@ _TEXT = {
         "  companion train --data python                  this Python's reference\n"
         "  companion train --d-model 256 --layers 6 --out runs/larger\n"
         "  companion train --experts 8                    a mixture of experts\n"
-        "  companion train --layers 4 --linear 3          linear layers, every 4th full\n"
+        "  companion train --steps 3000 --out runs/course a finished run, made longer\n"
+        "  companion train --init-from runs/x --data me/  its weights, on another text\n"
         "  companion train --config settings.yaml         the same flags from a file;\n"
         "                                                 --print_config writes one\n"
         "  companion train --task number-words            translate number names",
@@ -252,7 +254,8 @@ def _place(settings: RunSettings) -> Path:
             return folder.path
         if not (changed := differences(recorded(folder.record()), settings)):
             return folder.path
-        print(f"{folder.path} holds a run with other settings ({changed[0]})", file=sys.stderr)
+        hint = f"; --out {folder.path} makes it longer" if lengthens(folder.record(), settings) else ""
+        print(f"{folder.path} holds a run with other settings ({changed[0]}){hint}", file=sys.stderr)
     raise AssertionError("numbers do not end")
 
 
@@ -267,9 +270,11 @@ def _train_into(
 
     going, finished = parallel.on_main(lambda: (folder.exists, folder.finished))
     if going:
-        if not finished:
+        longer = parallel.on_main(lambda: lengthens(folder.record(), settings))
+        if not finished or longer:
             parallel.on_main(lambda: held.enter_context(folder.lock()))
-        parallel.on_main(lambda: check_same_settings(folder, settings))
+        if not longer:
+            parallel.on_main(lambda: check_same_settings(folder, settings))
     task = parallel.together(
         lambda: with_its_data(folder, lambda: open_task(settings, folder)) if going else open_task(settings)
     )
@@ -279,11 +284,16 @@ def _train_into(
         if missing := {"updates", "evaluations", "precision", "text"} - record.keys():
             raise ValueError(f"{folder.path / 'run.json'}: expected {min(missing)!r} in it, found none; it is damaged")
         parallel.together(lambda: with_its_data(folder, lambda: check_same_data(folder, record, task)))
-        if finished:
-            print(f"{folder.path}: this run is finished. Another --out begins a new one.\n")
+        if finished and not longer:
+            print(f"{folder.path}: this run is finished. More --steps go on with it, another --out begins a new one.\n")
             _print_verdict(task, folder, record, folder.result())
             return 0
         parallel.together(lambda: check_same_model(folder, record, task))
+        if longer:
+            now = f"{settings.steps:,}, and its learning rates are those of a run of that length"
+            print(f"{folder.path}: from {record['updates']:,} updates to {now}\n")
+            parallel.on_main(lambda: folder.lengthen(settings))
+            record = parallel.on_main(folder.record)
         trainer = task.trainer(record["updates"], device, record["precision"], parallel)
     else:
         if task.preparing and parallel.main:

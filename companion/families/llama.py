@@ -50,7 +50,6 @@ FIELDS = rows(
     partial_rotary_factor            must be 1.0 or null
     rms_norm_eps                     taken = 1e-06           norm.eps
     tie_word_embeddings              taken = false           embedding.tied
-    attention_dropout                must be 0.0
     pretraining_tp                   must be 1
     is_decoder                       neutral                 2.2 to 4.57; it always is one
     is_llama_config                  neutral                 by hand

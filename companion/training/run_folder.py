@@ -33,6 +33,7 @@ from typing import Any
 
 import torch
 
+from companion.config.model import ModelConfig
 from companion.data.chat_tokens import TEXT_FILES, dialect_files, files_of_run
 from companion.data.tokenizer import BytePairTokenizer
 from companion.families.adapters import ADAPTER, load_adapters, merged_model
@@ -45,8 +46,18 @@ from companion.ground.fields import parse_json, plain
 from companion.ground.lock import locked
 from companion.ground.reading import read_file
 from companion.training.checkpoints import Checkpoints, Saved, Seals, config_of
-from companion.training.sealed_records import DIGEST, Record, check_record, check_result, digest_of, read_sealed, sealed
-from companion.training.settings import NumberWordsSettings, TextSettings, TuneSettings
+from companion.training.sealed_records import (
+    DIGEST,
+    SEAL,
+    Record,
+    check_record,
+    check_result,
+    digest_of,
+    read_sealed,
+    seal_of,
+    sealed,
+)
+from companion.training.settings import NumberWordsSettings, RunSettings, TextSettings, TuneSettings
 from companion.training.trainer import Trainer
 from companion.transformer import Transformer
 
@@ -115,6 +126,18 @@ class RunFolder:
                     self.path.rmdir()
             raise
 
+    def lengthen(self, settings: RunSettings) -> None:
+        """Give the run the number of updates that `settings` ask for, which is larger than it was.
+
+        Its result goes, since the run is not finished any more; everything else stays. Checkpoints keep the seal that
+        they were written under.
+        """
+        record = dict(self.record())
+        record |= {"settings": settings.what_matters(), "updates": settings.steps, SEAL: seal_of(record)}
+        del record[DIGEST]
+        (self.path / "result.json").unlink(missing_ok=True)
+        write_atomic(self.path / "run.json", json.dumps(sealed(record), indent=2) + "\n")
+
     def record(self) -> Record:
         """What `create` was given, and the checksums of the files. Raises `ValueError` when there is no run, or its
         run.json cannot be read, or was changed."""
@@ -176,8 +199,8 @@ class RunFolder:
         write_atomic(self.path / "result.json", json.dumps(sealed(result, self._digest() or ""), indent=2) + "\n")
 
     def _digest(self) -> str | None:
-        """Of run.json: what seals the other files of the run. A run of before there were digests has none."""
-        return self.record().get(DIGEST) if self.exists else None
+        """What seals the other files of the run."""
+        return seal_of(self.record()) if self.exists else None
 
     # Checkpoints
 
@@ -355,9 +378,16 @@ class Start:
 
     folder: Path
 
+    flag: str = "--start"
+    """By which the folder was named, for messages."""
+
     @classmethod
-    def find(cls, name: str | None) -> Start:
-        """What `--start` names; `None`: the newest run on text. Raises `ValueError` for a folder that is neither."""
+    def find(cls, name: str | None, flag: str = "--start") -> Start:
+        """Find what `--start`, or another flag, names; `None`: the newest run on text.
+
+        Raises:
+            ValueError: for a folder that is neither a run on text nor a published model.
+        """
         if name is None:
             return cls(newest_run(task=TextSettings.task).path.absolute())
         folder = Path(name).expanduser().absolute()
@@ -365,13 +395,13 @@ class Start:
             folder = found.folder
         if not folder.is_dir() and not is_gguf(folder):
             expected = f"{plain(name)}: expected the folder of a run or of a published model, found none"
-            raise ValueError(f"--start {how_to_get(name) or expected}")
-        start = cls(folder)
+            raise ValueError(f"{flag} {how_to_get(name) or expected}")
+        start = cls(folder, flag)
         if start.run is None:
             family_of(start._published)
             read_config(start._published)
         elif start.run.task == NumberWordsSettings.task:
-            raise ValueError(f"--start {plain(name)}: expected a model that goes on with texts, got a translator")
+            raise ValueError(f"{flag} {plain(name)}: expected a model that goes on with texts, got a translator")
         return start
 
     @cached_property
@@ -391,7 +421,7 @@ class Start:
         if self.run is None:
             return self.folder
         if (last := self.run.checkpoint()) is None:
-            raise ValueError(f"--start {self.folder}: expected a run with a checkpoint, but it has none yet")
+            raise ValueError(f"{self.flag} {self.folder}: expected a run with a checkpoint, but it has none yet")
         return last
 
     def model(self) -> Transformer:
@@ -401,8 +431,30 @@ class Start:
         else:
             model = merged_model(self.run.model())
         if model.config.stack != "decoder":
-            raise ValueError(f"--start {self.folder}: expected a decoder, got stack={model.config.stack!r}")
+            raise ValueError(f"{self.flag} {self.folder}: expected a decoder, got stack={model.config.stack!r}")
         return model
+
+    @property
+    def config(self) -> ModelConfig:
+        """The configuration of its model. Raises `ValueError` where it cannot be read."""
+        if self.run is not None:
+            return ModelConfig.from_json(json.dumps(self.run.record()["model"]))
+        family = family_of(self.folder)
+        model = load_pretrained(self.folder) if family is None else family.read(self.folder, headers=True)
+        config: ModelConfig = model.config
+        if config.stack != "decoder":
+            raise ValueError(f"{self.flag} {self.folder}: expected a decoder, got stack={config.stack!r}")
+        return config
+
+    def tokenizer(self) -> BytePairTokenizer:
+        """Its tokenizer, to train on further text. Raises `ValueError` for one that is no byte-level BPE."""
+        if self.run is not None and self.run.task == TextSettings.task:
+            return self.run.tokenizer()
+        folder = self.folder if self.run is None else self.run.path
+        try:
+            return BytePairTokenizer.load(folder / _TOKENIZER)
+        except ValueError as error:
+            raise ValueError(f"{self.flag} {self.folder}: {error}") from None
 
     def files(self) -> dict[str, str]:
         """How it reads conversations, as `dialect_files` has it."""

@@ -44,6 +44,8 @@ _AUTOGRAD = frozenset({
 })  # fmt: skip
 _ENGINE = ("autograd::engine::", "aten::_make_dual", "aten::_fw_primal")
 _SHORT = {"scaled_dot_product_attention": "scaled_dot_product", "optim": "optimizer"}
+PACKAGES = ("companion", "companion_school")
+"""What an answer may not import: both hold solutions."""
 _MARK = "aten::empty"  # the first operator under every watch
 
 
@@ -204,10 +206,10 @@ def forbidden_uses(source: str, forbidden: Collection[str]) -> list[str]:
             case ast.Attribute(attr=name) | ast.Constant(value=str(name)):
                 found |= {name} & wanted
             case ast.Import(names=names):
-                found |= {part for alias in names for part in alias.name.split(".")} & {*wanted, "companion"}
+                found |= {part for alias in names for part in alias.name.split(".")} & {*wanted, *PACKAGES}
             case ast.ImportFrom(module=module, names=names):
                 parts = {part for part in (module or "").split(".")} | {alias.name for alias in names}
-                found |= parts & {*wanted, "companion"}
+                found |= parts & {*wanted, *PACKAGES}
     return sorted(found)
 
 

@@ -1,7 +1,8 @@
 """A page whose passes Python makes: a small server on this machine alone, asked by the page at every change.
 
-It listens on 127.0.0.1, and answers only who knows its address, which holds a random word; no page of another site can
-guess that. What it is asked is JSON: `read` gives a pass, as `model_page.record` writes it; `carried` what single
+It listens on 127.0.0.1 and answers only requests to its own address, which contains a random word that no page of
+another site can guess, and only pages of this machine. A request has a limited size and a limited time to arrive. What
+it is asked is JSON: `read` gives a pass, as `model_page.record` writes it; `carried` what single
 states do in the place of others, and `without` what each head does, a line of JSON at a time.
 """
 
@@ -9,6 +10,7 @@ from __future__ import annotations
 
 import json
 import secrets
+import sys
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -25,7 +27,11 @@ from companion_school.explorer.model_page import Reading, Tokens, read_ids, read
 
 HOST = "127.0.0.1"
 LONGEST = 1_000_000
-"""Bytes of a request at most."""
+"""Maximum size of a request's body, in bytes. `http.server` limits the headers."""
+PATIENCE = 30
+"""Seconds without a byte after which a connection is closed."""
+LOCAL = {HOST, "localhost", "[::1]"}
+"""Hosts whose pages may ask, besides pages without a host: files, frames (`null`) and the notebooks of editors."""
 
 
 @dataclass(frozen=True)
@@ -133,11 +139,17 @@ class Server(ThreadingHTTPServer):
         }
         self.page = page
 
+    def handle_error(self, request: Any, address: Any) -> None:
+        """Say nothing of connections that went away; anything else is a fault of ours."""
+        if not isinstance(sys.exception(), ConnectionError):
+            super().handle_error(request, address)
+
 
 class _Answer(BaseHTTPRequestHandler):
     """One request. `server`: the `Server` that it came to."""
 
     server: Server
+    timeout = PATIENCE
 
     def do_GET(self) -> None:
         known = self._asks("") is not None
@@ -145,15 +157,24 @@ class _Answer(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         name = next((name for name in self.server.answers if self._asks(name) is not None), None)
-        size = int(self.headers.get("Content-Length") or 0)
-        if name is None or size > LONGEST:
-            self._answer(404 if name is None else 413, b"The request is too long" if name else b"")
+        length = self.headers.get("Content-Length", "")
+        if name is None:
+            self._answer(404, b"")
             return
+        if not (length.isascii() and length.isdigit()):
+            self._answer(411, b"Content-Length must be the number of bytes of the request")
+            return
+        if len(length) > len(str(LONGEST)) or int(length) > LONGEST:
+            self._answer(413, f"The request must have at most {LONGEST} bytes, got {length[:20]}".encode())
+            return
+        body = self.rfile.read(int(length))
         try:
-            given = json.loads(self.rfile.read(size))
+            given = json.loads(body)
+            if not isinstance(given, dict):
+                raise ValueError(f"the request must be a JSON object, got {type(given).__name__}")
             made = self.server.answers[name](**given)
             first = None if isinstance(made, bytes) else next(made)
-        except (ValueError, TypeError) as error:
+        except (ValueError, TypeError, RecursionError) as error:
             self._answer(400, str(error).encode())
         except Exception as error:  # of a model of the reader's own: whatever it raises is told on the page
             self._answer(500, f"The model raises {type(error).__name__}: {error}".encode())
@@ -165,21 +186,29 @@ class _Answer(BaseHTTPRequestHandler):
 
     def _lines(self, made: Iterator[Any]) -> None:
         """Each as a line of JSON once it is there, as long as the page listens."""
-        self._head(200, "application/jsonl")
         with suppress(ConnectionError):
+            self._head(200, "application/jsonl")
             for row in made:
                 self.wfile.write(json.dumps(row).encode() + b"\n")
 
     def _asks(self, name: str) -> str | None:
-        """The path, if it is that of the address and the name, asked of this machine by its own name."""
+        """The path, if it is that of the address and the name, asked of this machine by its own name and by one of its
+        own pages."""
         right = f"{self.server.address}{name}"
         host = f"{HOST}:{self.server.server_port}"
         same = secrets.compare_digest(f"http://{self.headers.get('Host')}{self.path}".encode(), right.encode())
-        return self.path if same and self.headers.get("Host") == host else None
+        return self.path if same and self.headers.get("Host") == host and self._is_local() else None
+
+    def _is_local(self) -> bool:
+        """Whether the page that asks is a page of this machine."""
+        scheme, _, rest = self.headers.get("Origin", "null").partition("://")
+        host = rest.partition("]")[0] + "]" if rest.startswith("[") else rest.partition(":")[0]
+        return scheme not in ("http", "https") or host in LOCAL
 
     def _answer(self, status: int, body: bytes, kind: str = "text/plain") -> None:
-        self._head(status, kind, len(body))
-        self.wfile.write(body)
+        with suppress(ConnectionError):
+            self._head(status, kind, len(body))
+            self.wfile.write(body)
 
     def _head(self, status: int, kind: str, size: int | None = None) -> None:
         self.send_response(status)

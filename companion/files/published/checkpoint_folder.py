@@ -26,7 +26,7 @@ from companion.files.models import (
     read_config,
     tensor_headers,
 )
-from companion.files.published.config_fields import Policy, alike
+from companion.files.published.config_fields import Policy, alike, left_behind
 from companion.ground.fields import is_number, shown
 from companion.ground.waiting import waiting
 
@@ -158,6 +158,8 @@ class Fields:
             other = self.given.get(policy.equals, self.table[policy.equals].default)
             if alike(value, other):
                 return Became(name, value, f"as {policy.equals}, as it must be")
+            if (neutral := left_behind(name, value)) is not None:
+                return became_by(self.path, name, value, neutral, "")
             error = self.refuse(name, value, f"{shown(other)}, as {policy.equals}: our models have one number for both")
             return Became(name, value, f"must equal {policy.equals}", str(error))
         return became_by(self.path, name, value, policy, "it may change the model")
@@ -165,6 +167,7 @@ class Fields:
 
 def became_by(path: Path, name: str, value: Any, policy: Policy | None, harm: str) -> Became:
     """What a field of the file at `path` became. `harm`: what an unknown field may do."""
+    policy = policy or left_behind(name, value)
     if policy is None:
         if value is None:
             return Became(name, value, "null, which says nothing")

@@ -113,11 +113,13 @@ class Family:
         places = Places(given, folder)
         try:
             self.place(places, config)
-            return assemble(config, places.finish(), folder, dtype)
+            model = assemble(config, places.finish(), folder, dtype)
         except ValueError as error:
             from companion.files.published.misfit import explained
 
             raise explained(str(error), self, fields, config, there, places, called) from None
+        model.published_kind = self.kind
+        return model
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 GLOBAL, LOCAL, LINEAR = "full_attention", "sliding_attention", "linear_attention"
 """Kinds of layers, as `layer_types` names them."""
 _KEYS = {
-    "default": (),
+    "default": ("factor",),
     "linear": ("factor",),
     "dynamic": ("factor", "original_max_position_embeddings"),
     "llama3": ("factor", "original_max_position_embeddings", "low_freq_factor", "high_freq_factor"),
@@ -135,6 +135,8 @@ def _part(
     share = _share(fields, name, values)
     if unknown := [key for key in values if key not in kinds[kind]]:
         raise wrong(unknown[0], values[unknown[0]], f"what a scaling of the kind {kind!r} says")
+    if kind == "default" and values.get("factor", 1) != 1:
+        raise wrong("factor", values["factor"], "1, because a scaling of the kind 'default' scales nothing")
     for key, value in values.items():
         if key in ("short_factor", "long_factor"):
             if not isinstance(value, list) or not all(map(is_number, value)):

@@ -3,6 +3,8 @@
 import copy
 import json
 import re
+import socket
+import struct
 import threading
 import urllib.error
 import urllib.request
@@ -20,7 +22,7 @@ from companion_school.build.parts import references
 from companion_school.build.stages import STAGES
 from companion_school.explorer import explore
 from companion_school.explorer.activations import inside, patched
-from companion_school.explorer.server import Asked, Server
+from companion_school.explorer.server import Asked, Server, _Answer
 
 TOKENIZER = BytePairTokenizer.train(["the mole went to the pond and the mole was wet"] * 9, vocab=280)
 BASE = {"vocab": TOKENIZER.vocab, "d_model": 24, "layers": 3, "context": 40}
@@ -200,6 +202,68 @@ def test_the_server_answers_who_knows_its_address_and_nobody_else(server):
 def test_what_cannot_be_answered_is_told_in_a_sentence(server, given, message):
     status, said = ask(f"{server.address}read", given)
     assert status == 400 and message in said.decode()
+
+
+@pytest.mark.parametrize(
+    ("length", "body", "status"),
+    [
+        ("-1", b"", 411),
+        ("abc", b"", 411),
+        ("1_0", b"", 411),
+        ("1000001", b"", 413),
+        ("9" * 5000, b"", 413),
+        ("4", b"[21]", 400),
+        ("40000", b"[" * 40000, 400),
+    ],
+)
+def test_a_request_has_a_length_and_an_object_in_it(server, length, body, status, capfd):
+    path = re.sub(r"http://[^/]+", "", server.address) + "read"
+    with socket.create_connection(("127.0.0.1", server.server_port), timeout=20) as line:
+        head = f"POST {path} HTTP/1.1\r\nHost: 127.0.0.1:{server.server_port}\r\nContent-Length: {length}\r\n\r\n"
+        line.sendall(head.encode() + body)
+        assert line.recv(99).split()[1] == str(status).encode()
+    assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize(
+    ("origin", "status"),
+    [
+        ("http://localhost:8888", 200),
+        ("http://127.0.0.1:9", 200),
+        ("http://[::1]:8888", 200),
+        ("null", 200),
+        ("https://evil.example", 404),
+        ("http://localhost.evil.example", 404),
+    ],
+)
+def test_only_pages_of_this_machine_are_answered(server, origin, status):
+    assert ask(f"{server.address}read", {"text": TEXT}, Origin=origin)[0] == status
+
+
+def test_a_page_that_goes_away_or_falls_silent_leaves_no_traceback(server, monkeypatch, capfd):
+    gone, held = threading.Event(), threading.Event()
+
+    def slow():
+        held.set()
+        gone.wait(20)
+        return b"x" * 30_000_000
+
+    monkeypatch.setitem(server.answers, "read", slow)
+    monkeypatch.setattr(_Answer, "timeout", 0.05)
+    path = re.sub(r"http://[^/]+", "", server.address) + "read"
+    head = f"POST {path} HTTP/1.1\r\nHost: 127.0.0.1:{server.server_port}\r\nContent-Length: 2\r\n\r\n"
+    for sent in (head.encode() + b"{}", head.encode() + b"{", head.encode()[:20]):
+        line = socket.create_connection(("127.0.0.1", server.server_port))
+        line.sendall(sent)
+        assert held.wait(20)
+        line.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # closes with a reset
+        line.close()
+    gone.set()
+    with socket.create_connection(("127.0.0.1", server.server_port), timeout=20) as silent:
+        silent.sendall(head.encode())
+        assert silent.recv(9) == b""
+    assert ask(server.address)[0] == 200
+    assert capfd.readouterr() == ("", "")
 
 
 def test_a_cell_shows_a_page_that_asks_python_and_keeps_its_text():

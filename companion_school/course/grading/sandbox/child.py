@@ -1,6 +1,6 @@
 """The process that runs students' code. It never imports companion, and decides about no mark.
 
-Started as  python -I child.py SOCKET FOLDER ENGINE HIDDEN  it loads torch once, and from the folder ENGINE
+Started as  python -I child.py SOCKET FOLDER ENGINE HIDDEN ...  it loads torch once, and from the folder ENGINE
 (`companion_school/checking`) what calls an answer and packs what it gave. Nothing under HIDDEN can be read afterwards.
 For each order that comes over its socket (limits, and the channel to use) it forks. The fork gives up its rights
 (`confine.py`), defines the student's program, and answers the cases that come over the channel, one at a time. The
@@ -88,7 +88,7 @@ def _exactly(channel: Channel, length: int) -> bytes:
 def main() -> None:
     """Load what answers need, say so, and fork for each order until the socket is closed."""
     control = socket.socket(fileno=int(sys.argv[1]))
-    engine_folder, hidden = Path(sys.argv[3]), sys.argv[4]
+    engine_folder, hidden = Path(sys.argv[3]), tuple(sys.argv[4:])
     os.chdir(sys.argv[2])  # empty, and nobody may write into it
     _pretend_a_place(sys.argv[2])
     sys.argv[:] = [""]
@@ -115,7 +115,7 @@ def main() -> None:
         square + square
     mapped = confine.address_space()
     system = ("/usr/lib", "/usr/lib64", "/lib", "/lib64", "/etc/ld.so.cache")
-    rules = confine.rules_for_files([*readable, *system], hidden)
+    rules = confine.rules_for_files([*readable, *system], *hidden)
     landlock = confine.keep_to(rules)
     confine.give_up_privileges()
     for name in ("confine", "seccomp", "answers"):
@@ -198,7 +198,7 @@ class _Tools:
     seccomp: Any
     reading: Any
     readable: list[str]
-    hidden: str
+    hidden: tuple[str, ...]
     rules: int | None
 
 
@@ -217,7 +217,7 @@ def _serve_part(descriptor: int, order: dict[str, Any], tools: _Tools) -> None:
     program = tools.engine["codec"].unpack(receive(channel))
     watch = tools.engine["operator_watch"].Watch(program["forbidden"])
     _give_up(order, tools)
-    confine.audit(tools.readable, tools.hidden)
+    confine.audit(tools.readable, *tools.hidden)
     _serve(channel, program, tools.engine, watch)
 
 

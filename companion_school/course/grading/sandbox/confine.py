@@ -45,21 +45,21 @@ class Refused(PermissionError):
     """Code that is being graded did what it may not."""
 
 
-def without(folder: str, hidden: str) -> tuple[list[str], list[str]]:
-    """What is in a folder but not under a path in it: what may be read, and folders that may only be listed."""
-    if hidden == folder:
+def without(folder: str, *hidden: str) -> tuple[list[str], list[str]]:
+    """Return the paths in a folder that may be read, and the folders that may only be listed, leaving out `hidden`."""
+    if folder in hidden:
         return [], []
-    if not hidden.startswith(folder.rstrip("/") + "/"):
+    if not any(path.startswith(folder.rstrip("/") + "/") for path in hidden):
         return [folder], []
     read, listed = [], [folder]
     for name in sorted(os.listdir(folder)):
-        inner = without(os.path.join(folder, name), hidden)
+        inner = without(os.path.join(folder, name), *hidden)
         read += inner[0]
         listed += inner[1]
     return read, listed
 
 
-def rules_for_files(readable: Sequence[str], hidden: str) -> int | None:
+def rules_for_files(readable: Sequence[str], *hidden: str) -> int | None:
     """Rules for `keep_to`, as a descriptor: read and run what is under these paths, write nowhere, connect to nothing.
 
     What is under `hidden` is not to be read, even where it lies in one of them. None where the kernel has no Landlock.
@@ -81,7 +81,7 @@ def rules_for_files(readable: Sequence[str], hidden: str) -> int | None:
     allowed = {os.devnull: _READ_FILE | _WRITE}
     for folder in readable:
         if os.path.exists(folder):
-            read, listed = without(os.path.realpath(folder), os.path.realpath(hidden))
+            read, listed = without(os.path.realpath(folder), *map(os.path.realpath, hidden))
             allowed |= dict.fromkeys(listed, _READ_FOLDER) | dict.fromkeys(read, _EXECUTE | _READ_FILE | _READ_FOLDER)
     for path, rights in allowed.items():
         try:
@@ -172,7 +172,7 @@ def address_space() -> int:
         return 0
 
 
-def audit(readable: Sequence[str], hidden: str) -> None:
+def audit(readable: Sequence[str], *hidden: str) -> None:
     """From now on refuse what an answer has no business doing. Python itself gives no way to take an audit hook off.
 
     Files may be opened under `readable`, to be read, and none under `hidden`.
@@ -180,7 +180,7 @@ def audit(readable: Sequence[str], hidden: str) -> None:
     sys.addaudithook(_hook(tuple(readable), hidden))
 
 
-def _hook(known: tuple[str, ...], hidden: str) -> Callable[[str, tuple[Any, ...]], None]:
+def _hook(known: tuple[str, ...], hidden: tuple[str, ...]) -> Callable[[str, tuple[Any, ...]], None]:
     # What the hook needs are its default values, and no function of ours among them: whoever is refused holds the
     # hook's frame in the traceback, and what can be reached from there (cells of a closure, globals) can be rewired.
     # It calls nothing that the watched code could have written: exact types alone, no repr of a foreign object.
@@ -189,7 +189,7 @@ def _hook(known: tuple[str, ...], hidden: str) -> Callable[[str, tuple[Any, ...]
         arguments: tuple[Any, ...],
         known: tuple[str, ...] = known,
         inside: tuple[str, ...] = tuple(path.rstrip("/") + "/" for path in known),
-        outside: str = hidden.rstrip("/") + "/",
+        outside: tuple[str, ...] = tuple(path.rstrip("/") + "/" for path in hidden),
         null: str = os.devnull,
         writing: int = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND,
         refused: frozenset[str] = frozenset(_REFUSED_EVENTS),
@@ -213,12 +213,12 @@ def _hook(known: tuple[str, ...], hidden: str) -> Callable[[str, tuple[Any, ...]
             if kind(path) is not text:
                 raise error("an answer may not open files")
             writes = kind(flags) is whole and flags & writing and path != null
-            foreign = ".." in parts(path, "/") or starts(path, outside) or "/companion/" in path
+            foreign = starts(path, outside) or {"..", "companion", "companion_school"} & {*parts(path, "/")}
             if foreign or writes or not (path == null or path in known or starts(path, inside)):
                 what = "open files" if event == "open" else "look into folders"
                 raise error(f"an answer may not {what}: {path!r:.100}")
         elif event == "import":
-            if parts(arguments[0], ".")[0] == "companion":
+            if parts(arguments[0], ".")[0] in ("companion", "companion_school"):
                 raise error("an answer may not import companion")
         elif event in refused or starts(event, families):
             raise error(f"an answer may not call {event}")

@@ -22,6 +22,7 @@ from typing import Any, TypeVar
 import torch
 
 import companion
+import companion_school
 from companion_school.checking import codec
 from companion_school.checking.call import Outcome, Result
 from companion_school.checking.exercise import Case
@@ -29,7 +30,7 @@ from companion_school.course.grading.answers import Answer, Unreadable
 from companion_school.course.grading.sandbox import child
 
 MOST_TEXT, MOST_PARTS, MOST_DEPTH, MOST_WHOLE = 500, 100_000, 20, 2**63
-HIDDEN = Path(str(companion.__file__)).resolve().parent
+HIDDEN = tuple(Path(str(package.__file__)).resolve().parent for package in (companion, companion_school))
 """No answer may read what is under it: the whole package, and in it every reference."""
 
 T = TypeVar("T")
@@ -220,7 +221,11 @@ class Worker:
         engine = Path(codec.__file__).parent
         with theirs:
             self._process = subprocess.Popen(
-                [sys.executable, "-I", *map(str, (child.__file__, theirs.fileno(), self._folder.name, engine, HIDDEN))],
+                [
+                    sys.executable,
+                    "-I",
+                    *map(str, (child.__file__, theirs.fileno(), self._folder.name, engine, *HIDDEN)),
+                ],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=self._said,

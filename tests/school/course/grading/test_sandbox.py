@@ -56,6 +56,7 @@ def test_a_call_finds_nothing_of_the_graders(worker, tmp_path):
         "open('here', 'w')",
         "open('/dev/../etc/passwd')",
         "import companion",
+        "import companion_school.exercises",
     ):
         assert call(worker, body).result is Result.REFUSED, body
 
@@ -141,19 +142,21 @@ def answer(x):
 
 
 def test_what_is_hidden_in_a_library_may_be_seen_and_not_read(tmp_path):
-    for name in ("torch/a.py", "companion/lesson.py", "more/b.py"):
+    for name in ("torch/a.py", "companion/page.py", "companion_school/lesson.py", "more/b.py"):
         (tmp_path / "site" / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "site" / name).touch()
     site = str(tmp_path / "site")
-    assert without(site, f"{site}/companion") == ([f"{site}/more", f"{site}/torch"], [site])
+    hidden = f"{site}/companion", f"{site}/companion_school"
+    assert without(site, *hidden) == ([f"{site}/more", f"{site}/torch"], [site])
     assert without(site, "/elsewhere/companion") == ([site], []) and without(site, site) == ([], [])
 
 
-def test_the_hidden_root_is_the_packages_root_and_every_reference_is_under_it(worker):
-    assert Path(companion.__file__).resolve().parent == HIDDEN
-    assert worker._process.args[-1] == str(HIDDEN)
+def test_both_packages_are_hidden_and_every_reference_is_in_them(worker):
+    library, school = HIDDEN
+    assert Path(companion.__file__).resolve().parent == library
+    assert worker._process.args[-2:] == [str(library), str(school)]
     assert all(
-        Path(sys.modules[exercise.reference.__module__].__file__).is_relative_to(HIDDEN)
+        Path(sys.modules[exercise.reference.__module__].__file__).is_relative_to(school)
         for exercise in exercises().values()
     )
 
@@ -172,8 +175,9 @@ for file in sys.argv[4:]:
 
 
 def test_the_real_references_cannot_be_read_natively_even_where_the_package_lies_beside_torch():
-    reference, beside = HIDDEN / "exercises" / "lesson_02.py", HIDDEN.parent / "pyproject.toml"
-    arguments = [confine.__file__, str(HIDDEN.parent), str(HIDDEN), str(reference), str(beside)]
+    _, school = HIDDEN
+    reference, beside = school / "exercises" / "lesson_02.py", school.parent / "pyproject.toml"
+    arguments = [confine.__file__, str(school.parent), str(school), str(reference), str(beside)]
     done = subprocess.run([sys.executable, "-c", NATIVE, *arguments], capture_output=True, text=True, check=True)
     first, second = done.stdout.splitlines()
     if first.startswith("True"):  # the kernel enforces it
