@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from jsonargparse import Namespace
 
-from companion.commands.parser import Parser, add_run
+from companion.commands.parser import CHECKPOINT, Parser, add_run
 from companion.commands.runs import run_folder
 from companion.generation.sampling import Sampling
 from companion.ground.display import printable
@@ -59,11 +59,9 @@ def parser() -> Parser:
         ),
     )
     add_run(parser, "folder of a tuned run. Default: the newest in runs/", best=True)
+    parser.add_argument("--checkpoint", type=str, default=None, metavar="MODEL", help=CHECKPOINT)
     parser.add_argument(
-        "--checkpoint", type=str, default=None, metavar="FOLDER", help="a published model's folder, not a run"
-    )
-    parser.add_argument(
-        "--download", action="store_true", help="--checkpoint may be the name that the Hugging Face hub has for it"
+        "--download", action="store_true", help="fetch the --checkpoint first if it is not here, as companion get does"
     )
     parser.add_argument("--system", type=str | None, default=None, metavar="TEXT", help="what the model is told before")
     parser.add_argument(

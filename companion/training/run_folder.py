@@ -36,8 +36,10 @@ import torch
 from companion.data.chat_tokens import TEXT_FILES, dialect_files, files_of_run
 from companion.data.tokenizer import BytePairTokenizer
 from companion.families.adapters import ADAPTER, load_adapters, merged_model
-from companion.families.pretrained import family_of, load_pretrained
+from companion.families.pretrained import family_of, load_pretrained, pretrained_folder
+from companion.files.gguf.folder import is_gguf
 from companion.files.models import CONFIG, read_config
+from companion.files.published.fetching import at_hand, how_to_get
 from companion.ground.atomic import write_atomic, writing
 from companion.ground.fields import parse_json, plain
 from companion.ground.lock import locked
@@ -371,7 +373,7 @@ def newest_run(home: str | os.PathLike[str] = "runs", *, task: str | None = None
 
 @dataclass(frozen=True)
 class Start:
-    """The folder of a run on text, of a tuned run, or of a published model."""
+    """The folder of a run on text, of a tuned run, or of a published model; or a GGUF file."""
 
     folder: Path
 
@@ -388,12 +390,15 @@ class Start:
         if name is None:
             return cls(newest_run(task=TextSettings.task).path.absolute())
         folder = Path(name).expanduser().absolute()
-        if not folder.is_dir():
-            raise ValueError(f"{flag} {plain(name)}: expected the folder of a run or of a published model, found none")
+        if not folder.is_dir() and (found := at_hand(name)):
+            folder = found.folder
+        if not folder.is_dir() and not is_gguf(folder):
+            expected = f"{plain(name)}: expected the folder of a run or of a published model, found none"
+            raise ValueError(f"{flag} {how_to_get(name) or expected}")
         start = cls(folder, flag)
         if start.run is None:
-            family_of(folder)
-            read_config(folder)
+            family_of(start._published)
+            read_config(start._published)
         elif start.run.task == NumberWordsSettings.task:
             raise ValueError(f"{flag} {plain(name)}: expected a model that goes on with texts, got a translator")
         return start
@@ -403,6 +408,11 @@ class Start:
         """The run that is there; `None` for a published model."""
         folder = RunFolder(self.folder)
         return folder if folder.exists else None
+
+    @cached_property
+    def _published(self) -> Path:
+        """The folder of a published model."""
+        return pretrained_folder(self.folder)
 
     @cached_property
     def _weights(self) -> Path:
@@ -416,7 +426,7 @@ class Start:
     def model(self) -> Transformer:
         """The model, whole, in fp32, on the CPU. Raises `ValueError` where it is damaged, or not a decoder."""
         if self.run is None:
-            model = load_pretrained(self.folder, dtype=torch.float32)
+            model = load_pretrained(self._published, dtype=torch.float32)
         else:
             model = merged_model(self.run.model())
         if model.config.stack != "decoder":
@@ -437,14 +447,15 @@ class Start:
         """How it reads conversations, as `dialect_files` has it."""
         if self.run is not None and self.run.task == TextSettings.task:
             return files_of_run(self.run.tokenizer(), self.run.model().config.context)
-        return dialect_files(self.folder)
+        return dialect_files(self._published if self.run is None else self.folder)
 
     @cached_property
     def fingerprint(self) -> str:
         """Equal for the same weights."""
         found = hashlib.sha256()
         names = (CONFIG, "model*.safetensors", ADAPTER, "adapter*.safetensors")
-        for path in sorted({path for name in names for path in self._weights.glob(name)}):
+        paths = [self.folder] if is_gguf(self.folder) else {path for one in names for path in self._weights.glob(one)}
+        for path in sorted(paths):
             with open(path, "rb") as file:
                 found.update(f"{path.name} {path.stat().st_size} ".encode() + file.read(_HEAD))
         return found.hexdigest()[:16]
@@ -458,7 +469,7 @@ def _on_its_start(record: Mapping[str, Any], folder: Path) -> Transformer:
     path, known = Path(str(record.get("start"))), record["text"]
     assert isinstance(known, Mapping)
     beside = folder.parents[2] / path.name  # both may have been moved, as the folder of all runs
-    start = Start.find(str(path if path.is_dir() or not beside.is_dir() else beside))
+    start = Start.find(str(path if path.exists() or not beside.exists() else beside))
     if start.fingerprint != known.get("start"):
         raise ValueError(f"{folder}: expected the model below its adapters, {start.folder}, as it was; it has changed")
     model = start.model()

@@ -47,8 +47,8 @@ def parser() -> Parser:
             "examples:\n"
             "  companion explore            the course's models, in explorer.html\n"
             "  companion explore runs/one --out one.html\n"
-            '  companion explore SmolLM2-135M/ --text "The cat sat on"\n'
-            "  companion explore SmolLM2-135M/ --out cat.html     one text, in a file\n"
+            '  companion explore smollm2 --text "The cat sat on"\n'
+            "  companion explore smollm2 --out cat.html     one text, in a file\n"
             "  companion explore runs/number-words --text einundzwanzig"
         ),
     )
@@ -58,7 +58,7 @@ def parser() -> Parser:
         nargs="?",
         default=None,
         metavar="FOLDER",
-        help="a run, or a published model's folder",
+        help="a run, or a published model: its folder, a GGUF file, or a name that companion get knows",
     )
     parser.add_argument("--text", type=str | None, default=None, help=f'what is read first. Default: "{TEXT}"')
     parser.add_argument(
@@ -130,13 +130,11 @@ def _asked(folder: Path, text: str | None) -> tuple[Asked, str, Writer | None]:
     from companion_school.explorer.server import Asked
 
     cpu, single = torch.device("cpu"), torch.float32
-    if not folder.is_dir():
-        raise ValueError(f"FOLDER {folder}: expected the folder of a run, or of a published model, found none")
     if not (folder / "run.json").is_file():
         try:
             writer = from_checkpoint(str(folder), cpu, dtype=single)
         except ValueError as error:
-            raise ValueError(str(error).replace("--checkpoint", "FOLDER")) from None
+            raise ValueError(str(error).replace("--checkpoint", "FOLDER", 1)) from None
     elif (run := run_folder(str(folder))).task == NumberWordsSettings.task:
         numbers = NumberWordsTask.of_record(run.record()).words
         return Asked(run.model().to(cpu).eval(), numbers), text or numbers.source.name(21_304), None

@@ -120,8 +120,14 @@ def test_a_kind_that_has_a_part_which_is_not_built_is_refused_by_that_part(tmp_p
 
 def test_nothing_is_fetched_unasked(tmp_path, monkeypatch):
     calls = []
-    monkeypatch.setattr(huggingface_hub, "snapshot_download", lambda *args, **more: calls.append(args))
-    with pytest.raises(ValueError, match=r"openai-community/gpt2: expected a folder .* only with download=True"):
+
+    def download(name, *, local_files_only=False, **_):
+        if local_files_only:
+            raise FileNotFoundError(name)
+        calls.append(name)
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", download)
+    with pytest.raises(ValueError, match=r"openai-community/gpt2: expected a folder .*`companion get openai-community"):
         load_pretrained("openai-community/gpt2")
     llama().save_pretrained(tmp_path)
     load_pretrained(tmp_path, download=True)  # a folder that is there is never asked for
@@ -133,7 +139,9 @@ def test_a_model_is_fetched_by_name_without_its_pickles(tmp_path, monkeypatch):
     theirs.save_pretrained(tmp_path / "fetched")
     asked = {}
 
-    def snapshot(name, *, allow_patterns):
+    def snapshot(name, *, allow_patterns, local_files_only=False):
+        if local_files_only:
+            raise FileNotFoundError(name)
         asked[name] = allow_patterns
         return str(tmp_path / "fetched")
 
