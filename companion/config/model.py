@@ -416,19 +416,30 @@ class NormConfig:
                   `"pre"`:   x + f(norm(x)) (Xiong et al. 2020).
                   `"both"`:  x + norm'(f(norm(x))), two norms (Ding et al. 2021, section 2.3; Gemma 2).
                   `"after"`: x + norm(f(x)) (OLMo Team 2025, OLMo 2, section 3).
-    unit_offset:  the gain is 1 + weight, and weights begin at zero (Gemma). Of `"rms"` alone.
+                  The last two read the stream side by side, with attention a and feed-forward network f:
+                  `"parallel"`:        x + a(norm(x)) + f(norm'(x)) (Black et al. 2022, GPT-NeoX, section 2.1).
+                  `"parallel_shared"`: x + a(norm(x)) + f(norm(x)), with one norm (GPT-J; Cohere's Command R).
+    unit_offset:  the gain is 1 + weight, and weights begin at zero (Gemma). Only for `"rms"`.
+    bias:         whether a layer norm adds a bias (Cohere's do not). RMS norms never have one.
     """
 
     kind: Literal["layer", "rms"] = "rms"
-    placement: Literal["pre", "post", "both", "after"] = "pre"
+    placement: Literal["pre", "post", "both", "after", "parallel", "parallel_shared"] = "pre"
     eps: float = 1e-6
     unit_offset: bool = False
+    bias: bool = True
 
     def __post_init__(self) -> None:
         require_types(self)
         require(self.eps >= 0, "eps", self.eps, "a number >= 0")
         rms = self.kind == "rms"
         require(rms or not self.unit_offset, "unit_offset", self.unit_offset, f"False for kind={self.kind!r}")
+        require(self.bias or not rms, "bias", self.bias, "True for kind='rms', which has no bias to leave out")
+
+    @property
+    def parallel(self) -> bool:
+        """Whether attention and the feed-forward network read the same state of the stream."""
+        return self.placement in ("parallel", "parallel_shared")
 
 
 @dataclass(frozen=True)
@@ -660,7 +671,10 @@ class ModelConfig:
             )
 
     def _check_layers(self) -> None:
-        """Of the kinds of layers that only a decoder has."""
+        """Of the kinds of layers that only some stacks have."""
+        side_by_side = self.norm.parallel and self.stack == "encoder_decoder"
+        place = "one without 'parallel' in an encoder_decoder, whose cross-attention stands between the two sub-layers"
+        require(not side_by_side, "placement", self.norm.placement, place)
         window, latent = self.attention.window, self.attention.latent
         if self.later_heads:
             require(self.stack == "decoder", "later_heads", self.later_heads, "0; only a decoder has such heads")

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,6 +16,8 @@ from companion import KVCache, Transformer
 from companion.families.pretrained import load_pretrained
 from companion.generation.generate import complete
 from companion.generation.sampling import Sampling
+from companion.layers import attention, latent
+from companion.layers.attention import attend
 
 PUBLISHED = sorted((Path(__file__).parents[1] / "published").glob("*.json"))
 """The fields of releases, as they were published: see `test_releases`."""
@@ -54,7 +57,7 @@ def tiny(fields):
         sizes = sizes | {"n_group": 4, "topk_group": 2, "num_experts_per_tok": 3}  # more than groups
     if fields.get("num_local_experts") == 0:
         sizes = sizes | {"num_local_experts": 0}
-    if "partial_rotary_factor" in fields and "head_dim" not in fields:
+    if {"partial_rotary_factor", "rotary_pct"} & set(fields) and "head_dim" not in fields:
         sizes = sizes | {"hidden_size": 48}  # heads of 8 numbers, of which a part is turned
     if "full_attention_interval" in fields or "linear_attn_config" in fields:
         # Each kind of layer, and the pattern begun anew. A query that has met but one key may stand across it, and what
@@ -107,6 +110,34 @@ def release(path, seed, folder):
     theirs.save_pretrained(folder)
     (folder / "config.json").write_text(json.dumps(fields, indent=2))
     return load_pretrained(folder), theirs
+
+
+QUERIES_AND_KEYS = re.compile(
+    r"\b([qk]_proj|[qk]_b_proj|kv_b_proj|[qk]_norm|[qk]_layernorm|query|key|[qk]_lin|c_attn|qkv_proj|query_key_value"
+    r"|Wqkv|(SelfAttention|EncDecAttention)\.[qk])\."
+)
+
+
+def sharpen(theirs, factor):
+    """Make the attention scores of a model of `transformers` so many times as large."""
+    for name, parameter in theirs.named_parameters():
+        if QUERIES_AND_KEYS.search(name):
+            parameter *= factor**0.5
+
+
+def watched(monkeypatch):
+    """A list to which every call of `attend` adds its largest score."""
+    scores = []
+
+    def watching(q, k, v, **options):
+        keys = k.repeat_interleave(q.shape[1] // k.shape[1], 1)
+        width = options.get("score_width") or q.shape[-1]
+        scores.append(float((q @ keys.mT).abs().max()) / width**0.5)
+        return attend(q, k, v, **options)
+
+    for module in (attention, latent):
+        monkeypatch.setattr(module, "attend", watching)
+    return scores
 
 
 def ids(rows, count, seed):

@@ -24,14 +24,17 @@ import random
 import pytest
 import torch
 import transformers
-from families.compared import PUBLISHED, TOKENS, class_of, ids, in_pieces, release, texts
+from families.compared import PUBLISHED, TOKENS, class_of, ids, in_pieces, release, sharpen, texts, watched
 
 from companion import KVCache
 from companion.costs.account import parameters
+from companion.families.pretrained import load_pretrained
 from companion.families.registry import families, presets
 from companion.files.published.checkpoint_folder import Fields
 from companion.layers import rolling_cache as caches
 
+OF_EACH = {json.loads(path.read_text())["model_type"]: path for path in reversed(PUBLISHED)}
+"""One release of every family."""
 DECODERS = [path for path in PUBLISHED if "CausalLM" in path.read_text() or "GPT2" in path.read_text()]
 
 
@@ -93,8 +96,39 @@ def test_a_release_gives_the_logits_of_transformers(path, tmp_path, monkeypatch)
 def test_a_release_writes_what_transformers_writes(path, tmp_path, monkeypatch):
     """Greedily, several prompts of unequal lengths together; theirs each alone."""
     monkeypatch.setattr(caches, "BACK", 2)
-    ours, theirs = texts(*release(path, 5, tmp_path))
-    assert ours == theirs and len({tuple(text) for text in ours}) > 1
+    for seed in range(5, 9):  # random weights may write the same token after every prompt, which shows little
+        ours, theirs = texts(*release(path, seed, tmp_path))
+        assert ours == theirs
+        if len({tuple(text) for text in ours}) > 1:
+            return
+    raise AssertionError(f"{path.stem}: the same text after every prompt, from four models")
+
+
+@pytest.mark.parametrize("kind", sorted(OF_EACH))
+@torch.no_grad()
+def test_logits_equal_where_attention_scores_reach_the_hundreds(kind, tmp_path, monkeypatch):
+    """Weights as they are drawn give scores below ten, in which a bound on scores would go unnoticed."""
+    _, theirs = release(OF_EACH[kind], 0, tmp_path)
+    scores = watched(monkeypatch)
+
+    def compared():
+        theirs.save_pretrained(tmp_path / "sharp")
+        (tmp_path / "sharp" / "config.json").write_text((tmp_path / "config.json").read_text())
+        scores.clear()
+        ours, tokens = load_pretrained(tmp_path / "sharp"), ids(3, TOKENS, 0)
+        if ours.config.stack == "encoder_decoder":
+            wanted = theirs(tokens, decoder_input_ids=tokens).logits
+            return ours(tokens, source=tokens).logits, wanted
+        wanted = theirs(tokens)
+        return ours(tokens).logits, wanted.prediction_logits if "prediction_logits" in wanted else wanted.logits
+
+    ours, wanted = compared()
+    for _ in range(5):  # more than once where a part of a key is not scaled, or a gain is one plus its weight
+        if max(scores) < 200:
+            sharpen(theirs, 300 / max(scores))
+            ours, wanted = compared()
+    assert 200 < max(scores) < 2000
+    torch.testing.assert_close(ours / wanted.std(), wanted / wanted.std(), atol=2e-3, rtol=1e-3)
 
 
 @pytest.mark.parametrize("path", PUBLISHED, ids=[path.stem for path in PUBLISHED])
