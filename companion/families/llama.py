@@ -84,6 +84,7 @@ def configuration(
     named = fields.table.get("hidden_activation")
     gate = "hidden_act" if named is None or named.kind != "taken" else "hidden_activation"
     activation: Any = GATED.get(fields.activation(gate))
+    eps = "rms_norm_eps" if "rms_norm_eps" in fields.table else "layer_norm_eps"
     if activation is None:
         raise fields.refuse(gate, fields.take(gate), "a silu or a gelu, which gate")
 
@@ -106,7 +107,7 @@ def configuration(
             bias=said(fields, "mlp_bias"),
         ),
         positions=order,
-        norm=NormConfig("rms", eps=fields.small("rms_norm_eps")),
+        norm=NormConfig("rms", eps=fields.small(eps)),
         embedding=EmbeddingConfig(tied=fields.take("tie_word_embeddings")),
     )
 

@@ -132,11 +132,9 @@ class Places:
 
     def from_row(self, first: int, old: str, new: str) -> None:
         """`old` without the rows before `first`, which no token reads."""
-        if (table := self.given.get(old)) is not None and (table.ndim == 0 or table.shape[0] <= first):
-            raise ValueError(f"{self.folder}: {old} is {tuple(table.shape)}: expected more than {first} rows")
         self.move(old, new)
-        if new in self.moved:
-            self.moved[new] = self.moved[new][first:].clone()
+        if (table := self.moved.get(new)) is not None and table.ndim:
+            self.moved[new] = table[first:].clone()
 
     def row(self, old: str, new: str) -> None:
         """A vector that may lie there as a matrix of one row."""
