@@ -33,7 +33,7 @@ SIZES = {
     "intermediate_size_mlp": 28, "experts_per_token": 2, "shared_intermediate_size": 20, "mamba_n_heads": 6,
     "mamba_d_head": 8, "original_max_position_embeddings": 24,
     "num_layers": 4, "num_heads": 6, "ffn_dim": 20,
-    "word_embed_proj_dim": 24, "window_size": 5,
+    "word_embed_proj_dim": 24, "dim": 24, "n_layers": 3, "n_heads": 6, "hidden_dim": 20, "window_size": 5,
     "linear_num_value_heads": 6, "linear_num_key_heads": 3, "linear_key_head_dim": 4, "linear_value_head_dim": 5,
     "shared_expert_intermediate_size": 14, "num_experts_per_token": 2, "model_max_length": 32,
 }  # fmt: skip
@@ -82,6 +82,8 @@ def tiny(fields):
         small["linear_attn_config"] = fields["linear_attn_config"] | {
             "full_attn_layers": [4], "kda_layers": [1, 2, 3, 5], "head_dim": 4, "num_heads": 3,
         }  # fmt: skip
+    if "roberta" in fields["model_type"]:  # whose positions begin behind this id
+        small["pad_token_id"] = 1
     if "bad_words_ids" in fields:
         small["bad_words_ids"] = [[VOCAB - 1]]
     return small
