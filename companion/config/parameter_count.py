@@ -83,7 +83,10 @@ def parameters(config: ModelConfig) -> Parameters:
     chosen = 0 if moe is None else routed(config) // moe.experts * moe.top_k
     parts = {
         "embedding": (config.vocab + ends.segments) * d_model,
-        "positions": config.context * d_model if config.positions.kind == "learned" else 0,
+        "positions": {
+            "learned": config.context * d_model,
+            "relative": ((encoder > 0) + (decoder > 0)) * config.positions.buckets * sizes.heads,
+        }.get(config.positions.kind, 0),
         "attention": (layers + cross - linear) * attention + linear * memory[0],
         "feed_forward": routed(config) + mixtures * shared(config) + (layers - mixtures) * plain_network(config),
         "router": 0 if moe is None else mixtures * (d_model + moe.router_bias) * moe.experts,

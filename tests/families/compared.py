@@ -33,7 +33,8 @@ SIZES = {
     "intermediate_size_mlp": 28, "experts_per_token": 2, "shared_intermediate_size": 20, "mamba_n_heads": 6,
     "mamba_d_head": 8, "original_max_position_embeddings": 24,
     "num_layers": 4, "num_heads": 6, "ffn_dim": 20,
-    "word_embed_proj_dim": 24, "dim": 24, "n_layers": 3, "n_heads": 6, "hidden_dim": 20, "window_size": 5,
+    "word_embed_proj_dim": 24, "dim": 24,
+    "d_kv": 8, "d_ff": 20, "num_decoder_layers": 4, "n_layers": 3, "n_heads": 6, "hidden_dim": 20, "window_size": 5,
     "linear_num_value_heads": 6, "linear_num_key_heads": 3, "linear_key_head_dim": 4, "linear_value_head_dim": 5,
     "shared_expert_intermediate_size": 14, "num_experts_per_token": 2, "model_max_length": 32,
 }  # fmt: skip
@@ -103,11 +104,13 @@ def release(path, seed, folder, **changes):
     fields = tiny(json.loads(path.read_text())) | changes
     config = transformers.CONFIG_MAPPING[fields["model_type"]].from_dict(fields, attn_implementation="eager")
     theirs = class_of(fields)(config).float().eval()
+    if fields["model_type"] == "t5" and not fields.get("tie_word_embeddings", True):
+        theirs.lm_head.weight = torch.nn.Parameter(torch.empty_like(theirs.lm_head.weight))  # it is tied in any case
     torch.manual_seed(seed)
     for name, parameter in theirs.named_parameters():
         parameter.normal_(std=0.2)
         centred = "gemma" in fields["model_type"] or (fields["model_type"] == "qwen3_next" and "linear" not in name)
-        if parameter.ndim == 1 and "norm" in name.lower() and not centred:
+        if "norm" in name.lower() and name.endswith("weight") and not centred:  # gains, and not biases
             parameter += 1
     if fields["model_type"] == "marian":
         theirs.final_logits_bias.normal_()
@@ -165,10 +168,15 @@ def in_pieces(model, tokens, cache, draw, **extra):
 
 
 def texts(ours, theirs, steps=12):
-    """What both write greedily: ours for prompts of unequal lengths together, theirs for each alone."""
+    """What both write greedily: ours for prompts, or sources, of unequal lengths together, theirs for each alone."""
     prompts = [[3, 1, 4, 1, 5], [9], [2, 6, 5]]
-    found = complete(ours, prompts, max_new_tokens=steps, sampling=Sampling(temperature=0))
     how = {"max_new_tokens": steps, "do_sample": False, "eos_token_id": None, "pad_token_id": 0}
+    if ours.config.stack == "encoder_decoder":
+        start = theirs.config.decoder_start_token_id
+        found = complete(ours, source=prompts, start=start, max_new_tokens=steps, sampling=Sampling(temperature=0))
+        how |= {"num_beams": 1, "decoder_start_token_id": start, "bad_words_ids": None, "forced_eos_token_id": None}
+        return found, [theirs.generate(torch.tensor([source]), **how)[0, 1:].tolist() for source in prompts]
+    found = complete(ours, prompts, max_new_tokens=steps, sampling=Sampling(temperature=0))
     wanted = [theirs.generate(torch.tensor([prompt]), **how)[0, len(prompt) :].tolist() for prompt in prompts]
     return found, wanted
 

@@ -96,10 +96,10 @@ def test_load_pretrained_takes_companions_own_layout_and_refuses_what_it_does_no
     model = Transformer(ModelConfig(vocab=7, d_model=8, layers=1, context=9, **sizes))
     save_model(tmp_path, model)
     assert torch.equal(load_pretrained(tmp_path).embedding.weight, model.embedding.weight)
-    (tmp_path / "config.json").write_text('{"model_type": "t5"}')
+    (tmp_path / "config.json").write_text('{"model_type": "t6"}')
     with pytest.raises(
         ValueError,
-        match=r"model_type='t5': expected one of bert, .*, gemma2, gemma3_text, .*, gpt2, .*, llama, .*, or none$",
+        match=r"model_type='t6': expected one of bert, .*, gemma2, gemma3_text, .*, gpt2, .*, llama, .*, or none$",
     ):
         load_pretrained(tmp_path)
 
