@@ -149,6 +149,13 @@ def _locked(gives: Callable[[int], Outcome]) -> Callable[[int], Outcome]:
 
 def mark(worker: Worker, exercise: Exercise, found: Found, keys: KeyRing, student: str, share: float = 0.0) -> Mark:
     """Mark one exercise of one student: what was found under its name. `share`: that of `Mark`."""
+    return begin(worker, exercise, found, keys, student, share)()
+
+
+def begin(
+    worker: Worker, exercise: Exercise, found: Found, keys: KeyRing, student: str, share: float = 0.0
+) -> Callable[[], Mark]:
+    """Try the public cases of an exercise as `mark` does; what is returned tries the hidden ones and gives the mark."""
     answer, book = found.answer, parts(exercise)
 
     def made(outcome: str, public: Verdict | None, hidden: Verdict | None, *passed: Sequence[bool]) -> Mark:
@@ -158,33 +165,36 @@ def mark(worker: Worker, exercise: Exercise, found: Found, keys: KeyRing, studen
         robust = outcome == Result.RIGHT.value and all(verdict.is_robust for verdict in tried)
         return Mark(exercise, outcome, public, hidden, answer.notes, points, robust, share)
 
-    def without_running(verdict: Verdict) -> Mark:
-        return made(verdict.result.value, verdict, None)
+    def without_running(result: Result, fault: str) -> Callable[[], Mark]:
+        return lambda: made(result.value, Verdict(result, fault=fault), None)
 
     if answer.program is None and answer.broken is not None:
-        fault = f"the cell that defines {exercise.name} cannot be read: {answer.broken}"
-        return without_running(Verdict(Result.CRASHED, fault=fault))
+        return without_running(Result.CRASHED, f"the cell that defines {exercise.name} cannot be read: {answer.broken}")
     if answer.program is None:
-        return without_running(Verdict(Result.MISSING, fault=f"no cell defines a function {exercise.name}"))
+        return without_running(Result.MISSING, f"no cell defines a function {exercise.name}")
     if found.used is None:
-        return without_running(Verdict(Result.CRASHED, fault="its cells can be read, and not together"))
+        return without_running(Result.CRASHED, "its cells can be read, and not together")
     if found.used:
-        return without_running(Verdict(Result.REFUSED, fault=forbidden_fault(found.used)))
+        return without_running(Result.REFUSED, forbidden_fault(found.used))
 
     program = Program(answer.program, exercise.name, exercise.forbidden)
     nothing = [False] * len(book)
     public_key = keys.public(exercise)
     public, passed = try_answer(worker, program, [public_key], nothing, keys, student, exercise.id, "public")
     if is_constant(exercise):  # the hidden cases would be the same, and the result is the answer
-        return made(public.result.value, None, _discreet(public, [public_key], public_key), nothing, passed)
+        hidden = _discreet(public, [public_key], public_key)
+        return lambda: made(public.result.value, None, hidden, nothing, passed)
     if not passed[0]:
-        return made(public.result.value, public, None)
-    failed = [not ok for ok in passed]
-    hidden_keys = keys.hidden(exercise)
-    tried, hidden_passed = try_answer(worker, program, hidden_keys, failed, keys, student, exercise.id, "hidden")
-    hidden = _discreet(tried, hidden_keys, public_key)
-    outcome = tried if public.is_right else public
-    return made(outcome.result.value, public, hidden, passed, hidden_passed)
+        return lambda: made(public.result.value, public, None)
+
+    def finish() -> Mark:
+        failed = [not ok for ok in passed]
+        hidden_keys = keys.hidden(exercise)
+        tried, hidden_passed = try_answer(worker, program, hidden_keys, failed, keys, student, exercise.id, "hidden")
+        outcome = tried if public.is_right else public
+        return made(outcome.result.value, public, _discreet(tried, hidden_keys, public_key), passed, hidden_passed)
+
+    return finish
 
 
 def try_answer(
@@ -310,13 +320,19 @@ class Text:
 
 @dataclass(frozen=True)
 class Graded:
-    """One student's marks. `submission`: "read", or in a word why not; `fault`: in a sentence."""
+    """One student's marks.
+
+    submission:  "read", or in a word why not.
+    fault:       the same in a sentence.
+    warning:     what has to be said of how the marks were made, where no wall stood between the code and the grader.
+    """
 
     handed: Handed
     submission: str
     fault: str | None
     marks: tuple[Mark, ...]
     texts: tuple[Text, ...] = ()
+    warning: str = ""
 
     @property
     def points(self) -> float:
