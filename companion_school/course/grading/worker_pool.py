@@ -54,4 +54,3 @@ def side_by_side(
         finally:
             stop.set()
     return [found[number] for number in range(len(many))]
-
