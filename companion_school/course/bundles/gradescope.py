@@ -3,7 +3,7 @@
     setup.sh           once, when Gradescope makes its image: Python, and what the grader imports
     run_autograder     for each submission: `gradescope_results.py`, in a container of its own
     problem_set.json   what to grade; beside it the secret, and the rule for late work if there is one
-    companion/         the package, as it is here
+    companion/         the package, as it is here, and companion_school/ beside it
 
 Students never get this file. It holds the secret, so only its owner may read what is unpacked (`setup.sh`), and answers
 run as another user.
@@ -20,6 +20,7 @@ from importlib import metadata
 from pathlib import Path
 
 import companion
+import companion_school
 from companion.ground.atomic import write_atomic
 from companion.ground.installed import asked_by
 from companion_school.course.grading.lateness import Lateness, as_toml
@@ -77,6 +78,8 @@ def requirements() -> list[str]:
 
 
 def _package() -> dict[str, bytes]:
-    root = Path(str(companion.__file__)).resolve().parent
-    files = sorted(path for path in root.rglob("*") if path.is_file() and "__pycache__" not in path.parts)
-    return {f"companion/{path.relative_to(root).as_posix()}": path.read_bytes() for path in files}
+    found = {}
+    for root in (Path(str(module.__file__)).resolve().parent for module in (companion, companion_school)):
+        files = sorted(path for path in root.rglob("*") if path.is_file() and "__pycache__" not in path.parts)
+        found |= {f"{root.name}/{path.relative_to(root).as_posix()}": path.read_bytes() for path in files}
+    return found

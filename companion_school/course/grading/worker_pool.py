@@ -37,8 +37,8 @@ def side_by_side(
     found: dict[int, Made] = {}
     stop = threading.Event()
 
-    def work(place: int) -> None:
-        with Worker(limits, place, wall) as worker:
+    def work() -> None:
+        with Worker(limits, wall) as worker:
             while not stop.is_set():
                 try:
                     number = waiting.get_nowait()
@@ -49,7 +49,7 @@ def side_by_side(
 
     with ThreadPoolExecutor(min(jobs, len(many)) or 1) as pool:
         try:
-            for future in [pool.submit(work, place) for place in range(min(jobs, len(many)))]:
+            for future in [pool.submit(work) for _ in range(min(jobs, len(many)))]:
                 future.result()
         finally:
             stop.set()

@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 LENGTH = struct.Struct("<q")
-LARGEST = 2 * 2**20
+LARGEST = 2**20
 """Bytes of a message from a student's process; results of exercises are far smaller."""
 NOTEBOOK = "your notebook"
 """What errors call the file that an answer stands in."""
@@ -208,6 +208,8 @@ def _serve_part(descriptor: int, order: dict[str, Any], tools: _Tools) -> None:
     null = os.open(os.devnull, os.O_RDWR)
     for standard in (0, 1, 2):
         os.dup2(null, standard)  # whatever it prints is nobody's
+    os.closerange(3, descriptor)
+    os.closerange(descriptor + 1, 4096)
     channel = socket.socket(fileno=descriptor)
     os.environ.clear()
     tools.wall.give_up(order["user"])

@@ -7,6 +7,7 @@ packed (`codec.py`); a reply that is too long, malformed or out of range ends th
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
 import socket
@@ -34,7 +35,7 @@ MOST_BYTES = 16 * 2**20
 
 T = TypeVar("T")
 _START_SECONDS = 120.0
-_FIRST_USER = 1_900_000_000  # ids that no account has
+_users = itertools.count(1_900_000_000 + os.getpid() % 2**12 * 2**15)  # ids that no account has, each used once
 
 
 @dataclass(frozen=True)
@@ -79,7 +80,7 @@ class Found:
 
 @dataclass
 class Run:
-    """What a program gave: outcomes and the last call's seconds by each case's index; why and where it stopped early."""
+    """What a program gave: outcomes and the last call's seconds, by each case's index; why and where it stopped."""
 
     outcomes: dict[int, list[Outcome]] = field(default_factory=dict)
     seconds: dict[int, float] = field(default_factory=dict)
@@ -88,16 +89,15 @@ class Run:
 
 
 class Worker:
-    """A process to run answers in. A context; `number` tells several apart, `behind` is the wall (default: the best)."""
+    """A process to run answers in, as a context. `behind`: the wall (default: the best that this system has)."""
 
-    def __init__(self, limits: Limits, number: int = 0, behind: wall.Wall | None = None) -> None:
+    def __init__(self, limits: Limits, behind: wall.Wall | None = None) -> None:
         if not hasattr(os, "fork") or not hasattr(socket, "send_fds"):
             raise ValueError(
                 f"companion grade: expected Linux or macOS, got {sys.platform}; run it in WSL or in a Linux container"
             )
         self.limits = limits
         self.wall = behind or wall.choose()
-        self._number, self._user = number, 0
         self._process: subprocess.Popen[bytes] | None = None
         self._folder = tempfile.TemporaryDirectory(prefix="companion-grade-")
         os.chmod(self._folder.name, 0o555)  # empty, and it stays so
@@ -258,9 +258,8 @@ class Worker:
             "reads": reads,
             "cpu": 2 * int(self.limits.seconds) + 2,  # beyond the clock's limit: for what uses several processors
             "memory": int(self.limits.memory_gib * 2**30),
-            "user": _FIRST_USER + (os.getpid() % 2**15 * 64 + self._number % 64) * 100 + self._user % 100,
+            "user": next(_users),
         }
-        self._user += 1  # no two parts that follow each other are the same user
         socket.send_fds(self._control, [json.dumps(order).encode()], [channel.fileno()])
         return int(self._hear()["child"])
 
