@@ -210,7 +210,7 @@ def forbidden_uses(source: str, forbidden: Collection[str]) -> list[str]:
 
     A name counts where it is an attribute (`x.softmax`), what is imported under any name, a name that the code itself
     does not define, what a pattern of `match` asks for, and the text in `getattr(torch, "softmax")`; also as a part of
-    another name (`log_softmax`), and so do names that do the same (`_SAME`). Where something is forbidden, so is what
+    another name (`log_softmax`) that the code does not itself give to something, and so do names that do the same (`_SAME`). Where something is forbidden, so is what
     hides names: `getattr` of a name that is put together, `exec`, frames, `import *`, private parts of a module.
 
     Raises `SyntaxError` for what is not Python.
@@ -221,6 +221,8 @@ def forbidden_uses(source: str, forbidden: Collection[str]) -> list[str]:
     own = {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
     own |= {node.arg for node in nodes if isinstance(node, ast.arg)}
     own |= {node.name for node in nodes if isinstance(node, (ast.FunctionDef, ast.ClassDef))}
+    given = {node.attr for node in nodes if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store)}
+    given |= own
     said: set[str] = set()
     plain: set[str] = set()
     imported: set[str] = set()
@@ -247,7 +249,7 @@ def forbidden_uses(source: str, forbidden: Collection[str]) -> list[str]:
                 said |= parts
                 imported |= {one.asname or one.name.split(".")[0] for one in names}
     found = {"companion"} if said & _COURSE else set()
-    found |= {name for name in said for other in wanted if _is_same(name, other)}
+    found |= {name for name in said for other in wanted if _is_same(name, other, name not in given)}
     if forbidden:
         found |= plain | (said & (_VEILS | {"*"}))
         found |= {name for module, name in brought if module in imported}
@@ -255,11 +257,11 @@ def forbidden_uses(source: str, forbidden: Collection[str]) -> list[str]:
 
 
 @lru_cache(maxsize=16384)
-def _is_same(name: str, forbidden: str) -> bool:
+def _is_same(name: str, forbidden: str, in_part: bool) -> bool:
     """Whether a name in a text is the forbidden one, or has it as a part between underscores or capitals."""
     if name.strip("_") == forbidden.strip("_"):
         return True
-    if forbidden in _AUTOGRAD or forbidden in UNWATCHED:
+    if not in_part or forbidden in _AUTOGRAD or forbidden in UNWATCHED:
         return False
     wanted = "".join(_words(forbidden))
     return wanted in _said(f"::{name}") and len(wanted) > 4

@@ -19,7 +19,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from companion_school.checking.call import Outcome, Result
-from companion_school.checking.credit import ROBUST, earned, examine_groups, group_numbers, without_groups
+from companion_school.checking.codec import same_as
+from companion_school.checking.credit import ROBUST, earned, examine_groups, group_numbers, with_cases, without_groups
 from companion_school.checking.examine import AnswerKey, Verdict, examine, key_of
 from companion_school.checking.exercise import Exercise
 from companion_school.checking.operator_watch import forbidden_fault
@@ -121,8 +122,9 @@ class KeyRing:
         return self._key(exercise, PUBLIC_SEED)
 
     def hidden(self, exercise: Exercise) -> list[AnswerKey]:
-        """The keys of the hidden cases, of a seed each."""
-        return [self._key(exercise, seed) for seed in hidden_seeds(self.secret, exercise.id)]
+        """The keys of the hidden cases, of a seed each: only of those that are not among the public ones."""
+        public = self.public(exercise)
+        return [new_cases(self._key(exercise, seed), public) for seed in hidden_seeds(self.secret, exercise.id)]
 
     def _key(self, exercise: Exercise, seed: int) -> AnswerKey:
         with _one_by_one:
@@ -137,6 +139,19 @@ class KeyRing:
         order = list(range(count))
         random.Random(keyed(self.secret, *what)).shuffle(order)
         return order
+
+
+def new_cases(hidden: AnswerKey, public: AnswerKey) -> AnswerKey:
+    """The hidden cases whose arguments no public case has: a table of the public ones is of no use there.
+
+    They show what they do in the words of the public case in their place: no number that was drawn is told.
+    """
+    known = {same_as(case.arguments) for case in public.cases}
+    kept = [index for index, case in enumerate(hidden.cases) if same_as(case.arguments) not in known]
+    if len(hidden.cases) == len(public.cases):
+        pairs = zip(hidden.cases, public.cases, strict=True)
+        hidden = replace(hidden, cases=tuple(replace(case, shows=other.shows) for case, other in pairs))
+    return with_cases(hidden, kept)
 
 
 def _locked(gives: Callable[[int], Outcome]) -> Callable[[int], Outcome]:
@@ -182,7 +197,7 @@ def begin(
     public_key = keys.public(exercise)
     public, passed = try_answer(worker, program, [public_key], nothing, keys, student, exercise.id, "public")
     if is_constant(exercise):  # the hidden cases would be the same, and the result is the answer
-        hidden = _discreet(public, [public_key], public_key)
+        hidden = _discreet(public, public_key)
         return lambda: made(public.result.value, None, hidden, nothing, passed)
     if not passed[0]:
         return lambda: made(public.result.value, public, None)
@@ -192,7 +207,7 @@ def begin(
         hidden_keys = keys.hidden(exercise)
         tried, hidden_passed = try_answer(worker, program, hidden_keys, failed, keys, student, exercise.id, "hidden")
         outcome = tried if public.is_right else public
-        return made(outcome.result.value, public, _discreet(tried, hidden_keys, public_key), passed, hidden_passed)
+        return made(outcome.result.value, public, _discreet(tried, public_key), passed, hidden_passed)
 
     return finish
 
@@ -282,16 +297,12 @@ def _judged(tried: Sequence[AnswerKey], run: Run) -> Verdict:
     return Verdict(Result.RIGHT, robust=robust)
 
 
-def _discreet(found: Verdict, tried: Sequence[AnswerKey], public: AnswerKey) -> Verdict:
+def _discreet(found: Verdict, public: AnswerKey) -> Verdict:
     """What a student may know about hidden cases: the property, in the public ones' words, and the mistake."""
     if found.is_right:
-        robust = found.robust and replace(_discreet(found.robust, tried, public), input="")
+        robust = found.robust and replace(_discreet(found.robust, public), input="")
         return Verdict(Result.RIGHT, robust=robust)
-    shows = ""
-    for key in tried:
-        if len(key.cases) == len(public.cases):
-            pairs = zip(key.cases, public.cases, strict=True)
-            shows = shows or next((known.shows for case, known in pairs if case.shows == found.shows), "")
+    shows = found.shows if any(case.shows == found.shows for case in public.cases) else ""
     return Verdict(found.result, shows, fault=_DISCREET[found.result], mistake=found.mistake)
 
 
