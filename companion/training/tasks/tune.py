@@ -55,6 +55,8 @@ from companion.transformer import Transformer
 DRAWN = 4000
 """Problems that supervised tuning and preferences learn from, of a checkable task."""
 MEASURED, MEASURED_BRIEFLY = 500, 100
+LEARNED = 0.5
+"""Share of held-out problems below which a run is told that it has not learned its task."""
 """Held-out problems, or conversations, that a finished run is measured on; and on the way."""
 PASSES = {"sft": 3, "dpo": 1}
 """Passes through a file of conversations, where nobody says how many updates."""
@@ -233,8 +235,23 @@ class TuneTask(Task):
             return (
                 f"{result['right']:,} of {result['total']:,} held-out problems are answered right, "
                 f"{result['right_share']:.1%} (95 % interval {result['low']:.1%} to {result['high']:.1%})."
+                + (f"\n{self._advice()}" if result["high"] < LEARNED else "")
             )
         return f"On what was held out: {Tuned({k: v for k, v in result.items() if k != 'digest'})}."
+
+    def _advice(self) -> str:
+        """What usually helps a run that has not learned its task."""
+        if self.settings.method == "grpo":
+            helps = (
+                "GRPO can only reinforce answers that the model gives now and then. Begin from a model that is right "
+                "in some of its answers: first companion tune --method sft, then --start with that run"
+            )
+        else:
+            helps = (
+                f"more updates (this run had --steps {self.settings.steps or self.usual}), a larger --batch, or a "
+                "--start with fewer bits per byte on its own text"
+            )
+        return f"The model has not learned the task: most of its answers are wrong.\nWhat usually helps: {helps}."
 
     def next_command(self, folder: Path) -> str:
         return f"companion chat --run {shlex.quote(str(folder))}"
