@@ -87,9 +87,7 @@ class ChatTemplate:
         except (TemplateError, ArithmeticError, LookupError, TypeError, ValueError, RecursionError) as error:
             raise ValueError(f"{self.origin}: the template refuses this conversation: {error}") from None
         if len(text) > LONGEST:
-            raise ValueError(
-                f"{self.origin}: expected at most {LONGEST:,} characters, it wrote {len(text):,}"
-            )
+            raise ValueError(f"{self.origin}: expected at most {LONGEST:,} characters, it wrote {len(text):,}")
         return text
 
 
