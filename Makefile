@@ -17,7 +17,7 @@ PY   := $(VENV)/$(if $(filter Windows_NT,$(OS)),Scripts,bin)/python
 
 # The Python you name, else the environment's, if that is there.
 ANY_PYTHON = $(if $(shell $(PYTHON) -c 'print(1)' 2>/dev/null),$(PYTHON),$(if $(wildcard $(PY)*),$(PY),$(error \
-  The course needs Python 3.11 or newer, and "$(PYTHON)" is not there. Name another one:  make $(MAKECMDGOALS) \
+  The course needs Python 3.11 to 3.14, and "$(PYTHON)" is not there. Name another one:  make $(MAKECMDGOALS) \
   PYTHON=python3.12)))
 WITH_TORCH = $(if $(TORCH),--torch '$(TORCH)')
 # The environment, and what proves the course: whoever has no make calls this file.

@@ -30,7 +30,8 @@ def commands(text):
 def test_conda_installs_an_extra_that_exists():
     environment = yaml.safe_load((ROOT / "environment.yml").read_text(encoding="utf-8"))
     [pip] = [entry["pip"] for entry in environment["dependencies"] if isinstance(entry, dict)]
-    school, library = pip
+    *torch, school, library = pip
+    assert torch == [f"--extra-index-url {tasks.CPU_BUILD.split()[2]}", tasks.TORCH]
     [extra] = re.findall(r"^-e \.\[(\w+)\]$", library)
     assert school == "-e ./school" and (ROOT / "school" / "pyproject.toml").is_file()
     assert extra in PROJECT["optional-dependencies"]

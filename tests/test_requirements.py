@@ -101,7 +101,7 @@ def test_a_module_loads_with_what_its_part_of_the_package_asks_for(file):
     if short.startswith("companion_school/"):
         allowed |= brought(EXTRAS["school"])
     if short.startswith(LAB):
-        allowed |= brought(EXTRAS["lab"])
+        allowed |= brought([*EXTRAS["lab"], *EXTRAS["colab"]])
     named = {name.partition(".")[0] for name in of(file, local=False)} - {*OWN, *sys.stdlib_module_names}
     asked = {MODULES.get(name, name) for name in named}
     assert asked <= allowed, f"no extra of {short} brings {asked - allowed}"
@@ -120,7 +120,7 @@ def test_the_school_is_a_distribution_of_its_own_and_both_have_one_version():
 
 def test_the_base_is_small_and_no_extra_names_it_again():
     base = brought(PROJECT["dependencies"])
-    assert {"torch", "numpy", "safetensors"} < base and len(base) <= 11
+    assert {"torch", "numpy", "safetensors"} < base and len(base) <= 12
     for extra in ("school", "lab", "course", "published"):
         assert not base & brought(EXTRAS[extra]), extra
     used = {MODULES.get(name.partition(".")[0], name.partition(".")[0]) for file in FILES for name in of(file, True)}
@@ -131,7 +131,7 @@ def test_the_base_is_small_and_no_extra_names_it_again():
 def test_a_notebook_needs_nothing_but_the_package_with_its_extra_for_notebooks(notebook):
     cells = json.loads(notebook.read_text(encoding="utf-8"))["cells"]
     code = "\n".join("".join(cell["source"]) for cell in cells if cell["cell_type"] == "code")
-    allowed = brought(PROJECT["dependencies"]) | brought(EXTRAS["school"]) | brought(EXTRAS["lab"])
+    allowed = brought(PROJECT["dependencies"]) | brought(EXTRAS["school"]) | brought([*EXTRAS["lab"], *EXTRAS["colab"]])
     assert code and needs(code, notebook.parent, allowed) == set()
     pictures = [
         found for cell in cells for found in re.findall(r"!\[[^\]]*\]\((?!https:)([^)]+)\)", "".join(cell["source"]))

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from companion.config.model import ModelConfig
+from companion.files.gguf.folder import origin, published_tensors
 from companion.files.models import (
     CONFIG,
     WEIGHTS,
@@ -224,7 +225,7 @@ def load_published(
     dtype: torch.dtype | None = None,
     headers: bool = False,
 ) -> dict[str, Tensor]:
-    """The tensors of model.safetensors, or of all the files that its index names.
+    """The tensors of model.safetensors, of all the files that its index names, or of a GGUF file.
 
     dtype:    what floating numbers become. `None`: they stay.
     headers:  only their shapes and dtypes, as tensors on the device "meta".
@@ -232,6 +233,8 @@ def load_published(
     Raises `ValueError` for a missing or damaged file, an index that promises what is not there, and a tensor of which
     two files have copies that differ.
     """
+    if (gguf := origin(folder)) is not None:
+        return published_tensors(gguf, device, dtype=dtype, headers=headers)
     tensors: dict[str, Tensor] = {}
     owners: dict[str, str] = {}
     files = weight_files(folder)
