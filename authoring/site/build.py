@@ -37,7 +37,7 @@ def build(notebooks: Path, root: Path, work: Path) -> int:
     for place, found in _stale(notebooks):
         faults.add(f"{notebooks.name}/{place.relative_to(notebooks).as_posix()}", found)
     formulas, assets = Formulas(), Assets()
-    there = reference.modules(root / "companion")
+    there = reference.modules()
     home = repository.address(root, faults)
     press = Press(Links(course, reference.places(there), home, faults), assets, formulas, faults)
     texts, labels, kinds = _texts(course, there, press, home)
@@ -95,7 +95,7 @@ def _texts(
     asked = questions.by_lesson()
     made = [
         *(("question", *entry) for entry in questions.texts(press, course)),
-        *(("reference", *entry) for entry in reference.texts(there)),
+        *(("reference", *entry) for entry in reference.texts(there, reference.users(lessons()))),
         *(("beside", *entry) for entry in (*flow.texts(press.assets), *own.texts(course))),
     ]
     for kind, name, label, text in made:

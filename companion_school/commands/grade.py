@@ -5,12 +5,16 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from jsonargparse import Namespace
 
 from companion.commands.parser import Parser
 from companion.commands.preflight import must_be_writable, try_to_write
 from companion.ground.number_limits import Count, NonNegative, Positive
+
+if TYPE_CHECKING:
+    from companion_school.course.grading.sandbox.wall import Wall
 
 
 def parser() -> Parser:
@@ -23,11 +27,12 @@ def parser() -> Parser:
             "answer may be robust besides: it stands extremes, NaN and bad input; --robust says what that adds. Each "
             "answer ends as right, wrong, missing, crashed, timeout, refused or unreadable; a written one as to mark, "
             "until `companion course mark` has read its mark.\n\n"
-            "A student's code runs in processes of its own with limits, and decides about no mark. That is no "
-            "sandbox: to grade people you do not know, run the grader in a container without network, such as\n\n"
+            "A student's code runs behind a wall, with limits, and decides about no mark: under bubblewrap (Debian, "
+            "Ubuntu: apt install bubblewrap), which shows it neither network nor files, or else, where root grades, as "
+            "another user without any rights. Where there is neither, nothing is graded without --no-sandbox, and "
+            "every page says so. On macOS and Windows, grade in WSL or in a Linux container, as root:\n\n"
             '  docker run --rm --network none --pids-limit 256 -v "$PWD:/course" \\\n'
-            "      -w /course IMAGE companion grade ...\n\n"
-            "Linux and macOS. On macOS memory is not limited, and files are guarded by Python's audit hook alone."
+            "      -w /course IMAGE companion grade ..."
         ),
         epilog=(
             "examples:\n"
@@ -77,9 +82,9 @@ def _add_how(parser: Parser) -> None:
         help="for all public cases of an exercise, and all hidden",
     )
     parser.add_argument(
-        "--require-sandbox",
+        "--no-sandbox",
         action="store_true",
-        help="refuse to grade where this system cannot confine answers as INSTRUCTORS.md says",
+        help="grade even where nothing keeps students' code from your files and from its own marks",
     )
     parser.add_argument(
         "--regrade",
@@ -127,6 +132,7 @@ def run(flags: Namespace) -> int:
     wanted, written = choose(flags.exercises, flags.pset, [Path(), folder, folder.parent, seed_file.parent], secret)
     name = flags.assignment or (Path(flags.pset).stem if flags.pset else folder.resolve().name)
     handed = handed_in(folder, name)
+    wall = _wall(flags, folder, seed_file)
     rule = read_rule(seed_file.parent / f"{name}.toml")
     given = kept(out)
     first = first_marks(out, [one.student for one in handed], again=flags.regrade)
@@ -149,11 +155,10 @@ def run(flags: Namespace) -> int:
             written=written,
             given=given,
             jobs=flags.jobs,
-            require_sandbox=flags.require_sandbox,
+            wall=wall,
             robust=flags.robust,
             limits=limits,
             done=lambda _: bar.update(),
-            warn=lambda text: bar.write(text, file=sys.stderr),
         )
     marks, changes = merged(first, table(graded, name, rule))
     faults = write(graded, name, out, marks)
@@ -183,6 +188,14 @@ def _written(out: Path, faults: Sequence[str]) -> int:
     return 1 if faults else 0
 
 
+def _wall(flags: Namespace, folder: Path, seed_file: Path) -> Wall:
+    """What stands between students' code and the secret, the references and each other's work."""
+    from companion_school.course.grading.sandbox.wall import choose
+
+    exercises = Path(__file__).parents[1] / "exercises"
+    return choose([seed_file, folder, exercises], no_sandbox=flags.no_sandbox)
+
+
 def _project(flags: Namespace, folder: Path, seed_file: Path, out: Path) -> int:
     """Grade a project: each student's own transformer."""
     from companion.ground.display import table
@@ -195,6 +208,7 @@ def _project(flags: Namespace, folder: Path, seed_file: Path, out: Path) -> int:
         raise ValueError(f"--build {flags.build}: expected a project by itself, got --exercises or --pset beside it")
     stages, secret = find_stages(flags.build), read_secret(seed_file)
     must_be_writable(out, "--out")
+    wall = _wall(flags, folder, seed_file)
     handed = project.hand_ins(folder)
     try_to_write(out, "--out")
 
@@ -210,9 +224,8 @@ def _project(flags: Namespace, folder: Path, seed_file: Path, out: Path) -> int:
             secret,
             jobs=flags.jobs,
             limits=limits,
-            require_sandbox=flags.require_sandbox,
+            wall=wall,
             done=lambda _: bar.update(),
-            warn=lambda text: bar.write(text, file=sys.stderr),
         )
     project.write(graded, stages, out)
     rows = project.table(graded, stages)

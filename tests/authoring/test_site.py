@@ -248,7 +248,8 @@ def test_links_to_files_need_the_repositorys_address(course):
         bar = repository.bar(address, press.links.course.pages["02_small.ipynb"])
         assert bool(bar) == bool(address)
         if address:  # Colab opens the notebook alone: what it imports has to be installed first
-            assert "%pip install &quot;executable-transformer[lab] @ git+https://github.com/o/n&quot;" in bar
+            assert "%pip install &quot;executable-transformer[colab] @ git+https://github.com/o/n&quot;" in bar
+            assert "&quot;executable-transformer-school @ git+https://github.com/o/n#subdirectory=school&quot;" in bar
 
 
 def test_the_repositorys_address_stands_in_pyproject(tmp_path):
@@ -277,7 +278,8 @@ def test_a_docstring_keeps_its_parameters_lists_and_examples_and_its_signs():
 
 def test_the_reference_has_every_public_function_and_no_solution():
     there = reference.modules()
-    pages = {name: text for name, _, text in reference.texts(there)}
+    pages = {name: text for name, _, text in reference.texts(there, {"companion/layers/norms.py": ["06", "16"]})}
+    assert "(06, 16)\n" in pages[reference.INDEX] and "reference/companion_school.study" in pages
     assert "### attend\n" in pages["reference/layers"] and ": Float[Tensor" in pages["reference/layers"]
     assert not any("lesson_02" in module.file for module in there)
     names = json.dumps(sorted(module.file for module in there))

@@ -23,6 +23,7 @@ from companion_school.course.bundles.gradescope import RULE, SECRET, SET
 from companion_school.course.grading.exercise_mark import Graded, Mark, Text
 from companion_school.course.grading.grade import grade
 from companion_school.course.grading.lateness import Lateness, read_rule
+from companion_school.course.grading.sandbox.wall import choose as choose_wall
 from companion_school.course.grading.submissions import handed_by
 from companion_school.course.grading.what_to_grade import choose
 from companion_school.course.hidden_seeds import read_secret
@@ -50,7 +51,8 @@ def graded(folder: Path) -> dict[str, Any]:
     names = [str(user.get("email") or user.get("id")) for user in about.get("users", ())]
     handed = handed_by(" and ".join(names) or "student", folder / "submission", told["assignment"])
     chosen, written = choose(told["exercises"], None, [], secret)
-    [student] = grade([handed], chosen, secret, written=written, jobs=1, warn=lambda text: print(text, file=sys.stderr))
+    wall = choose_wall([folder / "source" / SECRET, Path(__file__).parents[2] / "exercises"])
+    [student] = grade([handed], chosen, secret, written=written, jobs=1, wall=wall)
     return results(student, rule, about.get("created_at"))
 
 

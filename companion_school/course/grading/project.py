@@ -29,6 +29,7 @@ from companion_school.checking.operator_watch import forbidden_fault, forbidden_
 from companion_school.course.grading.exercise_mark import KeyRing, try_answer
 from companion_school.course.grading.gradebook import as_csv, quoted
 from companion_school.course.grading.sandbox.parent import Limits, Program, Worker
+from companion_school.course.grading.sandbox.wall import Wall, choose
 from companion_school.course.grading.worker_pool import side_by_side
 
 LARGEST = 2**20
@@ -175,22 +176,19 @@ def grade(
     *,
     jobs: int = 2,
     limits: Limits | None = None,
-    require_sandbox: bool = False,
+    wall: Wall | None = None,
     done: Callable[[Graded], None] = lambda _: None,
-    warn: Callable[[str], None] = lambda _: None,
 ) -> list[Graded]:
     """The hand-ins graded, each in processes of its own. What a student handed in can only cost that student.
 
-    require_sandbox, done, warn:  as `side_by_side` has them.
+    wall, done:  as `side_by_side` has them.
     """
     keys = KeyRing(secret)
 
     def make(worker: Worker, one: Handed) -> Graded:
         return Graded(one, tuple(_mark(worker, part, one, keys) for stage in stages for part in parts(stage.number)))
 
-    return side_by_side(
-        handed, make, jobs=jobs, limits=limits or Limits(), require_sandbox=require_sandbox, done=done, warn=warn
-    )
+    return side_by_side(handed, make, jobs=jobs, limits=limits or Limits(), wall=wall or choose(), done=done)
 
 
 def _mark(worker: Worker, part: Part, handed: Handed, keys: KeyRing) -> PartMark:

@@ -17,6 +17,7 @@ from companion.ground.atomic import write_atomic
 from companion_school.checking.exercise import Exercise
 from companion_school.course.grading.answers import Unreadable, contents
 from companion_school.course.grading.sandbox.parent import Limits, Worker
+from companion_school.course.grading.sandbox.wall import best
 from companion_school.course.grading.submissions import Handed
 from companion_school.course.proof.verify import as_answer
 
@@ -66,7 +67,7 @@ def _programs(handed: Sequence[Handed], chosen: Sequence[Exercise]) -> list[tupl
     """Each student's programs by the names of their functions, with what they need of the same notebook."""
     asked: dict[str, tuple[str, ...]] = {exercise.name: () for exercise in chosen}
     made = []
-    with Worker(Limits()) as worker:
+    with Worker(Limits(), behind=best()) as worker:  # which only reads
         for one in handed:
             try:
                 found = worker.read([(file.name, contents(file)) for file in one.files], asked)[1]
