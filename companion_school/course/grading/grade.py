@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
+from companion_school.build.stages import Stage
 from companion_school.checking.exercise import Exercise
 from companion_school.checking.operator_watch import unwatched
+from companion_school.course.grading import project
 from companion_school.course.grading.answers import LARGEST, Unreadable, contents
 from companion_school.course.grading.exercise_mark import UNREADABLE, Graded, KeyRing, Mark, Text, mark
+from companion_school.course.grading.results import EMPTY, NOTHING, OTHER, READ
 from companion_school.course.grading.sandbox.parent import Limits, Worker
 from companion_school.course.grading.submissions import Handed, plain
 from companion_school.course.grading.worker_pool import side_by_side
 from companion_school.course.written.rubrics import MARK, Written
-from companion_school.course.written.sheet import Given, Key, text_id
-
-READ, EMPTY, OTHER, NOTHING = "read", "empty", "other notebook", "nothing handed in"
-TRIED = (READ, EMPTY)
 
 
 def grade(
@@ -24,7 +23,7 @@ def grade(
     secret: bytes,
     *,
     written: Sequence[Written] = (),
-    given: Mapping[Key, Given] | None = None,
+    stages: Sequence[Stage] = (),
     jobs: int = 2,
     limits: Limits | None = None,
     require_sandbox: bool = False,
@@ -39,7 +38,7 @@ def grade(
     chosen:           the exercises to grade.
     secret:           decides the hidden cases.
     written:          the written answers to collect.
-    given:            what a person gave them already.
+    stages:           of a project: the stages to grade, in place of exercises.
     jobs:             processes at once.
     robust:           what a robust answer adds, as a share of its exercise's points.
     done:             gets each student's marks as they are made.
@@ -52,9 +51,15 @@ def grade(
     if jobs < 1:
         raise ValueError(f"--jobs {jobs}: expected a whole number >= 1")
     keys = KeyRing(secret)
+
+    def make(worker: Worker, one: Handed) -> Graded:
+        if stages:
+            return project.grade_one(worker, one, stages, keys)
+        return grade_one(worker, one, chosen, keys, written, robust)
+
     return side_by_side(
         handed,
-        lambda worker, one: grade_one(worker, one, chosen, keys, written, given or {}, robust),
+        make,
         jobs=jobs,
         limits=limits or Limits(),
         require_sandbox=require_sandbox,
@@ -69,7 +74,6 @@ def grade_one(
     chosen: Sequence[Exercise],
     keys: KeyRing,
     written: Sequence[Written] = (),
-    given: Mapping[Key, Given] | None = None,
     robust: float = 0.0,
 ) -> Graded:
     """One student's marks."""
@@ -91,7 +95,7 @@ def grade_one(
     except Unreadable as error:
         return nothing(UNREADABLE, plain(str(error)))
     state, fault = READ, None
-    texts = tuple(_text(handed.student, item, wrote[f"{MARK}{item.id}"], given or {}) for item in written)
+    texts = tuple(Text(item, wrote[f"{MARK}{item.id}"]) for item in written)
     if any(text.text for text in texts):
         pass
     elif empty:
@@ -101,9 +105,3 @@ def grade_one(
         fault = "the notebook defines none of the functions that were asked for: is it the one of this problem set?"
     marks = tuple(mark(worker, one, found[one.name], keys, handed.student, robust) for one in chosen)
     return Graded(handed, state, fault, marks, texts)
-
-
-def _text(student: str, item: Written, text: str, given: Mapping[Key, Given]) -> Text:
-    """A written answer, with what was given to just this text."""
-    mark = given.get((student, item.id))
-    return Text(item, text, mark if mark and mark.text_id == text_id(text) else None)
