@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from companion_school.course.grading.exercise_mark import Graded
     from companion_school.course.grading.results import Settled
     from companion_school.course.grading.sandbox.parent import Limits
+    from companion_school.course.grading.sandbox.wall import Wall
     from companion_school.course.grading.submissions import Handed
     from companion_school.course.grading.what_to_grade import Task
 
@@ -31,11 +32,12 @@ def parser() -> Parser:
             "answer may be robust besides: it stands extremes, NaN and bad input; --robust says what that adds. Each "
             "answer ends as right, wrong, missing, crashed, timeout, refused or unreadable; a written one as to mark, "
             "until `companion course mark` has read its mark.\n\n"
-            "A student's code runs in processes of its own with limits, and decides about no mark. That is no "
-            "sandbox: to grade people you do not know, run the grader in a container without network, such as\n\n"
+            "A student's code runs behind a wall, with limits, and decides about no mark: under bubblewrap (Debian, "
+            "Ubuntu: apt install bubblewrap), which shows it neither network nor files, or else, where root grades, as "
+            "another user without any rights. Where there is neither, nothing is graded without --no-sandbox, and "
+            "every page says so. On macOS and Windows, grade in WSL or in a Linux container, as root:\n\n"
             '  docker run --rm --network none --pids-limit 256 -v "$PWD:/course" \\\n'
-            "      -w /course IMAGE companion grade ...\n\n"
-            "Linux and macOS. On macOS memory is not limited, and files are guarded by Python's audit hook alone."
+            "      -w /course IMAGE companion grade ..."
         ),
         epilog=(
             "examples:\n"
@@ -92,9 +94,9 @@ def _add_how(parser: Parser) -> None:
         help="for all public cases of an exercise, and all hidden",
     )
     parser.add_argument(
-        "--require-sandbox",
+        "--no-sandbox",
         action="store_true",
-        help="refuse to grade where this system cannot confine answers as INSTRUCTORS.md says",
+        help="grade even where nothing keeps students' code from your files and from its own marks",
     )
     parser.add_argument(
         "--regrade",
@@ -127,10 +129,11 @@ def run(flags: Namespace) -> int:
     for place in (out, out / "feedback"):
         must_be_writable(place, "--out", str(out))
     task, name, handed = _what_and_who(flags, folder, seed_file, secret)
+    wall = _wall(flags, folder, seed_file)
     first = first_results(out, [one.student for one in handed], again=flags.regrade)
     try_to_write(out, "--out")  # now, and not after the last student
     _tell_what_was_found(folder, handed)
-    graded = _graded(flags, task, handed, secret, limits)
+    graded = _graded(flags, task, handed, secret, limits, wall)
     results = Results(name, str(task.course or ""), tuple(record_of(one) for one in graded))
     changes: list[str] = []
     if first is not None:
@@ -191,7 +194,9 @@ def plain_name(file: Path) -> str:
     return plain(file.name)
 
 
-def _graded(flags: Namespace, task: Task, handed: Sequence[Handed], secret: bytes, limits: Limits) -> Sequence[Graded]:
+def _graded(
+    flags: Namespace, task: Task, handed: Sequence[Handed], secret: bytes, limits: Limits, wall: Wall
+) -> Sequence[Graded]:
     import torch
     from tqdm import tqdm
 
@@ -206,11 +211,10 @@ def _graded(flags: Namespace, task: Task, handed: Sequence[Handed], secret: byte
             written=task.written,
             stages=task.stages,
             jobs=flags.jobs,
-            require_sandbox=flags.require_sandbox,
+            wall=wall,
             robust=flags.robust,
             limits=limits,
             done=lambda _: bar.update(),
-            warn=lambda text: bar.write(text, file=sys.stderr),
         )
 
 
@@ -260,3 +264,11 @@ def _race(handed: Sequence[Handed], flags: Namespace, out: Path) -> None:
     project.write_table(rows, out / "board.csv")
     print(f"\n{table([tuple(row) for row in rows], left=(0, 1, 3), width=None)}")
     print(f"\n{out / 'board.csv'}: the races of {flags.race:g} minutes, the fewest bits per byte first")
+
+
+def _wall(flags: Namespace, folder: Path, seed_file: Path) -> Wall:
+    """What stands between students' code and the secret, the references and each other's work."""
+    from companion_school.course.grading.sandbox.wall import choose
+
+    exercises = Path(__file__).parents[1] / "exercises"
+    return choose([seed_file, folder, exercises], no_sandbox=flags.no_sandbox)

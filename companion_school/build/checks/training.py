@@ -42,8 +42,9 @@ def windows(code, ids, context, batch):
 @windows.cases
 def _(draw):
     yield Case("windows begin at every place", (10 * draw.shuffled(6) + 3, 2, 1))
-    yield Case("targets are one place further on", (10 * draw.shuffled(11) + 3, 4, 3))
-    yield Case("a text that is little longer than a window", (10 * draw.shuffled(9) + 3, 8, 2))
+    yield Case("targets are one place further on", (10 * draw.shuffled(draw.whole(9, 13)) + 3, draw.whole(3, 5), 3))
+    context = draw.whole(6, 20)
+    yield Case("a text that is little longer than a window", (10 * draw.shuffled(context + 1) + 3, context, 2))
 
 
 windows.mistake(

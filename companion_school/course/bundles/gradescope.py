@@ -23,7 +23,7 @@ from pathlib import Path
 import companion
 import companion_school
 from companion.ground.atomic import write_atomic
-from companion.ground.installed import asked_by
+from companion.ground.installed import NAME, SCHOOL, asked_by
 from companion_school.course.release.documents import document
 
 SET, SECRET, ITEMS = "problem_set.json", "secret.seed", "items.toml"
@@ -78,17 +78,19 @@ def write_bundle(
 
 
 def requirements() -> list[str]:
-    """What the package and its school import, in the versions that are installed here: `torch==2.13.0`."""
-    needed = [*asked_by(), *asked_by("school")]
+    """Return what the library and the school import, in the versions that are installed here: `torch==2.13.0`."""
+    needed = [one for one in (*asked_by(), *asked_by("school")) if one.name not in (NAME, SCHOOL)]
     extras = {one.name: f"[{','.join(sorted(one.extras))}]" if one.extras else "" for one in needed}
     versions = {name: metadata.version(name).partition("+")[0] for name in extras}
     return [f"{name}{extras[name]}=={versions[name]}" for name in sorted(extras)]
 
 
 def _packages() -> dict[str, bytes]:
-    found: dict[str, bytes] = {}
-    for package in (companion, companion_school):
-        root = Path(str(package.__file__)).resolve().parent
-        files = sorted(path for path in root.rglob("*") if path.is_file() and "__pycache__" not in path.parts)
-        found |= {f"{root.name}/{path.relative_to(root).as_posix()}": path.read_bytes() for path in files}
-    return found
+    """Return the contents of every file of the library and the school, by its path from their common folder."""
+    roots = [Path(str(package.__file__)).resolve().parent for package in (companion, companion_school)]
+    return {
+        f"{root.name}/{path.relative_to(root).as_posix()}": path.read_bytes()
+        for root in roots
+        for path in sorted(root.rglob("*"))
+        if path.is_file() and "__pycache__" not in path.parts
+    }

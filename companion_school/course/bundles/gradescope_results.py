@@ -25,6 +25,7 @@ from companion_school.course.grading.grade import grade
 from companion_school.course.grading.lateness import Late, Lateness
 from companion_school.course.grading.received import moment
 from companion_school.course.grading.results import TRIED, Results, record_of, settle
+from companion_school.course.grading.sandbox.wall import choose as choose_wall
 from companion_school.course.grading.submissions import CHOICE, handed_by
 from companion_school.course.grading.what_to_grade import choose
 from companion_school.course.hidden_seeds import read_secret
@@ -58,6 +59,7 @@ def graded(folder: Path) -> dict[str, Any]:
     task = choose(told["exercises"], None, told.get("build"), [], secret)
     who = " and ".join(names) or "student"
     handed = handed_by(who, folder / "submission", told["assignment"], project=bool(task.stages))
+    wall = choose_wall([folder / "source" / SECRET, Path(__file__).parents[2] / "exercises"])
     [student] = grade(
         [handed],
         task.exercises,
@@ -65,7 +67,7 @@ def graded(folder: Path) -> dict[str, Any]:
         written=task.written,
         stages=task.stages,
         jobs=1,
-        warn=lambda text: print(text, file=sys.stderr),
+        wall=wall,
     )
     late = Late()
     if "due" in told and about.get("created_at"):

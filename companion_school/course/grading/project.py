@@ -69,12 +69,12 @@ def grade_one(worker: Worker, handed: Handed, stages: Sequence[Stage], keys: Key
     book = [part for stage in stages for part in parts(stage.number)]
     if handed.fault is not None:
         marks = tuple(_made(part, UNREADABLE) for part in book)
-        return Graded(handed, NOTHING, handed.fault, marks)
+        return Graded(handed, NOTHING, handed.fault, marks, (), worker.wall.warning)
     sources, faults = sources_of(handed)
     marks = tuple(_mark(worker, part, handed.student, sources, faults, keys) for part in book)
     if faults and not any(stage.module in sources for stage in stages):
-        return Graded(handed, UNREADABLE, "; ".join(faults.values()), marks)
-    return Graded(handed, READ, "; ".join(faults.values()) or None, marks)
+        return Graded(handed, UNREADABLE, "; ".join(faults.values()), marks, (), worker.wall.warning)
+    return Graded(handed, READ, "; ".join(faults.values()) or None, marks, (), worker.wall.warning)
 
 
 def _made(part: Part, outcome: str, verdict: Verdict | None = None, note: str = "") -> Mark:

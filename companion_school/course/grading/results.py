@@ -86,7 +86,7 @@ class Item:
 
 @dataclass(frozen=True)
 class Record:
-    """One student's results. `file`: what was graded; `graded`: when; the others are those of `Handed` and `Graded`."""
+    """One student's results. `file`: what was graded; `graded`: when; the rest is that of `Handed` and `Graded`."""
 
     student: str
     submission: str
@@ -98,6 +98,7 @@ class Record:
     place: str
     graded: str
     items: tuple[Item, ...]
+    warning: str = ""
 
 
 @dataclass(frozen=True)
@@ -132,6 +133,7 @@ def record_of(graded: Graded) -> Record:
         place=handed.place,
         graded=datetime.now(UTC).strftime("%Y-%m-%d %H:%M"),
         items=tuple(items),
+        warning=graded.warning,
     )
 
 
