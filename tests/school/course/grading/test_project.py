@@ -13,9 +13,7 @@ from companion_school.build.stages import STAGES
 from companion_school.build.stubs import is_untouched, reference
 from companion_school.build.workspace import VARIABLE, find_folder
 from companion_school.course.grading import project
-from companion_school.course.grading.grade import grade
 from companion_school.course.grading.project import LARGEST, board, run_races, sources_of, write_table
-from companion_school.course.grading.sandbox.parent import Worker
 from companion_school.course.grading.submissions import handed_in
 
 
@@ -93,20 +91,6 @@ def test_parts_earn_by_themselves_and_an_earlier_fault_costs_its_own_stage_alone
     assert "attention.py  100%  (the course's own answer), ada\n" in told
     assert "attention.py   99%  (the course's own answer), bob\n" in told
     assert "layers.py  100%  (the course's own answer), ada, bob, cyd\n" in told
-
-
-@pytest.mark.parametrize(("landlock", "filtered", "named"), [(False, True, "Landlock"), (True, False, "seccomp")])
-def test_a_sandbox_that_is_required_and_not_there_is_told_before_anything_runs(
-    landlock, filtered, named, course, monkeypatch
-):
-    def nothing_starts(self):
-        self.landlock, self.seccomp = landlock, filtered
-
-    hand_in(course, "ada", attention=reference(2))
-    monkeypatch.setattr(Worker, "_start", nothing_starts)
-    given = handed_in(course / "handed", project=True), [], b"a secret of sixteen"
-    with pytest.raises(ValueError, match=f"--require-sandbox: expected a kernel that confines answers; .* no {named}"):
-        grade(*given, stages=[STAGES[2]], jobs=1, require_sandbox=True)
 
 
 def test_bad_hand_ins_get_a_sentence_each(course):
