@@ -20,7 +20,7 @@ PY   := $(VENV)/$(if $(filter Windows_NT,$(OS)),Scripts,bin)/python
 
 # The Python you name, else the environment's, if that is there.
 ANY_PYTHON = $(if $(shell $(PYTHON) -c 'print(1)' 2>/dev/null),$(PYTHON),$(if $(wildcard $(PY)*),$(PY),$(error \
-  The course needs Python 3.11 or newer, and "$(PYTHON)" is not there. Name another one:  make $(MAKECMDGOALS) \
+  The course needs Python 3.11 to 3.14, and "$(PYTHON)" is not there. Name another one:  make $(MAKECMDGOALS) \
   PYTHON=python3.12)))
 WITH_TORCH = $(if $(TORCH),--torch '$(TORCH)')
 # The environment, and what proves the course: whoever has no make calls this file.
@@ -34,7 +34,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .PHONY: help lab test quick reader lint types pytest test-notebooks machines solved verify mutants notebooks check-notebooks comparisons lab-check \
-  site site-check pictures bench gpu fuzz package workflows clean FORCE
+  site site-check bench gpu fuzz package workflows clean FORCE
 
 help:
 	@echo 'The Executable Transformer'
@@ -44,7 +44,8 @@ help:
 	@echo '  make quick             in two or three minutes, for a changed line: lint, types, and the tests that are not slow'
 	@echo '  make reader            what a reader relies on, on any system: every cell again, and the tests of what lessons use'
 	@echo
-	@echo '  make notebooks         build the notebooks whose sources changed; ALL=1 executes all, LESSON=02 takes one'
+	@echo '  make notebooks         build the notebooks whose sources changed, and execute those whose code changed or in which'
+	@echo '                         the last make test-notebooks found a difference; ALL=1 executes all, LESSON=02 takes one'
 	@echo '  make check-notebooks   seconds, runs no cell: are the notebooks what their sources build, and in good form?'
 	@echo '  make test-notebooks    run every cell again and compare what it prints with what is stored; LESSON=02 takes one'
 	@echo '  make machines          the same and the tests of numbers as on other processors, and a table of what differs (hours);'
@@ -56,11 +57,10 @@ help:
 	@echo '  make solved            write the exercises with their solutions into build/solved'
 	@echo '  make lint | types | pytest     one part of make test alone'
 	@echo '  make lab-check         open every notebook in a real browser, run it, move and answer everything (needs Chromium);'
-	@echo '                         ONLY="start figures exercise questions lessons" and LESSON=02 choose'
+	@echo '                         ONLY="start connection figures exercise questions lessons" and LESSON=02 choose'
 	@echo '  make site              write the course as pages that need no network, for any browser: build/site/index.html'
 	@echo '  make site-check        open every page in a real browser, move and answer everything (needs Chromium);'
 	@echo '                         PAGES="02 glossary" chooses'
-	@echo '  make pictures          make the pictures of a lesson and of a moving figure that README shows, of the pages (needs Chromium)'
 	@echo '  make fuzz              ten thousand malformed calls, files and command lines that nobody has seen, and what became of each kind;'
 	@echo '                         FUZZ="-k flags" passes flags of pytest on'
 	@echo '  make bench             speed beside other libraries; BENCH="--quick --only decode" passes flags on'
@@ -112,9 +112,6 @@ machines: $(VENV)/.test solved
 
 lab-check: $(VENV)/.dev
 	PYTHONPATH=tests $(PY) tests/lab/check.py $(if $(ONLY),--only $(ONLY)) --figures '$(FIGURES)' $(if $(LESSON),-- $(LESSON))
-
-pictures: $(VENV)/.dev site
-	PYTHONPATH=tests/lab:tests:. $(PY) tests/lab/pictures.py
 
 site-check: $(VENV)/.dev site
 	PYTHONPATH=tests:. $(PY) tests/lab/pages.py --figures '$(FIGURES)' $(PAGES)

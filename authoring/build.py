@@ -3,11 +3,12 @@ notebooks/build/ from authoring/stages/.
 
     python -m authoring.build [--all] [--check] [LESSON ...]
 
-The same source, companion and libraries give the same bytes: cell ids follow from the text, and nothing that depends
-on the clock or on chance is kept. A notebook records a digest of each code cell with its outputs in its metadata, so
-the builder executes a notebook only when its code changed. Whether the stored outputs still agree with the package is
-decided by running the cells (`make test-notebooks`). The line {{ exercises }} becomes the table of the lesson's
-exercises (exercises.py). The questions of all lessons are collected for the package
+The same source, packages and libraries give the same bytes: cell ids follow from the text, and nothing that depends on
+the clock or on chance is stored. A notebook is executed if its code changed, or if the last `make test-notebooks` found
+that one of its cells prints something else now: pytest's cache has these, and no committed file says anything about the
+packages. What a question shows follows from its source, so it needs no execution, and neither do the scripts and styles
+that the outputs of figures carry along (carried.py). The line {{ exercises }} becomes the
+table of the lesson's exercises (exercises.py). The questions of all lessons are collected for the package
 (companion_school/questions/questions.json).
 `--check` runs nothing and says which notebook is not what its source builds, and where.
 """
@@ -32,18 +33,21 @@ from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernelError
 from nbformat import NotebookNode
 
-from authoring import figures, form, said
-from authoring.lesson import Lesson, lessons, stages, with_deeper
+from authoring import carried, figures, form, said
+from authoring.lesson import ROOT, Lesson, lessons, stages, with_deeper
 from authoring.notation import meanings
-from authoring.question import SourceError
+from authoring.question import SourceError, cell_of
 from authoring.rules import Fault, Known, fault
 from companion.ground.atomic import write_atomic
 from companion_school import questions
 from companion_school.course.release.notebook_cells import KERNEL
+from companion_school.questions.asking import Shown
 
 WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
 CELL_TIMEOUT = 900  # seconds
 QUESTIONS = Path(questions.__file__).with_name("questions.json")
+LAST_FAILED = ROOT / ".pytest_cache" / "v" / "cache" / "lastfailed"
+"""What failed in the last run of pytest, nbval's cells among it: outside of git."""
 # What a kernel inherits: one thread, one hash seed, and nothing of the builder's own plotting or terminal settings.
 KERNEL_ENVIRONMENT = {"PYTHONHASHSEED": "0", "OMP_NUM_THREADS": "1"}
 FORGOTTEN_ENVIRONMENT = ("MPLBACKEND", "MATPLOTLIBRC", "COLUMNS", "FORCE_COLOR", "PYTHONSTARTUP", "PYTHONWARNINGS")
@@ -104,9 +108,10 @@ def difference(lesson: Lesson) -> Difference | None:
     except (nbformat.reader.NotJSONError, nbformat.ValidationError, AttributeError, KeyError, TypeError) as error:
         return Difference(f"is not a notebook that was built here ({type(error).__name__})")
     found = _code_difference(lesson, stored.cells, record) or _prose_difference(lesson, stored.cells)
+    found = found or _question_difference(lesson, stored.cells) or _figure_difference(lesson, stored.cells)
     if found:
         return found
-    if text != _assemble(_with_outputs(lesson.cells, stored.cells)):
+    if text != _assemble(_with_outputs(lesson, stored.cells)):
         return Difference("its metadata or its form was changed after it was built (saved from Jupyter?)", runs=False)
     return None
 
@@ -144,22 +149,56 @@ def _prose_difference(lesson: Lesson, stored: list[NotebookNode]) -> Difference 
     return None
 
 
+def _question_difference(lesson: Lesson, stored: list[NotebookNode]) -> Difference | None:
+    shown = _shown(lesson)
+    for number, (cell, old) in enumerate(zip(lesson.cells, stored, strict=True), 1):
+        if cell.source in shown and [output.get("data") for output in old.outputs] != [shown[cell.source]]:
+            what = "the question in the notebook is not the question in the source"
+            return Difference(what, number, lesson.lines[number - 1], runs=False)
+    return None
+
+
+def _figure_difference(lesson: Lesson, stored: list[NotebookNode]) -> Difference | None:
+    for number, (cell, line) in enumerate(zip(stored, lesson.lines, strict=True), 1):
+        if cell.cell_type == "code" and carried.up_to_date(cell.outputs) != cell.outputs:
+            return Difference("the script or the style of its figure is not the package's", number, line, runs=False)
+    return None
+
+
+def _shown(lesson: Lesson) -> dict[str, dict[str, str]]:
+    """What each question shows, by the code of the cell that asks it."""
+    shown = ((cell_of(question), Shown(question)) for question in lesson.questions)
+    return {code: {"text/html": one._repr_html_(), "text/plain": repr(one)} for code, one in shown}
+
+
 def _first_changed_line(new: str, old: str) -> int:
     lines = zip(new.split("\n"), old.split("\n"), strict=False)
     return next((index for index, (a, b) in enumerate(lines) if a != b), 0)
 
 
-def _with_outputs(cells: list[NotebookNode], stored: list[NotebookNode]) -> list[NotebookNode]:
-    """The cells of the source with the outputs of the same code cells in the stored notebook."""
-    old = iter(_code(stored))
+def _with_outputs(lesson: Lesson, executed: list[NotebookNode]) -> list[NotebookNode]:
+    """The cells of the source with the outputs of the same code cells in an executed notebook; questions, and the
+    scripts and styles of figures, as they are now."""
+    old, shown = iter(_code(executed)), _shown(lesson)
     merged = []
-    for cell in cells:
+    for cell in lesson.cells:
         copy = NotebookNode(cell)
         if cell.cell_type == "code":
             match = next(old)
-            copy.outputs, copy.execution_count = match.outputs, match.execution_count
+            copy.outputs, copy.execution_count = carried.up_to_date(match.outputs), match.execution_count
+            if data := shown.get(cell.source):
+                result = nbformat.v4.new_output("execute_result", data=data, execution_count=match.execution_count)
+                copy.outputs = [result]
         merged.append(copy)
     return merged
+
+
+def prints_otherwise(lesson: Lesson) -> bool:
+    """Return whether the last run of nbval, which is newer than the notebook, found cells that print something else."""
+    if not LAST_FAILED.exists() or LAST_FAILED.stat().st_mtime <= lesson.notebook.stat().st_mtime:
+        return False
+    name = lesson.notebook.relative_to(LAST_FAILED.parents[3]).as_posix()
+    return any(failed.partition("::")[0] == name for failed in json.loads(LAST_FAILED.read_text(encoding="utf-8")))
 
 
 # --- doing it
@@ -235,17 +274,18 @@ def build(lesson: Lesson, *, rerun: bool = False, known: Known | None = None) ->
     if lesson.notebook.exists() and not (stale and stale.runs):
         stored = nbformat.read(lesson.notebook, as_version=4)
     if rerun or stored is None:
-        cells, how = execute(lesson), "executed"
-        _refuse(lesson, _handle_faults(lesson, cells))
+        cells, how = _with_outputs(lesson, execute(lesson)), "executed"
     elif stale:
-        cells, how = _with_outputs(lesson.cells, stored.cells), "outputs kept"
+        cells, how = _with_outputs(lesson, stored.cells), "outputs kept"
     else:
         return f"{lesson.name}: up to date"
+    _refuse(lesson, _handle_faults(lesson, cells))
     _refuse(lesson, [Fault(what, None, line) for line, what in said.faults(lesson.said, cells)])
     text = _assemble(cells)
     old = lesson.notebook.read_text(encoding="utf-8") if lesson.notebook.exists() else None
     if text != old:
         write_atomic(lesson.notebook, text)
+    lesson.notebook.touch()  # newer than pytest's cache: what failed there has been executed since
     size, seconds = len(text.encode()) / 1024, time.monotonic() - start
     state = "written" if text != old else "unchanged"
     return f"{lesson.name}: {how}, {state}, {len(_code(cells))} code cells, {size:.0f} KiB, {seconds:.1f} s"
@@ -289,7 +329,8 @@ def _check_all(chosen: list[Lesson]) -> bool:
 def _build_all(chosen: list[Lesson], rerun: bool, jobs: int, known: Known) -> bool:
     def attempt(lesson: Lesson) -> bool:
         try:
-            line, fine = build(lesson, rerun=rerun, known=known), True
+            again = rerun or (lesson.notebook.exists() and prints_otherwise(lesson))
+            line, fine = build(lesson, rerun=again, known=known), True
         except SourceError as error:
             line, fine = f"{lesson.name}: {error}\n{lesson.name}: FAILED; the notebook is as it was", False
         except BuildError as error:

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from authoring import deeper, form, rules
-from authoring.imports import PACKAGE
+from authoring.imports import LIBRARY
 from authoring.lesson import Lesson, with_deeper
 from authoring.markdown import equations
 from authoring.notation import meanings
@@ -26,17 +26,16 @@ BESIDE_THE_MODEL = (
     "ground",
     "make",
     "page",
-    "school",
     "selftest",
 )
-"""Rooms and files of the companion whose names a lesson may use for its own."""
+"""Folders and files of the library whose names a lesson may use for its own."""
 
 
 @functools.cache  # it parses the whole package
-def companion_names(package: Path = PACKAGE) -> Mapping[str, str]:
-    """Every public function and class of the companion, and the module that defines it.
+def companion_names(package: Path = LIBRARY) -> Mapping[str, str]:
+    """Return every public function and class of the library, with the module that defines it.
 
-    Not of the commands, the school and the like, which are no part of what the lessons build.
+    The commands and the like are left out, because the lessons do not build them.
     """
     names = {}
     for path in sorted(package.rglob("*.py")):

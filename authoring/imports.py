@@ -1,18 +1,21 @@
-"""Which file of the companion stands behind a name that some code imports."""
+"""Which file of the repository's two packages defines a name that some code imports."""
 
 from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
 from functools import cache
+from graphlib import TopologicalSorter
 from pathlib import Path
 
-PACKAGE = Path(__file__).resolve().parents[1] / "companion"
+ROOT = Path(__file__).resolve().parents[1]
+LIBRARY, SCHOOL = PACKAGES = ROOT / "companion", ROOT / "companion_school"
+"""The folders of the two packages."""
 
 
 @cache
 def parsed(code: str) -> ast.Module:
-    """The tree of some code; an empty one for what is not Python, which the run or the contract reports."""
+    """Return the tree of some code, or an empty one if it is not Python: the run or the contract reports that."""
     try:
         return ast.parse(code)
     except SyntaxError:
@@ -30,35 +33,35 @@ def imported(tree: ast.AST, inside: str = "") -> Iterator[tuple[str, str | None]
             yield from ((module, alias.name) for alias in node.names)
 
 
-def file_of(module: str, name: str | None, package: Path = PACKAGE) -> Path | None:
-    """The file that `from module import name` reads; `None` outside the package.
+def file_of(module: str, name: str | None) -> Path | None:
+    """Return the file that defines what `from module import name` imports, or `None` outside the packages.
 
-    Where a package hands the name on, that is the file which it has it from.
+    If a package re-exports the name, that is the file from which the package imports it.
     """
     first, *rest = module.split(".")
-    if first != package.name:
+    if first not in {package.name for package in PACKAGES}:
         return None
-    base = package.joinpath(*rest)
+    base = (ROOT / first).joinpath(*rest)
     if name and ((base / f"{name}.py").exists() or (base / name / "__init__.py").exists()):
-        return file_of(f"{module}.{name}", None, package)
+        return file_of(f"{module}.{name}", None)
     init = base / "__init__.py"
     if not init.exists():
         path = base.with_suffix(".py")
         return path if path.exists() else None
-    if name and name in _handed_on(init, module):
-        return file_of(*_handed_on(init, module)[name], package)
+    if name and name in _reexported(init, module):
+        return file_of(*_reexported(init, module)[name])
     return init
 
 
-def _handed_on(init: Path, module: str) -> dict[str, tuple[str, str]]:
-    """The names that a package imports for others, in its `__init__` or, if they are lazy, in the stub beside it."""
+def _reexported(init: Path, module: str) -> dict[str, tuple[str, str]]:
+    """The names that a package re-exports, from its `__init__` or, if they are lazy, from the stub beside it."""
     stub = init.with_suffix(".pyi")
     return _imports_of((stub if stub.exists() else init).read_text(encoding="utf-8"), module)
 
 
 @cache
 def _imports_of(code: str, module: str) -> dict[str, tuple[str, str]]:
-    """Where the code of a package has each name from."""
+    """Where the code of a package imports each name from."""
     found = {}
     for node in parsed(code).body:
         if isinstance(node, ast.ImportFrom):
@@ -67,16 +70,59 @@ def _imports_of(code: str, module: str) -> dict[str, tuple[str, str]]:
     return found
 
 
-def modules_named(tree: ast.AST, package: Path = PACKAGE) -> set[str]:
-    """The modules behind what `tree` imports of the package, or uses as `companion.name`: `layers/attention`."""
+def modules_named(tree: ast.AST) -> set[str]:
+    """Return the modules of the packages that `tree` imports, or uses as `companion.name`.
+
+    A module is given as its path in the repository without `.py`: `companion/layers/attention`.
+    """
     names = list(imported(tree))
+    packages = {package.name for package in PACKAGES}
     for node in ast.walk(tree):
-        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == package.name:
-            names.append((package.name, node.attr))
-    files = {file_of(module, name, package) for module, name in names}
-    return {_short(file, package) for file in files if file} - {""}
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in packages:
+            names.append((node.value.id, node.attr))
+    files = {file for module, name in names if (file := file_of(module, name))}
+    return {short(file) for file in files if not _is_root(file)}
 
 
-def _short(file: Path, package: Path) -> str:
+def _is_root(file: Path) -> bool:
+    return file.parent in PACKAGES and file.name == "__init__.py"
+
+
+def short(file: Path) -> str:
+    """Return a module's path in the repository without `.py`; a package's is that of its folder."""
     path = file.parent if file.name == "__init__.py" else file.with_suffix("")
-    return "" if path == package else path.relative_to(package).as_posix()
+    return path.relative_to(ROOT).as_posix()
+
+
+def modules() -> list[str]:
+    """Return all modules of the packages, as `modules_named` does."""
+    return sorted(short(path) for package in PACKAGES for path in package.rglob("*.py") if path.name[:2] != "__")
+
+
+@cache
+def imports_of(module: str) -> frozenset[str]:
+    """Return the other modules of the packages that a module imports, at load time or in its functions."""
+    path = ROOT / f"{module}.py"
+    path = path if path.exists() else ROOT / module / "__init__.py"
+    inside = ".".join(path.relative_to(ROOT).parent.parts)
+    tree = parsed(path.read_text(encoding="utf-8"))
+    files = {file for source, name in imported(tree, inside) if (file := file_of(source, name))}
+    return frozenset(short(file) for file in files if not _is_root(file)) - {module}
+
+
+def part(module: str) -> str:
+    """Return the part of the house that a module belongs to: a folder or a file of the library, or the school."""
+    folders = module.split("/")
+    return "/".join(folders[:2]) if folders[0] == LIBRARY.name else folders[0]
+
+
+def parts() -> list[str]:
+    """Return the parts in an order in which each one imports only from those before it.
+
+    Raises `graphlib.CycleError` if two parts import from each other.
+    """
+    needs: dict[str, set[str]] = {}
+    for module in modules():
+        needs.setdefault(part(module), set()).update(map(part, imports_of(module)))
+    graph = TopologicalSorter({name: sorted(needed - {name}) for name, needed in needs.items()})
+    return list(graph.static_order())

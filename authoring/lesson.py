@@ -248,7 +248,7 @@ class Lesson:
 
     @cached_property
     def imports(self) -> set[str]:
-        """The modules of the companion that its code and its deeper notebook's name: `layers/attention`."""
+        """The modules that its code and its deeper notebook's code import: `companion/layers/attention`."""
         found = set(self.deeper.imports) if self.deeper else set()
         for cell in self.cells:
             if cell.cell_type == "code":

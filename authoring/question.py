@@ -56,9 +56,8 @@ class Draft:
 
     @property
     def code(self) -> str:
-        """The cell that asks it."""
-        id = self.question.id
-        return f'# question {id}\nfrom companion_school.questions import ask\n\nask("{id}")'
+        """The code of the cell that asks it."""
+        return cell_of(self.question)
 
     def finished(self, resolve: Callable[[str], str]) -> Question:
         """The question with its texts' roles resolved, and as HTML."""
@@ -73,6 +72,11 @@ class Draft:
         changed = {name: resolve(texts[name]) for name in ("text", "otherwise", "outcome")}
         question = Question(**{**texts, **changed, **lists})
         return Question(**{**vars(question), "html": as_html(question)})
+
+
+def cell_of(question: Question) -> str:
+    """Return the code of the cell that asks a question."""
+    return f'# question {question.id}\nfrom companion_school.questions import ask\n\nask("{question.id}")'
 
 
 def read_question(body: list[str], path: Path, line: int, lesson: int, before: int) -> Draft:

@@ -15,10 +15,11 @@ from jaxtyping import config, install_import_hook
 
 gc.disable()  # while modules and tests are read, all of which stay
 
-COMPANION = Path(__file__).parents[1] / "companion"
+ROOT = Path(__file__).parents[1]
 WITH_SHAPES = [
-    ".".join(path.relative_to(COMPANION.parent).with_suffix("").parts)
-    for path in COMPANION.rglob("*.py")
+    ".".join(path.relative_to(ROOT).with_suffix("").parts)
+    for package in ("companion", "companion_school")
+    for path in (ROOT / package).rglob("*.py")
     if path.stem != "__init__" and "\nfrom jaxtyping import" in path.read_text(encoding="utf-8")
 ]
 """The modules whose signatures say shapes; to check every call of the others would take as long as all the rest."""

@@ -10,13 +10,13 @@ from operator import attrgetter
 import pytest
 
 import companion
-from authoring.imports import PACKAGE, modules_named
+from authoring.imports import PACKAGES, modules_named
 from authoring.lesson import NOTEBOOKS, ROOT
 
 # The predicates of masks are called with index tensors of any shapes that broadcast together.
-ANY_SHAPE = {"layers/masks.causal"}
+ANY_SHAPE = {"companion/layers/masks.causal"}
 # One page, which imports nothing but torch: its shapes stand in docstrings, and a class's says what its `forward` does.
-PAGE = "page"
+PAGE = "companion/page"
 
 
 @cache
@@ -31,8 +31,8 @@ def audited():
 
 @cache
 def module(name):
-    file = PACKAGE / f"{name}.py"
-    file = file if file.exists() else PACKAGE / name / "__init__.py"
+    file = ROOT / f"{name}.py"
+    file = file if file.exists() else ROOT / name / "__init__.py"
     return ast.parse(file.read_text(encoding="utf-8"))
 
 
@@ -54,8 +54,8 @@ def says_above(name, method):
     where, _, method = method.rpartition(".")
     if not where:
         return False
-    _, *above = attrgetter(where)(import_module(f"companion.{name.replace('/', '.')}")).__mro__
-    ours = [vars(one) for one in above if one.__module__.startswith("companion.")]
+    _, *above = attrgetter(where)(import_module(name.replace("/", "."))).__mro__
+    ours = [vars(one) for one in above if one.__module__.startswith(("companion.", "companion_school."))]
     return any(method in names and names[method].__doc__ for names in ours)
 
 
@@ -86,12 +86,12 @@ def silent_errors(tree):
 
 def test_lessons_and_the_package_use_modules_that_are_audited():
     assert {
-        "layers/attention",
-        "layers/moe",
-        "transformer",
-        "generation/generate",
-        "costs/account",
-        "school/study/figures",
+        "companion/layers/attention",
+        "companion/layers/moe",
+        "companion/transformer",
+        "companion/generation/generate",
+        "companion/costs/account",
+        "companion_school/study/figures",
     } <= set(audited())
 
 
@@ -125,7 +125,7 @@ def test_an_equation_that_is_named_stands_in_its_lesson():
     pages = [page.read_text("utf-8") for page in (ROOT / "authoring").glob("*/[0-9][0-9]_*.md")]
     there = {number for page in pages for number in re.findall(r"\\tag\{(D?\d+\.\d+)\}", page)}
     named = {}
-    for file in PACKAGE.rglob("*.py"):
+    for file in (file for package in PACKAGES for file in package.rglob("*.py")):
         text = re.sub(r"\s+", " ", file.read_text("utf-8"))
         for lesson, number in re.findall(r"lesson (\d\d),? equation (D?\d+\.\d+)", text):
             assert number.lstrip("D").split(".")[0] == str(int(lesson)), f"{file}: {number} in lesson {lesson}"
@@ -142,6 +142,6 @@ def test_each_fault_is_found():
     assert undocumented(tree) == ["f"]
     assert without_shape(tree) == ["f(x)", "f(z)", "A.g(return)"]
     assert silent_errors(tree) == ["f", "A"]
-    assert says_above("training/tasks/number_words", "NumberWordsTask.title")
-    assert not says_above("training/tasks/number_words", "NumberWordsTask.open")
-    assert not says_above("layers/block", "Block.forward")  # PyTorch's own says nothing of ours
+    assert says_above("companion/training/tasks/number_words", "NumberWordsTask.title")
+    assert not says_above("companion/training/tasks/number_words", "NumberWordsTask.open")
+    assert not says_above("companion/layers/block", "Block.forward")  # PyTorch's own says nothing of ours

@@ -1,4 +1,4 @@
-"""What the wheel and the sdist hold: all that the package reads when it runs, and nothing of what makes the course.
+"""What the wheels and the sdist hold: all that the package reads when it runs, and nothing of what makes the course.
 
 They are built by the backend alone, from a copy and without a network; `make package` installs them, and looks.
 """
@@ -19,6 +19,7 @@ from package.trial import Failed, blocks, commands, promised, refuse_other_versi
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 PAGE = (ROOT / PROJECT["readme"]).read_text(encoding="utf-8")
+SCHOOLS_PAGE = (ROOT / "school" / "README.md").read_text(encoding="utf-8")
 STAYS = {"companion/README.md", "companion/data/texts/make.py"}
 """The index's page, which is in the metadata, and what made the frozen text from a history that no wheel has."""
 ALSO_IN_THE_SDIST = {
@@ -75,9 +76,9 @@ def metadata(wheel):
     return message_from_string(text.decode())
 
 
-def package_files():
+def package_files(package="companion"):
     """Every file of the package, as this checkout has it."""
-    found = {path.relative_to(ROOT).as_posix() for path in (ROOT / "companion").rglob("*") if path.is_file()}
+    found = {path.relative_to(ROOT).as_posix() for path in (ROOT / package).rglob("*") if path.is_file()}
     return {name for name in found if "__pycache__" not in name} - STAYS
 
 
@@ -95,6 +96,26 @@ def test_the_sdist_holds_what_the_wheel_is_built_from(built):
     assert {name for name in names if ".egg-info/" not in name} == package_files() | ALSO_IN_THE_SDIST
 
 
+def test_the_schools_wheel_holds_the_school_whole_and_nothing_else(tmp_path):
+    checkout = tmp_path / "checkout"
+    for name in ("companion", "companion_school", "school"):
+        ignored = shutil.ignore_patterns("__pycache__", "*.egg-info", *(["build"] if name == "school" else []))
+        shutil.copytree(ROOT / name, checkout / name, ignore=ignored)
+    (checkout / "companion_school" / "notes.txt").touch()
+    build("build_wheel", checkout / "school", tmp_path)
+    [path] = tmp_path.glob("*.whl")
+    with zipfile.ZipFile(path) as file:
+        held = {name: file.read(name) for name in file.namelist() if not name.endswith("/")}
+    wanted = package_files("companion_school")
+    assert {"companion_school/questions/questions.json", "companion_school/build/equivalent.toml"} <= wanted
+    assert {name for name in held if ".dist-info/" not in name} == wanted
+    assert all(held[name] == (ROOT / name).read_bytes() for name in wanted)
+    said = {
+        name.partition(".dist-info/")[2]: content.decode() for name, content in held.items() if ".dist-info/" in name
+    }
+    assert "school = companion_school.commands:COMMANDS" in said["entry_points.txt"] and "licenses/LICENSE" in said
+
+
 def test_the_wheel_says_what_it_is_and_what_it_needs(wheel, metadata):
     assert metadata["Version"] == PROJECT["version"] and metadata["Requires-Python"] == PROJECT["requires-python"]
     needed = {re.split(r"[\[>=]", line)[0] for line in metadata.get_all("Requires-Dist") if "extra ==" not in line}
@@ -110,10 +131,9 @@ def test_the_wheel_says_what_it_is_and_what_it_needs(wheel, metadata):
 def test_the_index_shows_a_page_that_needs_no_repository(metadata):
     assert metadata.get_payload().strip() == PAGE.strip() and metadata["Description-Content-Type"] == "text/markdown"
     links = re.findall(r"\]\(([^)]+)\)", PAGE)
-    there = [
-        link.partition("#")[0] for link in links if not link.startswith("https://")
-    ]  # the tour, told by its words too
-    assert len(there) == 11 < len(links) and all((ROOT / "companion" / file).is_file() for file in there)
+    there = [link for link in links if not link.startswith("https://")]  # files of the package, named in the text too
+    assert "page.py" in there and len(there) < len(links)
+    assert all((ROOT / "companion" / file).is_file() for file in there)
     assert f"pip install {PROJECT['name']}" in PAGE
 
 
@@ -133,9 +153,10 @@ def test_every_python_of_the_classifiers_is_one_that_may_install_it():
 def test_the_pages_examples_print_what_they_say(tmp_path, monkeypatch, capsys):
     """As `make package` runs them in an empty environment; its commands it runs too."""
     monkeypatch.setenv("COMPANION_HOME", str(tmp_path))
-    promises = [promised(example) for example in blocks(PAGE, "python")]
+    examples = [example for page in (PAGE, SCHOOLS_PAGE) for example in blocks(page, "python")]
+    promises = [promised(example) for example in examples]
     assert len(promises) == 2 and all(promises)
-    for example in blocks(PAGE, "python"):
+    for example in examples:
         (script := tmp_path / "example.py").write_text(example, encoding="utf-8")
         exec(compile(example, script, "exec"), {"__name__": "__main__"})
     assert capsys.readouterr().out.splitlines() == [line for lines in promises for line in lines]

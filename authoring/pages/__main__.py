@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from authoring.lesson import NOTEBOOKS, Lesson, LessonError, built_lessons
-from authoring.pages import claims, differ, explorer, front, glossary, map, notation, plan, readme, sizing, start, tour
+from authoring.pages import claims, differ, explorer, front, glossary, map, notation, plan, readme, sizing, start
 from authoring.pages.drawing import digest_in
 from companion.ground.atomic import write_atomic
 
@@ -42,14 +42,12 @@ class Page:
 PAGES = (
     Page(front.FILE, front.draw, front.inputs),
     Page(map.COURSE, map.draw_course, map.course_inputs),
-    Page(map.HOUSE, map.draw_package, map.package_inputs),
     Page(map.FILE, map.render),
     Page(differ.FILE, differ.render),
     Page(claims.FILE, claims.render),
     Page(notation.FILE, notation.render),
     Page(glossary.FILE, glossary.render),
     Page(readme.FILE, readme.render),
-    Page(tour.FILE, tour.render),
     Page(sizing.FILE, sizing.render),
     Page(explorer.FILE, explorer.render),
     Page(plan.FILE, plan.render),

@@ -1,55 +1,26 @@
-"""map.md: which lesson needs which, and which file of the companion belongs to which lesson."""
+"""map.md: which lesson needs which."""
 
 from __future__ import annotations
 
-import ast
 import math
-import re
 import textwrap
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import cache
 from itertools import pairwise
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 from matplotlib.axes import Axes
 from matplotlib.patches import FancyArrowPatch
 from matplotlib.path import Path as Path2D
 
-from authoring.imports import PACKAGE, modules_named
-from authoring.lesson import Lesson, LessonError
+from authoring.lesson import Lesson
 from authoring.pages import drawing
 
 FILE = "map.md"
-EXERCISES = re.compile(r"school/exercises/lesson_\d\d")
-COURSE, HOUSE = "figures/course.svg", "figures/package.svg"
+COURSE = "figures/course.svg"
 COURSE_ALT = (
     "The lessons as boxes, from left to right. An arrow leads from each lesson to those that build on it. Lessons 00, "
     "one token by hand, and 02, attention, need no other."
-)
-PACKAGE_ALT = (
-    "The files of the companion on its floors, the configuration at the bottom, the commands at the top; each file "
-    "with the numbers of the lessons that import it."
-)
-
-# The floors of the house, from the ground up: a name, and what stands on it (folders end in a slash; a file's own name
-# goes before its folder's). A file imports from its own floor and those below, and every file stands on one of them.
-FLOORS = (
-    ("the whole model on one page", ("page",)),
-    ("the ground", ("ground/",)),
-    ("what a model is", ("config/",)),
-    ("one idea a file", ("layers/",)),
-    ("the model", ("transformer",)),
-    ("numbers of models", ("costs/",)),
-    ("writing text", ("generation/",)),
-    ("models on disk", ("files/",)),
-    ("published models", ("families/",)),
-    ("text and batches", ("data/",)),
-    ("training", ("training/",)),
-    ("the school", ("school/",)),
-    ("measuring and proving", ("bench/", "selftest/")),
-    ("commands", ("commands/",)),
-    ("to begin from", ("examples/",)),
 )
 
 
@@ -173,123 +144,8 @@ def _line(ax: Axes, points: list[tuple[float, float]]) -> None:
     ax.add_patch(FancyArrowPatch(path=Path2D(vertices, codes), **style))
 
 
-# --- the package
-
-
-def files(package: Path = PACKAGE) -> list[str]:
-    """All modules of the package, as paths without `.py`."""
-    paths = (path.relative_to(package) for path in package.rglob("*.py"))
-    return sorted(path.with_suffix("").as_posix() for path in paths if not path.name.startswith("__"))
-
-
-def floor(file: str) -> int:
-    """The floor that a file stands on, 0 at the bottom. Raises `LessonError` for a file on none."""
-    named = {name: at for at, (_, names) in enumerate(FLOORS) for name in names}
-    places = [file, *(f"{folder}/" for folder in PurePosixPath(file).parents)]
-    if found := [named[place] for place in places if place in named]:
-        return found[0]
-    raise LessonError(f"companion/{file}.py stands on no floor of the house: name it in FLOORS, authoring/pages/map.py")
-
-
-def imports(file: str, package: Path = PACKAGE) -> set[str]:
-    """The modules of the package that a file imports."""
-    return {*_imported((package / f"{file}.py").read_text(encoding="utf-8"), package)}
-
-
-@cache
-def _imported(code: str, package: Path) -> frozenset[str]:
-    return frozenset(modules_named(ast.parse(code), package))
-
-
-def users(lessons: Sequence[Lesson]) -> dict[str, list[int]]:
-    """Which lessons import a file; by file."""
-    return {file: [x.number for x in lessons if file in x.imports] for file in files()}
-
-
-def _runs(numbers: Sequence[int], everything: Sequence[int]) -> str:
-    """Lesson numbers, with runs joined: 00, 03-05."""
-    if list(numbers) == list(everything):
-        return "all lessons"
-    groups: list[list[int]] = []
-    for number in numbers:
-        if groups and number == groups[-1][-1] + 1:
-            groups[-1].append(number)
-        else:
-            groups.append([number])
-    return " ".join(
-        f"{g[0]:02d}" if len(g) == 1 else f"{g[0]:02d}–{g[-1]:02d}" if len(g) > 2 else f"{g[0]:02d} {g[1]:02d}"
-        for g in groups
-    )
-
-
-def package_inputs(lessons: Sequence[Lesson]) -> str:
-    """The digest of what the package's picture is drawn from."""
-    return drawing.digest(users(lessons), [x.number for x in lessons], Path(__file__), Path(drawing.__file__))
-
-
-def draw_package(lessons: Sequence[Lesson]) -> bytes:
-    """The package as SVG, the ground floor at the bottom."""
-    used, numbers = users(lessons), [lesson.number for lesson in lessons]
-    wide, tall, left, per_row = 1.28, 0.34, 1.35, 7
-    rows: list[tuple[str, list[tuple[str, str]]]] = []  # from the bottom: the floor's name or "", its boxes
-    for at, (name, _) in enumerate(FLOORS):
-        there = [file for file in used if floor(file) == at and not EXERCISES.fullmatch(file)]
-        boxes = [(file, _runs(used[file], numbers) if used[file] else "") for file in there]
-        if told := [file.split("/")[-1] for file in used if EXERCISES.fullmatch(file) and floor(file) == at]:
-            boxes.append((f"{told[0]} … {told[-1]}", "the exercises"))
-        lines = [boxes[start : start + per_row] for start in range(0, len(boxes), per_row)]
-        rows += [(name if line is lines[0] else "", line) for line in reversed(lines)]
-    step = tall + 0.1
-    fig, ax = drawing.canvas(left + per_row * (wide + 0.1) + 0.1, len(rows) * step + 0.15)
-    for at, (name, boxes) in enumerate(rows):
-        y = 0.12 + at * step
-        if name:
-            ax.text(
-                0.12,
-                y + tall / 2,
-                "\n".join(textwrap.wrap(name, 18)),
-                fontsize=8.5,
-                va="center",
-                style="italic",
-                color=drawing.INK,
-            )
-            if at + 1 < len(rows):
-                ax.plot(
-                    [0.12, left + per_row * (wide + 0.1)],
-                    [y + tall + 0.05] * 2,
-                    color="#dddddd",
-                    linewidth=0.8,
-                    marker="",
-                    linestyle="-",
-                )
-        for i, (file, lessons_of) in enumerate(boxes):
-            x = left + i * (wide + 0.1)
-            mine = bool(used.get(file))
-            drawing.box(ax, x, y, wide, tall, "blue" if mine else "grey")
-            short = file.split("/")[-1]
-            ax.text(
-                x + wide / 2,
-                y + (tall - 0.05 if lessons_of else tall / 2),
-                short,
-                fontsize=7.5,
-                ha="center",
-                va="top" if lessons_of else "center",
-                color=drawing.INK,
-                weight="bold" if mine else "normal",
-            )
-            ax.text(x + wide / 2, y + 0.05, lessons_of, fontsize=7, ha="center", va="bottom", color="#444444")
-    return drawing.svg(fig, package_inputs(lessons))
-
-
 def render(lessons: Sequence[Lesson]) -> str:
     """The page, as Markdown."""
-    used = users(lessons)
-    table = ["| file | lessons that import it |", "|---|---|"]
-    for at, _ in enumerate(FLOORS):
-        for file in used:
-            if floor(file) == at and used[file]:
-                links = " ".join(lesson.link(lesson.label) for lesson in lessons if lesson.number in used[file])
-                table.append(f"| [{file}.py](../companion/{file}.py) | {links} |")
     reading = ["| lesson | minutes | builds on | takes a single thing from |", "|---|---|---|---|"]
     by_number = {lesson.number: lesson for lesson in lessons}
     for lesson in lessons:
@@ -306,11 +162,6 @@ def render(lessons: Sequence[Lesson]) -> str:
                 "thing, these are the lessons that lead to it. An arrow that follows from two others is left out.",
                 f"![{COURSE_ALT}]({COURSE})",
                 "\n".join(reading),
-                "## Which file belongs to which lesson",
-                "`companion/` is a house with floors: a file imports from its own floor and from those below. Read it "
-                "from the bottom to the top; the numbers are the lessons that import a file.",
-                f"![{PACKAGE_ALT}]({HOUSE})",
-                "\n".join(table),
             ]
         )
         + "\n"

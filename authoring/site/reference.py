@@ -1,8 +1,9 @@
-"""The package's reference, from its docstrings: read, not imported, so that nothing has to run.
+"""The reference of both packages, from their docstrings, which are read without importing anything.
 
-A page for each folder of the package, and of the school in it, in the order of its floors; on it the modules, and in
-each what is public and has a docstring: signature as it is written, then the words. Exercises are left out, since they
-hold the solutions.
+There is a page for each folder, in an order in which a folder imports only from those before it. A page lists its
+modules, and each module its public names that have a docstring: the signature as it is written, then the docstring. The
+index is the map of the packages: every module with its first sentence and the lessons that import it. Exercises are
+left out, because they contain the solutions.
 """
 
 from __future__ import annotations
@@ -10,18 +11,17 @@ from __future__ import annotations
 import ast
 import re
 import textwrap
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
-from authoring.imports import PACKAGE
-from authoring.pages.map import FLOORS
+from authoring import imports
+from authoring.lesson import Lesson
 from authoring.site.notebook import block, raw
 
 INDEX = "reference/index"
-LEFT_OUT = re.compile(r"school/exercises/lesson_\d\d$|(^|/)(_\w*|__main__)$")
+LEFT_OUT = re.compile(r"companion_school/exercises/lesson_\d\d$|/_\w*$")
 _OWN = "companion"  # the page of the modules that stand in no folder
-_DEEP = {"school": 2, "layers": 2, "training": 2}  # how many folders make a page, where it is more than one
+_DEEP = {"layers": 2, "training": 2}  # how many folders make a page, where it is more than one
 _TERM = re.compile(r"(\S.{0,60}?):?\s{2,}(\S.*)")  # two spaces or more
 _MARKS = re.compile(r"([\\*_\[\]<>$#|~^{}])")
 
@@ -38,34 +38,32 @@ class Module:
     @property
     def page(self) -> str:
         """The name of its page."""
-        folders = self.name.split(".")[1:-1]
+        package, *folders = self.name.split(".")[:-1]
+        if package == imports.SCHOOL.name:
+            return f"reference/{'.'.join([package, *folders[:1]])}"
         return f"reference/{'.'.join(folders[: _DEEP.get(folders[0], 1)]) if folders else _OWN}"
 
 
-def modules(package: Path = PACKAGE) -> list[Module]:
-    """The modules, floor by floor, and on each floor by name."""
+def modules() -> list[Module]:
+    """Return the modules part by part, and in each part by name."""
     found = []
-    for path in sorted(package.rglob("*.py")):
-        name = path.relative_to(package).with_suffix("").as_posix()
-        if LEFT_OUT.search(name.removesuffix("/__init__")) or name == "__init__":
+    order = {part: at for at, part in enumerate(imports.parts())}
+    for name in sorted(imports.modules(), key=lambda name: (order[imports.part(name)], name)):
+        if LEFT_OUT.search(name):
             continue
-        source = path.read_text(encoding="utf-8")
-        says = ast.get_docstring(ast.parse(source))
-        if says and not name.endswith("__init__"):
-            dotted = f"{package.name}.{name.replace('/', '.')}"
-            found.append((_floor(name), name, Module(dotted, f"{package.name}/{name}.py", source, says)))
-    return [module for _, _, module in sorted(found, key=lambda entry: entry[:2])]
+        source = (imports.ROOT / f"{name}.py").read_text(encoding="utf-8")
+        if says := ast.get_docstring(ast.parse(source)):
+            found.append(Module(name.replace("/", "."), f"{name}.py", source, says))
+    return found
 
 
-def _floor(name: str) -> int:
-    """The floor that a module stands on; the most exact entry counts."""
-    fits = [
-        (len(entry), floor)
-        for floor, (_, entries) in enumerate(FLOORS)
-        for entry in entries
-        if name == entry or (entry.endswith("/") and name.startswith(entry))
-    ]
-    return max(fits)[1] if fits else len(FLOORS)
+def users(lessons: Iterable[Lesson]) -> dict[str, list[str]]:
+    """Return the labels of the lessons that import a module, by its file."""
+    found: dict[str, list[str]] = {}
+    for lesson in lessons:
+        for module in lesson.imports:
+            found.setdefault(f"{module}.py", []).append(lesson.label)
+    return found
 
 
 def places(there: Iterable[Module]) -> dict[str, str]:
@@ -73,24 +71,32 @@ def places(there: Iterable[Module]) -> dict[str, str]:
     return {module.file: f"{module.page}.html#{module.name}" for module in there}
 
 
-def texts(there: Sequence[Module]) -> Iterator[tuple[str, str, str]]:
-    """The name of each page, what the contents call it, and its text."""
+def texts(there: Sequence[Module], used: Mapping[str, Sequence[str]]) -> Iterator[tuple[str, str, str]]:
+    """Yield each page's name, its name in the contents, and its text.
+
+    Args:
+        there: the modules.
+        used: the labels of the lessons that import a module, by its file.
+    """
     pages: dict[str, list[Module]] = {}
     for module in there:
         pages.setdefault(module.page, []).append(module)
     lines = [
         "# The package",
-        "`companion` is what the course builds. Read it from the ground up: each file uses only what stands below it.",
+        "`companion` is the library that the course builds, and `companion_school` the school around it: exercises, "
+        "checks, questions, figures and grading. Each folder imports only from those above it. "
+        "The numbers are the lessons that import a module.",
     ]
     for page, own in pages.items():
         name = page.rpartition("/")[2]
-        title = "companion" if name == _OWN else f"companion.{name}"
+        title = name if name.startswith(_OWN) else f"companion.{name}"
         parts = [f"# {title}"]
         entries = []
         for module in own:
             parts += part(module)
             said = prose(_first(module.says))
-            entries.append(f"- [`{module.name}`]({name}.html#{module.name}): {said}")
+            lessons = f" ({', '.join(used[module.file])})" if module.file in used else ""
+            entries.append(f"- [`{module.name}`]({name}.html#{module.name}): {said}{lessons}")
         lines += [f"## [{title}]({name}.html)", "\n".join(entries)]
         yield page, title, "\n\n".join(parts) + "\n"
     yield INDEX, "The package", "\n\n".join(lines) + "\n"

@@ -14,7 +14,7 @@ from typing import Any
 
 from authoring.site.fault import Faults
 from authoring.site.pages import Page
-from companion.ground.installed import NAME
+from companion.ground.installed import NAME, SCHOOL
 
 GITHUB = re.compile(r"https://github\.com/([\w.-]+/[\w.-]+?)(?:\.git)?/?")
 KEY = "Repository"
@@ -59,7 +59,7 @@ def badges(repository: str, file: str = "start.ipynb") -> dict[str, str]:
     name = repository.removeprefix("https://github.com/")
     return {
         "Colab": f"https://colab.research.google.com/github/{name}/blob/main/notebooks/{file}#scrollTo=",
-        "Binder": f"https://mybinder.org/v2/gh/{name}/main?urlpath=lab/tree/notebooks/{file}%23cell-id=",
+        "Binder": f"https://mybinder.org/v2/gh/{name}/main?urlpath=lab/tree/my/{file}%23cell-id=",
         "JupyterLab": f"http://localhost:8888/lab/tree/my/{file}#cell-id=",
     }
 
@@ -76,7 +76,9 @@ def bar(repository: str, page: Page) -> str:
         f"Open in {html.escape(name)}</a>"
         for name, address in there.items()
     )
-    install = html.escape(f'%pip install "{NAME}[lab] @ git+{repository}"')
+    install = html.escape(
+        f'%pip install "{NAME}[colab] @ git+{repository}" "{SCHOOL} @ git+{repository}#subdirectory=school"'
+    )
     return (
         f'<p class="badges">{links}</p>'
         f'<p class="badges">In Colab put a cell before all others, and run it first: <code>{install}</code></p>'

@@ -25,7 +25,7 @@ from companion.ground.display import columns, count
 from companion.ground.installed import CHECKOUT, NAME, install_line, installed, missing
 from companion.ground.processor import SETTINGS, processor, processor_flags, processors
 
-EXTRAS = ("school", "lab", "published", "course", "test", "bench", "site", "dev")
+EXTRAS = ("school", "colab", "lab", "published", "course", "test", "bench", "site", "dev")
 WIDTH = 79
 """Columns of the receipt."""
 
@@ -268,7 +268,7 @@ class Compared:
 
 def compared() -> Iterator[Compared]:
     """Calculate, and say of each what came out; those that must hold first."""
-    from companion.selftest.same_everywhere import MUST_HOLD, may_differ
+    from companion.commands.same_everywhere import MUST_HOLD, may_differ
 
     for must_hold, some in ((True, MUST_HOLD), (False, may_differ())):
         for compare in some:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from jsonargparse import Namespace
 
-from companion.commands.parser import Parser, add_run
+from companion.commands.parser import CHECKPOINT, Parser, add_run
 from companion.commands.runs import run_folder
 from companion.ground.fields import plain
 from companion.ground.waiting import waiting
@@ -43,16 +42,16 @@ def parser() -> Parser:
             "  companion export served/ --run runs/sums-grpo\n"
             "      a tuned run, adapters merged, with its chat template\n"
             "  companion export served/ --checkpoint SmolLM2-135M/ --as mistral\n"
-            "and then, where it is installed, a server:\n"
-            "  vllm serve served/\n"
-            "  python -m sglang.launch_server --model-path served/"
+            "then, to serve it to others, where one of these is installed:\n"
+            "  vllm serve served/                       http://localhost:8000/v1\n"
+            "  python -m sglang.launch_server --model-path served/\n"
+            "  python convert_hf_to_gguf.py served/ && llama-server -m served/*.gguf\n"
+            "to talk to a model on this machine: companion chat, companion explore"
         ),
     )
     parser.add_argument("folder", type=str, metavar="FOLDER", help="where to write it: a new folder, or an empty one")
     add_run(parser, best=True)
-    parser.add_argument(
-        "--checkpoint", type=str, default=None, metavar="FOLDER", help="a model's folder, ours or published, not a run"
-    )
+    parser.add_argument("--checkpoint", type=str, default=None, metavar="MODEL", help=CHECKPOINT)
     parser.add_argument(
         "--as", type=str, default=None, metavar="KIND", help="the published kind, a model_type. Default: one that fits"
     )
@@ -67,6 +66,7 @@ def run(flags: Namespace) -> int:
     if folder.is_file() or (folder.is_dir() and any(folder.iterdir())):
         raise ValueError(f"FOLDER {flags.folder}: expected a new folder, or an empty one, found something there")
     from companion.commands.generate import dtype_called
+    from companion.commands.writer import checkpoint_folder
     from companion.families.adapters import merged_model
     from companion.families.export import export_model
     from companion.files.models import CONFIG
@@ -74,7 +74,8 @@ def run(flags: Namespace) -> int:
     from companion.ground.atomic import write_atomic
 
     texts: dict[str, str] = {}
-    if flags.checkpoint is None:
+    checkpoint = None if flags.checkpoint is None else checkpoint_folder(flags.checkpoint)
+    if checkpoint is None:
         source = run_folder(flags.run)
         model, kind = source.model(best=flags.best), flags["as"]
         tokenizer = source.tokenizer() if source.task == TextSettings.task else None
@@ -83,7 +84,7 @@ def run(flags: Namespace) -> int:
             model, texts = merged_model(model), source.texts()
             further = {"eos_token_id": json.loads(texts[GENERATION])["eos_token_id"]}
     else:
-        model, kind, further = _of_checkpoint(Path(flags.checkpoint), flags["as"])
+        model, kind, further = _of_checkpoint(checkpoint, flags["as"])
         tokenizer = None
     try:
         with waiting(f"writing {plain(flags.folder)}"):
@@ -96,8 +97,8 @@ def run(flags: Namespace) -> int:
         _write_tokenizer(folder, tokenizer, model)
     for name, text in texts.items():
         write_atomic(folder / name, text)
-    for name in COPIED if flags.checkpoint is not None else ():
-        if (beside := Path(flags.checkpoint) / name).is_file():
+    for name in COPIED if checkpoint is not None else ():
+        if (beside := checkpoint / name).is_file():
             shutil.copyfile(beside, folder / name)
     names = ", ".join(sorted(path.name for path in folder.iterdir() if path.name != CONFIG))
     print(f"{flags.folder}: a {family.kind} ({family.architecture}): {CONFIG}, {names}")
@@ -109,10 +110,6 @@ def _of_checkpoint(source: Path, kind: str | None) -> tuple[Transformer, str | N
     from companion.families.pretrained import family_of, load_pretrained
     from companion.files.models import read_config
 
-    if not os.path.isdir(source):
-        raise ValueError(
-            f"--checkpoint {plain(str(source))}: expected a folder with config.json and model.safetensors, found none"
-        )
     family = family_of(source)
     fields = {} if family is None else read_config(source)
     own = None if family is None else family.kind

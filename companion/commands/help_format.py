@@ -16,7 +16,7 @@ from companion.ground.number_limits import choices, kind_of
 def name_of(action: argparse.Action) -> str:
     """A flag as it is typed, or a positional argument as the usage calls it."""
     if action.option_strings:
-        return max(action.option_strings, key=len)
+        return next((name for name in action.option_strings if name.startswith("--")), action.option_strings[0])
     return str(action.metavar or action.dest.upper())
 
 

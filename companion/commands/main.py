@@ -26,6 +26,7 @@ from companion.commands import (
     evaluate,
     export,
     generate,
+    get,
     inspect,
     selftest,
     sizing,
@@ -35,7 +36,7 @@ from companion.commands import (
 )
 from companion.commands.parser import Parser, add_commands, refuse_nameless
 from companion.commands.preflight import REFUSED, refusal
-from companion.ground.installed import how_to_get
+from companion.ground.installed import how_to_get, install_line
 from companion.ground.waiting import bars
 from companion.training.settings import TextSettings
 
@@ -48,6 +49,7 @@ COMMANDS = {
     "evaluate": (evaluate, "measure a run on what it has not seen"),
     "export": (export, "write a model for transformers, vLLM or SGLang"),
     "inspect": (inspect, "what a published model's folder holds, field by field"),
+    "get": (get, "fetch a published model, so that commands know it by name"),
     "account": (account, "count a model's parameters, FLOPs and bytes"),
     "sizing": (sizing, "which model fits on which machine, and what it costs"),
     "bench": (bench, "measure speed beside other libraries, on this machine"),
@@ -59,6 +61,9 @@ COMMANDS = {
 
 ENTRY_POINTS = "companion.commands"
 """The group of entry points through which another package adds commands: each one names a table like `COMMANDS`."""
+
+SCHOOL_COMMANDS = ("explore", "build", "progress", "review", "grade", "course")
+"""The commands that the school adds; without it, a person who types one is told how to get it."""
 
 
 @cache
@@ -107,7 +112,6 @@ def command_parser(task: str = TextSettings.task, wanted: Sequence[str] | None =
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; the exit code: 0 done, 2 bad input, 1 anything else, 130 stopped by Ctrl-C."""
-    _open_what_is_closed()
     arguments = list(sys.argv[1:] if argv is None else argv)
     if arguments[:1] == ["help"]:
         arguments = [*arguments[1:], "--help"]
@@ -115,9 +119,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     if asked and hasattr(asked[0], "with_action"):
         arguments = asked[0].with_action(arguments)
     try:
-        task = train.task_asked_for(arguments) if arguments[:1] == ["train"] else TextSettings.task
+        task = _task(arguments)
     except ValueError as error:
-        print(f"companion train: error: {error}", file=sys.stderr)
+        print(f"companion {arguments[0]}: error: {error}", file=sys.stderr)
         return 2
     parser = command_parser(task, arguments[:1])
     if not arguments:
@@ -150,6 +154,17 @@ def main(argv: Sequence[str] | None = None) -> int:
         return train.INTERRUPTED
 
 
+def _task(arguments: Sequence[str]) -> str:
+    """Return the task whose flags `train` takes here.
+
+    Raises `ValueError` for a bad task, and for a command of the school if the school is not installed.
+    """
+    command = arguments[0] if arguments else ""
+    if command in SCHOOL_COMMANDS and command not in commands():
+        raise ValueError(f"this command belongs to the school, which is not installed: {install_line('school')}")
+    return train.task_asked_for(arguments) if command == "train" else TextSettings.task
+
+
 def _run(command: str, flags: Namespace, arguments: list[str]) -> int:
     if command == "train":
         return train.run(flags, arguments)
@@ -158,14 +173,6 @@ def _run(command: str, flags: Namespace, arguments: list[str]) -> int:
     if command == "completion":
         return completion.run(flags, command_parser())
     return commands()[command][0].run(flags)
-
-
-def _open_what_is_closed() -> None:
-    """A stream that was closed before we began (`>&-`) reads nothing, or takes everything. Python has `None` for it,
-    and `print` to that which it has for standard error would go to standard output."""
-    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
-        if getattr(sys, name) is None:
-            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115  (as long as the process)
 
 
 def _said(say: Callable[[], None]) -> int:

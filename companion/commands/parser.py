@@ -33,6 +33,8 @@ for _kind in LIMITED:
 
 DEVICE = "cpu, cuda, cuda:1, mps, or auto: cuda where there is one, else cpu"
 """The help of `--device`, the same for every command."""
+CHECKPOINT = "a published model, not a run: its folder, a GGUF file, or a name that companion get knows"
+"""The help of `--checkpoint`, the same for every command."""
 DASHES = ("-", "\u2010", "\u2011", "\u2012", "\u2013", "\u2014", "\u2015", "\u2212")
 """What begins a flag: a hyphen, and what word processors and web pages make of it."""
 

@@ -33,6 +33,7 @@ from companion.training.settings import (
     TuneSettings,
     differences,
     flag,
+    lengthens,
     recorded,
 )
 
@@ -48,7 +49,7 @@ if TYPE_CHECKING:
 INTERRUPTED = 130
 """Exit code after Ctrl-C, as shells have it."""
 USUAL = {
-    *("data", "from", "to"),
+    *("data", "from", "to", "init-from"),
     *("model", "d-model", "layers", "heads", "context", "experts", "dropout"),
     *("steps", "minutes", "batch", "learning-rate", "seed"),
     *("out", "device", "compile"),
@@ -84,7 +85,8 @@ _TEXT = {
         "  companion train --data python                  this Python's reference\n"
         "  companion train --d-model 256 --layers 6 --out runs/larger\n"
         "  companion train --experts 8                    a mixture of experts\n"
-        "  companion train --layers 4 --linear 3          linear layers, every 4th full\n"
+        "  companion train --steps 3000 --out runs/course a finished run, made longer\n"
+        "  companion train --init-from runs/x --data me/  its weights, on another text\n"
         "  companion train --config settings.yaml         the same flags from a file;\n"
         "                                                 --print_config writes one\n"
         "  companion train --task number-words            translate number names",
@@ -252,7 +254,8 @@ def _place(settings: RunSettings) -> Path:
             return folder.path
         if not (changed := differences(recorded(folder.record()), settings)):
             return folder.path
-        print(f"{folder.path} holds a run with other settings ({changed[0]})", file=sys.stderr)
+        hint = f"; --out {folder.path} makes it longer" if lengthens(folder.record(), settings) else ""
+        print(f"{folder.path} holds a run with other settings ({changed[0]}){hint}", file=sys.stderr)
     raise AssertionError("numbers do not end")
 
 
@@ -265,11 +268,13 @@ def _train_into(
     from companion.training.run import new_record, open_task, plan, share_task
     from companion.training.trainer import Diverged
 
-    going, finished = parallel.on_main(lambda: (folder.exists, folder.finished))
+    going, longer = parallel.on_main(lambda: (folder.exists, folder.exists and lengthens(folder.record(), settings)))
+    finished = parallel.on_main(lambda: folder.finished and not longer)
     if going:
         if not finished:
             parallel.on_main(lambda: held.enter_context(folder.lock()))
-        parallel.on_main(lambda: check_same_settings(folder, settings))
+        if not longer:
+            parallel.on_main(lambda: check_same_settings(folder, settings))
     task = parallel.together(
         lambda: with_its_data(folder, lambda: open_task(settings, folder)) if going else open_task(settings)
     )
@@ -280,10 +285,12 @@ def _train_into(
             raise ValueError(f"{folder.path / 'run.json'}: expected {min(missing)!r} in it, found none; it is damaged")
         parallel.together(lambda: with_its_data(folder, lambda: check_same_data(folder, record, task)))
         if finished:
-            print(f"{folder.path}: this run is finished. Another --out begins a new one.\n")
+            print(f"{folder.path}: this run is finished. More --steps go on with it, another --out begins a new one.\n")
             _print_verdict(task, folder, record, folder.result())
             return 0
         parallel.together(lambda: check_same_model(folder, record, task))
+        if longer:
+            record = parallel.on_main(lambda: _lengthened(folder, settings))
         trainer = task.trainer(record["updates"], device, record["precision"], parallel)
     else:
         if task.preparing and parallel.main:
@@ -308,13 +315,7 @@ def _train_into(
         if not parallel.main:
             return 1
         _draw(task, folder, record)
-        command = "tune" if isinstance(settings, TuneSettings) else "train"
-        print(
-            f"companion {command}: error: {error}.\n{_standing(folder)} The same command would come to the same point "
-            "again: an update depends on nothing but the state before it. Lower --learning-rate, or raise --warmup, "
-            "and name another --out, since that is another run.",
-            file=sys.stderr,
-        )
+        _say_diverged(folder, settings, error)
         return 1
     if not reached:
         print(f"\nStopped and saved at update {trainer.done:,} of {trainer.config.updates:,}. To go on:\n  {again}")
@@ -323,6 +324,24 @@ def _train_into(
         return INTERRUPTED
     _finish(task, trainer, folder, record)
     return 0
+
+
+def _say_diverged(folder: RunFolder, settings: RunSettings, error: Exception) -> None:
+    command = "tune" if isinstance(settings, TuneSettings) else "train"
+    print(
+        f"companion {command}: error: {error}.\n{_standing(folder)} The same command would come to the same point "
+        "again: an update depends on nothing but the state before it. Lower --learning-rate, or raise --warmup, "
+        "and name another --out, since that is another run.",
+        file=sys.stderr,
+    )
+
+
+def _lengthened(folder: RunFolder, settings: RunSettings) -> dict[str, Any]:
+    """The record of the run in `folder` with the number of updates that settings ask for now."""
+    now = f"{settings.steps:,}, and its learning rates are those of a run of that length"
+    print(f"{folder.path}: from {folder.record()['updates']:,} updates to {now}\n")
+    folder.lengthen(settings)
+    return folder.record()
 
 
 def _cut(settings: RunSettings, updates: int) -> str:

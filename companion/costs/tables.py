@@ -112,7 +112,8 @@ def devices_table(models: Mapping[str, ModelConfig], question: Question) -> Tabl
     """The fewest devices that can train each model, for each size of memory, or for the chip in question.
 
     `1`: each device can hold all of it, so that any number may train by data parallel. Otherwise as many as `--shard`
-    needs, in brackets where only with recomputation, a dash where no number is enough.
+    needs, followed in brackets by the number with activation checkpointing where that is smaller. A dash: no number is
+    enough.
     """
     sizes = [question.named_chip.memory] if question.chip is not None else list(memories())
     rows = []
@@ -126,12 +127,13 @@ def devices_table(models: Mapping[str, ModelConfig], question: Question) -> Tabl
 
 
 def _devices(config: ModelConfig, question: Question, memory: float, *ways: Way) -> str:
-    for recompute in (False, True):
-        for way in ways:
-            found = _fewest(config, question, memory, way, recompute)
-            if found is not None:
-                return f"({found:,})" if recompute else f"{found:,}"
-    return "-"
+    def fewest(recompute: bool) -> int | None:
+        counts = (_fewest(config, question, memory, way, recompute) for way in ways)
+        return next((count for count in counts if count is not None), None)
+
+    plain, checkpointed = fewest(False), fewest(True)
+    written = "-" if plain is None else f"{plain:,}"
+    return written if checkpointed in (None, plain) else f"{written} ({checkpointed:,})"
 
 
 def _fewest(config: ModelConfig, question: Question, memory: float, way: Way, recompute: bool) -> int | None:
@@ -210,7 +212,7 @@ def text(models: Mapping[str, ModelConfig], question: Question) -> str:
     parts = [
         "bytes (activations: of one device's micro-batch)",
         _text(memory_table(models, question)),
-        f"fewest devices to train on, {where}\n(in brackets: only with recomputation)",
+        f"fewest devices to train on, {where}\n(in brackets: with activation checkpointing)",
         _text(devices_table(models, question)),
         f"FLOPs to train, and how long it takes\nat {question.share:.0%} of the peak of {question.named_chip.name}",
         _text(cost_table(models, question)),
@@ -288,6 +290,8 @@ def account_table(config: ModelConfig, width: int = WIDTH) -> str:
     rows += [("  total", f"{total:,}")]
     if config.moe is not None:
         rows += [("  active for one token", f"{active:,}")]
+        if not config.embedding.tied:
+            rows += [("  active, without the input embedding", f"{active - count['embedding']:,}")]
     said = {
         "write_first_token": "to write token 1",
         "write_last_token": f"to write token {config.context:,}",

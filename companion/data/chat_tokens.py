@@ -89,7 +89,8 @@ class Dialect:
 
     def rows(self, messages: Sequence[Message]) -> list[Row]:
         """A conversation to learn from: one row; or one for each answer, where the template writes earlier turns
-        otherwise once later ones follow. The ids before an answer are those that `prompt` gives.
+        otherwise once later ones follow. The ids before an answer are those that `prompt` gives, and together they are
+        those of the whole text, except where the tokenizer would join an answer's first characters to its prompt.
 
         Raises `ValueError` for no answer, one that nothing comes before, and a template under which an answer does not
         go on from its prompt, or does not end with a token that ends a text.
@@ -109,7 +110,7 @@ class Dialect:
                 raise ValueError(f"{self.template.origin}: expected an answer that goes on from its prompt, got none")
             if done is None or not before.startswith(done):
                 rows, done = [*rows, Row([], [])], ""
-            new, answer = self.encode(before[len(done) :]), self.encode(after[len(before) :])
+            new, answer = self._added(done, before), self._added(before, after)
             end = next((place for place, token in enumerate(answer, 1) if token in self.stop), None)
             if end is None:
                 raise ValueError(
@@ -122,6 +123,15 @@ class Dialect:
         if not rows:
             raise ValueError("expected at least one turn of the assistant, to learn from, got none")
         return rows
+
+    def _added(self, before: str, text: str) -> list[int]:
+        """Return the ids that `text` has beyond those of `before`, its beginning.
+
+        A tokenizer may begin every text with a space of its own, so the rest of a text is not encoded alone, unless the
+        ids of the whole do not begin with those of `before`.
+        """
+        known, whole = self.encode(before), self.encode(text)
+        return whole[len(known) :] if whole[: len(known)] == known else self.encode(text[len(before) :])
 
 
 def dialect_files(folder: str | Path) -> dict[str, str]:

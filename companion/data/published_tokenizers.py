@@ -17,6 +17,10 @@ from companion.ground.fields import shown, why
 from companion.ground.reading import read_json, read_text
 
 
+UNREADABLE = "tokenizer.unreadable"
+"""The file of a folder made for a GGUF file that says why its tokenizer could not be translated."""
+
+
 @runtime_checkable
 class PublishedTokenizer(Protocol):
     """What every published tokenizer can do.
@@ -46,6 +50,8 @@ def load_tokenizer(folder: str | Path) -> PublishedTokenizer:
     extra `published` installs.
     """
     folder = Path(folder)
+    if (folder / UNREADABLE).is_file():
+        raise ValueError(read_text(folder / UNREADABLE))
     if (folder / "source.spm").is_file():
         return MarianTokenizer(folder)
     if (folder / "tokenizer.json").is_file():

@@ -22,6 +22,8 @@ from companion.ground.reading import read_text
 
 SEPARATOR = "<|document|>"
 """Stands before every document. The text "<|document|>" in a document is ordinary text, never this token."""
+SEPARATORS = (SEPARATOR, "<|endoftext|>", "<|end_of_text|>", "<|begin_of_text|>", "</s>", "<s>")
+"""What published tokenizers have in its place; the first that a tokenizer has is its separator."""
 _PROBE = " The naïve\n\tcafé, 東京 1,234 \U0001f40d!  " + "".join(map(chr, range(32, 383)))
 """A text with some of everything: what cannot give it back is no tokenizer for a run."""
 SMALLEST_VOCAB = 257
@@ -41,10 +43,11 @@ class BytePairTokenizer:
     """
 
     def __init__(self, tokenizer: Tokenizer) -> None:
-        separator = tokenizer.token_to_id(SEPARATOR)
+        known = (tokenizer.token_to_id(name) for name in SEPARATORS)
+        separator = next((id for id in known if id is not None), None)
         alphabet = pre_tokenizers.ByteLevel.alphabet()
         if separator is None or any(tokenizer.token_to_id(symbol) is None for symbol in alphabet):
-            raise ValueError(f"tokenizer: expected a byte-level one with all 256 bytes and the token {SEPARATOR}")
+            raise ValueError(f"tokenizer: expected a byte-level one with all 256 bytes and a token such as {SEPARATOR}")
         tokenizer.encode_special_tokens = True  # not stored in the file: without it a text could forge a separator
         self._tokenizer = tokenizer
         self.vocab: int = tokenizer.get_vocab_size()
@@ -149,10 +152,11 @@ class BytePairTokenizer:
     @cached_property
     def _bytes(self) -> list[bytes]:
         byte_of = {symbol: byte for byte, symbol in _byte_symbols().items()}
+        added = self._tokenizer.get_added_tokens_decoder()  # their text is as it is, not in the symbols of bytes
         pieces = []
         for i in range(self.vocab):
             symbols = "" if i == self.separator else self._tokenizer.id_to_token(i) or ""
-            pieces.append(bytes(byte_of[symbol] for symbol in symbols))
+            pieces.append(symbols.encode() if i in added else bytes(byte_of[symbol] for symbol in symbols))
         return pieces
 
 

@@ -8,15 +8,19 @@ NAME is what the published layout calls the layer. Where that has one matrix for
 or GPT-2's `c_attn`, peft has one A for it; so have ours, and one B below the other. Which names those are is found by
 sending the numbers of rows in place of weights through the family's own table.
 
+A model that was read from a published folder remembers what kind that was, and its adapters have the names of that
+kind; those of any other model have the names of the kind that `export_model` takes.
+
 What cannot be said so is refused by name. For models that one machine cannot hold, peft itself, with trl, is the tool.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal
 
@@ -27,10 +31,12 @@ from torch import Tensor, nn
 from companion.config.model import ModelConfig
 from companion.families.export import simplest_kind
 from companion.families.registry import families
-from companion.files.models import assemble, bare_model, load_tensors, read_config, save_tensors
+from companion.files.models import assemble, bare_model, load_tensors, read_config, save_together
+from companion.files.published.checkpoint_folder import became_by
+from companion.files.published.config_fields import Policy, rows
 from companion.files.published.state_dict import WayBack
-from companion.ground.atomic import write_atomic
-from companion.ground.fields import require, shown
+from companion.ground.atomic import read_together
+from companion.ground.fields import require
 from companion.layers.attention import Attention
 from companion.layers.feedforward import FeedForward
 from companion.layers.gated_delta_net import LinearAttention
@@ -114,8 +120,9 @@ def adapt(
     what they were, bit for bit.
 
     alpha:  `None`: twice the rank.
-    kind:   the published layout whose fused layers share a `down`, see above. `None`: the one of `export_model`; a
-            model that none has keeps one for each layer, and cannot be saved.
+    kind:   the published layout whose fused layers share a `down`, see above; the model remembers it. `None`: that of
+            the folder that the model was read from, or the one of `export_model`; a model that no layout has keeps one
+            `down` for each layer, and cannot be saved.
 
     Raises `ValueError` for a rank below 1, an alpha that is not above 0, other targets, and a model that has adapters.
     """
@@ -125,7 +132,8 @@ def adapt(
         )
     wanted = set(targeted(model, targets))
     try:
-        groups = [[part.layer for part in parts] for parts in published_layers(model.config, kind).values()]
+        groups = [[part.layer for part in parts] for parts in _published(model, kind).values()]
+        model.published_kind = kind or model.published_kind
     except ValueError:
         if kind is not None:
             raise
@@ -147,7 +155,9 @@ def merged_model(model: Transformer) -> Transformer:
     for name, layer in low_rank_layers(model).items():
         del kept[f"{name}.down"], kept[f"{name}.up"]
         kept[f"{name}.weight"] = layer.matrix()
-    return assemble(model.config, kept, Path("merged"), None)
+    merged = assemble(model.config, kept, Path("merged"), None)
+    merged.published_kind = model.published_kind
+    return merged
 
 
 def adapter_tensors(model: Transformer, kind: str | None = None) -> dict[str, Shaped[Tensor, "..."]]:
@@ -157,7 +167,7 @@ def adapter_tensors(model: Transformer, kind: str | None = None) -> dict[str, Sh
     some parts have a change.
     """
     layers, tensors = _layers(model), {}
-    for name, parts in published_layers(model.config, kind).items():
+    for name, parts in _published(model, kind).items():
         if chosen := [layers[part.layer] for part in parts if part.layer in layers]:
             if len(chosen) < len(parts) or any(layer.down is not chosen[0].down for layer in chosen):
                 raise ValueError(f"{name}: expected a change of all of its parts, with one A; peft has one for it")
@@ -178,7 +188,7 @@ def put_adapters(model: Transformer, tensors: Mapping[str, Tensor], kind: str | 
     """
     layers, left = _layers(model), dict(tensors)
     moves: list[tuple[list[tuple[Part, LowRank]], Tensor, Tensor]] = []
-    for name, parts in published_layers(model.config, kind).items():
+    for name, parts in _published(model, kind).items():
         here = [(part, layers[part.layer]) for part in parts if part.layer in layers]
         if not here:
             continue
@@ -211,7 +221,7 @@ def adapter_config(model: Transformer, kind: str | None = None) -> dict[str, Any
         "r": layers[0].rank,
         "lora_alpha": layers[0].alpha,
         "target_modules": modules,
-        "fan_in_fan_out": simplest_kind(model.config, kind) == "gpt2",
+        "fan_in_fan_out": simplest_kind(model.config, kind or model.published_kind) == "gpt2",
         "bias": "none",
         "lora_dropout": 0.0,
         "use_rslora": False,
@@ -224,36 +234,75 @@ def save_adapters(folder: str | Path, model: Transformer, *, kind: str | None = 
     """Write the adapters of a model as peft does, and nothing else of it. Raises `ValueError` as `adapter_tensors`."""
     folder = Path(folder)
     told = json.dumps(adapter_config(model, kind), indent=2) + "\n"
-    folder.mkdir(parents=True, exist_ok=True)
-    save_tensors(folder / ADAPTER_WEIGHTS, adapter_tensors(model, kind), {"format": "pt"})
-    write_atomic(folder / ADAPTER, told)
+    save_together(folder, {ADAPTER_WEIGHTS: adapter_tensors(model, kind)}, {ADAPTER: told})
 
 
 def load_adapters(folder: str | Path, model: Transformer, *, kind: str | None = None) -> None:
     """Give a model, in place, the adapters that `save_adapters` or peft wrote for it.
 
+    kind:  the published layout whose names the file has. `None`: of those that can say the model, the first that has
+           them, beginning with that of the folder the model was read from.
+
     Raises `ValueError` for a file that is missing or damaged, adapters of another model, and what peft can and this
-    cannot: other kinds than LoRA, ranks or scales that differ, biases, DoRA, experts.
+    cannot: other kinds than LoRA, ranks or scales that differ, biases, DoRA, experts, adapters that come with a change
+    of the model below them (PiSSA, OLoRA, CorDA, LoftQ), and every field of adapter_config.json that is not known.
     """
     folder = Path(folder)
-    said = read_config(folder, ADAPTER)
-    where, refuse = folder / ADAPTER, partial(_refuse, folder / ADAPTER, said)
-    for name, fits, expected in _EXPECTED:
-        if not fits(said.get(name)):
-            refuse(name, expected)
-    tensors = load_tensors(folder / ADAPTER_WEIGHTS)
-    layers = published_layers(model.config, kind)
-    names = {key.removeprefix(BEFORE).rpartition(".lora_")[0] for key in tensors}
+    where = folder / ADAPTER
+    said, tensors = read_together(
+        folder, lambda: (read_config(folder, ADAPTER), load_tensors(folder / ADAPTER_WEIGHTS))
+    )
+    for name, value in {"peft_type": None, "r": None, "lora_alpha": None, **said}.items():
+        policy = FIELDS.get(name)
+        if policy is None and not value:  # a feature of another version of peft, which is off
+            continue
+        became = became_by(where, name, value, policy, "it may change what the adapters compute")
+        if became.refused is not None:
+            raise ValueError(became.refused)
+    for name, kinds, wanted in (("r", int, "a whole number >= 1"), ("lora_alpha", int | float, "a number > 0")):
+        value = said.get(name)
+        if not isinstance(value, kinds) or isinstance(value, bool) or not value > 0:
+            raise ValueError(f"{where}: {name}={value!r}: expected {wanted}")
+    names = set()
+    for key in tensors:
+        name, _, end = key.removeprefix(BEFORE).rpartition(".lora_")
+        if end not in ("A.weight", "B.weight"):
+            raise ValueError(
+                f"{folder / ADAPTER_WEIGHTS}: {key}: expected lora_A.weight and lora_B.weight of linear layers inside "
+                "the blocks; changes of the token embeddings or the head are not read: merge them into the model with "
+                "peft's merge_and_unload(), and load the merged model"
+            )
+        names.add(name)
+    kind, layers = _layout_of(model, names, kind)
     if unknown := sorted(names - set(layers)):
         raise ValueError(f"{folder / ADAPTER_WEIGHTS}: {unknown[0]}: expected a linear layer of this model")
     ours = {part.layer for name in names for part in layers[name]}
     inside = set(targeted(model, "all"))
-    if outside := sorted(ours - inside):
-        raise ValueError(f"{where}: {outside[0]}: expected layers of attention and feed-forward networks alone")
+    if outside := sorted(names - {name for name in names if all(part.layer in inside for part in layers[name])}):
+        raise ValueError(
+            f"{folder / ADAPTER_WEIGHTS}: {outside[0]}: expected layers of attention and feed-forward networks alone; "
+            "merge the others into the model with peft's merge_and_unload(), and load the merged model"
+        )
     adapt(model, said["r"], alpha=said["lora_alpha"], kind=kind)
     for name in inside - ours:
         _take_off(model, name)
     put_adapters(model, tensors, kind)
+
+
+def _published(model: Transformer, kind: str | None = None) -> dict[str, list[Part]]:
+    """`published_layers` of a model's configuration; `None` is the kind that the model remembers, if there is one."""
+    return published_layers(model.config, kind or model.published_kind)
+
+
+def _layout_of(model: Transformer, names: Collection[str], kind: str | None) -> tuple[str, dict[str, list[Part]]]:
+    """The layout that calls all of these layers so, or the first tried, and its layers."""
+    first = kind or simplest_kind(model.config, model.published_kind)
+    for one in [first] if kind else dict.fromkeys((first, simplest_kind(model.config), *families())):
+        with suppress(ValueError):
+            layers = published_layers(model.config, one)
+            if layers.keys() >= set(names):
+                return one, layers
+    return first, published_layers(model.config, first)
 
 
 def _take_off(model: Transformer, name: str) -> None:
@@ -273,25 +322,36 @@ def _layers(model: Transformer) -> dict[str, LowRank]:
     return layers
 
 
-def _refuse(path: Path, said: Mapping[str, Any], name: str, expected: str) -> None:
-    raise ValueError(f"{path}: {name}={shown(said.get(name))}: expected {expected}")
-
-
-def _nothing(value: Any) -> bool:
-    return not value
-
-
-_EXPECTED = (
-    ("peft_type", lambda value: value == "LORA", "'LORA'"),
-    ("r", lambda value: isinstance(value, int) and not isinstance(value, bool) and value > 0, "a whole number >= 1"),
-    ("lora_alpha", lambda value: isinstance(value, int | float) and value > 0, "a number > 0"),
-    ("bias", lambda value: value in (None, "none"), "'none'"),
-    *(
-        (name, _nothing, "none of it")
-        for name in (
-            *("use_rslora", "use_dora", "rank_pattern", "alpha_pattern", "modules_to_save", "target_parameters"),
-            *("trainable_token_indices", "lora_bias", "layer_replication"),
-        )
-    ),
+_DRAWN = (True, False, None, "gaussian", "eva", "orthogonal")
+_BELOW = "as others also change the weights below the adapters"
+FIELDS = {"init_lora_weights": Policy("init_lora_weights", "must be", _BELOW, _DRAWN)} | rows(
+    """
+    peft_type                        must be "LORA"
+    r                                neutral                 checked by itself, as is the next
+    lora_alpha                       neutral
+    bias                             must be "none" or null
+    rank_pattern                     must be {} or null
+    alpha_pattern                    must be {} or null
+    target_modules                   neutral                 the tensors say which layers have a change
+    exclude_modules                  neutral                 the same
+    layers_to_transform              neutral                 the same
+    layers_pattern                   neutral                 the same
+    fan_in_fan_out                   neutral                 how the layers of the model below are stored
+    lora_dropout                     neutral                 of training
+    task_type                        neutral
+    base_model_name_or_path          neutral
+    revision                         neutral
+    auto_mapping                     neutral
+    inference_mode                   neutral
+    peft_version                     neutral
+    runtime_config                   neutral
+    megatron_core                    neutral                 the name of a library
+    qalora_group_size                neutral                 of use_qalora
+    eva_config                       neutral                 how A was drawn
+    corda_config                     neutral                 of init_lora_weights, as the next two
+    loftq_config                     neutral
+    lora_ga_config                   neutral
+    """
 )
-"""The fields of adapter_config.json that change what is computed, and what they must be."""
+"""The fields of adapter_config.json that may be anything but off. All the others, known to this reader or not, may
+change what is computed."""

@@ -26,7 +26,6 @@ FIELDS = llama.FIELDS | rows(
     rope_theta                       taken = 500000.0        positions.base
     rms_norm_eps                     taken = 1e-05           norm.eps
     tie_word_embeddings              taken = true            embedding.tied
-    auto_map                         neutral                 by hand; the code that it names computes the same
     """
 )
 

@@ -13,6 +13,8 @@ from torch import Tensor
 from companion.config.model import ModelConfig
 from companion.families.pretrained import family_of, load_pretrained
 from companion.families.registry import families
+from companion.files.gguf.container import opened
+from companion.files.gguf.folder import origin
 from companion.files.models import CONFIG, plain_dtype, read_config
 from companion.files.published.checkpoint_folder import Became, Fields, load_published, weight_files
 from companion.files.published.family import Family
@@ -95,7 +97,10 @@ def read_card(card: Mapping[str, Any], named: str | Path = CONFIG) -> Inspection
 def _look_at_tensors(folder: Path, found: Inspection) -> None:
     try:
         headers: dict[str, Tensor] = load_published(folder, None, headers=True)
-        found.tensors = Counter(plain_dtype(tensor.dtype) for tensor in headers.values())
+        gguf = origin(folder)
+        found.tensors = Counter(
+            opened(gguf).types.values() if gguf else (plain_dtype(tensor.dtype) for tensor in headers.values())
+        )
         found.files = len(weight_files(folder)) if found.family is not None else 1
         if found.refused:
             return

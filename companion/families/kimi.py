@@ -72,7 +72,6 @@ FIELDS = llama.FIELDS | rows(
     rope_scaling                     must be null
     rope_parameters                  neutral                 5.0 on; nothing is turned
     output_router_logits             neutral                 5.20 on
-    auto_map                         neutral                 by hand; names code, which is not run
     """
 )
 

@@ -40,10 +40,6 @@ FIELDS = rows(
     activation_function              taken = "gelu"          feed_forward.activation
     scale_embedding                  taken = false           embedding.scaled
     dropout                          taken = 0.1             dropout
-    attention_dropout                must be 0.0
-    activation_dropout               must be 0.0
-    encoder_layerdrop                must be 0.0
-    decoder_layerdrop                must be 0.0
     normalize_before                 must be false
     normalize_embedding              must be false
     add_final_layer_norm             must be false

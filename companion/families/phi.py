@@ -28,11 +28,8 @@ FIELDS = llama.FIELDS | rows(
     original_max_position_embeddings taken = 4096            positions.scaling.original, where there is a scaling
     partial_rotary_factor            taken = 1.0             positions.share
     sliding_window                   taken = null            attention.window.width; null: none
-    resid_pdrop                      must be 0.0
-    embd_pdrop                       must be 0.0
     full_attn_mod                    must be 1
     interpolate_factor               must be 1
-    auto_map                         neutral                 by hand; the code that it names computes the same
     """
 )
 

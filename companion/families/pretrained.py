@@ -1,8 +1,8 @@
 """A model out of whatever a folder, or a name on a hub, holds (lesson 13).
 
-`load_pretrained` reads a folder of safetensors, sharded or not, of any family. What becomes of a field of the
-configuration stands in the table of its family: one that changes what the model computes is translated or refused by
-name. Every tensor must find its place. Nothing is fetched from a network unless the caller asks for it.
+`load_pretrained` reads a folder of safetensors, sharded or not, of any family, and a GGUF file. The table of a family
+says what becomes of each field of the configuration: one that changes what the model computes is translated or rejected
+by name. Every tensor must have its counterpart. Nothing is fetched from a network unless the caller asks for it.
 """
 
 from __future__ import annotations
@@ -13,19 +13,15 @@ from pathlib import Path
 import torch
 
 from companion.families.registry import UNBUILT, families
+from companion.files.gguf.folder import is_gguf, naming, published_folder
 from companion.files.models import CONFIG, WEIGHTS, load_model, read_config
 from companion.files.published.family import Family
+from companion.files.published.fetching import at_hand, get, how_to_get
 from companion.ground.arguments import check_device, check_dtype, check_kind
 from companion.ground.fields import shown
 from companion.transformer import Transformer
 
 ADAPTER, INDEX = "adapter_config.json", f"{WEIGHTS}.index.json"
-FETCHED = (
-    CONFIG, "generation_config.json", WEIGHTS, INDEX, "model-*.safetensors",
-    "tokenizer.json", "tokenizer_config.json", "chat_template.jinja", "vocab.json", "merges.txt",
-    "source.spm", "target.spm",
-)  # fmt: skip
-"""The files of a published model that are read here; nothing else is downloaded, a pickle least of all."""
 
 
 def load_pretrained(
@@ -37,15 +33,15 @@ def load_pretrained(
 ) -> Transformer:
     """A model of any layout known here: companion's own, or the one that `model_type` in config.json names.
 
-    name:      a folder; or, with `download=True`, also what a hub calls it, "organisation/name".
-    download:  fetch a model that is not a folder from the hub, through `huggingface_hub`.
+    name:      a folder, a GGUF file, or the name of a model that `companion get` has fetched.
+    download:  fetch it as `companion get` does if it is not here: "organisation/name" is a hub's name for a model.
     dtype:     `None`: as stored.
     device:    `None`: the CPU.
 
     Raises `ValueError` as `load_model` does, for an unknown `model_type`, a field that cannot be honoured, a tensor
     without a place, or of which two files have copies that differ, and for a model that cannot be fetched.
     """
-    expected = "a folder, or with download=True the name that a hub has for a model"
+    expected = "a folder, a GGUF file, or the name of a model"
     check_kind("name", name, (str, Path), expected)
     if name == "":  # as a path it would be the current folder
         raise ValueError(f"name='': expected {expected}")
@@ -53,10 +49,11 @@ def load_pretrained(
     check_dtype(dtype)
     check_device(device)
     folder = pretrained_folder(name, download=download)
-    family = family_of(folder)
-    if family is None:
-        return load_model(folder, dtype=dtype, device=device)
-    return family.read(folder, dtype=dtype, device=device)
+    with naming(folder):
+        family = family_of(folder)
+        if family is None:
+            return load_model(folder, dtype=dtype, device=device)
+        return family.read(folder, dtype=dtype, device=device)
 
 
 def family_of(folder: Path) -> Family | None:
@@ -90,35 +87,27 @@ def family_of(folder: Path) -> Family | None:
 
 
 def pretrained_folder(name: str | Path, *, download: bool = False) -> Path:
-    """The folder of a checkpoint: `name` itself, or what was fetched from the hub under that name.
+    """Return the folder of a checkpoint.
 
-    Raises `ValueError` if there is no such folder, and nothing may or can be fetched.
+    Args:
+        name: a folder, a GGUF file, or the name of a model that was fetched before.
+        download: fetch the model if it is not here.
+
+    Raises:
+        ValueError: if there is no such folder, and nothing may or can be fetched.
     """
     folder = Path(name)
     if os.path.isdir(folder):  # a name that is too long for a path is none
         return folder
-    if not download:
-        raise ValueError(
-            f"{name}: expected a folder with config.json and model.safetensors, found none; "
-            "a model of this name on a hub is fetched only with download=True"
-        )
-    return fetch(str(name))
-
-
-def fetch(name: str) -> Path:
-    """Download the model that a hub has under "organisation/name" and give its folder, through `huggingface_hub`.
-
-    Only configuration, safetensors and tokenizer files are fetched; what was fetched before is not fetched again.
-    Raises `ValueError` if that library is missing, or the hub cannot be reached or has no such model.
-    """
-    try:
-        from huggingface_hub import snapshot_download
-    except ImportError:
-        raise ValueError(
-            f"download=True: fetching {name} needs huggingface_hub; pip install 'executable-transformer[published]'"
-        ) from None
-    try:
-        return Path(snapshot_download(name, allow_patterns=list(FETCHED)))
-    except Exception as error:  # the hub's own errors, those of its network library, and the system's
-        why = " ".join(str(error).split()) or type(error).__name__
-        raise ValueError(f"{name}: expected a model that the hub has and that can be fetched now ({why})") from None
+    if is_gguf(folder):
+        return published_folder(folder)
+    if isinstance(name, str) and (found := at_hand(name)):
+        return found.folder
+    if download:
+        return get(str(name)).folder
+    if hint := how_to_get(str(name)):
+        raise ValueError(hint)
+    raise ValueError(
+        f"{name}: expected a folder with config.json and model.safetensors, or a GGUF file, found none; "
+        f"`companion get {name}` fetches a model that a hub has under this name"
+    )

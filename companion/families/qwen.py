@@ -51,6 +51,9 @@ OF_QWEN3_MOE = llama.FIELDS | rows(
     norm_topk_prob                   taken = false           moe.gating
     decoder_sparse_step              taken = 1               moe.pattern: every so many-th layer has experts,
     mlp_only_layers                  taken = null            but these
+    qkv_bias                         must be null or false
+    use_qk_norm                      must be null or true
+    shared_expert_intermediate_size  must be null or 0
     use_sliding_window               must be false
     sliding_window                   neutral                 4.51 on; of a window that is not used
     max_window_layers                neutral                 4.51; the same

@@ -22,8 +22,6 @@ FIELDS = llama.FIELDS | rows(
     head_dim                         taken = 128             attention.d_head
     attention_bias                   taken = true            attention.bias
     attention_out_bias               taken = false           attention.output_bias
-    attention_dropout                neutral                 4.57 on; of training, which here begins without dropout
-    residual_dropout                 neutral                 4.57 on; the same
     """
 )
 

@@ -12,7 +12,9 @@ if TYPE_CHECKING:
     from packaging.requirements import Requirement
 
 NAME = "executable-transformer"
-"""The package, as pip knows it."""
+"""The library's name for pip."""
+SCHOOL = "executable-transformer-school"
+"""The school's name for pip; in a checkout, the folder school/ installs it."""
 CHECKOUT = Path(__file__).resolve().parents[2]
 """Where the package lies in its checkout, if it does."""
 _BROUGHT_BY = {"IPython": "ipykernel", "PIL": "pillow", "yaml": "pyyaml"}
@@ -72,10 +74,9 @@ def missing(extra: str = "") -> list[Requirement]:
 
 
 def install_line(extra: str) -> str:
-    """The command that brings an extra."""
-    return (
-        f"pip install -e '.[{extra}]'" if (CHECKOUT / "pyproject.toml").is_file() else f"pip install '{NAME}[{extra}]'"
-    )
+    """Return the command that installs an extra."""
+    checkout = (CHECKOUT / "pyproject.toml").is_file()
+    return f"pip install -e ./school -e '.[{extra}]'" if checkout else f"pip install '{NAME}[{extra}]'"
 
 
 def how_to_get(module: str, extras: tuple[str, ...]) -> str | None:

@@ -30,11 +30,19 @@ def memory(device: torch.device | str = "cpu") -> int | None:
 
 
 def check_room(asked: str, what: str, needed: int, device: torch.device | str | None = None) -> None:
-    """Raises `ValueError` if `needed` bytes are more than there are.
+    """Check that `needed` bytes fit into the memory of a device.
 
-    asked:  the argument or flag that asks for them, with its value.
-    what:   takes them: "this model".
+    Args:
+        asked: the argument or flag that asks for them, with its value.
+        what: what takes them, as in "this model".
+        needed: their number.
+        device: where they are needed (default: the CPU). Fake tensors, which have shapes only, need none.
+
+    Raises:
+        ValueError: if they do not fit.
     """
+    if torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.FAKE) is not None:
+        return
     device = torch.device(device or "cpu")
     there = memory(device)
     if there is not None and needed > there:

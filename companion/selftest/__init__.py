@@ -2,5 +2,4 @@
 
 kills            the runs that are killed, and what each kill left
 victim           the process that is killed, what its plan may be, and how a run is told from another
-same_everywhere  small calculations, for `companion doctor`
 """

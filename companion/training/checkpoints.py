@@ -35,7 +35,7 @@ from companion.files.models import CONFIG, WEIGHTS, load_model, load_tensors, re
 from companion.ground.atomic import sync_folder, write_atomic, writing
 from companion.ground.fields import shown
 from companion.layers.low_rank import low_rank_layers
-from companion.training.sealed_records import DIGEST, read_sealed, sealed
+from companion.training.sealed_records import read_sealed, seal_of, sealed
 from companion.transformer import Transformer
 
 OPTIMIZER, STATE = "optimizer.safetensors", "state.json"
@@ -244,7 +244,7 @@ def _state(folder: Path) -> dict[str, Any]:
         raise ValueError(f"{path}: the checkpoint is damaged (the file is missing)")
     try:
         run = folder.parent.parent / "run.json"
-        digest = read_sealed(run, "put it back from a copy").get(DIGEST) if run.is_file() else None
+        digest = seal_of(read_sealed(run, "put it back from a copy")) if run.is_file() else None
         state = read_sealed(path, "the checkpoint is damaged", digest)
         done, best = state["done"], state.get("best")  # an earlier version has no best, and no checksums
         if type(done) is not int or _name(done) != folder.name:

@@ -36,15 +36,27 @@ import torch
 from companion.data.chat_tokens import TEXT_FILES, dialect_files, files_of_run
 from companion.data.tokenizer import BytePairTokenizer
 from companion.families.adapters import ADAPTER, load_adapters, merged_model
-from companion.families.pretrained import family_of, load_pretrained
+from companion.families.pretrained import family_of, load_pretrained, pretrained_folder
+from companion.files.gguf.folder import is_gguf
 from companion.files.models import CONFIG, read_config
+from companion.files.published.fetching import at_hand, how_to_get
 from companion.ground.atomic import write_atomic, writing
 from companion.ground.fields import parse_json, plain
 from companion.ground.lock import locked
 from companion.ground.reading import read_file
 from companion.training.checkpoints import Checkpoints, Saved, Seals, config_of
-from companion.training.sealed_records import DIGEST, Record, check_record, check_result, digest_of, read_sealed, sealed
-from companion.training.settings import NumberWordsSettings, TextSettings, TuneSettings
+from companion.training.sealed_records import (
+    DIGEST,
+    SEAL,
+    Record,
+    check_record,
+    check_result,
+    digest_of,
+    read_sealed,
+    seal_of,
+    sealed,
+)
+from companion.training.settings import NumberWordsSettings, RunSettings, TextSettings, TuneSettings
 from companion.training.trainer import Trainer
 from companion.transformer import Transformer
 
@@ -113,6 +125,18 @@ class RunFolder:
                     self.path.rmdir()
             raise
 
+    def lengthen(self, settings: RunSettings) -> None:
+        """Give the run the number of updates that `settings` ask for, which is larger than it was.
+
+        Its result goes, since the run is not finished any more; everything else stays. Checkpoints keep the seal that
+        they were written under.
+        """
+        record = dict(self.record())
+        record |= {"settings": settings.what_matters(), "updates": settings.steps, SEAL: seal_of(record)}
+        del record[DIGEST]
+        (self.path / "result.json").unlink(missing_ok=True)
+        write_atomic(self.path / "run.json", json.dumps(sealed(record), indent=2) + "\n")
+
     def record(self) -> Record:
         """What `create` was given, and the checksums of the files. Raises `ValueError` when there is no run, or its
         run.json cannot be read, or was changed."""
@@ -174,8 +198,8 @@ class RunFolder:
         write_atomic(self.path / "result.json", json.dumps(sealed(result, self._digest() or ""), indent=2) + "\n")
 
     def _digest(self) -> str | None:
-        """Of run.json: what seals the other files of the run. A run of before there were digests has none."""
-        return self.record().get(DIGEST) if self.exists else None
+        """What seals the other files of the run."""
+        return seal_of(self.record()) if self.exists else None
 
     # Checkpoints
 
@@ -349,24 +373,34 @@ def newest_run(home: str | os.PathLike[str] = "runs", *, task: str | None = None
 
 @dataclass(frozen=True)
 class Start:
-    """The folder of a run on text, of a tuned run, or of a published model."""
+    """The folder of a run on text, of a tuned run, or of a published model; or a GGUF file."""
 
     folder: Path
 
+    flag: str = "--start"
+    """By which the folder was named, for messages."""
+
     @classmethod
-    def find(cls, name: str | None) -> Start:
-        """What `--start` names; `None`: the newest run on text. Raises `ValueError` for a folder that is neither."""
+    def find(cls, name: str | None, flag: str = "--start") -> Start:
+        """Find what `--start`, or another flag, names; `None`: the newest run on text.
+
+        Raises:
+            ValueError: for a folder that is neither a run on text nor a published model.
+        """
         if name is None:
             return cls(newest_run(task=TextSettings.task).path.absolute())
         folder = Path(name).expanduser().absolute()
-        if not folder.is_dir():
-            raise ValueError(f"--start {plain(name)}: expected the folder of a run or of a published model, found none")
-        start = cls(folder)
+        if not folder.is_dir() and (found := at_hand(name)):
+            folder = found.folder
+        if not folder.is_dir() and not is_gguf(folder):
+            expected = f"{plain(name)}: expected the folder of a run or of a published model, found none"
+            raise ValueError(f"{flag} {how_to_get(name) or expected}")
+        start = cls(folder, flag)
         if start.run is None:
-            family_of(folder)
-            read_config(folder)
+            family_of(start._published)
+            read_config(start._published)
         elif start.run.task == NumberWordsSettings.task:
-            raise ValueError(f"--start {plain(name)}: expected a model that goes on with texts, got a translator")
+            raise ValueError(f"{flag} {plain(name)}: expected a model that goes on with texts, got a translator")
         return start
 
     @cached_property
@@ -376,36 +410,52 @@ class Start:
         return folder if folder.exists else None
 
     @cached_property
+    def _published(self) -> Path:
+        """The folder of a published model."""
+        return pretrained_folder(self.folder)
+
+    @cached_property
     def _weights(self) -> Path:
         """The folder of the weights."""
         if self.run is None:
             return self.folder
         if (last := self.run.checkpoint()) is None:
-            raise ValueError(f"--start {self.folder}: expected a run with a checkpoint, but it has none yet")
+            raise ValueError(f"{self.flag} {self.folder}: expected a run with a checkpoint, but it has none yet")
         return last
 
     def model(self) -> Transformer:
         """The model, whole, in fp32, on the CPU. Raises `ValueError` where it is damaged, or not a decoder."""
         if self.run is None:
-            model = load_pretrained(self.folder, dtype=torch.float32)
+            model = load_pretrained(self._published, dtype=torch.float32)
         else:
             model = merged_model(self.run.model())
         if model.config.stack != "decoder":
-            raise ValueError(f"--start {self.folder}: expected a decoder, got stack={model.config.stack!r}")
+            raise ValueError(f"{self.flag} {self.folder}: expected a decoder, got stack={model.config.stack!r}")
         return model
+
+    def tokenizer(self) -> BytePairTokenizer:
+        """Its tokenizer, to train on further text. Raises `ValueError` for one that is no byte-level BPE."""
+        if self.run is not None and self.run.task == TextSettings.task:
+            return self.run.tokenizer()
+        folder = self.folder if self.run is None else self.run.path
+        try:
+            return BytePairTokenizer.load(folder / _TOKENIZER)
+        except ValueError as error:
+            raise ValueError(f"{self.flag} {self.folder}: {error}") from None
 
     def files(self) -> dict[str, str]:
         """How it reads conversations, as `dialect_files` has it."""
         if self.run is not None and self.run.task == TextSettings.task:
             return files_of_run(self.run.tokenizer(), self.run.model().config.context)
-        return dialect_files(self.folder)
+        return dialect_files(self._published if self.run is None else self.folder)
 
     @cached_property
     def fingerprint(self) -> str:
         """Equal for the same weights."""
         found = hashlib.sha256()
         names = (CONFIG, "model*.safetensors", ADAPTER, "adapter*.safetensors")
-        for path in sorted({path for name in names for path in self._weights.glob(name)}):
+        paths = [self.folder] if is_gguf(self.folder) else {path for one in names for path in self._weights.glob(one)}
+        for path in sorted(paths):
             with open(path, "rb") as file:
                 found.update(f"{path.name} {path.stat().st_size} ".encode() + file.read(_HEAD))
         return found.hexdigest()[:16]
@@ -419,7 +469,7 @@ def _on_its_start(record: Mapping[str, Any], folder: Path) -> Transformer:
     path, known = Path(str(record.get("start"))), record["text"]
     assert isinstance(known, Mapping)
     beside = folder.parents[2] / path.name  # both may have been moved, as the folder of all runs
-    start = Start.find(str(path if path.is_dir() or not beside.is_dir() else beside))
+    start = Start.find(str(path if path.exists() or not beside.exists() else beside))
     if start.fingerprint != known.get("start"):
         raise ValueError(f"{folder}: expected the model below its adapters, {start.folder}, as it was; it has changed")
     model = start.model()

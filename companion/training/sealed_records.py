@@ -19,8 +19,16 @@ from companion.ground.reading import read_file
 from companion.training.precision import PRECISIONS
 
 DIGEST = "digest"
+SEAL = "seal"
+"""In the run.json of a run that was made longer: the digest that it had before, which seals its other files."""
 _WHOLE = ("updates", "evaluations", "parameters")
 _TABLES = ("settings", "text", "versions", "sha256", "yardsticks", "model")
+
+
+def seal_of(record: Mapping[str, Any]) -> str | None:
+    """The digest that seals the other files of a run.json's run; a run of before there were digests has none."""
+    found = record.get(SEAL, record.get(DIGEST))
+    return None if found is None else str(found)
 
 
 class Record(dict[str, Any]):

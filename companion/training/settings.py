@@ -7,6 +7,7 @@ The types of the fields are those of the flags: a number outside its limits is r
 
 from __future__ import annotations
 
+import json
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
@@ -344,6 +345,12 @@ class TextSettings(Settings):
     )
 
     later_loss: NonNegative = setting(TRAINING, LATER, "weight of the loss of each of --later-heads")
+    init_from: str | None = setting(
+        TASK,
+        None,
+        "a run on text, or a published model's folder, whose model, tokenizer and weights to begin with, in a run of "
+        "its own. Default: new ones",
+    )
     yardsticks: bool = setting(
         TASK,
         True,
@@ -357,6 +364,12 @@ class TextSettings(Settings):
             raise ValueError("--data: expected at least one file, folder, glob or name, got none")
         if self.vocab < 257:
             raise ValueError(f"--vocab {self.vocab}: expected at least 257 (256 bytes and a separator)")
+        if self.init_from is not None:
+            fixed = [f.name for f in fields(self) if f.metadata["group"] == MODEL and f.name != "dropout"]
+            given = [name for name in ("vocab", *fixed) if getattr(self, name) != self._default(name)]
+            if given:
+                dashed = given[0].replace("_", "-")
+                raise ValueError(f"--init-from {self.init_from} decides the model: expected no --{dashed} beside it")
 
     def _attention(self) -> AttentionConfig:
         latent, linear = None, None
@@ -370,9 +383,30 @@ class TextSettings(Settings):
         return AttentionConfig(self.heads, self.kv_heads, **parts)
 
     def model_config(self, vocab: int) -> ModelConfig:
-        """As for every task, with the heads for later tokens."""
+        """As for every task, with the heads for later tokens; with `init_from`, the model that is there."""
+        if self.init_from is not None:
+            return self._begun(Path(self.init_from).expanduser()).with_(dropout=float(self.dropout))
         config = super().model_config(vocab)
         return config.with_(later_heads=self.later_heads) if self.later_heads else config
+
+    @staticmethod
+    def _begun(folder: Path) -> ModelConfig:
+        """The configuration of the run or the published model in a folder."""
+        from companion.families.pretrained import family_of, load_pretrained  # which load torch
+        from companion.training.sealed_records import read_sealed
+
+        if not folder.is_dir():
+            raise ValueError(
+                f"--init-from {plain(str(folder))}: expected the folder of a run or of a published model, found none"
+            )
+        if (record := folder / "run.json").is_file():
+            config = ModelConfig.from_json(json.dumps(read_sealed(record, "put it back from a copy")["model"]))
+        else:
+            family = family_of(folder)
+            config = (load_pretrained(folder) if family is None else family.read(folder, headers=True)).config
+        if config.stack != "decoder":
+            raise ValueError(f"--init-from {folder}: expected a decoder, got stack={config.stack!r}")
+        return config
 
     def _folder_name(self) -> str:
         name = re.sub(r"[^\w.-]+", "-", Path(self.data[0]).expanduser().resolve().name).strip("-.")
@@ -556,6 +590,16 @@ def differences(old: RunSettings, new: RunSettings) -> list[str]:
     flags = {f.name: flag(f) for f in fields(new)}
     changed = [name for name in flags if name in now and before[name] != now[name]]
     return [f"--{flags[name]}: {_said(before[name])} in the run, {_said(now[name])} now" for name in changed]
+
+
+def lengthens(record: Mapping[str, Any], settings: RunSettings) -> bool:
+    """Whether settings ask for the run of a `run.json`, and for more updates than it has."""
+    old = recorded(record)
+    if old.task != settings.task or settings.steps is None or settings.steps <= record.get("updates", 0):
+        return False
+    length = {"steps", "minutes"}
+    before, now = old.what_matters(), settings.what_matters()
+    return all(before[name] == now[name] for name in now if name not in length)
 
 
 def _said(value: Any) -> str:

@@ -119,9 +119,9 @@ class Trainer:
         if on_gpu:
             self._batches = Ahead(self._batches, config.accumulate, pin=True)
         self._experts = [module for module in model.modules() if isinstance(module, MoE)]  # in the order of the routing
-        self._steered = bool(self._experts) and (
-            config.balance_loss > 0 or config.z_loss > 0 or any(moe.bias is not None for moe in self._experts)
-        )
+        # A router that does not learn keeps its bias: below adapters it belongs to the model from which they began.
+        self._biased = [moe.bias is not None and moe.router.weight.requires_grad for moe in self._experts]
+        self._steered = bool(self._experts) and (config.balance_loss > 0 or config.z_loss > 0 or any(self._biased))
         fused = on_gpu or (alone and self.device.type == "cpu" and self.parameters >= LARGE)
         make = MuonWithAdamW if config.optimizer == "muon" else adamw
         shares = rate_shares(model, config)
@@ -173,8 +173,8 @@ class Trainer:
             group["lr"] = rate * group["share"]
         self.optimizer.step()
         if self._steered:
-            for moe, counts in zip(self._experts, load.counts, strict=True):
-                if moe.bias is not None:
+            for moe, counts, moves in zip(self._experts, load.counts, self._biased, strict=True):
+                if moves:
                     update_bias(moe, counts, self.config.bias_rate)
         self.done = number
         made = Update(number, loss, tokens, gradient_norm, rate, *experts)

@@ -168,7 +168,9 @@ def overview(folder: Path) -> str:
             )
         )
     lines = [f"Your own transformer, in {folder}", "", aligned(rows, left=(1, 2, 4, 5), width=None), ""]
-    if following is None:
+    if not folder.exists():
+        lines.append("There are no files yet. Next:  companion build start  writes the stubs that you begin with")
+    elif following is None:
         lines.append("All of it stands. How fast does it learn?  companion build race --minutes 1")
     else:
         lines.append(

@@ -16,15 +16,15 @@ def parser() -> Parser:
     parser = Parser(
         description=(
             "Write a transformer of your own, one plain Python file after the other: read a lesson, write a part. "
-            "Alone, it shows the stages, what stands, and what is next.\n\n"
+            "Without an action, it shows the stages, what you have done of each, and what is next.\n\n"
             "Your files are in my/transformer, found from here or from any folder above; --folder, or the variable "
             "COMPANION_BUILD, names another one. They import torch and each other. Nothing that you have written is "
             "ever overwritten."
         ),
         epilog=(
             "examples:\n"
-            "  companion build start            lay the stubs that you begin with\n"
-            "  companion build                  what stands, and what is next\n"
+            "  companion build start            write the stubs that you begin with\n"
+            "  companion build                  show what is done, and what is next\n"
             "  companion build check 2          try stage 2, attention.py\n"
             "  companion build take 3           go on with the course's positions.py\n"
             "  companion build race --minutes 1 how well does it read by then?"
@@ -36,8 +36,8 @@ def parser() -> Parser:
 def add_actions(parser: Parser) -> None:
     """Give a build parser its actions, once it is a command itself."""
     actions = (
-        ("show", _plain_parser("Show the stages, what stands of each, and what is next."), "what stands (the default)"),
-        ("start", _plain_parser("Lay the stubs of all stages; what is there stays."), "lay the stubs"),
+        ("show", _plain_parser("Show the stages, how far each is, and what is next."), "show the stages (the default)"),
+        ("start", _plain_parser("Write the stubs of all stages; files of yours stay as they are."), "write the stubs"),
         ("check", _check_parser(), "try a stage, as check() does in a notebook"),
         ("take", _take_parser(), "lay in the course's reference of a stage, to go on with"),
         ("race", _race_parser(), "train with your race.py, and compare"),
@@ -121,7 +121,7 @@ def run(flags: Namespace) -> int:
     if action == "race":
         return _race(chosen, folder)
     if action in ("show", "start"):
-        if action == "start" or not folder.exists():
+        if action == "start":
             print(*lay_stubs(folder), sep="\n", end="\n\n")
         print(overview(folder))
         return 0

@@ -6,8 +6,6 @@ blindness tells apart; on the light page a little darker than theirs, where a li
 
 from __future__ import annotations
 
-from matplotlib.colors import to_rgb
-
 LINE_CONTRAST = 3.0  # of a line or a mark against the page: WCAG 2.2, success criterion 1.4.11
 TEXT_CONTRAST = 4.5  # of print of ordinary size: criterion 1.4.3
 
@@ -57,6 +55,8 @@ def on_dark_page(color: object) -> tuple[float, float, float]:
 
     Raises `ValueError` for what is not a colour.
     """
+    from matplotlib.colors import to_rgb  # a page that only needs the palette does without Matplotlib
+
     red, green, blue = (1 - part for part in to_rgb(color))  # type: ignore[arg-type]
     grey = 0.426 * red + 1.43 * green + 0.144 * blue  # twice the lightness
     turned = (min(max(grey - part, 0.0), 1.0) for part in (red, green, blue))
@@ -66,5 +66,7 @@ def on_dark_page(color: object) -> tuple[float, float, float]:
 
 
 def _luminance(color: object) -> float:
+    from matplotlib.colors import to_rgb
+
     parts = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in to_rgb(color)]  # type: ignore[arg-type]
     return 0.2126 * parts[0] + 0.7152 * parts[1] + 0.0722 * parts[2]

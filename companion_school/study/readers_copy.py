@@ -148,14 +148,17 @@ def command(root: Path) -> list[str]:
     settings = {
         # the page's own style; `static_custom_path` is no setting of the server, so it goes where the server keeps it
         "static_custom_path": [str(root / "notebooks" / ".lab" / "custom")],
-        "ws_ping_timeout": 30_000,  # milliseconds; of the server's own 90,000 tornado makes 30,000, and warns
     }
+    # Tornado warns once that it shortens the server's own timeout for pings, which is the server's business: with a
+    # timeout that tornado likes, the server closes every connection as soon as it first looks (`make lab-check`).
+    quiet = {"loggers": {"tornado.general": {"level": "ERROR"}}}
     flags = [
         f"--ServerApp.root_dir={root}",
         f"--LabApp.default_url=/lab/tree/{MINE}/{START}",
         "--LabApp.custom_css=True",
         "--LabApp.expose_app_in_browser=True",  # so that an answer to a question reaches the reader's progress
         f"--ServerApp.tornado_settings={settings!r}",
+        f"--ServerApp.logging_config={quiet!r}",
         "--log-level=WARN",
         "--LabApp.log_level=WARN",  # of JupyterLab in the server, which the other does not reach
         # what other extras have brought stays out of a reader's JupyterLab (labconfig/page_config.json does its part)

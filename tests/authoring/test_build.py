@@ -6,7 +6,8 @@ import json
 import nbformat
 import pytest
 
-from authoring import build, exercises
+from authoring import build, carried, exercises
+from companion_school.study.live import moving
 
 
 def edit(path, old, new):
@@ -48,6 +49,70 @@ def test_changed_prose_is_found_and_needs_no_execution(copied, monkeypatch):
     assert "mean square equals the" in copied.notebook.read_text(encoding="utf-8")
 
 
+def test_a_changed_question_is_found_and_shown_without_execution(copied, monkeypatch):
+    before = outputs(copied)
+    edit(copied.source, "How far do you typically get in 256", "How far does a walk typically get in 256")
+    found = str(build.difference(copied))
+    assert "the question in the notebook is not the question in the source" in found
+    monkeypatch.setattr(build, "execute", None)
+    assert "outputs kept, written" in build.build(copied)
+    assert build.difference(copied) is None
+    changed = [new for old, new in zip(before, outputs(copied), strict=True) if old != new]
+    assert len(changed) == 1 and all("a walk typically" in text for text in changed[0][0].data.values())
+
+
+def test_what_nbval_found_different_is_executed_once(copied, monkeypatch, tmp_path, capsys):
+    """As `make notebooks` does after `make test-notebooks`: pytest's cache names the cells."""
+    stored, ran = nbformat.read(copied.notebook, as_version=4), []
+    monkeypatch.setattr(build, "execute", lambda lesson: ran.append(lesson.name) or stored.cells)
+    root = copied.notebook.parents[1]
+    monkeypatch.setattr(build, "LAST_FAILED", root / ".pytest_cache" / "v" / "cache" / "lastfailed")
+
+    def built():
+        assert build._build_all([copied], rerun=False, jobs=1, known=build.Known())
+        return capsys.readouterr().out
+
+    assert "up to date" in built() and ran == []  # there is no cache
+    build.LAST_FAILED.parent.mkdir(parents=True)
+    for failed in (
+        "notebooks/deeper/02_small.ipynb::Cell 3",
+        "tests/a.py::test_b",
+        "notebooks/02_small.ipynb2::Cell 1",
+    ):
+        build.LAST_FAILED.write_text(json.dumps({failed: True}))
+        assert "up to date" in built() and ran == []
+    build.LAST_FAILED.write_text(json.dumps({"notebooks/02_small.ipynb::Cell 3": True}))
+    assert "executed, unchanged" in built() and ran == ["02_small"]
+    assert "up to date" in built() and ran == ["02_small"]
+
+
+def test_a_changed_style_of_figures_is_found_and_needs_no_execution(copied, monkeypatch):
+    before = copied.notebook.read_text(encoding="utf-8")
+    monkeypatch.setattr(carried, "STYLE", ".ext-figure{color:green}")
+    assert "the script or the style of its figure is not the package's" in str(build.difference(copied))
+    monkeypatch.setattr(build, "execute", None)
+    assert "outputs kept, written" in build.build(copied)
+    assert "<style>.ext-figure{color:green}</style><figure" in str(outputs(copied))
+    assert build.difference(copied) is None
+    monkeypatch.undo()
+    build.build(copied)
+    assert copied.notebook.read_text(encoding="utf-8") == before
+
+
+def test_a_moving_figure_gets_the_script_of_now_and_keeps_its_data():
+    old = (
+        '<style>OF YORE</style><figure class="ext-figure" data-live="hover" role="group"><div class="ext-box">x</div>'
+        '<script type="application/json">{"a":1}</script><script type="module">OF YORE</script></figure>'
+    )
+    shown = nbformat.v4.new_output("display_data", data={"text/html": old, "text/plain": "words"})
+    printed = nbformat.v4.new_output("stream", text="<style>old</style>")
+    new, same = carried.up_to_date([shown, printed])
+    html = new.data["text/html"]
+    assert "OF YORE" not in html and moving.script("hover") in html and moving.asset("kit.css") in html
+    assert '<script type="application/json">{"a":1}</script>' in html and new.data["text/plain"] == "words"
+    assert same == printed and shown.data["text/html"] == old
+
+
 def test_the_exercises_are_listed(small_lesson):
     text = small_lesson.notebook.read_text(encoding="utf-8")
     assert "{{ exercises }}" not in text
@@ -60,7 +125,9 @@ def test_changed_exercises_are_found_and_listed(copied, monkeypatch):
     renamed = dataclasses.replace(first, title="A weight with a pen")
     monkeypatch.setattr(exercises, "of_lesson", lambda number: [renamed, *others])
     found = str(build.difference(copied))
-    assert found.startswith("cell 23 (source line 161): the exercises in the notebook are not those of companion_school/")
+    assert found.startswith(
+        "cell 23 (source line 161): the exercises in the notebook are not those of companion_school/"
+    )
     assert "outputs kept, written" in build.build(copied)
     assert "| 2.1 | A weight with a pen | " in copied.notebook.read_text(encoding="utf-8")
     assert build.difference(copied) is None

@@ -42,7 +42,7 @@ def changed(small_lesson, tmp_path):
             cell.execution_count = count
             cell.outputs = executed[cell.metadata.name].outputs if "name" in cell.metadata else []
         lesson.notebook.parent.mkdir(exist_ok=True)
-        lesson.notebook.write_text(build._assemble(lesson.cells, "0"), encoding="utf-8")
+        lesson.notebook.write_text(build._assemble(lesson.cells), encoding="utf-8")
         return lesson
 
     return make

@@ -3,7 +3,6 @@
 import re
 import xml.etree.ElementTree as ElementTree
 from collections import Counter
-from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 from urllib.parse import unquote
 
@@ -12,10 +11,11 @@ import pytest
 from course import built_lessons
 from PIL import Image
 
-from authoring.lesson import ROOT, Lesson, LessonError
+from authoring import imports
+from authoring.lesson import NOTEBOOKS, ROOT, Lesson, LessonError
 from authoring.notation import atoms, meanings, plain, second_meanings
 from authoring.pages import __main__ as command
-from authoring.pages import differ, drawing, front, glossary, map, notation, readme, tour
+from authoring.pages import differ, drawing, front, glossary, map, notation, readme
 
 LESSONS = built_lessons()
 MARKDOWN = [page.path for page in command.PAGES if page.path.suffix == ".md"]
@@ -109,17 +109,18 @@ def test_cells_are_found_under_their_headings_and_by_their_claims(lesson):
 def test_modules_are_found_behind_every_form_of_import(lesson):
     code = "import companion\nfrom companion import attend, account\nfrom companion.layers import masks\n"
     code += "import companion.data.number_words as nw\nfrom companion.layers.moe import MoE\n"
-    code += "import math\ncompanion.RMSNorm(3)"
+    code += "import math\ncompanion.RMSNorm(3)\nfrom companion_school.study import figures"
     found = lesson("# T", "#%\n" + code).imports
     assert found == {
-        "layers/attention",
-        "costs/account",
-        "layers/masks",
-        "data/number_words",
-        "layers/moe",
-        "layers/norms",
+        "companion/layers/attention",
+        "companion/costs/account",
+        "companion/layers/masks",
+        "companion/data/number_words",
+        "companion/layers/moe",
+        "companion/layers/norms",
+        "companion_school/study/figures",
     }
-    assert found <= set(map.files())
+    assert found <= set(imports.modules())
 
 
 @pytest.mark.parametrize(
@@ -226,73 +227,6 @@ def test_arrows_keep_every_need_and_draw_none_that_follows():
         assert not any(start in reached[other] for other in others), (start, end)
 
 
-def test_every_file_stands_on_a_floor_and_one_that_is_not_named_is_refused():
-    assert all(0 <= map.floor(file) < len(map.FLOORS) for file in map.files())
-    for file in ("newcomer", "attic/newcomer", "file/atomic"):
-        with pytest.raises(LessonError, match=f"{file}.py stands on no floor of the house"):
-            map.floor(file)
-    assert map.floor("ground/atomic") < map.floor("files/models") < map.floor("training/distributed/data_parallel")
-    assert map.floor("selftest/kills") < map.floor("commands/selftest")
-
-
-@pytest.fixture(scope="module")
-def imports():
-    """What each file of the package imports of it."""
-    return {file: map.imports(file) for file in map.files()}
-
-
-def test_no_files_import_each_other_in_a_circle(imports):
-    order = TopologicalSorter(imports)
-    try:
-        order.prepare()
-    except CycleError as error:
-        pytest.fail(f"these files import each other: {' -> '.join(error.args[1])}")
-
-
-def test_readme_shows_every_file_of_the_package_with_its_first_sentence():
-    shown = readme.tree()
-    lines = {line.split()[0] for line in shown.splitlines()}
-    for file in map.files():
-        assert map.EXERCISES.fullmatch(file) or f"{file.split('/')[-1]}.py" in lines, file
-    assert re.search(
-        r"^    model\.py +What a model is: frozen, validated dataclasses that travel as JSON\.$", shown, re.M
-    )
-    assert shown.count("lesson_") == 1
-
-
-def test_the_tour_leads_to_lines_that_begin_what_they_name(tmp_path):
-    page = (ROOT / "companion" / "README.md").read_text(encoding="utf-8")
-    stops = re.findall(r"\[`([\w.]+)`, [\w/.]+:(\d+)\]\(([\w/.]+)#L(\d+)\)", page)
-    assert len(stops) == 8
-    for name, said, file, line in stops:
-        code = (ROOT / "companion" / file).read_text(encoding="utf-8").splitlines()[int(line) - 1]
-        assert said == line and re.match(rf"\s*def {name.split('.')[-1]}\(", code), f"{file}:{line}: {code}"
-    (tmp_path / "a.py").write_text("class A:\n    def b(self): ...\n")
-    assert tour.line_of("a.py", "A.b", tmp_path) == 2
-    for file, name in (("a.py", "A.c"), ("b.py", "A.b")):
-        with pytest.raises(LessonError, match=f"the tour stops at {name} in companion/{file}, and it is not there"):
-            tour.line_of(file, name, tmp_path)
-
-
-def test_the_drawing_has_every_room_above_those_that_it_imports_from(imports):
-    level = {room: at for at, rooms in enumerate(tour.levels()) for room in rooms}
-    assert sorted(level) == list(range(len(map.FLOORS)))
-    pairs = {(map.floor(file), map.floor(other)) for file in imports for other in imports[file]}
-    assert all(level[below] < level[room] for room, below in pairs if room != below)
-    assert len({len(line) for line in tour.rooms().splitlines()[1:-1]}) == 1, "its walls are straight"
-
-
-def test_file_that_does_not_say_what_it_is_is_refused(tmp_path, monkeypatch):
-    (tmp_path / "transformer.py").write_text("x = 1\n")
-    with pytest.raises(LessonError, match="expected a first sentence"):
-        readme.tree(tmp_path)
-
-
-def test_files_import_from_their_own_floor_and_those_below(imports):
-    above = {(file, other) for file in imports for other in imports[file] if map.floor(other) > map.floor(file)}
-    assert not above, f"a file imports from a floor above its own: {sorted(above)}"
-
-
 @pytest.mark.parametrize("path", PICTURES, ids=lambda path: path.name)
 def test_picture_is_small_and_stands_on_white(path):
     assert path.stat().st_size < 400_000
@@ -307,9 +241,8 @@ def test_picture_is_small_and_stands_on_white(path):
 
 
 def test_pictures_have_the_words_that_the_pages_give_them():
-    page = (ROOT / "README.md").read_text(encoding="utf-8")
-    for alt, file in ((front.ALT, front.FILE), (map.COURSE_ALT, map.COURSE), (map.PACKAGE_ALT, map.HOUSE)):
-        assert f"![{alt}](notebooks/{file})" in page
+    assert f"![{front.ALT}](notebooks/{front.FILE})" in (ROOT / "README.md").read_text(encoding="utf-8")
+    assert f"![{map.COURSE_ALT}]({map.COURSE})" in (NOTEBOOKS / map.FILE).read_text(encoding="utf-8")
 
 
 def test_same_lessons_give_the_same_picture():
@@ -324,16 +257,6 @@ def test_readme_has_title_question_and_minutes_of_every_lesson():
         [row] = [line for line in text.splitlines() if f"](notebooks/{lesson.name}.ipynb) |" in line]
         assert row.startswith(f"| [{lesson.label} {lesson.title}](") and row.endswith(f" | {lesson.minutes} |")
         assert f"| {lesson.question} |" in row
-
-
-def test_readme_shows_a_cell_of_a_lesson_with_what_it_printed(lesson):
-    number, name = readme.SHOWN
-    [code] = [cell for cell in LESSONS[number].cells if cell.metadata.get("name") == name]
-    shown = readme.excerpt(LESSONS)
-    assert shown.startswith(f"```python\n{code.source}\n```\n\n```\n") and "≈ 2.0, divided by the root ≈ " in shown
-    assert len(shown.splitlines()) < 20
-    with pytest.raises(LessonError, match="the cell 'measured-size' of lesson 02, and there is none"):
-        readme.excerpt([one for one in LESSONS if one.number != number])
 
 
 def test_readme_without_its_marks_is_refused(tmp_path, monkeypatch):

@@ -7,10 +7,9 @@ import torch
 import torch.nn.functional as F
 from packaging.requirements import Requirement
 
-from companion.commands import doctor
+from companion.commands import doctor, same_everywhere
 from companion.commands.main import main
 from companion.ground import installed
-from companion.selftest import same_everywhere
 
 
 def test_it_fits_on_a_screen_and_all_that_must_hold_holds(capsys, monkeypatch) -> None:
@@ -22,7 +21,7 @@ def test_it_fits_on_a_screen_and_all_that_must_hold_holds(capsys, monkeypatch) -
     said = "\n".join(lines)
     assert torch.__version__ in said and torch.backends.cpu.get_cpu_capability() in said
     first = [line.split()[0] for line in lines if line.startswith("  ") and line[2] != " "]
-    assert first.count("holds") == len(same_everywhere.MUST_HOLD) == 6
+    assert first.count("holds") == len(same_everywhere.MUST_HOLD) == 5
     assert first.count("same") + first.count("differs") == len(same_everywhere.may_differ()) >= 4
 
 
@@ -33,7 +32,7 @@ def test_a_program_reads_the_same(capsys, monkeypatch) -> None:
     assert set(said) == {"course", "python", "versions", "extras", "wrong", "machine", "comparisons", "holds"}
     assert said["machine"]["threads"] == torch.get_num_threads() and "test" in said["extras"]["here"]
     assert sum(one["must_hold"] for one in said["comparisons"]) == len(same_everywhere.MUST_HOLD)
-    monkeypatch.setattr("companion.selftest.same_everywhere.attend", lambda q, k, v, causal: 1.001 * v)
+    monkeypatch.setattr("companion.commands.same_everywhere.attend", lambda q, k, v, causal: 1.001 * v)
     assert main(["doctor", "--json"]) == 1
     wrong = [one for one in json.loads(capsys.readouterr().out)["comparisons"] if one["must_hold"] and not one["same"]]
     assert [one["claim"] for one in wrong] == ["PyTorch's fused attention is the formula"]
@@ -44,7 +43,7 @@ def test_a_program_reads_the_same(capsys, monkeypatch) -> None:
 
 
 def test_a_calculation_that_is_wrong_here_is_named(capsys, monkeypatch) -> None:
-    monkeypatch.setattr("companion.selftest.same_everywhere.attend", lambda q, k, v, causal: 1.001 * v)
+    monkeypatch.setattr("companion.commands.same_everywhere.attend", lambda q, k, v, causal: 1.001 * v)
     assert main(["doctor"]) == 1
     said = capsys.readouterr().out
     assert "FAILS    PyTorch's fused attention is the formula" in said and said.count("FAILS") == 1
@@ -60,18 +59,18 @@ def test_every_comparison_notices_what_it_is_for(monkeypatch) -> None:
         return linear(x, weight) * (1 + 1e-6 * odd)
 
     with same_everywhere.threads(2):
-        monkeypatch.setattr("companion.selftest.same_everywhere.F.linear", by_place)
+        monkeypatch.setattr("companion.commands.same_everywhere.F.linear", by_place)
         address, rows = same_everywhere.other_address(), same_everywhere.other_rows()
         assert not address.same and address.found.startswith("400 of 400, ")
         assert not rows.same and not same_everywhere.other_threads().same
         assert torch.get_num_threads() == 2
         monkeypatch.undo()
-    monkeypatch.setattr("companion.selftest.same_everywhere.NORMAL", [0.0] * 4)
+    monkeypatch.setattr("companion.commands.same_everywhere.NORMAL", [0.0] * 4)
     assert not same_everywhere.drawn_numbers().same
-    monkeypatch.setattr("companion.selftest.same_everywhere.load_tensors", lambda path: {"weight": torch.zeros(61, 20)})
+    monkeypatch.setattr("companion.commands.same_everywhere.load_tensors", lambda path: {"weight": torch.zeros(61, 20)})
     assert not same_everywhere.written_and_read().same
     losses = iter([1.0, 2.0])
-    monkeypatch.setattr("companion.selftest.same_everywhere.train", lambda: (next(losses), {}))
+    monkeypatch.setattr("companion.commands.same_everywhere.train", lambda: (next(losses), {}))
     assert not same_everywhere.trained_twice().same
 
 
@@ -127,7 +126,7 @@ def test_what_is_not_installed_or_too_old_has_a_sentence_that_says_what_to_do(ca
     said = " ".join(capsys.readouterr().out.split())
     assert "nowhere is not installed: run pip install 'nowhere>=3'" in said
     assert "numpy 2" in said and "run pip install 'numpy>=900'" in said
-    assert "bench" in said.split("not here")[0] and "lab (pip install -e '.[lab]')" in said
+    assert "bench" in said.split("not here")[0] and "lab (pip install -e ./school -e '.[lab]')" in said
     assert "torch is" not in said
 
 

@@ -75,9 +75,8 @@ def test_transformers_writes_with_a_run_what_generate_writes(home: Path, capsys)
 
 def test_a_checkpoint_that_is_not_there_is_said_without_a_way_that_the_command_has_not(home: Path, capsys) -> None:
     error = refused(capsys, "export", "out", "--checkpoint", "nobody/nothing")
-    assert (
-        "--checkpoint nobody/nothing: expected a folder with config.json and model.safetensors, found none\n" in error
-    )
+    assert "--checkpoint nobody/nothing: expected a folder with config.json and model.safetensors, or a GGUF" in error
+    assert "--download" not in error
     assert not Path("out").exists()
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from companion.commands.main import COMMANDS, main
+from companion.commands.main import COMMANDS, SCHOOL_COMMANDS, commands, main
 
 ACTIONS = ("release", "export", "verify", "notebooks")
 HELP = [[], *([name] for name in COMMANDS), *(["course", action] for action in ACTIONS)]
@@ -57,7 +57,7 @@ def test_help_fits_a_narrow_terminal(command, capsys, monkeypatch):
 
 def test_help_of_train_is_short_first_and_says_how_to_see_the_rest(capsys):
     short, all_ = said(["train", "--help"], capsys), said(["train", "--help-all"], capsys)
-    assert len(short.splitlines()) < 75 < len(all_.splitlines())
+    assert len(short.splitlines()) < 80 < len(all_.splitlines())
     assert "more flags, with sensible defaults: companion train --help-all" in short
     assert "--label-smoothing" in all_ and "--label-smoothing" not in short and "torchrun" in all_
 
@@ -160,3 +160,19 @@ def test_without_what_it_needs_the_package_says_so_in_a_sentence():
     assert done.returncode == 1 and last.startswith("ModuleNotFoundError: companion is here, but what it needs is not")
     assert "`make lab` in the course's folder" in last and "Kernel > Change Kernel" in last
     assert "During handling" not in done.stderr
+
+
+def test_without_the_school_its_commands_say_how_to_get_it(monkeypatch, capsys):
+    monkeypatch.setattr("companion.commands.main.entry_points", lambda group: [])
+    commands.cache_clear()
+    try:
+        for name in SCHOOL_COMMANDS:
+            assert main([name, "--help"]) == 2
+            said = capsys.readouterr().err
+            assert said.startswith(
+                f"companion {name}: error: this command belongs to the school, which is not installed: pip"
+            )
+            assert said.endswith("[school]'\n")
+        assert main(["account", "--help"]) == 0 and "course" not in commands()
+    finally:
+        commands.cache_clear()

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 from older import forget_digests
+from small_tokenizers import byte_level, with_spaces_marked
 
 from companion.commands.main import main
 from companion.data.tokenizer import BytePairTokenizer
@@ -201,16 +202,17 @@ def test_a_full_disk_is_said_with_the_command_that_goes_on(what, message, standi
     from companion.files import models
     from companion.ground import atomic
 
-    real = atomic._replacing
+    real = atomic.replacing
 
-    def full(path):
-        if path.name == what:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
-        return real(path)
+    def full(*paths):
+        for path in paths:
+            if path.name == what:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+        return real(*paths)
 
     with pytest.MonkeyPatch.context() as patch:
         for module in (atomic, models):
-            patch.setattr(module, "_replacing", full)
+            patch.setattr(module, "replacing", full)
         assert main(arguments) == 1
     error = capsys.readouterr().err
     assert message in error and ": no space left on device; it takes" in error and " are free." in error
@@ -337,3 +339,66 @@ def test_bad_flags_are_refused(flags, message, home: Path, capsys) -> None:
 def test_what_is_kept_and_how_often_may_change_from_sitting_to_sitting(home: Path) -> None:
     assert main([*TRAIN[:-1], "1000", "--keep", "1"]) == 0
     assert weights("one") == weights("whole") and len(RunFolder("runs/one").checkpoints.all()) <= 2
+
+
+def test_more_steps_make_a_finished_or_a_stopped_run_longer(home, capsys):
+    folder = RunFolder("runs/whole")
+    first = folder.entries().__next__()
+    assert main([*TRAIN, "--out", "runs/whole", "--steps", "9"]) == 0
+    said = capsys.readouterr().out
+    assert "runs/whole: from 6 updates to 9" in said and "going on after update 6" in said
+    assert folder.finished and folder.checkpoint().name == "step-00000009" and next(folder.entries()) == first
+    rates = {entry["update"]: entry["learning_rate"] for entry in folder.entries() if "learning_rate" in entry}
+    assert list(rates) == [*range(1, 10)] and rates[9] == min(rates[u] for u in (7, 8, 9)) < rates[7]
+    assert main([*TRAIN, "--out", "runs/one", "--steps", "7"]) == 0  # it stood at update 4 of 6
+    assert "going on after update 4" in capsys.readouterr().out
+    assert main(["evaluate", "--run", "runs/whole"]) == 0
+
+
+def test_a_run_is_made_longer_by_more_steps_only_and_only_when_all_else_fits(home, capsys):
+    before = state(Path("runs/whole"))
+    for changed in (["--steps", "5"], ["--steps", "9", "--batch", "2"], ["--minutes", "3"]):
+        flags = TRAIN[: -4 if changed[0] == "--minutes" else None]
+        assert main([*flags, "--out", "runs/whole", *changed]) == 2
+        assert "holds a run with other settings" in capsys.readouterr().err
+    Path("books/Ada.txt").write_text("Something else, as long as a line is.\n" * 9, "utf-8")
+    assert main([*TRAIN, "--out", "runs/whole", "--steps", "9"]) == 2
+    assert "holds a run on other data" in capsys.readouterr().err
+    assert state(Path("runs/whole")) == before
+
+
+def test_a_new_run_begins_with_the_weights_and_the_tokenizer_of_another(home, capsys):
+    begin = ["train", "--data", "books", "--yardsticks", "false", "--steps", "1", "--learning-rate", "1e-30"]
+    assert main([*begin, "--init-from", "runs/whole", "--out", "runs/next"]) == 0
+    old, new = RunFolder("runs/whole"), RunFolder("runs/next")
+    assert new.tokenizer().to_json() == old.tokenizer().to_json()
+    weights = old.model().state_dict()
+    assert all(torch.equal(tensor, weights[name]) for name, tensor in new.model().state_dict().items())
+    capsys.readouterr()
+    assert main([*begin, "--init-from", "runs/whole", "--layers", "2"]) == 2
+    assert "--init-from runs/whole decides the model: expected no --layers beside it" in capsys.readouterr().err
+    assert main([*begin, "--init-from", "books"]) == 2
+    assert "books/config.json: expected the model's configuration, found no such file" in capsys.readouterr().err
+    assert main([*begin, "--init-from", "runs/none"]) == 2
+    assert "--init-from runs/none: expected the folder of a run or of a published model" in capsys.readouterr().err
+
+
+def test_a_new_run_begins_with_a_published_model(home, capsys):
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    size = byte_level(Path())
+    torch.manual_seed(3)
+    theirs = GPT2LMHeadModel(GPT2Config(vocab_size=size, n_embd=16, n_layer=2, n_head=2, n_positions=40))
+    theirs.save_pretrained("gpt2")
+    shutil.move("tokenizer.json", "gpt2/tokenizer.json")
+    begin = ["train", "--data", "books", "--yardsticks", "false", "--steps", "1", "--learning-rate", "1e-30"]
+    assert main([*begin, "--init-from", "gpt2", "--out", "runs/next"]) == 0
+    run, ids = RunFolder("runs/next"), torch.tensor([[5, 300, 17, 2]])
+    with torch.no_grad():
+        torch.testing.assert_close(run.model().eval()(ids).logits, theirs.eval()(ids).logits, atol=1e-5, rtol=1e-5)
+    tokenizer = run.tokenizer()
+    assert tokenizer.separator == 0 and tokenizer.decode(tokenizer.encode("The shells, 東")) == "The shells, 東"
+    with_spaces_marked(Path("gpt2"))
+    assert main([*begin, "--init-from", "gpt2", "--out", "runs/more"]) == 2
+    said = capsys.readouterr().err
+    assert "--init-from" in said and "expected a byte-level one" in said and not Path("runs/more").exists()

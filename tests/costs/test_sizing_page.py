@@ -85,3 +85,13 @@ def test_figures_are_of_the_question():
     few, many = (data({"gpt2": preset("gpt2")}, Question(batch=batch))[0] for batch in (1, 4))
     assert many["activation_bytes"] == 4 * few["activation_bytes"] and many["flops"] == few["flops"]
     assert many["train_state_bytes"] == few["train_state_bytes"]
+
+
+def test_a_model_that_this_machine_could_not_hold_is_sized_and_both_counts_are_shown(capsys):
+    assert main(["sizing", "gpt-oss-120b", "llama-7b"]) == 0
+    said = capsys.readouterr().out
+    (row,) = [line.split("  ") for line in said.splitlines() if line.startswith("  llama-7b") and "(" in line]
+    cells = [cell.strip() for cell in row if cell.strip()][1:]
+    assert cells == ["- (8)", "45 (4)", "12 (3)", "3 (2)", "2 (1)"]
+    plain = [int(cell.split()[0]) for cell in cells[1:]]
+    assert plain == sorted(plain, reverse=True), "more memory, fewer devices"

@@ -3,7 +3,9 @@
 import json
 
 import pytest
+from data.test_chat_template import CHATML, HEADED, MARKED
 from small_tokenizers import LINES, byte_level
+from tokenizers import AddedToken, Tokenizer, models, normalizers, pre_tokenizers, trainers
 
 from companion.data.chat_tokens import PLAIN, Dialect, dialect_files, dialect_in, files_of_run
 from companion.data.conversations import read_conversations, read_preferences
@@ -142,6 +144,68 @@ def test_a_published_folder_without_a_template_gets_the_plain_one(tmp_path):
     assert files["chat_template.jinja"] == PLAIN
     (row,) = dialect_in(files).rows([USER, ANSWER])
     assert dialect_in(files).tokenizer.spell(row.ids) == "User: How many?\nAssistant: Seven.<|endoftext|>"
+
+
+ZEPHYR = (
+    "{% for m in messages %}{{ '<|' + m.role + '|>\n' + m.content + eos_token + '\n' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|assistant|>\n' }}{% endif %}"
+)
+PHI = (
+    "{% for m in messages %}{{ '<|' + m.role + '|>\n' + m.content + '<|end|>\n' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|assistant|>\n' }}{% else %}{{ eos_token }}{% endif %}"
+)
+TEMPLATES = {"chatml": CHATML, "llama-2": MARKED, "llama-3": HEADED, "zephyr": ZEPHYR, "phi": PHI, "plain": PLAIN}
+MARKS = ["<unk>", "<s>", "</s>", "<|im_start|>", "<|im_end|>", "<|start|>", "<|end|>", "<|eot|>", "<|assistant|>"]
+ENDS = ["</s>", "<|im_end|>", "<|end|>", "<|eot|>"]
+SPACES = {
+    "byte-level (GPT-2, Llama 3, Qwen)": (None, lambda: pre_tokenizers.ByteLevel(add_prefix_space=False)),
+    "byte-level with a space first (Falcon, BART)": (None, lambda: pre_tokenizers.ByteLevel(add_prefix_space=True)),
+    "Prepend (Llama 2, Mistral 7B, TinyLlama, Phi-3)": (
+        lambda: normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")]),
+        None,
+    ),
+    "Metaspace, first (Llama 2 as 5.x saves it)": (None, lambda: pre_tokenizers.Metaspace(prepend_scheme="first")),
+    "Metaspace, always (T5, Gemma 1 by llama)": (None, lambda: pre_tokenizers.Metaspace(prepend_scheme="always")),
+    "Metaspace, never (Gemma)": (None, lambda: pre_tokenizers.Metaspace(prepend_scheme="never")),
+}
+
+
+@pytest.mark.parametrize("strips", [False, True])
+@pytest.mark.parametrize("kind", SPACES)
+@pytest.mark.parametrize("name", TEMPLATES)
+def test_rows_are_the_whole_text_and_the_mask_is_the_answers(name, kind, strips, tmp_path):
+    """For each way in which tokenizers treat a text's first space; special tokens may take the space behind them."""
+    normalizer, before = SPACES[kind]
+    tokenizer = Tokenizer(models.BPE(unk_token="<unk>"))
+    if normalizer is not None:
+        tokenizer.normalizer = normalizer()
+    if before is not None:
+        tokenizer.pre_tokenizer = before()
+    letters = [*sorted(pre_tokenizers.ByteLevel.alphabet()), "▁", "\n"]
+    marks = [AddedToken(mark, special=True, normalized=False, rstrip=strips) for mark in MARKS]
+    trainer = trainers.BpeTrainer(vocab_size=420, special_tokens=marks, initial_alphabet=letters, show_progress=False)
+    tokenizer.train_from_iterator(LINES, trainer)
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    (tmp_path / "chat_template.jinja").write_text(TEMPLATES[name])
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"bos_token": "<s>", "eos_token": "</s>"}))
+    stop = [MARKS.index(mark) for mark in ENDS]
+    (tmp_path / "generation_config.json").write_text(json.dumps({"eos_token_id": stop}))
+    read = Dialect.of(tmp_path)
+    talk = [USER, ANSWER, USER, {"role": "assistant", "content": "the sea: shells"}]
+    rows = read.rows(talk)
+    text = read.template.write(talk, answer=False)
+    *_, last = rows
+    assert last.ids == read.encode(text)
+    asked = read.prompt(talk[:-1])
+    assert last.ids[: len(asked)] == asked, "what is read before an answer is what generation reads"
+    spans = Tokenizer.from_file(str(tmp_path / "tokenizer.json")).encode(text, add_special_tokens=False).offsets
+    answers = [(text.index(one["content"], at), one["content"]) for one, at in ((talk[1], 0), (talk[3], 0))]
+    covered = set()
+    for start, content in answers if len(rows) == 1 else answers[1:]:
+        start -= name == "plain"  # its answers begin with a space
+        ended = min(at for mark in ENDS if (at := text.find(mark, start + len(content))) >= 0)
+        covered |= {place for place, span in enumerate(spans) if start < span[1] and span[0] <= ended}
+    assert {place for place, here in enumerate(last.scored) if here} == covered
 
 
 def test_transformers_writes_and_cuts_the_same(tmp_path):

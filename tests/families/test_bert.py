@@ -68,7 +68,6 @@ def test_the_first_releases_of_bert_are_read_too(tmp_path):
 REFUSED = [
     ({"is_decoder": True}, "is_decoder=True"),
     ({"position_embedding_type": "relative_key"}, "position_embedding_type='relative_key'"),
-    ({"attention_probs_dropout_prob": 0.2}, "attention_probs_dropout_prob=0.2"),
     ({"hidden_act": "mish"}, "hidden_act='mish'"),
     ({"type_vocab_size": -1}, "type_vocab_size=-1"),
 ]

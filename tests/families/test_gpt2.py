@@ -48,7 +48,6 @@ REFUSED = [
     ({"scale_attn_by_inverse_layer_idx": True}, "scale_attn_by_inverse_layer_idx=True"),
     ({"add_cross_attention": True}, "add_cross_attention=True"),
     ({"activation_function": "tanh"}, "activation_function='tanh'"),
-    ({"attn_pdrop": 0.3}, "attn_pdrop=0.3"),
     ({"n_ctx": 12}, "n_ctx=12"),
     ({"alibi": True}, "alibi=True"),
     ({"n_embd": 21}, "n_embd=21"),

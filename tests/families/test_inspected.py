@@ -2,9 +2,12 @@
 
 import json
 from pathlib import Path
+from typing import get_args, get_type_hints
 
 import pytest
 
+from companion import NormConfig
+from companion.commands.inspect import described
 from companion.commands.main import main
 from companion.costs.account import parameters
 from companion.families.inspected import read_card
@@ -24,12 +27,60 @@ def test_a_card_alone_has_the_parameters_of_its_release(name):
     assert parameters(found.config).total == parameters(preset(name)).total
 
 
+@pytest.mark.parametrize("placement", get_args(get_type_hints(NormConfig)["placement"]))
+def test_every_placement_of_norms_has_words(placement):
+    config = preset("gpt2")
+    said = described(config.with_(norm=NormConfig("layer", placement)))
+    assert (said == described(config)) == (placement == "pre") and "layer norms" in said
+
+
 def test_a_field_that_is_not_known_is_refused_by_name():
     found = read_card(published("olmo-3-7b") | {"strange_multiplier": 0.5}, "there/config.json")
     assert found.config is None
     assert found.refused == [
         "there/config.json: strange_multiplier=0.5: expected a field this reader knows; it may change the model"
     ]
+
+
+CHANGE_NOTHING = [
+    ("smollm2-135m", {"transformers.js_config": {"dtype": "q4", "kv_cache_dtype": {"q4f16": "float16"}}}),
+    ("smollm2-135m", {"unsloth_version": "2024.9", "peft_version": "0.11.1", "use_flash_attn": True}),
+    ("llama-2-7b", {"max_sequence_length": 2048, "auto_map": {"AutoConfig": "a.B"}, "model_parallel": False}),
+    ("llama-2-7b", {"attention_dropout": 0.1, "quantization_config": {}, "_flash_attn_2_enabled": True}),
+    ("llama-2-7b", {"rope_scaling": {"rope_type": "default", "factor": 1.0}, "compression_ratio": 1.0}),
+    ("gpt2", {"attn_pdrop": 0.3, "embd_pdrop": 0.0}),
+    ("opus-mt-en-de", {"decoder_layerdrop": 0.1, "activation_dropout": 0.1}),
+    ("qwen3-30b-a3b", {"qkv_bias": False, "use_qk_norm": True, "shared_expert_intermediate_size": 0}),
+]
+"""Fields that cannot change a text: Qwen3-Coder has the last three, tools and people leave the others behind."""
+
+
+@pytest.mark.parametrize(("name", "fields"), CHANGE_NOTHING)
+def test_fields_that_cannot_change_a_text_are_told_and_change_nothing(name, fields):
+    found = read_card(published(name) | fields)
+    assert found.refused == [] and found.config == read_card(published(name)).config
+    assert fields.keys() <= {end.name for end in found.fields}
+
+
+CHANGE_SOMETHING = [
+    ("llama-2-7b", {"attention_version": 2}, "attention_version=2: expected a field this reader knows"),
+    ("llama-2-7b", {"attention_dropout": 2}, "attention_dropout=2: expected a field this reader knows"),
+    ("llama-2-7b", {"rope_scaling": {"rope_type": "default", "factor": 2.0}}, "rope_scaling.factor=2.0: expected 1"),
+    ("llama-2-7b", {"compression_ratio": 0.5}, "compression_ratio=0.5: expected null or 1.0"),
+    ("qwen3-30b-a3b", {"qkv_bias": True}, "qkv_bias=true: expected null or false"),
+    ("qwen3-30b-a3b", {"use_qk_norm": False}, "use_qk_norm=false: expected null or true"),
+    (
+        "qwen3-30b-a3b",
+        {"shared_expert_intermediate_size": 64},
+        "intermediate_size=64: expected null or 0",
+    ),
+]
+
+
+@pytest.mark.parametrize(("name", "fields", "said"), CHANGE_SOMETHING)
+def test_the_same_fields_with_values_that_could_change_a_text_are_refused(name, fields, said):
+    (refused,) = read_card(published(name) | fields).refused
+    assert said.lower() in refused.lower()
 
 
 def test_a_card_of_an_unknown_kind_is_refused():

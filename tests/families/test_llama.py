@@ -43,7 +43,6 @@ REFUSED = [
     ({"hidden_act": "relu"}, "hidden_act='relu'"),
     ({"sliding_window": 8}, "sliding_window=8"),
     ({"quantization_config": {"bits": 4}}, "quantization_config="),
-    ({"attention_dropout": 0.1}, "attention_dropout=0.1"),
     ({"pretraining_tp": 2}, "pretraining_tp=2"),
     ({"num_key_value_heads": 4}, "num_key_value_heads=4"),
     ({"model_type": "t5"}, "model_type='t5'"),

@@ -3,6 +3,8 @@
 - **start**: the start page opens, its cell runs, its links lead to lessons, and to the sitting where the reader was;
   headings in the contents lead to the very place and do not select a row of cells. Whatever is done, nothing that git
   knows has changed afterwards.
+- **connection**: a notebook stays open for 100 seconds while a cell runs: the connection to its kernel stays the same
+  one, the kernel's indicator says busy until the cell has ended, and the terminal shows no warning.
 - **figures**: every handle of every moving figure is moved, by keyboard and mouse, in JupyterLab after its cell has
   run, when the saved notebook is opened again, and in a page opened from a folder, there in a light and a dark theme.
 - **questions**: every question of a lesson is answered, by mouse and keyboard, in JupyterLab and in a page opened from
@@ -72,9 +74,12 @@ BROWSER_FLAGS = [
     "--disable-component-update",
     "--disable-sync",
 ]
-PARTS = ("start", "figures", "exercise", "questions", "lessons")
+PARTS = ("start", "connection", "figures", "exercise", "questions", "lessons")
 FIGURES = "moving.ipynb"  # the notebook of all moving figures
 FOLDED = "folded"  # the tag that lessons have, and notebooks of exercises have not
+CONNECTED = 100  # seconds
+RUNNING = "running.ipynb"  # the notebook whose only cell runs as long
+STATUS = "window.jupyterapp.shell.currentWidget.sessionContext.kernelDisplayStatus"
 CLICKED = 6  # headings of the contents that are clicked
 OPEN = ".jp-NotebookPanel:not(.lm-mod-hidden)"
 SELECTED = "document.querySelectorAll('.jp-Notebook .jp-Cell.jp-mod-selected').length"
@@ -173,6 +178,43 @@ def _go_on(page: Page, lab: Lab) -> list[str]:
     return []
 
 
+def connection(page: Page, lab: Lab, screenshots: Path) -> list[str]:
+    """Keep a notebook open for 100 seconds with a running cell: one connection, a truthful indicator, a quiet terminal.
+
+    The server looks every 30 seconds whether the browser still answers; three such looks fit into the time.
+    """
+    opened: list[str] = []
+    lost: list[str] = []
+    before = lab.terminal
+    page.on("websocket", lambda socket: opened.append(socket.url) if "/channels" in socket.url else None)
+    page.on("console", lambda message: lost.append(message.text) if "onnection lost" in message.text else None)
+    open_notebook(page, lab.url(RUNNING))
+    sockets = len(opened)
+    page.locator(".jp-Notebook .jp-CodeCell .cm-content").first.click()
+    page.keyboard.press("Shift+Enter")
+    faults, began, told = [], time.monotonic(), set()
+    page.wait_for_function(f"{PROMPTS}[0] === '[*]:'")
+    while page.evaluate(f"{PROMPTS}[0]") == "[*]:" and time.monotonic() - began < 2 * CONNECTED:
+        page.wait_for_timeout(1_000)
+        if page.evaluate(f"{PROMPTS}[0]") == "[*]:":  # it may have ended meanwhile
+            told.add(page.evaluate(STATUS))
+    ran = time.monotonic() - began
+    page.wait_for_selector(IDLE)
+    page.screenshot(path=screenshots / "connection.png")
+    lines = page.locator(".jp-OutputArea-output pre").first.inner_text().split()
+    if ran < CONNECTED or lines != [str(second) for second in range(CONNECTED)]:
+        faults.append(f"a cell that prints {CONNECTED} lines ran {ran:.0f} s and shows {len(lines)}")
+    if told != {"busy"}:
+        faults.append(f"while the cell ran, the kernel's indicator said {', '.join(sorted(map(str, told)))}")
+    if sockets != 1 or len(opened) != sockets:
+        faults.append(f"the notebook opened {len(opened)} connections to its kernel, {sockets} of them to begin with")
+    faults += [f"the browser says: {line}" for line in lost]
+    said = [line for line in lab.terminal.removeprefix(before).splitlines() if line.strip()]
+    faults += [f"the terminal says: {line}" for line in said]
+    print(f"{CONNECTED} s: {len(opened)} connection, {len(lines)} lines, {len(said)} lines in the terminal")
+    return [f"connection: {fault}" for fault in faults]
+
+
 def figures(page: Page, lab: Lab, screenshots: Path) -> list[str]:
     """Move every handle of every figure that moves, in each place where it must move."""
     open_notebook(page, lab.url(FIGURES))
@@ -263,15 +305,25 @@ def lesson(page: Page, lab: Lab, screenshots: Path, name: str) -> list[str]:
     return [f"{name}: {fault}" for fault in faults]
 
 
-def all_figures(folder: Path) -> Path:
-    """A notebook that shows every moving figure, to be put beside the lessons."""
-    tests = Path(__file__).resolve().parents[1]
-    cells = [f"import sys\n\nsys.path.insert(0, {str(tests)!r})\nfrom live_examples import EXAMPLES"]
-    cells += [f'EXAMPLES["{name}"]()' for name in EXAMPLES]
+def written(file: Path, cells: list[str]) -> Path:
+    """A notebook of these code cells, to be put beside the lessons."""
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(source) for source in cells])
     notebook.metadata["kernelspec"] = {"name": "python3", "display_name": "Python 3", "language": "python"}
-    nbformat.write(notebook, folder / FIGURES)
-    return folder / FIGURES
+    nbformat.write(notebook, file)
+    return file
+
+
+def all_figures(folder: Path) -> Path:
+    """A notebook that shows every moving figure."""
+    tests = Path(__file__).resolve().parents[1]
+    cells = [f"import sys\n\nsys.path.insert(0, {str(tests)!r})\nfrom live_examples import EXAMPLES"]
+    return written(folder / FIGURES, [*cells, *(f'EXAMPLES["{name}"]()' for name in EXAMPLES)])
+
+
+def running(folder: Path) -> Path:
+    """A notebook with a cell that prints a number every second."""
+    cell = f"import time\n\nfor second in range({CONNECTED}):\n    print(second, flush=True)\n    time.sleep(1)"
+    return written(folder / RUNNING, [cell])
 
 
 def contents_of(folder: Path) -> str:
@@ -283,7 +335,7 @@ def contents_of(folder: Path) -> str:
 def check(page: Page, lab: Lab, parts: set[str], names: list[str], screenshots: Path) -> list[str]:
     """What is wrong with the chosen parts."""
     faults, before = [], contents_of(lab.root / "notebooks")
-    steps = [partial(part, page, lab, screenshots) for part in (start, figures) if part.__name__ in parts]
+    steps = [partial(part, page, lab, screenshots) for part in (start, connection, figures) if part.__name__ in parts]
     for name in names:
         steps += [partial(exercising.handed_out, page, lab, screenshots, name)] if "exercise" in parts else []
         steps += [partial(questions, page, lab, screenshots, name)] if "questions" in parts else []
@@ -339,7 +391,7 @@ def main() -> int:
     # Chromium and the server leave files behind for a moment; that is no reason to fail.
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as temporary:
         folder = Path(temporary)
-        with jupyterlab(folder, all_figures(folder)) as lab, sync_playwright() as playwright:
+        with jupyterlab(folder, all_figures(folder), running(folder)) as lab, sync_playwright() as playwright:
             context = playwright.chromium.launch_persistent_context(
                 folder / "browser",
                 executable_path=options.chromium,

@@ -28,6 +28,7 @@ COUNTS = """window.jupyterapp.shell.currentWidget.content.widgets
 CELLS = "[...document.querySelectorAll('.jp-NotebookPanel:not(.lm-mod-hidden) .jp-Notebook .jp-Cell')]"
 DRAWN = f"{CELLS}.length === window.jupyterapp.shell.currentWidget.content.model.cells.length"
 SIZES = f"String({CELLS}.map(cell => [cell.offsetWidth, cell.offsetHeight]))"
+LOG = "jupyterlab.log"
 LONGEST_RUN = 300_000  # milliseconds
 # Code stands in thousands of words, and axe would compare the colours of each. Those of one class, in blocks of one
 # kind, have the same colours: leave the longest that is seen (axe judges no single letter), and make the others plain.
@@ -55,6 +56,11 @@ class Lab:
     root: Path
 
     @property
+    def terminal(self) -> str:
+        """What the terminal shows in which `make lab` was started."""
+        return (self.root.parent / LOG).read_text(encoding="utf-8")
+
+    @property
     def mine(self) -> Path:
         return self.root / readers_copy.MINE
 
@@ -69,18 +75,18 @@ class Lab:
 
 
 @contextlib.contextmanager
-def jupyterlab(folder: Path, extra: Path | None = None) -> Iterator[Lab]:
+def jupyterlab(folder: Path, *extra: Path) -> Iterator[Lab]:
     """What `make lab` starts, on a copy of the notebooks: the course's settings, and none of the user's own.
 
-    extra   a notebook that is put beside the lessons
+    extra   notebooks that are put beside the lessons
     """
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     root = folder / "course"
     shutil.copytree(NOTEBOOKS, root / "notebooks", ignore=shutil.ignore_patterns(".ipynb_checkpoints"))
-    if extra:
-        shutil.copy(extra, root / "notebooks")
+    for notebook in extra:
+        shutil.copy(notebook, root / "notebooks")
     private = {
         "COMPANION_HOME": "progress",
         "JUPYTER_CONFIG_DIR": "config",
@@ -95,7 +101,7 @@ def jupyterlab(folder: Path, extra: Path | None = None) -> Iterator[Lab]:
     token = secrets.token_hex(16)
     flags = ["--no-browser", "--ip=127.0.0.1", f"--port={port}", "--ServerApp.port_retries=0"]
     command = [sys.executable, "-m", "companion_school.study.readers_copy", *flags, f"--IdentityProvider.token={token}"]
-    log, here = folder / "jupyterlab.log", Lab(f"http://127.0.0.1:{port}", token, root)
+    log, here = folder / LOG, Lab(f"http://127.0.0.1:{port}", token, root)
     with log.open("w") as output:
         server = subprocess.Popen(command, cwd=root, stdout=output, stderr=subprocess.STDOUT, env=environment)
     try:

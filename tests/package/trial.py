@@ -1,6 +1,6 @@
 """Build what goes to the package index, and try it as whoever installs it would, in an empty environment.
 
-    make package              the sdist and the wheel, in dist/, and the trial
+    make package              the library's sdist and both wheels, in dist/, and the trial
     make package TAG=v1.0.0   and whether they are the version of this tag
 
 Nothing of the checkout is used after the build. The commands and the examples are those of the page that the index
@@ -30,14 +30,16 @@ import tasks  # noqa: E402
 
 DIST = ROOT / "dist"
 TOOLS = ROOT / "build" / "package" / "tools"
+SCHOOL_PAGE = ROOT / "school" / "README.md"
 OPTIONAL = {"matplotlib", "nbformat", "triton"}
 """What modules that draw or make notebooks import where they are loaded, and extras bring; PyTorch for CUDA brings
 Triton."""
 
 IMPORT_ALL = """
-import importlib, pkgutil, companion
+import importlib, pkgutil, sys
+package = importlib.import_module(sys.argv[1])
 count, without = 0, set()
-for module in pkgutil.walk_packages(companion.__path__, "companion.", onerror=lambda name: None):
+for module in pkgutil.walk_packages(package.__path__, sys.argv[1] + ".", onerror=lambda name: None):
     if not module.name.endswith("__main__"):
         try:
             importlib.import_module(module.name)
@@ -116,8 +118,8 @@ def virtual_environment(folder: Path) -> Path:
     return tasks.python_in(folder)
 
 
-def build() -> Path:
-    """Build both into dist/ and let twine look at them; the wheel."""
+def build() -> tuple[Path, Path]:
+    """Build the library and the school into dist/, let twine look at them, and return the two wheels."""
     python = tasks.python_in(TOOLS)
     if not python.exists():
         virtual_environment(TOOLS)
@@ -126,10 +128,13 @@ def build() -> Path:
     for stale in ROOT.glob("*.egg-info/SOURCES.txt"):
         stale.unlink()  # what an earlier build has listed would be taken again
     run([python, "-m", "build", "--outdir", DIST, ROOT], ROOT)
+    shutil.rmtree(ROOT / "school" / "build", ignore_errors=True)  # a file that is gone since would be packed again
+    # A wheel only: the school's package lies beside its folder, and an sdist holds nothing from outside of its own.
+    run([python, "-m", "build", "--wheel", "--outdir", DIST, ROOT / "school"], ROOT)
     found = sorted(DIST.iterdir())
     run([python, "-m", "twine", "check", "--strict", *found], ROOT)
-    [wheel] = (path for path in found if path.suffix == ".whl")
-    return wheel
+    library, school = (path for path in found if path.suffix == ".whl")  # by name, the library comes first
+    return library, school
 
 
 def alone(folder: Path) -> dict[str, str]:
@@ -138,8 +143,11 @@ def alone(folder: Path) -> dict[str, str]:
     return known | {"COMPANION_HOME": str(folder / "progress"), "PYTHONUTF8": "1"}
 
 
-def trial(wheel: Path, torch: str, page: str, folder: Path) -> None:
-    """Install the wheel in an empty environment and use it. Raises `Failed` at what does not come out as promised."""
+def trial(wheel: Path, school: Path, torch: str, page: str, folder: Path) -> None:
+    """Install the library in an empty environment and use it, then the school.
+
+    Raises `Failed` if anything does not come out as promised.
+    """
     python = virtual_environment(folder / "empty")
     user, work = alone(folder), folder / "a folder of one's own"
     work.mkdir()
@@ -155,22 +163,39 @@ def trial(wheel: Path, torch: str, page: str, folder: Path) -> None:
     for words in commands(page):
         run([script, *words[1:]], work, user)
     for example in blocks(page, "python"):
-        said = run([python, "-c", example], work, user)
-        missing = [line for line in promised(example) if line not in said.splitlines()]
-        if missing:
-            raise Failed(f"the page promises {missing}, and the example prints\n{said}")
-    count, *without = run([python, "-c", IMPORT_ALL], work, user).split()
-    if not set(without) <= OPTIONAL:
-        raise Failed(f"{count} modules load, others ask for {without}; expected none but {OPTIONAL}")
-    print(f"          {count} modules load; others need {', '.join(without)}, which no plain install brings")
+        check_example(python, example, work, user)
+    load_all(python, "companion", work, user)
     translate = [script, "train", "--task", "number-words", "--steps", "2", "--out", "numbers"]
-    said = run(translate, work, user, exits=2)
-    if "this needs num2words, which is not installed: pip install 'executable-transformer[school]'" not in said:
-        raise Failed(f"without the school, companion does not say how to get it, but\n{said}")
-    run([python, "-m", "pip", "install", "--quiet", f"{wheel}[school]"], work, user)
+    how = "which is not installed: pip install 'executable-transformer[school]'"
+    for words, sentence in ((translate, f"this needs num2words, {how}"), ([script, "course"], f"the school, {how}")):
+        said = run(words, work, user, exits=2)
+        if sentence not in said:
+            raise Failed(f"without the school, companion does not say how to get it, but\n{said}")
+    run([python, "-m", "pip", "install", "--quiet", school, f"{wheel}[school]"], work, user)
+    run([python, "-m", "pip", "check"], work, user)
     run(translate, work, user)
+    run([script, "course", "--help"], work, user)
+    load_all(python, "companion_school", work, user)
+    for example in blocks(SCHOOL_PAGE.read_text("utf-8"), "python"):
+        check_example(python, example, work, user)
     run([python, "-m", "pip", "install", "--quiet", "mypy"], work, user)
     look(python, work, user)
+
+
+def check_example(python: Path, example: str, work: Path, user: dict[str, str]) -> None:
+    """Raises `Failed` unless an example of a page prints what its comments promise."""
+    said = run([python, "-c", example], work, user)
+    missing = [line for line in promised(example) if line not in said.splitlines()]
+    if missing:
+        raise Failed(f"the page promises {missing}, and the example prints\n{said}")
+
+
+def load_all(python: Path, package: str, work: Path, user: dict[str, str]) -> None:
+    """Raises `Failed` unless every module of a package loads, but for those that need something optional."""
+    count, *without = run([python, "-c", IMPORT_ALL, package], work, user).split()
+    if not set(without) <= OPTIONAL:
+        raise Failed(f"{count} modules of {package} load, others ask for {without}; expected none but {OPTIONAL}")
+    print(f"          {count} modules of {package} load; others need {', '.join(without) or 'nothing'}")
 
 
 def look(python: Path, work: Path, user: dict[str, str]) -> None:
@@ -193,9 +218,9 @@ def main() -> int:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
     try:
         refuse_other_version(options.tag, project["version"])
-        wheel = build()
+        library, school = build()
         with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
-            trial(wheel, options.torch, (ROOT / project["readme"]).read_text("utf-8"), Path(folder).resolve())
+            trial(library, school, options.torch, (ROOT / project["readme"]).read_text("utf-8"), Path(folder).resolve())
     except Failed as failed:
         print(failed, file=sys.stderr)
         return 1

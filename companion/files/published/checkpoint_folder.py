@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from companion.config.model import ModelConfig
+from companion.files.gguf.folder import origin, published_tensors
 from companion.files.models import (
     CONFIG,
     WEIGHTS,
@@ -25,7 +26,7 @@ from companion.files.models import (
     read_config,
     tensor_headers,
 )
-from companion.files.published.config_fields import Policy, alike
+from companion.files.published.config_fields import Policy, alike, left_behind
 from companion.ground.fields import is_number, shown
 from companion.ground.waiting import waiting
 
@@ -157,6 +158,8 @@ class Fields:
             other = self.given.get(policy.equals, self.table[policy.equals].default)
             if alike(value, other):
                 return Became(name, value, f"as {policy.equals}, as it must be")
+            if (neutral := left_behind(name, value)) is not None:
+                return became_by(self.path, name, value, neutral, "")
             error = self.refuse(name, value, f"{shown(other)}, as {policy.equals}: our models have one number for both")
             return Became(name, value, f"must equal {policy.equals}", str(error))
         return became_by(self.path, name, value, policy, "it may change the model")
@@ -164,6 +167,7 @@ class Fields:
 
 def became_by(path: Path, name: str, value: Any, policy: Policy | None, harm: str) -> Became:
     """What a field of the file at `path` became. `harm`: what an unknown field may do."""
+    policy = policy or left_behind(name, value)
     if policy is None:
         if value is None:
             return Became(name, value, "null, which says nothing")
@@ -221,7 +225,7 @@ def load_published(
     dtype: torch.dtype | None = None,
     headers: bool = False,
 ) -> dict[str, Tensor]:
-    """The tensors of model.safetensors, or of all the files that its index names.
+    """The tensors of model.safetensors, of all the files that its index names, or of a GGUF file.
 
     dtype:    what floating numbers become. `None`: they stay.
     headers:  only their shapes and dtypes, as tensors on the device "meta".
@@ -229,6 +233,8 @@ def load_published(
     Raises `ValueError` for a missing or damaged file, an index that promises what is not there, and a tensor of which
     two files have copies that differ.
     """
+    if (gguf := origin(folder)) is not None:
+        return published_tensors(gguf, device, dtype=dtype, headers=headers)
     tensors: dict[str, Tensor] = {}
     owners: dict[str, str] = {}
     files = weight_files(folder)

@@ -9,7 +9,9 @@ A row is a field, its policy, and for a reader's eyes where its value goes or wh
     neutral              says nothing about the function from tokens to logits, or about a text: any value will do
     writing              says nothing about logits, but how text is made of them: the rows of `WRITING`
 
-A field without a row is refused by name, unless it is null. Each family has its own rows, in its file in
+What a field can do to a text decides. A field without a row is refused by name, because it may change the model, unless
+it is null, or is recognised as something that changes no text: what a tool notes about itself (`left_behind`), or a
+dropout, which only training has. Each family has its own rows, in its file in
 `companion/families`; they come before those of every release, which stand here, as do the rows of writing: those of
 generation_config.json, or where there is no such file, of config.json.
 
@@ -21,11 +23,13 @@ The versions after a neutral field are those of `transformers` that wrote it, th
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Literal
 
 from companion.generation.sampling import Sampling
+from companion.ground.fields import is_number
 
 Kind = Literal["taken", "must be", "must equal", "neutral", "writing"]
 _REQUIRED = object()
@@ -50,6 +54,31 @@ class Policy:
     @property
     def required(self) -> bool:
         return self.default is _REQUIRED
+
+
+_TOOLS = re.compile(
+    r"(unsloth|axolotl)_\w+|transformers\.js_config|_?(use_)?flash_attn(_2)?(_enabled)?|_attn_implementation\w*"
+)
+_VERSION = re.compile(r"v?\d+(\.\d+)+\S*")
+
+
+def left_behind(name: str, value: Any) -> Policy | None:
+    """Return the policy of a field that changes no text whatever the model, or `None` for any other field.
+
+    Such fields are the notes of tools about themselves, version numbers of libraries, and rates of dropout.
+    """
+    if _TOOLS.fullmatch(name):
+        return Policy(name, "neutral", "a note of the tool that wrote it")
+    if name.endswith("_version") and isinstance(value, str) and _VERSION.fullmatch(value):
+        return Policy(name, "neutral", "the version of a library")
+    if is_dropout(name) and is_number(value) and 0 <= value < 1:
+        return Policy(name, "neutral", "of training; text is made without dropout")
+    return None
+
+
+def is_dropout(name: str) -> bool:
+    """Return whether a field is named as a rate of dropout is."""
+    return name.endswith(("_pdrop", "layerdrop")) or "dropout" in name
 
 
 def alike(value: Any, other: Any) -> bool:
@@ -97,6 +126,12 @@ EVERY = rows(
     _attn_implementation_autoset     neutral                 4.46 to 4.53
     attn_implementation              neutral                 4.36 on
     _experts_implementation          neutral                 5.0 on
+    auto_map                         neutral                 by hand; the code that it names is not run
+    model_parallel                   neutral                 by hand; where its layers ran
+    use_sdpa                         neutral                 by hand; the same attention in another kernel
+    max_sequence_length              neutral                 by hand, of LLaMA; max_position_embeddings says it
+    compression_ratio                must be null or 1.0
+    quantization_config              must be null or {}
     use_cache                        neutral                 2.9 on
     initializer_range                neutral                 2.2 on
     gradient_checkpointing           neutral                 3.0 to 4.57

@@ -73,6 +73,10 @@ class Task(ABC):
     def loss(self) -> Loss:
         """What training makes small."""
 
+    def begin(self, model: Transformer) -> None:
+        """Change the random weights of a new model, where it begins from others."""
+        return
+
     @abstractmethod
     def measure(self, model: Transformer, precision: str = "fp32", *, brief: bool = False) -> Measured:
         """How good `model` is on what it was not trained on. `brief`: from less of it, where measuring takes long."""
@@ -152,6 +156,7 @@ class Task(ABC):
         assert isinstance(settings, Settings)
         torch.manual_seed(derived_seed(settings.seed, 2))
         model = Transformer(self.config)
+        self.begin(model)
         if settings.width_base is not None:
             begin_wide(model, settings.width_base)
         if parallel.world == 1:  # several processes may each take a part, which fits where the whole does not

@@ -26,7 +26,7 @@ from companion.training import report
 from companion.training.evaluation import Evaluation, evaluate
 from companion.training.losses import Loss, next_token_loss, packed_next_token_loss
 from companion.training.plot import plot_loss
-from companion.training.run_folder import RunFolder
+from companion.training.run_folder import RunFolder, Start
 from companion.training.seeds import derived_seed
 from companion.training.settings import TextSettings, recorded
 from companion.training.tasks.task import Enough, Task
@@ -70,7 +70,10 @@ class TextTask(Task):
     def open(cls, settings: TextSettings, folder: RunFolder | None = None) -> TextTask:
         """Read the text, and a run's tokenizer. Raises `ValueError` for a model or a text that cannot be."""
         settings.model_config(settings.vocab)  # a model that cannot be should not wait for its text
-        return cls(settings, Text.read(settings), None if folder is None else folder.tokenizer())
+        if folder is not None:
+            return cls(settings, Text.read(settings), folder.tokenizer())
+        start = None if settings.init_from is None else Start.find(settings.init_from, "--init-from")
+        return cls(settings, Text.read(settings), None if start is None else start.tokenizer())
 
     @cached_property
     def tokenizer(self) -> BytePairTokenizer:
@@ -81,7 +84,13 @@ class TextTask(Task):
 
     @cached_property
     def config(self) -> ModelConfig:
-        return self.settings.model_config(self.settings.vocab).with_(vocab=self.tokenizer.vocab)
+        config = self.settings.model_config(self.settings.vocab)
+        return config if self.settings.init_from is not None else config.with_(vocab=self.tokenizer.vocab)
+
+    def begin(self, model: Transformer) -> None:
+        """Give a new model the weights that `init_from` names."""
+        if self.settings.init_from is not None:
+            model.load_state_dict(Start.find(self.settings.init_from, "--init-from").model().state_dict())
 
     @cached_property
     def train(self) -> Sequence[Tensor]:
@@ -181,6 +190,7 @@ class TextTask(Task):
                 "tokens",
                 f"{self.config.vocab:,} kinds, {self.bytes_per_token:.2f} bytes each; {self.tokens:,} to learn from",
             ),
+            *((("from", self.settings.init_from),) if self.settings.init_from is not None else ()),
         )
 
     def amount(self, updates: int) -> str:
@@ -212,12 +222,21 @@ class TextTask(Task):
         return plot_loss(entries, path, bytes_per_token=record["bytes_per_token"], yardsticks=record["yardsticks"])
 
 
-def measure(model: Transformer, documents: Sequence[Tensor], bytes: int, *, precision: str = "fp32") -> Evaluation:
-    """The model's loss on encoded documents that spell `bytes` bytes of text.
+def measure(
+    model: Transformer,
+    documents: Sequence[Tensor],
+    bytes: int,
+    *,
+    precision: str = "fp32",
+    context: int | None = None,
+    batch: int = 32,
+) -> Evaluation:
+    """Return the model's loss on encoded documents that spell `bytes` bytes of text.
 
     Every token is scored once, in its own document, from at least half of the context where so much stands before it.
+    The context is the model's unless a shorter one is given; `batch` is the number of windows in a batch.
     """
-    batches = EvaluationBatches(documents, context=model.config.context)
+    batches = EvaluationBatches(documents, context=context or model.config.context, batch=batch)
     return evaluate(model, counted(batches, unit="batch", what="measuring"), bytes, precision=precision)
 
 

@@ -55,6 +55,8 @@ from companion.transformer import Transformer
 DRAWN = 4000
 """Problems that supervised tuning and preferences learn from, of a checkable task."""
 MEASURED, MEASURED_BRIEFLY = 500, 100
+LEARNED = 0.5
+"""Share of held-out problems below which a run is told that it has not learned its task."""
 """Held-out problems, or conversations, that a finished run is measured on; and on the way."""
 PASSES = {"sft": 3, "dpo": 1}
 """Passes through a file of conversations, where nobody says how many updates."""
@@ -233,8 +235,23 @@ class TuneTask(Task):
             return (
                 f"{result['right']:,} of {result['total']:,} held-out problems are answered right, "
                 f"{result['right_share']:.1%} (95 % interval {result['low']:.1%} to {result['high']:.1%})."
+                + (f"\n{self._advice()}" if result["high"] < LEARNED else "")
             )
         return f"On what was held out: {Tuned({k: v for k, v in result.items() if k != 'digest'})}."
+
+    def _advice(self) -> str:
+        """What usually helps a run that has not learned its task."""
+        if self.settings.method == "grpo":
+            helps = (
+                "GRPO can only reinforce answers that the model gives now and then. Begin from a model that is right "
+                "in some of its answers: first companion tune --method sft, then --start with that run"
+            )
+        else:
+            helps = (
+                f"more updates (this run had --steps {self.settings.steps or self.usual}), a larger --batch, or a "
+                "--start with fewer bits per byte on its own text"
+            )
+        return f"The model has not learned the task: most of its answers are wrong.\nWhat usually helps: {helps}."
 
     def next_command(self, folder: Path) -> str:
         return f"companion chat --run {shlex.quote(str(folder))}"
@@ -255,7 +272,8 @@ class TuneTask(Task):
         model = assemble(self.config, kept, self.start.folder, None).to(device)
         model.requires_grad_(True)
         if settings.rank is not None:
-            published_layers(self.config)  # raises where the adapters could not be written
+            model.published_kind = self.first.published_kind
+            published_layers(self.config, model.published_kind)  # raises where the adapters could not be written
             adapt(model, settings.rank, alpha=settings.alpha, targets=settings.targets)
         learning = settings.learning() | {"seed": derived_seed(settings.seed, 3), "learning_rate": self.rate}
         moe = self.config.moe
@@ -295,8 +313,9 @@ class TuneTask(Task):
         """log p of each target, (row, token), without a gradient, and without dropout."""
         device = next(model.parameters()).device
         with torch.no_grad(), evaluating(list(model.modules())), autocast(device, precision):
-            logits = model(tokens.to(device)).logits
-            return target_log_probs(logits, targets.to(device))
+            targets = targets.to(device)
+            logits = model(tokens.to(device), counted=read_for(targets)).logits
+            return target_log_probs(logits, targets)
 
 
 def _check_fits(rows: Sequence[Row], context: int, where: str) -> None:
@@ -322,10 +341,18 @@ def _chosen(number: int, batch: int, among: int, seed: int) -> list[int]:
     return [int(orders[turn][at]) for turn, at in places]
 
 
+def read_for(targets: Tensor) -> Tensor:
+    """Return which tokens of each row are read for one of its targets: (row, token), True up to the last target.
+
+    Experts do not count what comes after, padding above all, so that a row gives the same whatever it is padded to.
+    """
+    return (targets != IGNORE).flip(-1).cummax(-1).values.flip(-1)
+
+
 def answer_loss(model: nn.Module, tokens: Tensor, targets: Tensor) -> Scored:
     """The loss of the next token, of answers alone (Ouyang et al. 2022, section 3.5; lesson 20, equation 20.1): what
     stands before them is read, and never a target. tokens, targets: (row, token)."""
-    out = model(tokens)
+    out = model(tokens, counted=read_for(targets))
     return Scored(*cross_entropy_sum(out.logits, targets), out.routing)
 
 
@@ -333,7 +360,7 @@ def _pair_loss(
     model: nn.Module, tokens: Tensor, targets: Tensor, reference: Tensor, counted: Tensor, *, beta: float
 ) -> Scored:
     """`preference_loss` of pairs: tokens, targets (pair, 2, token), reference (pair, 2), the chosen answer first."""
-    out = model(tokens.flatten(0, 1))
+    out = model(tokens.flatten(0, 1), counted=read_for(targets.flatten(0, 1)))
     each = target_log_probs(out.logits, targets.flatten(0, 1)).sum(-1).view(-1, 2)
     loss, better, worse = preference_loss(each, reference, beta=beta)
     told = {
@@ -358,7 +385,7 @@ def _sampled_loss(
     settings: TuneSettings,
 ) -> Scored:
     """`policy_loss` of sampled answers; rows are answers, those of a problem side by side."""
-    out = model(tokens)
+    out = model(tokens, counted=read_for(targets))
     each, scored = target_log_probs(out.logits, targets), targets != IGNORE
     loss, away, clipped = policy_loss(
         each,
@@ -487,8 +514,10 @@ class PreferenceTask(TuneTask):
             pair = []
             for answer in (one.chosen, one.rejected):
                 row = self.dialect.rows([*one.prompt, {"role": "assistant", "content": answer}])[-1]
-                last = len(self.dialect.prompt(one.prompt))  # answers of before are not what is compared
-                pair.append(Row(row.ids, [place >= last and here for place, here in enumerate(row.scored)]))
+                end = len(row.scored) - row.scored[::-1].index(True)
+                start = end - ([*row.scored[:end][::-1], False].index(False))
+                # Answers of before are not what is compared.
+                pair.append(Row(row.ids, [start <= place < end for place in range(len(row.ids))]))
             _check_fits(pair, self.config.context, one.where or f"--task {self.settings.problems}")
             found.append(pair)
         return found

@@ -3,7 +3,7 @@
     setup.sh           once, when Gradescope makes its image: Python, and what the grader imports
     run_autograder     for each submission: `gradescope_results.py`, in a container of its own
     problem_set.json   what to grade; beside it the secret, and the rule for late work if there is one
-    companion/         the package, as it is here, and companion_school/ beside it
+    companion/         the library, and companion_school/ the school, as they are here
 
 Students never get this file. It holds the secret, so only its owner may read what is unpacked (`setup.sh`), and answers
 run as another user.
@@ -22,7 +22,7 @@ from pathlib import Path
 import companion
 import companion_school
 from companion.ground.atomic import write_atomic
-from companion.ground.installed import asked_by
+from companion.ground.installed import NAME, SCHOOL, asked_by
 from companion_school.course.grading.lateness import Lateness, as_toml
 from companion_school.course.release.documents import document
 from companion_school.course.release.problem_set import ProblemSet
@@ -57,7 +57,7 @@ def write_bundle(pset: ProblemSet, secret: bytes, rule: Lateness | None, file: P
         SET: json.dumps(told).encode(),
         SECRET: secret,
         **({RULE: as_toml(rule).encode()} if rule else {}),
-        **_package(),
+        **_packages(),
     }
     made = io.BytesIO()
     with zipfile.ZipFile(made, "w") as packed:
@@ -70,16 +70,19 @@ def write_bundle(pset: ProblemSet, secret: bytes, rule: Lateness | None, file: P
 
 
 def requirements() -> list[str]:
-    """What the package and its school import, in the versions that are installed here: `torch==2.13.0`."""
-    needed = [*asked_by(), *asked_by("school")]
+    """Return what the library and the school import, in the versions that are installed here: `torch==2.13.0`."""
+    needed = [one for one in (*asked_by(), *asked_by("school")) if one.name not in (NAME, SCHOOL)]
     extras = {one.name: f"[{','.join(sorted(one.extras))}]" if one.extras else "" for one in needed}
     versions = {name: metadata.version(name).partition("+")[0] for name in extras}
     return [f"{name}{extras[name]}=={versions[name]}" for name in sorted(extras)]
 
 
-def _package() -> dict[str, bytes]:
-    found = {}
-    for root in (Path(str(module.__file__)).resolve().parent for module in (companion, companion_school)):
-        files = sorted(path for path in root.rglob("*") if path.is_file() and "__pycache__" not in path.parts)
-        found |= {f"{root.name}/{path.relative_to(root).as_posix()}": path.read_bytes() for path in files}
-    return found
+def _packages() -> dict[str, bytes]:
+    """Return the contents of every file of the library and the school, by its path from their common folder."""
+    roots = [Path(str(package.__file__)).resolve().parent for package in (companion, companion_school)]
+    return {
+        f"{root.name}/{path.relative_to(root).as_posix()}": path.read_bytes()
+        for root in roots
+        for path in sorted(root.rglob("*"))
+        if path.is_file() and "__pycache__" not in path.parts
+    }

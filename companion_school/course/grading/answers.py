@@ -378,7 +378,7 @@ def _is_whole(node: ast.stmt) -> bool:
 def _is_star(node: ast.stmt) -> bool:
     """`from x import *` may bring anything the answer needs; the course's own brings nothing an answer may use."""
     star = isinstance(node, ast.ImportFrom) and any(alias.name == "*" for alias in node.names)
-    return star and (node.module or "").split(".")[0] != "companion"  # type: ignore[attr-defined]
+    return star and (node.module or "").split(".")[0] not in ("companion", "companion_school")  # type: ignore[attr-defined]
 
 
 def _import(node: ast.Import | ast.ImportFrom, needed: frozenset[str]) -> str:

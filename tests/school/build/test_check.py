@@ -156,6 +156,14 @@ def test_code_that_ends_or_does_not_end_costs_its_own_part_alone(folder, monkeyp
     assert found["attend"].result == found["split"].result == "right"
 
 
+def test_to_show_the_stages_writes_nothing_and_to_start_writes_the_stubs(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert main(["build"]) == 0 and "Next:  companion build start" in capsys.readouterr().out
+    assert not list(tmp_path.iterdir())
+    assert main(["build", "start"]) == 0 and "companion build check 1" in capsys.readouterr().out
+    assert len(list((tmp_path / "my" / "transformer").glob("*.py"))) == len(STAGES)
+
+
 def test_the_command_line_shows_takes_checks_and_refuses(folder, capsys):
     assert main(["build"]) == 0 and "About 15 hours left" in capsys.readouterr().out
     assert main(["build", "take", "2"]) == 0 and main(["build", "check", "2"]) == 0

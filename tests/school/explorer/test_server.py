@@ -3,9 +3,13 @@
 import copy
 import json
 import re
+import socket
+import struct
 import threading
+import time
 import urllib.error
 import urllib.request
+from dataclasses import dataclass, field
 
 import pytest
 import torch
@@ -20,7 +24,7 @@ from companion_school.build.parts import references
 from companion_school.build.stages import STAGES
 from companion_school.explorer import explore
 from companion_school.explorer.activations import inside, patched
-from companion_school.explorer.server import Asked, Server
+from companion_school.explorer.server import Asked, Server, _Answer
 
 TOKENIZER = BytePairTokenizer.train(["the mole went to the pond and the mole was wet"] * 9, vocab=280)
 BASE = {"vocab": TOKENIZER.vocab, "d_model": 24, "layers": 3, "context": 40}
@@ -202,6 +206,109 @@ def test_what_cannot_be_answered_is_told_in_a_sentence(server, given, message):
     assert status == 400 and message in said.decode()
 
 
+@pytest.mark.parametrize(
+    ("length", "body", "status"),
+    [
+        ("-1", b"", 411),
+        ("abc", b"", 411),
+        ("1_0", b"", 411),
+        ("1000001", b"", 413),
+        ("9" * 5000, b"", 413),
+        ("4", b"[21]", 400),
+        ("40000", b"[" * 40000, 400),
+    ],
+)
+def test_a_request_has_a_length_and_an_object_in_it(server, length, body, status, capfd):
+    path = re.sub(r"http://[^/]+", "", server.address) + "read"
+    with socket.create_connection(("127.0.0.1", server.server_port), timeout=20) as line:
+        head = f"POST {path} HTTP/1.1\r\nHost: 127.0.0.1:{server.server_port}\r\nContent-Length: {length}\r\n\r\n"
+        line.sendall(head.encode() + body)
+        assert line.recv(99).split()[1] == str(status).encode()
+    assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize(
+    ("origin", "status"),
+    [
+        ("http://localhost:8888", 200),
+        ("http://127.0.0.1:9", 200),
+        ("http://[::1]:8888", 200),
+        ("null", 200),
+        ("https://evil.example", 404),
+        ("http://localhost.evil.example", 404),
+    ],
+)
+def test_only_pages_of_this_machine_are_answered(server, origin, status):
+    assert ask(f"{server.address}read", {"text": TEXT}, Origin=origin)[0] == status
+
+
+def test_a_page_that_goes_away_or_falls_silent_leaves_no_traceback(server, monkeypatch, capfd):
+    gone, held = threading.Event(), threading.Event()
+
+    def slow():
+        held.set()
+        gone.wait(20)
+        return b"x" * 30_000_000
+
+    monkeypatch.setitem(server.answers, "read", slow)
+    monkeypatch.setattr(_Answer, "timeout", 0.05)
+    path = re.sub(r"http://[^/]+", "", server.address) + "read"
+    head = f"POST {path} HTTP/1.1\r\nHost: 127.0.0.1:{server.server_port}\r\nContent-Length: 2\r\n\r\n"
+    for sent in (head.encode() + b"{}", head.encode() + b"{", head.encode()[:20]):
+        line = socket.create_connection(("127.0.0.1", server.server_port))
+        line.sendall(sent)
+        assert held.wait(20)
+        line.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # closes with a reset
+        line.close()
+    gone.set()
+    with socket.create_connection(("127.0.0.1", server.server_port), timeout=20) as silent:
+        silent.sendall(head.encode())
+        assert silent.recv(9) == b""
+    assert ask(server.address)[0] == 200
+    assert capfd.readouterr() == ("", "")
+
+
+@dataclass
+class Parrot:
+    """A conversation whose model repeats the last question word by word, and then is cut off."""
+
+    title: str = "<parrot>"
+    turns: list[str] = field(default_factory=list)
+    answers: int = 0
+    cut: str = ""
+
+    def ask(self, question):
+        if question == "too long":
+            raise ValueError("the conversation has 99 tokens")
+        yield from (f"{word} " for word in question.split())
+        if question == "break":
+            raise RuntimeError("no more")
+        self.cut = f"cut after {len(self.turns)} turns and {self.answers} answers"
+
+
+def test_a_page_to_chat_in_stands_beside_the_explorer():
+    with Server("<p>a page</p>", Asked(decoder(), TOKENIZER), talk=Parrot()) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        status, page = ask(f"{server.address}chat")
+        assert status == 200 and b"Chat with &lt;parrot&gt;" in page and b"{title}" not in page
+        status, lines = ask(f"{server.address}say", {"turns": ["Hi", "Hello", "who are you"]})
+        assert status == 200 and [json.loads(line) for line in lines.splitlines()] == [
+            *({"text": f"{word} "} for word in ("who", "are", "you")),
+            {"note": "cut after 2 turns and 1 answers"},
+        ]
+        _, lines = ask(f"{server.address}say", {"turns": ["break"]})
+        assert json.loads(lines.splitlines()[-1]) == {"note": "The model raises RuntimeError: no more"}
+        for turns in ([], ["a", "b"], ["a", 3, "b"], ["a", "", "b"], "abc"):
+            status, sentence = ask(f"{server.address}say", {"turns": turns})
+            assert status == 400 and b"expected texts of the user and the model in turn" in sentence
+        assert ask(f"{server.address}say", {"turns": ["too long"]}) == (400, b"the conversation has 99 tokens")
+        server.shutdown()
+
+
+def test_without_a_conversation_there_is_no_page_to_chat_in(server):
+    assert ask(f"{server.address}chat")[0] == 404 and ask(f"{server.address}say", {"turns": ["a"]})[0] == 404
+
+
 def test_a_cell_shows_a_page_that_asks_python_and_keeps_its_text():
     model = decoder().train()
     shown = explore(model, TOKENIZER, TEXT)
@@ -215,3 +322,42 @@ def test_a_cell_shows_a_page_that_asks_python_and_keeps_its_text():
 def test_a_port_that_is_taken_is_refused(server):
     with pytest.raises(ValueError, match=r"port=\d+: expected one that is free on 127\.0\.0\.1"):
         Server("", server.answers["read"].__self__, server.server_port)
+
+
+@pytest.mark.parametrize("kind", ["decoder", "translator"])
+def test_requests_at_the_same_time_get_what_each_gets_alone(kind, monkeypatch):
+    """Passes, single states in the place of others, and heads that are off one by one, asked by four threads."""
+    if kind == "decoder":
+        asked, ids = Asked(decoder(), TOKENIZER), {"tokens": [TOKENIZER.separator, *TOKENIZER.encode(TEXT)]}
+    else:
+        asked = Asked(translator(), WORDS)
+        ids = {"tokens": [1, 3, 4, 5, 7], "source": [6, 7, 8]}
+    off = ["decoder.blocks.0.attention.1"]
+    other = ids | {"tokens": ids["tokens"][::-1]}
+    carried = {"other": other, "off": off, "first": 1, "end": 3, "pair": [3, 5]}
+    asks = [
+        lambda: asked.read(**ids, off=off),
+        lambda: asked.read(**ids),
+        lambda: list(asked.carried(**ids, **carried)),
+        lambda: list(asked.without(**ids, off=off, end=3, token=6)),
+    ]
+    alone = [ask() for ask in asks]
+    found = [[] for _ in asks]
+
+    def run(number):
+        for _ in range(4):
+            try:
+                found[number].append(asks[number]())
+            except Exception as error:
+                found[number].append(error)
+
+    norm = asked.model.decoder.norm
+    real = norm.forward
+    monkeypatch.setattr(norm, "forward", lambda x: (time.sleep(0.002), real(x))[1])  # others come in between
+    threads = [threading.Thread(target=run, args=(number,)) for number in range(len(asks))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    wrong = [one for results, wanted in zip(found, alone, strict=True) for one in results if one != wanted]
+    assert not wrong

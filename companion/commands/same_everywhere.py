@@ -21,7 +21,6 @@ from companion.files.models import load_tensors, save_tensors
 from companion.layers.attention import attend, attention_weights
 from companion.layers.cache import KVCache
 from companion.transformer import Transformer
-from companion_school.study import micro_example
 
 ROUNDING = 1e-5
 """What float32 results of this size may differ by when the order of adding changes; wrong ones differ by far more."""
@@ -60,15 +59,6 @@ def drawn_numbers() -> Finding:
     off = _difference(normal, torch.tensor(NORMAL))
     same = uniform.tolist() == UNIFORM and off <= ROUNDING
     return Finding("a seed draws the numbers it draws everywhere", _bound(off), same)
-
-
-def worked_example() -> Finding:
-    """Lesson 00: "hello world ai" is followed by "good" with probability 0.3373, calculated in 40 digits."""
-    with torch.random.fork_rng(devices=[]), torch.no_grad():
-        p = micro_example.model()(torch.tensor([[1, 5, 9]])).logits[0, -1].softmax(-1)
-    word, chance = micro_example.VOCABULARY[int(p.argmax())], f"{p.max():.4f}"
-    claim = "lesson 00: hello world ai good, p = 0.3373"
-    return Finding(claim, f"{word} {chance}", (word, chance) == ("good", "0.3373"))
 
 
 def attention() -> Finding:
@@ -167,7 +157,6 @@ def other_device() -> Finding:
 
 MUST_HOLD: tuple[Callable[[], Finding], ...] = (
     drawn_numbers,
-    worked_example,
     attention,
     cached_decoding,
     trained_twice,
