@@ -31,6 +31,21 @@ def function_name(question: Question) -> str:
     return f"question_{question.id.replace('.', '_')}"
 
 
+_LESSON = re.compile(
+    r"\b((?:cell|head|code|formula|equation|picture|numbers|chances|figure)s? (?:above|below)|Figure \d+\.\d+|press\b|"
+    r"(?:with|do|does|of) this (?:model|head|run)|with these weights|these \w+ clocks|our batch|the runs of|"
+    r"(?:after )?the \d+ updates|in these (?:steps|runs)|this lesson)",
+    re.IGNORECASE,
+)
+"""Words that point at a cell, a figure or a run of a lesson, which a problem set does not have."""
+
+
+def needs_lesson(question: Question) -> list[str]:
+    """The words of a question that point at something in its lesson; none where it can be answered by itself."""
+    texts = (question.text, *(answer.text for answer in (*question.answers, *question.choices, *question.reasons)))
+    return [found[0] for text in texts for found in _LESSON.finditer(text)]
+
+
 def find_gradable(id: str) -> Question:
     """The question of this number. Raises `ValueError` for an unknown one and for a prediction, which has no marks."""
     from companion_school.questions.question import find_question
