@@ -81,11 +81,11 @@ class ChatTemplate:
         from jinja2 import TemplateError
 
         given = {**self.special, **options}
-        try:
-            with _bounded(str(self.origin)):
+        with _bounded(str(self.origin)):
+            try:
                 text = template.render(messages=[dict(one) for one in messages], add_generation_prompt=answer, **given)
-        except (TemplateError, ArithmeticError, LookupError, TypeError, ValueError, RecursionError) as error:
-            raise ValueError(f"{self.origin}: the template refuses this conversation: {error}") from None
+            except (TemplateError, ArithmeticError, LookupError, TypeError, ValueError, RecursionError) as error:
+                raise ValueError(f"{self.origin}: the template refuses this conversation: {error}") from None
         if len(text) > LONGEST:
             raise ValueError(
                 f"{self.origin}: expected at most {LONGEST:,} characters, it wrote {len(text):,}"
