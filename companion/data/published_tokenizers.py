@@ -1,7 +1,8 @@
 """The tokenizers of published checkpoints, read from the model's own folder (lessons 01 and 13).
 
 Three forms are in use: `tokenizer.json`, which the `tokenizers` library writes; GPT-2's first form and Qwen's,
-`vocab.json` with `merges.txt`; and Marian's, two SentencePiece models with one table of ids, `source.spm`, `target.spm`, `vocab.json`.
+`vocab.json` with `merges.txt`; and Marian's, two SentencePiece models with one table of ids, `source.spm`,
+`target.spm`, `vocab.json`.
 """
 
 from __future__ import annotations
