@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from companion.transformer import Transformer
 
 COPIED = (
-    "generation_config.json", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json",
+    "generation_config.json", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json",
     "chat_template.jinja", "vocab.json", "merges.txt", "source.spm", "target.spm",
 )  # fmt: skip
 """What a published folder holds beside its model, which goes along as it is."""

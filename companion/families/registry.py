@@ -24,7 +24,15 @@ _STATES = "layers that keep a state in place of keys"
 UNBUILT = {
     **dict.fromkeys(("falcon", "gptj", "phi"), _SIDE_BY_SIDE),
     **dict.fromkeys(("bamba", "falcon_h1", "jamba", "mamba", "mamba2", "nemotron_h", "zamba2"), _STATES),
-    **dict.fromkeys(("minimax", "olmo_hybrid", "qwen3_5"), "layers of linear attention"),
+    **dict.fromkeys(
+        ("qwen3_5", "qwen3_5_text", "qwen3_5_moe", "qwen3_5_moe_text", "olmo_hybrid"),
+        "linear attention as of qwen3_next, with matrices that are stored in another form",
+    ),
+    "minimax": "lightning attention, which fades by a fixed rate of each head",
+    **dict.fromkeys(("bloom", "mpt"), "scores that fall with the distance (ALiBi)"),
+    **dict.fromkeys(("deepseek_v32", "glm_moe_dsa"), "attention to tokens that an indexer chooses"),
+    **dict.fromkeys(("vit", "clip", "siglip"), "images in place of tokens"),
+    **dict.fromkeys(("whisper", "wav2vec2"), "sound in place of tokens"),
     **dict.fromkeys(("lfm2", "lfm2_moe"), "layers that are convolutions"),
     **dict.fromkeys(("arcee", "nanochat", "nemotron"), "networks of squared ReLUs"),
     **dict.fromkeys(("gemma3n", "gemma3n_text"), "embeddings of every layer"),
@@ -32,7 +40,7 @@ UNBUILT = {
     "ministral3": "queries that grow with their place",
     "hunyuan_v1_dense": "norms of queries and keys after they are turned",
 }
-"""Published kinds of model that are not read, each with a part that our models do not have."""
+"""Published kinds of model that are not read, each with what our models do not have."""
 
 
 @cache
