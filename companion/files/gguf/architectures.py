@@ -434,7 +434,9 @@ def _gemma_keys(config: ModelConfig) -> dict[str, Any]:
 
 
 def _phi3_keys(config: ModelConfig) -> dict[str, Any]:
-    order = config.positions
+    order, window = config.positions, config.attention.window
+    if window is not None and window.width < config.context:
+        raise ValueError(f"attention.window.width={window.width}: llama.cpp ignores windows in the architecture phi3")
     found = _window_keys(config) | {"rope.dimension_count": round(config.sizes.d_head * order.share)}
     if order.scaling is not None:
         from companion.layers.positions import magnitude_of
