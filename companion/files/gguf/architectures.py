@@ -466,6 +466,8 @@ def tensors_of(config: ModelConfig, architecture: Architecture) -> dict[str, Ten
         low, high = scaling.ramp
         assert scaling.original is not None
         return {ROPE_FREQS: llama3_factors(config.positions.base, head, scaling.factor, low, high, scaling.original)}
+    if architecture.name == "llama" and scaling.kind == "longrope" and scaling.short == scaling.long:
+        return {ROPE_FREQS: torch.tensor(scaling.long)}
     if architecture.name == "phi3" and scaling.kind == "longrope":
         return {ROPE_LONG: torch.tensor(scaling.long), ROPE_SHORT: torch.tensor(scaling.short)}
     return {}
