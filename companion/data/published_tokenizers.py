@@ -15,11 +15,9 @@ from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalize
 
 from companion.data.chat_template import SETTINGS, special_tokens
 from companion.data.tokenizer import library_faults
+from companion.files.gguf.tokenizers import UNREADABLE
 from companion.ground.fields import shown, why
 from companion.ground.reading import read_json, read_text
-
-UNREADABLE = "tokenizer.unreadable"
-"""The file of a folder made for a GGUF file that says why its tokenizer could not be translated."""
 
 
 @runtime_checkable

