@@ -101,7 +101,7 @@ def configuration(
             window=window(fields, types, fields.take("sliding_window"), local) if types else None,
         ),
         feed_forward=FeedForwardConfig(
-            fields.take(next(name for name in _WIDTHS if name in fields.table)),
+            fields.take(next(name for name in _WIDTHS if name in fields.table and fields.table[name].kind == "taken")),
             activation,
             bias=said(fields, "mlp_bias"),
         ),

@@ -24,7 +24,7 @@ _STATES = "layers that keep a state in place of keys"
 UNBUILT = {
     **dict.fromkeys(("falcon", "gptj", "phi"), _SIDE_BY_SIDE),
     **dict.fromkeys(("bamba", "falcon_h1", "jamba", "mamba", "mamba2", "nemotron_h", "zamba2"), _STATES),
-    **dict.fromkeys(("minimax", "olmo_hybrid", "qwen3_5"), "layers of linear attention"),
+    **dict.fromkeys(("minimax", "olmo_hybrid"), "layers of linear attention"),
     **dict.fromkeys(("lfm2", "lfm2_moe"), "layers that are convolutions"),
     **dict.fromkeys(("arcee", "nanochat", "nemotron"), "networks of squared ReLUs"),
     **dict.fromkeys(("gemma3n", "gemma3n_text"), "embeddings of every layer"),
