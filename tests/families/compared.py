@@ -119,8 +119,9 @@ def release(path, seed, folder, **changes):
         centred = "gemma" in kind or (kind.startswith(("qwen3_next", "qwen3_5")) and "linear" not in name)
         if "norm" in name.lower() and name.endswith("weight") and not centred:  # gains, and not biases
             parameter += 1
-    if fields["model_type"] == "marian":
+    if fields["model_type"] in ("marian", "bart"):
         theirs.final_logits_bias.normal_()
+    if fields["model_type"] == "marian":
         for stack in (theirs.model.encoder, theirs.model.decoder):
             stack.embed_positions.weight.copy_(stack.embed_positions.create_weight())
     for name, buffer in theirs.named_buffers():
@@ -181,7 +182,13 @@ def texts(ours, theirs, steps=12):
     if ours.config.stack == "encoder_decoder":
         start = theirs.config.decoder_start_token_id
         found = complete(ours, source=prompts, start=start, max_new_tokens=steps, sampling=Sampling(temperature=0))
-        how |= {"num_beams": 1, "decoder_start_token_id": start, "bad_words_ids": None, "forced_eos_token_id": None}
+        how |= {
+            "num_beams": 1,
+            "no_repeat_ngram_size": 0,
+            "decoder_start_token_id": start,
+            "bad_words_ids": None,
+            "forced_eos_token_id": None,
+        }
         return found, [theirs.generate(torch.tensor([source]), **how)[0, 1:].tolist() for source in prompts]
     found = complete(ours, prompts, max_new_tokens=steps, sampling=Sampling(temperature=0))
     wanted = [theirs.generate(torch.tensor([prompt]), **how)[0, len(prompt) :].tolist() for prompt in prompts]

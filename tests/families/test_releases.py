@@ -35,7 +35,7 @@ from companion.layers import rolling_cache as caches
 
 OF_EACH = {json.loads(path.read_text())["model_type"]: path for path in reversed(PUBLISHED)}
 """One release of every family."""
-UNREAD = {"opt": 2, "roberta": 2, "xlm-roberta": 2}
+UNREAD = {"opt": 2, "roberta": 2, "xlm-roberta": 2, "bart": 4}
 """Rows of tables of positions that no token reads."""
 WRITERS = [path for path in PUBLISHED if families()[json.loads(path.read_text())["model_type"]].writes]
 
