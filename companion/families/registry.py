@@ -24,7 +24,12 @@ _STATES = "layers that keep a state in place of keys"
 UNBUILT = {
     **dict.fromkeys(("falcon", "gptj", "phi"), _SIDE_BY_SIDE),
     **dict.fromkeys(("bamba", "falcon_h1", "jamba", "mamba", "mamba2", "nemotron_h", "zamba2"), _STATES),
-    **dict.fromkeys(("minimax", "olmo_hybrid"), "layers of linear attention"),
+    **dict.fromkeys(("deepseek_v32", "glm_moe_dsa"), "an indexer, which chooses the keys that a query sees"),
+    **dict.fromkeys(
+        ("gemma4", "gemma4_text"), "global layers whose heads have another width and share keys and values"
+    ),
+    "minimax": "linear layers that fade at a rate of their own, and weighted residuals",
+    "olmo_hybrid": "norms that stand elsewhere in linear layers than in the others",
     **dict.fromkeys(("lfm2", "lfm2_moe"), "layers that are convolutions"),
     **dict.fromkeys(("arcee", "nanochat", "nemotron"), "networks of squared ReLUs"),
     **dict.fromkeys(("gemma3n", "gemma3n_text"), "embeddings of every layer"),
