@@ -59,8 +59,8 @@ class RotaryScaling:
                  code released with Llama 3.1).
     `"longrope"` omega_j / long_j in a text of more than C tokens, omega_j / short_j in others, by divisors that were
                  searched for; cosines and sines are multiplied by `magnitude` (Ding et al. 2024; Phi-3). A row goes by
-                 its furthest position in a call, as with `"dynamic"`; `generate` reads it anew where it passes C, but
-                 not with a draft, and neither do beams.
+                 its furthest position in a call, as with `"dynamic"`; whatever writes a text reads it anew where it
+                 passes C.
 
     factor:     s, at least 1. Of longrope it makes nothing but the magnitude.
     original:   C in tokens. All but `"linear"` need it.

@@ -16,7 +16,6 @@ from companion.data.tokenizer import library_faults
 from companion.ground.fields import shown, why
 from companion.ground.reading import read_json, read_text
 
-
 UNREADABLE = "tokenizer.unreadable"
 """The file of a folder made for a GGUF file that says why its tokenizer could not be translated."""
 

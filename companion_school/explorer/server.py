@@ -12,7 +12,6 @@ import html
 import json
 import secrets
 import sys
-import threading
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -26,7 +25,7 @@ import torch
 from torch import nn
 
 from companion.ground.fields import require, require_whole
-from companion_school.explorer.activations import inside, logits_of, memory_of, patched, switched_off
+from companion_school.explorer.activations import ONE, inside, logits_of, memory_of, patched, switched_off
 from companion_school.explorer.model_page import Reading, Tokens, read_ids, reading, record
 
 if TYPE_CHECKING:
@@ -164,8 +163,6 @@ class Server(ThreadingHTTPServer):
             "without": asked.without,
         }
         self.pages = {"": page}
-        self.lock = threading.Lock()
-        """Held while the model answers: what one request switches off, no other may see."""
         if talk is not None:
             self.pages["chat"] = chat_page(talk)
             self.answers["say"] = partial(said, talk)
@@ -203,7 +200,7 @@ class _Answer(BaseHTTPRequestHandler):
             given = json.loads(body)
             if not isinstance(given, dict):
                 raise ValueError(f"the request must be a JSON object, got {type(given).__name__}")
-            with self.server.lock:
+            with ONE:  # a page to chat in and the explorer ask the same model
                 self._reply(self.server.answers[name](**given))
         except (ValueError, TypeError, RecursionError) as error:
             self._answer(400, str(error).encode())

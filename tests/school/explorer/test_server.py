@@ -6,6 +6,7 @@ import re
 import socket
 import struct
 import threading
+import time
 import urllib.error
 import urllib.request
 from dataclasses import dataclass, field
@@ -321,3 +322,42 @@ def test_a_cell_shows_a_page_that_asks_python_and_keeps_its_text():
 def test_a_port_that_is_taken_is_refused(server):
     with pytest.raises(ValueError, match=r"port=\d+: expected one that is free on 127\.0\.0\.1"):
         Server("", server.answers["read"].__self__, server.server_port)
+
+
+@pytest.mark.parametrize("kind", ["decoder", "translator"])
+def test_requests_at_the_same_time_get_what_each_gets_alone(kind, monkeypatch):
+    """Passes, single states in the place of others, and heads that are off one by one, asked by four threads."""
+    if kind == "decoder":
+        asked, ids = Asked(decoder(), TOKENIZER), {"tokens": [TOKENIZER.separator, *TOKENIZER.encode(TEXT)]}
+    else:
+        asked = Asked(translator(), WORDS)
+        ids = {"tokens": [1, 3, 4, 5, 7], "source": [6, 7, 8]}
+    off = ["decoder.blocks.0.attention.1"]
+    other = ids | {"tokens": ids["tokens"][::-1]}
+    carried = {"other": other, "off": off, "first": 1, "end": 3, "pair": [3, 5]}
+    asks = [
+        lambda: asked.read(**ids, off=off),
+        lambda: asked.read(**ids),
+        lambda: list(asked.carried(**ids, **carried)),
+        lambda: list(asked.without(**ids, off=off, end=3, token=6)),
+    ]
+    alone = [ask() for ask in asks]
+    found = [[] for _ in asks]
+
+    def run(number):
+        for _ in range(4):
+            try:
+                found[number].append(asks[number]())
+            except Exception as error:
+                found[number].append(error)
+
+    norm = asked.model.decoder.norm
+    real = norm.forward
+    monkeypatch.setattr(norm, "forward", lambda x: (time.sleep(0.002), real(x))[1])  # others come in between
+    threads = [threading.Thread(target=run, args=(number,)) for number in range(len(asks))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    wrong = [one for results, wanted in zip(found, alone, strict=True) for one in results if one != wanted]
+    assert not wrong
