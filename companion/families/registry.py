@@ -24,13 +24,13 @@ _STATES = "layers that keep a state in place of keys"
 UNBUILT = {
     **dict.fromkeys(("falcon", "gptj", "phi"), _SIDE_BY_SIDE),
     **dict.fromkeys(("bamba", "falcon_h1", "jamba", "mamba", "mamba2", "nemotron_h", "zamba2"), _STATES),
+    **dict.fromkeys(("deepseek_v32", "glm_moe_dsa"), "an indexer, which chooses the keys that a query sees"),
     **dict.fromkeys(
-        ("qwen3_5", "qwen3_5_text", "qwen3_5_moe", "qwen3_5_moe_text", "olmo_hybrid"),
-        "linear attention as of qwen3_next, with matrices that are stored in another form",
+        ("gemma4", "gemma4_text"), "global layers whose heads have another width and share keys and values"
     ),
-    "minimax": "lightning attention, which fades by a fixed rate of each head",
+    "minimax": "linear layers that fade at a rate of their own, and weighted residuals",
+    "olmo_hybrid": "norms that stand elsewhere in linear layers than in the others",
     **dict.fromkeys(("bloom", "mpt"), "scores that fall with the distance (ALiBi)"),
-    **dict.fromkeys(("deepseek_v32", "glm_moe_dsa"), "attention to tokens that an indexer chooses"),
     **dict.fromkeys(("vit", "clip", "siglip"), "images in place of tokens"),
     **dict.fromkeys(("whisper", "wav2vec2"), "sound in place of tokens"),
     **dict.fromkeys(("lfm2", "lfm2_moe"), "layers that are convolutions"),
