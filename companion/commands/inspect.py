@@ -201,7 +201,7 @@ def described(config: ModelConfig) -> str:
         "parallel": "before attention and before the network, which read the stream side by side",
         "parallel_shared": "before attention and the network, which share it and read the stream side by side",
     }[config.norm.placement]
-    order = "no" if config.positions.kind == "none" else config.positions.kind
+    order: str = "no" if config.positions.kind == "none" else config.positions.kind
     scaling = config.positions.scaling
     if scaling is not None:
         order += f" ({scaling.kind}, {scaling.factor:g} times)"
