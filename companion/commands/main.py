@@ -19,7 +19,6 @@ from jsonargparse import Namespace
 
 from companion.commands import (
     account,
-    bench,
     chat,
     completion,
     doctor,
@@ -51,7 +50,6 @@ COMMANDS = {
     "get": (get, "fetch a published model, so that commands know it by name"),
     "account": (account, "count a model's parameters, FLOPs and bytes"),
     "sizing": (sizing, "which model fits on which machine, and what it costs"),
-    "bench": (bench, "measure speed beside other libraries, on this machine"),
     "doctor": (doctor, "what machine is this, and what differs on it?"),
     "completion": (completion, "let a shell complete commands, flags and choices"),
 }
