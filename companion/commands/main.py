@@ -34,6 +34,7 @@ from companion.commands import (
 )
 from companion.commands.parser import Parser, add_commands, refuse_nameless
 from companion.commands.preflight import REFUSED, refusal
+from companion.ground.atomic import NotWritten
 from companion.ground.installed import how_to_get, install_line
 from companion.ground.waiting import bars
 from companion.training.settings import TextSettings
@@ -200,6 +201,8 @@ def _answer(error: Exception, typed: Mapping[str, Any]) -> tuple[str | None, int
             return str(error), 2
         case ModuleNotFoundError():
             return how_to_get(error.name or "", doctor.EXTRAS), 2
+        case NotWritten():
+            return str(error), 1
         case OSError(errno=errno.ENOSPC, filename=None):  # whatever writes a file names it
             return f"standard output: {error.strerror}", 1
         case OSError():
