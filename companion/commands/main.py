@@ -19,7 +19,6 @@ from jsonargparse import Namespace
 
 from companion.commands import (
     account,
-    bench,
     chat,
     completion,
     doctor,
@@ -52,7 +51,6 @@ COMMANDS = {
     "get": (get, "download a published model, for use by its name"),
     "account": (account, "count a model's parameters, FLOPs and bytes"),
     "sizing": (sizing, "compute which model fits on which machine, and what it costs"),
-    "bench": (bench, "measure speed beside other libraries, on this machine"),
     "doctor": (doctor, "describe this machine, and check its numbers"),
     "completion": (completion, "print a script for completion in a shell"),
 }
