@@ -15,8 +15,6 @@ from dataclasses import replace
 from types import FrameType
 from typing import Any
 
-from companion.ground.display import count
-
 from .call import Result
 from .examine import Verdict
 from .exercise import STAR
@@ -100,7 +98,7 @@ class Printed(io.TextIOBase):
         lines = self._start.split("\n")[:MOST_LINES]
         more = self._ends + (self._ends == self._start.count("\n") and not self._start.endswith("\n")) - len(lines)
         whole = more <= 0 and self._size == len(self._start)
-        rest = "" if whole else f"\n... and {count(more, 'more line')}" if more > 0 else " ..."
+        rest = "" if whole else f"\n... and {more:,} more line{'s' * (more > 1)}" if more > 0 else " ..."
         return "Printed by your function while it was tried:\n" + "\n".join(lines).rstrip("\n") + rest
 
 
