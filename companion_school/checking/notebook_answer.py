@@ -47,7 +47,12 @@ def readers(name: str, frame: FrameType | None) -> Any:
 
 
 def attempt(
-    title: str, name: str, answer: Any, forbidden: Sequence[str], test: Callable[[Callable[..., Any]], Verdict]
+    title: str,
+    name: str,
+    answer: Any,
+    forbidden: Sequence[str],
+    test: Callable[[Callable[..., Any]], Verdict],
+    prints: bool = True,
 ) -> Verdict:
     """Try an answer: the verdict, if it is right, robust or not. Raises `NotYet` if it is not right.
 
@@ -56,6 +61,7 @@ def attempt(
     answer:     what the reader has under that name; None if there is nothing.
     forbidden:  names that the answer must not use.
     test:       tries the answer.
+    prints:     tell what the answer prints while it is tried.
     """
     if answer is None:
         raise NotYet(f"{title}: not written yet. The check looks for a function {name} and finds none.")
@@ -68,7 +74,7 @@ def attempt(
     printed = Printed()
     with _still_running(title), contextlib.redirect_stdout(printed):
         verdict = test(answer)
-    verdict = replace(verdict, printed=printed.told)
+    verdict = replace(verdict, printed=printed.told if prints else "")
     if not verdict.is_right:
         raise NotYet("\n\n".join(filter(None, [f"{title}: {verdict}", verdict.printed])), verdict)
     return verdict
