@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from jsonargparse import Namespace
 
-from companion.commands.parser import Parser, add_run
+from companion.commands.parser import CHECKPOINT, Parser, add_run
 from companion.commands.runs import read_config, run_folder
 from companion.families.registry import preset, systems
 
@@ -42,12 +42,14 @@ def parser() -> Parser:
             "  companion account llama-2-70b              a published system\n"
             "  companion account gpt2 llama-7b            several\n"
             "  companion account mixtral-8x7b --chip h100\n"
+            "  companion account --checkpoint smollm2      a model that was fetched, or model.gguf\n"
             "  companion account --config my_model.json\n"
             "  companion account gpt2 bert-base --json    for a program"
         ),
     )
     parser.add_argument("name", nargs="*", type=str, default=[], metavar="NAME", help="published systems, not a run")
     add_run(parser)
+    parser.add_argument("--checkpoint", type=str, default=None, metavar="MODEL", help=CHECKPOINT)
     parser.add_argument(
         "--config", type=str, default=None, metavar="FILE", help="a JSON file with a ModelConfig, not a run"
     )
@@ -58,18 +60,33 @@ def parser() -> Parser:
     return parser
 
 
+def _config_of(name: str) -> ModelConfig:
+    """The configuration of a checkpoint, whose numbers are not read."""
+    from companion.commands.writer import checkpoint_folder
+    from companion.families.pretrained import family_of, load_pretrained
+    from companion.files.gguf.folder import naming
+
+    folder = checkpoint_folder(name)
+    with naming(folder):
+        family = family_of(folder)
+        return (load_pretrained(folder) if family is None else family.read(folder, headers=True)).config
+
+
 def run(flags: Namespace) -> int:
-    given = [name for name in ("name", "run", "config") if flags[name]]
+    given = [name for name in ("name", "run", "checkpoint", "config") if flags[name]]
     if len(given) > 1:
-        names = {"name": " ".join(flags.name), "run": "--run", "config": "--config"}
+        names = {"name": " ".join(flags.name), "run": "--run", "checkpoint": "--checkpoint", "config": "--config"}
         raise ValueError(
-            f"expected one model: a published name, --run or --config; got {' and '.join(names[n] for n in given)}"
+            "expected one model: a published name, --run, --checkpoint or --config; got "
+            + " and ".join(names[name] for name in given)
         )
     from companion.costs.chips import published_chip
 
     chip = None if flags.chip is None else published_chip(flags.chip)
     if flags.config is not None:
         models = {Path(flags.config).stem: read_config(flags.config)}
+    elif flags.checkpoint is not None:
+        models = {flags.checkpoint: _config_of(flags.checkpoint)}
     elif flags.name:
         models = {name: preset(name) for name in flags.name}
     else:

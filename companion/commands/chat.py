@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from jsonargparse import Namespace
 
-from companion.commands.parser import Parser, add_run
+from companion.commands.parser import CHECKPOINT, Parser, add_run
 from companion.commands.runs import run_folder
 from companion.generation.sampling import Sampling
 from companion.ground.display import printable
@@ -59,11 +59,9 @@ def parser() -> Parser:
         ),
     )
     add_run(parser, "folder of a tuned run. Default: the newest in runs/", best=True)
+    parser.add_argument("--checkpoint", type=str, default=None, metavar="MODEL", help=CHECKPOINT)
     parser.add_argument(
-        "--checkpoint", type=str, default=None, metavar="FOLDER", help="a published model's folder, not a run"
-    )
-    parser.add_argument(
-        "--download", action="store_true", help="--checkpoint may be the name that the Hugging Face hub has for it"
+        "--download", action="store_true", help="fetch the --checkpoint first if it is not here, as companion get does"
     )
     parser.add_argument("--system", type=str | None, default=None, metavar="TEXT", help="what the model is told before")
     parser.add_argument(
@@ -118,6 +116,7 @@ class Talk:
     turns:    those of the user and the assistant, in turn.
     system:   what the model is told before.
     answers:  how many it has written, each with random numbers of its own.
+    title:    what the model is called.
     cut:      why the last one ended before its end, in a sentence; empty where it did not.
     """
 
@@ -128,6 +127,7 @@ class Talk:
     turns: list[str] = field(default_factory=list)
     answers: int = 0
     cut: str = ""
+    title: str = ""
 
     @property
     def messages(self) -> list[Message]:

@@ -1,16 +1,16 @@
-"""`companion evaluate`: measure a run on what it has not seen."""
+"""`companion evaluate`: measure a run on what it has not seen, or a published model on any text."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from jsonargparse import Namespace
 
 from companion.commands.calibrating import calibrated, check_calibrate
-from companion.commands.parser import Parser, add_run
+from companion.commands.parser import CHECKPOINT, Parser, add_run
 from companion.commands.runs import run_folder
 from companion.ground.display import count
 from companion.ground.number_limits import Count
@@ -22,15 +22,20 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
-    from companion.data.corpora import Corpus
+    from companion.commands.writer import Writer
+    from companion.data.corpora import Corpus, Document
     from companion.generation.weights import Weights
     from companion.training.evaluation import Evaluation
     from companion.training.run_folder import RunFolder
     from companion.transformer import Transformer
 
+LONGEST = 2048
+"""Tokens of a window of a published model, where nobody says: the logits of longer ones take gigabytes."""
+LOGITS = 2**27
+"""Logits that a batch may have."""
 JSON = (
-    "print one object for a program instead: run, task, measured_on, and the figures under the names that result.json "
-    "of a run has; of a text also yardsticks, and with --weights what that form of them makes of it"
+    "print one object for a program instead: run and task, or checkpoint; measured_on, and the figures under the names "
+    "that result.json of a run has; of a text also yardsticks, and with --weights what that form of them makes of it"
 )
 
 EXAMPLES = (
@@ -39,6 +44,8 @@ EXAMPLES = (
     "  companion evaluate --run runs/larger --data letter.txt\n"
     "  companion evaluate --weights int4 --calibrate course\n"
     "      and what the weights lose in a form that makes writing faster\n"
+    "  companion evaluate --checkpoint smollm2 --data README.md --weights int4\n"
+    "      a published model on any text, and what rounding its weights costs\n"
     "  companion evaluate --run runs/number-words-de-en --numbers 20000\n"
     "  companion evaluate --json | jq .bits_per_byte"
 )
@@ -47,9 +54,11 @@ EXAMPLES = (
 def parser() -> Parser:
     parser = Parser(
         description=(
-            "Measure a run on what was held out of its training.\n\n"
+            "Measure a run on what was held out of its training, or a published model on any text.\n\n"
             "A run on text: in bits per byte, on its held-out text or on text of yours. Every token is scored once, "
             "in its own document, from at least half of the context before it.\n\n"
+            "A published model, --checkpoint: the same on --data, with its own tokenizer and windows of --context "
+            "tokens. The first token of a document is scored only if the tokenizer puts one before it.\n\n"
             "A run of number-words: the share of names translated without a mistake (exact match), in all and by "
             "digits, with its 95 % confidence interval (Wilson's).\n\n"
             "A tuned run: the share of held-out problems that it answers right; of a file of conversations, nats a "
@@ -58,6 +67,7 @@ def parser() -> Parser:
         epilog=EXAMPLES,
     )
     add_run(parser, best=True)
+    parser.add_argument("--checkpoint", type=str, default=None, metavar="MODEL", help=CHECKPOINT)
     parser.add_argument(
         "--data",
         type=str,
@@ -78,6 +88,12 @@ def parser() -> Parser:
         default=None,
         help="number-words: candidates of a beam search. Default: 1, greedy",
     )
+    parser.add_argument(
+        "--context",
+        type=Count | None,
+        default=None,
+        help=f"checkpoint: tokens of a window. Default: the model's context, at most {LONGEST:,}",
+    )
     parser.add_weights()
     parser.add_argument("--json", action="store_true", help=JSON)
     parser.add_device()
@@ -92,6 +108,10 @@ def run(flags: Namespace) -> int:
     check_calibrate(flags)
     device = find_device(flags.device)
     given = read_corpus(flags.data, keep_repeats=True) if flags.data else None
+    if flags.checkpoint is not None:
+        return _checkpoint(flags, given, device)
+    if flags.context is not None:
+        raise ValueError("--context: expected --checkpoint with it; a run is measured with its own context")
     folder = run_folder(flags.run)
     if folder.task != NumberWordsSettings.task:
         for name in ("numbers", "beams"):
@@ -152,9 +172,8 @@ def _tuned(folder: RunFolder, device: torch.device, flags: Namespace) -> dict[st
 def _text(folder: RunFolder, given: Corpus | None, device: torch.device, flags: Namespace) -> dict[str, Any]:
     from companion.data.batches import encode_documents
     from companion.data.deduplication import repeated_share
-    from companion.data.yardsticks import yardsticks
     from companion.generation.weights import check_weights
-    from companion.training.tasks.text import measure, text_of, total_bytes
+    from companion.training.tasks.text import text_of, total_bytes
 
     say, record, weights = _say(flags), folder.record(), flags.weights
     model, tokenizer = folder.model(best=flags.best).to(device), folder.tokenizer()
@@ -181,29 +200,116 @@ def _text(folder: RunFolder, given: Corpus | None, device: torch.device, flags: 
     say(flush=True)
     with waiting("cutting it into tokens"):
         ids = encode_documents(tokenizer, documents)
-    evaluation = measure(model, ids, total_bytes(documents))
+    known = split.train if split is not None else ()
+    return figures | _measured(flags, model, tokenizer.encode, documents, ids, known=known)
+
+
+def _checkpoint(flags: Namespace, given: Corpus | None, device: torch.device) -> int:
+    """Measure a published model on a text."""
+    import torch
+
+    from companion.commands.writer import from_checkpoint
+    from companion.generation.weights import check_weights
+    from companion.training.tasks.text import total_bytes
+
+    for name in ("run", "best", "numbers", "beams"):
+        if flags[name]:
+            raise ValueError(f"--{name}: expected no --checkpoint beside it")
+    if given is None:
+        raise ValueError("--data: expected text to measure the --checkpoint on, got none; for example --data README.md")
+    writer = from_checkpoint(flags.checkpoint, device)
+    model, say = writer.model, _say(flags)
+    if model.config.stack != "decoder":
+        raise ValueError(
+            f"--checkpoint {flags.checkpoint}: expected a model that continues texts, got one that translates"
+        )
+    if flags.weights is not None:
+        check_weights(model, flags.weights)
+    if flags.context is not None and not 2 <= flags.context <= model.config.context:
+        expected = f"expected 2 to {model.config.context:,} tokens, the model's context"
+        raise ValueError(f"--context {flags.context}: {expected}")
+    documents = given.documents
+    say(f"text      {given.title}: {count(len(documents), 'document')}, {total_bytes(documents):,} bytes\n", flush=True)
+    with waiting("cutting it into tokens"):
+        ids = [torch.tensor(writer.encode(document.text)) for document in documents]
+    if not any(len(one) > 1 for one in ids):
+        raise ValueError(f"--data {flags.data[0]}: expected a text of at least two tokens, got none")
+    assert writer.spell is not None
+    unscored = sum(len(writer.spell(one[:1].tolist()).encode()) for one in ids if len(one) and not _marked(writer, one))
+    found = _measured(
+        flags,
+        model,
+        writer.encode,
+        documents,
+        ids,
+        bytes=total_bytes(documents) - unscored,
+        context=flags.context or min(model.config.context, LONGEST),
+    )
+    if flags.json:
+        about = {"checkpoint": flags.checkpoint, "measured_on": given.title, "documents": len(documents)}
+        print(json.dumps({**about, **found}, indent=2))
+    return 0
+
+
+def _marked(writer: Writer, ids: Tensor) -> bool:
+    """Whether the first token is one that the tokenizer has put before the text."""
+    return int(ids[0]) == writer.says.special.start
+
+
+def _measured(
+    flags: Namespace,
+    model: Transformer,
+    encode: Callable[[str], list[int]],
+    documents: Sequence[Document],
+    ids: list[Tensor],
+    *,
+    known: Sequence[Document] = (),
+    bytes: int | None = None,
+    context: int | None = None,
+) -> dict[str, Any]:
+    """Measure a model on encoded documents beside the yardsticks, and print it.
+
+    Args:
+        known: the text the model learned from, as far as it is here.
+        bytes: bytes of what is scored. Default: all.
+        context: tokens of a window. Default: the model's context.
+    """
+    from companion.data.yardsticks import yardsticks
+    from companion.training.tasks.text import measure, total_bytes
+
+    say, weights = _say(flags), flags.weights
+    if context is None:
+        windows: dict[str, Any] = {}
+    else:
+        windows = {"context": context, "batch": max(1, min(32, LOGITS // (context * model.config.vocab)))}
+    evaluation = measure(model, ids, total_bytes(documents) if bytes is None else bytes, **windows)
     with waiting("compressing it"):
-        known = split.train if split is not None else ()
         marks = {mark.name: mark.bits_per_byte for mark in yardsticks(known, documents)}
     say(report.yardstick_table(marks, evaluation.bits_per_byte))
     say(f"Perplexity {evaluation.perplexity:.1f} per token over {evaluation.tokens:,} tokens.")
-    if chosen := calibrated(model, flags, tokenizer.encode):
+    if chosen := calibrated(model, flags, encode):
         say(f"int4      {chosen}\n", flush=True)
-    figures |= {**evaluation.result(), "yardsticks": marks}
-    return figures | ({} if weights is None else _in_form(model, weights, ids, evaluation, say))
+    figures = {**evaluation.result(), "yardsticks": marks}
+    return figures | ({} if weights is None else _in_form(model, weights, ids, evaluation, say, windows))
 
 
 def _in_form(
-    model: Transformer, weights: Weights, ids: list[Tensor], evaluation: Evaluation, say: Callable[..., None]
+    model: Transformer,
+    weights: Weights,
+    ids: list[Tensor],
+    evaluation: Evaluation,
+    say: Callable[..., None],
+    windows: dict[str, Any],
 ) -> dict[str, Any]:
-    """What the same text costs with the model's weights in this form."""
+    """Measure the same text with the model's weights in this form."""
     import torch
 
     from companion.generation.weights import largest_change, prepared
     from companion.training.tasks.text import measure
 
-    other = measure(prepared(model, weights), ids, evaluation.bytes).bits_per_byte
-    some = torch.cat(ids)[None, : model.config.context].to(next(model.parameters()).device)
+    other = measure(prepared(model, weights), ids, evaluation.bytes, **windows).bits_per_byte
+    most = windows.get("context", model.config.context)
+    some = torch.cat(ids)[None, :most].to(next(model.parameters()).device)
     change = largest_change(model, weights, some)
     say(
         f"With weights in {weights}: {other:.4f} bits per byte, {other / evaluation.bits_per_byte - 1:+.2%}; over "

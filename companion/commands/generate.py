@@ -14,7 +14,7 @@ from jsonargparse import Namespace
 
 from companion.commands.calibrating import calibrated, check_calibrate
 from companion.commands.many_prompts import AT_ONCE, add_prompts, read_prompts, write_many
-from companion.commands.parser import Parser, add_run
+from companion.commands.parser import CHECKPOINT, Parser, add_run
 from companion.commands.runs import run_folder
 from companion.commands.writer import answering, from_checkpoint, from_run, read_ids, write
 from companion.generation.sampling import Sampling
@@ -75,11 +75,9 @@ def parser() -> Parser:
         "--system", type=str | None, default=None, metavar="TEXT", help="chat: what the model is told before"
     )
     add_run(parser, best=True)
+    parser.add_argument("--checkpoint", type=str, default=None, metavar="MODEL", help=CHECKPOINT)
     parser.add_argument(
-        "--checkpoint", type=str, default=None, metavar="FOLDER", help="a published model's folder, not a run"
-    )
-    parser.add_argument(
-        "--download", action="store_true", help="--checkpoint may be the name that the Hugging Face hub has for it"
+        "--download", action="store_true", help="fetch the --checkpoint first if it is not here, as companion get does"
     )
     parser.add_dtype("as stored, and on a GPU those of a run to the precision it was trained in")
     parser.add_argument(
@@ -235,6 +233,8 @@ def _draft(writer: Writer, flags: Namespace, device: torch.device) -> Draft | No
 
     Raises `ValueError` for a folder with neither a run nor a checkpoint, and for a model whose ids mean other texts.
     """
+    from companion.families.pretrained import pretrained_folder
+    from companion.files.published.fetching import how_to_get
     from companion.generation.draft import Draft
 
     name, by_ids = flags.draft, bool(flags.prompt_ids)
@@ -242,12 +242,13 @@ def _draft(writer: Writer, flags: Namespace, device: torch.device) -> Draft | No
         return None if name is None else Draft(name)
     if (Path(name) / "run.json").is_file():
         small = from_run(run_folder(name, TextSettings), device, ids=by_ids)
-    elif (Path(name) / "config.json").is_file():
-        small = from_checkpoint(name, device, ids=by_ids, dtype=dtype_called(flags.dtype))
     else:
-        raise ValueError(
-            f"--draft {name}: expected ngram, own, or the folder of a run or a published model, found none"
-        )
+        try:
+            pretrained_folder(name)
+        except ValueError:
+            expected = f"{name}: expected ngram, own, or the folder of a run or a published model, found none"
+            raise ValueError(f"--draft {how_to_get(name) or expected}") from None
+        small = from_checkpoint(name, device, ids=by_ids, dtype=dtype_called(flags.dtype))
     ours, theirs = (_vocabulary(one) for one in (writer, small))
     if None not in (ours, theirs) and ours != theirs:
         raise ValueError(f"--draft {name}: expected a model with the same tokenizer, got one whose ids are other texts")

@@ -43,31 +43,33 @@ def parser() -> Parser:
         ),
     )
     parser.add_argument(
-        "folder", type=str, metavar="FOLDER", help="a folder with config.json and model.safetensors, or a config.json"
+        "folder",
+        type=str,
+        metavar="FOLDER",
+        help="a folder with config.json and model.safetensors, a GGUF file, a name that companion get knows, or a "
+        "config.json",
     )
     parser.add_argument("--json", action="store_true", help=JSON)
     return parser
 
 
 def run(flags: Namespace) -> int:
+    from companion.commands.writer import checkpoint_folder
     from companion.families.inspected import inspect, read_card
+    from companion.files.gguf.folder import is_gguf
     from companion.files.models import read_config
 
     folder = Path(flags.folder)
-    if folder.is_file():
+    if folder.is_file() and not is_gguf(folder):
         found = read_card(read_config(folder.parent, folder.name), folder)
-    elif not folder.is_dir():
-        raise ValueError(
-            f"FOLDER {flags.folder}: expected a folder with config.json and model.safetensors, or a config.json, found "
-            "none"
-        )
     else:
+        folder = checkpoint_folder(flags.folder, flag="FOLDER")
         found = inspect(folder)
     if flags.json:
-        said = json.dumps(as_data(folder, found), default=str)
+        said = json.dumps({**as_data(folder, found), "folder": flags.folder}, default=str)
         print(json.dumps(json.loads(said, parse_constant=str), indent=2), flush=True)  # JSON has no NaN: "NaN"
     else:
-        print("\n\n".join(_report(folder, found)), flush=True)
+        print("\n\n".join(_report(flags.folder, folder, found)), flush=True)
     if found.refused:
         if not flags.json:
             print()
@@ -102,8 +104,8 @@ def as_data(folder: Path, found: Inspection) -> dict[str, Any]:
     }
 
 
-def _report(folder: Path, found: Inspection) -> Iterable[str]:
-    yield f"{folder}: {found.family.kind if found.family else 'a model of companion'}"
+def _report(name: str, folder: Path, found: Inspection) -> Iterable[str]:
+    yield f"{name}: {found.family.kind if found.family else 'a model of companion'}"
     if found.config is not None:
         yield f"The model\n{_wrapped(described(found.config))}\n\n{_settings(found.config)}"
         yield f"Figures\n{_wrapped(figures(found.config))}"
@@ -191,8 +193,15 @@ def described(config: ModelConfig) -> str:
         if config.mixtures < config.layers:
             network += f", in {count(config.mixtures, 'layer')}"
     norm = {"layer": "layer norms", "rms": "RMS norms"}[config.norm.kind]
-    where = {"pre": "before", "post": "after the sum with", "both": "before and after", "after": "after"}
-    order = {"rotary": "rotary", "learned": "learned", "sinusoidal": "sinusoidal", "none": "no"}[config.positions.kind]
+    where = {
+        "pre": "before each sub-layer",
+        "post": "after the sum with each sub-layer",
+        "both": "before and after each sub-layer",
+        "after": "after each sub-layer",
+        "parallel": "before attention and before the network, which read the stream side by side",
+        "parallel_shared": "before attention and the network, which share it and read the stream side by side",
+    }[config.norm.placement]
+    order: str = "no" if config.positions.kind == "none" else config.positions.kind
     scaling = config.positions.scaling
     if scaling is not None:
         order += f" ({scaling.kind}, {scaling.factor:g} times)"
@@ -204,8 +213,8 @@ def described(config: ModelConfig) -> str:
     article = "An" if stack.startswith("enc") else "A"
     return (
         f"{article} {stack} of {count(config.layers, 'layer')} and {parameters(config).total:,} parameters; d_model "
-        f"{config.d_model:,}. Attention with {heads}. Then {network}. There are {norm} {where[config.norm.placement]} "
-        f"each sub-layer, {order}, {config.vocab:,} token ids in {table}, and a context of {config.context:,} tokens."
+        f"{config.d_model:,}. Attention with {heads}. Then {network}. There are {norm} {where}, "
+        f"{order}, {config.vocab:,} token ids in {table}, and a context of {config.context:,} tokens."
     )
 
 
@@ -265,6 +274,7 @@ def files(folder: Path, found: Inspection) -> Iterable[str]:
     """What is there and what is not; of tensors that are missing a refusal says which."""
     from companion.data.chat_template import compiled, load_chat_template
     from companion.data.published_tokenizers import load_tokenizer
+    from companion.files.published.family import heads_left_out
     from companion.ground.display import count
 
     if found.tensors:
@@ -272,6 +282,9 @@ def files(folder: Path, found: Inspection) -> Iterable[str]:
         yield f"Tensors: {kinds}, in {count(found.files, 'file')}."
     else:
         yield "Tensors: none that can be read."
+    if found.left_out:
+        said = heads_left_out(found.left_out)
+        yield said[0].upper() + said[1:] + "."
     if found.family is None:
         return
     try:

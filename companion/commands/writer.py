@@ -203,6 +203,19 @@ def _of_tuned(folder: RunFolder, device: torch.device, *, ids: bool, best: bool,
     return _by_ids(writer) if ids else writer
 
 
+def checkpoint_folder(name: str, *, download: bool = False, flag: str = "--checkpoint") -> Path:
+    """Return the folder that a flag names: a folder, a GGUF file, or a model that was fetched before, or may be now.
+
+    Raises `ValueError`, beginning with the flag.
+    """
+    from companion.families.pretrained import pretrained_folder
+
+    try:
+        return pretrained_folder(name, download=download)
+    except ValueError as error:
+        raise ValueError(f"{flag} {error}") from None
+
+
 def from_checkpoint(
     name: str,
     device: torch.device,
@@ -212,7 +225,7 @@ def from_checkpoint(
     dtype: torch.dtype | None = None,
     stop: Sequence[str] = (),
 ) -> Writer:
-    """The model in a published folder, or, to be fetched, of a hub's name.
+    """The model in a published folder or a GGUF file, or one that was fetched before or is to be fetched, by its name.
 
     ids:    it needs no tokenizer.
     dtype:  of its weights. `None`: as stored.
@@ -223,15 +236,10 @@ def from_checkpoint(
     """
     from companion.data.chat_template import load_chat_template
     from companion.data.published_tokenizers import JsonTokenizer, TextStream, load_tokenizer
-    from companion.families.pretrained import family_of, load_pretrained, pretrained_folder
+    from companion.families.pretrained import family_of, load_pretrained
     from companion.files.published.generation_config import GENERATION, read_writing
 
-    if not download and not Path(name).is_dir():
-        raise ValueError(
-            f"--checkpoint {name}: expected a folder with config.json and model.safetensors, found none; a model that "
-            "a hub has under this name is fetched only with --download"
-        )
-    folder = pretrained_folder(name, download=download)
+    folder = checkpoint_folder(name, download=download)
     family = family_of(folder)
     if family is not None and not family.writes:  # before its weights are read
         raise ValueError(

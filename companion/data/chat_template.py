@@ -8,7 +8,8 @@ somebody else's program, so it runs in Jinja's sandbox, which lets it read what 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cache
@@ -17,14 +18,20 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypedDict
 
 from companion.ground.fields import shown, why
 from companion.ground.reading import read_json, read_text
+from companion.ground.time_limit import OutOfTime, at_most, within
 
 if TYPE_CHECKING:
     from jinja2 import Template
 
-TEMPLATE, SETTINGS = "chat_template.jinja", "tokenizer_config.json"
+TEMPLATE, SETTINGS, SPECIAL_MAP = "chat_template.jinja", "tokenizer_config.json", "special_tokens_map.json"
 NEEDS = "a chat template needs jinja2 3.1.6 or newer; pip install 'executable-transformer[published]'"
 SPECIAL = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 """The special tokens that a template may name."""
+
+
+SECONDS, MEMORY, LONGEST = 10, 1 << 30, 20_000_000
+"""What a template may take to write one conversation: seconds of the processor, bytes beside what is there, and the
+characters that it writes."""
 
 
 class Message(TypedDict):
@@ -64,8 +71,9 @@ class ChatTemplate:
         answer:   with what begins the assistant's next turn (the generation prompt).
         options:  further words that the template knows, such as `enable_thinking`.
 
-        Raises `ValueError` for no messages, a template that is damaged or refuses these messages, and where jinja2 is
-        missing or too old.
+        Raises `ValueError` for no messages, a template that is damaged or refuses these messages, takes longer than
+        `SECONDS` or more memory than `MEMORY`, or writes more than `LONGEST` characters, and where jinja2 is missing or
+        too old.
         """
         if not messages:
             raise ValueError("messages: expected at least one, got none")
@@ -73,10 +81,14 @@ class ChatTemplate:
         from jinja2 import TemplateError
 
         given = {**self.special, **options}
-        try:
-            return template.render(messages=[dict(one) for one in messages], add_generation_prompt=answer, **given)
-        except (TemplateError, ArithmeticError, LookupError, TypeError, ValueError, RecursionError) as error:
-            raise ValueError(f"{self.origin}: the template refuses this conversation: {error}") from None
+        with _bounded(str(self.origin)):
+            try:
+                text = template.render(messages=[dict(one) for one in messages], add_generation_prompt=answer, **given)
+            except (TemplateError, ArithmeticError, LookupError, TypeError, ValueError, RecursionError) as error:
+                raise ValueError(f"{self.origin}: the template refuses this conversation: {error}") from None
+        if len(text) > LONGEST:
+            raise ValueError(f"{self.origin}: expected at most {LONGEST:,} characters, it wrote {len(text):,}")
+        return text
 
 
 def load_chat_template(folder: str | Path) -> ChatTemplate | None:
@@ -89,8 +101,7 @@ def load_chat_template(folder: str | Path) -> ChatTemplate | None:
     folder = Path(folder)
     path = folder / SETTINGS
     settings = _settings(path) if path.is_file() else {}
-    special = {name: _spelled(settings.get(name)) for name in SPECIAL}
-    known = {name: text for name, text in special.items() if text is not None}
+    known = special_tokens(folder)
     if (folder / TEMPLATE).is_file():
         try:
             return ChatTemplate(read_text(folder / TEMPLATE), folder / TEMPLATE, known)
@@ -109,7 +120,33 @@ def load_chat_template(folder: str | Path) -> ChatTemplate | None:
     return ChatTemplate(given, path, known)
 
 
+@contextmanager
+def _bounded(origin: str) -> Iterator[None]:
+    """Raise `ValueError` for a template that takes more in this block than it may."""
+    try:
+        with at_most(SECONDS), within(MEMORY):
+            yield
+    except OutOfTime:
+        raise ValueError(f"{origin}: expected a template that ends, got none within {SECONDS} s") from None
+    except MemoryError:
+        raise ValueError(f"{origin}: expected a template that needs at most {MEMORY >> 20} MiB, got another") from None
+
+
 _NAMED = {"name", "template"}
+
+
+def special_tokens(folder: str | Path) -> dict[str, str]:
+    """The special tokens that a folder's files name, by `SPECIAL`.
+
+    Older folders have them in special_tokens_map.json, which is read where tokenizer_config.json does not list all
+    added tokens, and then prevails, as in released code.
+    """
+    folder = Path(folder)
+    settings = dict(_settings(folder / SETTINGS)) if (folder / SETTINGS).is_file() else {}
+    if "added_tokens_decoder" not in settings and (folder / SPECIAL_MAP).is_file():
+        settings |= _settings(folder / SPECIAL_MAP)
+    special = {name: _spelled(settings.get(name)) for name in SPECIAL}
+    return {name: text for name, text in special.items() if text is not None}
 
 
 def _settings(path: Path) -> Mapping[str, Any]:
@@ -147,7 +184,8 @@ def compiled(source: str, origin: str) -> Template:
     world.filters["tojson"] = _as_json
     world.globals.update(raise_exception=_refuse, strftime_now=lambda form: datetime.now().strftime(form))
     try:
-        return world.from_string(source)
+        with _bounded(origin):  # what is constant in it is computed here
+            return world.from_string(source)
     except jinja2.TemplateSyntaxError as error:
         raise ValueError(f"{origin}: expected a template in Jinja: line {error.lineno}: {error.message}") from None
 

@@ -33,7 +33,8 @@ class Yardstick:
 
 
 def yardsticks(train: Sequence[Document], held_out: Sequence[Document]) -> list[Yardstick]:
-    """`xz -9` alone and primed with the training text, and n-grams of order 3, 4 and 5, all on `held_out`.
+    """`xz -9` alone and primed with the training text, and n-grams of order 3, 4 and 5, all on `held_out`. Without
+    training text only the first can be measured.
 
     Of more training text than `MOST_READ` bytes they read a sample from everywhere, and their names say how much.
     Seconds for megabytes: sorting dominates, O(n log n) in the bytes of training text.
@@ -42,10 +43,10 @@ def yardsticks(train: Sequence[Document], held_out: Sequence[Document]) -> list[
     train = sample(train, MOST_READ)
     read = _bytes(train)
     of = "" if read == whole else f"{readable_bytes(read)} of "
-    marks = [
-        Yardstick("xz -9, held-out text alone", xz_bits_per_byte([], held_out)),
-        Yardstick(f"xz -9, primed with {of}the training text", xz_bits_per_byte(train, held_out)),
-    ]
+    marks = [Yardstick("xz -9, held-out text alone", xz_bits_per_byte([], held_out))]
+    if not read:
+        return marks
+    marks.append(Yardstick(f"xz -9, primed with {of}the training text", xz_bits_per_byte(train, held_out)))
     model = NgramModel(order=5).fit(document.text.encode() for document in train)
     for order in (3, 4, 5):
         bits = sum(model.bits(document.text.encode(), order=order) for document in held_out)

@@ -1,31 +1,47 @@
 """A model out of whatever a folder, or a name on a hub, holds (lesson 13).
 
-`load_pretrained` reads a folder of safetensors, sharded or not, of any family. What becomes of a field of the
-configuration stands in the table of its family: one that changes what the model computes is translated or refused by
-name. Every tensor must find its place. Nothing is fetched from a network unless the caller asks for it.
+`load_pretrained` reads a folder of safetensors, sharded or not, of any family, and a GGUF file. The table of a family
+says what becomes of each field of the configuration: one that changes what the model computes is translated or rejected
+by name. Every tensor must have its counterpart. Nothing is fetched from a network unless the caller asks for it.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import os
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import torch
 
+from companion.config.model import ModelConfig
 from companion.families.registry import UNBUILT, families
+from companion.files.gguf.folder import is_gguf, naming, published_folder
 from companion.files.models import CONFIG, WEIGHTS, load_model, read_config
 from companion.files.published.family import Family
+from companion.files.published.fetching import at_hand, get, how_to_get
 from companion.ground.arguments import check_device, check_dtype, check_kind
 from companion.ground.fields import shown
 from companion.transformer import Transformer
 
 ADAPTER, INDEX = "adapter_config.json", f"{WEIGHTS}.index.json"
-FETCHED = (
-    CONFIG, "generation_config.json", WEIGHTS, INDEX, "model-*.safetensors",
-    "tokenizer.json", "tokenizer_config.json", "chat_template.jinja", "vocab.json", "merges.txt",
-    "source.spm", "target.spm",
-)  # fmt: skip
-"""The files of a published model that are read here; nothing else is downloaded, a pickle least of all."""
+_OURS = {one.name for one in dataclasses.fields(ModelConfig)}
+OTHERS = {
+    "word_embedding_dimension": "how sentence-transformers makes one vector of a text; the model is one folder above",
+    "peft_type": "the configuration of an adapter, the changes to another model",
+    "weight_map": "the index of a model's files; config.json is beside it",
+    "added_tokens": "a tokenizer; the model's config.json is beside it",
+    "tokenizer_class": "the settings of a tokenizer; the model's config.json is beside it",
+    "added_tokens_decoder": "the settings of a tokenizer; the model's config.json is beside it",
+    "do_sample": "how a model writes text; its config.json is beside it",
+    "temperature": "how a model writes text; its config.json is beside it",
+    "image_mean": "how images are prepared; the model's config.json is beside it",
+    "n_layers": "a configuration as Meta and Mistral publish it; Hugging Face's form of the same model can be read",
+    "max_seq_length": "the settings of sentence-transformers; the model's config.json is beside it",
+    "bits": "how weights were quantized, which is not read here; a release in bf16, or a GGUF file, is",
+}
+"""What other JSON files of a published model are, by a field that only they have."""
 
 
 def load_pretrained(
@@ -37,15 +53,15 @@ def load_pretrained(
 ) -> Transformer:
     """A model of any layout known here: companion's own, or the one that `model_type` in config.json names.
 
-    name:      a folder; or, with `download=True`, also what a hub calls it, "organisation/name".
-    download:  fetch a model that is not a folder from the hub, through `huggingface_hub`.
+    name:      a folder, a GGUF file, or the name of a model that `companion get` has fetched.
+    download:  fetch it as `companion get` does if it is not here: "organisation/name" is a hub's name for a model.
     dtype:     `None`: as stored.
     device:    `None`: the CPU.
 
     Raises `ValueError` as `load_model` does, for an unknown `model_type`, a field that cannot be honoured, a tensor
     without a place, or of which two files have copies that differ, and for a model that cannot be fetched.
     """
-    expected = "a folder, or with download=True the name that a hub has for a model"
+    expected = "a folder, a GGUF file, or the name of a model"
     check_kind("name", name, (str, Path), expected)
     if name == "":  # as a path it would be the current folder
         raise ValueError(f"name='': expected {expected}")
@@ -53,10 +69,11 @@ def load_pretrained(
     check_dtype(dtype)
     check_device(device)
     folder = pretrained_folder(name, download=download)
-    family = family_of(folder)
-    if family is None:
-        return load_model(folder, dtype=dtype, device=device)
-    return family.read(folder, dtype=dtype, device=device)
+    with naming(folder):
+        family = family_of(folder)
+        if family is None:
+            return load_model(folder, dtype=dtype, device=device)
+        return family.read(folder, dtype=dtype, device=device)
 
 
 def family_of(folder: Path) -> Family | None:
@@ -69,13 +86,25 @@ def family_of(folder: Path) -> Family | None:
             f"{folder}: {ADAPTER} says that this is an adapter, the changes to another model: expected the folder of "
             "that model, with the changes merged into it"
         )
-    config, known = read_config(folder), families()
-    kind = config.get("model_type")
+    return kind_of(read_config(folder), folder / CONFIG)
+
+
+def kind_of(config: Mapping[str, Any], path: Path) -> Family | None:
+    """Return the family that the fields of a config.json name; `None` if they are a configuration of companion.
+
+    Raises:
+        ValueError: if there is no such family, or the fields are those of some other file.
+    """
+    kind, known = config.get("model_type"), families()
     if "model_type" not in config:
         if "architectures" in config:  # which no configuration of ours has, and every published one
-            raise ValueError(
-                f"{folder / CONFIG}: the field model_type is missing, which says what kind of model this is"
+            raise ValueError(f"{path}: the field model_type is missing, which says what kind of model this is")
+        if not config.keys() & _OURS:
+            what = next((what for name, what in OTHERS.items() if name in config), None)
+            got = (
+                f"this is {what}" if what else f"got the fields {shown(list(config)[:5])}" if config else "got no field"
             )
+            raise ValueError(f"{path}: expected a model's configuration, with a model_type: {got}")
         return None
     if not isinstance(kind, str) or kind not in known:
         text = config.get("text_config")
@@ -83,42 +112,38 @@ def family_of(folder: Path) -> Family | None:
         part = f"; its text_config is a {inside}, which a folder of its own could hold" if inside in known else ""
         for one in (kind, inside):
             if isinstance(one, str) and one in UNBUILT:
-                part = f"; a {one} has {UNBUILT[one]}, which is not built here"
+                part = f"; {one} models have {UNBUILT[one]}, which is not built here"
+        classes = config.get("architectures")
+        for one in known.values():
+            if not part and one.architecture and isinstance(classes, list) and one.architecture in classes:
+                part = f"; its architecture, {one.architecture}, is that of model_type={one.kind!r}"
         expected = f"expected one of {', '.join(known)}, or none"
-        raise ValueError(f"{folder / CONFIG}: model_type={shown(kind)}: {expected}{part}")
+        raise ValueError(f"{path}: model_type={shown(kind)}: {expected}{part}")
     return known[kind]
 
 
 def pretrained_folder(name: str | Path, *, download: bool = False) -> Path:
-    """The folder of a checkpoint: `name` itself, or what was fetched from the hub under that name.
+    """Return the folder of a checkpoint.
 
-    Raises `ValueError` if there is no such folder, and nothing may or can be fetched.
+    Args:
+        name: a folder, a GGUF file, or the name of a model that was fetched before.
+        download: fetch the model if it is not here.
+
+    Raises:
+        ValueError: if there is no such folder, and nothing may or can be fetched.
     """
     folder = Path(name)
     if os.path.isdir(folder):  # a name that is too long for a path is none
         return folder
-    if not download:
-        raise ValueError(
-            f"{name}: expected a folder with config.json and model.safetensors, found none; "
-            "a model of this name on a hub is fetched only with download=True"
-        )
-    return fetch(str(name))
-
-
-def fetch(name: str) -> Path:
-    """Download the model that a hub has under "organisation/name" and give its folder, through `huggingface_hub`.
-
-    Only configuration, safetensors and tokenizer files are fetched; what was fetched before is not fetched again.
-    Raises `ValueError` if that library is missing, or the hub cannot be reached or has no such model.
-    """
-    try:
-        from huggingface_hub import snapshot_download
-    except ImportError:
-        raise ValueError(
-            f"download=True: fetching {name} needs huggingface_hub; pip install 'executable-transformer[published]'"
-        ) from None
-    try:
-        return Path(snapshot_download(name, allow_patterns=list(FETCHED)))
-    except Exception as error:  # the hub's own errors, those of its network library, and the system's
-        why = " ".join(str(error).split()) or type(error).__name__
-        raise ValueError(f"{name}: expected a model that the hub has and that can be fetched now ({why})") from None
+    if is_gguf(folder):
+        return published_folder(folder)
+    if isinstance(name, str) and (found := at_hand(name)):
+        return found.folder
+    if download:
+        return get(str(name)).folder
+    if hint := how_to_get(str(name)):
+        raise ValueError(hint)
+    raise ValueError(
+        f"{name}: expected a folder with config.json and model.safetensors, or a GGUF file, found none; "
+        f"`companion get {name}` fetches a model that a hub has under this name"
+    )

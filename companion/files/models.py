@@ -13,7 +13,6 @@ import math
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -25,9 +24,9 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from companion.config.model import ModelConfig
-from companion.ground.atomic import _replacing
+from companion.ground.atomic import read_together, replacing
 from companion.ground.fields import cut, shown, why
-from companion.ground.reading import read_json
+from companion.ground.reading import raise_pointer, read_json
 from companion.ground.waiting import counted
 from companion.transformer import Transformer
 
@@ -59,8 +58,18 @@ def _apart(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 def save_tensors(path: str | Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None = None) -> None:
     """Write named tensors to one safetensors file, as atomically as `write_atomic`. They may live on any device.
     metadata: what else the file's header says."""
-    with _replacing(Path(path)) as draft:
+    with replacing(Path(path)) as (draft,):
         _save_file(tensors, draft, metadata)
+
+
+def save_together(folder: Path, tensors: Mapping[str, Mapping[str, Tensor]], texts: Mapping[str, str]) -> None:
+    """Write files of tensors as PyTorch's, and files of text, into a folder in place of those that are there: see
+    `companion.ground.atomic.replacing`."""
+    with replacing(*(folder / name for name in (*tensors, *texts))) as drafts:
+        for draft, named in zip(drafts, tensors.values(), strict=False):
+            _save_file(named, draft, {"format": "pt"})
+        for draft, text in zip(drafts[len(tensors) :], texts.values(), strict=True):
+            draft.write_text(text, encoding="utf-8")
 
 
 def load_tensors(
@@ -128,6 +137,7 @@ def _reading(path: Path, read: Callable[[Path], dict[str, Tensor]]) -> dict[str,
         pickles = [p.name for p in sorted(path.parent.glob("*.bin"))] if path.parent.is_dir() else []
         beside = f"; {pickles[0]} beside it is a pickle, which could run any code and is never read" if pickles else ""
         raise ValueError(f"{path}: expected a safetensors file, found none{beside}")
+    raise_pointer(path)
     try:
         found = read(path)
     except OSError as error:
@@ -139,6 +149,17 @@ def _reading(path: Path, read: Callable[[Path], dict[str, Tensor]]) -> dict[str,
         ) from None
     check_names(path, found)
     return found
+
+
+def unwrapped(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Return tensors by the names that they had before their model was wrapped.
+
+    `torch.compile` puts "_orig_mod." before a module's names, and `DistributedDataParallel` puts "module." before all.
+    """
+    names = [name.replace("_orig_mod.", "") for name in tensors]
+    while names and all(name.startswith("module.") for name in names):
+        names = [name.removeprefix("module.") for name in names]
+    return dict(zip(names, tensors.values(), strict=True)) if len(set(names)) == len(names) else tensors
 
 
 def check_names(path: Path, names: Iterable[str]) -> None:
@@ -154,7 +175,7 @@ def save_model(folder: str | Path, model: Transformer, *, weights: Mapping[str, 
     weights:  the model's `state_dict`, where `model` itself holds a part of it; `None`: its own.
 
     A tied output head is the embedding table and is stored once. Both files are complete on the disk before the first
-    takes its name.
+    takes its name, and `load_model` never takes one of a model that was there before with one of this.
 
     Raises `ValueError`, with nothing written, for what `load_model` would refuse: weights of several dtypes, or others
     than those of the configuration, such as of a model whose last blocks were taken off.
@@ -163,9 +184,8 @@ def save_model(folder: str | Path, model: Transformer, *, weights: Mapping[str, 
     weights = model.state_dict() if weights is None else weights
     raise_faults(folder, _differences(_shapes(bare_model(model.config).state_dict()), _shapes(weights)))
     _check_dtypes(weights, folder, None, "model.to(dtype) to make it one")
-    with ExitStack() as drafts:  # entered second = renamed first: the weights, then the configuration
-        drafts.enter_context(_replacing(folder / CONFIG)).write_text(model.config.to_json(), encoding="utf-8")
-        draft = drafts.enter_context(_replacing(folder / WEIGHTS))
+    with replacing(folder / WEIGHTS, folder / CONFIG) as (draft, config):
+        config.write_text(model.config.to_json(), encoding="utf-8")
         _save_file(weights, draft)
 
 
@@ -180,7 +200,10 @@ def load_model(
     Raises `ValueError` if the folder or a file is missing or damaged, if it holds another kind of model, or if the
     configuration does not fit the weights (naming every tensor that is missing, unexpected or of another shape).
     """
-    folder = Path(folder)
+    return read_together(Path(folder), lambda: _load_model(Path(folder), dtype, device))
+
+
+def _load_model(folder: Path, dtype: torch.dtype | None, device: torch.device | str | None) -> Transformer:
     data = read_config(folder)
     if "model_type" in data:
         raise ValueError(
@@ -191,7 +214,7 @@ def load_model(
         config = ModelConfig.from_json(json.dumps(data))
     except ValueError as error:
         raise ValueError(f"{folder / CONFIG}: {error}") from None
-    return assemble(config, load_tensors(folder / WEIGHTS, device=device), folder, dtype)
+    return assemble(config, unwrapped(load_tensors(folder / WEIGHTS, device=device)), folder, dtype)
 
 
 def read_config(folder: Path, name: str = CONFIG) -> dict[str, Any]:

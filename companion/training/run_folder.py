@@ -33,12 +33,13 @@ from typing import Any
 
 import torch
 
-from companion.config.model import ModelConfig
 from companion.data.chat_tokens import TEXT_FILES, dialect_files, files_of_run
 from companion.data.tokenizer import BytePairTokenizer
 from companion.families.adapters import ADAPTER, load_adapters, merged_model
-from companion.families.pretrained import family_of, load_pretrained
+from companion.families.pretrained import family_of, load_pretrained, pretrained_folder
+from companion.files.gguf.folder import is_gguf
 from companion.files.models import CONFIG, read_config
+from companion.files.published.fetching import at_hand, how_to_get
 from companion.ground.atomic import write_atomic, writing
 from companion.ground.fields import parse_json, plain
 from companion.ground.lock import locked
@@ -372,7 +373,7 @@ def newest_run(home: str | os.PathLike[str] = "runs", *, task: str | None = None
 
 @dataclass(frozen=True)
 class Start:
-    """The folder of a run on text, of a tuned run, or of a published model."""
+    """The folder of a run on text, of a tuned run, or of a published model; or a GGUF file."""
 
     folder: Path
 
@@ -389,12 +390,15 @@ class Start:
         if name is None:
             return cls(newest_run(task=TextSettings.task).path.absolute())
         folder = Path(name).expanduser().absolute()
-        if not folder.is_dir():
-            raise ValueError(f"{flag} {plain(name)}: expected the folder of a run or of a published model, found none")
+        if not folder.is_dir() and (found := at_hand(name)):
+            folder = found.folder
+        if not folder.is_dir() and not is_gguf(folder):
+            expected = f"{plain(name)}: expected the folder of a run or of a published model, found none"
+            raise ValueError(f"{flag} {how_to_get(name) or expected}")
         start = cls(folder, flag)
         if start.run is None:
-            family_of(folder)
-            read_config(folder)
+            family_of(start._published)
+            read_config(start._published)
         elif start.run.task == NumberWordsSettings.task:
             raise ValueError(f"{flag} {plain(name)}: expected a model that goes on with texts, got a translator")
         return start
@@ -404,6 +408,11 @@ class Start:
         """The run that is there; `None` for a published model."""
         folder = RunFolder(self.folder)
         return folder if folder.exists else None
+
+    @cached_property
+    def _published(self) -> Path:
+        """The folder of a published model."""
+        return pretrained_folder(self.folder)
 
     @cached_property
     def _weights(self) -> Path:
@@ -417,24 +426,12 @@ class Start:
     def model(self) -> Transformer:
         """The model, whole, in fp32, on the CPU. Raises `ValueError` where it is damaged, or not a decoder."""
         if self.run is None:
-            model = load_pretrained(self.folder, dtype=torch.float32)
+            model = load_pretrained(self._published, dtype=torch.float32)
         else:
             model = merged_model(self.run.model())
         if model.config.stack != "decoder":
             raise ValueError(f"{self.flag} {self.folder}: expected a decoder, got stack={model.config.stack!r}")
         return model
-
-    @property
-    def config(self) -> ModelConfig:
-        """The configuration of its model. Raises `ValueError` where it cannot be read."""
-        if self.run is not None:
-            return ModelConfig.from_json(json.dumps(self.run.record()["model"]))
-        family = family_of(self.folder)
-        model = load_pretrained(self.folder) if family is None else family.read(self.folder, headers=True)
-        config: ModelConfig = model.config
-        if config.stack != "decoder":
-            raise ValueError(f"{self.flag} {self.folder}: expected a decoder, got stack={config.stack!r}")
-        return config
 
     def tokenizer(self) -> BytePairTokenizer:
         """Its tokenizer, to train on further text. Raises `ValueError` for one that is no byte-level BPE."""
@@ -450,14 +447,15 @@ class Start:
         """How it reads conversations, as `dialect_files` has it."""
         if self.run is not None and self.run.task == TextSettings.task:
             return files_of_run(self.run.tokenizer(), self.run.model().config.context)
-        return dialect_files(self.folder)
+        return dialect_files(self._published if self.run is None else self.folder)
 
     @cached_property
     def fingerprint(self) -> str:
         """Equal for the same weights."""
         found = hashlib.sha256()
         names = (CONFIG, "model*.safetensors", ADAPTER, "adapter*.safetensors")
-        for path in sorted({path for name in names for path in self._weights.glob(name)}):
+        paths = [self.folder] if is_gguf(self.folder) else {path for one in names for path in self._weights.glob(one)}
+        for path in sorted(paths):
             with open(path, "rb") as file:
                 found.update(f"{path.name} {path.stat().st_size} ".encode() + file.read(_HEAD))
         return found.hexdigest()[:16]
@@ -471,7 +469,7 @@ def _on_its_start(record: Mapping[str, Any], folder: Path) -> Transformer:
     path, known = Path(str(record.get("start"))), record["text"]
     assert isinstance(known, Mapping)
     beside = folder.parents[2] / path.name  # both may have been moved, as the folder of all runs
-    start = Start.find(str(path if path.is_dir() or not beside.is_dir() else beside))
+    start = Start.find(str(path if path.exists() or not beside.exists() else beside))
     if start.fingerprint != known.get("start"):
         raise ValueError(f"{folder}: expected the model below its adapters, {start.folder}, as it was; it has changed")
     model = start.model()

@@ -18,7 +18,7 @@ from typing import Any
 from .call import Result
 from .examine import Verdict
 from .exercise import STAR
-from .operator_watch import forbidden_fault, forbidden_uses, unwatched
+from .operator_watch import forbidden_fault, forbidden_uses
 
 PATIENCE = 10.0
 """Seconds until a reader is told how to stop an answer that still runs."""
@@ -166,6 +166,6 @@ def _still_running(title: str) -> Iterator[None]:
 def _forbidden(answer: Callable[..., Any], forbidden: Sequence[str]) -> list[str]:
     """What the answer uses and must not, as far as its source can be read (code that other code made has none)."""
     try:
-        return forbidden_uses(textwrap.dedent(inspect.getsource(answer)), unwatched(forbidden))
+        return forbidden_uses(textwrap.dedent(inspect.getsource(answer)), forbidden)
     except (OSError, TypeError, SyntaxError):
         return []

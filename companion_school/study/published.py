@@ -11,14 +11,14 @@ from __future__ import annotations
 
 import textwrap
 from dataclasses import dataclass
-from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 
 from companion.costs import account
 from companion.data.published_tokenizers import PublishedTokenizer, load_tokenizer
-from companion.families.pretrained import FETCHED, fetch, load_pretrained
+from companion.families.pretrained import load_pretrained
+from companion.files.published.fetching import at_hand, get
 from companion.generation.generate import complete
 from companion.generation.sampling import Sampling
 from companion.ground.fields import require
@@ -114,28 +114,15 @@ def opened(name: str, *, fetch_it: bool = False) -> Published | None:
     require(name in MODELS, "name", name, f"one of {', '.join(MODELS)}")
     hub, megabytes = MODELS[name]
     try:
-        folder = _in_cache(hub) or (Path(fetch(hub)) if fetch_it else None)
-        if folder is None:
+        found = at_hand(hub) or (get(hub) if fetch_it else None)
+        if found is None:
             print(f"{hub} is not on this machine; the lesson goes on.")
             print(f"To see it: fetch_it=True (about {megabytes:,} MB, once), and run this cell again.")
             return None
-        return Published(hub, load_pretrained(folder, dtype=torch.float32).eval(), load_tokenizer(folder))
+        return Published(hub, load_pretrained(found.folder, dtype=torch.float32).eval(), load_tokenizer(found.folder))
     except ValueError as error:
         print(textwrap.fill(f"{error}", WIDTH))
         print("The lesson goes on without it.")
-        return None
-
-
-def _in_cache(hub: str) -> Path | None:
-    """The folder of a model that was fetched before; no network is asked."""
-    try:
-        from huggingface_hub import snapshot_download
-        from huggingface_hub.errors import LocalEntryNotFoundError
-    except ImportError:
-        return None
-    try:
-        return Path(snapshot_download(hub, allow_patterns=list(FETCHED), local_files_only=True))
-    except LocalEntryNotFoundError:
         return None
 
 

@@ -290,10 +290,18 @@ def test_a_form_that_this_processor_cannot_do_is_refused(home: Path, capsys, mon
 
 def test_a_model_of_a_hub_is_fetched_only_when_asked(home: Path, capsys, monkeypatch) -> None:
     asked = []
-    monkeypatch.setattr(huggingface_hub, "snapshot_download", lambda name, **_: asked.append(name) or home / "llama")
+
+    def fetched(name, *, local_files_only=False, **_):
+        if local_files_only:
+            raise FileNotFoundError(name)
+        asked.append(name)
+        return home / "llama"
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", fetched)
     flags = ["--checkpoint", "some/llama", "--prompt", PROMPTS[0], "--tokens", "3", "--temperature", "0"]
     error = refused(capsys, *flags)
-    assert "--checkpoint some/llama: expected a folder" in error and "only with --download" in error and not asked
+    assert "--checkpoint some/llama: expected a folder" in error and "`companion get some/llama` fetches" in error
+    assert not asked
     assert write(capsys, *flags, "--download") == text_of(home / "llama", PROMPTS[0], max_new_tokens=3) + "\n"
     assert asked == ["some/llama"]
 

@@ -1,11 +1,14 @@
 """Conversations as published models read them: what transformers writes with the same template, and what is refused."""
 
 import json
+import sys
 
 import pytest
 from transformers import PreTrainedTokenizerFast
 
+from companion.data import chat_template
 from companion.data.chat_template import ChatTemplate, conversation, load_chat_template
+from companion.ground.time_limit import at_most, within
 
 CHATML = (
     "{% for message in messages %}{{'<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>\n'}}"
@@ -123,6 +126,40 @@ def test_what_a_template_may_not_do_is_said(source, said, tmp_path):
     with pytest.raises(ValueError, match="chat_template.jinja") as refused:
         template.write(conversation(["Hi"], system="Be brief."))
     assert said in str(refused.value)
+
+
+NOTHING_ENDS = "that ends, got none within"
+ENDLESS = [
+    ("{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}", NOTHING_ENDS),
+    ("{{ lipsum(n=10000000) }}", NOTHING_ENDS),
+    ("{% macro f(n) %}{{ f(n - 1) + f(n - 1) if n }}{% endmacro %}{{ f(99) }}", NOTHING_ENDS),
+    ("{{ messages[0].content * 15_000_000 }}", "expected at most 20,000,000 characters"),
+]
+if sys.platform == "linux":  # where memory is limited
+    ENDLESS += [
+        (source, "needs at most 256 MiB")
+        for source in (
+            "{{ ('x' * 10**10) | length }}",
+            "{{ (messages[0].content * 10**10) | length }}",
+            "{{ 'x'.center(10**10) }}",
+            "{{ '%9999999999d' % 3 }}",
+            "{{ '{:>9999999999}'.format(3) }}",
+            "{% set n = namespace(s='x') %}{% for i in range(50) %}{% set n.s = n.s ~ n.s %}{% endfor %}",
+            "{{ [0] * 10**9 }}",
+        )
+    ]
+
+
+@pytest.mark.parametrize(("source", "said"), ENDLESS)
+def test_a_template_without_end_or_measure_is_stopped(source, said, tmp_path, monkeypatch):
+    monkeypatch.setattr(chat_template, "SECONDS", 0.3 if said == NOTHING_ENDS else 10)
+    monkeypatch.setattr(chat_template, "MEMORY", 1 << 28)
+    template = ChatTemplate(source, tmp_path / "chat_template.jinja")
+    with pytest.raises(ValueError, match=r"^\S*chat_template\.jinja: [\w ]*" + said):
+        template.write(conversation(["Hi"]))
+    assert ChatTemplate(CHATML, tmp_path / "fine.jinja").write(conversation(["Hi"])).startswith("<|im_start|>user")
+    with at_most(60), within(1 << 29):  # the limits are those that were there
+        assert len(bytes(3 << 27)) == 3 << 27
 
 
 @pytest.mark.parametrize("turns", [[], ["a", "b"]])

@@ -96,32 +96,39 @@ def test_load_pretrained_takes_companions_own_layout_and_refuses_what_it_does_no
     model = Transformer(ModelConfig(vocab=7, d_model=8, layers=1, context=9, **sizes))
     save_model(tmp_path, model)
     assert torch.equal(load_pretrained(tmp_path).embedding.weight, model.embedding.weight)
-    (tmp_path / "config.json").write_text('{"model_type": "t5"}')
+    (tmp_path / "config.json").write_text('{"model_type": "t6"}')
     with pytest.raises(
         ValueError,
-        match=r"model_type='t5': expected one of bert, .*, gemma2, gemma3_text, .*, gpt2, .*, llama, .*, or none$",
+        match=r"model_type='t6': expected one of bert, .*, gemma2, gemma3_text, .*, gpt2, .*, llama, .*, or none$",
     ):
         load_pretrained(tmp_path)
 
 
 def test_a_kind_that_has_a_part_which_is_not_built_is_refused_by_that_part(tmp_path):
     assert not set(UNBUILT) & set(families()) and set(UNBUILT) <= set(transformers.CONFIG_MAPPING)
-    (tmp_path / "config.json").write_text('{"model_type": "cohere2"}')
-    with pytest.raises(
-        ValueError, match="; a cohere2 has attention and network that read the stream side by side, which"
-    ):
+    (tmp_path / "config.json").write_text('{"model_type": "gptj"}')
+    with pytest.raises(ValueError, match="; gptj models have attention and network that read the stream side by side, which"):
+        load_pretrained(tmp_path)
+    (tmp_path / "config.json").write_text('{"model_type": "gemma4", "text_config": {"model_type": "gemma4_text"}}')
+    with pytest.raises(ValueError, match="; a gemma4_text has global layers whose heads have another width"):
         load_pretrained(tmp_path)
     (tmp_path / "config.json").write_text('{"model_type": "mistral3", "text_config": {"model_type": "ministral3"}}')
     with pytest.raises(
-        ValueError, match="; a ministral3 has queries that grow with their place, which is not built here"
+        ValueError, match="; ministral3 models have queries that grow with their place, which is not built here"
     ):
         load_pretrained(tmp_path)
 
 
 def test_nothing_is_fetched_unasked(tmp_path, monkeypatch):
     calls = []
-    monkeypatch.setattr(huggingface_hub, "snapshot_download", lambda *args, **more: calls.append(args))
-    with pytest.raises(ValueError, match=r"openai-community/gpt2: expected a folder .* only with download=True"):
+
+    def download(name, *, local_files_only=False, **_):
+        if local_files_only:
+            raise FileNotFoundError(name)
+        calls.append(name)
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", download)
+    with pytest.raises(ValueError, match=r"openai-community/gpt2: expected a folder .*`companion get openai-community"):
         load_pretrained("openai-community/gpt2")
     llama().save_pretrained(tmp_path)
     load_pretrained(tmp_path, download=True)  # a folder that is there is never asked for
@@ -133,7 +140,9 @@ def test_a_model_is_fetched_by_name_without_its_pickles(tmp_path, monkeypatch):
     theirs.save_pretrained(tmp_path / "fetched")
     asked = {}
 
-    def snapshot(name, *, allow_patterns):
+    def snapshot(name, *, allow_patterns, local_files_only=False):
+        if local_files_only:
+            raise FileNotFoundError(name)
         asked[name] = allow_patterns
         return str(tmp_path / "fetched")
 

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from companion.files.models import raise_faults
+from companion.files.published.mxfp4 import dequantized
 
 
 class Places:
@@ -83,6 +84,24 @@ class Places:
         for name, part in zip(new, parts, strict=True):
             self._moves(name, part.contiguous(), old)
 
+    def unpack(self, old: str) -> None:
+        """`old`, which may lie there in MXFP4 as blocks and scales, stands there as plain numbers from now on, in the
+        dtype of its bias."""
+        names = f"{old}_blocks", f"{old}_scales"
+        there = [name for name in names if name in self.given]
+        if not there:
+            return
+        absent = [name for name in names if name not in there]
+        if absent:
+            raise_faults(self.folder, [f"missing {absent[0]}, without which {there[0]} says nothing"])
+        blocks, scales = (self.given.pop(name) for name in names)
+        fits = blocks.ndim == 4 and blocks.shape[:3] == scales.shape
+        if not fits or blocks.dtype != torch.uint8 or scales.dtype != torch.uint8:
+            expected = "bytes, (expert, row, block, byte), with a scale for each block"
+            raise ValueError(f"{self.folder}: {names[0]} is {tuple(blocks.shape)}: expected {expected}")
+        bias = self.given.get(f"{old}_bias")
+        self.given[old] = dequantized(blocks, scales, torch.bfloat16 if bias is None else bias.dtype)
+
     def experts(self, old: str, *new: str) -> None:
         """One tensor (expert, out, in) becomes `new`, each (expert, in, out); with several, `out` is dealt out."""
         if old not in self.given:
@@ -129,6 +148,12 @@ class Places:
         else:
             self.move(old, "embedding.weight")
             self.move("lm_head.weight", "unembedding.weight")
+
+    def from_row(self, first: int, old: str, new: str) -> None:
+        """`old` without the rows before `first`, which no token reads."""
+        self.move(old, new)
+        if (table := self.moved.get(new)) is not None and table.ndim:
+            self.moved[new] = table[first:].clone()
 
     def row(self, old: str, new: str) -> None:
         """A vector that may lie there as a matrix of one row."""
@@ -238,6 +263,9 @@ class WayBack(Places):
         tensors = [self._taken(name) for name in new]
         self.back[old] = torch.stack(tensors, -1).flatten(-2) if in_turn else _cat(tensors, -1)
 
+    def unpack(self, old: str) -> None:
+        """Nothing: plain numbers are written."""
+
     def experts(self, old: str, *new: str) -> None:
         """The `new`, each (expert, in, out), are one tensor (expert, out, in)."""
         self.back[old] = _cat([self._taken(name) for name in new], -1).transpose(1, 2)
@@ -249,6 +277,11 @@ class WayBack(Places):
     def same(self, names: Sequence[str], new: str) -> None:
         """A table that a file needs once."""
         self.back[names[0]] = self._taken(new)
+
+    def from_row(self, first: int, old: str, new: str) -> None:
+        """The rows of `new` after `first` rows of zeros."""
+        table = self._taken(new)
+        self.back[old] = _cat([table.new_zeros(first, *table.shape[1:]), table])
 
     def row(self, old: str, new: str) -> None:
         """A vector as a matrix of one row."""

