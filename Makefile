@@ -61,6 +61,7 @@ help:
 	@echo '  make site              write the course as pages that need no network, for any browser: build/site/index.html'
 	@echo '  make site-check        open every page in a real browser, move and answer everything (needs Chromium);'
 	@echo '                         PAGES="02 glossary" chooses'
+	@echo '  make site-quick        of that, in a minute or two: weight, links, print, search, and figures on a phone (needs Chromium)'
 	@echo '  make fuzz              ten thousand malformed calls, files and command lines that nobody has seen, and what became of each kind;'
 	@echo '                         FUZZ="-k flags" passes flags of pytest on'
 	@echo '  make bench             speed beside other libraries; BENCH="--quick --only decode" passes flags on'
@@ -115,6 +116,9 @@ lab-check: $(VENV)/.dev
 
 site-check: $(VENV)/.dev site
 	PYTHONPATH=tests:. $(PY) tests/lab/pages.py --figures '$(FIGURES)' $(PAGES)
+
+site-quick: $(VENV)/.dev site
+	PYTHONPATH=tests:. $(PY) tests/lab/pages.py --quick $(PAGES)
 
 # `make test` tries a fixed thousand. FUZZ_TIMES=100 tries a hundred times as many.
 fuzz: $(VENV)/.test
