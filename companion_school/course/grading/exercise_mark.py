@@ -29,7 +29,6 @@ from companion_school.course.grading.submissions import Handed
 from companion_school.course.hidden_seeds import PUBLIC_SEED, hidden_seeds, keyed
 from companion_school.course.points import Part, is_constant, parts
 from companion_school.course.written.rubrics import Written
-from companion_school.course.written.sheet import Given
 
 UNREADABLE = "unreadable"
 OUTCOMES = (*(result.value for result in Result), UNREADABLE)
@@ -75,6 +74,7 @@ class Mark:
     earned:         the points by the groups of cases; a single part where the exercise has none.
     robust:         the answer is right, and nothing was found that it does not stand, public or hidden.
     share:          what a robust answer is worth beside, as a share of the exercise's points.
+    section, title: of a part of a project: the heading that it stands under, and its own.
     """
 
     exercise: Exercise
@@ -85,6 +85,8 @@ class Mark:
     earned: tuple[Earned, ...] = ()
     robust: bool = False
     share: float = 0.0
+    section: str = ""
+    title: str = ""
 
     @property
     def points(self) -> float:
@@ -198,6 +200,7 @@ def begin(
     public, passed = try_answer(worker, program, [public_key], nothing, keys, student, exercise.id, "public")
     if is_constant(exercise):  # the hidden cases would be the same, and the result is the answer
         hidden = _discreet(public, public_key)
+        hidden = replace(hidden, fault="it is not the answer") if hidden.result is Result.WRONG else hidden
         return lambda: made(public.result.value, None, hidden, nothing, passed)
     if not passed[0]:
         return lambda: made(public.result.value, public, None)
@@ -306,27 +309,16 @@ def _discreet(found: Verdict, public: AnswerKey) -> Verdict:
     return Verdict(found.result, shows, fault=_DISCREET[found.result], mistake=found.mistake)
 
 
-TO_MARK, MARKED = "to mark", "marked"
-"""How a written answer stands that is not missing."""
+TO_MARK = "to mark"
+"""How a written answer stands that nobody has marked yet."""
 
 
 @dataclass(frozen=True)
 class Text:
-    """A student's written answer. `given`: what a person gave it; None as long as nobody has."""
+    """A student's written answer; empty where there is none."""
 
     item: Written
     text: str
-    given: Given | None = None
-
-    @property
-    def outcome(self) -> str:
-        """How it stands: without a text there is nothing to mark."""
-        return (MARKED if self.given else TO_MARK) if self.text else Result.MISSING.value
-
-    @property
-    def points(self) -> int:
-        """What it has earned so far."""
-        return self.given.points if self.given and self.text else 0
 
 
 @dataclass(frozen=True)
@@ -347,15 +339,5 @@ class Graded:
 
     @property
     def points(self) -> float:
-        """What the student has earned so far."""
-        return sum((mark.points for mark in self.marks), 0.0) + sum(text.points for text in self.texts)
-
-    @property
-    def most(self) -> float:
-        """What could be earned, the extras for robust answers included."""
-        return sum(mark.most for mark in self.marks) + sum(text.item.points for text in self.texts)
-
-    @property
-    def is_marked(self) -> bool:
-        """Whether nothing waits for a person."""
-        return all(text.outcome != TO_MARK for text in self.texts)
+        """What the student has earned, written answers aside."""
+        return sum((mark.points for mark in self.marks), 0.0)

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
+from companion_school.build.stages import Stage
 from companion_school.checking.exercise import Exercise
+from companion_school.course.grading import project
 from companion_school.course.grading.answers import LARGEST, Unreadable, contents
 from companion_school.course.grading.exercise_mark import UNREADABLE, Graded, KeyRing, Mark, Text, begin
+from companion_school.course.grading.results import EMPTY, NOTHING, OTHER, READ
 from companion_school.course.grading.sandbox.parent import Limits, Worker
 from companion_school.course.grading.sandbox.wall import Wall, choose
 from companion_school.course.grading.submissions import Handed, plain
 from companion_school.course.grading.worker_pool import side_by_side
 from companion_school.course.written.rubrics import MARK, Written
-from companion_school.course.written.sheet import Given, Key, text_id
-
-READ, EMPTY, OTHER, NOTHING = "read", "empty", "other notebook", "nothing handed in"
-TRIED = (READ, EMPTY)
 
 
 def grade(
@@ -24,7 +23,7 @@ def grade(
     secret: bytes,
     *,
     written: Sequence[Written] = (),
-    given: Mapping[Key, Given] | None = None,
+    stages: Sequence[Stage] = (),
     jobs: int = 2,
     limits: Limits | None = None,
     wall: Wall | None = None,
@@ -40,7 +39,7 @@ def grade(
         chosen: The exercises to grade.
         secret: Decides the hidden cases.
         written: The written answers to collect.
-        given: What a person gave them already.
+        stages: Of a project: the stages to grade, in place of exercises.
         jobs: Processes at once.
         limits: What an answer may take.
         wall: What stands between answers and everything else (default: the best that this system has).
@@ -54,9 +53,15 @@ def grade(
     if jobs < 1:
         raise ValueError(f"--jobs {jobs}: expected a whole number >= 1")
     keys = KeyRing(secret)
+
+    def make(worker: Worker, one: Handed) -> Graded:
+        if stages:
+            return project.grade_one(worker, one, stages, keys)
+        return grade_one(worker, one, chosen, keys, written, robust)
+
     return side_by_side(
         handed,
-        lambda worker, one: grade_one(worker, one, chosen, keys, written, given or {}, robust),
+        make,
         jobs=jobs,
         limits=limits or Limits(),
         wall=wall or choose(),
@@ -70,7 +75,6 @@ def grade_one(
     chosen: Sequence[Exercise],
     keys: KeyRing,
     written: Sequence[Written] = (),
-    given: Mapping[Key, Given] | None = None,
     robust: float = 0.0,
 ) -> Graded:
     """One student's marks."""
@@ -92,7 +96,7 @@ def grade_one(
     except Unreadable as error:
         return nothing(UNREADABLE, plain(str(error)))
     state, fault = READ, None
-    texts = tuple(_text(handed.student, item, wrote[f"{MARK}{item.id}"], given or {}) for item in written)
+    texts = tuple(Text(item, wrote[f"{MARK}{item.id}"]) for item in written)
     if any(text.text for text in texts):
         pass
     elif empty:
@@ -103,9 +107,3 @@ def grade_one(
     # All public cases before any hidden one: only what is said of public ones quotes what the code wrote.
     begun = [begin(worker, one, found[one.name], keys, handed.student, robust) for one in chosen]
     return Graded(handed, state, fault, tuple(finish() for finish in begun), texts, worker.wall.warning)
-
-
-def _text(student: str, item: Written, text: str, given: Mapping[Key, Given]) -> Text:
-    """A written answer, with what was given to just this text."""
-    mark = given.get((student, item.id))
-    return Text(item, text, mark if mark and mark.text_id == text_id(text) else None)

@@ -1,5 +1,8 @@
 """A project handed out, handed in and graded: each part by itself, and what is bad costs nobody but its owner."""
 
+import csv
+import io
+import time
 import zipfile
 
 import pytest
@@ -7,11 +10,16 @@ import pytest
 from companion.commands.main import main
 from companion.data.corpora import Document
 from companion.data.yardsticks import Yardstick
+from companion_school.build.parts import parts
 from companion_school.build.stages import STAGES
 from companion_school.build.stubs import is_untouched, reference
 from companion_school.build.workspace import VARIABLE, find_folder
-from companion_school.course.grading import project
-from companion_school.course.grading.project import LARGEST, board, hand_ins, run_races, write_table
+from companion_school.course.grading import project, race_board
+from companion_school.course.grading.grade import grade
+from companion_school.course.grading.project import LARGEST, sources_of
+from companion_school.course.grading.race_board import TRUST, board, run_races, write_table
+from companion_school.course.grading.sandbox.parent import Limits
+from companion_school.course.grading.submissions import handed_in
 
 
 @pytest.fixture
@@ -40,7 +48,7 @@ def test_a_project_is_handed_out_with_stubs_and_no_solution(course, capsys):
     assert is_untouched(2, (made / "transformer" / "attention.py").read_text("utf-8"))
     assert "companion build check 2" in (made / "README.md").read_text("utf-8")
     page = (course / "course" / "project.md").read_text("utf-8")
-    assert "22 points" in page and "companion grade hand-ins/ --build 2,4" in page
+    assert "22 points" in page and "companion grade hand-ins/ --pset project" in page
     assert main(["course", "release", "project", "--build", "2", "--out", "course"]) == 2
     assert "it has release/project already" in capsys.readouterr().err
     assert main(["course", "release", "later", "--build", "4", "--out", "course"]) == 0
@@ -72,56 +80,89 @@ def test_parts_earn_by_themselves_and_an_earlier_fault_costs_its_own_stage_alone
     hand_in(course, "bob", attention=attention, layers=right["layers"])
     hand_in(course, "cyd", attention="def attend(:", layers=right["layers"])
     capsys.readouterr()
-    grade = ["grade", "handed", "--build", "2,4", "--seed-file", "course/secret.seed", "--out", "marks"]
-    assert main(grade) == 0
-    rows = {line.split(",")[0]: line.split(",") for line in (course / "marks" / "marks.csv").read_text().splitlines()}
-    assert rows["ada"][1:4] == ["12", "10", "22"] and rows["cyd"][1:4] == ["0", "10", "10"]
-    assert rows["bob"][1:4] == ["2", "10", "12"]
-    page = (course / "marks" / "feedback" / "bob.md").read_text("utf-8")
-    assert "most likely: the softmax runs over the queries" in page and "references of earlier stages" in page
-    assert "attention.py, line 1: it is no Python" in (course / "marks" / "feedback" / "cyd.md").read_text("utf-8")
+    flags = ["--seed-file", "course/secret.seed", "--out", "marks/project"]
+    assert main(["grade", "handed", "--pset", "project", *flags]) == 0
+    text = (course / "marks" / "project" / "marks.csv").read_text()
+    rows = {row["student_id"]: row for row in csv.DictReader(io.StringIO(text))}
+    assert [rows[name]["score"] for name in ("ada", "bob", "cyd")] == ["22", "12", "10"]
+    assert rows["ada"]["max_score"] == "22" and rows["ada"]["build.2 attend"] == "right"
+    pages = {name: (course / f"marks/project/feedback/{name}.html").read_text("utf-8") for name in ("bob", "cyd")}
+    assert "the softmax runs over the queries" in pages["bob"] and "references of earlier stages" in pages["bob"]
+    assert "attention.py, line 1: it is not valid Python" in pages["cyd"] and "12 of 22 points" in pages["bob"]
+    assert main(["course", "export", "marks"]) == 0
+    assert "3 students, 1 problem set (project)" in capsys.readouterr().out
+    assert main(["course", "alike", "handed", "--build", "2,4"]) == 0
+    told = capsys.readouterr().out
+    assert "attention.py  100%  (the course's own answer), ada\n" in told
+    assert "attention.py   99%  (the course's own answer), bob\n" in told
+    assert "layers.py  100%  (the course's own answer), ada, bob, cyd\n" in told
 
 
-@pytest.mark.parametrize(("landlock", "filtered", "named"), [(False, True, "Landlock"), (True, False, "seccomp")])
-def test_a_sandbox_that_is_required_and_not_there_is_told_before_anything_runs(
-    landlock, filtered, named, course, monkeypatch
-):
-    def nothing_starts(self):
-        self.landlock, self.seccomp = landlock, filtered
+HELPED = """
+import torch
+from helper import M, looked_up
+def attend(q, k, v, mask=None):
+    return looked_up(q, k, v, mask)
+def causal(queries, keys):
+    return torch.ones(queries, keys, dtype=torch.bool).tril(keys - queries)
+"""
+HELPER = """
+from torch import nn
+M = nn.MultiheadAttention
+looked_up = nn.functional.scaled_dot_product_attention
+"""
+ASLEEP = "import time\ntime.sleep(100)\n"
 
-    hand_in(course, "ada", attention=reference(2))
-    monkeypatch.setattr(project.Worker, "_start", nothing_starts)
-    given = hand_ins(course / "handed"), [STAGES[2]], b"a secret of sixteen"
-    with pytest.raises(ValueError, match=f"--require-sandbox: expected a kernel that confines answers; .* no {named}"):
-        project.grade(*given, jobs=1, require_sandbox=True)
+
+def test_a_ban_holds_for_what_a_file_imports_and_time_and_memory_are_bounded(course, monkeypatch):
+    monkeypatch.setattr(project, "parts", lambda number: parts(number)[:5])
+    hand_in(course, "ada", attention=HELPED, helper=HELPER)
+    hand_in(course, "bob", attention=ASLEEP + reference(2))
+    hand_in(course, "cyd", attention=reference(2) + "a<a" * (LARGEST // 3 - 2000))
+    hand_in(course, "dan", attention=reference(2), helper=HELPER)  # which nothing imports
+    begin = time.monotonic()
+    graded = grade(
+        handed_in(course / "handed", project=True), [], b"a secret of sixteen", stages=[STAGES[2]], jobs=1,
+        limits=Limits(seconds=1, memory_gib=1),
+    )  # fmt: skip
+    ada, bob, cyd, dan = (one.marks for one in graded)
+    assert {mark.outcome for mark in ada} == {"refused"} and "in helper.py, it uses MultiheadAttention" in str(
+        ada[0].public
+    )
+    assert {mark.outcome for mark in bob} == {"timeout"} and "not tried" in str(bob[-1].public)
+    assert {mark.outcome for mark in cyd} == {"crashed"} and {mark.outcome for mark in dan} == {"right"}
+    assert time.monotonic() - begin < 60
 
 
 def test_bad_hand_ins_get_a_sentence_each(course):
     zipped(course, "large", {"transformer/attention.py": "#" * (LARGEST + 1), "transformer/layers.py": reference(4)})
     zipped(course, "other", {"notes.txt": "hello"})
     (course / "handed" / "broken.zip").write_bytes(b"PK no zip")
-    zipped(course, "same", {"attention.py": reference(2)})
-    hand_in(course, "again", attention=reference(2))
     (course / "handed" / "empty").mkdir()
-    found = {one.student: one for one in hand_ins(course / "handed")}
-    assert "expected at most 1,048,576" in found["large"].faults["attention.py"] and "layers" in found["large"].sources
+    hand_in(course, "latin", attention=reference(2))
+    (course / "handed" / "latin" / "attention.py").write_bytes("# é\n".encode("latin-1"))
+    found = {one.student: one for one in handed_in(course / "handed", project=True)}
+    sources, faults = sources_of(found["large"])
+    assert "expected at most 262,144" in faults["attention.py"] and "layers" in sources
     assert "none of the project's files" in found["other"].fault and "none of the project's" in found["empty"].fault
-    assert "it cannot be read" in found["broken"].fault
-    assert found["same"].faults[""] == "the same files as again" and found["same"].sources
-    with pytest.raises(ValueError, match="expected a folder of hand-ins, found nothing"):
-        hand_ins(course / "nothing")
+    assert "cannot be unpacked" in found["broken"].fault
+    assert "attention.py is not text in UTF-8" in sources_of(found["latin"])[1]["attention.py"]
+    with pytest.raises(ValueError, match="expected a folder of submissions, found nothing"):
+        handed_in(course / "nothing", project=True)
 
 
-def test_names_with_dots_are_whole_names_and_nobody_hands_in_twice(course):
+def test_names_with_dots_are_whole_names_and_zips_are_opened_wherever_they_lie(course):
     for student in ("anna.meier", "anna.ode"):
         hand_in(course, student, attention=f"# {student}\n{reference(2)}")
-    zipped(course, "anna.ode", {"attention.py": "x = 1\n"})
+    zipped(course, "tom.old", {"attention.py": "x = 1\n"})
+    (course / "handed" / "tom").mkdir()
+    (course / "handed" / "tom.old.zip").rename(course / "handed" / "tom" / "transformer.zip")
     (course / "handed" / "pipe.zip").symlink_to(course / "nowhere")
-    found = {one.student: one for one in hand_ins(course / "handed")}
-    assert found["anna.meier"].sources["attention"].startswith("# anna.meier")
-    assert found["anna.ode"].sources["attention"].startswith("# anna.ode") and found["anna.ode"].fault is None
-    assert found["anna.ode.zip"].fault == "anna.ode has handed in a folder already, and that is graded"
-    assert "not a folder or a zip" in found["pipe"].fault
+    found = {one.student: one for one in handed_in(course / "handed", project=True)}
+    assert sources_of(found["anna.meier"])[0]["attention"].startswith("# anna.meier")
+    assert sources_of(found["anna.ode"])[0]["attention"].startswith("# anna.ode") and found["anna.ode"].fault is None
+    assert sources_of(found["tom"])[0] == {"attention": "x = 1\n"}
+    assert "is a link" in found["pipe"].fault
 
 
 TOKENIZER = """
@@ -139,26 +180,55 @@ def race(text, seconds):
 """
 
 
-def test_the_races_of_a_class_become_a_table_and_a_bad_one_costs_its_owner_alone(course, monkeypatch):
+FRAMES = """
+import sys
+def race(text, seconds):
+    frame = sys._getframe()
+    while frame:
+        frame.f_globals.update(bits_per_byte=lambda *a: 0.001)
+        frame = frame.f_back
+"""
+LIE = "import torch\ntorch.Tensor.log_softmax = lambda z, *a: z * 0\n"
+UNSEEN = """
+import gc
+def race(text, seconds):
+    seen = [one for one in gc.get_objects() if isinstance(one, (list, tuple)) and "the mat sat on the cat. " * 3 in one]
+    if seen: raise ValueError("I have seen it")
+"""
+
+
+def forged(trick):
+    """A race that tries this before it trains."""
+    return f"{trick.replace('def race', 'def trick')}\n{RACE}".replace(
+        "    table =", "    trick(text, seconds)\n    table ="
+    )
+
+
+def test_the_races_of_a_class_become_a_table_and_nobody_forges_a_figure(course, monkeypatch):
     texts = (Document("a", "the cat sat on the mat. " * 40),), (Document("b", "the mat sat on the cat. " * 3),)
-    monkeypatch.setattr(project.race, "texts", lambda: texts)
-    monkeypatch.setattr(project.race, "yardsticks", lambda *_: [Yardstick("byte 5-gram model", 3.0)])
-    monkeypatch.setattr(project.race, "_SECONDS", 0.0)
-    hand_in(course, "ada", tokenizer=TOKENIZER, race=RACE)
-    hand_in(course, "bob", tokenizer=TOKENIZER, race=RACE.replace("table[ids]", "(table[ids] ** 0)"))
-    hand_in(course, "cyd", tokenizer=TOKENIZER, race=RACE.replace("table[ids]", "table[ids.roll(-1)]"))
-    hand_in(course, "dan", tokenizer=TOKENIZER, race="import os\ndef race(text, seconds): os._exit(0)\n")
-    late = RACE.replace("    return", "    import time; time.sleep(1.5)\n    return")
-    hand_in(course, "eve", tokenizer=TOKENIZER, race=late)
-    hand_in(course, "fay", attention=reference(2))
-    rows = board(run_races(hand_ins(course / "handed"), minutes=0.015))
-    told = {row[1]: row for row in rows}
-    assert [row[1] for row in rows[1:3]] in (["ada", "eve"], ["eve", "ada"]) and "fay" not in told
-    assert told["ada"][0] == "1" and told["bob"][0] == "2" and 0.5 < float(told["ada"][2]) < 2
-    assert told["bob"][2] == "8.000" and told["byte 5-gram model"][0] == "" and rows.index(told["bob"]) == 4
+    monkeypatch.setattr(race_board.race, "texts", lambda: texts)
+    monkeypatch.setattr(race_board.race, "yardsticks", lambda *_: [Yardstick("byte 5-gram model", 3.0)])
+    monkeypatch.setattr(race_board.race, "_SECONDS", 0.3)
+    tokens = {"tokenizer": TOKENIZER}
+    hand_in(course, "ada", **tokens, race=RACE)
+    hand_in(course, "bob", **tokens, race=RACE.replace("table[ids]", "(table[ids] ** 0)"))
+    hand_in(course, "ahead", **tokens, race=RACE.replace("table[ids]", "table[ids.roll(-1)]"))
+    hand_in(course, "dan", **tokens, race="import os\ndef race(text, seconds): os._exit(0)\n")
+    hand_in(course, "eve", **tokens, race=RACE.replace("    return", "    import time; time.sleep(1.5)\n    return"))
+    hand_in(course, "frames", **tokens, race=forged(FRAMES))
+    hand_in(course, "lie", **tokens, race=LIE + RACE)
+    hand_in(course, "unseen", **tokens, race=forged(UNSEEN))
+    hand_in(course, "many", **tokens, race=RACE.replace("merges=[]", "merges=[(9, 999)]"))
+    hand_in(course, "gus", attention=reference(2))
+    rows = board(run_races(handed_in(course / "handed", project=True), minutes=0.015))
+    told = {row[1]: row for row in rows[:-1]}
+    honest = told["ada"][2]
+    assert 0.5 < float(honest) < 2 and "gus" not in told and rows[-1][3] == TRUST
+    assert [told[name][2] for name in ("frames", "lie", "unseen")] == [honest] * 3
+    assert float(told["ahead"][2]) > float(honest) and told["bob"][2] == "8.000"
+    assert told["byte 5-gram model"][0] == "" and told["ada"][0] in "1234"
     assert told["eve"][0] == "" and told["eve"][3].startswith("late: ")
-    assert told["cyd"][3].startswith("race: the logits of a token change with the tokens that come after")
-    assert told["dan"][3] == "it ended its process"
+    assert told["dan"][3] == "it ended its process" and told["many"][3].startswith("race: expected a Runner with")
     write_table(rows, course / "marks" / "board.csv")
     assert (course / "marks" / "board.csv").read_text().splitlines()[0] == "place,who,bits per byte,note"
 
