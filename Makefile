@@ -31,7 +31,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .PHONY: help lab test quick reader lint types pytest test-notebooks solved verify mutants notebooks check-notebooks comparisons lab-check \
-  site site-check bench gpu package workflows clean FORCE
+  site site-check site-quick bench gpu package workflows clean FORCE
 
 help:
 	@echo 'The Executable Transformer'

@@ -407,7 +407,7 @@ def test_a_wide_picture_has_a_smaller_one_for_a_phone_or_scrolls_at_a_size_that_
     cut, files = shown(diagrams([400, 500]), 480)
     assert files == 2 and re.search(r'<picture><source media="\(max-width: 600px\)" srcset="[^"]+" width="5\d\d"', cut)
     whole, files = shown(diagrams([1500]), 770)
-    assert files == 1 and 'style="--phone:654px"' in whole and "<picture>" not in whole
+    assert files == 1 and 'style="--phone:616px"' in whole and "<picture>" not in whole
 
 
 def test_every_layout_for_a_phone_is_of_a_figure_that_there_is():

@@ -69,7 +69,7 @@ LEAST = 200
 TERMS = """few => {
   const field = document.getElementById("search-for"), rows = window.courseSections.filter(row => row[2] === "term");
   const lost = rows.filter(([page, anchor, , , term]) => {
-    field.value = term;
+    field.value = term.replace(/ \\(.*\\)$/, ""); // without its other names
     field.dispatchEvent(new Event("input"));
     const links = [...document.querySelectorAll("#search-found a")].slice(0, few);
     return !links.some(link => link.getAttribute("href") === page + ".html" + (anchor ? "#" + anchor : ""));
