@@ -24,8 +24,8 @@ NEAR = 0.03
 LABELS = 0.1
 """How far below its base a diagram has the labels of its axis, at most, as a share of the picture's height."""
 PRINT, SCREEN = 0.8, 344
-"""How large a picture is shown on a phone at least, beside its own size, and the points that a narrow phone has for it: a
-wider one scrolls."""
+"""How large a picture is shown on a phone at least, beside its own size, and the points that a narrow phone has for it:
+a wider one scrolls."""
 _BETWEEN, _MARGIN = 24, 8  # pixels between two pieces, and around each
 Pixels = np.ndarray
 
