@@ -79,7 +79,7 @@ def _row(one: Settled, assignment: str, rule: Lateness | None) -> Row:
 
 def _columns(item: Item) -> list[str]:
     """The columns of an item: its outcome, its points and, if it has them, whether it is robust, and its groups."""
-    if item.text_id or item.section:
+    if item.written or item.section:
         return [item.id, f"{item.id} points"]
     return [item.id, f"{item.id} points", f"{item.id} robust", *[f"{item.id} groups"] * (len(item.groups) > 1)]
 
@@ -110,7 +110,7 @@ def _by_item(settled: Sequence[Settled]) -> dict[str, list[Line]]:
     found: dict[str, list[Line]] = {}
     for one in settled:
         for line in one.lines:
-            if not line.item.text_id and line.outcome in OUTCOMES:
+            if not line.item.written and line.outcome in OUTCOMES:
                 found.setdefault(line.item.id, []).append(line)
     return found
 

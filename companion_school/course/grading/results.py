@@ -64,7 +64,8 @@ class Item:
     robust:   "yes" or "no" for a right answer that may be robust, and empty for any other.
     extra:    the points that a robust answer adds.
     mistake:  the known mistake that it makes.
-    text_id:  of a written answer: which text it is.
+    written:  a person marks it.
+    text_id:  of a written answer: which text it is; empty where there is none.
     """
 
     id: str
@@ -79,12 +80,13 @@ class Item:
     groups: tuple[Group, ...] = ()
     findings: tuple[Finding, ...] = ()
     mistake: str = ""
+    written: bool = False
     text_id: str = ""
 
 
 @dataclass(frozen=True)
 class Record:
-    """One student's results. `file`: what was graded; `graded`: when; the others are those of `Handed` and `Graded`."""
+    """One student's results. `file`: what was graded; `graded`: when; the rest is that of `Handed` and `Graded`."""
 
     student: str
     submission: str
@@ -171,7 +173,7 @@ def _finding(lead: str, verdict: Verdict) -> Finding:
 
 def _written_item(text: Text) -> Item:
     outcome = TO_MARK if text.text else Result.MISSING.value
-    return Item(text.item.id, text.item.title, outcome, 0.0, text.item.points, text_id=text_id(text.text))
+    return Item(text.item.id, text.item.title, outcome, 0.0, text.item.points, written=True, text_id=text_id(text.text))
 
 
 def store(results: Results) -> str:

@@ -75,6 +75,7 @@ def as_exercise(question: Question, secret: bytes) -> Exercise:
     else:
         statement = f"{question.text}\n\nReturn a number."
     made = _exercise(question, statement, value_of(right.text), POINTS)
+    made.offered = tuple(LETTERS[: len(answers)]) if question.kind == "choice" else ()
 
     def cases(draw: Draw) -> Iterator[Case]:
         yield Case("the answer to the question", (), tolerance=right.tolerance or None)
@@ -102,6 +103,7 @@ def _prediction(question: Question, secret: bytes) -> Exercise:
     pairs = [((LETTERS[at], number), choice, reason) for (at, choice), (number, reason) in places]
     right = next(pair for pair, choice, reason in pairs if choice.right and reason.right)
     made = _exercise(question, statement, right, PREDICTION_POINTS)
+    made.offered = tuple(pair for pair, _, _ in pairs)
     first, both = "what happens", "what happens, and why"
     if question.alone:
         made.groups = (Group(first, question.alone, (first,)), Group(both, PREDICTION_POINTS - question.alone))

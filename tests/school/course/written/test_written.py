@@ -105,7 +105,10 @@ def test_a_sheet_comes_back_as_it_went_and_marks_stay_with_their_text(tmp_path):
     ],
 )
 def test_a_bad_sheet_is_told_in_a_sentence_and_nothing_is_written(rows, said, tmp_path, capsys):
-    items = {name: (Item("14.curves", "", "to mark", 0.0, 4, text_id=id),) for name, id in (("ada", "t"), ("bob", "u"))}
+    items = {
+        name: (Item("14.curves", "", "to mark", 0.0, 4, written=True, text_id=id),)
+        for name, id in (("ada", "t"), ("bob", "u"))
+    }
     records = (Record(name, "read", "", "", (), "", "", "", "", items[name]) for name in items)
     publish(Results("w", "", tuple(records)), tmp_path)
     (tmp_path / "sheet.csv").write_text(CSV + rows)
