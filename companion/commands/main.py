@@ -28,7 +28,6 @@ from companion.commands import (
     generate,
     get,
     inspect,
-    selftest,
     sizing,
     train,
     translate,
@@ -36,6 +35,7 @@ from companion.commands import (
 )
 from companion.commands.parser import Parser, add_commands, refuse_nameless
 from companion.commands.preflight import REFUSED, refusal
+from companion.ground.atomic import NotWritten
 from companion.ground.installed import how_to_get, install_line
 from companion.ground.waiting import bars
 from companion.training.settings import TextSettings
@@ -53,7 +53,6 @@ COMMANDS = {
     "account": (account, "count a model's parameters, FLOPs and bytes"),
     "sizing": (sizing, "which model fits on which machine, and what it costs"),
     "bench": (bench, "measure speed beside other libraries, on this machine"),
-    "selftest": (selftest, "kill a training run many times; is nothing lost?"),
     "doctor": (doctor, "what machine is this, and what differs on it?"),
     "completion": (completion, "let a shell complete commands, flags and choices"),
 }
@@ -204,6 +203,8 @@ def _answer(error: Exception, typed: Mapping[str, Any]) -> tuple[str | None, int
             return str(error), 2
         case ModuleNotFoundError():
             return how_to_get(error.name or "", doctor.EXTRAS), 2
+        case NotWritten():
+            return str(error), 1
         case OSError(errno=errno.ENOSPC, filename=None):  # whatever writes a file names it
             return f"standard output: {error.strerror}", 1
         case OSError():

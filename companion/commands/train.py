@@ -18,7 +18,6 @@ from companion.commands.preflight import REFUSED, must_be_writable, must_have_ro
 from companion.commands.resuming import check_same_data, check_same_model, check_same_settings, with_its_data
 from companion.commands.settings_file import read_settings
 from companion.ground.display import printable
-from companion.ground.heap import keep_memory
 from companion.ground.number_limits import flag_type
 from companion.training import report
 from companion.training.hyperparameters import Learning
@@ -214,8 +213,6 @@ def train_run(settings: RunSettings, arguments: list[str]) -> int:
     folder.check_ours()
     again = command(arguments)
     device = find_device(settings.device)
-    if device.type == "cpu":
-        keep_memory()
     if isinstance(settings, Settings):
         must_have_room(settings, device, processes_launched())
     processes = start_processes(

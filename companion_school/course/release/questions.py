@@ -15,7 +15,8 @@ from itertools import product
 
 from companion_school.checking.exercise import Case, Draw, Exercise, Group, Mistake, Value
 from companion_school.course.hidden_seeds import keyed
-from companion_school.questions.question import Answer, Question, questions, read_number
+from companion_school.questions.numbers import read_number
+from companion_school.questions.question import Answer, Question, questions
 
 POINTS, PREDICTION_POINTS = 1, 2
 LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
