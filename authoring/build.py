@@ -6,7 +6,8 @@ notebooks/build/ from authoring/stages/.
 The same source, packages and libraries give the same bytes: cell ids follow from the text, and nothing that depends on
 the clock or on chance is stored. A notebook is executed if its code changed, or if the last `make test-notebooks` found
 that one of its cells prints something else now: pytest's cache has these, and no committed file says anything about the
-packages. What a question shows follows from its source, so it needs no execution. The line {{ exercises }} becomes the
+packages. What a question shows follows from its source, so it needs no execution, and neither do the scripts and styles
+that the outputs of figures carry along (carried.py). The line {{ exercises }} becomes the
 table of the lesson's exercises (exercises.py). The questions of all lessons are collected for the package
 (companion_school/questions/questions.json).
 `--check` runs nothing and says which notebook is not what its source builds, and where.
@@ -32,7 +33,7 @@ from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernelError
 from nbformat import NotebookNode
 
-from authoring import figures, form, said
+from authoring import carried, figures, form, said
 from authoring.lesson import ROOT, Lesson, lessons, stages, with_deeper
 from authoring.notation import meanings
 from authoring.question import SourceError, cell_of
@@ -107,7 +108,7 @@ def difference(lesson: Lesson) -> Difference | None:
     except (nbformat.reader.NotJSONError, nbformat.ValidationError, AttributeError, KeyError, TypeError) as error:
         return Difference(f"is not a notebook that was built here ({type(error).__name__})")
     found = _code_difference(lesson, stored.cells, record) or _prose_difference(lesson, stored.cells)
-    found = found or _question_difference(lesson, stored.cells)
+    found = found or _question_difference(lesson, stored.cells) or _figure_difference(lesson, stored.cells)
     if found:
         return found
     if text != _assemble(_with_outputs(lesson, stored.cells)):
@@ -157,6 +158,13 @@ def _question_difference(lesson: Lesson, stored: list[NotebookNode]) -> Differen
     return None
 
 
+def _figure_difference(lesson: Lesson, stored: list[NotebookNode]) -> Difference | None:
+    for number, (cell, line) in enumerate(zip(stored, lesson.lines, strict=True), 1):
+        if cell.cell_type == "code" and carried.up_to_date(cell.outputs) != cell.outputs:
+            return Difference("the script or the style of its figure is not the package's", number, line, runs=False)
+    return None
+
+
 def _shown(lesson: Lesson) -> dict[str, dict[str, str]]:
     """What each question shows, by the code of the cell that asks it."""
     shown = ((cell_of(question), Shown(question)) for question in lesson.questions)
@@ -169,15 +177,15 @@ def _first_changed_line(new: str, old: str) -> int:
 
 
 def _with_outputs(lesson: Lesson, executed: list[NotebookNode]) -> list[NotebookNode]:
-    """The cells of the source with the outputs of the same code cells in an executed notebook; questions as they are
-    now."""
+    """The cells of the source with the outputs of the same code cells in an executed notebook; questions, and the
+    scripts and styles of figures, as they are now."""
     old, shown = iter(_code(executed)), _shown(lesson)
     merged = []
     for cell in lesson.cells:
         copy = NotebookNode(cell)
         if cell.cell_type == "code":
             match = next(old)
-            copy.outputs, copy.execution_count = match.outputs, match.execution_count
+            copy.outputs, copy.execution_count = carried.up_to_date(match.outputs), match.execution_count
             if data := shown.get(cell.source):
                 result = nbformat.v4.new_output("execute_result", data=data, execution_count=match.execution_count)
                 copy.outputs = [result]
@@ -267,11 +275,11 @@ def build(lesson: Lesson, *, rerun: bool = False, known: Known | None = None) ->
         stored = nbformat.read(lesson.notebook, as_version=4)
     if rerun or stored is None:
         cells, how = _with_outputs(lesson, execute(lesson)), "executed"
-        _refuse(lesson, _handle_faults(lesson, cells))
     elif stale:
         cells, how = _with_outputs(lesson, stored.cells), "outputs kept"
     else:
         return f"{lesson.name}: up to date"
+    _refuse(lesson, _handle_faults(lesson, cells))
     _refuse(lesson, [Fault(what, None, line) for line, what in said.faults(lesson.said, cells)])
     text = _assemble(cells)
     old = lesson.notebook.read_text(encoding="utf-8") if lesson.notebook.exists() else None

@@ -26,7 +26,6 @@ BESIDE_THE_MODEL = (
     "ground",
     "make",
     "page",
-    "selftest",
 )
 """Folders and files of the library whose names a lesson may use for its own."""
 

@@ -262,6 +262,8 @@ class Transformer(nn.Module):
         self._check_reach("tokens", new + (0 if cache is None else cache.filled))
         if given.get("positions") is not None:
             check_positions(given["positions"], batch, new)
+            by_slot = cache is not None and self.config.positions.kind == "relative"
+            require(not by_slot, "positions", given["positions"], "None beside a cache, whose slots say the distances")
         keys = new if cache is None else cache.shown(new)
         if real is not None and ((real.shape[0] != 1 and real.shape[0] != batch) or real.shape[1] != keys):
             raise ValueError(f"real has shape {tuple(real.shape)}: expected (batch, key), {(batch, keys)}")

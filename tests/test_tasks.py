@@ -44,8 +44,9 @@ def calls(monkeypatch):
 
 
 @pytest.fixture
-def environment(tmp_path):
+def environment(tmp_path, monkeypatch):
     """A checkout in a folder with a space in its name, with an environment in which nothing is installed yet."""
+    monkeypatch.setattr(tasks, "takes_cpu_build", lambda: False)
     root = tmp_path / "a course, é"
     python = python_in(root / ".venv")
     python.parent.mkdir(parents=True)
@@ -81,6 +82,36 @@ def test_torch_comes_first_and_nothing_is_installed_twice(environment):
     assert installed(environment) == []
     environment.make("dev")
     assert installed(environment) == [("--editable", "./school", "--editable", ".[dev]")]
+
+
+@pytest.mark.parametrize("reached", [True, False])
+def test_without_a_driver_linux_takes_the_build_without_cuda_where_it_can_be_fetched(environment, monkeypatch, reached):
+    monkeypatch.setattr(tasks, "takes_cpu_build", lambda: True)
+    environment.call.fails = "nothing" if reached else "--index-url"
+    environment.make("lab")
+    cpu = tuple(tasks.CPU_BUILD.split())
+    assert cpu[0] == tasks.TORCH and cpu[1] == "--index-url"
+    assert installed(environment)[:-1] == ([cpu] if reached else [cpu, (tasks.TORCH,)])
+    environment.make("lab")
+    assert installed(environment) == []
+
+
+@pytest.mark.parametrize(
+    ("system", "machine", "tool", "expected"),
+    [
+        ("linux", "x86_64", None, True),
+        ("linux", "x86_64", "/usr/bin/nvidia-smi", False),
+        ("linux", "aarch64", None, False),
+        ("darwin", "x86_64", None, False),
+        ("win32", "AMD64", None, False),
+    ],
+)
+def test_who_takes_the_build_without_cuda(monkeypatch, system, machine, tool, expected):
+    monkeypatch.setattr(tasks.sys, "platform", system)
+    monkeypatch.setattr(tasks.platform, "machine", lambda: machine)
+    monkeypatch.setattr(tasks.shutil, "which", lambda name: tool)
+    monkeypatch.setattr(tasks.Path, "exists", lambda path: False)
+    assert tasks.takes_cpu_build() == expected
 
 
 def test_an_installation_tells_how_far_it_is():
@@ -235,8 +266,25 @@ def test_a_python_that_is_too_old_can_read_the_file_and_says_so(monkeypatch, tmp
     ast.parse((ROOT / "tasks.py").read_text("utf-8"), feature_version=(3, 8))
     monkeypatch.setattr(tasks, "LEAST", (4, 0))
     monkeypatch.setattr(tasks, "ROOT", tmp_path)
-    with pytest.raises(Refused, match=r"needs Python 4\.0 or newer, and this is 3\."):
+    with pytest.raises(Refused, match=r"needs Python 4\.0 to 3\.14, for which PyTorch has builds; this is 3\."):
         main(["lab"])
+
+
+def test_a_python_that_is_too_new_is_told_so_in_one_sentence(monkeypatch, tmp_path):
+    monkeypatch.setattr(tasks, "ROOT", tmp_path)
+    monkeypatch.setattr(tasks, "NEWEST", (3, 10))
+    monkeypatch.setattr(tasks, "LEAST", (3, 9))
+    with pytest.raises(Refused, match=r"needs Python 3\.9 to 3\.10, for which PyTorch has builds; this is 3\.1"):
+        main(["lab"])
+
+
+def test_the_pythons_that_are_promised_are_the_same_everywhere():
+    least, newest = (".".join(map(str, version)) for version in (tasks.LEAST, tasks.NEWEST))
+    above = f"3.{tasks.NEWEST[1] + 1}"
+    for file in ("pyproject.toml", "school/pyproject.toml"):
+        assert f'requires-python = ">={least},<{above}"' in (ROOT / file).read_text("utf-8")
+    for file in ("README.md", "companion/README.md", "Makefile"):
+        assert f"Python {least} to {newest}" in (ROOT / file).read_text("utf-8"), file
 
 
 def test_a_python_that_is_too_old_hands_over_to_the_environments(monkeypatch, environment):

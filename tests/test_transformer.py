@@ -60,6 +60,7 @@ VARIANTS = [
         ("learned", "layer", "after", "geglu", None),
     ]
 ]
+GELU = FeedForwardConfig(14, "gelu", bias=True)
 LONG = dict(
     layers=4,
     attention=AttentionConfig(
@@ -87,7 +88,13 @@ MULTIPLIED = dict(
     embedding=EmbeddingConfig(multiplier=3.0, logit_divisor=0.5),
     residual=0.3,
 )
-VARIANTS += [LONG, MULTIPLIED]
+PARALLEL = dict(norm=NormConfig("layer", "parallel_shared", bias=False), moe=MoEConfig(4, 2), feed_forward=GELU)
+VARIANTS += [
+    LONG,
+    MULTIPLIED,
+    PARALLEL,
+    dict(norm=NormConfig("layer", "parallel"), positions=PositionConfig(share=0.5)),
+]
 
 
 @pytest.mark.parametrize("training", [True, False])

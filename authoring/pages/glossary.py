@@ -29,6 +29,16 @@ def terms(lessons: Sequence[Lesson]) -> list[tuple[str, str, Lesson, str]]:
     return sorted(found, key=lambda item: item[0].lower())
 
 
+def aliases(*kinds: str) -> dict[str, list[str]]:
+    """Other words for terms, by the term, from these tables of the file: `aliases` are other names, which the page
+    shows; `searched` are words that only the search takes for the term."""
+    tables = tomllib.loads(SOURCE.read_text(encoding="utf-8"))
+    found: dict[str, list[str]] = {}
+    for term, words in [entry for kind in kinds for entry in tables[kind].items()]:
+        found.setdefault(term, []).extend(words)
+    return found
+
+
 def _explaining(lesson: Lesson, heading: str) -> Lesson:
     """The lesson, or its deeper notebook, if that has the heading."""
     deeper = lesson.deeper
@@ -37,14 +47,20 @@ def _explaining(lesson: Lesson, heading: str) -> Lesson:
 
 def render(lessons: Sequence[Lesson]) -> str:
     """The page, as Markdown."""
+    also = aliases("aliases")
     rows = [
-        f"| **{term}** | {line} | {lesson.link(f'{lesson.label}: {heading}', lesson.heading(heading).cell)} |"
+        f"| **{term}**{_also(also.get(term))} | {line} "
+        f"| {lesson.link(f'{lesson.label}: {heading}', lesson.heading(heading).cell)} |"
         for term, line, lesson, heading in terms(lessons)
     ]
     parts = [
         "# Glossary",
         f"The {len(rows)} terms of the course in a line each, and where they are explained. Symbols are in "
-        "[the notation](notation.md).",
+        "[the notation](notation.md). Other names of a term are in brackets; the search finds them, too.",
         "\n".join(["| term | in a line | explained in |", "|---|---|---|", *rows]),
     ]
     return "\n\n".join(parts) + "\n"
+
+
+def _also(names: Sequence[str] | None) -> str:
+    return f" ({', '.join(names)})" if names else ""

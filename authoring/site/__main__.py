@@ -13,8 +13,6 @@ from authoring.site.build import build
 from authoring.site.fault import Broken
 from companion.ground.display import count
 
-LARGE = 400_000  # bytes of a page, above which it is named
-
 
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m authoring.site", description=__doc__)
@@ -34,9 +32,6 @@ def main(arguments: list[str] | None = None) -> int:
     shutil.rmtree(work)
     pages = sorted(options.out.rglob("*.html"))
     size = sum(path.stat().st_size for path in options.out.rglob("*") if path.is_file())
-    for page in pages:
-        if page.stat().st_size > LARGE:
-            print(f"{page.relative_to(options.out)}: {page.stat().st_size / 1000:.0f} kB, above {LARGE / 1000:.0f}")
     seconds = time.monotonic() - start
     print(f"{len(pages)} pages, {size / 1e6:.1f} MB, {links:,} links followed, {seconds:.0f} s")
     print(f"Open {options.out / 'index.html'}")

@@ -14,9 +14,9 @@ from sphinx.application import Sphinx
 
 from authoring.build import difference
 from authoring.lesson import Lesson, lessons, with_deeper
-from authoring.pages import start
+from authoring.pages import glossary, start
 from authoring.question import SourceError
-from authoring.site import explorer, extension, finish, front, questions, reference, repository, search
+from authoring.site import explorer, extension, finish, flow, front, own, questions, reference, repository, search
 from authoring.site.fault import Broken, Faults
 from authoring.site.formula import Formulas
 from authoring.site.links import Links
@@ -50,11 +50,11 @@ def build(notebooks: Path, root: Path, work: Path) -> int:
     _set(work, root)
     site = work / "html"
     shown = {name: content for name, content in assets.files.items() if name.startswith("_static/")}
-    glossary = course.pages["glossary.md"]
+    page = course.pages[glossary.FILE]
     terms = search.terms(
-        glossary.source.read_text(encoding="utf-8"), lambda href: press.links.leads(href, glossary, glossary.place)
+        page.source.read_text(encoding="utf-8"), lambda href: press.links.leads(href, page, page.place)
     )
-    known = search.script([*extension.SITE.sections, *terms])
+    known = search.script([*extension.SITE.sections, *terms], glossary.aliases("aliases", "searched"))
     _write(site, shown | {STYLES: assets.sheet().encode(), "_static/sections.js": known.encode()})
     finish.clear(site)
     sources = {f"{page.name}.html": page.place for page in course.pages.values()}
@@ -96,6 +96,7 @@ def _texts(
     made = [
         *(("question", *entry) for entry in questions.texts(press, course)),
         *(("reference", *entry) for entry in reference.texts(there, reference.users(lessons()))),
+        *(("beside", *entry) for entry in (*flow.texts(press.assets), *own.texts(course))),
     ]
     for kind, name, label, text in made:
         texts[name], labels[name], kinds[name] = text, label, kind
@@ -104,7 +105,7 @@ def _texts(
         if page.kind == "start":
             texts[page.name] = front.text(course, asked, press, "")
         else:
-            texts[page.name] = _with_head(text_of(page, press), page, course, home)
+            texts[page.name] = _with_head(text_of(page, press), page, course, press, home)
     texts[course.pages[explorer.FILE].name] = explorer.with_explorer(
         texts[course.pages[explorer.FILE].name], press.assets
     )
@@ -115,11 +116,14 @@ def _texts(
         _contents(names, labels, caption)
         for caption, names in (
             ("Lessons", parts),
-            ("Beside the lessons", [*(course.pages[file].name for file, _ in BESIDE), questions.INDEX]),
+            ("See it live", [flow.PAGES[0][0], course.pages[explorer.FILE].name, flow.PAGES[1][0]]),
+            (own.LABEL, [own.INDEX]),
+            ("Beside the lessons", [*(course.pages[file].name for file, _ in BESIDE[1:]), questions.INDEX]),
             ("The package", [reference.INDEX]),
             ("Teaching", [course.pages[file].name for file, _ in TEACHING]),
         )
     )
+    texts[own.INDEX] += _contents([page.name for page in course.of_kind("stage")], labels)
     texts[reference.INDEX] += _contents(
         [name for name in texts if kinds[name] == "reference" and name != reference.INDEX], labels
     )
@@ -132,7 +136,7 @@ def _children(lesson: Page, course: Course, labels: dict[str, str]) -> list[str]
     return [*pages, *(name for name in [f"questions/{lesson.lesson}"] if name in labels)]
 
 
-def _with_head(text: str, page: Page, course: Course, home: str) -> str:
+def _with_head(text: str, page: Page, course: Course, press: Press, home: str) -> str:
     """The text of a page with what stands under its title: what belongs to it, and where it can be opened."""
     if page.source.suffix != ".ipynb":
         return text
@@ -143,9 +147,12 @@ def _with_head(text: str, page: Page, course: Course, home: str) -> str:
             links.append(f'<a href="{page.up}{other.name}.html">{label}</a>')
     if page.lesson in questions.by_lesson():
         links.append(f'<a href="{page.up}questions/{page.lesson}.html">Questions</a>')
+    if page.kind == "stage":
+        links = [f'<a href="{page.up}{own.INDEX}.html">{own.LABEL}</a>']
     head = f'<p class="belongs">{" · ".join(links)}</p>{repository.bar(home, page)}'
+    runs = own.where_to_run(page, press) if page.kind in ("exercises", "stage") else ""
     before, title, after = re.split(r"^(# .*)$", text, maxsplit=1, flags=re.MULTILINE)
-    return f"{before}{title}\n\n{raw(head)}\n{after}"
+    return f"{before}{title}\n\n{raw(head)}\n{runs}\n{after}"
 
 
 def _contents(names: Iterable[str], labels: dict[str, str], caption: str = "") -> str:
@@ -162,10 +169,11 @@ def _ways(course: Course, texts: dict[str, str], labels: dict[str, str]) -> dict
         around = [None, *entries, None]
         return {name: (around[at], around[at + 2]) for at, name in enumerate(names)}
 
+    stages = [own.INDEX, *(page.name for page in course.of_kind("stage"))]
     path = ["index", *(page.name for page in course.of_kind("lesson"))]
     beside = [page.name for page in course.of_kind("beside")]
     package = [reference.INDEX, *(name for name in texts if name.startswith("reference/") and name != reference.INDEX)]
-    ways = row(path) | row(beside) | row(package)
+    ways = row(path) | row(beside) | row(package) | row(stages)
     for lesson in course.of_kind("lesson"):
         after = ways[lesson.name][1]
         for name in _children(lesson, course, labels):
@@ -233,7 +241,7 @@ def _settings(root: Path) -> dict[str, Any]:
         "html_static_path": [str(THEME / "static")],
         "templates_path": [str(THEME / "templates")],
         "html_css_files": ["outputs.css", "site.css"],
-        "html_js_files": [("site.js", {"defer": "defer"})],
+        "html_js_files": [("site.js", {"defer": "defer"}), ("phone.js", {"defer": "defer"})],
         "html_theme_options": {"light_css_variables": _colours("#0067a3"), "dark_css_variables": _colours("#5fb0ea")},
         "html_copy_source": False,
         "html_show_sourcelink": False,

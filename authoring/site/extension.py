@@ -10,10 +10,13 @@ from typing import Any, ClassVar
 
 from docutils import nodes
 from docutils.parsers.rst import directives
+from pygments.formatters import HtmlFormatter
+from pygments.token import Name, Punctuation, Text, Whitespace
 from sphinx.application import Sphinx
+from sphinx.highlighting import PygmentsBridge
 from sphinx.util.docutils import SphinxDirective
 
-from authoring.site.formula import Formulas
+from authoring.site.formula import Formula, Formulas
 from authoring.site.output import with_formulas
 from authoring.site.search import Section, sections
 
@@ -35,6 +38,14 @@ class Site:
 
 
 SITE = Site(Formulas())  # Sphinx makes its directives itself, and hands them nothing of ours
+
+
+class LightFormatter(HtmlFormatter):
+    """Code without a span around each plain name, bracket and blank. They have the colour of plain code anyway, and the
+    spans made up as much as a third of a page."""
+
+    def _get_css_classes(self, ttype: Any) -> str:
+        return "" if ttype in (Name, Punctuation, Text, Whitespace) else super()._get_css_classes(ttype)
 
 
 class Cell(SphinxDirective):
@@ -101,6 +112,12 @@ def _display(self: Any, node: nodes.math_block) -> None:
     raise nodes.SkipNode
 
 
+def _mathml(tex: str) -> str:
+    """A formula of the text, set already, as MathML."""
+    found = [SITE.formulas.done.get(Formula.of(tex, display)) for display in (False, True)]
+    return next(filter(None, found), "")
+
+
 def _where(node: nodes.Node) -> str:
     return f"{node.document.attributes.get('source', '') if node.document else ''}, line {node.line}"
 
@@ -121,7 +138,7 @@ def _context(app: Sphinx, page: str, template: str, context: dict[str, Any], doc
     context["furo_navigation_tree"] = contents.replace('role="heading"', 'role="heading" aria-level="2"')
     if doctree is not None:
         title = context.get("title", "")
-        SITE.sections += sections(page, SITE.kinds.get(page, ""), re.sub(r"<[^>]+>", "", title), doctree)
+        SITE.sections += sections(page, SITE.kinds.get(page, ""), re.sub(r"<[^>]+>", "", title), doctree, _mathml)
 
 
 def _no_index(app: Sphinx) -> None:
@@ -137,6 +154,7 @@ def setup(app: Sphinx) -> dict[str, Any]:
     for name, directive in {"cell": Cell, "printed": Printed, "signature": Signature, "shown": Shown}.items():
         app.add_directive(name, directive)
     app.add_html_math_renderer("mathml", inline_renderers=(_inline, None), block_renderers=(_display, None))
+    PygmentsBridge.html_formatter = LightFormatter
     app.connect("html-page-context", _context, priority=900)  # after the theme
     app.connect("builder-inited", _no_index)
     app.connect("html-collect-pages", _search_page)

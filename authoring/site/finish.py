@@ -1,4 +1,5 @@
-"""After Sphinx: what nobody needs goes away, and every link and every file that a page names must be there."""
+"""After Sphinx: what nobody needs goes away, every link and every file that a page names must be there, and no page may
+be too heavy."""
 
 from __future__ import annotations
 
@@ -12,6 +13,8 @@ from urllib.parse import unquote
 
 from authoring.site.fault import Faults
 
+LARGEST = 400_000
+"""Bytes that a page itself may have: its pictures, styles and scripts are files beside it."""
 # Of Sphinx and its theme: its own search, maps for debuggers, and what tells a later run what this one did.
 UNNEEDED = (
     "_static/searchtools.js", "_static/language_data.js", "_static/*.map", "_static/**/*.map", "_static/file.png",
@@ -36,7 +39,7 @@ def clear(site: Path) -> None:
 
 
 def check(site: Path, sources: Mapping[str, str], faults: Faults) -> int:
-    """Follow every link of every page: how many lead to a place on the site.
+    """Weigh every page and follow its links: how many lead to a place on the site.
 
     sources:  what each page is made from, by its path: what a fault names.
     """
@@ -45,6 +48,8 @@ def check(site: Path, sources: Mapping[str, str], faults: Faults) -> int:
     count = 0
     for page, text in sorted(texts.items()):
         place = sources.get(page, page)
+        if (size := len(text.encode())) > LARGEST:
+            faults.add(place, f"the page has {size:,} bytes, above {LARGEST:,}")
         for name in _repeated(text):
             faults.add(place, f"two places of the page are called {name!r}")
         for tag, target in _LEADS.findall(text):

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from authoring.markdown import formulas as formulas_in
+from authoring.site import own
 from authoring.site.formula import Formula, Formulas
 from authoring.site.notebook import Press, as_block, block, prose, raw
 from authoring.site.pages import Course, Page
@@ -15,15 +16,24 @@ from authoring.site.questions import bar
 from companion_school.questions.question import Question
 
 TEXT = Path(__file__).with_name("index.md")
+DOORS = (
+    ("flow.html", "The whole flow", "Follow a text through a model, from its letters to the next word, step by step."),
+    ("explorer.html", "The explorer", "Every number of a running model: switch heads off, swap a token, look inside."),
+    ("chat.html", "Write a story together", "Take turns with the model that this course trains and ships."),
+    (f"{own.INDEX}.html", own.LABEL, "Write it yourself: twelve files, each with a check that says what is wrong."),
+)
+"""What the front page leads to besides the lessons: the page, its name there, and what one does on it."""
 _FIGURE = re.compile(r"{{ figure (\d\d) (\w+) }}")
 
 
 def text(course: Course, asked: Mapping[str, list[Question]], press: Press, badges: str) -> str:
     """The text of the front page: its own words, and the parts of the start page, which are about JupyterLab."""
     start = course.pages["start.ipynb"]
-    own = TEXT.read_text(encoding="utf-8").replace("{{ path }}", path(course, asked, press.formulas))
-    own = _FIGURE.sub(lambda found: figure(course, press, *found.groups()), own)
-    parts = [own.replace("{{ begin }}", begin(course)).replace("{{ badges }}", badges)]
+    words = TEXT.read_text(encoding="utf-8").replace("{{ path }}", path(course, asked, press.formulas))
+    words = _FIGURE.sub(lambda found: figure(course, press, *found.groups()), words)
+    for mark, part in {"begin": begin(course), "doors": doors(), "badges": badges}.items():
+        words = words.replace(f"{{{{ {mark} }}}}", part)
+    parts = [words]
     for number, cell in enumerate(start.notebook.cells, 1):
         if cell.cell_type == "markdown" and cell.source.startswith("## "):
             parts.append(prose(f"#{cell.source}", start, press, f"{start.place}, cell {number}"))
@@ -31,10 +41,15 @@ def text(course: Course, asked: Mapping[str, list[Question]], press: Press, badg
 
 
 def begin(course: Course) -> str:
-    """Where to begin, and for whoever has begun, where to go on."""
+    """Where to begin; for whoever has begun, the page's script makes of it where to go on."""
     first = course.pages[course.path[0]["file"]]
-    link = f'<a href="{first.name}.html">Begin: {html.escape(first.label)}</a>'
-    return raw(f'<p class="begin">{link}</p><p id="go-on" hidden></p>')
+    return raw(f'<p class="begin"><a id="go-on" href="{first.name}.html">Begin: {html.escape(first.label)}</a></p>')
+
+
+def doors() -> str:
+    """What else there is to open, as a list like the path."""
+    rows = [f'<li><a href="{href}">{title}</a><span>{said}</span></li>' for href, title, said in DOORS]
+    return raw(f'<ul class="path doors">{"".join(rows)}</ul>')
 
 
 def figure(course: Course, press: Press, number: str, name: str) -> str:

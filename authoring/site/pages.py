@@ -13,11 +13,12 @@ from nbformat import NotebookNode
 
 from authoring.lesson import NOTEBOOKS, ROOT
 from authoring.site.fault import Faults
+from companion_school.build.stages import STAGES
 
 START = "start.ipynb"
 # Pages that stand beside the lessons: the file, and what the contents call it.
 BESIDE = (
-    ("explorer.md", "See it live"),
+    ("explorer.md", "The explorer"),
     ("glossary.md", "Glossary"),
     ("notation.md", "Notation"),
     ("where_texts_differ.md", "Where texts differ"),
@@ -40,9 +41,9 @@ class Page:
 
     name:    from the site's root, without ending: "deeper/02_deeper".
     source:  the notebook, or the Markdown file.
-    kind:    "lesson", "deeper", "exercises", "start" or "beside".
+    kind:    "lesson", "deeper", "exercises", "stage", "start" or "beside".
     label:   what the contents call it.
-    lesson:  the number of its lesson, as "02"; empty where it has none.
+    lesson:  the number of its lesson, as "02", or of its stage, as "2"; empty where it has none.
     """
 
     name: str
@@ -90,6 +91,9 @@ class Course:
             for kind, label in PARTS:
                 if kind == "exercises" or (folder / f"{kind}/{number}_{kind}.ipynb").exists():
                     course._add(f"{kind}/{number}_{kind}.ipynb", kind, f"{label} {number}", number)
+        for source in sorted(folder.glob("build/[0-9][0-9]_*.ipynb")):
+            number = int(source.name[:2])
+            course._add(f"build/{source.name}", "stage", f"Stage {number}: {STAGES[number].title}", str(number))
         for file, label in (*BESIDE, *TEACHING):
             course._add(file, "beside", label)
         for page in course.pages.values():

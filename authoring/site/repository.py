@@ -59,7 +59,7 @@ def badges(repository: str, file: str = "start.ipynb") -> dict[str, str]:
     name = repository.removeprefix("https://github.com/")
     return {
         "Colab": f"https://colab.research.google.com/github/{name}/blob/main/notebooks/{file}#scrollTo=",
-        "Binder": f"https://mybinder.org/v2/gh/{name}/main?urlpath=lab/tree/notebooks/{file}%23cell-id=",
+        "Binder": f"https://mybinder.org/v2/gh/{name}/main?urlpath=lab/tree/my/{file}%23cell-id=",
         "JupyterLab": f"http://localhost:8888/lab/tree/my/{file}#cell-id=",
     }
 
@@ -77,7 +77,7 @@ def bar(repository: str, page: Page) -> str:
         for name, address in there.items()
     )
     install = html.escape(
-        f'%pip install "{NAME}[lab] @ git+{repository}" "{SCHOOL} @ git+{repository}#subdirectory=school"'
+        f'%pip install "{NAME}[colab] @ git+{repository}" "{SCHOOL} @ git+{repository}#subdirectory=school"'
     )
     return (
         f'<p class="badges">{links}</p>'

@@ -9,19 +9,22 @@ from __future__ import annotations
 import html
 import json
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from xml.etree import ElementTree
 
 from docutils import nodes
 
 from authoring.markdown import tables
-from authoring.site.formula import Formula
 from companion_school.questions.terminal import readable
 
 _ASKED = re.compile(r'<div class="ext-ask">(.*?)</div>', re.DOTALL)
 _CAPTION = re.compile(r"<figcaption>(.*?)</figcaption>|<img alt=\"([^\"]*)\"", re.DOTALL)
 _LINK = re.compile(r"\[([^\]]*)\]\(([^)\s]+)\)")
-_MATH = re.compile(r"\$\$?(.+?)\$\$?", re.DOTALL)
+_MATHML = re.compile(r"<math\b.*?</math>", re.DOTALL)
+_SPACED = frozenset("=<>≤≥≈≠≪≫←→⟶⟹∈∉∪∩+−-·×⋅∣|;,")
+
+Say = Callable[[str], str]  # a formula's MathML, by its TeX
 
 
 @dataclass(frozen=True)
@@ -36,16 +39,16 @@ class Section:
     text: str
 
 
-def sections(page: str, kind: str, title: str, doctree: nodes.document) -> Iterator[Section]:
+def sections(page: str, kind: str, title: str, doctree: nodes.document, mathml: Say) -> Iterator[Section]:
     """The sections of a page; what stands in a section within it is that one's."""
     title = html.unescape(title)
     for section in doctree.findall(nodes.section):
         above: list[str] = []
         node: nodes.Node | None = section
         while isinstance(node, nodes.section):
-            above.insert(0, _words(node.next_node(nodes.title)))
+            above.insert(0, _words(node.next_node(nodes.title), mathml))
             node = node.parent
-        words = " ".join(filter(None, (_words(child) for child in section.children if _counts(child))))
+        words = " ".join(filter(None, (_words(child, mathml) for child in section.children if _counts(child))))
         anchor = section["ids"][0] if len(above) > 1 else ""
         if words or len(above) > 1:
             yield Section(page, kind, title, anchor, tuple(above[1:]), words)
@@ -61,19 +64,20 @@ def terms(glossary: str, lead: Callable[[str], str | None]) -> Iterator[Section]
             link = _LINK.search(where)
             page, _, anchor = ((lead(link[2]) if link else None) or "glossary.html").partition("#")
             words = readable(f"{said} {link[1] if link else ''}")
-            yield Section(page.removesuffix(".html"), "term", "Glossary", anchor, (term.strip("* "),), words)
+            name = term.replace("*", "").strip()
+            yield Section(page.removesuffix(".html"), "term", "Glossary", anchor, (name,), words)
 
 
 def _counts(node: nodes.Node) -> bool:
     return not isinstance(node, nodes.section | nodes.title)
 
 
-def _words(node: nodes.Node | None) -> str:
-    """What a reader reads of a node: formulas as they are said, code as it is, of outputs questions and captions."""
+def _words(node: nodes.Node | None, mathml: Say) -> str:
+    """What a reader reads of a node: formulas as they look, code as it is, of outputs questions and captions."""
     if node is None or isinstance(node, nodes.comment):
         return ""
     if isinstance(node, nodes.math | nodes.math_block):
-        return readable(Formula.of(node.astext(), False).tex)
+        return _without_marks(mathml(node.astext()))
     if isinstance(node, nodes.raw):
         return _of_html(node.astext())
     if isinstance(node, nodes.literal_block) and {"of-a-fold", "printed"} & set(node["classes"]):
@@ -81,19 +85,63 @@ def _words(node: nodes.Node | None) -> str:
     if isinstance(node, nodes.Text):
         return node.astext()
     glue = "" if isinstance(node, nodes.TextElement) else " "
-    return " ".join(glue.join(filter(None, map(_words, node.children))).split(" ")).replace("\n", " ")
+    parts = glue.join(filter(None, (_words(child, mathml) for child in node.children)))
+    return parts.replace("\n", " ")
 
 
 def _of_html(text: str) -> str:
     found = [asked for asked in _ASKED.findall(text)] + [part for pair in _CAPTION.findall(text) for part in pair]
-    plain = html.unescape(re.sub(r"<math\b.*?</math>|<[^>]+>", " ", " ".join(found), flags=re.DOTALL))
-    return " ".join(_MATH.sub(lambda math: readable(math[1]), plain).split())
+    return " ".join(_without_marks(" ".join(found)).split())
 
 
-def script(found: Sequence[Section]) -> str:
-    """The file that the search's page reads."""
+def _without_marks(text: str) -> str:
+    """HTML as its words, with formulas in a line."""
+    return html.unescape(re.sub(r"<[^>]+>", " ", _MATHML.sub(lambda found: html.escape(in_a_line(found[0])), text)))
+
+
+def in_a_line(mathml: str) -> str:
+    """A formula as one line of text, which no mark of TeX is left in: `(a + b)/(2)`, `√(d_k)`, `x^2`."""
+    said = _said(ElementTree.fromstring(re.sub(r"&(?!(?:amp|lt|gt|quot|apos|#\w+);)\w+;", _entity, mathml)))
+    return re.sub(r"\s+", " ", re.sub(r"[\u2061-\u2064]", "", said)).replace("( ", "(").replace(" )", ")").strip()
+
+
+def _entity(found: re.Match[str]) -> str:
+    return html.unescape(found[0])
+
+
+def _said(node: ElementTree.Element) -> str:
+    kind, inside = node.tag.rpartition("}")[2], [_said(child) for child in node]
+    if kind in ("annotation", "annotation-xml", "mspace"):
+        return " " if kind == "mspace" else ""
+    if kind in ("mi", "mn", "mtext"):
+        return node.text or ""
+    if kind == "mo":
+        sign = node.text or ""
+        return f" {sign} " if sign in _SPACED else sign
+    if kind == "mfrac":
+        return f"({inside[0].strip()})/({inside[1].strip()})"
+    if kind in ("msqrt", "mroot"):
+        body = "".join(inside[:1] if kind == "mroot" else inside).strip()
+        return f"√{body}" if len(body) == 1 else f"√({body})"
+    if kind in ("msub", "munder"):
+        return f"{inside[0].strip()}_{inside[1].strip()}"
+    if kind in ("msup", "mover"):
+        return inside[0] if kind == "mover" else f"{inside[0].strip()}^{inside[1].strip()}"
+    if kind in ("msubsup", "munderover"):
+        return f"{inside[0].strip()}_{inside[1].strip()}^{inside[2].strip()}"
+    return (" " if kind in ("mtr", "mtd", "mtable") else "").join(inside)
+
+
+def script(found: Sequence[Section], aliases: Mapping[str, Sequence[str]]) -> str:
+    """The file that the search's page reads. The glossary's own page is in it once: its terms are sections already."""
     rows = [
         [entry.page, entry.anchor, entry.kind, entry.title, " › ".join(entry.headings), " ".join(entry.text.split())]
         for entry in sorted(found, key=lambda entry: (entry.page, entry.anchor, entry.headings))
+        if entry.page != "glossary" or entry.kind == "term"
     ]
-    return f"window.courseSections = {json.dumps(rows, ensure_ascii=False, separators=(',', ':'))};\n"
+    pairs = [[name, term] for term, names in aliases.items() for name in names]
+    known = {"courseSections": rows, "courseAliases": pairs}
+    return "".join(
+        f"window.{name} = {json.dumps(value, ensure_ascii=False, separators=(',', ':'))};\n"
+        for name, value in known.items()
+    )

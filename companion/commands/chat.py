@@ -116,6 +116,7 @@ class Talk:
     turns:    those of the user and the assistant, in turn.
     system:   what the model is told before.
     answers:  how many it has written, each with random numbers of its own.
+    title:    what the model is called.
     cut:      why the last one ended before its end, in a sentence; empty where it did not.
     """
 
@@ -126,6 +127,7 @@ class Talk:
     turns: list[str] = field(default_factory=list)
     answers: int = 0
     cut: str = ""
+    title: str = ""
 
     @property
     def messages(self) -> list[Message]:

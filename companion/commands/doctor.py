@@ -25,7 +25,7 @@ from companion.ground.display import columns, count
 from companion.ground.installed import CHECKOUT, NAME, install_line, installed, missing
 from companion.ground.processor import SETTINGS, processor, processor_flags, processors
 
-EXTRAS = ("school", "lab", "published", "course", "test", "bench", "site", "dev")
+EXTRAS = ("school", "colab", "lab", "published", "course", "test", "bench", "site", "dev")
 WIDTH = 79
 """Columns of the receipt."""
 

@@ -48,10 +48,11 @@ def parser() -> Parser:
             "  companion export served/ --checkpoint SmolLM2-135M/ --as mistral\n"
             "  companion export letters.gguf --run runs/larger --gguf Q8_0\n"
             "  companion export smollm2.gguf --checkpoint smollm2 --gguf F16\n"
-            "and then, where it is installed, a server:\n"
-            "  vllm serve served/\n"
+            "then, to serve it to others, where one of these is installed:\n"
+            "  vllm serve served/                       http://localhost:8000/v1\n"
             "  python -m sglang.launch_server --model-path served/\n"
-            "  llama-cli -m letters.gguf"
+            "  llama-server -m letters.gguf\n"
+            "to talk to a model on this machine: companion chat, companion explore"
         ),
     )
     parser.add_argument(

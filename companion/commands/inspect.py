@@ -193,8 +193,15 @@ def described(config: ModelConfig) -> str:
         if config.mixtures < config.layers:
             network += f", in {count(config.mixtures, 'layer')}"
     norm = {"layer": "layer norms", "rms": "RMS norms"}[config.norm.kind]
-    where = {"pre": "before", "post": "after the sum with", "both": "before and after", "after": "after"}
-    order = {"rotary": "rotary", "learned": "learned", "sinusoidal": "sinusoidal", "none": "no"}[config.positions.kind]
+    where = {
+        "pre": "before each sub-layer",
+        "post": "after the sum with each sub-layer",
+        "both": "before and after each sub-layer",
+        "after": "after each sub-layer",
+        "parallel": "before attention and before the network, which read the stream side by side",
+        "parallel_shared": "before attention and the network, which share it and read the stream side by side",
+    }[config.norm.placement]
+    order = "no" if config.positions.kind == "none" else config.positions.kind
     scaling = config.positions.scaling
     if scaling is not None:
         order += f" ({scaling.kind}, {scaling.factor:g} times)"
@@ -206,8 +213,8 @@ def described(config: ModelConfig) -> str:
     article = "An" if stack.startswith("enc") else "A"
     return (
         f"{article} {stack} of {count(config.layers, 'layer')} and {parameters(config).total:,} parameters; d_model "
-        f"{config.d_model:,}. Attention with {heads}. Then {network}. There are {norm} {where[config.norm.placement]} "
-        f"each sub-layer, {order}, {config.vocab:,} token ids in {table}, and a context of {config.context:,} tokens."
+        f"{config.d_model:,}. Attention with {heads}. Then {network}. There are {norm} {where}, "
+        f"{order}, {config.vocab:,} token ids in {table}, and a context of {config.context:,} tokens."
     )
 
 

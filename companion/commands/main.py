@@ -28,7 +28,6 @@ from companion.commands import (
     generate,
     get,
     inspect,
-    selftest,
     sizing,
     train,
     translate,
@@ -54,7 +53,6 @@ COMMANDS = {
     "account": (account, "count a model's parameters, FLOPs and bytes"),
     "sizing": (sizing, "which model fits on which machine, and what it costs"),
     "bench": (bench, "measure speed beside other libraries, on this machine"),
-    "selftest": (selftest, "kill a training run many times; is nothing lost?"),
     "doctor": (doctor, "what machine is this, and what differs on it?"),
     "completion": (completion, "let a shell complete commands, flags and choices"),
 }

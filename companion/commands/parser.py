@@ -35,8 +35,6 @@ DEVICE = "cpu, cuda, cuda:1, mps, or auto: cuda where there is one, else cpu"
 """The help of `--device`, the same for every command."""
 CHECKPOINT = "a published model, not a run: its folder, a GGUF file, or a name that companion get knows"
 """The help of `--checkpoint`, the same for every command."""
-DASHES = ("-", "\u2010", "\u2011", "\u2012", "\u2013", "\u2014", "\u2015", "\u2212")
-"""What begins a flag: a hyphen, and what word processors and web pages make of it."""
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
@@ -210,12 +208,10 @@ class Parser(ArgumentParser):
 
     def _unknown(self, words: list[str]) -> str:
         """The sentence about words that no flag and no argument takes."""
-        word = next((word for word in words if word.startswith(DASHES)), words[0])
+        word = next((word for word in words if word.startswith("-")), words[0])
         flag = word.partition("=")[0]
-        if flag.startswith(DASHES):
-            typed = flag if flag.startswith("-") else f"--{flag.lstrip(''.join(DASHES))}"
-            why = "" if typed == flag else ", as it does not begin with the hyphens of the keyboard"
-            return f"{flag}: no such flag{why}{did_you_mean(typed, self._option_string_actions)}"
+        if flag.startswith("-"):
+            return f"{flag}: no such flag{did_you_mean(flag, self._option_string_actions)}"
         return f"{word}: not expected here; every word but a flag's value is one too many"
 
     def wrong_usage(self, message: str) -> tuple[str, Parser]:

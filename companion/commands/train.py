@@ -18,7 +18,6 @@ from companion.commands.preflight import REFUSED, must_be_writable, must_have_ro
 from companion.commands.resuming import check_same_data, check_same_model, check_same_settings, with_its_data
 from companion.commands.settings_file import read_settings
 from companion.ground.display import printable
-from companion.ground.heap import keep_memory
 from companion.ground.number_limits import flag_type
 from companion.training import report
 from companion.training.hyperparameters import Learning
@@ -214,8 +213,6 @@ def train_run(settings: RunSettings, arguments: list[str]) -> int:
     folder.check_ours()
     again = command(arguments)
     device = find_device(settings.device)
-    if device.type == "cpu":
-        keep_memory()
     if isinstance(settings, Settings):
         must_have_room(settings, device, processes_launched())
     processes = start_processes(
@@ -268,10 +265,10 @@ def _train_into(
     from companion.training.run import new_record, open_task, plan, share_task
     from companion.training.trainer import Diverged
 
-    going, finished = parallel.on_main(lambda: (folder.exists, folder.finished))
+    going, longer = parallel.on_main(lambda: (folder.exists, folder.exists and lengthens(folder.record(), settings)))
+    finished = parallel.on_main(lambda: folder.finished and not longer)
     if going:
-        longer = parallel.on_main(lambda: lengthens(folder.record(), settings))
-        if not finished or longer:
+        if not finished:
             parallel.on_main(lambda: held.enter_context(folder.lock()))
         if not longer:
             parallel.on_main(lambda: check_same_settings(folder, settings))
@@ -284,16 +281,13 @@ def _train_into(
         if missing := {"updates", "evaluations", "precision", "text"} - record.keys():
             raise ValueError(f"{folder.path / 'run.json'}: expected {min(missing)!r} in it, found none; it is damaged")
         parallel.together(lambda: with_its_data(folder, lambda: check_same_data(folder, record, task)))
-        if finished and not longer:
+        if finished:
             print(f"{folder.path}: this run is finished. More --steps go on with it, another --out begins a new one.\n")
             _print_verdict(task, folder, record, folder.result())
             return 0
         parallel.together(lambda: check_same_model(folder, record, task))
         if longer:
-            now = f"{settings.steps:,}, and its learning rates are those of a run of that length"
-            print(f"{folder.path}: from {record['updates']:,} updates to {now}\n")
-            parallel.on_main(lambda: folder.lengthen(settings))
-            record = parallel.on_main(folder.record)
+            record = parallel.on_main(lambda: _lengthened(folder, settings))
         trainer = task.trainer(record["updates"], device, record["precision"], parallel)
     else:
         if task.preparing and parallel.main:
@@ -318,13 +312,7 @@ def _train_into(
         if not parallel.main:
             return 1
         _draw(task, folder, record)
-        command = "tune" if isinstance(settings, TuneSettings) else "train"
-        print(
-            f"companion {command}: error: {error}.\n{_standing(folder)} The same command would come to the same point "
-            "again: an update depends on nothing but the state before it. Lower --learning-rate, or raise --warmup, "
-            "and name another --out, since that is another run.",
-            file=sys.stderr,
-        )
+        _say_diverged(folder, settings, error)
         return 1
     if not reached:
         print(f"\nStopped and saved at update {trainer.done:,} of {trainer.config.updates:,}. To go on:\n  {again}")
@@ -333,6 +321,24 @@ def _train_into(
         return INTERRUPTED
     _finish(task, trainer, folder, record)
     return 0
+
+
+def _say_diverged(folder: RunFolder, settings: RunSettings, error: Exception) -> None:
+    command = "tune" if isinstance(settings, TuneSettings) else "train"
+    print(
+        f"companion {command}: error: {error}.\n{_standing(folder)} The same command would come to the same point "
+        "again: an update depends on nothing but the state before it. Lower --learning-rate, or raise --warmup, "
+        "and name another --out, since that is another run.",
+        file=sys.stderr,
+    )
+
+
+def _lengthened(folder: RunFolder, settings: RunSettings) -> dict[str, Any]:
+    """The record of the run in `folder` with the number of updates that settings ask for now."""
+    now = f"{settings.steps:,}, and its learning rates are those of a run of that length"
+    print(f"{folder.path}: from {folder.record()['updates']:,} updates to {now}\n")
+    folder.lengthen(settings)
+    return folder.record()
 
 
 def _cut(settings: RunSettings, updates: int) -> str:

@@ -59,8 +59,8 @@ class RotaryScaling:
                  code released with Llama 3.1).
     `"longrope"` omega_j / long_j in a text of more than C tokens, omega_j / short_j in others, by divisors that were
                  searched for; cosines and sines are multiplied by `magnitude` (Ding et al. 2024; Phi-3). A row goes by
-                 its furthest position in a call, as with `"dynamic"`; `generate` reads it anew where it passes C, but
-                 not with a draft, and neither do beams.
+                 its furthest position in a call, as with `"dynamic"`; whatever writes a text reads it anew where it
+                 passes C.
 
     factor:     s, at least 1. Of longrope it makes nothing but the magnitude.
     original:   C in tokens. All but `"linear"` need it.
@@ -367,7 +367,8 @@ class PositionConfig:
     """How a model is told the order of its tokens.
 
     kind:    `"sinusoidal"` (added, Vaswani et al. 2017), `"learned"` (added, GPT-2 and BERT), `"rotary"` (rotates
-             queries and keys, Su et al. 2021) or `"none"`.
+             queries and keys, Su et al. 2021), `"relative"` (a learned number is added to each score, by head and by
+             the distance between query and key; Raffel et al. 2020, T5, section 2.1) or `"none"`.
     base:    the 10000 of the sinusoidal and rotary frequencies.
     layout:  which two components make a pair: `"half"` i and i + width/2 (LLaMA as published by Hugging Face; Marian's
              sinusoids), `"interleaved"` 2i and 2i + 1 (both papers). `None`: `"half"` for rotary, else `"interleaved"`.
@@ -379,18 +380,32 @@ class PositionConfig:
     scaling:  of the frequencies, for longer texts. `None`: none.
     pattern:  which layers turn queries and keys, from the first on; it begins anew where it is used up. The others know
               no positions but by their causal mask (Kazemnejad et al. 2023; every fourth layer of SmolLM3).
+
+    Of relative positions alone:
+
+    buckets:  how many numbers a head has; an even number. Half of them are for distances one by one, the others for
+              ranges that widen logarithmically. A stack that sees both ways has half of them for each direction.
+    reach:    the distance from which on all keys are in the last bucket.
     """
 
-    kind: Literal["sinusoidal", "learned", "rotary", "none"] = "rotary"
+    kind: Literal["sinusoidal", "learned", "rotary", "relative", "none"] = "rotary"
     base: float = 10000.0
     layout: Literal["half", "interleaved"] | None = None
     share: float = 1.0
     scaling: RotaryScaling | None = None
     pattern: tuple[bool, ...] = (True,)
+    buckets: int = 32
+    reach: int = 128
 
     def __post_init__(self) -> None:
         require_types(self)
         require(self.base > 0, "base", self.base, "a number > 0")
+        require_whole("buckets", self.buckets, 4)
+        require(self.buckets % 2 == 0, "buckets", self.buckets, "an even number, half of them for each direction")
+        require_whole("reach", self.reach, self.buckets // 2 + 1)
+        for name, usual in (("buckets", 32), ("reach", 128)):
+            value = getattr(self, name)
+            require(self.kind == "relative" or value == usual, name, value, f"{usual} for kind={self.kind!r}")
         require(0 < self.share <= 1, "share", self.share, "a number above 0 and at most 1")
         require_pattern("pattern", self.pattern)
         for name, plain in (("share", 1.0), ("scaling", None), ("pattern", (True,))):
@@ -416,19 +431,30 @@ class NormConfig:
                   `"pre"`:   x + f(norm(x)) (Xiong et al. 2020).
                   `"both"`:  x + norm'(f(norm(x))), two norms (Ding et al. 2021, section 2.3; Gemma 2).
                   `"after"`: x + norm(f(x)) (OLMo Team 2025, OLMo 2, section 3).
-    unit_offset:  the gain is 1 + weight, and weights begin at zero (Gemma). Of `"rms"` alone.
+                  The last two read the stream side by side, with attention a and feed-forward network f:
+                  `"parallel"`:        x + a(norm(x)) + f(norm'(x)) (Black et al. 2022, GPT-NeoX, section 2.1).
+                  `"parallel_shared"`: x + a(norm(x)) + f(norm(x)), with one norm (GPT-J; Cohere's Command R).
+    unit_offset:  the gain is 1 + weight, and weights begin at zero (Gemma). Only for `"rms"`.
+    bias:         whether a layer norm adds a bias (Cohere's do not). RMS norms never have one.
     """
 
     kind: Literal["layer", "rms"] = "rms"
-    placement: Literal["pre", "post", "both", "after"] = "pre"
+    placement: Literal["pre", "post", "both", "after", "parallel", "parallel_shared"] = "pre"
     eps: float = 1e-6
     unit_offset: bool = False
+    bias: bool = True
 
     def __post_init__(self) -> None:
         require_types(self)
         require(self.eps >= 0, "eps", self.eps, "a number >= 0")
         rms = self.kind == "rms"
         require(rms or not self.unit_offset, "unit_offset", self.unit_offset, f"False for kind={self.kind!r}")
+        require(self.bias or not rms, "bias", self.bias, "True for kind='rms', which has no bias to leave out")
+
+    @property
+    def parallel(self) -> bool:
+        """Whether attention and the feed-forward network read the same state of the stream."""
+        return self.placement in ("parallel", "parallel_shared")
 
 
 @dataclass(frozen=True)
@@ -654,13 +680,20 @@ class ModelConfig:
             for_each = f"a number for each of the {shown(turned // 2)} pairs that are turned"
             require(divisors is None or len(divisors) == turned // 2, "short", divisors, for_each)
         self._check_layers()
+        if self.positions.kind == "relative":
+            for name in ("latent", "linear", "window"):
+                part = getattr(self.attention, name)
+                require(part is None, name, part, "None beside relative positions, whose numbers every pair has")
         if self.positions.kind == "sinusoidal":
             require(
                 self.d_model % 2 == 0, "d_model", self.d_model, "an even width: sinusoids come in sine-cosine pairs"
             )
 
     def _check_layers(self) -> None:
-        """Of the kinds of layers that only a decoder has."""
+        """Of the kinds of layers that only some stacks have."""
+        side_by_side = self.norm.parallel and self.stack == "encoder_decoder"
+        place = "one without 'parallel' in an encoder_decoder, whose cross-attention stands between the two sub-layers"
+        require(not side_by_side, "placement", self.norm.placement, place)
         window, latent = self.attention.window, self.attention.latent
         if self.later_heads:
             require(self.stack == "decoder", "later_heads", self.later_heads, "0; only a decoder has such heads")

@@ -67,8 +67,9 @@ def parameters(config: ModelConfig) -> Parameters:
         attention += config.attention.gates(sizes.d_v)
     attention += sizes.heads * config.attention.sinks
     attention += d_model * config.attention.biased_output
-    gains = 2 if config.norm.kind == "layer" else 1  # a gain, and for layer norm a bias
-    norm, around = d_model * gains, 2 if config.norm.placement == "both" else 1
+    gains = 2 if config.norm.kind == "layer" and config.norm.bias else 1  # a gain, and for most layer norms a bias
+    norm = d_model * gains
+    per_block = {"both": 4, "parallel_shared": 1}.get(config.norm.placement, 2)
     last_norms = (encoder > 0) + (decoder > 0) if config.norm.placement != "post" else 0
     qk_heads = {None: 0, "unit": 0, "head": 2, "width": sizes.heads + sizes.kv_heads}[config.attention.qk_norm]
     latents = 0 if sizes.latent is None else sizes.latent.rank + (sizes.latent.query_rank or 0)
@@ -82,11 +83,14 @@ def parameters(config: ModelConfig) -> Parameters:
     chosen = 0 if moe is None else routed(config) // moe.experts * moe.top_k
     parts = {
         "embedding": (config.vocab + ends.segments) * d_model,
-        "positions": config.context * d_model if config.positions.kind == "learned" else 0,
+        "positions": {
+            "learned": config.context * d_model,
+            "relative": ((encoder > 0) + (decoder > 0)) * config.positions.buckets * sizes.heads,
+        }.get(config.positions.kind, 0),
         "attention": (layers + cross - linear) * attention + linear * memory[0],
         "feed_forward": routed(config) + mixtures * shared(config) + (layers - mixtures) * plain_network(config),
         "router": 0 if moe is None else mixtures * (d_model + moe.router_bias) * moe.experts,
-        "norms": (around * (2 * layers + cross) + last_norms + ends.norm) * norm
+        "norms": (per_block * layers + per_block // 2 * cross + last_norms + ends.norm) * norm
         + (layers + cross - linear) * (qk_heads * sizes.d_head + latents) * gains
         + linear * (memory[1] or 0),
         "head": head,

@@ -267,6 +267,8 @@ def forward_bytes(
     weights += (config.vocab if config.embedding.tied else rows) * config.d_model
     if config.positions.kind == "learned":
         weights += min(rows, config.context) * config.d_model
+    if config.positions.kind == "relative":
+        weights += count.positions
     if config.moe is not None:
         missed = (1 - config.moe.top_k / config.moe.experts) ** rows  # the chance that no token visits an expert
         weights -= missed * routed(config)

@@ -8,7 +8,8 @@ somebody else's program, so it runs in Jinja's sandbox, which lets it read what 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cache
@@ -17,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypedDict
 
 from companion.ground.fields import shown, why
 from companion.ground.reading import read_json, read_text
+from companion.ground.time_limit import OutOfTime, at_most, within
 
 if TYPE_CHECKING:
     from jinja2 import Template
@@ -25,6 +27,11 @@ TEMPLATE, SETTINGS = "chat_template.jinja", "tokenizer_config.json"
 NEEDS = "a chat template needs jinja2 3.1.6 or newer; pip install 'executable-transformer[published]'"
 SPECIAL = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 """The special tokens that a template may name."""
+
+
+SECONDS, MEMORY, LONGEST = 10, 1 << 30, 20_000_000
+"""What a template may take to write one conversation: seconds of the processor, bytes beside what is there, and the
+characters that it writes."""
 
 
 class Message(TypedDict):
@@ -64,8 +71,9 @@ class ChatTemplate:
         answer:   with what begins the assistant's next turn (the generation prompt).
         options:  further words that the template knows, such as `enable_thinking`.
 
-        Raises `ValueError` for no messages, a template that is damaged or refuses these messages, and where jinja2 is
-        missing or too old.
+        Raises `ValueError` for no messages, a template that is damaged or refuses these messages, takes longer than
+        `SECONDS` or more memory than `MEMORY`, or writes more than `LONGEST` characters, and where jinja2 is missing or
+        too old.
         """
         if not messages:
             raise ValueError("messages: expected at least one, got none")
@@ -74,9 +82,13 @@ class ChatTemplate:
 
         given = {**self.special, **options}
         try:
-            return template.render(messages=[dict(one) for one in messages], add_generation_prompt=answer, **given)
+            with _bounded(str(self.origin)):
+                text = template.render(messages=[dict(one) for one in messages], add_generation_prompt=answer, **given)
         except (TemplateError, ArithmeticError, LookupError, TypeError, ValueError, RecursionError) as error:
             raise ValueError(f"{self.origin}: the template refuses this conversation: {error}") from None
+        if len(text) > LONGEST:
+            raise ValueError(f"{self.origin}: expected at most {LONGEST:,} characters, it wrote {len(text):,}")
+        return text
 
 
 def load_chat_template(folder: str | Path) -> ChatTemplate | None:
@@ -107,6 +119,18 @@ def load_chat_template(folder: str | Path) -> ChatTemplate | None:
     if not isinstance(given, str):
         raise ValueError(f"{path}: chat_template={shown(given)}: expected a template, as text")
     return ChatTemplate(given, path, known)
+
+
+@contextmanager
+def _bounded(origin: str) -> Iterator[None]:
+    """Raise `ValueError` for a template that takes more in this block than it may."""
+    try:
+        with at_most(SECONDS), within(MEMORY):
+            yield
+    except OutOfTime:
+        raise ValueError(f"{origin}: expected a template that ends, got none within {SECONDS} s") from None
+    except MemoryError:
+        raise ValueError(f"{origin}: expected a template that needs at most {MEMORY >> 20} MiB, got another") from None
 
 
 _NAMED = {"name", "template"}
@@ -147,7 +171,8 @@ def compiled(source: str, origin: str) -> Template:
     world.filters["tojson"] = _as_json
     world.globals.update(raise_exception=_refuse, strftime_now=lambda form: datetime.now().strftime(form))
     try:
-        return world.from_string(source)
+        with _bounded(origin):  # what is constant in it is computed here
+            return world.from_string(source)
     except jinja2.TemplateSyntaxError as error:
         raise ValueError(f"{origin}: expected a template in Jinja: line {error.lineno}: {error.message}") from None
 

@@ -31,11 +31,11 @@ from torch import Tensor, nn
 from companion.config.model import ModelConfig
 from companion.families.export import simplest_kind
 from companion.families.registry import families
-from companion.files.models import assemble, bare_model, load_tensors, read_config, save_tensors
+from companion.files.models import assemble, bare_model, load_tensors, read_config, save_together
 from companion.files.published.checkpoint_folder import became_by
 from companion.files.published.config_fields import Policy, rows
 from companion.files.published.state_dict import WayBack
-from companion.ground.atomic import write_atomic
+from companion.ground.atomic import read_together
 from companion.ground.fields import require
 from companion.layers.attention import Attention
 from companion.layers.feedforward import FeedForward
@@ -234,9 +234,7 @@ def save_adapters(folder: str | Path, model: Transformer, *, kind: str | None = 
     """Write the adapters of a model as peft does, and nothing else of it. Raises `ValueError` as `adapter_tensors`."""
     folder = Path(folder)
     told = json.dumps(adapter_config(model, kind), indent=2) + "\n"
-    folder.mkdir(parents=True, exist_ok=True)
-    save_tensors(folder / ADAPTER_WEIGHTS, adapter_tensors(model, kind), {"format": "pt"})
-    write_atomic(folder / ADAPTER, told)
+    save_together(folder, {ADAPTER_WEIGHTS: adapter_tensors(model, kind)}, {ADAPTER: told})
 
 
 def load_adapters(folder: str | Path, model: Transformer, *, kind: str | None = None) -> None:
@@ -250,7 +248,10 @@ def load_adapters(folder: str | Path, model: Transformer, *, kind: str | None = 
     of the model below them (PiSSA, OLoRA, CorDA, LoftQ), and every field of adapter_config.json that is not known.
     """
     folder = Path(folder)
-    said, where = read_config(folder, ADAPTER), folder / ADAPTER
+    where = folder / ADAPTER
+    said, tensors = read_together(
+        folder, lambda: (read_config(folder, ADAPTER), load_tensors(folder / ADAPTER_WEIGHTS))
+    )
     for name, value in {"peft_type": None, "r": None, "lora_alpha": None, **said}.items():
         policy = FIELDS.get(name)
         if policy is None and not value:  # a feature of another version of peft, which is off
@@ -262,7 +263,6 @@ def load_adapters(folder: str | Path, model: Transformer, *, kind: str | None = 
         value = said.get(name)
         if not isinstance(value, kinds) or isinstance(value, bool) or not value > 0:
             raise ValueError(f"{where}: {name}={value!r}: expected {wanted}")
-    tensors = load_tensors(folder / ADAPTER_WEIGHTS)
     names = set()
     for key in tensors:
         name, _, end = key.removeprefix(BEFORE).rpartition(".lora_")

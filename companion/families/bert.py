@@ -48,32 +48,31 @@ FIELDS = rows(
 )
 
 
-def _rename(name: str) -> str:
+def rename(name: str) -> str:
     """Without a head, names have no prefix; the first releases call a norm's gain and bias gamma and beta."""
     name = name.removeprefix("bert.").replace("LayerNorm.gamma", "LayerNorm.weight")
     return name.replace("LayerNorm.beta", "LayerNorm.bias")
 
 
-def _spelled(name: str) -> str:
+def spelled(name: str) -> str:
     return name if name.startswith("cls.") else f"bert.{name}"
 
 
 def _says(config: ModelConfig) -> Mapping[str, Any]:
-    ends = config.embedding
-    without = "BertModel" if ends.head != "masked" else "BertForMaskedLM"
-    return {"architectures": ["BertForPreTraining" if ends.classes else without]}
+    without = "BertModel" if config.embedding.head != "masked" else "BertForMaskedLM"
+    return {"architectures": ["BertForPreTraining" if config.embedding.classes else without]}
 
 
-def _ends(config: ModelConfig) -> Mapping[str, Tensor]:
+def ends(config: ModelConfig) -> Mapping[str, Tensor]:
     import torch
 
-    ends, table = config.embedding, torch.empty(config.embedding.classes, config.d_model, device="meta")
-    there = {"cls.predictions.bias": ends.head == "masked", "pooler.dense.bias": ends.pooled}
-    there["cls.seq_relationship.weight"] = ends.classes > 0
+    has, table = config.embedding, torch.empty(config.embedding.classes, config.d_model, device="meta")
+    there = {"cls.predictions.bias": has.head == "masked", "pooler.dense.bias": has.pooled}
+    there["cls.seq_relationship.weight"] = has.classes > 0
     return {name: table for name, needed in there.items() if needed}
 
 
-def _config(fields: Fields, given: Mapping[str, Tensor]) -> ModelConfig:
+def configuration(fields: Fields, given: Mapping[str, Tensor]) -> ModelConfig:
     """The tensors say which of its ends the file has: the masked-token head, the pooler, the classifier of sentence
     pairs. Without a masked-token head, logits are products with the table of tokens."""
     pooled = any(name.startswith("pooler.") for name in given)
@@ -103,10 +102,11 @@ def _config(fields: Fields, given: Mapping[str, Tensor]) -> ModelConfig:
     )
 
 
-def _place(places: Places, config: ModelConfig) -> None:
+def place(places: Places, config: ModelConfig, *, unused: int = 0) -> None:
+    """unused: how many rows of the table of positions come first that no token reads."""
     places.drop(lambda name: name == "embeddings.position_ids")
     places.same(["embeddings.word_embeddings.weight", "cls.predictions.decoder.weight"], "embedding.weight")
-    places.move("embeddings.position_embeddings.weight", "positions.weight")
+    places.from_row(unused, "embeddings.position_embeddings.weight", "positions.weight")
     places.move("embeddings.token_type_embeddings.weight", "segments.weight")
     places.pairs("embeddings.LayerNorm", "embedding_norm")
     for layer in range(config.layers):
@@ -132,19 +132,19 @@ FAMILIES = (
     Family(
         "bert",
         FIELDS,
-        _config,
-        _place,
-        _rename,
+        configuration,
+        place,
+        rename,
         writes=False,
         architecture="BertForPreTraining",
-        spelled=_spelled,
+        spelled=spelled,
         says=_says,
-        ends=_ends,
+        ends=ends,
     ),
 )
 
 
-def _bert(d_model: int, layers: int, heads: int) -> ModelConfig:
+def preset(d_model: int, layers: int, heads: int) -> ModelConfig:
     """Devlin et al. 2019, uncased, as it was pretrained: with its head for masked tokens, its pooler and the classifier
     of sentence pairs. The encoder and the pooler alone are `head="linear", classes=0`."""
     return ModelConfig(
@@ -163,6 +163,6 @@ def _bert(d_model: int, layers: int, heads: int) -> ModelConfig:
 
 
 PRESETS = {
-    "bert-base": Preset(2018, 110_106_428, _bert(768, 12, 12), taught=True),
-    "bert-large": Preset(2018, 336_226_108, _bert(1024, 24, 16), taught=True),
+    "bert-base": Preset(2018, 110_106_428, preset(768, 12, 12), taught=True),
+    "bert-large": Preset(2018, 336_226_108, preset(1024, 24, 16), taught=True),
 }

@@ -20,12 +20,11 @@ from companion.config.model import ModelConfig, MoEConfig, PositionConfig
 from companion.families.registry import families
 from companion.files.gguf.architectures import BY_KIND
 from companion.files.gguf.writing import GGUFType, Unwritten, tokenizer_keys, write_gguf
-from companion.files.models import CONFIG, WEIGHTS, plain_dtype, save_tensors
+from companion.files.models import CONFIG, WEIGHTS, plain_dtype, save_together
 from companion.files.published.checkpoint_folder import Fields
 from companion.files.published.export_fields import said
 from companion.files.published.family import Family
 from companion.files.published.state_dict import WayBack
-from companion.ground.atomic import write_atomic
 from companion.ground.fields import shown
 from companion.layers.positions import magnitude_of
 from companion.transformer import Transformer
@@ -57,8 +56,8 @@ def export_model(
     about |= dict.fromkeys(("bos_token_id", "eos_token_id", "pad_token_id"))  # else readers take a release's own
     if not model.config.attending:
         about["use_cache"] = False  # `transformers` has no cache of linear layers alone
-    save_tensors(Path(folder) / WEIGHTS, tensors, {"format": "pt"})
-    write_atomic(Path(folder) / CONFIG, json.dumps(about | fields | dict(further or {}), indent=2) + "\n")
+    told = json.dumps(about | fields | dict(further or {}), indent=2) + "\n"
+    save_together(Path(folder), {WEIGHTS: tensors}, {CONFIG: told})
     return family
 
 

@@ -1,4 +1,5 @@
-"""Gemma 2 and 3 (Gemma Team 2024 and 2025), as published: LLaMA with norms on both sides and windows (lesson 13)."""
+"""Gemma, Gemma 2 and 3 (Gemma Team 2024 and 2025), as published: LLaMA with a GELU gate and scaled embeddings; from the
+second on with norms on both sides and windows (lesson 13)."""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ from companion.config.model import (
     WindowConfig,
 )
 from companion.families import llama
-from companion.families.llama import configuration, layers_of, said
+from companion.families.llama import changed, configuration, layers_of, said
 from companion.files.published.config_fields import rows
 from companion.files.published.family import Family, Preset
 from companion.files.published.rope import GLOBAL, LOCAL, layer_types
@@ -25,6 +26,18 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from companion.files.published.checkpoint_folder import Fields
+
+OF_GEMMA = llama.FIELDS | rows(
+    """
+    num_key_value_heads              taken = 16              attention.kv_heads
+    head_dim                         taken = 256             attention.d_head
+    mlp_bias                         must be false
+    hidden_act                       taken = "gelu_pytorch_tanh"  feed_forward.activation, of the gate; "gelu" means it
+    hidden_activation                must be null or "gelu_pytorch_tanh"
+    tie_word_embeddings              taken = true            embedding.tied
+    use_bidirectional_attention      must be false or null
+    """
+)
 
 OF_GEMMA2 = llama.FIELDS | rows(
     """
@@ -57,6 +70,19 @@ OF_GEMMA3 = OF_GEMMA2 | rows(
 )
 
 
+def _gemma1(fields: Fields, _: Mapping[str, Tensor]) -> ModelConfig:
+    """Early files say `gelu` and mean the approximation that the models were trained with."""
+    config = configuration(fields)
+    if config.feed_forward.activation != "geglu_tanh" and fields.take("hidden_act") != "gelu":
+        raise fields.refuse("hidden_act", fields.take("hidden_act"), "'gelu_pytorch_tanh', or 'gelu', which means it")
+    return changed(
+        config,
+        feed_forward={"activation": "geglu_tanh"},
+        norm={"unit_offset": True},
+        embedding={"scaled": True, "rounded": True},
+    )
+
+
 def _gemma2(fields: Fields, _: Mapping[str, Tensor]) -> ModelConfig:
     return _gemma(fields, [LOCAL if layer % 2 == 0 else GLOBAL for layer in range(layers_of(fields))])
 
@@ -85,6 +111,7 @@ def _gemma(fields: Fields, usual: Sequence[str], local_base: str | None = None) 
 
 
 FAMILIES = (
+    Family("gemma", OF_GEMMA, _gemma1, llama.place, architecture="GemmaForCausalLM"),
     Family("gemma2", OF_GEMMA2, _gemma2, llama.place, architecture="Gemma2ForCausalLM"),
     Family("gemma3_text", OF_GEMMA3, _gemma3, llama.place, architecture="Gemma3ForCausalLM"),
 )
@@ -103,7 +130,7 @@ def _like_gemma(
     positions: PositionConfig,
     logit_cap: float | None = None,
 ) -> ModelConfig:
-    """Gemma Team 2024 (Gemma 2) and 2025 (Gemma 3)."""
+    """Gemma Team 2024 (Gemma and Gemma 2) and 2025 (Gemma 3)."""
     return ModelConfig(
         vocab=vocab,
         d_model=d_model,
@@ -123,7 +150,20 @@ _THIRD: dict[str, Any] = {
     "attention": AttentionConfig(1, qk_norm="head", window=WindowConfig(512, (True,) * 5 + (False,), base=10000.0)),
     "positions": PositionConfig("rotary", base=1e6, layout="half"),
 }
+
+
+def _first(d_model: int, layers: int, heads: int, kv_heads: int, d_ff: int) -> ModelConfig:
+    """Gemma Team 2024, Gemma, table 1."""
+    plain = _like_gemma(
+        d_model, layers, heads, kv_heads, d_ff,
+        vocab=256000, context=8192, attention=AttentionConfig(1), positions=PositionConfig("rotary", layout="half"),
+    )  # fmt: skip
+    return changed(plain, attention={"score_width": None}, norm={"placement": "pre"})
+
+
 PRESETS = {
+    "gemma-2b": Preset(2024, 2_506_172_416, _first(2048, 18, 8, 1, 16384)),
+    "gemma-7b": Preset(2024, 8_537_680_896, _first(3072, 28, 16, 16, 24576)),
     "gemma-2-2b": Preset(
         2024,
         2_614_341_888,

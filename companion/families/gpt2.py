@@ -51,12 +51,12 @@ FIELDS = rows(
 )
 
 
-def _rename(name: str) -> str:
+def rename(name: str) -> str:
     """The first release has neither the prefix nor a head."""
     return name.removeprefix("transformer.")
 
 
-def _spelled(name: str) -> str:
+def spelled(name: str) -> str:
     return name if name.startswith("lm_head.") else f"transformer.{name}"
 
 
@@ -100,7 +100,7 @@ def _place(places: Places, config: ModelConfig) -> None:
     places.pairs("ln_f", "decoder.norm")
 
 
-FAMILIES = (Family("gpt2", FIELDS, _config, _place, _rename, architecture="GPT2LMHeadModel", spelled=_spelled),)
+FAMILIES = (Family("gpt2", FIELDS, _config, _place, rename, architecture="GPT2LMHeadModel", spelled=spelled),)
 
 
 def _gpt(d_model: int, layers: int, heads: int, *, context: int = 1024, dropout: float = 0.1) -> ModelConfig:

@@ -80,8 +80,10 @@ def configuration(
     attention:   where it is not LLaMA's.
     """
     order, local = positions(fields, turning, local_base)
-    gate = "hidden_activation" if "hidden_activation" in fields.table else "hidden_act"
+    named = fields.table.get("hidden_activation")
+    gate = "hidden_act" if named is None or named.kind != "taken" else "hidden_activation"
     activation: Any = GATED.get(fields.activation(gate))
+    eps = "rms_norm_eps" if "rms_norm_eps" in fields.table else "layer_norm_eps"
     if activation is None:
         raise fields.refuse(gate, fields.take(gate), "a silu or a gelu, which gate")
 
@@ -104,7 +106,7 @@ def configuration(
             bias=said(fields, "mlp_bias"),
         ),
         positions=order,
-        norm=NormConfig("rms", eps=fields.small("rms_norm_eps")),
+        norm=NormConfig("rms", eps=fields.small(eps)),
         embedding=EmbeddingConfig(tied=fields.take("tie_word_embeddings")),
     )
 
@@ -136,6 +138,7 @@ def place_all_but_networks(
             ("post_attention_layernorm", "attention_norm"),
             ("post_feedforward_layernorm", "feed_forward_norm"),
         ),
+        "parallel_shared": (("input_layernorm", "attention_norm"),),
         "both": (
             ("input_layernorm", "attention_norm"),
             ("post_attention_layernorm", "attention_out_norm"),
@@ -143,15 +146,16 @@ def place_all_but_networks(
             ("post_feedforward_layernorm", "feed_forward_out_norm"),
         ),
     }
+    parts = ("weight", "bias") if config.norm.kind == "layer" and config.norm.bias else ("weight",)
     for layer in range(config.layers):
         old, new = f"model.layers.{layer}", f"decoder.blocks.{layer}"
         for theirs, ours in norms[config.norm.placement]:
-            places.move(f"{old}.{theirs}.weight", f"{new}.{ours}.weight")
+            places.pairs(f"{old}.{theirs}", f"{new}.{ours}", parts)
         if config.linear(layer) and linear is not None:
             linear(places, config, layer)
         else:
             _place_attention(places, config.attention, f"{old}.self_attn", f"{new}.attention")
-    places.move("model.norm.weight", "decoder.norm.weight")
+    places.pairs("model.norm", "decoder.norm", parts)
 
 
 LATENT = {"kv_a_proj_with_mqa": "down", "kv_a_layernorm": "latent_norm", "kv_b_proj": "up", "o_proj": "output"}

@@ -22,7 +22,7 @@ ABOUT_ALL = {"registry", "pretrained", "inspected", "export", "adapters"}
 _SIDE_BY_SIDE = "attention and network that read the stream side by side"
 _STATES = "layers that keep a state in place of keys"
 UNBUILT = {
-    **dict.fromkeys(("cohere", "cohere2", "falcon", "gpt_neox", "gptj", "phi"), _SIDE_BY_SIDE),
+    **dict.fromkeys(("falcon", "gptj", "phi"), _SIDE_BY_SIDE),
     **dict.fromkeys(("bamba", "falcon_h1", "jamba", "mamba", "mamba2", "nemotron_h", "zamba2"), _STATES),
     **dict.fromkeys(("minimax", "olmo_hybrid", "qwen3_5"), "layers of linear attention"),
     **dict.fromkeys(("lfm2", "lfm2_moe"), "layers that are convolutions"),

@@ -13,7 +13,6 @@ import math
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +24,7 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from companion.config.model import ModelConfig
-from companion.ground.atomic import _replacing
+from companion.ground.atomic import read_together, replacing
 from companion.ground.fields import cut, shown, why
 from companion.ground.reading import read_json
 from companion.ground.waiting import counted
@@ -59,8 +58,18 @@ def _apart(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 def save_tensors(path: str | Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None = None) -> None:
     """Write named tensors to one safetensors file, as atomically as `write_atomic`. They may live on any device.
     metadata: what else the file's header says."""
-    with _replacing(Path(path)) as draft:
+    with replacing(Path(path)) as (draft,):
         _save_file(tensors, draft, metadata)
+
+
+def save_together(folder: Path, tensors: Mapping[str, Mapping[str, Tensor]], texts: Mapping[str, str]) -> None:
+    """Write files of tensors as PyTorch's, and files of text, into a folder in place of those that are there: see
+    `companion.ground.atomic.replacing`."""
+    with replacing(*(folder / name for name in (*tensors, *texts))) as drafts:
+        for draft, named in zip(drafts, tensors.values(), strict=False):
+            _save_file(named, draft, {"format": "pt"})
+        for draft, text in zip(drafts[len(tensors) :], texts.values(), strict=True):
+            draft.write_text(text, encoding="utf-8")
 
 
 def load_tensors(
@@ -154,7 +163,7 @@ def save_model(folder: str | Path, model: Transformer, *, weights: Mapping[str, 
     weights:  the model's `state_dict`, where `model` itself holds a part of it; `None`: its own.
 
     A tied output head is the embedding table and is stored once. Both files are complete on the disk before the first
-    takes its name.
+    takes its name, and `load_model` never takes one of a model that was there before with one of this.
 
     Raises `ValueError`, with nothing written, for what `load_model` would refuse: weights of several dtypes, or others
     than those of the configuration, such as of a model whose last blocks were taken off.
@@ -163,9 +172,8 @@ def save_model(folder: str | Path, model: Transformer, *, weights: Mapping[str, 
     weights = model.state_dict() if weights is None else weights
     raise_faults(folder, _differences(_shapes(bare_model(model.config).state_dict()), _shapes(weights)))
     _check_dtypes(weights, folder, None, "model.to(dtype) to make it one")
-    with ExitStack() as drafts:  # entered second = renamed first: the weights, then the configuration
-        drafts.enter_context(_replacing(folder / CONFIG)).write_text(model.config.to_json(), encoding="utf-8")
-        draft = drafts.enter_context(_replacing(folder / WEIGHTS))
+    with replacing(folder / WEIGHTS, folder / CONFIG) as (draft, config):
+        config.write_text(model.config.to_json(), encoding="utf-8")
         _save_file(weights, draft)
 
 
@@ -180,7 +188,10 @@ def load_model(
     Raises `ValueError` if the folder or a file is missing or damaged, if it holds another kind of model, or if the
     configuration does not fit the weights (naming every tensor that is missing, unexpected or of another shape).
     """
-    folder = Path(folder)
+    return read_together(Path(folder), lambda: _load_model(Path(folder), dtype, device))
+
+
+def _load_model(folder: Path, dtype: torch.dtype | None, device: torch.device | str | None) -> Transformer:
     data = read_config(folder)
     if "model_type" in data:
         raise ValueError(

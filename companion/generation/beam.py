@@ -15,7 +15,7 @@ import torch
 
 from companion.costs.account import cache_bytes
 from companion.generation.logit_rules import Rules, Until
-from companion.generation.prefill_decode import NotFinite, decode, evaluating, prefill
+from companion.generation.prefill_decode import NotFinite, decode, evaluating, prefill, stretched_after
 from companion.generation.request import check_prompts
 from companion.ground.arguments import check_kind
 from companion.ground.fields import require_number, require_whole, shown
@@ -109,6 +109,7 @@ def beam_search(
         logits, cache, memory = prefill(model, prompts, source, slots)
         everyone, owners = memory, list(range(len(prompts)))  # owners: whose candidate each row of the cache is
         trails = [_Trail(len(prompt), [-1 - row]) for row, prompt in enumerate(prompts)]
+        anew = stretched_after(model)
         for step in range(steps):
             texts: list[Sequence[int]] = []
             if rules.looks_back:
@@ -141,6 +142,11 @@ def beam_search(
             if everyone is not None and now != owners:
                 memory = everyone.select(torch.tensor(now, device=logits.device))
             owners = now
+            if any(len(prompts[i]) + step == anew for i in now):  # kept keys were turned for shorter texts
+                so_far = [[*prompts[i], *beam.tokens] for i, s in enumerate(searches) for beam in s.live]
+                logits, cache, memory = prefill(model, so_far, source and [source[i] for i in now], slots)
+                trails = [_Trail(len(text), [-1 - row]) for row, text in enumerate(so_far)]
+                continue
             last = torch.tensor([beam.tokens[-1] for s in searches for beam in s.live], device=logits.device)
             logits, cache = decode(model, last, cache, memory)
     return [search.ended for search in searches]

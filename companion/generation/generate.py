@@ -19,7 +19,7 @@ from torch import Tensor
 from companion.generation.draft import Draft, Proposer
 from companion.generation.logit_rules import Rules, Until
 from companion.generation.next_token import NOTHING, draw_tokens, raise_nothing
-from companion.generation.prefill_decode import BUCKET, compiled_decode, decode, evaluating, prefill
+from companion.generation.prefill_decode import BUCKET, compiled_decode, decode, evaluating, prefill, stretched_after
 from companion.generation.request import Request, Stream, Text, check_model, check_prompts, check_rows, checked
 from companion.generation.sampling import Sampling
 from companion.generation.serving import serve
@@ -251,8 +251,7 @@ def _generate(request: Request, texts: Sequence[Text]) -> Iterator[list[int | No
     next_logits: Callable[..., tuple[Tensor, KVCache]] | None = None
     tokens = torch.empty(0, dtype=torch.long)
     modules = list(model.modules())  # found once: the walk costs as much as a layer's arithmetic
-    scaling = model.config.positions.scaling
-    anew = None if scaling is None or scaling.kind != "longrope" else scaling.original
+    anew = stretched_after(model)
     for i in range(steps):
         # Both are entered anew for each step: a generator that is waiting must not leave its caller without gradients.
         with torch.inference_mode(), evaluating(modules):

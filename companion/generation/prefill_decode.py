@@ -97,6 +97,13 @@ def prefill_stream(
     return last, cache.rewind(lengths), memory
 
 
+def stretched_after(model: Transformer) -> int | None:
+    """Return how many tokens a text may have before keys of a cache are turned too little for it: C of longrope
+    (`companion.config.model.RotaryScaling`). A text that passes it is read anew. `None`: never."""
+    scaling = model.config.positions.scaling
+    return scaling.original if scaling is not None and scaling.kind == "longrope" else None
+
+
 def _lengths(rows: Sequence[Sequence[int]], device: torch.device) -> Int[Tensor, "batch"]:
     return torch.tensor([len(ids) for ids in rows], device=device)
 

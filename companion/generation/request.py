@@ -40,7 +40,8 @@ class Ends:
 
     def after(self, text: Text) -> bool:
         """Whether its last token has ended it."""
-        return text.ids[-1] in self.stop or (self.until is not None and self.until(text.row, text.ids[text.given :]))
+        stopped = text.ids[-1] in self.stop
+        return stopped or (self.until is not None and bool(self.until(text.row, text.ids[text.given :])))
 
 
 @dataclass(frozen=True)

@@ -75,6 +75,7 @@ class Handle:
         self.number, self.state, self.error = number, "waiting", None  # type: int, State, Exception | None
         self._server, self._request = server, request
         self._text = Text(list(prompt), len(prompt), number)
+        self._settled = True  # whether it is known that its last token does not end it
         self._held = 0  # tokens of it in the pool
         self._blocks: list[int] = []
         self._numbers: list[int] = []  # of what ends with each of its full blocks
@@ -309,20 +310,41 @@ class Server:
     def step(self) -> list[Written]:
         """One more token of every text whose prompt has been read, in the order in which they came.
 
-        A text that cannot go on ends with an `error` of its own, and nothing is raised here: the others go on.
+        A text that cannot go on ends with an `error` of its own, and nothing is raised here: the others go on. What is
+        raised all the same, as by Ctrl-C, leaves every text with its token of this step or as it was before.
         """
+        for handle in self._running.copy():
+            self._settle(handle)
         self._admit()
-        with torch.inference_mode(), evaluating(self._modules):
-            going: list[tuple[Handle, Tensor]] = []
-            for group in _alike(self._plan()):
-                going += self._pass(group)
-            going.sort(key=lambda one: one[0].number)
-            drawn = self._drawn(going)
-        written = []
+        streams = [handle._request.streams[0].bit_generator for handle in self._running]
+        before = [(handle, stream.state) for handle, stream in zip(self._running, streams, strict=True)]
+        try:
+            with torch.inference_mode(), evaluating(self._modules):
+                going: list[tuple[Handle, Tensor]] = []
+                for group in _alike(self._plan()):
+                    going += self._pass(group)
+                going.sort(key=lambda one: one[0].number)
+                drawn = self._drawn(going)
+        except BaseException:
+            for handle, state in reversed(before):  # read again, with what they have written, at the next step
+                if handle.state == "running":
+                    self._preempt(handle)
+                handle._request.streams[0].bit_generator.state = state
+            raise
+        written, interrupted = [], None
         for handle, token in drawn:
-            if not handle.ended:  # another's `until` may have cancelled it
-                self._add(handle, token)
+            if handle.ended:  # another's `until` may have cancelled it
+                continue
+            handle._text.ids.append(token)
+            handle._settled = False
+            try:
+                self._settle(handle)
+            except BaseException as error:  # its `until` is asked again; the others get their tokens first
+                interrupted = interrupted or error
+            else:
                 written.append(Written(handle.number, token, handle.ended))
+        if interrupted is not None:
+            raise interrupted
         return written
 
     def _admit(self) -> None:
@@ -492,15 +514,16 @@ class Server:
                 tokens[row] = token
         return [(handle, token) for (handle, _), token, fits in zip(going, tokens, fit, strict=True) if fits]
 
-    def _add(self, handle: Handle, token: int) -> None:
-        """Add a token to a text, which it may end."""
-        assert token != NOTHING
-        handle._text.ids.append(token)
+    def _settle(self, handle: Handle) -> None:
+        """End a text if its last token ends it, unless that was asked before."""
+        if handle._settled:
+            return
         try:
             ended = handle._written == handle._request.steps or handle._request.ends.after(handle._text)
         except Exception as error:  # of its own `until`
             self._end(handle, "failed", error)
         else:
+            handle._settled = True
             if ended:
                 self._end(handle, "done")
 
@@ -512,7 +535,7 @@ class Server:
             self._waiting.remove(handle)
         else:
             self._release(handle)
-        handle.state, handle.error = state, error
+        handle.state, handle.error, handle._settled = state, error, True
 
     def _release(self, handle: Handle) -> None:
         """Give the blocks of a running text back."""

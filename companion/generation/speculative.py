@@ -23,10 +23,11 @@ import torch
 from jaxtyping import Float, Float64
 from torch import Tensor
 
+from companion.config.model import RotaryScaling
 from companion.generation.draft import Draft, Propose
 from companion.generation.logit_rules import Rules, check_ids
 from companion.generation.next_token import NOTHING, exactly, most_probable, pick, raise_nothing
-from companion.generation.prefill_decode import NotFinite, evaluating, prefill, prefill_stream
+from companion.generation.prefill_decode import NotFinite, evaluating, prefill, prefill_stream, stretched_after
 from companion.generation.request import Request, Text
 from companion.generation.weights import writer_of
 from companion.layers.cache import KVCache
@@ -103,9 +104,16 @@ def speculate(request: Request, texts: Sequence[Text], draft: Draft) -> Iterator
         reader.stream, reader.last = stream, last
         drafter = _OwnHeads(reader, request)
     functions = [draft.function() for _ in rows]
+    scaling, anew = model.config.positions.scaling, stretched_after(model)
     while not all(row.done for row in rows):
         # No further than the last token but one: the pass itself gives one more.
         counts = [0 if row.done else min(draft.ahead, steps - row.written - 1) for row in rows]
+        going = [row for row in rows if not row.done]
+        if scaling is not None and scaling.by_length:
+            counts = _within(rows, counts, scaling)
+        if any(len(row.ids) - 1 == anew for row in going):  # kept keys were turned for a shorter text
+            with torch.inference_mode(), evaluating(modules):
+                reader.anew(prefill(model, [row.ids for row in rows], source, slots)[1])
         chances = None
         if drafter is not None:
             with torch.inference_mode(), evaluating(drafting):
@@ -127,6 +135,20 @@ def _called(propose: Propose, row: _Row, count: int, vocab: int) -> list[int]:
     proposed = list(propose(row.text.ids, count))[:count]
     check_ids("draft", proposed, vocab)
     return proposed
+
+
+def _within(rows: Sequence[_Row], counts: Sequence[int], scaling: RotaryScaling) -> list[int]:
+    """Return of `counts` what can be judged in one pass as if it had been read token by token.
+
+    Where frequencies depend on the length of a text, a pass goes by its furthest position. Within C tokens all have the
+    same; beyond, longrope has the same again, and dynamic scaling others for every length: then nothing is proposed.
+    """
+    assert scaling.original is not None
+    room = [scaling.original - len(row.ids) for row in rows]
+    beyond = [not row.done and left < 0 for row, left in zip(rows, room, strict=True)]
+    if scaling.kind == "longrope":
+        return [n if past else max(0, min(n, left)) for n, past, left in zip(counts, beyond, room, strict=True)]
+    return [0 if any(beyond) else max(0, min(n, left)) for n, left in zip(counts, room, strict=True)]
 
 
 class _Given:
@@ -158,6 +180,10 @@ class _Reader:
     def __init__(self, model: Transformer, cache: KVCache, memory: Memory | None) -> None:
         self.model, self.cache, self.memory = model, cache, memory
         self._held: list[int] | None = None
+
+    def anew(self, cache: KVCache) -> None:
+        """Go on with another cache of the same rows."""
+        self.cache, self._held = cache, None
 
     def read(self, tokens: Sequence[Sequence[int]], starts: list[int]) -> Float[Tensor, "batch token d_model"]:
         """The stream of these tokens, which stand from `starts` on in each row; what was behind is forgotten."""
@@ -235,6 +261,14 @@ class _Drafter(ABC):
 
 class _SmallModel(_Drafter):
     """A model of its own, which reads what it proposes."""
+
+    def propose(
+        self, rows: Sequence[_Row], counts: Sequence[int]
+    ) -> tuple[list[list[int]], list[list[Float64[Tensor, "vocab"]]] | None]:
+        """As above; where nothing may be proposed for now, it reads what was written all the same."""
+        if not any(counts) and any(not row.done and row.written + 1 < self.request.steps for row in rows):
+            self.logits(0, rows, [[] for _ in rows], counts, [])
+        return super().propose(rows, counts)
 
     def logits(
         self, i: int, rows: Sequence[_Row], proposals: Sequence[list[int]], counts: Sequence[int], going: list[int]

@@ -6,12 +6,15 @@ import errno
 import os
 import secrets
 import shutil
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import TypeVar
 
 from companion.ground.display import readable_bytes
 
+T = TypeVar("T")
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
@@ -56,18 +59,81 @@ def sync_folder(folder: str | Path) -> None:
 
 
 @contextmanager
-def _replacing(path: Path) -> Iterator[Path]:
-    """A path to write to in the folder of `path`; renamed to `path` if the block succeeds, removed if it does not."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    draft = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
+def replacing(*paths: Path) -> Iterator[list[Path]]:
+    """Give paths to write to in the folder of `paths`, which is made if it is missing.
+
+    If the block succeeds, all are flushed to the disk and then renamed to `paths`; if it does not, all are removed. A
+    reader that uses `read_together` meets all the old files or all the new ones.
+    """
+    folder = paths[0].parent
+    folder.mkdir(parents=True, exist_ok=True)
+    drafts = [path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp") for path in paths]
     try:
-        yield draft
-        with open(draft, "rb+") as file:
-            os.fsync(file.fileno())
-        os.replace(draft, path)
+        yield drafts
+        for draft in drafts:
+            with open(draft, "rb+") as file:
+                os.fsync(file.fileno())
+        _rename(drafts, paths)
     finally:
-        draft.unlink(missing_ok=True)
-    sync_folder(path.parent)
+        for draft in drafts:
+            draft.unlink(missing_ok=True)
+    sync_folder(folder)
+
+
+_MARK = ".replacing"
+"""A file that is there while several files of a folder are being replaced; after a kill in between it stays."""
+
+
+def _rename(drafts: Sequence[Path], paths: Sequence[Path]) -> None:
+    mark, done = paths[0].with_name(_MARK), 0
+    if several := len(paths) > 1 and any(path.exists() for path in paths):
+        mark.touch()
+    try:
+        for draft, path in zip(drafts, paths, strict=True):
+            os.replace(draft, path)
+            done += 1
+    finally:
+        if several and done in (0, len(paths)):
+            mark.unlink(missing_ok=True)
+
+
+def read_together(folder: Path, read: Callable[[], T], *, seconds: float = 5.0) -> T:
+    """Return what `read` gives of a folder's .json and .safetensors files, as they were together at one moment.
+
+    Where `replacing` gives them other contents meanwhile, they are read again.
+
+    Raises what `read` raises, and `ValueError` where after so many seconds the files are still being replaced, or a
+    kill has left some of the old beside some of the new.
+    """
+    end = time.monotonic() + seconds
+    while True:
+        before = _versions(folder)
+        try:
+            found = read()
+        except Exception:
+            if _MARK not in before and before == _versions(folder):
+                raise
+        else:
+            if _MARK not in before and before == _versions(folder):
+                return found
+        if time.monotonic() > end:
+            raise ValueError(
+                f"{folder}: expected files that were saved together, found some that are being replaced, or whose "
+                "replacement was interrupted; save the model there again"
+            )
+        time.sleep(0.01)
+
+
+def _versions(folder: Path) -> dict[str, tuple[int, int, int]]:
+    """What tells each file from one that takes its name later."""
+    found = {}
+    with suppress(OSError), os.scandir(folder) as entries:
+        for entry in entries:
+            if entry.name == _MARK or entry.name.endswith((".json", ".safetensors")):
+                with suppress(OSError):
+                    about = entry.stat()
+                    found[entry.name] = about.st_ino, about.st_mtime_ns, about.st_size
+    return found
 
 
 def write_atomic(path: str | Path, data: bytes | str) -> None:
@@ -76,5 +142,5 @@ def write_atomic(path: str | Path, data: bytes | str) -> None:
     Missing folders are made. Raises `NotWritten`, with what was there before left as it was, and no draft behind.
     """
     data = data.encode() if isinstance(data, str) else data
-    with writing(path, len(data)), _replacing(Path(path)) as draft:
+    with writing(path, len(data)), replacing(Path(path)) as (draft,):
         draft.write_bytes(data)

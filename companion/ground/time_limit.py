@@ -1,4 +1,4 @@
-"""An end to code that may never come to one."""
+"""An end to code that may never come to one, or that may take all memory there is."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import signal
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 
@@ -27,9 +28,35 @@ def at_most(seconds: float) -> Iterator[None]:
         raise OutOfTime
 
     before = signal.signal(signal.SIGPROF, end)
-    signal.setitimer(signal.ITIMER_PROF, seconds)
+    left, _ = signal.setitimer(signal.ITIMER_PROF, seconds)
     try:
         yield
     finally:
         signal.setitimer(signal.ITIMER_PROF, 0)
         signal.signal(signal.SIGPROF, before)
+        signal.setitimer(signal.ITIMER_PROF, left)  # of a block around this one
+
+
+@contextmanager
+def within(size: int) -> Iterator[None]:
+    """Raise `MemoryError` in a block that asks for more than `size` bytes beyond what the process has, on Linux.
+
+    The limit holds for all threads of the process meanwhile, so the block should be short.
+    """
+    try:
+        import resource
+
+        pages = int(Path("/proc/self/statm").read_text("ascii").split()[0])
+    except (ImportError, OSError):
+        yield
+        return
+    soft, hard = resource.getrlimit(resource.RLIMIT_AS)
+    most = pages * resource.getpagesize() + size
+    if soft != resource.RLIM_INFINITY and soft <= most:
+        yield
+        return
+    resource.setrlimit(resource.RLIMIT_AS, (most, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, (soft, hard))

@@ -40,6 +40,9 @@ class Block(nn.Module):
                                         both       x <- x + norm'(s(norm(x)))  (Ding et al. 2021, section 2.3)
                                         after      x <- x + norm(s(x))         (OLMo Team 2025, section 3)
 
+    In a parallel block attention a and the network f read the same state, and their results are added together:
+    x <- x + a(norm(x)) + f(norm'(x)) (Black et al. 2022, section 2.1); where they share a norm, norm' is norm.
+
     What is added is first multiplied by `config.residual`.
 
     layer: its number in the stack, counted from 0, by which `ModelConfig.layer` knows its window and its positions.
@@ -49,7 +52,7 @@ class Block(nn.Module):
         super().__init__()
         d_model = self.d_model = config.d_model
         self.placement = config.norm.placement
-        self.pre = self.placement in ("pre", "both")
+        self.pre, self.parallel = self.placement in ("pre", "both") or config.norm.parallel, config.norm.parallel
         attention, positions = config.layer(layer)
         self.linear = config.linear(layer)
         self.attention: Attention | LatentAttention | LinearAttention
@@ -69,7 +72,8 @@ class Block(nn.Module):
         self.feed_forward: FeedForward | MoE = (
             FeedForward(d_model, network) if experts is None else MoE(d_model, network, experts)
         )
-        self.feed_forward_norm = norm(config.norm, d_model)
+        shared = self.placement == "parallel_shared"
+        self.feed_forward_norm = None if shared else norm(config.norm, d_model)
         both = self.placement == "both"
         self.attention_out_norm = norm(config.norm, d_model) if both else None
         self.cross_out_norm = norm(config.norm, d_model) if both and cross else None
@@ -97,24 +101,34 @@ class Block(nn.Module):
         takes no mask: the same where padding may stand anywhere, and which document of a packed row a token is of.
         """
         attention: Callable[..., Tensor] = self.attention  # one of three kinds, each with a cache of its own
+        normed = self._in(x, self.attention_norm)
         if self.linear:
-            h = attention(self._in(x, self.attention_norm), cache=cache, real=written, document=document)
+            h = attention(normed, cache=cache, real=written, document=document)
         else:
-            h = attention(self._in(x, self.attention_norm), positions=positions, mask=mask, cache=cache)
+            h = attention(normed, positions=positions, mask=mask, cache=cache)
+        if self.parallel:
+            wide = normed if self.feed_forward_norm is None else self.feed_forward_norm(x)
+            more, routing = self._network(wide, real)
+            x = self._out(x, h, self.attention_norm, None)
+            return self._out(x, more, self.attention_norm, None), routing
         x = self._out(x, h, self.attention_norm, self.attention_out_norm)
         if self.cross is not None:
             kept = source if isinstance(source, CrossCache) else self.cross.project_source(source)
             h = self.cross(self._in(x, self.cross_norm), mask=source_mask, cache=kept)
             x = self._out(x, h, self.cross_norm, self.cross_out_norm)
-        h, routing = self._in(x, self.feed_forward_norm), None
-        if isinstance(self.feed_forward, FeedForward):
-            h = self.feed_forward(h)
-        else:
-            h, routing = self.feed_forward(h, real=real)
+        h, routing = self._network(self._in(x, self.feed_forward_norm), real)
         return self._out(x, h, self.feed_forward_norm, self.feed_forward_out_norm), routing
 
     if TYPE_CHECKING:
         __call__ = forward
+
+    def _network(self, x: Tensor, real: Tensor | None) -> tuple[Tensor, RoutingStats | None]:
+        """The output of the feed-forward network, and the routing of a mixture of experts."""
+        return (
+            (self.feed_forward(x), None)
+            if isinstance(self.feed_forward, FeedForward)
+            else self.feed_forward(x, real=real)
+        )
 
     def _in(self, x: Tensor, norm: nn.Module | None) -> Tensor:
         """What a sub-layer sees of the stream, by one of the equations above."""

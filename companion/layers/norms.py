@@ -78,15 +78,15 @@ class UnitNorm(nn.Module):
 class LayerNorm(nn.Module):
     """(x - mean) / sqrt(var + eps) * gain + bias, with the biased variance (Ba et al. 2016, eq. 4).
 
-    Two statistics for each token, over d_model; epsilon inside the root.
+    Two statistics for each token, over d_model; epsilon inside the root. With `bias=False` nothing is added.
     """
 
-    def __init__(self, d_model: int, eps: float = 1e-5) -> None:
+    def __init__(self, d_model: int, eps: float = 1e-5, *, bias: bool = True) -> None:
         super().__init__()
         _require_eps(eps)
         self.eps = eps
         self.weight = nn.Parameter(torch.ones(d_model))
-        self.bias = nn.Parameter(torch.zeros(d_model))
+        self.bias = nn.Parameter(torch.zeros(d_model)) if bias else None
 
     @checked(sizes=lambda layer: {"d_model": len(layer.weight)})
     def forward(self, x: Float[Tensor, "... d_model"]) -> Float[Tensor, "... d_model"]:
@@ -101,6 +101,6 @@ def norm(config: NormConfig, d_model: int) -> LayerNorm | RMSNorm:
     """The norm that `config` asks for, for vectors of width `d_model`."""
     match config.kind:
         case "layer":
-            return LayerNorm(d_model, config.eps)
+            return LayerNorm(d_model, config.eps, bias=config.bias)
         case "rms":
             return RMSNorm(d_model, config.eps, unit_offset=config.unit_offset)

@@ -87,6 +87,54 @@ class Learned(nn.Module):
         __call__ = forward
 
 
+def relative_buckets(
+    distance: Int[Tensor, "*pairs"], buckets: int, reach: int, *, both_ways: bool
+) -> Int[Tensor, "*pairs"]:
+    """The bucket of each distance, key - query (Raffel et al. 2020, section 2.1, with the ranges of the released code).
+
+    With n buckets for a direction, those of a distance d below n/2 are d itself; from there on the bucket is
+    n/2 + floor(n/2 ln(d / (n/2)) / ln(reach / (n/2))), at most n - 1. With `both_ways` the keys behind the query have
+    the second half of the buckets; else they all have bucket 0, and a causal mask hides them.
+    """
+    behind = torch.zeros_like(distance)
+    if both_ways:
+        buckets //= 2
+        behind, distance = buckets * (distance > 0), distance.abs()
+    else:
+        distance = (-distance).clamp(min=0)
+    exact = buckets // 2
+    ratio = (distance.clamp(min=exact).float() / exact).log() / math.log(reach / exact)
+    wide = (exact + (ratio * (buckets - exact)).long()).clamp(max=buckets - 1)
+    return behind + torch.where(distance < exact, distance, wide)
+
+
+class RelativeBias(nn.Module):
+    """What relative positions add to the scores of a stack's self-attention: a learned number for each head and each
+    bucket of distances, the same in all layers (Raffel et al. 2020, T5, section 2.1).
+
+    `forward(queries: (batch, query) or (query), keys: (batch, key) or (key)) -> (#batch, head, query, key)`, of their
+    positions. It is added as any other mask that is not boolean.
+    """
+
+    def __init__(self, config: PositionConfig, heads: int, *, both_ways: bool) -> None:
+        super().__init__()
+        self.reach, self.both_ways = config.reach, both_ways
+        self.weight = nn.Parameter(torch.empty(config.buckets, heads))
+        nn.init.normal_(self.weight, std=0.02)
+
+    @checked()
+    def forward(
+        self, queries: Int[Tensor, "*batch query"], keys: Int[Tensor, "*others key"]
+    ) -> Float[Tensor, "#batch head query key"]:
+        distance = keys[..., None, :] - queries[..., None]
+        found = relative_buckets(distance, len(self.weight), self.reach, both_ways=self.both_ways)
+        bias = nn.functional.embedding(found, self.weight).movedim(-1, -3)
+        return bias if bias.ndim == 4 else bias[None]
+
+    if TYPE_CHECKING:
+        __call__ = forward
+
+
 @checked(fits=_fits)
 def rotary_angles(
     positions: Int[Tensor, "*batch token"], d_head: int, base: float = 10000.0, dtype: torch.dtype = torch.float32

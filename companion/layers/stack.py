@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
@@ -13,7 +14,7 @@ from companion.layers.block import Block
 from companion.layers.cache import CrossCache, LayerCache
 from companion.layers.masks import Mask, Visible, documents, materialize, settled, visible, visible_and
 from companion.layers.norms import norm
-from companion.layers.positions import Rotary
+from companion.layers.positions import RelativeBias, Rotary
 from companion.layers.recurrent_cache import StateCache
 from companion.layers.routing import RoutingStats
 
@@ -52,6 +53,8 @@ class Stack(nn.Module):
         self.blocks = nn.ModuleList(
             Block(config, causal=causal, cross=cross, layer=layer) for layer in range(config.layers)
         )
+        relative = config.positions.kind == "relative"
+        self.relative = RelativeBias(config.positions, self.heads, both_ways=not causal) if relative else None
         self.norm = norm(config.norm, config.d_model) if config.norm.placement != "post" else nn.Identity()
 
     @checked()
@@ -69,7 +72,8 @@ class Stack(nn.Module):
     ) -> tuple[Float[Tensor, "batch token d_model"], tuple[RoutingStats, ...]]:
         """All blocks in order, then the last norm where the config has one.
 
-        positions:  of each token; rotary angles are made of them here, once for all blocks that turn alike.
+        positions:  of each token; rotary angles are made of them here, once for all blocks that turn alike. Distances
+                    beside a cache are those of its slots.
         real:       which keys are not padding: no query sees the others, and no expert counts them. `None`: all.
         counted:    which tokens experts count, where `real` does not say it.
         mask:       who may look at whom.
@@ -88,6 +92,8 @@ class Stack(nn.Module):
             mask = visible_and(mask, real[:, None, None, :])  # padding hides columns: keys, for every head and query
             real = real.expand(len(x), -1)
             counted = written = real if cache is None else real.gather(1, cache[0].slots)
+        if self.relative is not None:
+            mask = self._with_distances(self.relative, mask, positions, cache)
         seen = self._seen(x, mask, cache)
         source_mask = None if memory is None or memory.real is None else settled(memory.real[:, None, None, :])
         rotations = [rotary.at(positions, x.dtype) for rotary in self.rotaries]
@@ -108,6 +114,21 @@ class Stack(nn.Module):
             if where is not None:
                 routing.append(where)
         return self.norm(x), tuple(routing)
+
+    @staticmethod
+    def _with_distances(
+        relative: RelativeBias, mask: Mask | None, positions: Tensor, cache: list[LayerCache | StateCache] | None
+    ) -> Mask:
+        """What relative positions add to the scores, and -infinity where `mask` hides a pair."""
+        if cache is None:
+            bias = relative(positions, positions)
+        else:
+            opened = cache[0]
+            assert isinstance(opened, LayerCache)
+            bias = relative(opened.slots, torch.arange(opened.visible, device=positions.device))
+        if mask is None or mask.dtype == torch.bool:
+            return bias if mask is None else visible_and(bias, mask)
+        return bias + mask
 
     def _seen(self, x: Tensor, mask: Mask | None, cache: list[LayerCache | StateCache] | None) -> list[Visible | None]:
         """Who may look at whom in each layer, settled here once for all that have the same window and rule; `None` in

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from companion.layers.gated_delta_net import ShortConvolution
-from companion.layers.positions import Learned
+from companion.layers.positions import Learned, RelativeBias
 
 MOMENTS = ("exp_avg", "exp_avg_sq")
 MOMENTUM = "momentum_buffer"
@@ -21,10 +21,12 @@ def decayed(model: nn.Module) -> set[str]:
     """Names of the parameters that weight decay applies to: matrices that multiply a stream, experts' included.
 
     Not decayed: gains and biases, whose size is not a measure of complexity, and tables that are looked up (token and
-    position embeddings, a tied head with them): AdamW decays at every update, and a row whose token did not occur has
-    no gradient to hold it.
+    position embeddings, a tied head with them, relative positions): AdamW decays at every update, and a row whose token
+    did not occur has no gradient to hold it.
     """
-    tables = {id(module.weight) for module in model.modules() if isinstance(module, (nn.Embedding, Learned))}
+    tables = {
+        id(module.weight) for module in model.modules() if isinstance(module, (nn.Embedding, Learned, RelativeBias))
+    }
     matrices = {name: p for name, p in model.named_parameters() if p.ndim >= 2 and not name.endswith("_bias")}
     return {name for name, p in matrices.items() if id(p) not in tables}
 

@@ -33,7 +33,6 @@ from typing import Any
 
 import torch
 
-from companion.config.model import ModelConfig
 from companion.data.chat_tokens import TEXT_FILES, dialect_files, files_of_run
 from companion.data.tokenizer import BytePairTokenizer
 from companion.families.adapters import ADAPTER, load_adapters, merged_model
@@ -433,18 +432,6 @@ class Start:
         if model.config.stack != "decoder":
             raise ValueError(f"{self.flag} {self.folder}: expected a decoder, got stack={model.config.stack!r}")
         return model
-
-    @property
-    def config(self) -> ModelConfig:
-        """The configuration of its model. Raises `ValueError` where it cannot be read."""
-        if self.run is not None:
-            return ModelConfig.from_json(json.dumps(self.run.record()["model"]))
-        family = family_of(self.folder)
-        model = load_pretrained(self.folder) if family is None else family.read(self.folder, headers=True)
-        config: ModelConfig = model.config
-        if config.stack != "decoder":
-            raise ValueError(f"{self.flag} {self.folder}: expected a decoder, got stack={config.stack!r}")
-        return config
 
     def tokenizer(self) -> BytePairTokenizer:
         """Its tokenizer, to train on further text. Raises `ValueError` for one that is no byte-level BPE."""

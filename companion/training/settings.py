@@ -7,6 +7,7 @@ The types of the fields are those of the flags: a number outside its limits is r
 
 from __future__ import annotations
 
+import json
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
@@ -384,11 +385,28 @@ class TextSettings(Settings):
     def model_config(self, vocab: int) -> ModelConfig:
         """As for every task, with the heads for later tokens; with `init_from`, the model that is there."""
         if self.init_from is not None:
-            from companion.training.run_folder import Start  # which loads torch
-
-            return Start.find(self.init_from, "--init-from").config.with_(dropout=float(self.dropout))
+            return self._begun(Path(self.init_from).expanduser()).with_(dropout=float(self.dropout))
         config = super().model_config(vocab)
         return config.with_(later_heads=self.later_heads) if self.later_heads else config
+
+    @staticmethod
+    def _begun(folder: Path) -> ModelConfig:
+        """The configuration of the run or the published model in a folder."""
+        from companion.families.pretrained import family_of, load_pretrained  # which load torch
+        from companion.training.sealed_records import read_sealed
+
+        if not folder.is_dir():
+            raise ValueError(
+                f"--init-from {plain(str(folder))}: expected the folder of a run or of a published model, found none"
+            )
+        if (record := folder / "run.json").is_file():
+            config = ModelConfig.from_json(json.dumps(read_sealed(record, "put it back from a copy")["model"]))
+        else:
+            family = family_of(folder)
+            config = (load_pretrained(folder) if family is None else family.read(folder, headers=True)).config
+        if config.stack != "decoder":
+            raise ValueError(f"--init-from {folder}: expected a decoder, got stack={config.stack!r}")
+        return config
 
     def _folder_name(self) -> str:
         name = re.sub(r"[^\w.-]+", "-", Path(self.data[0]).expanduser().resolve().name).strip("-.")

@@ -19,7 +19,7 @@ from companion_school.build.stages import STAGES, Stage
 from companion_school.build.workspace import read_sources
 from companion_school.checking.call import Result, copied, in_this_process
 from companion_school.checking.examine import AnswerKey, Verdict, examine, key_of
-from companion_school.checking.operator_watch import PACKAGES, forbidden_fault, forbidden_uses
+from companion_school.checking.operator_watch import forbidden_fault, forbidden_uses
 
 
 def main(arguments: list[str]) -> int:
@@ -66,7 +66,7 @@ def unreadable(stage: Stage, sources: Mapping[str, str], wanted: list[Part]) -> 
             said = error.msg if isinstance(error, SyntaxError) else str(error)
             return f"{STAGES[number].file}{where}: it is no Python: {said}"
         if used and number == stage.number:
-            until = f" (from stage {OPEN} on everything goes)" if not {*PACKAGES} & {*used} else ""
+            until = f" (from stage {OPEN} on everything goes)" if "companion" not in used else ""
             return f"{forbidden_fault(used)}{until}"
     return None
 
@@ -87,7 +87,7 @@ def examined(part: Part, sources: Mapping[str, str], files: Mapping[str, str], s
         )
         return found | {"told": told, "lies_in": earlier}
     if verdict.result is Result.MISSING:
-        return found | {"told": "it is still as it was handed out"}
+        return found | {"told": verdict.fault.replace("the function", "it")}
     told = str(verdict)
     if verdict.result is Result.CRASHED and (line := raised_at(part, key, sources, files)) is not None:
         told += f"\n  in {line}"

@@ -171,7 +171,8 @@ def overview(folder: Path) -> str:
     if not folder.exists():
         lines.append("There are no files yet. Next:  companion build start  writes the stubs that you begin with")
     elif following is None:
-        lines.append("All of it stands. How fast does it learn?  companion build race --minutes 1")
+        lines.append("All of it is done. Let it tell stories:  companion build story")
+        lines.append("How fast does it learn?                  companion build race --minutes 1")
     else:
         lines.append(
             f"About {left / 60:.0f} hours left. Next: write {folder / following.file}, then  "

@@ -35,6 +35,7 @@ _LISTS: tuple[type, ...] = (
     type({}.items()),
 )
 """What is a list, in another form."""
+_PARTS: tuple[type, ...] = (*_LISTS, list, tuple, Mapping, torch.Tensor)
 _LONGEST = 100_000  # of a generator that may have no end
 
 
@@ -60,7 +61,7 @@ class Outcome:
     spoiled:    the call changed what an earlier one had returned.
     shared:     the arguments, by position, with which the result shares memory.
     peak:       where the case asks: the most bytes that the call took at once, beside its arguments.
-    result:     MISSING where nothing is written yet, TIMEOUT where the call did not end, CRASHED where it took its
+    result:     MISSING where nothing is written yet TIMEOUT where the call did not end, CRASHED where it took its
                 process along; else None.
     """
 
@@ -136,7 +137,7 @@ def _called(answer: Answer, arguments: Sequence[Any], case: Case, watch: Watch) 
     if watch.seen:
         return None, _refused(watch)
     if value is ... or (value is None and _is_empty(answer)):
-        return None, Outcome(result=Result.MISSING)
+        return None, Outcome(error=("Empty", "its body is only `pass` or `...`"), result=Result.MISSING)
     if strange := _without_plain_numbers(value):
         return None, Outcome(error=("TypeError", strange))
     return value, None
@@ -258,12 +259,31 @@ def overwrite(value: Any) -> None:
 
 
 def listed(value: Any) -> Any:
-    """A result in which generators, ranges, and what dicts and loops give are lists; else the result itself."""
+    """A result as data: generators, ranges, and what dicts and loops give are lists, and subclasses of tensors, lists,
+    tuples and dicts are what they are subclasses of, so that no method of the answer's own is called afterwards.
+    """
+    if isinstance(value, torch.Tensor):
+        if type(value) in (torch.Tensor, torch.nn.Parameter):
+            return value
+        with torch._C.DisableTorchFunctionSubclass():
+            return torch.Tensor.as_subclass(value, torch.Tensor)
     if isinstance(value, _LISTS):
         value = [*islice(cast(Iterable[Any], value), _LONGEST)]
-    if type(value) in (list, tuple) and any(isinstance(part, (*_LISTS, list, tuple)) for part in value):
-        return type(value)(listed(part) for part in value)
-    return value
+    elif isinstance(value, list) and type(value) is not list:
+        value = [*list.__iter__(value)]
+    elif isinstance(value, tuple) and type(value) is not tuple:
+        value = (*tuple.__iter__(value),)
+    elif isinstance(value, Mapping) and type(value) is not dict:
+        value = dict([*dict.items(value)] if isinstance(value, dict) else [*islice(value.items(), _LONGEST)])
+    if not isinstance(value, (list, tuple, dict)):
+        return value
+    parts = value.values() if isinstance(value, dict) else value
+    if not any(isinstance(part, _PARTS) for part in parts):
+        return value
+    made = [listed(part) for part in parts]
+    if all(now is was for now, was in zip(made, parts, strict=True)):
+        return value
+    return dict(zip(value, made, strict=True)) if isinstance(value, dict) else type(value)(made)
 
 
 def with_python_numbers(value: Any) -> Any:

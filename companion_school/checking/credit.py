@@ -47,7 +47,11 @@ def group_numbers(key: AnswerKey) -> list[int]:
 
 def without_groups(key: AnswerKey, left_out: Collection[int]) -> AnswerKey:
     """The key without the cases of some groups, or without the robust ones; what is left keeps its numbers."""
-    kept = [index for index, group in enumerate(group_numbers(key)) if group not in left_out]
+    return with_cases(key, [index for index, group in enumerate(group_numbers(key)) if group not in left_out])
+
+
+def with_cases(key: AnswerKey, kept: Sequence[int]) -> AnswerKey:
+    """The key with these of its cases, by their indices."""
 
     def at_kept(gives: Callable[[int], Outcome]) -> Callable[[int], Outcome]:
         return lambda index: gives(kept[index])

@@ -99,9 +99,19 @@ class Case:
         return bool(self.robust) or (not self.right and (self.refuse or self.only_nan))
 
     def compared(self, value: Value) -> Value:
-        """What of a result is compared: all of it, or a part of what has parts."""
+        """What of a result is compared: all of it, or a part of what has parts. Where the answer to a question is
+        given, small letters and spaces around them count as the letter."""
+        if not self.arguments:
+            value = as_given(value)
         has_part = self.part is not None and isinstance(value, (list, tuple)) and self.part < len(value)
         return value[self.part] if has_part else value
+
+
+def as_given(value: Value) -> Value:
+    """An answer to a question, its letter in capitals and without spaces around it; anything else as it is."""
+    if isinstance(value, str):
+        return value.strip().upper()
+    return tuple(map(as_given, value)) if type(value) is tuple else value
 
 
 @dataclass(frozen=True)
@@ -181,6 +191,7 @@ class Exercise:
     room:        of all arguments, the bytes that an answer may take at once, where the statement speaks of it.
     groups:      of cases that earn points by themselves. The first is what the exercise begins with: an answer that
                  fails it earns nothing. Empty: all cases earn all points together.
+    offered:     of a question: the answers that it has choices for; a check takes nothing else. Empty: any.
     """
 
     id: str
@@ -203,6 +214,7 @@ class Exercise:
     limits: Mapping[str, Limit] = field(default_factory=dict)
     room: Callable[..., int] | None = None
     groups: tuple[Group, ...] = ()
+    offered: tuple[Value, ...] = ()
     mistakes: list[Mistake] = field(default_factory=list)
     variants: list[Answer] = field(default_factory=list)
     _cases: Callable[[Draw], Iterable[Case]] | None = None

@@ -5,8 +5,10 @@ and compiled code, ATen's fused kernels, and the steps of autograd's engine. A m
 called `softmax` runs other operators, and passes.
 
 A few forbidden names are parts of PyTorch that are written in Python and run the operators of a right answer
-(`_LIBRARY`): these are noticed where Python enters them, by whatever name. What is neither is looked for in the text
-(`UNWATCHED`, `forbidden`).
+(`_LIBRARY`): these are noticed where Python enters them, by whatever name.
+
+All this happens in the process of the answer, which can rewrite whatever lies there. It tells an honest reader what an
+operator hides; what a mark depends on is the text (`forbidden_uses`), which the grader reads elsewhere.
 """
 
 from __future__ import annotations
@@ -44,14 +46,7 @@ _AUTOGRAD = frozenset({
 })  # fmt: skip
 _ENGINE = ("autograd::engine::", "aten::_make_dual", "aten::_fw_primal")
 _SHORT = {"scaled_dot_product_attention": "scaled_dot_product", "optim": "optimizer"}
-PACKAGES = ("companion", "companion_school")
-"""What an answer may not import: both hold solutions."""
 _MARK = "aten::empty"  # the first operator under every watch
-
-
-def unwatched(forbidden: Collection[str]) -> list[str]:
-    """The forbidden names that only a text can show."""
-    return [name for name in forbidden if name in UNWATCHED]
 
 
 class Watch:
@@ -184,35 +179,100 @@ def _said(event: str) -> frozenset[str]:
     return frozenset("".join(words[start:end]) for end in ends for start in range(end))
 
 
-# What only a text can show
+# What a text shows
+
+_COURSE = frozenset({"companion", "companion_school"})
+_SAME: dict[str, frozenset[str]] = {
+    "softmax": frozenset({
+        "softmin", "Categorical", "OneHotCategorical", "cross_entropy", "CrossEntropyLoss", "MultiheadAttention",
+        "multi_head_attention_forward", "scaled_dot_product_attention",
+    }),
+    "scaled_dot_product_attention": frozenset({"MultiheadAttention", "multi_head_attention_forward"}),
+    "backward": _AUTOGRAD - {"grad", "requires_grad", "requires_grad_"},
+}  # fmt: skip
+"""For a forbidden name, further ones that do the same."""
+
+_VEILS = frozenset({
+    "__import__", "import_module", "getattr", "globals", "locals", "vars", "builtins", "ctypes", "gc", "importlib",
+    "inspect", "marshal", "pickle", "runpy", "pkgutil", "attrgetter", "methodcaller", "fx", "jit", "ops", "overrides",
+    "library", "settrace", "setprofile", "f_back", "f_locals", "f_globals", "tb_frame", "gi_frame", "cr_frame",
+    "ag_frame", "__dict__", "__builtins__", "__globals__", "__getattr__", "__getattribute__", "__subclasses__",
+    "__code__", "__traceback__", "__loader__", "__spec__",
+})  # fmt: skip
+"""Names by which another name can be reached that does not stand in the text, or the check itself."""
+_BUILT_IN = frozenset({"eval", "exec", "compile"})
+"""The same, where they are not a method's (`model.eval`, `re.compile`)."""
+_HIDING = _VEILS | _BUILT_IN | {"*", "modules"}
 
 
 def forbidden_uses(source: str, forbidden: Collection[str]) -> list[str]:
-    """Which of the forbidden names the code uses, and `companion` if it imports that; sorted.
+    """Find the forbidden names that code uses, and `companion` if it imports that; sorted.
 
-    Counts a name, an attribute (`x.softmax`), what is imported under any name, and a text that is exactly the name
-    (`getattr(torch, "softmax")`); not a name that the code itself gives to something. Raises `SyntaxError` for what
-    is not Python.
+    A name counts where it is an attribute (`x.softmax`), what is imported under any name, a name that the code itself
+    does not define, what a pattern of `match` asks for, and the text in `getattr(torch, "softmax")`; also as a part of
+    another name (`log_softmax`) that the code does not itself give to something, and so do names that do the same (`_SAME`). Where something is forbidden, so is what
+    hides names: `getattr` of a name that is put together, `exec`, frames, `import *`, private parts of a module.
+
+    Raises `SyntaxError` for what is not Python.
     """
     tree = ast.parse(source)
-    wanted, found = {*forbidden}, set()
-    own = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
-    own |= {node.arg for node in ast.walk(tree) if isinstance(node, ast.arg)}
-    own |= {node.name for node in ast.walk(tree) if isinstance(node, (ast.FunctionDef, ast.ClassDef))}
-    for node in ast.walk(tree):
+    wanted = {*forbidden}.union(*(_SAME.get(name, ()) for name in forbidden))
+    nodes = [*ast.walk(tree)]
+    own = {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+    own |= {node.arg for node in nodes if isinstance(node, ast.arg)}
+    own |= {node.name for node in nodes if isinstance(node, (ast.FunctionDef, ast.ClassDef))}
+    given = {node.attr for node in nodes if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store)}
+    given |= own
+    said: set[str] = set()
+    plain: set[str] = set()
+    imported: set[str] = set()
+    brought: set[tuple[str, str]] = set()
+    spelled: set[int] = set()  # the calls of getattr whose name is a text
+    for node in nodes:
         match node:
-            case ast.Name(id=name):
-                found |= {name} & wanted - own
-            case ast.Attribute(attr=name) | ast.Constant(value=str(name)):
-                found |= {name} & wanted
-            case ast.Import(names=names):
-                found |= {part for alias in names for part in alias.name.split(".")} & {*wanted, *PACKAGES}
-            case ast.ImportFrom(module=module, names=names):
-                parts = {part for part in (module or "").split(".")} | {alias.name for alias in names}
-                found |= parts & {*wanted, *PACKAGES}
+            case ast.Call(func=ast.Name(id="getattr") as called, args=[_, ast.Constant(value=str(name)), *_]):
+                spelled.add(id(called))
+                said.add(name)
+            case ast.Name(id=name) if name not in own and id(node) not in spelled:
+                said.add(name)
+                plain |= {name} & _BUILT_IN
+            case ast.Attribute(attr=name):
+                said.add(name)
+                is_private = name.startswith("_") and not name.startswith("__")
+                if (is_private or name == "modules") and isinstance(node.value, ast.Name):
+                    brought.add((node.value.id, name))
+            case ast.MatchClass(kwd_attrs=names):
+                said |= {*names}
+            case ast.Import(names=names) | ast.ImportFrom(names=names):
+                module = getattr(node, "module", None) or ""
+                parts = {part for part in (*module.split("."), *(p for one in names for p in one.name.split(".")))}
+                said |= parts
+                imported |= {one.asname or one.name.split(".")[0] for one in names}
+    found = {"companion"} if said & _COURSE else set()
+    found |= {name for name in said for other in wanted if _is_same(name, other, name not in given)}
+    if forbidden:
+        found |= plain | (said & (_VEILS | {"*"}))
+        found |= {name for module, name in brought if module in imported}
     return sorted(found)
+
+
+@lru_cache(maxsize=16384)
+def _is_same(name: str, forbidden: str, in_part: bool) -> bool:
+    """Whether a name in a text is the forbidden one, or has it as a part between underscores or capitals."""
+    if name.strip("_") == forbidden.strip("_"):
+        return True
+    if not in_part or forbidden in _AUTOGRAD or forbidden in UNWATCHED:
+        return False
+    wanted = "".join(_words(forbidden))
+    return wanted in _said(f"::{name}") and len(wanted) > 4
 
 
 def forbidden_fault(used: Collection[str]) -> str:
     """What to say of an answer that uses these."""
-    return f"it uses {', '.join(used)}, which the exercise asks you to do without"
+    names = [name for name in used if name not in _HIDING and not name.startswith("_")]
+    if names or not used:
+        return f"it uses {', '.join(names)}, which the exercise asks you to do without"
+    return (
+        f"it uses {', '.join(used)}; where an exercise forbids operators, every name has to stand in the text of the "
+        "answer, so nothing that looks a name up in another way is taken"
+    )

@@ -47,7 +47,7 @@ def check(id: str | float, group: int | None = None) -> None:
     if sealed.knows_answers:
         print(praise(found, f"{title}: right on the public cases."))
     else:
-        print(f"{title}: a result of the right kind, and no known mistake. Whether it is right, the grading says.")
+        print(f"{title}: your answer has the right form. Grading will say whether it is right.")
 
 
 def check_hidden(*texts: str, group: int | None = None) -> None:

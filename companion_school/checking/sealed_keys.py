@@ -7,7 +7,8 @@ and the known mistakes; whether it is right is for the hidden check to say.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+import math
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -15,10 +16,10 @@ import torch
 
 from .call import Call, Outcome, Result
 from .codec import case_value, outcome_of, outcome_value, pack, same_as, unpack
-from .compare import difference
+from .compare import describe, difference
 from .credit import examine_groups
-from .examine import AnswerKey, Verdict, examine, key_of, same
-from .exercise import Case, Exercise
+from .examine import AnswerKey, Verdict, examine, key_of, missing, same
+from .exercise import Case, Exercise, as_given
 
 
 @dataclass(frozen=True)
@@ -27,6 +28,7 @@ class Sealed:
 
     knows_answers:  the key has the right results.
     groups:         the names of the groups of cases that earn points by themselves; empty where there are none.
+    offered:        of a question: the answers that it has choices for.
     """
 
     id: str
@@ -36,10 +38,11 @@ class Sealed:
     knows_answers: bool
     key: AnswerKey
     groups: tuple[str, ...] = ()
+    offered: tuple[Any, ...] = ()
 
     def examine(self, call: Call) -> Verdict:
         """Try an answer; without the right results, whether its result is of the right kind and no known mistake."""
-        return examine(self.key, call) if self.knows_answers else _examine_kind(self.key, call)
+        return examine(self.key, call) if self.knows_answers else _examine_kind(self.key, call, self.offered)
 
     def examine_group(self, number: int, call: Call) -> Verdict:
         """Try an answer, and tell of the group of this number, from 1; of the first, where that fails."""
@@ -89,6 +92,7 @@ def seal(exercise: Exercise, seed: int, *, mistakes: bool = True, knows_answers:
         "told": knows_answers,
         "names": key.names,
         "groups": [group.name for group in exercise.groups],
+        "offered": list(exercise.offered),
         "group_of": list(key.groups),
         "right": list(key.right),
         "cases": [case_value(case) for case in key.cases],
@@ -119,7 +123,8 @@ def unseal(data: bytes) -> Sealed:
         )
         forbidden = tuple(read["forbidden"])
         groups = tuple(read.get("groups", ()))
-        return Sealed(read["id"], read["title"], read["name"], forbidden, bool(read["told"]), key, groups)
+        offered = tuple(read.get("offered", ()))
+        return Sealed(read["id"], read["title"], read["name"], forbidden, bool(read["told"]), key, groups, offered)
     except (KeyError, TypeError, ValueError, IndexError) as error:
         raise ValueError(f"expected a sealed exercise: {error}") from None
 
@@ -135,17 +140,23 @@ def kind_of(value: Any) -> Any:
     return value if value is None else type(value)()
 
 
-def _examine_kind(key: AnswerKey, call: Call) -> Verdict:
+def _examine_kind(key: AnswerKey, call: Call, offered: Sequence[Any] = ()) -> Verdict:
     for index, case in enumerate(key.cases):
         outcome = call(case)
         if outcome.result is Result.MISSING:
-            return Verdict(Result.MISSING, "not written yet", fault="the function is still as it was handed out")
+            return Verdict(Result.MISSING, "not written yet", fault=missing(outcome))
         if outcome.error is not None or outcome.result is not None:
             fault = f"it raised {outcome.error[0]}: {outcome.error[1]}" if outcome.error else "it did not end"
             return Verdict(outcome.result or Result.CRASHED, case.shows, fault=fault)
         for message, gives in key.mistakes:
             if same(outcome, gives(index), case):
                 return Verdict(Result.WRONG, case.shows, fault="that is not it", mistake=message)
+        if offered and as_given(outcome.value) not in offered:
+            choices = ", ".join(map(repr, offered[:12])) + ", ..." * (len(offered) > 12)
+            fault = f"expected one of {choices}; got {describe(outcome.value)}"
+            return Verdict(Result.WRONG, case.shows, fault=fault)
+        if isinstance(outcome.value, float) and not math.isfinite(outcome.value):
+            return Verdict(Result.WRONG, case.shows, fault=f"expected a finite number, got {outcome.value}")
         other_kind = difference(_kind_or_none(outcome.value), key.expected(index).value)
         if other_kind:
             return Verdict(Result.WRONG, case.shows, fault=f"not even the kind of the result is right: {other_kind}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import secrets
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,11 +13,13 @@ from jsonargparse import Namespace
 from companion.commands.parser import Parser, add_commands
 from companion.commands.preflight import must_be_writable
 from companion.ground.atomic import write_atomic
+from companion.ground.display import count
 from companion.ground.number_limits import Count
 from companion.ground.waiting import waiting
 from companion_school.commands import exam, slides, written_answers
 
 if TYPE_CHECKING:
+    from companion_school.build.stages import Stage
     from companion_school.course.release.problem_set import ProblemSet
 
 
@@ -44,7 +47,8 @@ def add_actions(parser: Parser) -> None:
         ("export", _export_parser(), "collect marks into one table, with nbgrader's columns"),
         ("collect", written_answers.collect_parser(), "collect written answers into a sheet, for a person to mark"),
         ("mark", written_answers.mark_parser(), "read that sheet's points into the marks"),
-        ("alike", _alike_parser(), "which answers of a class are too alike, after renaming"),
+        ("alike", _alike_parser(), "list similar answers of a class, after renaming"),
+        ("clone", _clone_parser(), "clone the repositories of a class, by a list"),
         ("verify", _verify_parser(), "prove every check: run what is right, and what is wrong"),
         ("notebooks", _notebooks_parser(), "make the self-study notebooks, or the solved ones"),
         ("slides", slides.parser(), "make slides of lessons: figures, equations, questions"),
@@ -63,9 +67,12 @@ def _release_parser() -> Parser:
             "--questions takes predictions, too, where the reasons are listed: a letter for what happens, a number "
             "for why. --written takes answers in words: PSET_marking.md is the marker's page; `collect` and `mark` "
             "carry them to a person and back.\n\n"
-            "--gradescope also writes the zip file of an autograder for Gradescope; it holds your secret. "
-            "--github-classroom also writes a template repository: its workflow gives the points of the public cases "
-            "after each push, and `companion grade` on the cloned repositories the marks."
+            "--own-items adds written answers of your own. --build makes a project in place of a problem set.\n\n"
+            "--gradescope also writes the zip file of an autograder for Gradescope; it holds your secret. --repository "
+            "also writes a template repository for GitHub, by itself or in Classroom 50: its workflow runs the public "
+            "checks after each push, and `companion grade` on the cloned repositories gives the marks.\n\n"
+            "PSET.toml beside the set says when it is due and what late work costs. In extensions.csv beside it you "
+            "write down extensions, late days and grace periods."
         ),
         epilog=(
             "examples:\n"
@@ -75,7 +82,8 @@ def _release_parser() -> Parser:
             "  companion course release week3 --exercises 3.2 3.3 --out course/ \\\n"
             "      --seed-file ~/secret.seed\n"
             "  companion course release week4 --exercises 6.3 --out course/ \\\n"
-            "      --gradescope week4.zip --github-classroom week4-template/"
+            "      --gradescope week4.zip --repository week4-template/ \\\n"
+            "      --due 2026-11-30T23:59+01:00 --late '10% a day, at most 50%'"
         ),
     )
     parser.add_argument("pset", type=str, metavar="PSET", help="the name of the problem set: letters, digits, - and _")
@@ -103,15 +111,21 @@ def _release_parser() -> Parser:
         help="write an autograder to upload to Gradescope",
     )
     parser.add_argument(
-        "--github-classroom",
+        "--repository", type=str, default=None, metavar="FOLDER", help="write a template repository for GitHub"
+    )
+    parser.add_argument("--due", type=str, default=None, metavar="TIME", help="as in 2026-11-30T23:59+01:00, or UTC")
+    parser.add_argument(
+        "--late", type=str, default=None, metavar="RULE", help="cost of late work: '10% a day, at most 50%'"
+    )
+    parser.add_argument(
+        "--grace", type=str, default=None, metavar="TIME", help="time that costs nothing: '15 minutes' (default: none)"
+    )
+    parser.add_argument(
+        "--own-items",
         type=str,
         default=None,
-        metavar="FOLDER",
-        help="write a template repository for GitHub Classroom",
-    )
-    parser.add_argument("--due", type=str, default=None, metavar="TIME", help="as in 2026-11-30T23:59; UTC")
-    parser.add_argument(
-        "--late", type=str, default=None, metavar="RULE", help="what late work costs: '10% a day, at most 50%'"
+        metavar="FILE",
+        help="TOML with written answers of your own, for --written",
     )
     parser.add_argument(
         "--seed-file",
@@ -143,18 +157,22 @@ def _add_project(parser: Parser) -> None:
 def _export_parser() -> Parser:
     parser = Parser(
         description=(
-            "Collect the marks that `companion grade --out FOLDER` wrote, of one or several problem sets, into one "
-            "table with the columns of `nbgrader export`. Where no notebook could be read, the score stays empty."
+            "Collect the marks that `companion grade --out FOLDER` wrote, of problem sets and projects, into one table "
+            "with the columns of `nbgrader export`. Where nothing could be graded, the score stays empty. With "
+            "--roster, students whose names a platform wrote are found on it; FOLDER/names.csv says who is who, and "
+            "you fill in what it does not know."
         ),
         epilog=(
             "examples:\n  companion course export marks/\n"
-            "  companion course export marks/ --roster roster.csv --to grades.csv"
+            "  companion course export marks/ --roster roster.csv --to grades.csv\n"
+            "  companion course export marks/week2 --into gradebook.csv --to filled.csv\n"
+            "  companion course export marks/week2 --pages feedback.zip"
         ),
     )
     parser.add_argument(
         "folder", type=str, metavar="FOLDER", help="the folder with marks; folders inside it count, too"
     )
-    parser.add_argument("--to", type=str, default=None, metavar="FILE", help="Default: FOLDER/grades.csv")
+    parser.add_argument("--to", type=str, default=None, metavar="FILE", help="the table (default: FOLDER/grades.csv)")
     parser.add_argument(
         "--into",
         type=str,
@@ -163,11 +181,20 @@ def _export_parser() -> Parser:
         help="a gradebook of Canvas or a grading worksheet of Moodle, as exported: fill in its grades",
     )
     parser.add_argument(
-        "--roster",
+        "--columns",
+        type=str,
+        nargs="+",
+        default=[],
+        metavar="NAME=HEADING",
+        help="headings of a worksheet in another language: Identifier=... Grade=...",
+    )
+    parser.add_argument("--roster", type=str, default=None, metavar="FILE", help="CSV with id, names, email")
+    parser.add_argument(
+        "--pages",
         type=str,
         default=None,
-        metavar="FILE",
-        help="CSV with id, first_name, last_name, email",
+        metavar="FILE.zip",
+        help="write the feedback pages of one set into a zip that Moodle or Canvas hands back to students",
     )
     return parser
 
@@ -175,25 +202,41 @@ def _export_parser() -> Parser:
 def _alike_parser() -> Parser:
     parser = Parser(
         description=(
-            "List pairs of answers that are equal, or nearly, after all that students name has been renamed. Answers "
-            "that are short, or equal one that the course knows, are left out. Likeness proves nothing: talk with both."
+            "List groups of answers that are equal, or nearly, after all that students name has been renamed, and "
+            "answers that equal the course's own. Short answers are left out. Likeness proves nothing: talk with them."
         ),
         epilog=(
             "examples:\n"
             "  companion course alike submissions/ --exercises 2.3 2.4\n"
+            "  companion course alike hand-ins/ --build 2-4\n"
             "  companion course alike submissions/ --exercises 2.3 2.4 --export answers/"
         ),
     )
     parser.add_argument("folder", type=str, metavar="FOLDER", help="the submissions")
     parser.add_argument("--exercises", type=str, nargs="+", default=[], metavar="N.N", help="the exercises to compare")
+    parser.add_argument("--build", type=str, default=None, metavar="STAGES", help="or the stages of a project")
     parser.add_argument("--assignment", type=str, default=None, metavar="NAME", help="the folder in a student's")
     parser.add_argument(
         "--export",
         type=str,
         default=None,
         metavar="FOLDER",
-        help="write the answers as files for a tool that compares such, like JPlag, instead",
+        help="write the answers as files for a tool that compares files, such as JPlag, instead",
     )
+    return parser
+
+
+def _clone_parser() -> Parser:
+    parser = Parser(
+        description=(
+            "Clone the repositories of a class, by a list: a CSV file with the columns student_id and repository. "
+            "Repositories that are there already are brought up to date. Nothing in them is run. `companion grade` "
+            "takes the time of handing in from the commits."
+        ),
+        epilog="examples:\n  companion course clone repositories.csv --to submissions/",
+    )
+    parser.add_argument("table", type=str, metavar="LIST", help="CSV with student_id and repository")
+    parser.add_argument("--to", type=str, default="submissions", metavar="FOLDER", help="output folder")
     return parser
 
 
@@ -242,84 +285,97 @@ def _notebooks_parser() -> Parser:
 def run(flags: Namespace) -> int:
     actions = {"release": _release, "export": _export, "alike": _alike, "verify": _verify, "notebooks": _notebooks}
     actions |= {
+        "clone": _clone,
         "collect": written_answers.collect,
         "mark": written_answers.mark,
         "slides": slides.run,
         "exam": exam.run,
     }
-    if flags.action == "release" and flags.release.build is not None:
-        return _release_project(flags.release)
     return actions[flags.action](flags[flags.action])
 
 
 def _release(flags: Namespace) -> int:
-    from companion_school.course.bundles import classroom, gradescope
-    from companion_school.course.grading.lateness import Lateness, as_toml
+    from companion_school.course.grading.lateness import as_toml
     from companion_school.course.hidden_seeds import read_secret
-    from companion_school.course.release.problem_set import ProblemSet
-    from companion_school.course.release.release import check_free, release
+    from companion_school.course.release import project, release
+    from companion_school.course.release.problem_set import ProblemSet, checked_name
 
     if flags.out is None:
         raise ValueError("--out: expected a folder to write into, got none; for example --out course/")
     out = Path(flags.out)
     must_be_writable(out, "--out")
-    pset = ProblemSet.of(flags.pset, flags.exercises, flags.questions, flags.written)
-    if (flags.due is None) != (flags.late is None):
-        raise ValueError("--due, --late: expected both or neither")
-    rule = Lateness(flags.due, flags.late) if flags.due is not None else None
-    check_free(pset, out)
-    bundles = _bundles(pset, flags)
-    made = None
-    if flags.seed_file is None:
-        file = out / "secret.seed"
-        if not file.exists():
-            made = file
-            _put_secret(file)
+    settings = _settings(flags)
+    name, rule = checked_name(flags.pset), out / f"{flags.pset}.toml"
+    stages, notebooks = _stages(flags)
+    pset = None if stages else ProblemSet.of(name, flags.exercises, flags.questions, flags.written)
+    if pset:
+        release.check_free(pset, out)
     else:
-        file = Path(flags.seed_file)
+        project.check_free(name, stages, out)
+    if rule.exists():
+        raise ValueError(f"--out {out}: it has {rule.name} already; move it away, or choose another name")
+    bundles = _bundles(pset, flags)
+    file, is_new = _secret_file(flags, out)
     secret = read_secret(file)
-    written = release(pset, secret, out)
-    if rule is not None:
-        write_atomic(file.parent / f"{pset.name}.toml", as_toml(rule))
-        written.append(file.parent / f"{pset.name}.toml")
-    if flags.gradescope is not None:
-        gradescope.write_bundle(pset, secret, rule, Path(flags.gradescope))
-    if flags.github_classroom is not None:
-        classroom.write_template(pset, secret, Path(flags.github_classroom))
-    written += bundles
-    if made:
-        print(f"{made}: your secret, new. Keep it; grading needs it, and nobody else may read it.")
-    for path in written:
-        print(f"{path}: written")
-    print(f"\nGive students {out / 'release' / pset.name}, the whole folder. {out / f'{pset.name}.md'} is your page.")
-    return 0
-
-
-def _release_project(flags: Namespace) -> int:
-    from companion_school.build.stages import find_stages
-    from companion_school.course.release.problem_set import checked_name
-    from companion_school.course.release.project import UNGUIDED, release
-
-    others = ("exercises", "questions", "written", "gradescope", "github_classroom", "due", "late")
-    if beside := [f"--{name.replace('_', '-')}" for name in others if flags.get(name)]:
-        raise ValueError(f"--build {flags.build}: expected a project by itself, got {', '.join(beside)} beside it")
-    if flags.out is None:
-        raise ValueError("--out: expected a folder to write into, got none; for example --out course/")
-    out = Path(flags.out)
-    must_be_writable(out, "--out")
-    name, stages = checked_name(flags.pset), find_stages(flags.build)
-    notebooks = _guides(flags.notebooks)
-    written = release(name, stages, out, notebooks)
-    file = Path(flags.seed_file) if flags.seed_file is not None else out / "secret.seed"
-    if not file.exists():
-        _put_secret(file)
+    written = release.release(pset, secret, out) if pset else project.release(name, stages, out, notebooks)
+    if settings:
+        write_atomic(rule, as_toml(settings))
+        written.append(rule)
+    if flags.own_items is not None:
+        write_atomic(out / settings["items"], Path(flags.own_items).read_bytes())
+    written += _write_bundles(pset, name, settings, secret, flags, bundles)
+    if is_new:
         print(f"{file}: your secret, new. Keep it; grading needs it, and nobody else may read it.")
     for path in written:
         print(f"{path}: written")
-    if notebooks is None:
-        print(f"\n{UNGUIDED}")
-    print(f"\nGive students {written[0]}, the whole folder. {written[1]} is your page.")
+    if stages and notebooks is None:
+        print(f"\n{project.UNGUIDED}")
+    for warning in pset.warnings() if pset else ():
+        print(f"warning: {warning}")
+    print(f"\nGive students {out / 'release' / name}, the whole folder. {out / f'{name}.md'} is your page.")
     return 0
+
+
+def _settings(flags: Namespace) -> dict[str, str]:
+    """What PSET.toml says."""
+    from companion_school.course.grading.lateness import Lateness
+    from companion_school.course.written.rubrics import add_items
+
+    if (flags.due is None) != (flags.late is None):
+        raise ValueError("--due, --late: expected both or neither")
+    if flags.grace is not None and flags.due is None:
+        raise ValueError(f"--grace {flags.grace}: expected --due and --late beside it")
+    if flags.due is not None:
+        Lateness(flags.due, flags.late, flags.grace or "")
+    if flags.own_items is not None:
+        add_items(Path(flags.own_items))
+    told = {"due": flags.due, "late": flags.late, "grace": flags.grace, "build": flags.build}
+    told["items"] = f"{flags.pset}_items.toml" if flags.own_items is not None else None
+    return {name: value for name, value in told.items() if value}
+
+
+def _stages(flags: Namespace) -> tuple[Sequence[Stage], Path | None]:
+    """The stages of a project and the folder of their guides; none where a problem set is asked for."""
+    from companion_school.build.stages import find_stages
+
+    if flags.build is None:
+        return (), None
+    others = ("exercises", "questions", "written", "own_items", "repository")
+    if beside := [f"--{name.replace('_', '-')}" for name in others if flags.get(name)]:
+        raise ValueError(f"--build {flags.build}: expected a project by itself, got {', '.join(beside)} beside it")
+    return find_stages(flags.build), _guides(flags.notebooks)
+
+
+def _secret_file(flags: Namespace, out: Path) -> tuple[Path, bool]:
+    """The file of the secret, and whether it was made just now."""
+    file = Path(flags.seed_file) if flags.seed_file is not None else out / "secret.seed"
+    if file.exists() or flags.seed_file is not None:
+        return file, False
+    file.parent.mkdir(parents=True, exist_ok=True)
+    handle = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(handle, "w") as opened:
+        opened.write(secrets.token_hex(32) + "\n")
+    return file, True
 
 
 def _guides(named: str | None) -> Path | None:
@@ -334,69 +390,106 @@ def _guides(named: str | None) -> Path | None:
     return found
 
 
-def _bundles(pset: ProblemSet, flags: Namespace) -> list[Path]:
+def _bundles(pset: ProblemSet | None, flags: Namespace) -> list[Path]:
     """Where bundles go, if any are asked for. Raises `ValueError` where they cannot."""
-    from companion_school.course.bundles import classroom, gradescope
+    from companion_school.course.bundles import gradescope, repository
 
-    asked = (("--gradescope", flags.gradescope, gradescope), ("--github-classroom", flags.github_classroom, classroom))
     places = []
-    for flag, given, kind in asked:
-        if given is not None:
-            kind.check_place(pset, Path(given))
-            must_be_writable(Path(given).absolute().parent, flag, given)
-            places.append(Path(given))
+    if flags.gradescope is not None:
+        gradescope.check_place(Path(flags.gradescope))
+        must_be_writable(Path(flags.gradescope).absolute().parent, "--gradescope", flags.gradescope)
+        places.append(Path(flags.gradescope))
+    if flags.repository is not None and pset is not None:
+        repository.check_place(pset, Path(flags.repository))
+        must_be_writable(Path(flags.repository).absolute().parent, "--repository", flags.repository)
+        places.append(Path(flags.repository))
     return places
 
 
-def _put_secret(file: Path) -> None:
-    file.parent.mkdir(parents=True, exist_ok=True)
-    handle = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with os.fdopen(handle, "w") as opened:
-        opened.write(secrets.token_hex(32) + "\n")
+def _write_bundles(
+    pset: ProblemSet | None,
+    name: str,
+    settings: Mapping[str, str],
+    secret: bytes,
+    flags: Namespace,
+    places: Sequence[Path],
+) -> Sequence[Path]:
+    from companion_school.course.bundles import gradescope, repository
+
+    if flags.gradescope is not None:
+        items = Path(flags.own_items).read_bytes() if flags.own_items is not None else b""
+        asked = pset.ids if pset else ()
+        gradescope.write_bundle(name, asked, settings, secret, Path(flags.gradescope), items)
+    if flags.repository is not None and pset is not None:
+        repository.write_template(pset, secret, Path(flags.repository))
+    return places
 
 
 def _export(flags: Namespace) -> int:
-    from companion_school.course.grading.gradebook import collect, to_csv
-    from companion_school.course.grading.lms import filled
+    from companion_school.course.grading import lms
+    from companion_school.course.grading.gradebook import collect, students_and_sets, to_csv
+    from companion_school.course.grading.results import load
 
     folder = Path(flags.folder)
+    if flags.pages is not None:
+        file = Path(flags.pages)
+        must_be_writable(file.absolute().parent, "--pages", flags.pages)
+        print(f"{file}: {count(lms.write_pages(load(folder), folder, file), 'page')}")
+        return 0
     to = folder / "grades.csv" if flags.to is None else Path(flags.to)
-    if to.is_dir():
-        raise ValueError(f"--to {to}: expected a file, got a folder")
+    if to.is_dir() or to.name == "marks.csv":
+        raise ValueError(f"--to {to}: expected a file that is not a folder and not called marks.csv")
     must_be_writable(to.parent, "--to", str(to))
-    leave_out = [to] if flags.into is None else [to, Path(flags.into)]
-    rows = collect(folder, None if flags.roster is None else Path(flags.roster), leave_out=leave_out)
+    rows = collect(folder, None if flags.roster is None else Path(flags.roster))
     if flags.into is None:
         write_atomic(to, to_csv(rows))
     else:
-        text, unknown = filled(Path(flags.into), rows)
+        named = dict(one.split("=", 1) for one in flags.columns if "=" in one)
+        if set(named) - {*lms.ROLES} or len(named) != len(flags.columns):
+            raise ValueError(f"--columns: expected Identifier=HEADING Grade=HEADING, got {' '.join(flags.columns)}")
+        text, unknown = lms.filled(Path(flags.into), rows, named)
         write_atomic(to, text)
         for student in unknown:
             print(f"{student}: not in {flags.into}")
-    students, sets = {row["student_id"] for row in rows}, {row["assignment"] for row in rows}
-    print(f"{to}: {len(students)} students, {len(sets)} problem sets ({', '.join(sorted(sets))})")
+    students, sets = students_and_sets(rows)
+    print(f"{to}: {count(students, 'student')}, {count(len(sets), 'problem set')} ({', '.join(sets)})")
     return 0
 
 
 def _alike(flags: Namespace) -> int:
-    from companion_school.course.grading.similarity import as_text, export, too_alike
+    from companion_school.build.stages import find_stages
+    from companion_school.course.grading import similarity
     from companion_school.course.grading.submissions import handed_in
     from companion_school.exercises.catalogue import find_exercise
 
-    if not flags.exercises:
-        raise ValueError("--exercises: expected at least one, as in --exercises 2.3 2.4")
-    chosen = [find_exercise(id) for id in flags.exercises]
-    handed = handed_in(Path(flags.folder), flags.assignment)
+    if bool(flags.exercises) == (flags.build is not None):
+        raise ValueError("--exercises: expected at least one, as in --exercises 2.3 2.4, or the stages of --build")
+    handed = handed_in(Path(flags.folder), flags.assignment, project=flags.build is not None)
+    if flags.build is not None:
+        answers = similarity.modules(handed, find_stages(flags.build))
+    else:
+        answers = similarity.programs(handed, [find_exercise(id) for id in flags.exercises])
     if flags.export is not None:
         out = Path(flags.export)
         must_be_writable(out.absolute().parent, "--export", flags.export)
-        total = export(handed, chosen, out)
+        total = similarity.export(answers, out)
         print(f"{out / 'handed_in'}: {total} answers of {len(handed)} students; {out / 'known'}: what to leave out")
         return 0
     with waiting("comparing the answers"):
-        pairs = too_alike(handed, chosen)
-    print("\n".join([*filter(None, [as_text(pairs)]), f"{len(pairs)} pairs of {len(handed)} students are too alike"]))
+        found = [one for each in answers for one in similarity.alike(each)]
+    print("\n".join([*filter(None, [similarity.as_text(found)]), f"{count(len(found), 'group')} of similar answers"]))
     return 0
+
+
+def _clone(flags: Namespace) -> int:
+    from companion_school.course.bundles.repository import clone_all
+
+    must_be_writable(Path(flags.to), "--to", flags.to)
+    faults = 0
+    for student, fault in clone_all(Path(flags.table), Path(flags.to)):
+        faults += bool(fault)
+        print(f"{student}: {fault or 'cloned'}")
+    return 1 if faults else 0
 
 
 def _verify(flags: Namespace) -> int:

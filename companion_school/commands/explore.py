@@ -10,11 +10,13 @@ from typing import TYPE_CHECKING
 
 from jsonargparse import Namespace
 
+from companion.commands.chat import Talk
 from companion.commands.parser import Parser
 from companion.ground.number_limits import CountFromZero
 from companion.ground.waiting import waiting
 
 if TYPE_CHECKING:
+    from companion.commands.writer import Writer
     from companion_school.explorer.server import Asked
 
 TEXT = "Once upon a time"
@@ -36,7 +38,10 @@ def parser() -> Parser:
             "folder, of the course's three models.\n\n"
             "A small plain model runs on the page itself, which is written to a file. Every other one Python "
             "computes: the command serves the page, to this machine alone, until Ctrl-C. With --out it writes a file "
-            "here, too, which shows one text, --text."
+            "here, too, which shows one text, --text.\n\n"
+            "Where the model answers in conversations (a chat template, or a run of companion tune), the command also "
+            "serves a page to chat in. To serve a model to others, export it: companion export --help names vLLM, "
+            "SGLang and llama.cpp."
         ),
         epilog=(
             "examples:\n"
@@ -77,13 +82,16 @@ def run(flags: Namespace) -> int:
             raise ValueError("--text: expected a FOLDER with it; on the page of the course's models, type")
         return _write(flags, page(SHIPPED, shipped_scripts(), "Inside a model"))
     folder = Path(flags.folder)
-    asked, text = _asked(folder, flags.text)
+    asked, text, writer = _asked(folder, flags.text)
     title = folder.resolve().name
     with waiting("reading the text"):
         made, runs = model_page(asked.model, asked.words, text, start=asked.start, stop=asked.stop, title=title)
     if runs or flags.out is not None:
         return _write(flags, made)
-    return _serve(made, asked, flags.port or 0)
+    talk = None
+    if writer is not None and writer.chat is not None and writer.marked is not None:
+        talk = Talk(writer, None, seed=0, title=title)
+    return _serve(made, asked, flags.port or 0, talk)
 
 
 def _write(flags: Namespace, made: str) -> int:
@@ -97,20 +105,22 @@ def _write(flags: Namespace, made: str) -> int:
     return 0
 
 
-def _serve(made: str, asked: Asked, port: int) -> int:
+def _serve(made: str, asked: Asked, port: int, talk: Talk | None) -> int:
     """Answer a page until Ctrl-C."""
     from companion_school.explorer.page_files import served
     from companion_school.explorer.server import Server
 
-    with Server(served(made, "./"), asked, port) as server:
+    with Server(served(made, "./"), asked, port, talk) as server:
         print(f"Open {server.address} in a browser of this machine. Ctrl-C ends it.", flush=True)
+        if talk is not None:
+            print(f"To chat with the model: {server.address}chat", flush=True)
         with suppress(KeyboardInterrupt):
             server.serve_forever()
     return 0
 
 
-def _asked(folder: Path, text: str | None) -> tuple[Asked, str]:
-    """A run, or a published model, and what is read of it first."""
+def _asked(folder: Path, text: str | None) -> tuple[Asked, str, Writer | None]:
+    """A run, or a published model, and what is read of it first; what writes with it, where it may answer."""
     import torch
 
     from companion.commands.runs import run_folder
@@ -127,12 +137,12 @@ def _asked(folder: Path, text: str | None) -> tuple[Asked, str]:
             raise ValueError(str(error).replace("--checkpoint", "FOLDER", 1)) from None
     elif (run := run_folder(str(folder))).task == NumberWordsSettings.task:
         numbers = NumberWordsTask.of_record(run.record()).words
-        return Asked(run.model().to(cpu).eval(), numbers), text or numbers.source.name(21_304)
+        return Asked(run.model().to(cpu).eval(), numbers), text or numbers.source.name(21_304), None
     elif run.task == TextSettings.task:
-        return Asked(run.model().to(cpu, single).eval(), run.tokenizer()), text or TEXT
+        return Asked(run.model().to(cpu, single).eval(), run.tokenizer()), text or TEXT, None
     else:
         writer = from_run(run, cpu, dtype=single)
     assert writer.spell is not None
     stop = min(writer.says.special.stop, default=None)
     start = writer.says.special.start if writer.translates else None
-    return Asked(writer.model.eval(), _Words(writer.encode, writer.spell), start, stop), text or TEXT
+    return Asked(writer.model.eval(), _Words(writer.encode, writer.spell), start, stop), text or TEXT, writer

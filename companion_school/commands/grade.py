@@ -5,12 +5,21 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from jsonargparse import Namespace
 
 from companion.commands.parser import Parser
 from companion.commands.preflight import must_be_writable, try_to_write
 from companion.ground.number_limits import Count, NonNegative, Positive
+
+if TYPE_CHECKING:
+    from companion_school.course.grading.exercise_mark import Graded
+    from companion_school.course.grading.results import Settled
+    from companion_school.course.grading.sandbox.parent import Limits
+    from companion_school.course.grading.sandbox.wall import Wall
+    from companion_school.course.grading.submissions import Handed
+    from companion_school.course.grading.what_to_grade import Task
 
 
 def parser() -> Parser:
@@ -23,11 +32,12 @@ def parser() -> Parser:
             "answer may be robust besides: it stands extremes, NaN and bad input; --robust says what that adds. Each "
             "answer ends as right, wrong, missing, crashed, timeout, refused or unreadable; a written one as to mark, "
             "until `companion course mark` has read its mark.\n\n"
-            "A student's code runs in processes of its own with limits, and decides about no mark. That is no "
-            "sandbox: to grade people you do not know, run the grader in a container without network, such as\n\n"
+            "A student's code runs behind a wall, with limits, and decides about no mark: under bubblewrap (Debian, "
+            "Ubuntu: apt install bubblewrap), which shows it neither network nor files, or else, where root grades, as "
+            "another user without any rights. Where there is neither, nothing is graded without --no-sandbox, and "
+            "every page says so. On macOS and Windows, grade in WSL or in a Linux container, as root:\n\n"
             '  docker run --rm --network none --pids-limit 256 -v "$PWD:/course" \\\n'
-            "      -w /course IMAGE companion grade ...\n\n"
-            "Linux and macOS. On macOS memory is not limited, and files are guarded by Python's audit hook alone."
+            "      -w /course IMAGE companion grade ..."
         ),
         epilog=(
             "examples:\n"
@@ -59,7 +69,14 @@ def parser() -> Parser:
         help="of a project: let every race.py train for so long, one after the other, and make the table board.csv",
     )
     parser.add_argument(
-        "--assignment", type=str, default=None, metavar="NAME", help="its name in the marks. Default: --pset's"
+        "--assignment", type=str, default=None, metavar="NAME", help="its name in the marks (default: --pset's)"
+    )
+    parser.add_argument(
+        "--times",
+        type=str,
+        default=None,
+        metavar="TABLE",
+        help="CSV with student_id and time: when students handed in, where nothing else tells",
     )
     _add_how(parser)
     return parser
@@ -77,9 +94,9 @@ def _add_how(parser: Parser) -> None:
         help="for all public cases of an exercise, and all hidden",
     )
     parser.add_argument(
-        "--require-sandbox",
+        "--no-sandbox",
         action="store_true",
-        help="refuse to grade where this system cannot confine answers as INSTRUCTORS.md says",
+        help="grade even where nothing keeps students' code from your files and from its own marks",
     )
     parser.add_argument(
         "--regrade",
@@ -97,85 +114,136 @@ def _add_how(parser: Parser) -> None:
 
 
 def run(flags: Namespace) -> int:
-    from companion_school.course.grading.lateness import read_rule
-    from companion_school.course.grading.regrade import first_marks, merged
+    from companion_school.course.grading.marks_csv import first_results, merged, publish
+    from companion_school.course.grading.results import Results, record_of
     from companion_school.course.grading.sandbox.parent import Limits
-    from companion_school.course.grading.submissions import handed_in, left_out
-    from companion_school.course.grading.what_to_grade import choose
     from companion_school.course.hidden_seeds import read_secret
-    from companion_school.course.written.marking import keep_rule
-    from companion_school.course.written.sheet import kept
 
     if flags.seed_file is None:
         raise ValueError(
             "--seed-file: expected the file with your secret, got none; `companion course release` makes one"
         )
     folder, seed_file, out = Path(flags.folder), Path(flags.seed_file), Path(flags.out)
-    if flags.race is not None and flags.build is None:
-        raise ValueError(f"--race {flags.race:g}: expected --build beside it, as in --build 2-7,11")
-    if flags.build is not None:
-        return _project(flags, folder, seed_file, out)
-    limits = Limits(flags.time, flags.memory)
-    secret = read_secret(seed_file)
+    limits, secret = Limits(flags.time, flags.memory), read_secret(seed_file)
+    _must_be_apart(folder, seed_file, out)
+    for place in (out, out / "feedback"):
+        must_be_writable(place, "--out", str(out))
+    task, name, handed = _what_and_who(flags, folder, seed_file, secret)
+    wall = _wall(flags, folder, seed_file)
+    first = first_results(out, [one.student for one in handed], again=flags.regrade)
+    try_to_write(out, "--out")  # now, and not after the last student
+    _tell_what_was_found(folder, handed)
+    graded = _graded(flags, task, handed, secret, limits, wall)
+    results = Results(name, str(task.course or ""), tuple(record_of(one) for one in graded))
+    changes: list[str] = []
+    if first is not None:
+        results, changes = merged(first, results)
+    settled, faults = publish(results, out)
+    now = [one for one in settled if one.record.student in {each.student for each in handed}]
+    _tell(now, changes if first is not None else None, task, name)
+    if flags.race is not None:
+        _race(handed, flags, out)
+    return _written(out, faults)
+
+
+def _must_be_apart(folder: Path, seed_file: Path, out: Path) -> None:
+    """Raise a `ValueError` if the secret is in a folder that students see."""
     for flag, other in (("folder", folder), ("--out", out)):
         if seed_file.resolve().parent.is_relative_to((other / "feedback" if flag == "--out" else other).resolve()):
             if flag == "folder" and (folder / "submitted").is_dir():
                 continue
             raise ValueError(f"--seed-file {seed_file}: expected it outside {other}, which holds what students see")
-    for place in (out, out / "feedback"):
-        must_be_writable(place, "--out", str(out))
-    wanted, written = choose(flags.exercises, flags.pset, [Path(), folder, folder.parent, seed_file.parent], secret)
-    name = flags.assignment or (Path(flags.pset).stem if flags.pset else folder.resolve().name)
-    handed = handed_in(folder, name)
-    rule = read_rule(seed_file.parent / f"{name}.toml")
-    given = kept(out)
-    first = first_marks(out, [one.student for one in handed], again=flags.regrade)
-    try_to_write(out, "--out")  # now, and not after the last student
-    for file in left_out(folder):
-        print(f"left out: {file} is neither a notebook nor a Python file", file=sys.stderr)
 
+
+def _what_and_who(flags: Namespace, folder: Path, seed_file: Path, secret: bytes) -> tuple[Task, str, list[Handed]]:
+    """What to grade, by which name, and whose work."""
+    from companion_school.course.grading.lateness import read_rule
+    from companion_school.course.grading.received import read_times
+    from companion_school.course.grading.submissions import handed_in
+    from companion_school.course.grading.what_to_grade import choose
+
+    near = [Path(), folder, folder.parent, seed_file.parent]
+    task = choose(flags.exercises, flags.pset, flags.build, near, secret)
+    if flags.race is not None and not task.stages:
+        raise ValueError(f"--race {flags.race:g}: expected a project, as in --build 2-7,11")
+    name = flags.assignment or task.name or folder.resolve().stem
+    rule = read_rule(task.course, name) if task.course else None
+    times = read_times(Path(flags.times)) if flags.times else {}
+    zone = rule.zone if rule else "UTC"
+    return task, name, handed_in(folder, name, project=bool(task.stages), times=times, zone=zone)
+
+
+def _tell_what_was_found(folder: Path, handed: Sequence[Handed]) -> None:
+    """Say what is left out, which of several files are graded, and whose time is not known."""
+    from companion_school.course.grading.submissions import CHOICE, left_out
+
+    for file in left_out(folder):
+        print(f"left out: {file} is neither a notebook, a Python file nor a zip", file=sys.stderr)
+    several = [one for one in handed if one.others]
+    if several:
+        print(CHOICE, file=sys.stderr)
+    for one in several:
+        files = ", ".join(plain_name(file) for file in one.files) if len(one.files) == 1 else "its folder"
+        print(f"{one.student}: {files} is graded; left out: {', '.join(one.others)}", file=sys.stderr)
+
+
+def plain_name(file: Path) -> str:
+    """A file's name for the terminal."""
+    from companion_school.course.grading.submissions import plain
+
+    return plain(file.name)
+
+
+def _graded(
+    flags: Namespace, task: Task, handed: Sequence[Handed], secret: bytes, limits: Limits, wall: Wall
+) -> Sequence[Graded]:
     import torch
     from tqdm import tqdm
 
-    from companion_school.course.grading.grade import TRIED, grade
-    from companion_school.course.grading.marks_csv import summary, table, write
+    from companion_school.course.grading.grade import grade
 
     torch.set_num_threads(1)  # of the comparisons; the answers run elsewhere
     with tqdm(total=len(handed), desc="submissions", unit=" students", disable=None) as bar:
-        graded = grade(
+        return grade(
             handed,
-            wanted,
+            task.exercises,
             secret,
-            written=written,
-            given=given,
+            written=task.written,
+            stages=task.stages,
             jobs=flags.jobs,
-            require_sandbox=flags.require_sandbox,
+            wall=wall,
             robust=flags.robust,
             limits=limits,
             done=lambda _: bar.update(),
-            warn=lambda text: bar.write(text, file=sys.stderr),
         )
-    marks, changes = merged(first, table(graded, name, rule))
-    faults = write(graded, name, out, marks)
-    if written:
-        keep_rule(out, rule)
-    print(summary(graded))
-    if first:
-        print("\n".join(["", *changes, f"{len(changes)} of {len(graded)} marks changed"]))
-    for student in graded:
-        if student.fault is not None:
-            print(f"{student.handed.student}: {student.submission}: {student.fault}")
-    tried = [student.points for student in graded if student.submission in TRIED]
+
+
+def _tell(settled: Sequence[Settled], changes: Sequence[str] | None, task: Task, name: str) -> None:
+    """Say how a class did, whose work was not graded, and what becomes of late work."""
+    from companion_school.course.grading.lateness import read_rule
+    from companion_school.course.grading.marks_csv import summary
+    from companion_school.course.grading.tables import number
+
+    print(summary(settled))
+    if changes is not None:
+        print("\n".join(["", *changes, f"{len(changes)} of {len(settled)} marks changed"]))
+    for one in settled:
+        if one.record.fault:
+            print(f"{one.record.student}: {one.record.submission}: {one.record.fault}")
+    tried = [one.earned for one in settled if one.score is not None or one.waits]
     if tried:
-        mean, most = sum(tried) / len(tried), graded[0].most
-        print(f"\n{len(tried)} of {len(graded)} submissions graded, {mean:.1f} of {most:g} points on average")
-    if waiting := sum(not student.is_marked for student in graded):
-        print(f"{waiting} of them wait for the marks of written answers: companion course collect {folder} --help")
-    return _written(out, faults)
+        mean, most = number(sum(tried) / len(tried)), number(settled[0].most)
+        print(f"\n{len(tried)} of {len(settled)} submissions graded, {mean} of {most} points on average")
+    if waiting := sum(bool(one.waits) for one in settled):
+        print(f"{waiting} of them wait for the marks of written answers: companion course collect --help")
+    rule = read_rule(task.course, name) if task.course else None
+    late, unknown = sum(bool(one.late.told) for one in settled), sum(not one.record.time for one in settled)
+    told = f"due {rule.due}, {rule.late}: {late} late" if rule else "no rule, so nothing is taken off"
+    print(f"Late work: {told}" + (f"; the time of {unknown} is not known, and they lose nothing" if unknown else ""))
 
 
 def _written(out: Path, faults: Sequence[str]) -> int:
-    """Says what a marking has left, and what of it could not be written; the exit code."""
+    """Say what a marking has left, and what of it could not be written; return the exit code."""
     print(f"{out / 'marks.csv'}: the marks; {out / 'class.csv'}: which mistakes were made, and how often")
     print(f"{out / 'feedback'}: a page for each student")
     for fault in faults:
@@ -183,46 +251,24 @@ def _written(out: Path, faults: Sequence[str]) -> int:
     return 1 if faults else 0
 
 
-def _project(flags: Namespace, folder: Path, seed_file: Path, out: Path) -> int:
-    """Grade a project: each student's own transformer."""
-    from companion.ground.display import table
-    from companion_school.build.stages import find_stages
-    from companion_school.course.grading import project
-    from companion_school.course.grading.sandbox.parent import Limits
-    from companion_school.course.hidden_seeds import read_secret
-
-    if flags.exercises or flags.pset:
-        raise ValueError(f"--build {flags.build}: expected a project by itself, got --exercises or --pset beside it")
-    stages, secret = find_stages(flags.build), read_secret(seed_file)
-    must_be_writable(out, "--out")
-    handed = project.hand_ins(folder)
-    try_to_write(out, "--out")
-
-    import torch
+def _race(handed: Sequence[Handed], flags: Namespace, out: Path) -> None:
+    """Let every race.py train, and write the board."""
     from tqdm import tqdm
 
-    torch.set_num_threads(1)  # of the comparisons; the answers run elsewhere
-    limits = Limits(flags.time, flags.memory)
-    with tqdm(total=len(handed), desc="hand-ins", unit=" students", disable=None) as bar:
-        graded = project.grade(
-            handed,
-            stages,
-            secret,
-            jobs=flags.jobs,
-            limits=limits,
-            require_sandbox=flags.require_sandbox,
-            done=lambda _: bar.update(),
-            warn=lambda text: bar.write(text, file=sys.stderr),
-        )
-    project.write(graded, stages, out)
-    rows = project.table(graded, stages)
-    print(table([tuple(row) for row in rows], left=(0, len(rows[0]) - 1), width=None))
-    print(f"\n{out / 'marks.csv'}: the marks; {out / 'feedback'}: a page for each student")
-    if flags.race is not None:
-        with tqdm(desc="races", unit=" students", disable=None) as bar:
-            raced = project.run_races(handed, flags.race, flags.memory, done=lambda _: bar.update())
-        rows = project.board(raced)
-        project.write_table(rows, out / "board.csv")
-        print(f"\n{table([tuple(row) for row in rows], left=(0, 1, 3), width=None)}")
-        print(f"\n{out / 'board.csv'}: the races of {flags.race:g} minutes, the fewest bits per byte first")
-    return 0
+    from companion.ground.display import table
+    from companion_school.course.grading import project
+
+    with tqdm(desc="races", unit=" students", disable=None) as bar:
+        raced = project.run_races(handed, flags.race, flags.memory, done=lambda _: bar.update())
+    rows = project.board(raced)
+    project.write_table(rows, out / "board.csv")
+    print(f"\n{table([tuple(row) for row in rows], left=(0, 1, 3), width=None)}")
+    print(f"\n{out / 'board.csv'}: the races of {flags.race:g} minutes, the fewest bits per byte first")
+
+
+def _wall(flags: Namespace, folder: Path, seed_file: Path) -> Wall:
+    """What stands between students' code and the secret, the references and each other's work."""
+    from companion_school.course.grading.sandbox.wall import choose
+
+    exercises = Path(__file__).parents[1] / "exercises"
+    return choose([seed_file, folder, exercises], no_sandbox=flags.no_sandbox)

@@ -1,4 +1,4 @@
-"""`companion course slides`: a lesson's slides, as a page for a browser and as PDF."""
+"""`companion course slides`: a lesson's slides, as a page for a browser."""
 
 from __future__ import annotations
 
@@ -17,18 +17,12 @@ REVEAL = "https://unpkg.com/reveal.js@4.6.1"
 def parser() -> Parser:
     made = Parser(
         description=(
-            "Make slides of lessons from their notebooks as they are stored: a slide for each figure, equation, piece "
-            "of code and question, whose answer comes with the next step. The lesson's prose is in the speaker's "
-            "notes: press S. Nothing is run. The page takes reveal.js from an address when it is opened; with "
-            "--reveal FOLDER, the unpacked npm package, it holds all that it needs and wants no network."
+            "Make slides of lessons from their notebooks as they are stored, with nbconvert: a heading begins a slide, "
+            "and each figure, piece of code and question is a step down. Go on with the space bar; slides longer than "
+            "the screen scroll. Nothing is run. The page takes reveal.js and MathJax from their addresses when it is "
+            "opened. To print it, add ?print-pdf to its address in a browser."
         ),
-        epilog=(
-            "examples:\n"
-            "  companion course slides 05\n"
-            "  companion course slides 05 06 --out slides/ --pdf\n"
-            "  npm pack reveal.js@4.6.1 && tar xzf reveal.js-4.6.1.tgz\n"
-            "  companion course slides 05 --reveal package/"
-        ),
+        epilog="examples:\n  companion course slides 05\n  companion course slides 05 06 --out slides/",
     )
     made.add_argument("lessons", type=str, nargs="+", metavar="NN", help="the lessons, as in 05")
     made.add_argument(
@@ -36,13 +30,12 @@ def parser() -> Parser:
         type=str,
         default=None,
         metavar="FOLDER",
-        help="the lessons' notebooks. Default: found where the course is",
+        help="the lessons' notebooks (default: found where the course is)",
     )
-    made.add_argument("--out", type=str, default="slides", metavar="FOLDER", help="where to; made where there is none")
+    made.add_argument("--out", type=str, default="slides", metavar="FOLDER", help="output folder (created if missing)")
     made.add_argument(
-        "--reveal", type=str, default=REVEAL, metavar="PLACE", help="reveal.js 4: an address, or a folder"
+        "--reveal", type=str, default=REVEAL, metavar="ADDRESS", help="reveal.js 4 (default: from unpkg.com)"
     )
-    made.add_argument("--pdf", action="store_true", help="let a browser of this machine print them as well")
     return made
 
 
@@ -53,22 +46,8 @@ def run(flags: Namespace) -> int:
     for lesson in flags.lessons:
         slides.read_lesson(lesson, folder)
     must_be_writable(out, "--out")
-    program = slides.browser() if flags.pdf else None
-    if flags.pdf and program is None:
-        raise ValueError(
-            "--pdf: expected Chromium, Chrome or Edge on this machine, and found none; leave it out, open the page "
-            "with ?print-pdf behind its address in such a browser, and print it to a file"
-        )
     for lesson in flags.lessons:
         with waiting(f"slides of lesson {lesson}"):
             file = slides.write(lesson, folder, out, flags.reveal)
         print(f"{file}: written")
-        if program is not None:
-            with waiting(f"printing lesson {lesson}"):
-                slides.print_pdf(file, file.with_suffix(".pdf"), program, slides.how_many(lesson, folder))
-            print(f"{file.with_suffix('.pdf')}: written")
-    if flags.reveal.startswith(("https://", "http://")):
-        print(
-            f"\nThe pages take reveal.js from {flags.reveal} when they are opened; --reveal FOLDER puts it into them."
-        )
     return 0

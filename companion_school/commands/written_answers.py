@@ -33,20 +33,26 @@ def collect_parser() -> Parser:
         "--written", type=str, nargs="+", default=[], metavar="N.NAME", help="or the written answers, as in 14.curves"
     )
     parser.add_argument("--to", type=str, default=None, metavar="SHEET", help="the sheet to write")
+    parser.add_argument("--blind", action="store_true", help="leave out who wrote a text")
     return parser
 
 
 def mark_parser() -> Parser:
     parser = Parser(
         description=(
-            "Read the points and comments of a marking sheet into the marks that `companion grade` wrote: into "
-            "marks.csv, with what lateness costs, and into the students' pages. A later `grade --regrade` keeps them, "
-            "as long as the texts are the same. Points are those of the rubric's levels; a row without points still "
-            "waits. Where one row is wrong, nothing is written."
+            "Read the points and comments of a marking sheet into the marks that `companion grade` wrote, and make its "
+            "tables and pages anew. Points are those of the rubric's levels; a row without points still waits. A later "
+            "grading keeps them as long as the texts are the same. Where one row is wrong, nothing is written.\n\n"
+            "Without a sheet, the tables and pages are made anew from what you have changed: overrides.csv in the "
+            "folder (student_id,item,points,reason,author), and PSET.toml and extensions.csv where the set was "
+            "released."
         ),
-        epilog="examples:\n  companion course mark sheet.csv --into marks/week14",
+        epilog=(
+            "examples:\n  companion course mark sheet.csv --into marks/week14\n"
+            "  companion course mark --into marks/week14"
+        ),
     )
-    parser.add_argument("sheet", type=str, metavar="SHEET", help="the sheet, filled in")
+    parser.add_argument("sheet", type=str, nargs="?", default=None, metavar="SHEET", help="the sheet, filled in")
     parser.add_argument("--into", type=str, default=None, metavar="FOLDER", help="what `companion grade` wrote")
     return parser
 
@@ -63,15 +69,16 @@ def collect(flags: Namespace) -> int:
     if to.is_dir():
         raise ValueError(f"--to {to}: expected a file, got a folder")
     must_be_writable(to.absolute().parent, "--to", str(to))
-    _, written = choose(flags.written, flags.pset, [Path(), folder, folder.parent], b"")
+    task = choose(flags.written, flags.pset, None, [Path(), folder, folder.parent], b"")
+    written = task.written
     if not written:
         raise ValueError("--pset: expected a problem set with written answers, found none in it")
     known = read_sheet(to) if to.is_file() else {}
-    handed = handed_in(folder, Path(flags.pset).stem if flags.pset else None)
+    handed = handed_in(folder, task.name or None)
     # Reading is quick: one process for all of it, as each loads PyTorch.
     graded = grade(handed, [], b"", written=written, jobs=1)
     texts = {(one.handed.student, text.item.id): text.text for one in graded for text in one.texts}
-    write_atomic(to, sheet(texts, known))
+    write_atomic(to, sheet(texts, known, blind=flags.blind))
     found = sum(map(bool, texts.values()))
     for (student, id), text in texts.items():
         if not text:
@@ -81,12 +88,21 @@ def collect(flags: Namespace) -> int:
 
 
 def mark(flags: Namespace) -> int:
+    from companion_school.course.grading.marks_csv import must_be_untouched, publish
+    from companion_school.course.grading.results import load
     from companion_school.course.written.marking import put_marks
 
     if flags.into is None:
         raise ValueError("--into: expected the folder that companion grade --out wrote, got none")
-    must_be_writable(Path(flags.into), "--into", flags.into)
-    marked, waiting = put_marks(Path(flags.sheet), Path(flags.into))
+    out = Path(flags.into)
+    must_be_writable(out, "--into", flags.into)
+    must_be_untouched(out)
+    marked = put_marks(Path(flags.sheet), out) if flags.sheet is not None else 0
+    settled, faults = publish(load(out), out)
+    waiting = sum(len(one.waits) for one in settled)
+    read = f"{count(marked, 'mark')} of written answers read; " if flags.sheet is not None else ""
     still = f"; {count(waiting, 'text')} still to mark" if waiting else ""
-    print(f"{Path(flags.into) / 'marks.csv'}: {count(marked, 'mark')} of written answers{still}")
-    return 0
+    print(f"{out / 'marks.csv'}: {read}{count(len(settled), 'student')}{still}")
+    for fault in faults:
+        print(fault)
+    return 1 if faults else 0

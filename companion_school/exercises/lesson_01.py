@@ -1083,10 +1083,17 @@ def _(draw):
     for _ in range(3):
         texts = {"".join("abcd"[i] for i in draw.wholes(0, 3, draw.whole(1, 8))): draw.whole(1, 4) for _ in range(6)}
         yield Case("any words", (texts, draw.whole(3, 9)))
+    a, b, c, d, *others = (chr(ord("a") + i) for i in draw.shuffled(26))
+    often = draw.whole(3, 9)
+    words = {a + b: often, c + d: often - 1, c + a + d: 1, b + c + d: often - 2}
+    yield Case("a word counts as often as it occurs", (words, 1))
+    yield Case("no more merges than asked for", ({a + b + c: often, a + b + d + a: 2}, 2))
+    yield Case("in a tie the smallest pair", ({a + b: often, c + d: often, b + a: often, d + a: often}, 4))
+    yield Case("a pair that occurs once is not joined", ({a + b: 1, d + c: often}, 5))
     yield Case("words of one letter have no pairs", ({"a": 5, "b": 2}, 3))
     yield Case("no merge is asked for", ({"the": 3}, 0))
     yield Case("a negative number is refused", ({"the": 3}, -1), refuse=True)
-    yield Case("as many merges as a long word has", ({"abcdefghijklmnop": 2}, 20))
+    yield Case("as many merges as a long word has", ({"".join(others[: 10 + often]): 2}, 20))
 
 
 def _prefer_small(count):

@@ -556,7 +556,6 @@ def _(x):
     room=lambda q, k, v: k.nbytes,
     forbidden=("repeat", "repeat_interleave", "tile", "scaled_dot_product_attention"),
     right={
-        "room": "that there is one of each key and value is what it is about",
         "gradients": "its answer goes into a model that learns",
     },
     robust={
@@ -571,7 +570,7 @@ def _(x):
 def grouped(q, k, v):
     """Attention with grouped heads, without a mask: `q` (batch, head, query, d_k), `k` (batch, kv_head, key, d_k), `v` (batch, kv_head, key,
     d_v). Query head $i$, counted from 0, uses key and value head $\\lfloor i / g \\rfloor$, $g$ = head / kv_head. Return (batch, head, query,
-    d_v). There is only one of each key and value: make no copies, with `repeat` or otherwise, and do without `scaled_dot_product_attention`.
+    d_v). Do without `scaled_dot_product_attention`.
 
     ```python
     >>> grouped(torch.zeros(1, 4, 1, 1), torch.zeros(1, 2, 1, 1), torch.tensor([[[[7.0]], [[9.0]]]])).flatten()
@@ -580,7 +579,8 @@ def grouped(q, k, v):
 
     ★
     - A kv_head that does not divide head is refused with a `ValueError`.
-    - With one query and 256 keys, all that a call sets aside takes fewer bytes than `k`.
+    - There is only one of each key and value, so make no copies: with one query and 256 keys, all that a call allocates takes fewer bytes
+      than `k`. A product that broadcasts its arguments copies them, too.
     - The result has the dtype of `q`, `k` and `v`, `float16` as well.
     """
     ### BEGIN SOLUTION

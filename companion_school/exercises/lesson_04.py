@@ -1050,7 +1050,8 @@ def _(positions, d, base, dtype):
 def shift_from_data(before, after):
     """Somebody has a table of positions, and you know no formula for it. `before` and `after` are `float64` (row, d_model): row $r$ of `before`
     is the vector of some position, row $r$ of `after` that of the position a fixed number of places further on. One matrix $M$ does the
-    shift: as columns, $\\text{after}_r = M\\, \\text{before}_r$ for every $r$. Return $M$ (d_model, d_model).
+    shift: as columns, $\\text{after}_r = M\\, \\text{before}_r$ for every $r$. Return $M$ (d_model, d_model). Rows come in any order, and may come
+    twice.
 
     ```python
     >>> shift_from_data(torch.eye(2), torch.tensor([[0.0, 1.0], [-1.0, 0.0]]))
@@ -1060,7 +1061,6 @@ def shift_from_data(before, after):
 
     ★
     - Rows that do not settle $M$, because they do not span all dimensions, are refused with a `ValueError`, whatever their length.
-    - Rows come in any order, and may come twice.
     """
     ### BEGIN SOLUTION
     d = before.shape[1]

@@ -252,7 +252,7 @@ def absorb(largest, total, mixture, scores, values):
     """One step of the online softmax. The tiles so far have left, for each row, `largest` (query), the largest score $m$; `total` (query),
     $\\sum_j e^{z_j - m}$; and `mixture` (query, d_v), $\\sum_j e^{z_j - m} v_j$, divided by nothing. Before the first tile they are $-\\infty$,
     0 and 0. Take in one more tile: `scores` (query, key), the scaled $z_j$, $-\\infty$ where a key is hidden, and `values` (key, d_v). Return
-    the three, in the same form. A row that has seen no key keeps $-\\infty$, 0 and 0.
+    the three, in the same form. A row that has seen no key keeps $-\\infty$, 0 and 0. Scores may be as large as 1,000.
 
     ```python
     >>> absorb(torch.tensor([0.0]), torch.tensor([1.0]), torch.tensor([[2.0]]), torch.tensor([[0.0]]), torch.tensor([[4.0]]))
@@ -260,7 +260,7 @@ def absorb(largest, total, mixture, scores, values):
     ```
 
     ★
-    - Scores of 1,000, and of $-2 \\cdot 10^{10}$, do no harm.
+    - Scores of $-2 \\cdot 10^{10}$ do no harm.
     - Nothing that came in is changed; NaN shows.
     """
     ### BEGIN SOLUTION

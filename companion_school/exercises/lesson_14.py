@@ -263,8 +263,8 @@ def _(gradients, tokens):
 )
 def clipped(gradients, most):
     """Return `(gradients, norm)`: `norm` is that of all numbers of the list `gradients`, tensors of any shapes, taken as one vector. Where it is
-    above `most`, all gradients are scaled by the same number, so that it becomes `most`; elsewhere they stay as they are. The norm is
-    returned as it was before.
+    above `most`, all gradients are scaled by the same number, so that it becomes `most`; elsewhere they stay as they are, and zeros stay zeros.
+    The norm is returned as it was before.
 
     ```python
     >>> clipped([torch.tensor([3.0]), torch.tensor([4.0])], 1.0)
@@ -273,7 +273,7 @@ def clipped(gradients, most):
 
     ★
     - `most <= 0`, and a norm that is not finite, are refused with a `ValueError`.
-    - Gradients that are all zero stay zero; a norm of 5e200 or of 5e-170, whose square is out of range, is a norm.
+    - A norm of 5e200 or of 5e-170, whose square is out of range, is a norm.
     - What came in stays as it is.
     """
     ### BEGIN SOLUTION

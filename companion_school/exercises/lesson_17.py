@@ -308,7 +308,7 @@ def _(S, q, k, v, decay, write):
 def corrected_values(S, k, v, decay, write):
     """One head of a gated delta layer reads a chunk of tokens, and finds the table `S` (d_k, d_v) from before. `k` is (token, d_k), `v` (token, d_v),
     `decay` and `write` are (token), all above 0. Return the matrix $T$ of the chunk, (token, token), with zeros on and above the diagonal, and
-    the corrected values $\\tilde v_t$ that its tokens really write, (token, d_v), as a pair.
+    the corrected values $\\tilde v_t$ that its tokens really write, (token, d_v), as a pair. A chunk may be a single token, whose $T$ is one zero.
 
     ```python
     >>> k, two = torch.tensor([[1.0, 0.0], [0.6, 0.8], [1.0, 0.0]]), torch.ones(3)
@@ -319,7 +319,6 @@ def corrected_values(S, k, v, decay, write):
     ```
 
     ★
-    - A chunk of one token has a $T$ of one zero.
     - Numbers of tokens or widths that do not fit each other are refused with a `ValueError`.
     """
     ### BEGIN SOLUTION
@@ -486,7 +485,8 @@ def _(S, k, v, decay, write):
 def short_convolution(x, weight, before):
     """`x` (token, channel) are the newest tokens of a text, `before` (width - 1, channel) the rows that came right before them (zeros where the text
     begins), `weight` (channel, width). Channel $c$ of a new row becomes $\\sum_s \\text{weight}[c, s]\\, x_{t-s}[c]$: itself, and the `width - 1` rows
-    before it. Return the new rows, (token, channel), and what must be kept for the next call, (width - 1, channel), as a pair.
+    before it. Return the new rows, (token, channel), and what must be kept for the next call, (width - 1, channel), as a pair. There may be one
+    new token, or fewer than `width - 1`.
 
     ```python
     >>> mixed, kept = short_convolution(torch.tensor([[1.0], [2.0]]), torch.tensor([[1.0, 10.0]]), torch.tensor([[5.0]]))
@@ -495,7 +495,6 @@ def short_convolution(x, weight, before):
     ```
 
     ★
-    - One new token, and fewer new tokens than `width - 1`, are right as well.
     - Channels or widths that do not fit each other are refused with a `ValueError`.
     """
     ### BEGIN SOLUTION
@@ -769,7 +768,8 @@ def _(decay, text):
 )
 def longest_copy(numbers, bits, symbols):
     """A model reads a text of symbols, of which there are `symbols` different ones, and keeps nothing of it but a state of `numbers` numbers of `bits`
-    bits each. Then it is to write the text again. Return the largest length, an `int`, at which this can work for *every* text of that length.
+    bits each. Then it is to write the text again. Return the largest length, an `int`, at which this can work for *every* text of that length:
+    exactly, also where a power of `symbols` equals the number of states, or is larger by one.
 
     ```python
     >>> longest_copy(2, 5, 10)
@@ -777,7 +777,6 @@ def longest_copy(numbers, bits, symbols):
     ```
 
     ★
-    - Exact, also where a power of `symbols` is just as large as the number of states, or larger by one.
     - Less than two symbols, and less than no numbers or bits, are refused with a `ValueError`.
     """
     ### BEGIN SOLUTION

@@ -28,8 +28,8 @@ Rows = dict[str, list[Tensor]]
 """Of each name the rows of a pass, one for each token."""
 ATTEND = "attend"
 WATCHED = (".attention", ".cross")
-_ONE = threading.RLock()
-"""A pass is watched in the files of its layers, which all models share."""
+ONE = threading.RLock()
+"""Held whenever a part of a model runs: a pass is watched in the files of its layers, which all models share."""
 
 
 @torch.no_grad()
@@ -80,7 +80,7 @@ def switched_off(model: nn.Module, off: Collection[str], found: Rows | None = No
     """
     layers, within = _layers(model), list[str]()
     numbers = _by_layer(layers, off)
-    with _ONE, ExitStack() as hooks:
+    with ONE, ExitStack() as hooks:
         for name, module in layers.items():
             hooks.callback(module.register_forward_pre_hook(_enters(name, within)).remove)
             hooks.callback(module.register_forward_hook(_leaves(within)).remove)
@@ -115,8 +115,8 @@ def patched(
         x = x.index_put((columns, first + columns), states.to(x.dtype))
         return (x, *others) if isinstance(given, tuple) else x
 
-    memory = memory_of(model, source)
     with switched_off(model, off):
+        memory = memory_of(model, source)
         hook = block.register_forward_hook(put) if layer else block.register_forward_pre_hook(put)
         try:
             return logits_of(model, torch.tensor([tokens]).expand(len(states), -1), _for_each(memory, len(states)))

@@ -25,7 +25,7 @@ from companion.data.number_words import BOS, EOS, NumberWords
 from companion.data.tokenizer import BytePairTokenizer
 from companion.ground.fields import require, require_whole
 from companion.transformer import Transformer
-from companion_school.explorer.activations import Rows, inside, logits_of, memory_of, switched_off
+from companion_school.explorer.activations import ONE, Rows, inside, logits_of, memory_of, switched_off
 from companion_school.explorer.logit_lens import logit_lens
 from companion_school.explorer.models import LARGEST, names_of, not_computed, pairs_of, save_live
 from companion_school.explorer.page_files import Shown, model_script, page
@@ -172,13 +172,14 @@ def _written(model: nn.Module, source: Sequence[int], start: int, stop: int | No
 
 @contextmanager
 def _evaluated(model: nn.Module) -> Iterator[None]:
-    """While this lasts, the model is in evaluation."""
-    was = model.training
-    model.eval()
-    try:
-        yield
-    finally:
-        model.train(was)
+    """While this lasts, the model is in evaluation, and no other thread looks into one."""
+    with ONE:
+        was = model.training
+        model.eval()
+        try:
+            yield
+        finally:
+            model.train(was)
 
 
 def record(model: nn.Module, given: Reading, *, words: Any, off: Collection[str] = (), pieces: bool = False) -> bytes:
@@ -188,10 +189,10 @@ def record(model: nn.Module, given: Reading, *, words: Any, off: Collection[str]
     """
     with _evaluated(model):
         rows = inside(model, given.tokens, given.source, off)
-    kept = {name: found for name, found in rows.items() if name.endswith(KEPT) or _is_block(name)}
-    count = sum(row.numel() for found in kept.values() for row in found)
-    require(count <= MOST, "text", len(given.tokens), f"fewer tokens: their {count:,} numbers are above {MOST:,}")
-    said: dict[str, Any] = {"recorded": _facts(model, given, rows, kept, words)}
+        kept = {name: found for name, found in rows.items() if name.endswith(KEPT) or _is_block(name)}
+        count = sum(row.numel() for found in kept.values() for row in found)
+        require(count <= MOST, "text", len(given.tokens), f"fewer tokens: their {count:,} numbers are above {MOST:,}")
+        said: dict[str, Any] = {"recorded": _facts(model, given, rows, kept, words)}
     if pieces:
         config, vocab = getattr(model, "config", None), rows["logits"][0].shape[-1]
         context = getattr(config, "context", None)

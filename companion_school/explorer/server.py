@@ -8,22 +8,28 @@ states do in the place of others, and `without` what each head does, a line of J
 
 from __future__ import annotations
 
+import html
 import json
 import secrets
 import sys
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from importlib.resources import files
 from itertools import chain
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
 
 from companion.ground.fields import require, require_whole
-from companion_school.explorer.activations import inside, logits_of, memory_of, patched, switched_off
+from companion_school.explorer.activations import ONE, inside, logits_of, memory_of, patched, switched_off
 from companion_school.explorer.model_page import Reading, Tokens, read_ids, reading, record
+
+if TYPE_CHECKING:
+    from companion.commands.chat import Talk
 
 HOST = "127.0.0.1"
 LONGEST = 1_000_000
@@ -113,19 +119,38 @@ def _keys(name: str, given: Reading) -> int:
     return len(given.source) if name.startswith("encoder") or name.endswith("cross") else 1
 
 
+def chat_page(talk: Talk) -> str:
+    """The page to chat in, for the model of a conversation."""
+    return files(__package__).joinpath("chat.html").read_text("utf-8").replace("{title}", html.escape(talk.title))
+
+
+def said(talk: Talk, *, turns: Sequence[str]) -> Iterator[dict[str, str]]:
+    """The answer to the last of the `turns` of a conversation, piece by piece; then why it ended early, if it did.
+
+    Raises `ValueError` for turns that are not those of a conversation, or leave no room for an answer.
+    """
+    good = isinstance(turns, list) and len(turns) % 2 == 1 and all(isinstance(turn, str) and turn for turn in turns)
+    require(good, "turns", turns, "texts of the user and the model in turn, the user's first and last")
+    mine = replace(talk, turns=list(turns[:-1]), answers=len(turns) // 2)
+    for piece in mine.ask(turns[-1]):
+        yield {"text": piece}
+    yield {"note": mine.cut} if mine.cut else {}
+
+
 class Server(ThreadingHTTPServer):
     """Serves a page, and what it asks. `address` is where; `serve_forever` begins, `shutdown` ends it.
 
     page:   the HTML, which asks at "./", the place where it stands.
     asked:  what is asked.
     port:   0: any that is free.
+    talk:   a conversation with the model, for a page to chat in at `address` + "chat"; `None`: there is no such page.
 
     Raises `ValueError` for a port that is taken.
     """
 
     daemon_threads = True
 
-    def __init__(self, page: str, asked: Asked, port: int = 0) -> None:
+    def __init__(self, page: str, asked: Asked, port: int = 0, talk: Talk | None = None) -> None:
         try:
             super().__init__((HOST, port), _Answer)
         except OSError as error:
@@ -137,7 +162,10 @@ class Server(ThreadingHTTPServer):
             "carried": asked.carried,
             "without": asked.without,
         }
-        self.page = page
+        self.pages = {"": page}
+        if talk is not None:
+            self.pages["chat"] = chat_page(talk)
+            self.answers["say"] = partial(said, talk)
 
     def handle_error(self, request: Any, address: Any) -> None:
         """Say nothing of connections that went away; anything else is a fault of ours."""
@@ -152,8 +180,8 @@ class _Answer(BaseHTTPRequestHandler):
     timeout = PATIENCE
 
     def do_GET(self) -> None:
-        known = self._asks("") is not None
-        self._answer(200 if known else 404, self.server.page.encode() if known else b"", "text/html")
+        page = next((page for name, page in self.server.pages.items() if self._asks(name) is not None), None)
+        self._answer(404 if page is None else 200, (page or "").encode(), "text/html")
 
     def do_POST(self) -> None:
         name = next((name for name in self.server.answers if self._asks(name) is not None), None)
@@ -172,24 +200,32 @@ class _Answer(BaseHTTPRequestHandler):
             given = json.loads(body)
             if not isinstance(given, dict):
                 raise ValueError(f"the request must be a JSON object, got {type(given).__name__}")
-            made = self.server.answers[name](**given)
-            first = None if isinstance(made, bytes) else next(made)
+            with ONE:  # a page to chat in and the explorer ask the same model
+                self._reply(self.server.answers[name](**given))
         except (ValueError, TypeError, RecursionError) as error:
             self._answer(400, str(error).encode())
         except Exception as error:  # of a model of the reader's own: whatever it raises is told on the page
             self._answer(500, f"The model raises {type(error).__name__}: {error}".encode())
-        else:
-            if isinstance(made, bytes):
-                self._answer(200, made, "application/octet-stream")
-            else:
-                self._lines(chain([first], made))
 
-    def _lines(self, made: Iterator[Any]) -> None:
-        """Each as a line of JSON once it is there, as long as the page listens."""
+    def _reply(self, made: bytes | Iterator[Any]) -> None:
+        """Send bytes as they are, and anything else as lines of JSON, each once it is there, while the page listens.
+
+        What the first of them raises is raised before anything is sent; a later error ends the lines.
+        """
+        if isinstance(made, bytes):
+            self._answer(200, made, "application/octet-stream")
+            return
+        made = chain([next(made)], made)
         with suppress(ConnectionError):
             self._head(200, "application/jsonl")
-            for row in made:
-                self.wfile.write(json.dumps(row).encode() + b"\n")
+            try:
+                for row in made:
+                    self.wfile.write(json.dumps(row).encode() + b"\n")
+            except ConnectionError:
+                raise
+            except Exception as error:  # of a model of the reader's own
+                note = {"note": f"The model raises {type(error).__name__}: {error}"}
+                self.wfile.write(json.dumps(note).encode() + b"\n")
 
     def _asks(self, name: str) -> str | None:
         """The path, if it is that of the address and the name, asked of this machine by its own name and by one of its

@@ -6,7 +6,8 @@ import json
 import nbformat
 import pytest
 
-from authoring import build, exercises
+from authoring import build, carried, exercises
+from companion_school.study.live import moving
 
 
 def edit(path, old, new):
@@ -83,6 +84,33 @@ def test_what_nbval_found_different_is_executed_once(copied, monkeypatch, tmp_pa
     build.LAST_FAILED.write_text(json.dumps({"notebooks/02_small.ipynb::Cell 3": True}))
     assert "executed, unchanged" in built() and ran == ["02_small"]
     assert "up to date" in built() and ran == ["02_small"]
+
+
+def test_a_changed_style_of_figures_is_found_and_needs_no_execution(copied, monkeypatch):
+    before = copied.notebook.read_text(encoding="utf-8")
+    monkeypatch.setattr(carried, "STYLE", ".ext-figure{color:green}")
+    assert "the script or the style of its figure is not the package's" in str(build.difference(copied))
+    monkeypatch.setattr(build, "execute", None)
+    assert "outputs kept, written" in build.build(copied)
+    assert "<style>.ext-figure{color:green}</style><figure" in str(outputs(copied))
+    assert build.difference(copied) is None
+    monkeypatch.undo()
+    build.build(copied)
+    assert copied.notebook.read_text(encoding="utf-8") == before
+
+
+def test_a_moving_figure_gets_the_script_of_now_and_keeps_its_data():
+    old = (
+        '<style>OF YORE</style><figure class="ext-figure" data-live="hover" role="group"><div class="ext-box">x</div>'
+        '<script type="application/json">{"a":1}</script><script type="module">OF YORE</script></figure>'
+    )
+    shown = nbformat.v4.new_output("display_data", data={"text/html": old, "text/plain": "words"})
+    printed = nbformat.v4.new_output("stream", text="<style>old</style>")
+    new, same = carried.up_to_date([shown, printed])
+    html = new.data["text/html"]
+    assert "OF YORE" not in html and moving.script("hover") in html and moving.style() in html
+    assert '<script type="application/json">{"a":1}</script>' in html and new.data["text/plain"] == "words"
+    assert same == printed and shown.data["text/html"] == old
 
 
 def test_the_exercises_are_listed(small_lesson):

@@ -12,7 +12,7 @@ from course import built_lessons
 from PIL import Image
 
 from authoring import imports
-from authoring.lesson import ROOT, Lesson, LessonError
+from authoring.lesson import NOTEBOOKS, ROOT, Lesson, LessonError
 from authoring.notation import atoms, meanings, plain, second_meanings
 from authoring.pages import __main__ as command
 from authoring.pages import differ, drawing, front, glossary, map, notation, readme
@@ -241,9 +241,8 @@ def test_picture_is_small_and_stands_on_white(path):
 
 
 def test_pictures_have_the_words_that_the_pages_give_them():
-    page = (ROOT / "README.md").read_text(encoding="utf-8")
-    for alt, file in ((front.ALT, front.FILE), (map.COURSE_ALT, map.COURSE)):
-        assert f"![{alt}](notebooks/{file})" in page
+    assert f"![{front.ALT}](notebooks/{front.FILE})" in (ROOT / "README.md").read_text(encoding="utf-8")
+    assert f"![{map.COURSE_ALT}]({map.COURSE})" in (NOTEBOOKS / map.FILE).read_text(encoding="utf-8")
 
 
 def test_same_lessons_give_the_same_picture():
@@ -258,16 +257,6 @@ def test_readme_has_title_question_and_minutes_of_every_lesson():
         [row] = [line for line in text.splitlines() if f"](notebooks/{lesson.name}.ipynb) |" in line]
         assert row.startswith(f"| [{lesson.label} {lesson.title}](") and row.endswith(f" | {lesson.minutes} |")
         assert f"| {lesson.question} |" in row
-
-
-def test_readme_shows_a_cell_of_a_lesson_with_what_it_printed(lesson):
-    number, name = readme.SHOWN
-    [code] = [cell for cell in LESSONS[number].cells if cell.metadata.get("name") == name]
-    shown = readme.excerpt(LESSONS)
-    assert shown.startswith(f"```python\n{code.source}\n```\n\n```\n") and "≈ 2.0, divided by the root ≈ " in shown
-    assert len(shown.splitlines()) < 20
-    with pytest.raises(LessonError, match="the cell 'measured-size' of lesson 02, and there is none"):
-        readme.excerpt([one for one in LESSONS if one.number != number])
 
 
 def test_readme_without_its_marks_is_refused(tmp_path, monkeypatch):

@@ -5,12 +5,28 @@ import html
 import io
 import json
 import re
+import tomllib
 
 import nbformat
+import pygments
 import pytest
 from PIL import Image
+from pygments.lexers import PythonLexer
 
-from authoring.site import finish, formula, front, links, mathml, notebook, output, reference, repository
+from authoring.pages import glossary
+from authoring.site import (
+    extension,
+    finish,
+    formula,
+    front,
+    links,
+    mathml,
+    notebook,
+    output,
+    reference,
+    repository,
+    search,
+)
 from authoring.site.fault import Broken, Faults
 from authoring.site.formula import Formula, Formulas
 from authoring.site.pages import Course
@@ -232,7 +248,7 @@ def test_links_to_files_need_the_repositorys_address(course):
         bar = repository.bar(address, press.links.course.pages["02_small.ipynb"])
         assert bool(bar) == bool(address)
         if address:  # Colab opens the notebook alone: what it imports has to be installed first
-            assert "%pip install &quot;executable-transformer[lab] @ git+https://github.com/o/n&quot;" in bar
+            assert "%pip install &quot;executable-transformer[colab] @ git+https://github.com/o/n&quot;" in bar
             assert "&quot;executable-transformer-school @ git+https://github.com/o/n#subdirectory=school&quot;" in bar
 
 
@@ -284,3 +300,54 @@ def test_links_between_pages_are_followed(tmp_path):
         "b.html: the page would ask another machine for https://o.org/a.js",
         "notebooks/a.ipynb: the link 'b.html#y' leads nowhere: b.html has no place of that name",
     ]
+
+
+def test_a_page_that_is_too_heavy_is_told_and_its_pictures_do_not_count(tmp_path):
+    (tmp_path / "a.html").write_text("é" * (finish.LARGEST // 2) + "<p>")
+    (tmp_path / "b.html").write_text('<img src="c.png">')
+    (tmp_path / "c.png").write_bytes(b"c" * (finish.LARGEST + 1))
+    faults = Faults()
+    finish.check(tmp_path, {"a.html": "notebooks/a.ipynb"}, faults)
+    with pytest.raises(Broken) as broken:
+        faults.stop()
+    assert broken.value.faults == ["notebooks/a.ipynb: the page has 400,003 bytes, above 400,000"]
+
+
+def test_code_has_spans_only_where_they_have_a_colour():
+    page = pygments.highlight("def f(x):\n    return x.sum(dim=1)\n", PythonLexer(), extension.LightFormatter())
+    assert '<span class="k">return</span> x<span class="o">.</span>sum(dim<span class="o">=</span>' in page
+    assert html.unescape(re.sub("<[^>]+>", "", page)).strip() == "def f(x):\n    return x.sum(dim=1)"
+
+
+@pytest.mark.parametrize(
+    ("tex", "said"),
+    [
+        (r"\frac{QK^\top}{\sqrt{d_k}} + M", "(QK^⊤)/(√(d_k)) + M"),
+        (r"\big( \mathbb{E}\, a \big) \qquad \leftarrow \hat b_{ij}^2", "(𝔼 a) ← b_ij^2"),
+        (r"\begin{aligned} x &\le 1 \\ y &= \ln 2 \end{aligned}", "x ≤ 1 y = ln 2"),
+    ],
+)
+def test_the_search_knows_a_formula_without_marks_of_tex(tex, said):
+    [(mathml_of_it, _)] = formula.converted([Formula(tex, True)])
+    assert search.in_a_line(mathml_of_it) == said
+
+
+def test_the_search_knows_other_names_and_has_the_glossary_once():
+    known = search.script(
+        [
+            search.Section("glossary", "beside", "Glossary", "", (), "all terms"),
+            search.Section("02_a", "term", "Glossary", "x", ("head (HD)",), "a part"),
+        ],
+        {"head": ["HD", "attention head"]},
+    )
+    assert '["02_a","x","term","Glossary","head (HD)","a part"]' in known and "all terms" not in known
+    assert 'window.courseAliases = [["HD","head"],["attention head","head"]];' in known
+
+
+def test_other_names_belong_to_terms_and_are_none_themselves():
+    terms = {entry[0] for entry in tomllib.loads(glossary.SOURCE.read_text(encoding="utf-8"))["terms"]}
+    found = glossary.aliases("aliases", "searched")
+    names = [name.lower() for also in found.values() for name in also]
+    assert set(found) <= terms and len(names) == len(set(names)) > 40
+    assert not {term.lower() for term in terms} & set(names)
+    assert {"bpe", "rope", "gqa", "layer normalization"} <= set(names) and "tokenizer" in terms

@@ -76,11 +76,6 @@ def test_help_may_be_asked_for_in_other_words(capsys):
             ["check", "2.1"],
             "companion: error: check: no such command; check is for notebooks: from companion_school.exercises",
         ),
-        (
-            ["train", "\u2014minutes", "3"],
-            "\u2014minutes: no such flag, as it does not begin with the hyphens of the keyboard; did you mean --m",
-        ),
-        (["train", "\u2212\u2212minutes=3"], "of the keyboard; did you mean --minutes?"),
         (["train", "--minuts", "3"], "companion train: error: --minuts: no such flag; did you mean --minutes?"),
         (["train", "--minutes", "five"], "companion train: error: --minutes five: expected a number > 0"),
         (["train", "--minutes=nan"], "companion train: error: --minutes nan: expected a number > 0"),
@@ -130,7 +125,6 @@ def test_a_mistake_in_a_file_of_flags_is_named_like_one_on_the_command_line(text
     ("arguments", "flag"),
     [
         (["train", "--out", "file/run"], "--out file/run"),
-        (["selftest", "--out", "file/run"], "--out file/run"),
         (["bench", "--quick", "--out", "file/bench"], "--out file/bench"),
         (["course", "release", "week1", "--exercises", "2.1", "--out", "file/course"], "--out file/course"),
     ],
@@ -141,7 +135,6 @@ def test_a_place_that_cannot_be_written_to_is_found_before_any_work(arguments, f
     Path("file").touch()
     for work in (
         "companion.training.run.open_task",
-        "companion.selftest.kills.selftest",
         "companion.bench.suite.bench",
     ):
         monkeypatch.setattr(work, lambda *_, **__: pytest.fail("work was begun"))

@@ -202,16 +202,17 @@ def test_a_full_disk_is_said_with_the_command_that_goes_on(what, message, standi
     from companion.files import models
     from companion.ground import atomic
 
-    real = atomic._replacing
+    real = atomic.replacing
 
-    def full(path):
-        if path.name == what:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
-        return real(path)
+    def full(*paths):
+        for path in paths:
+            if path.name == what:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+        return real(*paths)
 
     with pytest.MonkeyPatch.context() as patch:
         for module in (atomic, models):
-            patch.setattr(module, "_replacing", full)
+            patch.setattr(module, "replacing", full)
         assert main(arguments) == 1
     error = capsys.readouterr().err
     assert message in error and ": no space left on device; it takes" in error and " are free." in error

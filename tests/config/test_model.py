@@ -130,6 +130,11 @@ def test_sizes_are_filled_in():
             "base=5.0: expected None for positions.kind='learned'",
         ),
         (lambda: NormConfig("layer", unit_offset=True), "unit_offset=True: expected False for kind='layer'"),
+        (lambda: NormConfig("rms", bias=False), "bias=False: expected True for kind='rms'"),
+        (
+            lambda: small(norm=NormConfig(placement="parallel"), stack="encoder_decoder"),
+            "placement='parallel': expected one without 'parallel' in an encoder_decoder",
+        ),
         (lambda: EmbeddingConfig(rounded=True), "rounded=True: expected False unless scaled=True"),
         (lambda: EmbeddingConfig(logit_cap=-3), "logit_cap=-3: expected a number > 0, or None"),
         (lambda: EmbeddingConfig(multiplier=0), "multiplier=0: expected a number > 0"),

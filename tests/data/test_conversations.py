@@ -181,7 +181,7 @@ def test_rows_are_the_whole_text_and_the_mask_is_the_answers(name, kind, strips,
         tokenizer.normalizer = normalizer()
     if before is not None:
         tokenizer.pre_tokenizer = before()
-    letters = sorted(pre_tokenizers.ByteLevel.alphabet()) + ["▁", "\n"]
+    letters = [*sorted(pre_tokenizers.ByteLevel.alphabet()), "▁", "\n"]
     marks = [AddedToken(mark, special=True, normalized=False, rstrip=strips) for mark in MARKS]
     trainer = trainers.BpeTrainer(vocab_size=420, special_tokens=marks, initial_alphabet=letters, show_progress=False)
     tokenizer.train_from_iterator(LINES, trainer)

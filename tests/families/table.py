@@ -37,7 +37,7 @@ def differences(path, seed):
         wanted = theirs(tokens).logits
     whole = (ours(tokens, **extra).logits - wanted).abs().max()
     pieces = in_pieces(ours, tokens, KVCache.create(ours.config, 3, TOKENS), random.Random(seed), **extra)
-    same = None if extra else len({str(text) for text in texts(ours, theirs)}) == 1
+    same = len({str(text) for text in texts(ours, theirs)}) == 1
     return kind, wanted.abs().max(), whole, (pieces - wanted).abs().max(), same
 
 

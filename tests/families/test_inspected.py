@@ -2,9 +2,12 @@
 
 import json
 from pathlib import Path
+from typing import get_args, get_type_hints
 
 import pytest
 
+from companion import NormConfig
+from companion.commands.inspect import described
 from companion.commands.main import main
 from companion.costs.account import parameters
 from companion.families.inspected import read_card
@@ -22,6 +25,13 @@ def test_a_card_alone_has_the_parameters_of_its_release(name):
     found = read_card(published(name))
     assert found.refused == [] and not found.tensors
     assert parameters(found.config).total == parameters(preset(name)).total
+
+
+@pytest.mark.parametrize("placement", get_args(get_type_hints(NormConfig)["placement"]))
+def test_every_placement_of_norms_has_words(placement):
+    config = preset("gpt2")
+    said = described(config.with_(norm=NormConfig("layer", placement)))
+    assert (said == described(config)) == (placement == "pre") and "layer norms" in said
 
 
 def test_a_field_that_is_not_known_is_refused_by_name():

@@ -3,9 +3,11 @@
 import json
 import os
 import re
+import threading
 
 import pytest
 import torch
+from models import drawn
 from safetensors.torch import load_file, save_file
 
 from companion import (
@@ -14,11 +16,17 @@ from companion import (
     FeedForwardConfig,
     ModelConfig,
     MoEConfig,
+    NormConfig,
     PositionConfig,
     Transformer,
 )
+from companion.families.adapters import adapt, load_adapters, save_adapters
+from companion.families.export import export_model
+from companion.families.pretrained import load_pretrained
 from companion.files.models import load_model, load_tensors, save_model, save_tensors
+from companion.ground import atomic
 from companion.ground.atomic import write_atomic
+from companion.layers.low_rank import low_rank_layers
 
 CONFIG = ModelConfig(
     vocab=13,
@@ -167,6 +175,86 @@ def test_a_model_that_cannot_be_written_leaves_the_old_one(tmp_path, monkeypatch
     with pytest.raises(OSError, match="no space left"):
         save_model(tmp_path, Transformer(CONFIG.with_(layers=1)))
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
+LLAMA = CONFIG.with_(attention=AttentionConfig(heads=2))
+
+
+def two_models():
+    """Of the same shapes, told apart by their configurations and by their weights."""
+    made = [drawn(LLAMA.with_(norm=NormConfig("rms", eps=eps)), seed=seed) for seed, eps in enumerate((1e-5, 1e-3))]
+    adapted = [drawn(LLAMA, seed=0) for _ in made]
+    for rank, model in enumerate(adapted, 2):
+        adapt(model, rank, kind="llama")
+    return made, adapted
+
+
+def test_who_reads_a_folder_that_is_replaced_meets_one_model_or_the_other(tmp_path):
+    """In a layout of our own, in a published one, and as adapters: what is read was saved together."""
+    made, adapted = two_models()
+    writes = {
+        "own": lambda i: save_model(tmp_path / "own", made[i]),
+        "published": lambda i: export_model(tmp_path / "published", made[i], kind="llama"),
+        "adapters": lambda i: save_adapters(tmp_path / "adapters", adapted[i], kind="llama"),
+    }
+    for write in writes.values():
+        write(0)
+    over, faults = threading.Event(), []
+
+    def replaced():
+        turn = 0
+        while not over.wait(0.005):
+            turn += 1
+            for write in writes.values():
+                write(turn % 2)
+
+    writer = threading.Thread(target=replaced)
+    writer.start()
+    seen = set()
+    try:
+        for _ in range(25):
+            for name in ("own", "published"):
+                found = load_pretrained(tmp_path / name)
+                which = found.config.norm.eps == made[1].config.norm.eps
+                faults += [name] if not torch.equal(found.embedding.weight, made[which].embedding.weight) else []
+                seen.add((name, which))
+            model = drawn(LLAMA, seed=0)
+            load_adapters(tmp_path / "adapters", model)
+            seen.add(("adapters", next(iter(low_rank_layers(model).values())).rank))
+    finally:
+        over.set()
+        writer.join()
+    assert faults == [] and len(seen) == 6
+
+
+@pytest.mark.parametrize("name", ["own", "published", "adapters"])
+def test_a_replacement_that_was_killed_halfway_is_noticed_until_it_is_made_again(name, tmp_path, monkeypatch):
+    made, adapted = two_models()
+    write, read = {
+        "own": (lambda i: save_model(tmp_path, made[i]), lambda: load_model(tmp_path)),
+        "published": (lambda i: export_model(tmp_path, made[i], kind="llama"), lambda: load_pretrained(tmp_path)),
+        "adapters": (
+            lambda i: save_adapters(tmp_path, adapted[i], kind="llama"),
+            lambda: load_adapters(tmp_path, drawn(LLAMA, seed=0)),
+        ),
+    }[name]
+    write(0)
+    names, real = [], os.replace
+
+    def once(old, new):
+        if names:
+            raise KeyboardInterrupt
+        names.append(real(old, new))
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(os, "replace", once)
+        write(1)
+    monkeypatch.setitem(atomic.read_together.__kwdefaults__, "seconds", 0.05)
+    with pytest.raises(ValueError, match="expected files that were saved together, found some .* save the model there"):
+        read()
+    write(1)
+    read()
+    assert not list(tmp_path.glob(".*"))
 
 
 def test_text_and_bytes_are_written_as_they_are(tmp_path):

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from models import drawn
 
-from companion import AttentionConfig, FeedForwardConfig, ModelConfig, PositionConfig
+from companion import AttentionConfig, FeedForwardConfig, ModelConfig, PositionConfig, RotaryScaling
 from companion.families.pretrained import load_pretrained
 from companion.generation import beam as module
 from companion.generation.beam import Beam, beam_search
@@ -311,6 +311,30 @@ def test_a_prompt_and_its_source_search_as_if_alone(lengths, width, stop, penalt
             logp = model(text, source=torch.tensor([source]) if cross else None).logits[0].log_softmax(-1)
         places = torch.arange(len(prompt) - 1, text.shape[1] - 1)
         assert beams[0].log_probability == pytest.approx(logp[places, text[0, len(prompt) :]].sum().item(), abs=1e-9)
+
+
+@pytest.mark.parametrize("kind", ["longrope", "dynamic"])
+@pytest.mark.parametrize("width", [1, 3])
+@torch.no_grad()
+def test_beams_read_a_text_anew_where_greedy_does(kind, width):
+    """Rotary scaling that goes by the length of a text, and prompts that pass C at different steps, or have passed."""
+    lists = {"short": (1.0, 1.5), "long": (2.0, 4.0)} if kind == "longrope" else {}
+    scaling = RotaryScaling(kind, 3.0, 6, **lists)
+    model = drawn(SMALL.with_(vocab=13, context=24, positions=PositionConfig("rotary", scaling=scaling)), 4, std=0.3)
+    model = model.double().eval()
+    prompts = [[1, 2, 3], [4], [5, 6, 7, 8, 9, 10], [1, 2, 3, 4, 5, 6, 7, 8]]
+    found = beam_search(model, prompts, width=width, max_new_tokens=9, stop=(2,))
+    if width == 1:
+        greedy = complete(model, prompts, max_new_tokens=9, sampling=GREEDY, stop=(2,))
+        assert [list(beam.tokens) for (beam,) in found] == greedy
+    for prompt, beams in zip(prompts, found, strict=True) if kind == "longrope" else ():
+        for beam in beams:
+            texts = [torch.tensor([[*prompt, *beam.tokens[:i]]]) for i in range(len(beam.tokens))]
+            each = [model(text).logits[0, -1].log_softmax(-1) for text in texts]  # uncached: as long as it is then
+            total = sum(float(logp[token]) for logp, token in zip(each, beam.tokens, strict=True))
+            assert beam.log_probability == pytest.approx(total, abs=1e-9)
+    for prompt, beams in zip(prompts, found, strict=True):
+        assert beam_search(model, [prompt], width=width, max_new_tokens=9, stop=(2,))[0][0].tokens == beams[0].tokens
 
 
 def test_a_prompt_whose_search_is_over_costs_nothing_more():

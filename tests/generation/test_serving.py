@@ -26,6 +26,7 @@ from companion import (
     Server,
     WindowConfig,
 )
+from companion.generation import serving
 from companion.generation.generate import Rules, complete
 from companion.generation.prefill_decode import NotFinite
 from companion.generation.sampling import Sampling
@@ -327,3 +328,68 @@ def test_a_text_that_fails_ends_alone():
             handle.result()
     late = server.submit([1, 2], stream=5, **asked)  # it gets the blocks that the bad one has left
     assert good.result() == late.result() == alone and server.blocks.used == 0
+
+
+WRONG = {
+    "a tensor of several numbers": (lambda number, new: torch.tensor(new[-2:]) == 5, RuntimeError),
+    "an array of several numbers": (lambda number, new: np.arange(len(new) + 1) == 1, ValueError),
+    "an object without a truth value": (lambda number, new: Odd(), TypeError),
+}
+
+
+class Odd:
+    def __bool__(self):
+        raise TypeError("no truth value")
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_an_until_without_a_truth_value_ends_its_own_text_alone(models, name):
+    until, kind = WRONG[name]
+    model = models["rotary"]
+    asked = {"max_new_tokens": 9, "sampling": Sampling(0.9), "seed": 2}
+    alone = complete(model, [[1, 2], [3], [4, 5, 6]], **asked)
+    server = Server(model, rows=4, tokens=80, block=4)
+    handles = [server.submit(prompt, stream=row, **asked) for row, prompt in enumerate([[1, 2], [3], [4, 5, 6]])]
+    odd = server.submit([2], until=until)
+    while server.busy:
+        server.step()
+    assert [handle.tokens for handle in handles] == alone and server.blocks.used == 0
+    assert odd.state == "failed" and isinstance(odd.error, kind)
+
+
+@pytest.mark.parametrize("layout", ["rotary", "linear and full", "turned anew", "experts", "windows"])
+def test_a_step_that_is_interrupted_is_made_anew(models, layout, monkeypatch):
+    """Ctrl-C in an `until`, in a layer, between two passes of a step, or while tokens are drawn: every text is in the
+    end what it is alone, and every block comes back."""
+    model, random = models[layout], np.random.default_rng(3)
+    prompts = [random.integers(7, size=n).tolist() for n in (3, 9, 1, 6, 12)]
+    asked = {"max_new_tokens": 9, "sampling": Sampling(0.9), "seed": 4}
+
+    def now_and_then(function, share=0.1):
+        def interrupted(*given, **named):
+            if random.random() < share:
+                raise KeyboardInterrupt
+            result = function(*given, **named)
+            if random.random() < share:
+                raise KeyboardInterrupt
+            return result
+
+        return interrupted
+
+    alone = complete(model, prompts, **asked)
+    server = Server(model, rows=4, tokens=64, block=4, budget=8)
+    until = now_and_then(lambda number, new: False, 0.05)
+    handles = [server.submit(one, stream=row, until=until, **asked) for row, one in enumerate(prompts)]
+    monkeypatch.setattr(serving, "draw_tokens", now_and_then(serving.draw_tokens))
+    monkeypatch.setattr(server, "_pass", now_and_then(server._pass))
+    block = model.decoder.blocks[1]
+    monkeypatch.setattr(block, "forward", now_and_then(block.forward))
+    interruptions = 0
+    while server.busy:
+        try:
+            server.step()
+        except KeyboardInterrupt:
+            interruptions += 1
+    assert [handle.tokens for handle in handles] == alone and interruptions > 5
+    assert server.blocks.used == 0 and {handle.state for handle in handles} == {"done"}
+    assert server._places is None or sorted(server._places._free) == list(range(4))

@@ -17,6 +17,7 @@ from companion import (
     LinearConfig,
     ModelConfig,
     PositionConfig,
+    RotaryScaling,
     WindowConfig,
 )
 from companion.generation import speculative
@@ -29,6 +30,7 @@ from companion.generation.speculative import verdict
 from companion.generation.weights import prepared
 
 CONFIG = ModelConfig(7, 8, 2, 24, AttentionConfig(2, 1, d_head=4), FeedForwardConfig(10))
+LONG = RotaryScaling("longrope", 2.0, 12, short=(1.0, 1.5), long=(2.0, 4.0))
 LAYOUTS = [
     CONFIG,
     CONFIG.with_(positions=PositionConfig("learned")),
@@ -36,6 +38,13 @@ LAYOUTS = [
     CONFIG.with_(stack="encoder_decoder"),
     CONFIG.with_(attention=AttentionConfig(2, d_head=4, latent=LatentConfig(3, 2))),
     CONFIG.with_(attention=AttentionConfig(2, d_head=4, linear=LinearConfig((True, False)))),
+    CONFIG.with_(positions=PositionConfig("rotary", scaling=LONG)),
+    CONFIG.with_(
+        attention=replace(CONFIG.attention, window=WindowConfig(5, (True, False)), linear=LinearConfig((True, False))),
+        layers=3,
+        positions=PositionConfig("rotary", scaling=LONG),
+    ),
+    CONFIG.with_(positions=PositionConfig("rotary", scaling=RotaryScaling("dynamic", 2.0, 8))),
 ]
 GREEDY = Sampling(0.0)
 
@@ -67,7 +76,7 @@ def proposers(random, model, small):
     ]
 
 
-CASES = 40  # each proposer twice with each layout; of as many as one likes, of 1,000 too
+CASES = 72  # each proposer twice with each layout; of as many as one likes, of 1,000 too
 
 
 def test_the_text_is_the_models_own(models):

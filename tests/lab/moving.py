@@ -1,4 +1,5 @@
-"""Every handle of every moving figure is moved, with the keyboard and with the mouse, and must change the picture."""
+"""Every handle of every moving figure is moved, with the keyboard and with the mouse, and must change the picture, and
+the numbers behind it."""
 
 from __future__ import annotations
 
@@ -13,6 +14,7 @@ STATE = """figure => JSON.stringify([
   figure.querySelector('.ext-box svg')?.outerHTML, figure.querySelector('[role=status]')?.textContent,
   [...figure.querySelectorAll('button')].map(button => button.ariaPressed)
 ])"""
+NUMBERS = "figure => figure.querySelector('.ext-numbers')?.textContent"
 SEEN = """(element) => {
   const box = element.getBoundingClientRect();
   return box.top > -1 && box.bottom < innerHeight + 1 && box.width > 0; // a browser scrolls by whole pixels
@@ -39,16 +41,26 @@ def move_all(page: Page, figures: Locator, name: str) -> tuple[int, list[str]]:
             continue
         handles = figure.locator("input[type=range]").all()
         buttons = figure.locator("button").all()
-        count += len(handles) + len(buttons)
+        lists = figure.locator("select").all()
+        count += len(handles) + len(buttons) + len(lists)
+        seen = {figure.evaluate(NUMBERS)}
         for handle in handles:
             faults += [f"{which}: {fault}" for fault in _move(page, figure, handle)]
-        pressed = [_press(page, figure, button, "click") for button in buttons]
-        pressed += [_press(page, figure, button, "keyboard") for button in buttons]
+        for choices in lists:
+            faults += [f"{which}: {fault}" for fault in _choose(page, figure, choices)]
+        seen.add(figure.evaluate(NUMBERS))
+        pressed = []
+        for how in ("click", "keyboard"):
+            for button in buttons:
+                pressed.append(_press(page, figure, button, how))
+                seen.add(figure.evaluate(NUMBERS))
+        if None in seen or (not handles and len(seen) < 2):  # of a handle, `_move` looks
+            faults.append(f"{which}: the numbers behind it stay when it moves")
         if buttons and sum(pressed) < len(buttons):  # the one that is pressed already changes nothing
             faults.append(
                 f"{which}: {len(pressed) - sum(pressed)} of {len(pressed)} presses of a button change nothing"
             )
-        if not handles and not buttons:
+        if not handles and not buttons and not lists:
             faults.append(f"{which} has no handle")
     return count, faults
 
@@ -59,6 +71,7 @@ def _move(page: Page, figure: Locator, handle: Locator) -> list[str]:
     handle.scroll_into_view_if_needed()
     handle.focus()
     place = page.evaluate("[scrollX, scrollY]")
+    numbers = {figure.evaluate(NUMBERS)}
     for key in ("Home", "ArrowRight", "End", "ArrowLeft"):
         before, value = figure.evaluate(STATE), handle.input_value()
         handle.press(key)
@@ -67,6 +80,9 @@ def _move(page: Page, figure: Locator, handle: Locator) -> list[str]:
             faults.append(f"{label!r} does not move with the key {key}")
         elif handle.input_value() != value and not _changes(page, figure, before):
             faults.append(f"{label!r} went from {value} to {handle.input_value()}, and the picture stayed")
+        numbers.add(figure.evaluate(NUMBERS))
+    if len(numbers) < 2:
+        faults.append(f"{label!r} moves the picture, and the numbers behind it stay")
     page.wait_for_timeout(SETTLES / 2)  # a page that moves would move by now
     if not handle.evaluate("element => element === document.activeElement"):
         faults.append(f"{label!r} loses the focus when it is moved with the keyboard")
@@ -79,6 +95,17 @@ def _move(page: Page, figure: Locator, handle: Locator) -> list[str]:
     if not _changes(page, figure, before) or handle.input_value() == value:
         faults.append(f"{label!r} does not move with the mouse")
     return faults
+
+
+def _choose(page: Page, figure: Locator, choices: Locator) -> list[str]:
+    """Choose from a list with the keyboard: the picture and the numbers behind it must follow."""
+    label = choices.evaluate("element => element.closest('label').textContent")
+    before, numbers, value = figure.evaluate(STATE), figure.evaluate(NUMBERS), choices.input_value()
+    choices.focus()
+    choices.press("ArrowDown" if value == "0" else "ArrowUp")
+    if choices.input_value() == value or not _changes(page, figure, before):
+        return [f"{label!r} does not move with the keyboard"]
+    return [f"{label!r}: the numbers stay"] if figure.evaluate(NUMBERS) == numbers else []
 
 
 def _changes(page: Page, figure: Locator, before: str) -> bool:

@@ -10,8 +10,6 @@ from urllib.parse import unquote, urlsplit
 
 from companion.ground.display import table
 
-LARGEST = 400_000
-"""Bytes of a page itself."""
 SLOWEST = 3_000
 """Milliseconds to the first paint of a page that lies in a folder."""
 PACKED = (".html", ".css", ".js", ".svg")

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from models import drawn
 from transformers import Gemma2Config, Gemma3TextConfig, Olmo2Config, Qwen3Config
 from transformers.models.gemma2.modeling_gemma2 import Gemma2DecoderLayer
 from transformers.models.gemma3.modeling_gemma3 import Gemma3Attention
@@ -12,6 +13,7 @@ from companion import (
     AttentionConfig,
     Block,
     FeedForwardConfig,
+    KVCache,
     ModelConfig,
     NormConfig,
     WindowConfig,
@@ -143,6 +145,57 @@ def test_a_norm_behind_a_sublayer_is_inside_the_residual():
             for layer in (block.attention.output, block.feed_forward.outer):
                 layer.weight.zero_()
             assert torch.equal(block(x)[0], x) == (placement == "after")
+
+
+PARALLEL = {
+    "parallel": lambda block, x: (
+        block.attention(block.attention_norm(x)) + block.feed_forward(block.feed_forward_norm(x))
+    ),
+    "parallel_shared": lambda block, x: (
+        block.attention(block.attention_norm(x)) + block.feed_forward(block.attention_norm(x))
+    ),
+}
+
+
+def parallel(placement, **changes):
+    heads = AttentionConfig(4, 2, d_head=6)
+    return ModelConfig(
+        31,
+        12,
+        3,
+        16,
+        heads,
+        FeedForwardConfig(10, "gelu"),
+        norm=NormConfig("layer", placement, 1e-5, bias=False),
+        **changes,
+    )
+
+
+@pytest.mark.parametrize("placement", PARALLEL)
+def test_attention_and_network_side_by_side_are_the_equation_with_its_gradient(placement):
+    block = Block(parallel(placement, residual=0.5), causal=True).double().eval()
+    torch.manual_seed(0)
+    for parameter in block.parameters():
+        torch.nn.init.normal_(parameter, std=0.5)
+    x = torch.randn(2, 5, 12, dtype=torch.float64, requires_grad=True)
+    torch.testing.assert_close(block(x)[0], x + 0.5 * PARALLEL[placement](block, x), atol=1e-12, rtol=0)
+    assert (block.feed_forward_norm is None) == (placement == "parallel_shared")
+    assert torch.autograd.gradcheck(lambda x: block(x)[0], x)
+
+
+@pytest.mark.parametrize("placement", PARALLEL)
+@torch.no_grad()
+def test_a_parallel_model_is_the_same_from_a_cache_and_in_half_precision(placement):
+    model = drawn(parallel(placement), std=0.3).eval()
+    text = torch.randint(0, 31, (2, 9))
+    wanted, cache, steps = model(text).logits, KVCache.create(model.config, 2, 9), []
+    for piece in text.split([4, 1, 3, 1], 1):
+        out = model(piece, cache=cache)
+        cache = out.cache
+        steps.append(out.logits)
+    torch.testing.assert_close(torch.cat(steps, 1), wanted, atol=1e-5, rtol=1e-5)
+    half = model.bfloat16()(text).logits
+    assert half.dtype == torch.bfloat16 and (half.float() - wanted).abs().max() < 0.05 * wanted.abs().max()
 
 
 @pytest.mark.parametrize("kv_heads", [4, 2])

@@ -32,6 +32,16 @@ def test_rms_norm_of_large_half_precision_numbers_stays_finite():
     assert rms_norm(x, torch.ones(4, dtype=torch.float16), 1e-6).tolist() == [1, 1, 1, 1]
 
 
+def test_a_layer_norm_without_a_bias_is_pytorchs():
+    x = torch.randn(3, 5, dtype=torch.float64, requires_grad=True)
+    ours, theirs = LayerNorm(5, 1e-5, bias=False).double(), torch.nn.LayerNorm(5, 1e-5, bias=False).double()
+    assert [name for name, _ in ours.named_parameters()] == ["weight"]
+    with torch.no_grad():
+        theirs.weight.copy_(torch.nn.init.normal_(ours.weight))
+    torch.testing.assert_close(ours(x), theirs(x), atol=1e-12, rtol=0)
+    assert torch.autograd.gradcheck(ours, x)
+
+
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_a_layer_in_half_precision_rounds_before_the_gain_as_its_formula_does(dtype):
     torch.manual_seed(0)

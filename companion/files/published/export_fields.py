@@ -71,6 +71,9 @@ VALUES: dict[str, Callable[[ModelConfig], Any]] = {
 """What a field says of a part that is not its value itself."""
 
 NAMED: dict[str, Callable[[ModelConfig], Any]] = {
+    "do_layer_norm_before": lambda config: config.norm.placement == "pre",
+    "use_parallel_residual": lambda config: config.norm.placement == "parallel",
+    "logit_scale": lambda config: 1 / config.embedding.logit_divisor,
     "attention_multiplier": lambda config: (config.attention.score_width or config.sizes.d_head) ** -0.5,
     "first_k_dense_replace": lambda config: ([*_mixed(config), True]).index(True),
     "full_attention_interval": _interval,

@@ -91,11 +91,17 @@ class Family:
 
         Raises `ValueError` for a field it cannot honour, a tensor without a place, and what `load_model` raises.
         """
+        from companion.ground.atomic import read_together
+
+        return read_together(Path(folder), lambda: self._read(Path(folder), dtype, device, headers))
+
+    def _read(
+        self, folder: Path, dtype: torch.dtype | None, device: torch.device | str | None, headers: bool
+    ) -> Transformer:
         from companion.files.models import assemble, check_dtype_of
         from companion.files.published.checkpoint_folder import Fields, load_published
         from companion.files.published.state_dict import Places
 
-        folder = Path(folder)
         fields = Fields(folder, self.kind, self.table)
         fields.check()  # before gigabytes are read
         given: dict[str, Tensor] = {}

@@ -41,7 +41,7 @@ _NEEDED = {
     "longrope": ("short_factor", "long_factor"),
 }
 """What it must say; the others their factor."""
-_ORIGINAL = "original_max_position_embeddings"
+_ORIGINAL, _SHARE = "original_max_position_embeddings", "partial_rotary_factor"
 
 
 def positions(
@@ -73,7 +73,8 @@ def positions(
         if "type" in values:  # which released code of some versions overlooks
             raise fields.refuse(f"{name}.type", values["type"], "the kind as rope_type")
     kinds = _KEYS if _ORIGINAL not in fields.table else {kind: _KEYS[kind] for kind in ("default", "longrope")}
-    own = replace(_part(fields, name, values, "rope_theta", kinds), layout="half", pattern=shortest(turning))
+    outer = _row(fields.table, "positions.base", "rope_theta")
+    own = replace(_part(fields, name, values, outer, kinds), layout="half", pattern=shortest(turning))
     return own, None if own.scaling is None and local == own.base else local
 
 
@@ -107,6 +108,11 @@ def shortest(pattern: Sequence[bool]) -> tuple[bool, ...]:
     return tuple(pattern[:length])
 
 
+def _row(table: Mapping[str, Policy], part: str, usual: str) -> str:
+    """The field outside of a scaling that becomes `part` of the positions; `usual` if a family has no row for it."""
+    return next((name for name, one in table.items() if one.kind == "taken" and one.note.startswith(part)), usual)
+
+
 def _part(
     fields: Fields, name: str, values: Mapping[str, Any], outer: str, kinds: Mapping[str, Sequence[str]]
 ) -> PositionConfig:
@@ -123,7 +129,7 @@ def _part(
         kind = values["type"] = "longrope"
     if values.pop("type", kind) != kind or not isinstance(kind, str) or kind not in kinds:
         raise wrong("rope_type", kind, "one of " + ", ".join(map(repr, kinds)))
-    base = fields.take(outer)
+    base = fields.take(outer) if outer in fields.table else 10000.0
     if outer in fields.given and not is_number(base):
         raise fields.refuse(outer, base, "a number from 1 to 1e12")
     if "rope_theta" in values:
@@ -152,15 +158,15 @@ def _part(
 
 def _share(fields: Fields, name: str, values: dict[str, Any]) -> float:
     """The part of each head that is turned, taken out of `values` where it stands there."""
-    field = "partial_rotary_factor"
-    if fields.table[field].kind != "taken":
-        if (share := values.pop(field, 1.0)) != 1.0:
-            raise fields.refuse(f"{name}.{field}", share, "1.0: versions of the released code disagree on others")
+    field = _row(fields.table, "positions.share", _SHARE)
+    if field not in fields.table or fields.table[field].kind != "taken":
+        if (share := values.pop(_SHARE, 1.0)) != 1.0:
+            raise fields.refuse(f"{name}.{_SHARE}", share, "1.0: versions of the released code disagree on others")
         return 1.0
     outside = fields.take(field)
-    share = values.pop(field, outside)
+    share = values.pop(_SHARE, outside)
     if field in fields.given and not alike(share, outside):
-        raise fields.refuse(f"{name}.{field}", share, f"{shown(outside)}, as {field} outside of it")
+        raise fields.refuse(f"{name}.{_SHARE}", share, f"{shown(outside)}, as {field} outside of it")
     if not is_number(share) or not 0 < share <= 1:
         raise fields.refuse(field, share, "a number above 0 and at most 1")
     return share
@@ -231,8 +237,8 @@ def scaled(config: ModelConfig, table: Mapping[str, Policy], *, parameters: bool
     if not parameters and (order.scaling is None or by_kind):
         return None
     values["rope_theta"] = order.base
-    if table["partial_rotary_factor"].kind == "taken":
-        values["partial_rotary_factor"] = order.share
+    if any(policy.kind == "taken" and policy.note.startswith("positions.share") for policy in table.values()):
+        values[_SHARE] = order.share
     if not by_kind:
         return values
     local = order.base if window is None or window.base is None else window.base

@@ -130,6 +130,12 @@ class Places:
             self.move(old, "embedding.weight")
             self.move("lm_head.weight", "unembedding.weight")
 
+    def from_row(self, first: int, old: str, new: str) -> None:
+        """`old` without the rows before `first`, which no token reads."""
+        self.move(old, new)
+        if (table := self.moved.get(new)) is not None and table.ndim:
+            self.moved[new] = table[first:].clone()
+
     def row(self, old: str, new: str) -> None:
         """A vector that may lie there as a matrix of one row."""
         self.move(old, new)
@@ -249,6 +255,11 @@ class WayBack(Places):
     def same(self, names: Sequence[str], new: str) -> None:
         """A table that a file needs once."""
         self.back[names[0]] = self._taken(new)
+
+    def from_row(self, first: int, old: str, new: str) -> None:
+        """The rows of `new` after `first` rows of zeros."""
+        table = self._taken(new)
+        self.back[old] = _cat([table.new_zeros(first, *table.shape[1:]), table])
 
     def row(self, old: str, new: str) -> None:
         """A vector as a matrix of one row."""

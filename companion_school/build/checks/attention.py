@@ -145,6 +145,8 @@ def _(draw):
     yield Case("as many queries as keys: a triangle with its diagonal", (draw.whole(4, 6), 7)[:1] * 2)
     yield Case("fewer queries than keys: the last query is at the last key", (2, draw.whole(5, 7)))
     yield Case("one new query sees all keys", (1, draw.whole(3, 6)))
+    yield Case("as many queries as keys: a triangle with its diagonal", (draw.whole(8, 60),) * 2)
+    yield Case("fewer queries than keys: the last query is at the last key", (draw.whole(3, 20), draw.whole(21, 60)))
 
 
 causal.mistake(

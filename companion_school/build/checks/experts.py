@@ -261,7 +261,9 @@ def put_experts(code, experts, top_k, capacity, ids):
 @put_experts.cases
 def _(draw):
     yield Case("a mixture in every block", (6, 2, None, draw.wholes(0, 10, 2, 5)), tolerance=0.08)
-    yield Case("experts, visits and places as asked for", (3, 1, 1.25, draw.wholes(0, 10, 3, 4)), tolerance=0.08)
+    experts, batch, tokens = draw.sizes(3, 3, 7)
+    ids = draw.wholes(0, 10, batch, tokens)
+    yield Case("experts, visits and places as asked for", (experts, 1, draw.whole(9, 16) / 8, ids), tolerance=0.08)
 
 
 put_experts.mistake(

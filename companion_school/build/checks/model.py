@@ -265,6 +265,11 @@ def _(draw):
     tiny = {"vocab": 7, "d_model": 4, "layers": 1, "heads": 1, "kv_heads": 1, "d_ff": 5, "base": 10000.0}
     yield Case("one block", (tiny,))
     yield Case("several blocks, grouped keys", (_SIZES,))
+    kv_heads = draw.whole(1, 3)
+    heads = kv_heads * draw.whole(1, 3)
+    drawn = {"vocab": draw.whole(5, 60), "d_model": 2 * heads * draw.whole(1, 5), "layers": draw.whole(1, 4)}
+    drawn |= {"heads": heads, "kv_heads": kv_heads, "d_ff": draw.whole(5, 40), "base": 10000.0}
+    yield Case("several blocks, grouped keys", (drawn,))
     yield Case(
         "a model of 1.1 billion",
         ({"vocab": 32000, "d_model": 2048, "layers": 22, "heads": 32, "kv_heads": 4, "d_ff": 5632, "base": 1e4},),

@@ -1,1 +1,1 @@
-"""A problem set for somebody else's machines: Gradescope's autograder, and GitHub Classroom's."""
+"""A problem set for somebody else's machines: Gradescope's autograder, and a template repository for GitHub."""

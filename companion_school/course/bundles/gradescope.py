@@ -2,8 +2,8 @@
 
     setup.sh           once, when Gradescope makes its image: Python, and what the grader imports
     run_autograder     for each submission: `gradescope_results.py`, in a container of its own
-    problem_set.json   what to grade; beside it the secret, and the rule for late work if there is one
-    companion/         the library, and companion_school/ the school, as they are here
+    problem_set.json   what to grade, and what late work costs; beside it the secret
+    companion/, companion_school/    the packages, as they are here
 
 Students never get this file. It holds the secret, so only its owner may read what is unpacked (`setup.sh`), and answers
 run as another user.
@@ -16,6 +16,7 @@ from __future__ import annotations
 import io
 import json
 import zipfile
+from collections.abc import Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
 
@@ -23,17 +24,15 @@ import companion
 import companion_school
 from companion.ground.atomic import write_atomic
 from companion.ground.installed import NAME, SCHOOL, asked_by
-from companion_school.course.grading.lateness import Lateness, as_toml
 from companion_school.course.release.documents import document
-from companion_school.course.release.problem_set import ProblemSet
 
-SET, SECRET, RULE = "problem_set.json", "secret.seed", "late.toml"
+SET, SECRET, ITEMS = "problem_set.json", "secret.seed", "items.toml"
 _RIGHTS = {"setup.sh": 0o755 << 16, "run_autograder": 0o755 << 16, SECRET: 0o600 << 16}  # where a zip file keeps them
 _READ = 0o644 << 16
 _WRITTEN = (1980, 1, 1, 0, 0, 0)  # the first day that a zip file knows: the same bytes each time
 
 
-def check_place(pset: ProblemSet, file: Path) -> None:
+def check_place(file: Path) -> None:
     """Raises `ValueError` where no such file should be written."""
     if file.suffix != ".zip":
         raise ValueError(f"--gradescope {file}: expected the name of a zip file, as in week2.zip")
@@ -41,29 +40,38 @@ def check_place(pset: ProblemSet, file: Path) -> None:
         raise ValueError(f"--gradescope {file}: it is there already; move it away, or choose another name")
 
 
-def write_bundle(pset: ProblemSet, secret: bytes, rule: Lateness | None, file: Path) -> None:
-    """Write the autograder of a problem set. Raises as `check_place`."""
-    check_place(pset, file)
-    ids = [
-        *(one.id for one in pset.exercises),
-        *(asked.id for asked in pset.questions),
-        *(item.id for item in pset.written),
-    ]
-    told = {"assignment": pset.name, "exercises": ids}
+def write_bundle(
+    name: str, ids: Sequence[str], settings: Mapping[str, str], secret: bytes, file: Path, items: bytes = b""
+) -> None:
+    """Write the autograder of a problem set or a project.
+
+    Args:
+        name: what it is called.
+        ids: the numbers of what it asks for; none for a project.
+        settings: what its PSET.toml says.
+        secret: decides the hidden cases.
+        file: the zip file.
+        items: the file of an instructor's own written answers.
+
+    Raises:
+        ValueError: no such file should be written.
+    """
+    check_place(file)
+    told = {**settings, "assignment": name, "exercises": list(ids)}
     contents = {
         "setup.sh": document("setup.sh.txt").encode(),
         "run_autograder": document("run_autograder.txt").encode(),
         "requirements.txt": "".join(f"{line}\n" for line in requirements()).encode(),
         SET: json.dumps(told).encode(),
         SECRET: secret,
-        **({RULE: as_toml(rule).encode()} if rule else {}),
+        **({ITEMS: items} if items else {}),
         **_packages(),
     }
     made = io.BytesIO()
     with zipfile.ZipFile(made, "w") as packed:
-        for name, content in contents.items():
-            info = zipfile.ZipInfo(name, _WRITTEN)
-            info.external_attr, info.compress_type = _RIGHTS.get(name, _READ), zipfile.ZIP_DEFLATED
+        for path, content in contents.items():
+            info = zipfile.ZipInfo(path, _WRITTEN)
+            info.external_attr, info.compress_type = _RIGHTS.get(path, _READ), zipfile.ZIP_DEFLATED
             packed.writestr(info, content)
     write_atomic(file, made.getvalue())
     file.chmod(0o600)  # the secret is in it

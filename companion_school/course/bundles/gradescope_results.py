@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,14 +19,19 @@ from companion.ground.fields import why
 from companion_school.checking.call import Result
 from companion_school.checking.examine import Verdict
 from companion_school.checking.exercise import STAR
-from companion_school.course.bundles.gradescope import RULE, SECRET, SET
+from companion_school.course.bundles.gradescope import ITEMS, SECRET, SET
 from companion_school.course.grading.exercise_mark import Graded, Mark, Text
 from companion_school.course.grading.grade import grade
-from companion_school.course.grading.lateness import Lateness, read_rule
-from companion_school.course.grading.submissions import handed_by
+from companion_school.course.grading.lateness import Late, Lateness
+from companion_school.course.grading.received import moment
+from companion_school.course.grading.results import TRIED, Results, record_of, settle
+from companion_school.course.grading.sandbox.wall import choose as choose_wall
+from companion_school.course.grading.submissions import CHOICE, handed_by
 from companion_school.course.grading.what_to_grade import choose
 from companion_school.course.hidden_seeds import read_secret
+from companion_school.course.written.rubrics import add_items
 
+NO_SCORE = "Nothing could be graded, so the zero here is not a mark; your instructor decides what this is worth:"
 HIDDEN = "after_published"
 """When a student sees the hidden cases' tests, in Gradescope's word."""
 
@@ -45,28 +50,56 @@ def main() -> int:
 def graded(folder: Path) -> dict[str, Any]:
     """What `results.json` says of the submission in such a folder."""
     told = _read(folder / "source" / SET)
-    secret, rule = read_secret(folder / "source" / SECRET), read_rule(folder / "source" / RULE)
+    secret = read_secret(folder / "source" / SECRET)
+    if (folder / "source" / ITEMS).is_file():
+        add_items(folder / "source" / ITEMS)
     about = _read(folder / "submission_metadata.json")
-    names = [str(user.get("email") or user.get("id")) for user in about.get("users", ())]
-    handed = handed_by(" and ".join(names) or "student", folder / "submission", told["assignment"])
-    chosen, written = choose(told["exercises"], None, [], secret)
-    [student] = grade([handed], chosen, secret, written=written, jobs=1, warn=lambda text: print(text, file=sys.stderr))
-    return results(student, rule, about.get("created_at"))
+    people = about.get("users") or []
+    names = [str(user.get("email") or user.get("id")) for user in people]
+    task = choose(told["exercises"], None, told.get("build"), [], secret)
+    who = " and ".join(names) or "student"
+    handed = handed_by(who, folder / "submission", told["assignment"], project=bool(task.stages))
+    wall = choose_wall([folder / "source" / SECRET, Path(__file__).parents[2] / "exercises"])
+    [student] = grade(
+        [handed],
+        task.exercises,
+        secret,
+        written=task.written,
+        stages=task.stages,
+        jobs=1,
+        wall=wall,
+    )
+    late = Late()
+    if "due" in told and about.get("created_at"):
+        rule = Lateness(told["due"], told["late"], told.get("grace", ""))
+        late = rule.of(who, told["assignment"], about["created_at"], due=_due(about, people))
+    return results(student, late)
 
 
-def results(student: Graded, rule: Lateness | None = None, handed_in: str | None = None) -> dict[str, Any]:
+def _due(about: Mapping[str, Any], people: Sequence[Mapping[str, Any]]) -> str:
+    """When Gradescope says that it is due: the latest of the assignment's date and its students' extensions."""
+    dates = [entry.get("due_date") for entry in (about.get("assignment"), *(one.get("assignment") for one in people))
+             if isinstance(entry, dict)]  # fmt: skip
+    return max((date for date in dates if isinstance(date, str)), key=lambda date: moment(date, "due_date"), default="")
+
+
+def results(student: Graded, late: Late | None = None) -> dict[str, Any]:
     """A student's marks in Gradescope's form.
 
-    rule:       what late work costs.
-    handed_in:  when the work came; without it, nothing is late.
+    Nothing that is visible before marks are published says how many points were earned or taken off: from these and
+    the rule for late work the points of the hidden cases would follow.
     """
-    penalty = rule.penalty(student.points, handed_in) if rule and handed_in else 0.0
+    record, late = record_of(student), late or Late()
+    [settled] = settle(Results("", "", (record,)), {}, [])
+    no_score = student.submission not in TRIED
     said = [
-        student.fault or "",
-        f"{penalty:g} points are taken off: it came after {rule.due}" if penalty and rule else "",
+        f"{NO_SCORE} {record.fault}." if no_score else record.fault,
+        late.told,
+        f"Graded: {record.file}. Not graded: {', '.join(record.others)}. {CHOICE}" if record.others else "",
     ]
+    penalty = round(settled.earned * late.share, 4)
     return {
-        "score": round(student.points - penalty, 6),
+        "score": round(settled.earned - penalty, 4),
         "output": "\n".join(filter(None, said)),
         "output_format": "text",
         "test_output_format": "text",
@@ -94,6 +127,8 @@ def _tests(mark: Mark) -> list[dict[str, Any]]:
     seen: set[str] = set()
     weak = f"What would make it robust {STAR}:\n{mark.unstood}" if mark.unstood else ""
     told = {"public": _said(mark.public, mark.notes), "hidden": _said(mark.hidden, () if mark.public else mark.notes)}
+    if mark.section:  # a part of a project is earned as a whole; what failed in public is said of the public cases
+        told["hidden"] = told["public"]
     for number, each in enumerate(mark.earned, 1):
         for kind, most, has in (("public", each.part.public, each.public), ("hidden", each.part.hidden, each.hidden)):
             if not most:
@@ -105,7 +140,7 @@ def _tests(mark: Mark) -> list[dict[str, Any]]:
             group = f", {each.part.name}" if each.part.name else ""
             made.append({
                 "number": f"{mark.exercise.id}.{number}",
-                "name": f"{mark.exercise.id} {mark.exercise.title}{group}: {kind} cases",
+                "name": f"{mark.exercise.id} {mark.title or mark.exercise.title}{group}: {kind} cases",
                 "name_format": "text",
                 "score": most if has else 0.0,
                 "max_score": most,

@@ -27,6 +27,7 @@ LONGEST_TEXT = 20_000
 TEXT_STUB = "YOUR ANSWER HERE"
 _MOST_MAGICS = 200
 _HEADING = re.compile(r"## \d+\.\w")  # of an exercise: ## 2.3 A softmax that can hide
+_RELEASED = re.compile(r"(about|imports|(statement|answer|public|hidden|run|written)_\w+)$")  # names of cells
 _SHELL = re.compile(r"[^=#'\"]*=[ \t]*[!%]")  # here = !pwd
 _LINES = re.compile("\r\n|\r|\n")  # where Python ends a line; str.splitlines knows more ends
 _PERCENT = re.compile(r"^# %%.*$", re.MULTILINE)
@@ -192,28 +193,54 @@ def read_answers(
 
 
 def read_texts(files: Sequence[tuple[str, bytes]], wanted: Sequence[str]) -> dict[str, str]:
-    """What a student wrote under each of these lines in Markdown cells: of several, the last that is not empty.
+    """Find what a student wrote under each of these lines in Markdown cells: of several, the last that is not empty.
 
     A text goes on over the Markdown cells that follow, up to a code cell, the next heading of the problem set or the
-    next of these lines. Raises `Unreadable`.
+    next of these lines. Where the line is gone, the cell is known by its name in the problem set. Where a cell is
+    still as it was handed out, what the student wrote into cells of their own just above or below it is taken.
+
+    Raises:
+        Unreadable: a file is not a notebook.
     """
     found = dict.fromkeys(wanted, "")
     for name, data in files:
-        parts: list[tuple[str, list[str]]] = []
-        line = None
-        for kind, source in [] if name.endswith(".py") else _cells(name, data):
-            begins = next((other for other in wanted if other in source), None)
-            if begins is not None:
-                line, source = begins, source.partition(begins)[2].partition("\n")[2]
-                parts.append((line, []))
-            elif kind != "markdown" or _HEADING.match(source):
-                line = None
-            if line is not None:
-                parts[-1][1].append(source)
-        for line, sources in parts:
-            text = "\n\n".join(sources).replace(TEXT_STUB, "").strip()
+        cells = [] if name.endswith(".py") else _cells(name, data)
+        begins = {at: line for at, cell in enumerate(cells) if (line := _asked_in(cell, wanted))}
+        for at, line in begins.items():
+            sources = [_under(cells[at].source, line)]
+            for after in range(at + 1, len(cells)):
+                cell = cells[after]
+                if cell.kind != "markdown" or after in begins or cell.name or _HEADING.match(cell.source):
+                    break
+                sources.append(cell.source)
+            text = "\n\n".join(sources).replace(TEXT_STUB, "").strip() or _beside(cells, at)
             found[line] = (text if len(text) <= LONGEST_TEXT else f"{text[:LONGEST_TEXT]} [...]") or found[line]
     return found
+
+
+def _asked_in(cell: _Cell, wanted: Sequence[str]) -> str | None:
+    """The line that a cell has, or whose cell it is by name."""
+    names = {f"written_{re.sub('[.-]', '_', line.rpartition(' ')[2])}": line for line in wanted}
+    return next((line for line in wanted if line in cell.source), names.get(cell.name))
+
+
+def _under(source: str, line: str) -> str:
+    """The text of a cell under a line; all of it where the line is gone."""
+    return source.partition(line)[2].partition("\n")[2] if line in source else source
+
+
+def _beside(cells: Sequence[_Cell], at: int) -> str:
+    """What a student wrote into cells of their own next to the one at an index: text, and comments of code."""
+    if not cells[at].name:  # the names are gone: nothing tells whose a cell is
+        return ""
+    first = next((before + 1 for before in range(at - 1, -1, -1) if cells[before].name), 0)
+    last = next((after for after in range(at + 1, len(cells)) if cells[after].name), len(cells))
+    sources = []
+    for cell in (*cells[first:at], *cells[at + 1 : last]):
+        comments = [line.strip("# ") for line in cell.source.splitlines() if line.lstrip().startswith("#")]
+        sources.append("\n".join(comments) if cell.kind == "code" else cell.source)
+    text = "\n\n".join(filter(None, map(str.strip, sources)))
+    return f"[beside the cell that was meant for it]\n\n{text}" if text else ""
 
 
 def contents(file: Path, *, follow: bool = False) -> bytes:
@@ -239,11 +266,28 @@ def cells_of(name: str, data: bytes) -> list[str]:
     """The code cells of a notebook, or of a Python file with `# %%` between them. Raises `Unreadable`."""
     if name.endswith(".py"):
         return _PERCENT.split(_decoded(name, data))
-    return [source for kind, source in _cells(name, data) if kind == "code"]
+    return [cell.source for cell in _cells(name, data) if cell.kind == "code"]
 
 
-def _cells(name: str, data: bytes) -> list[tuple[str, str]]:
-    """The kind and the source of a notebook's cells. Raises `Unreadable`."""
+@dataclass(frozen=True)
+class _Cell:
+    """A cell: its kind, its source, and its name in a problem set, which nbgrader keeps; empty for a student's own."""
+
+    kind: str
+    source: str
+    name: str = ""
+
+    @classmethod
+    def of(cls, cell: dict[str, Any]) -> _Cell:
+        metadata = cell.get("metadata")
+        marks = metadata.get("nbgrader") if isinstance(metadata, dict) else None
+        name = (marks.get("grade_id") if isinstance(marks, dict) else None) or cell.get("id") or ""
+        known = isinstance(name, str) and _RELEASED.match(name)
+        return cls(str(cell.get("cell_type")), _source(cell), name if known else "")
+
+
+def _cells(name: str, data: bytes) -> list[_Cell]:
+    """The cells of a notebook. Raises `Unreadable`."""
     text = _decoded(name, data)
     if not text.strip():
         raise Unreadable(f"{name} is an empty file")
@@ -254,7 +298,7 @@ def _cells(name: str, data: bytes) -> list[tuple[str, str]]:
     try:
         sheets = book.get("worksheets", [book])  # notebooks of format 3 had sheets
         cells = [cell for sheet in sheets for cell in sheet["cells"]]
-        return [(str(cell.get("cell_type")), _source(cell)) for cell in cells]
+        return [_Cell.of(cell) for cell in cells]
     except (KeyError, TypeError, AttributeError):
         raise Unreadable(f"{name} is not a notebook: it has no list of cells") from None
 

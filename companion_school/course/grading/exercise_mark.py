@@ -19,7 +19,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from companion_school.checking.call import Outcome, Result
-from companion_school.checking.credit import ROBUST, earned, examine_groups, group_numbers, without_groups
+from companion_school.checking.codec import same_as
+from companion_school.checking.credit import ROBUST, earned, examine_groups, group_numbers, with_cases, without_groups
 from companion_school.checking.examine import AnswerKey, Verdict, examine, key_of
 from companion_school.checking.exercise import Exercise
 from companion_school.checking.operator_watch import forbidden_fault
@@ -28,7 +29,6 @@ from companion_school.course.grading.submissions import Handed
 from companion_school.course.hidden_seeds import PUBLIC_SEED, hidden_seeds, keyed
 from companion_school.course.points import Part, is_constant, parts
 from companion_school.course.written.rubrics import Written
-from companion_school.course.written.sheet import Given
 
 UNREADABLE = "unreadable"
 OUTCOMES = (*(result.value for result in Result), UNREADABLE)
@@ -74,6 +74,7 @@ class Mark:
     earned:         the points by the groups of cases; a single part where the exercise has none.
     robust:         the answer is right, and nothing was found that it does not stand, public or hidden.
     share:          what a robust answer is worth beside, as a share of the exercise's points.
+    section, title: of a part of a project: the heading that it stands under, and its own.
     """
 
     exercise: Exercise
@@ -84,6 +85,8 @@ class Mark:
     earned: tuple[Earned, ...] = ()
     robust: bool = False
     share: float = 0.0
+    section: str = ""
+    title: str = ""
 
     @property
     def points(self) -> float:
@@ -121,8 +124,9 @@ class KeyRing:
         return self._key(exercise, PUBLIC_SEED)
 
     def hidden(self, exercise: Exercise) -> list[AnswerKey]:
-        """The keys of the hidden cases, of a seed each."""
-        return [self._key(exercise, seed) for seed in hidden_seeds(self.secret, exercise.id)]
+        """The keys of the hidden cases, of a seed each: only of those that are not among the public ones."""
+        public = self.public(exercise)
+        return [new_cases(self._key(exercise, seed), public) for seed in hidden_seeds(self.secret, exercise.id)]
 
     def _key(self, exercise: Exercise, seed: int) -> AnswerKey:
         with _one_by_one:
@@ -139,6 +143,19 @@ class KeyRing:
         return order
 
 
+def new_cases(hidden: AnswerKey, public: AnswerKey) -> AnswerKey:
+    """The hidden cases whose arguments no public case has: a table of the public ones is of no use there.
+
+    They show what they do in the words of the public case in their place: no number that was drawn is told.
+    """
+    known = {same_as(case.arguments) for case in public.cases}
+    kept = [index for index, case in enumerate(hidden.cases) if same_as(case.arguments) not in known]
+    if len(hidden.cases) == len(public.cases):
+        pairs = zip(hidden.cases, public.cases, strict=True)
+        hidden = replace(hidden, cases=tuple(replace(case, shows=other.shows) for case, other in pairs))
+    return with_cases(hidden, kept)
+
+
 def _locked(gives: Callable[[int], Outcome]) -> Callable[[int], Outcome]:
     def get(index: int) -> Outcome:
         with _one_by_one:
@@ -149,6 +166,13 @@ def _locked(gives: Callable[[int], Outcome]) -> Callable[[int], Outcome]:
 
 def mark(worker: Worker, exercise: Exercise, found: Found, keys: KeyRing, student: str, share: float = 0.0) -> Mark:
     """Mark one exercise of one student: what was found under its name. `share`: that of `Mark`."""
+    return begin(worker, exercise, found, keys, student, share)()
+
+
+def begin(
+    worker: Worker, exercise: Exercise, found: Found, keys: KeyRing, student: str, share: float = 0.0
+) -> Callable[[], Mark]:
+    """Try the public cases of an exercise as `mark` does; what is returned tries the hidden ones and gives the mark."""
     answer, book = found.answer, parts(exercise)
 
     def made(outcome: str, public: Verdict | None, hidden: Verdict | None, *passed: Sequence[bool]) -> Mark:
@@ -158,33 +182,37 @@ def mark(worker: Worker, exercise: Exercise, found: Found, keys: KeyRing, studen
         robust = outcome == Result.RIGHT.value and all(verdict.is_robust for verdict in tried)
         return Mark(exercise, outcome, public, hidden, answer.notes, points, robust, share)
 
-    def without_running(verdict: Verdict) -> Mark:
-        return made(verdict.result.value, verdict, None)
+    def without_running(result: Result, fault: str) -> Callable[[], Mark]:
+        return lambda: made(result.value, Verdict(result, fault=fault), None)
 
     if answer.program is None and answer.broken is not None:
-        fault = f"the cell that defines {exercise.name} cannot be read: {answer.broken}"
-        return without_running(Verdict(Result.CRASHED, fault=fault))
+        return without_running(Result.CRASHED, f"the cell that defines {exercise.name} cannot be read: {answer.broken}")
     if answer.program is None:
-        return without_running(Verdict(Result.MISSING, fault=f"no cell defines a function {exercise.name}"))
+        return without_running(Result.MISSING, f"no cell defines a function {exercise.name}")
     if found.used is None:
-        return without_running(Verdict(Result.CRASHED, fault="its cells can be read, and not together"))
+        return without_running(Result.CRASHED, "its cells can be read, and not together")
     if found.used:
-        return without_running(Verdict(Result.REFUSED, fault=forbidden_fault(found.used)))
+        return without_running(Result.REFUSED, forbidden_fault(found.used))
 
     program = Program(answer.program, exercise.name, exercise.forbidden)
     nothing = [False] * len(book)
     public_key = keys.public(exercise)
     public, passed = try_answer(worker, program, [public_key], nothing, keys, student, exercise.id, "public")
     if is_constant(exercise):  # the hidden cases would be the same, and the result is the answer
-        return made(public.result.value, None, _discreet(public, [public_key], public_key), nothing, passed)
+        hidden = _discreet(public, public_key)
+        hidden = replace(hidden, fault="it is not the answer") if hidden.result is Result.WRONG else hidden
+        return lambda: made(public.result.value, None, hidden, nothing, passed)
     if not passed[0]:
-        return made(public.result.value, public, None)
-    failed = [not ok for ok in passed]
-    hidden_keys = keys.hidden(exercise)
-    tried, hidden_passed = try_answer(worker, program, hidden_keys, failed, keys, student, exercise.id, "hidden")
-    hidden = _discreet(tried, hidden_keys, public_key)
-    outcome = tried if public.is_right else public
-    return made(outcome.result.value, public, hidden, passed, hidden_passed)
+        return lambda: made(public.result.value, public, None)
+
+    def finish() -> Mark:
+        failed = [not ok for ok in passed]
+        hidden_keys = keys.hidden(exercise)
+        tried, hidden_passed = try_answer(worker, program, hidden_keys, failed, keys, student, exercise.id, "hidden")
+        outcome = tried if public.is_right else public
+        return made(outcome.result.value, public, _discreet(tried, public_key), passed, hidden_passed)
+
+    return finish
 
 
 def try_answer(
@@ -272,63 +300,44 @@ def _judged(tried: Sequence[AnswerKey], run: Run) -> Verdict:
     return Verdict(Result.RIGHT, robust=robust)
 
 
-def _discreet(found: Verdict, tried: Sequence[AnswerKey], public: AnswerKey) -> Verdict:
+def _discreet(found: Verdict, public: AnswerKey) -> Verdict:
     """What a student may know about hidden cases: the property, in the public ones' words, and the mistake."""
     if found.is_right:
-        robust = found.robust and replace(_discreet(found.robust, tried, public), input="")
+        robust = found.robust and replace(_discreet(found.robust, public), input="")
         return Verdict(Result.RIGHT, robust=robust)
-    shows = ""
-    for key in tried:
-        if len(key.cases) == len(public.cases):
-            pairs = zip(key.cases, public.cases, strict=True)
-            shows = shows or next((known.shows for case, known in pairs if case.shows == found.shows), "")
+    shows = found.shows if any(case.shows == found.shows for case in public.cases) else ""
     return Verdict(found.result, shows, fault=_DISCREET[found.result], mistake=found.mistake)
 
 
-TO_MARK, MARKED = "to mark", "marked"
-"""How a written answer stands that is not missing."""
+TO_MARK = "to mark"
+"""How a written answer stands that nobody has marked yet."""
 
 
 @dataclass(frozen=True)
 class Text:
-    """A student's written answer. `given`: what a person gave it; None as long as nobody has."""
+    """A student's written answer; empty where there is none."""
 
     item: Written
     text: str
-    given: Given | None = None
-
-    @property
-    def outcome(self) -> str:
-        """How it stands: without a text there is nothing to mark."""
-        return (MARKED if self.given else TO_MARK) if self.text else Result.MISSING.value
-
-    @property
-    def points(self) -> int:
-        """What it has earned so far."""
-        return self.given.points if self.given and self.text else 0
 
 
 @dataclass(frozen=True)
 class Graded:
-    """One student's marks. `submission`: "read", or in a word why not; `fault`: in a sentence."""
+    """One student's marks.
+
+    submission:  "read", or in a word why not.
+    fault:       the same in a sentence.
+    warning:     what has to be said of how the marks were made, where no wall stood between the code and the grader.
+    """
 
     handed: Handed
     submission: str
     fault: str | None
     marks: tuple[Mark, ...]
     texts: tuple[Text, ...] = ()
+    warning: str = ""
 
     @property
     def points(self) -> float:
-        """What the student has earned so far."""
-        return sum((mark.points for mark in self.marks), 0.0) + sum(text.points for text in self.texts)
-
-    @property
-    def most(self) -> float:
-        """What could be earned, the extras for robust answers included."""
-        return sum(mark.most for mark in self.marks) + sum(text.item.points for text in self.texts)
-
-    @property
-    def is_marked(self) -> bool:
-        """Whether nothing waits for a person."""
-        return all(text.outcome != TO_MARK for text in self.texts)
+        """What the student has earned, written answers aside."""
+        return sum((mark.points for mark in self.marks), 0.0)

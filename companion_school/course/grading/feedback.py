@@ -1,58 +1,40 @@
-"""One student's page of feedback: HTML in one file, that needs nothing from anywhere.
+"""One student's page of feedback: HTML in one file that needs nothing from anywhere.
 
-It is made of `Mark`s, whose hidden verdicts hold no input, no value and nothing that the student's code wrote. The
-template, `feedback.html`, escapes all that it is given.
+It is made from `Settled` marks, whose hidden findings hold no input, no value and nothing that the student's code
+wrote. The template, `feedback.html`, escapes everything that it is given.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
 from functools import cache
 from importlib.resources import files
 
 from jinja2 import Environment, StrictUndefined, Template
 from markupsafe import Markup, escape
 
-from companion_school.checking.examine import Verdict
-from companion_school.course.grading.exercise_mark import Graded, Mark, Text
+from companion_school.course.grading.results import EXTRA, Line, Settled
+from companion_school.course.grading.submissions import CHOICE
+from companion_school.course.grading.tables import number
+from companion_school.course.written.rubrics import find_written
 
 _WORDS = {
     "right": "Right.",
-    "wrong": "Wrong: the code runs, and the result is not the right one.",
+    "wrong": "Wrong: the code runs, and its result is not the right one.",
     "missing": "Missing: there is no answer, or it is still as it was handed out.",
     "crashed": "Crashed: the code raised an error, or ended its process.",
-    "timeout": "Timeout: the code did not end in the time it has.",
-    "refused": "Refused: the code uses what the exercise, or the grader, does not allow.",
-    "unreadable": "Unreadable: there was no notebook that could be read, so nothing was tried.",
+    "timeout": "Timeout: the code did not end within its time limit.",
+    "refused": "Refused: the code uses something that the exercise or the grader does not allow.",
+    "unreadable": "Unreadable: no file could be read, so nothing was tried.",
+    "to mark": "A person will mark it.",
+    "marked": "Marked by a person.",
 }
+_RIGHT_BUT = "Not accepted: the result is right, and something else that the exercise asks for is not."
 
 
-def page(graded: Graded, assignment: str) -> str:
+def page(settled: Settled, assignment: str) -> str:
     """The page of one student."""
-    return _template().render(graded=graded, assignment=assignment, words=_WORDS)
-
-
-def with_texts(made: str, texts: Sequence[Text], total: str) -> str:
-    """A page that was made before with these written answers, and this line of the points, in it."""
-    parts = {text.item.id: _written(text) for text in texts} | {"total": escape(total)}
-    for name, part in parts.items():
-        begin, end = f"<!-- {name} -->", f"<!-- /{name} -->"
-        head, _, rest = made.partition(begin)
-        if end in rest:
-            made = f"{head}{begin}{part}{end}{rest.partition(end)[2]}"
-    return made
-
-
-def _written(text: Text) -> Markup:
-    """The section of a written answer."""
-    item, given = text.item, text.given
-    said = {"missing": _WORDS["missing"], "to mark": "A person will mark it."}.get(text.outcome, "")
-    head = Markup("<section><h2>{} {}</h2>\n").format(item.id, item.title)
-    if given is None or not text.text:
-        return head + Markup('<p class="outcome">{}</p></section>').format(said)
-    comment = Markup('<p class="likely">{}</p>').format(given.comment) if given.comment else Markup("")
-    level = Markup("<p>{} of {} points: {}</p>").format(given.points, item.points, item.level(given.points).text)
-    return head + level + comment + Markup("</section>")
+    return _template().render(one=settled, record=settled.record, assignment=assignment, choice=CHOICE, extra=EXTRA)
 
 
 @cache
@@ -60,13 +42,37 @@ def _template() -> Template:
     made = Environment(
         autoescape=True, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True, undefined=StrictUndefined
     )
-    made.filters |= {"sentence": _sentence, "failed": _failed, "written": _written}
+    made.filters |= {"sentence": _sentence, "number": number, "verdict": _verdict, "prose": _prose, "level": _level}
     return made.from_string(files(__package__).joinpath("feedback.html").read_text(encoding="utf-8"))
 
 
-def _failed(mark: Mark) -> list[Verdict]:
-    return [verdict for verdict in (mark.public, mark.hidden) if verdict and not verdict.is_right]
+def _verdict(line: Line) -> str:
+    """How an item ended, in a sentence."""
+    told = _WORDS[line.outcome]
+    if line.outcome == "wrong" and line.item.findings[:1] and _is_right_but(line.item.findings[0].fault):
+        told = _RIGHT_BUT
+    return f"{told} And robust ★." if line.item.robust == "yes" else told
+
+
+def _is_right_but(fault: str) -> bool:
+    return fault.startswith(("the result is right", "right at first"))
+
+
+def _level(line: Line) -> str:
+    """What the rubric says of the points that a written answer was given."""
+    assert line.given is not None
+    return find_written(line.item.id).level(line.given.points).text
 
 
 def _sentence(text: str) -> str:
-    return text[:1].upper() + text[1:] + ("" if text.endswith((".", "?")) else ".")
+    first = text.partition(" ")[0]
+    begins = text[:1].upper() + text[1:] if first.isalpha() else text  # names of functions and files stay as they are
+    return begins + ("" if text.endswith((".", "?", "!")) else ".")
+
+
+def _prose(text: str) -> Markup:
+    """A line of the course's own Markdown: code as code, links as their text, formulas without their signs."""
+    text = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", text)
+    text = re.sub(r"\$([^$]+)\$", lambda found: found[1].replace("{", "").replace("}", ""), text)
+    parts = re.split(r"`([^`]+)`", text)
+    return Markup("").join(Markup("<code>{}</code>").format(p) if at % 2 else escape(p) for at, p in enumerate(parts))

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
+from companion_school.build.stages import Stage
 from companion_school.checking.exercise import Exercise
-from companion_school.checking.operator_watch import unwatched
+from companion_school.course.grading import project
 from companion_school.course.grading.answers import LARGEST, Unreadable, contents
-from companion_school.course.grading.exercise_mark import UNREADABLE, Graded, KeyRing, Mark, Text, mark
+from companion_school.course.grading.exercise_mark import UNREADABLE, Graded, KeyRing, Mark, Text, begin
+from companion_school.course.grading.results import EMPTY, NOTHING, OTHER, READ
 from companion_school.course.grading.sandbox.parent import Limits, Worker
+from companion_school.course.grading.sandbox.wall import Wall, choose
 from companion_school.course.grading.submissions import Handed, plain
 from companion_school.course.grading.worker_pool import side_by_side
 from companion_school.course.written.rubrics import MARK, Written
-from companion_school.course.written.sheet import Given, Key, text_id
-
-READ, EMPTY, OTHER, NOTHING = "read", "empty", "other notebook", "nothing handed in"
-TRIED = (READ, EMPTY)
 
 
 def grade(
@@ -24,42 +23,49 @@ def grade(
     secret: bytes,
     *,
     written: Sequence[Written] = (),
-    given: Mapping[Key, Given] | None = None,
+    stages: Sequence[Stage] = (),
     jobs: int = 2,
     limits: Limits | None = None,
-    require_sandbox: bool = False,
+    wall: Wall | None = None,
     robust: float = 0.0,
     done: Callable[[Graded], None] = lambda _: None,
-    warn: Callable[[str], None] = lambda _: None,
 ) -> list[Graded]:
     """The submissions graded, each in processes of its own, in the order in which they are given.
 
     What a student handed in can only cost that student: whatever goes wrong with it is their row.
 
-    chosen:           the exercises to grade.
-    secret:           decides the hidden cases.
-    written:          the written answers to collect.
-    given:            what a person gave them already.
-    jobs:             processes at once.
-    robust:           what a robust answer adds, as a share of its exercise's points.
-    done:             gets each student's marks as they are made.
-    warn:             gets a sentence on what this system does not guard.
-    require_sandbox:  as `side_by_side` has it, and the last two.
+    Args:
+        handed: The submissions.
+        chosen: The exercises to grade.
+        secret: Decides the hidden cases.
+        written: The written answers to collect.
+        stages: Of a project: the stages to grade, in place of exercises.
+        jobs: Processes at once.
+        limits: What an answer may take.
+        wall: What stands between answers and everything else (default: the best that this system has).
+        robust: What a robust answer adds, as a share of its exercise's points.
+        done: Gets each student's marks as they are made.
 
-    Raises `ValueError` for jobs < 1, a system without fork, or without the sandbox that is required; `OSError` if the
-    process for answers does not start.
+    Raises:
+        ValueError: For jobs < 1, a system without fork, or one without a wall where none is given.
+        OSError: If the process for answers does not start.
     """
     if jobs < 1:
         raise ValueError(f"--jobs {jobs}: expected a whole number >= 1")
     keys = KeyRing(secret)
+
+    def make(worker: Worker, one: Handed) -> Graded:
+        if stages:
+            return project.grade_one(worker, one, stages, keys)
+        return grade_one(worker, one, chosen, keys, written, robust)
+
     return side_by_side(
         handed,
-        lambda worker, one: grade_one(worker, one, chosen, keys, written, given or {}, robust),
+        make,
         jobs=jobs,
         limits=limits or Limits(),
-        require_sandbox=require_sandbox,
+        wall=wall or choose(),
         done=done,
-        warn=warn,
     )
 
 
@@ -69,7 +75,6 @@ def grade_one(
     chosen: Sequence[Exercise],
     keys: KeyRing,
     written: Sequence[Written] = (),
-    given: Mapping[Key, Given] | None = None,
     robust: float = 0.0,
 ) -> Graded:
     """One student's marks."""
@@ -77,11 +82,11 @@ def grade_one(
     def nothing(submission: str, fault: str) -> Graded:
         texts = tuple(Text(item, "") for item in written)
         marks = tuple(Mark(exercise, UNREADABLE, share=robust) for exercise in chosen)
-        return Graded(handed, submission, fault, marks, texts)
+        return Graded(handed, submission, fault, marks, texts, worker.wall.warning)
 
     if handed.fault is not None:
         return nothing(NOTHING, handed.fault)
-    asked = {exercise.name: unwatched(exercise.forbidden) for exercise in chosen}
+    asked = {exercise.name: exercise.forbidden for exercise in chosen}
     try:
         files = [(file.name, contents(file)) for file in handed.files]
         if sum(len(data) for _, data in files) > LARGEST:
@@ -91,7 +96,7 @@ def grade_one(
     except Unreadable as error:
         return nothing(UNREADABLE, plain(str(error)))
     state, fault = READ, None
-    texts = tuple(_text(handed.student, item, wrote[f"{MARK}{item.id}"], given or {}) for item in written)
+    texts = tuple(Text(item, wrote[f"{MARK}{item.id}"]) for item in written)
     if any(text.text for text in texts):
         pass
     elif empty:
@@ -99,11 +104,6 @@ def grade_one(
     elif chosen and not any(answer.defined for answer in found.values()):
         state = OTHER
         fault = "the notebook defines none of the functions that were asked for: is it the one of this problem set?"
-    marks = tuple(mark(worker, one, found[one.name], keys, handed.student, robust) for one in chosen)
-    return Graded(handed, state, fault, marks, texts)
-
-
-def _text(student: str, item: Written, text: str, given: Mapping[Key, Given]) -> Text:
-    """A written answer, with what was given to just this text."""
-    mark = given.get((student, item.id))
-    return Text(item, text, mark if mark and mark.text_id == text_id(text) else None)
+    # All public cases before any hidden one: only what is said of public ones quotes what the code wrote.
+    begun = [begin(worker, one, found[one.name], keys, handed.student, robust) for one in chosen]
+    return Graded(handed, state, fault, tuple(finish() for finish in begun), texts, worker.wall.warning)

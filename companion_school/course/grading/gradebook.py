@@ -1,15 +1,14 @@
-"""Marks of several problem sets in one table, with the columns that `nbgrader export` writes."""
+"""Marks of several problem sets and projects in one table, with the columns that `nbgrader export` writes."""
 
 from __future__ import annotations
 
-import csv
-import io
 import math
+import re
+import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from companion.ground.fields import shown, why
-from companion.ground.reading import read_text
+from companion_school.course.grading.tables import Row, as_csv, number, quoted, read_number, read_table, unquoted
 
 COLUMNS = (
     "assignment",
@@ -24,130 +23,152 @@ COLUMNS = (
     "score",
     "max_score",
 )
+NAMES = "names.csv"
+NAMES_COLUMNS = ("student_id", "roster_id")
+KEEP = "-"
+"""In names.csv: this student is on no roster, and stays as they are."""
 _NEEDED = frozenset({"assignment", "student_id", "score", "max_score"})
 _ROSTER = ("last_name", "first_name", "email")
 
-_FORMULAS = ("=", "+", "-", "@", "\t", "\r")
 
-Row = dict[str, str]
+def collect(folder: Path, roster: Path | None = None) -> list[Row]:
+    """All marks in the files marks.csv of a folder and of the folders in it, by problem set and student.
 
+    Args:
+        folder: what `companion grade` wrote into.
+        roster: a CSV file with id and any of last_name, first_name, email. Whoever is in it and handed nothing in gets
+            a row without a score: the instructor decides what that is worth.
 
-def collect(folder: Path, roster: Path | None = None, *, leave_out: Sequence[Path] = ()) -> list[Row]:
-    """All marks in the CSV files of a folder and of the folders in it, by problem set and student.
-
-    folder:     what `companion grade` wrote into; any CSV file in it with the columns assignment, student_id, score and
-                max_score counts, another one does not.
-    roster:     a CSV file with id and any of last_name, first_name, email. Who is in it and handed nothing in gets a
-                row without a score: it is for the instructor to say what that is worth.
-    leave_out:  files that are not read, such as the table that was written before.
-
-    Raises `ValueError` for no marks, an invalid mark, or two marks of one student for one problem set.
+    Raises:
+        ValueError: there are no marks, a mark is invalid, a student has two marks for one problem set, or somebody in
+            the marks is not on the roster and names.csv does not say who it is; that file is then written.
     """
     if not folder.is_dir():
         raise ValueError(f"{folder}: expected a folder with marks, as companion grade --out writes it")
+    marks = [(row, path) for path in sorted(folder.rglob("marks.csv")) for row in _marks(path)]
+    if not marks:
+        raise ValueError(f"{folder}: expected files marks.csv with the columns {', '.join(sorted(_NEEDED))}")
+    people = _people(roster) if roster is not None else {}
+    known = _who(folder, {row["student_id"] for row, _ in marks}, people) if people else {}
     found: dict[tuple[str, str], Row] = {}
     origin: dict[tuple[str, str], Path] = {}
-    for path in sorted(folder.rglob("*.csv")):
-        if path.resolve() in {other.resolve() for other in leave_out}:
-            continue
-        for row in _marks(path):
-            key = row["assignment"], row["student_id"]
-            if key in found:
-                raise ValueError(f"{path}: {key[1]} has a mark for {key[0]} in {origin[key]} already; expected one")
-            found[key], origin[key] = row, path
-    if not found:
-        raise ValueError(f"{folder}: expected CSV files with the columns {', '.join(sorted(_NEEDED))}; found none")
-    if roster is not None:
-        _enrol(found, roster)
+    for row, path in marks:
+        row["student_id"] = known.get(row["student_id"], row["student_id"])
+        key = row["assignment"], row["student_id"]
+        if key in found:
+            raise ValueError(f"{path}: {key[1]} has a mark for {key[0]} in {origin[key]} already; expected one")
+        found[key], origin[key] = row, path
+    _enrol(found, people)
     return [found[key] for key in sorted(found)]
 
 
 def to_csv(rows: Iterable[Row]) -> str:
     """The rows as CSV, with a line of headings."""
-    return as_csv(COLUMNS, (row | {"student_id": quoted(row["student_id"])} for row in rows))
-
-
-def as_csv(columns: Iterable[str], rows: Iterable[Mapping[str, str]]) -> str:
-    """A table as CSV: a line of headings, then a line a row, whose cells are as they are; what a row lacks is empty."""
-    out = io.StringIO()
-    writer = csv.DictWriter(out, [*columns], lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    return out.getvalue()
-
-
-def quoted(student: str) -> str:
-    """A student's name as a cell that no spreadsheet takes for a formula; `unquoted` gives it back."""
-    return f"'{student}" if student.startswith(_FORMULAS) else student
-
-
-def unquoted(cell: str) -> str:
-    """The student's name that `quoted` made this cell of."""
-    return cell[1:] if cell[:1] == "'" and cell[1:].startswith(_FORMULAS) else cell
+    cells = ("student_id", *_ROSTER)
+    return as_csv(COLUMNS, (row | {name: quoted(row[name]) for name in cells} for row in rows))
 
 
 def _marks(path: Path) -> list[Row]:
     rows = read_table(path)
-    if not rows or not set(rows[0]) >= _NEEDED:
-        return []
+    if rows and not set(rows[0]) >= _NEEDED:
+        raise ValueError(f"{path}: expected the columns {', '.join(sorted(_NEEDED))}")
     marks = []
-    for number, row in enumerate(rows, 2):
-        where = f"{path}, line {number}"
+    for line, row in enumerate(rows, 2):
+        where = f"{path}, line {line}"
         if not row["assignment"] or not row["student_id"]:
             raise ValueError(f"{where}: expected an assignment and a student_id, got an empty one")
-        score, most = _number(row["score"], f"{where}, score"), _number(row["max_score"], f"{where}, max_score")
+        score, most = read_number(row["score"], f"{where}, score"), read_number(row["max_score"], f"{where}, max_score")
         if most is None or not 0 <= (score or 0) <= most < math.inf:
             raise ValueError(f"{where}: expected a score from 0 to max_score, got {row['score']} of {row['max_score']}")
         mark = {name: row.get(name) or "" for name in COLUMNS}
-        mark["student_id"] = unquoted(row["student_id"])
+        for name in ("student_id", *_ROSTER):
+            mark[name] = unquoted(mark[name])
         if score is not None:
-            mark["raw_score"] = mark["raw_score"] or row["score"]
-            mark["late_submission_penalty"] = mark["late_submission_penalty"] or "0.0"
+            mark |= {"score": number(score), "max_score": number(most)}
+            mark["raw_score"] = mark["raw_score"] or mark["score"]
+            mark["late_submission_penalty"] = mark["late_submission_penalty"] or "0"
         marks.append(mark)
     return marks
 
 
-def _enrol(found: dict[tuple[str, str], Row], roster: Path) -> None:
-    people = read_table(roster)
-    if not people or "id" not in people[0]:
+def _people(roster: Path) -> dict[str, Row]:
+    """The people of a roster by their ids."""
+    rows = read_table(roster)
+    if not rows or "id" not in rows[0]:
         raise ValueError(f"--roster {roster}: expected a CSV file with a column id")
+    people: dict[str, Row] = {}
+    for line, person in enumerate(rows, 2):
+        id = unquoted(person["id"]).strip()
+        if not id:
+            raise ValueError(f"--roster {roster}, line {line}: expected an id, got an empty one")
+        if id in people:
+            raise ValueError(f"--roster {roster}, line {line}: {id!r} is there already; expected it once")
+        people[id] = {name: unquoted(person.get(name, "")) for name in _ROSTER}
+    return people
+
+
+def _enrol(found: dict[tuple[str, str], Row], people: Mapping[str, Row]) -> None:
+    """Give everybody on the roster a name, and a row for each problem set."""
     most = {row["assignment"]: row["max_score"] for row in found.values()}
-    seen: set[str] = set()
-    for number, person in enumerate(people, 2):
-        if not person["id"].strip():
-            raise ValueError(f"--roster {roster}, line {number}: expected an id, got an empty one")
-        if person["id"] in seen:
-            raise ValueError(f"--roster {roster}, line {number}: {person['id']!r} is there already; expected it once")
-        seen.add(person["id"])
+    for id, person in people.items():
         for assignment, points in most.items():
             empty = dict.fromkeys(COLUMNS, "") | {"assignment": assignment, "max_score": points}
-            row = found.setdefault((assignment, person["id"]), empty | {"student_id": person["id"]})
-            row.update({name: person[name] for name in _ROSTER if person.get(name)})
+            row = found.setdefault((assignment, id), empty | {"student_id": id})
+            row.update({name: value for name, value in person.items() if value})
 
 
-def read_table(path: Path) -> list[Row]:
-    """The rows of a CSV file, by the names of their columns. Raises `ValueError` for what is no such file."""
-    try:
-        text = read_text(path)
-        table = csv.DictReader(io.StringIO(text), strict=True)
-        if len(names := list(table.fieldnames or ())) != len(set(names)):
-            raise csv.Error("two columns have one name")
-        rows = []
-        for number, row in enumerate(table, 2):
-            if None in row:
-                raise csv.Error(f"line {number} has more cells than there are columns")
-            rows.append({key: value or "" for key, value in row.items() if key})
-        return rows
-    except OSError as error:
-        raise ValueError(f"{path}: cannot be read ({error.strerror})") from None
-    except (UnicodeError, csv.Error) as error:
-        raise ValueError(f"{path}: expected a CSV file in UTF-8 ({why(error)})") from None
+# Names of a learning platform, and ids of the roster
 
 
-def _number(text: str, where: str) -> float | None:
-    if not text.strip():
-        return None
-    try:
-        return float(text)
-    except ValueError:
-        raise ValueError(f"{where}: expected a number, got {shown(text)}") from None
+def _who(folder: Path, students: Iterable[str], people: Mapping[str, Row]) -> dict[str, str]:
+    """The roster's id of each student in the marks: by the id, by names.csv, or by a name that only one person has.
+
+    Whatever was found by name is written into names.csv, to be read and corrected; whoever was not found, too.
+    """
+    file = folder / NAMES
+    told = _read_names(file, people) if file.is_file() else {}
+    by_name: dict[str, list[str]] = {}
+    for id, person in people.items():
+        for name in _spellings(person):
+            by_name.setdefault(name, []).append(id)
+    known: dict[str, str] = {}
+    for student in sorted(set(students) - {*people}):
+        same = sorted(set(by_name.get(_letters(re.sub(r"_\d+$", "", student)), [])))
+        known[student] = told.get(student) or (same[0] if len(same) == 1 else "")
+    if known and known != told:
+        rows = ({"student_id": quoted(student), "roster_id": quoted(id)} for student, id in (told | known).items())
+        file.write_text(as_csv(NAMES_COLUMNS, rows), encoding="utf-8")
+    if missing := [student for student, id in known.items() if not id]:
+        some = ", ".join(missing[:5]) + (", ..." if len(missing) > 5 else "")
+        raise ValueError(
+            f"{file}: {some}: in the marks, and not on the roster; write each one's id of the roster into the column "
+            f"roster_id, or {KEEP} for whoever is not on it, and export again"
+        )
+    return {student: student if id == KEEP else id for student, id in known.items()}
+
+
+def _read_names(file: Path, people: Mapping[str, Row]) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for line, row in enumerate(read_table(file), 2):
+        student, id = (unquoted(row.get(name, "")).strip() for name in NAMES_COLUMNS)
+        if id and id != KEEP and id not in people:
+            raise ValueError(f"{file}, line {line}, roster_id must be an id of the roster or {KEEP}, got {id!r}")
+        found[student] = id
+    return found
+
+
+def _spellings(person: Row) -> set[str]:
+    """How platforms write a person's name: address, first and last name in both orders."""
+    first, last, email = (_letters(person[name]) for name in ("first_name", "last_name", "email"))
+    return {name for name in (email, first + last, last + first) if name and ((first and last) or name == email)}
+
+
+def _letters(name: str) -> str:
+    """A name without case, accents, spaces and signs."""
+    apart = unicodedata.normalize("NFKD", name).casefold()
+    return "".join(letter for letter in apart if letter.isalnum() or letter == "@")
+
+
+def students_and_sets(rows: Sequence[Row]) -> tuple[int, list[str]]:
+    """How many students a table has, and the names of its problem sets."""
+    return len({row["student_id"] for row in rows}), sorted({row["assignment"] for row in rows})

@@ -1,58 +1,54 @@
 """Marks in the tables of learning platforms: a gradebook that Canvas or Moodle exported, with its grades filled in.
 
 Nothing else in the table changes, so that it can be imported as it is. A student is known by the platform's own number
-in the name of the file that the platform hands out (`lovelaceada_LATE_1234_5678_week2.ipynb`,
-`Ada Lovelace_12345_assignsubmission_file`), or by an id or address that stands in the table.
+in the name of the file that the platform hands out, or by an id or address in the table. Tables of other languages have
+other headings: `--columns` names them.
 """
 
 from __future__ import annotations
 
-import codecs
 import re
+import zipfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from companion_school.course.grading.gradebook import Row, as_csv, read_table
+from companion_school.course.grading.marks_csv import page_name
+from companion_school.course.grading.results import Results
+from companion_school.course.grading.submissions import platform_number
+from companion_school.course.grading.tables import Row, as_it_was, read_number, read_table
 
-_CANVAS = ("Student", "ID", "SIS Login ID", "Section")
-_MOODLE = ("Identifier", "Full name", "Email address", "Grade")
 _NUMBERED = re.compile(r" \(\d+\)$")  # Canvas: week2 (4711)
-_CANVAS_FILE = re.compile(r"[^_]+(?:_LATE)?_(\d+)_\d+(?:_.*)?")
-_MOODLE_FOLDER = re.compile(r"[^_]+_(\d+)_assignsubmission_\w+")
+_PARTICIPANT = re.compile(r"\D*(\d+)")  # Moodle: Participant 4711, in the site's language
+ROLES = ("Identifier", "Grade")
+_MOST = ("maximum grade", "höchste bewertung", "note maximale", "calificación máxima")
 
 
-def filled(file: Path, marks: Sequence[Row]) -> tuple[str, list[str]]:
+def filled(file: Path, marks: Sequence[Row], named: Mapping[str, str] | None = None) -> tuple[str, list[str]]:
     """The platform's table as CSV with the scores in it; and the students whom it does not know.
 
-    marks:  rows with assignment, student_id, score and max_score; an empty score leaves the cell as it is.
+    Args:
+        file: the table.
+        marks: rows with assignment, student_id, score and max_score; an empty score leaves the cell as it is.
+        named: the headings that its language has in place of `ROLES`.
 
-    Raises `ValueError` for a table of neither platform, two rows for one student, two marks for one row, or an
-    assignment without a column or with other points.
+    Raises:
+        ValueError: it is a table of neither platform, has two rows for one student or two marks for one row, or an
+            assignment has no column or other points.
     """
     rows = read_table(file)
     columns = list(rows[0]) if rows else []
-    if set(_CANVAS) <= set(columns):
+    id, grade = ((named or {}).get(role, role) for role in ROLES)
+    if {"Student", "ID"} <= set(columns):
         unknown = _fill_canvas(file, rows, marks)
-    elif set(_MOODLE) <= set(columns):
-        unknown = _fill_moodle(file, rows, marks)
+    elif {id, grade} <= set(columns):
+        unknown = _fill_moodle(file, rows, marks, id, grade)
     else:
-        canvas, moodle = ", ".join(_CANVAS), ", ".join(_MOODLE)
-        raise ValueError(f"--into {file}: expected Canvas' columns ({canvas}) or Moodle's ({moodle})")
-    return _as_it_was(file, as_csv(columns, rows)), unknown
-
-
-def platform_number(student_id: str) -> str | None:
-    """The number that Canvas or Moodle wrote into a student's file or folder; None where there is none."""
-    match = _CANVAS_FILE.fullmatch(student_id) or _MOODLE_FOLDER.fullmatch(student_id)
-    return match[1] if match else None
-
-
-def _as_it_was(file: Path, text: str) -> str:
-    """The table with the mark at its beginning and the ends of lines that it came with: spreadsheets go by them."""
-    before = file.read_bytes()
-    if b"\r\n" in before:
-        text = text.replace("\n", "\r\n")
-    return "\ufeff" * before.startswith(codecs.BOM_UTF8) + text
+        raise ValueError(
+            f"--into {file}: expected Canvas' columns Student and ID, or Moodle's {id} and {grade}, got "
+            f"{', '.join(columns[:8])}. For a site in another language, say which of them hold the participant's "
+            "number and the grade, as in --columns Identifier=Nummer Grade=Bewertung"
+        )
+    return as_it_was(file, columns, rows), unknown
 
 
 def _matched(
@@ -88,23 +84,41 @@ def _fill_canvas(file: Path, rows: list[Row], marks: Sequence[Row]) -> list[str]
         there[name] = found[0]
         _must_agree(file, mark, points[0][found[0]] if points else "")
     unknown: list[str] = []
+    comma = _has_commas(rows)
     for mark, row in _matched(file, known, marks, unknown):
-        row[there[mark["assignment"]]] = mark["score"] or row[there[mark["assignment"]]]
+        column = there[mark["assignment"]]
+        if mark["score"] and row[column].strip().upper() != "EX":  # who is excused stays so
+            row[column] = _written(mark["score"], comma)
     return unknown
 
 
-def _fill_moodle(file: Path, rows: list[Row], marks: Sequence[Row]) -> list[str]:
+def _fill_moodle(file: Path, rows: list[Row], marks: Sequence[Row], id: str, grade: str) -> list[str]:
     names = sorted({mark["assignment"] for mark in marks})
     if len(names) > 1:
         raise ValueError(f"--into {file}: expected marks of one problem set, got {', '.join(names)}")
-    most = next((column for column in rows[0] if column.lower() == "maximum grade"), None)
-    known = _index(file, rows, {"Identifier": lambda cell: cell.removeprefix("Participant "), "Email address": str})
+    most = next((column for column in rows[0] if column.lower() in _MOST), None)
+
+    def participant(cell: str) -> str:
+        found = _PARTICIPANT.fullmatch(cell.strip())
+        return found[1] if found else cell
+
+    known = _index(file, rows, {id: participant, "Email address": str})
     unknown: list[str] = []
+    comma = _has_commas(rows)
     for mark, row in _matched(file, known, marks, unknown):
         if mark["score"]:
             _must_agree(file, mark, row[most] if most else "")
-            row["Grade"] = mark["score"]
+            row[grade] = _written(mark["score"], comma)
     return unknown
+
+
+def _has_commas(rows: Sequence[Row]) -> bool:
+    """Whether the table writes numbers with a comma."""
+    return any(re.fullmatch(r"\d+,\d+", cell.strip()) for row in rows for cell in row.values())
+
+
+def _written(score: str, comma: bool) -> str:
+    return score.replace(".", ",") if comma else score
 
 
 def _index(file: Path, people: Sequence[Row], keys: dict) -> dict[str, Row]:
@@ -117,10 +131,30 @@ def _index(file: Path, people: Sequence[Row], keys: dict) -> dict[str, Row]:
 
 
 def _must_agree(file: Path, mark: Row, most: str) -> None:
-    try:
-        agrees = not most.strip() or float(most) == float(mark["max_score"])
-    except ValueError:
-        agrees = False
-    if not agrees:
-        name, points = mark["assignment"], mark["max_score"]
-        raise ValueError(f"--into {file}: {name} is worth {most} points there, and {points} here; expected the same")
+    there = read_number(most, f"--into {file}: the points of {mark['assignment']}")
+    if there is not None and there != float(mark["max_score"]):
+        what = f"{mark['assignment']} is worth {most} points there, and {mark['max_score']} here"
+        raise ValueError(f"--into {file}: {what}; expected the same")
+
+
+# Pages for students
+
+
+def write_pages(results: Results, out: Path, file: Path) -> int:
+    """Write the students' pages into a zip that Moodle and Canvas take for a whole class; how many there are.
+
+    Moodle: "Upload multiple feedback files in a zip". Canvas: "Upload submissions". Both know a student by the name of
+    the file or folder that they handed out, which each page has.
+
+    Raises:
+        ValueError: a student has no page.
+    """
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as packed:
+        for record in results.records:
+            page = out / "feedback" / page_name(record.student)
+            if not page.is_file():
+                raise ValueError(f"--pages {file}: {record.student} has no page in {out / 'feedback'}")
+            place, name = Path(record.place or record.student), f"{results.assignment}.html"
+            is_canvas = "_assignsubmission_" not in place.name and platform_number(record.student) is not None
+            packed.write(page, f"{place.stem}.html" if is_canvas else f"{place.stem}/{name}")
+    return len(results.records)

@@ -1,4 +1,4 @@
-"""A class's marks as a table: marks.csv, and its summary for the terminal."""
+"""A class's marks as files: marks.csv, class.csv and a page for each student, all made from the stored results."""
 
 from __future__ import annotations
 
@@ -7,138 +7,252 @@ import hashlib
 import io
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from companion.ground import display
 from companion.ground.atomic import write_atomic
-from companion_school.checking.call import Result
-from companion_school.checking.exercise import STAR, Exercise
-from companion_school.course.grading.exercise_mark import OUTCOMES, TO_MARK, Graded, Mark
+from companion_school.checking.exercise import STAR
+from companion_school.course.grading.exercise_mark import OUTCOMES, Graded
 from companion_school.course.grading.feedback import page
-from companion_school.course.grading.grade import TRIED
-from companion_school.course.grading.gradebook import COLUMNS, as_csv, quoted
-from companion_school.course.grading.lateness import Lateness
-from companion_school.course.written.sheet import text_id
+from companion_school.course.grading.gradebook import COLUMNS
+from companion_school.course.grading.lateness import Lateness, read_rule
+from companion_school.course.grading.results import (
+    FILE,
+    OVERRIDES,
+    Item,
+    Line,
+    Record,
+    Results,
+    Settled,
+    load,
+    read_overrides,
+    record_of,
+    settle,
+    store,
+)
+from companion_school.course.grading.submissions import platform_number
+from companion_school.course.grading.tables import Row, as_csv, number, quoted, read_table, unquoted
+from companion_school.course.written.sheet import MARKS, read_sheet
 
 LONGEST_NAME = 150
 """Bytes: with an ending, and what a half-written file is called, it fits into the 255 that a file system has."""
+_OWN = ("submission", "file", "also_handed_in", "time_from", "late_days", "changed_by_hand")
 
 
-def table(graded: Sequence[Graded], assignment: str, rule: Lateness | None = None) -> str:
-    """The marks as CSV: nbgrader's columns, how the submission was, and for each exercise its outcome, its points, and
-    whether a right answer is robust, as yes or no; where groups of its cases earn points by themselves, those of each,
-    too.
+def table(settled: Sequence[Settled], assignment: str, rule: Lateness | None = None) -> str:
+    """The marks as CSV: nbgrader's columns, what was graded, and for each item its outcome and its points.
 
-    What could not be read has no score: it is for the instructor to say what that is worth. Nor has who waits for the
-    mark of a written answer; `raw_score` is then what was earned so far.
-
-    rule:  what late work costs; without one, nothing.
+    A student whose work could not be read has no score: the instructor decides what that is worth. Nor has one who
+    waits for the mark of a written answer; `raw_score` is then what was earned so far.
     """
-    chosen = [mark.exercise for mark in graded[0].marks] if graded else []
-    columns = [*COLUMNS, "submission", *(name for exercise in chosen for name in _columns(exercise))]
-    columns += [name for text in (graded[0].texts if graded else ()) for name in text_columns(text.item.id)]
+    items = {item.id: item for one in settled for item in one.record.items}
+    columns = [*COLUMNS, *_OWN, *(name for item in items.values() for name in _columns(item))]
+    return as_csv(columns, (_row(one, assignment, rule) for one in settled))
+
+
+def _row(one: Settled, assignment: str, rule: Lateness | None) -> Row:
+    record = one.record
+    scored = one.score is not None or one.waits
+    row = {
+        "assignment": assignment,
+        "duedate": rule.due_of(record.student, assignment) if rule else "",
+        "timestamp": record.time,
+        "student_id": quoted(record.student),
+        "raw_score": number(one.earned) if scored else "",
+        "late_submission_penalty": "" if one.score is None else number(one.penalty),
+        "score": "" if one.score is None else number(one.score),
+        "max_score": number(one.most),
+        "submission": record.submission,
+        "file": quoted(record.file),
+        "also_handed_in": quoted("; ".join(record.others)),
+        "time_from": record.time_from,
+        "late_days": str(one.late.days or ""),
+        "changed_by_hand": quoted("; ".join(_change(line) for line in _changes(one))),
+    }
+    for line in one.lines:
+        groups = "; ".join(f"{each.name}: {number(each.points)} of {number(each.most)}" for each in line.item.groups)
+        cells = (line.outcome, "" if line.waits else number(line.points), line.item.robust, groups)
+        row |= dict(zip(_columns(line.item), cells, strict=False))
+    return row
+
+
+def _columns(item: Item) -> list[str]:
+    """The columns of an item: its outcome, its points and, if it has them, whether it is robust, and its groups."""
+    if item.written or item.section:
+        return [item.id, f"{item.id} points"]
+    return [item.id, f"{item.id} points", f"{item.id} robust", *[f"{item.id} groups"] * (len(item.groups) > 1)]
+
+
+def _changes(one: Settled) -> list[tuple[str, str, str]]:
+    found = [*one.changes, *(line.override for line in one.lines if line.override)]
+    return [(each.item, number(each.points), each.author) for each in found]
+
+
+def _change(change: tuple[str, str, str]) -> str:
+    item, points, author = change
+    return f"{item} {points} by {author}"
+
+
+def summary(settled: Sequence[Settled]) -> str:
+    """How often each item ended how, for the terminal; of the right answers, how many are robust."""
+    outcomes = [outcome for outcome in OUTCOMES if outcome != "right"]
     rows = []
-    for student in graded:
-        row: dict[str, str] = {
-            "assignment": assignment,
-            "timestamp": student.handed.timestamp,
-            "student_id": quoted(student.handed.student),
-            "max_score": f"{float(student.most)}",
-            "submission": student.submission,
-        }
-        if student.submission in TRIED:
-            row |= scored(student.points, student.is_marked, student.handed.timestamp, rule)
-        for mark in student.marks:
-            cells = (mark.outcome, f"{mark.points:g}", _robust(mark), _groups(mark))
-            row |= dict(zip(_columns(mark.exercise), cells, strict=False))
-        for wrote in student.texts:
-            points = "" if wrote.outcome == TO_MARK else f"{wrote.points:g}"
-            row |= dict(zip(text_columns(wrote.item.id), (wrote.outcome, points, text_id(wrote.text)), strict=True))
-        rows.append(row)
-    return as_csv(columns, rows)
+    for id, lines in _by_item(settled).items():
+        counts = Counter(line.outcome for line in lines)
+        stars = sum(line.item.robust == "yes" for line in lines)
+        numbers = (counts["right"], stars, *(counts[outcome] for outcome in outcomes))
+        rows.append((id, *(f"{number or '.'}" for number in numbers)))
+    return display.table(rows, ("", "right", f"robust {STAR}", *outcomes), indent=0)
 
 
-def scored(points: float, is_marked: bool, timestamp: str, rule: Lateness | None) -> dict[str, str]:
-    """The cells of a student's score. `is_marked`: nothing waits for a person."""
-    if not is_marked:
-        return {"raw_score": f"{points}", "late_submission_penalty": "", "score": ""}
-    penalty = rule.penalty(points, timestamp) if rule else 0.0
-    score = f"{round(points - penalty, 6)}"
-    return {"raw_score": f"{points}", "late_submission_penalty": f"{penalty:.6g}", "score": score}
+def _by_item(settled: Sequence[Settled]) -> dict[str, list[Line]]:
+    found: dict[str, list[Line]] = {}
+    for one in settled:
+        for line in one.lines:
+            if not line.item.written and line.outcome in OUTCOMES:
+                found.setdefault(line.item.id, []).append(line)
+    return found
 
 
-def text_columns(id: str) -> list[str]:
-    """The columns of a written answer: how it stands, its points, and which text they are for."""
-    return [id, f"{id} points", f"{id} text"]
+def statistics(settled: Sequence[Settled]) -> str:
+    """As CSV: for each item how many ended how, and how often each known mistake was made, most often first.
 
-
-def _columns(exercise: Exercise) -> list[str]:
-    """The columns of an exercise: its outcome, its points, whether robust and, if it has groups, those of each."""
-    id = exercise.id
-    return [id, f"{id} points", f"{id} robust", *[f"{id} groups"] * bool(exercise.groups)]
-
-
-def _robust(mark: Mark) -> str:
-    return ("yes" if mark.robust else "no") if mark.outcome == Result.RIGHT.value else ""
-
-
-def _groups(mark: Mark) -> str:
-    return "; ".join(f"{each.part.name}: {each.points:g} of {each.most:g}" for each in mark.earned)
-
-
-def summary(graded: Sequence[Graded]) -> str:
-    """How often each exercise ended how, for the terminal; of the right answers, how many are robust."""
-    rows = []
-    for place, first in enumerate(graded[0].marks if graded else ()):
-        counts = Counter(student.marks[place].outcome for student in graded)
-        stars = sum(student.marks[place].robust for student in graded)
-        numbers = (counts["right"], stars, *(counts[outcome] for outcome in OUTCOMES if outcome != "right"))
-        rows.append((first.exercise.id, *(f"{number or '.'}" for number in numbers)))
-    others = [outcome for outcome in OUTCOMES if outcome != "right"]
-    return display.table(rows, ("", "right", f"robust {STAR}", *others), indent=0)
-
-
-def statistics(graded: Sequence[Graded]) -> str:
-    """As CSV: for each exercise how many ended how, and how often each known mistake was made, most often first. What
-    is right and robust stands in a row of its own; beside "right" stands the mistake that a right answer makes.
+    Right answers that are robust have a row of their own; beside "right" is the mistake that a right answer makes.
     """
     text = io.StringIO()
     rows = csv.writer(text, lineterminator="\n")
     rows.writerow(("exercise", "outcome", "mistake", "students"))
-    for place, first in enumerate(graded[0].marks if graded else ()):
-        marks = [student.marks[place] for student in graded]
-        counts = Counter((f"{mark.outcome}{' and robust' * mark.robust}", _mistake(mark)) for mark in marks)
-        for (outcome, mistake), number in sorted(counts.items(), key=lambda item: (-item[1], item[0])):
-            rows.writerow((first.exercise.id, outcome, mistake, number))
+    for id, lines in _by_item(settled).items():
+        counts = Counter(
+            (f"{one.outcome}{' and robust' * (one.item.robust == 'yes')}", one.item.mistake) for one in lines
+        )
+        for (outcome, mistake), many in sorted(counts.items(), key=lambda item: (-item[1], item[0])):
+            rows.writerow((id, outcome, mistake, many))
     return text.getvalue()
 
 
-def _mistake(mark: Mark) -> str:
-    found = (mark.public, mark.hidden, mark.unstood)
-    return next((verdict.mistake for verdict in found if verdict and verdict.mistake), "")
+def write(graded: Sequence[Graded], assignment: str, out: Path, course: Path | None = None) -> list[str]:
+    """Store these results alone in a folder of marks, and make its tables and pages, as `publish` does."""
+    records = tuple(record_of(one) for one in graded)
+    return publish(Results(assignment, str(course.resolve()) if course else "", records), out)[1]
 
 
-def write(graded: Sequence[Graded], assignment: str, out: Path, marks: str | None = None) -> list[str]:
-    """marks.csv, class.csv and feedback/STUDENT.html, each whole or not at all; what was wrong with pages that could
-    not be written. One student's page costs nobody else theirs, and none of them the marks.
+def publish(results: Results, out: Path) -> tuple[list[Settled], list[str]]:
+    """Write results.json, marks.csv, class.csv and feedback/STUDENT.html, each whole or not at all.
 
-    marks:  the table; by default the one of these students. Where it holds others, class.csv stays as it is.
+    What a person added beside them (overrides.csv, written.csv) and the rules for late work are read anew. The
+    students' marks, and what was wrong with pages that could not be written: one student's page costs nobody theirs.
+
+    Raises:
+        ValueError: one of these files is not what it should be, or marks.csv was changed by hand.
     """
-    write_atomic(out / "marks.csv", table(graded, assignment) if marks is None else marks)
-    if marks is None or len(graded) == marks.count("\n") - 1:
-        write_atomic(out / "class.csv", statistics(graded))
+    must_be_untouched(out)
+    rule = read_rule(Path(results.course), results.assignment) if results.course else None
+    given = read_sheet(out / MARKS, texts=False) if (out / MARKS).is_file() else {}
+    overrides = read_overrides(out / OVERRIDES, results)
+    settled = settle(results, given, overrides, rule, _spent(out, results.assignment))
+    made = table(settled, results.assignment, rule)
+    write_atomic(out / FILE, store(replace(results, table=_digest(made))))
+    write_atomic(out / "marks.csv", made)
+    write_atomic(out / "class.csv", statistics(settled))
     faults = []
-    for student in graded:
+    for one in settled:
         try:
-            write_atomic(out / "feedback" / page_name(student.handed.student), page(student, assignment))
+            write_atomic(out / "feedback" / page_name(one.record.student), page(one, results.assignment))
         except OSError as error:
             faults.append(str(error))
-    return faults
+    return settled, faults
+
+
+def must_be_untouched(out: Path) -> None:
+    """Raise a `ValueError` if somebody has changed marks.csv: the change would be lost."""
+    file = out / "marks.csv"
+    if file.is_file() and (out / FILE).is_file() and _digest(file.read_text(encoding="utf-8")) != load(out).table:
+        raise ValueError(
+            f"{file} was changed after it was written, and the change would be lost: put it into {out / OVERRIDES} "
+            "(student_id,item,points,reason,author), delete marks.csv, and try again"
+        )
+
+
+def _digest(text: str) -> str:
+    return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
+
+
+def _spent(out: Path, assignment: str) -> dict[str, int]:
+    """The late days that each student has used up in other problem sets, whose marks lie beside these."""
+    spent: Counter[str] = Counter()
+    for file in sorted(out.absolute().parent.glob("*/marks.csv")):
+        for row in read_table(file) if file.parent != out.absolute() else ():
+            if row.get("assignment") != assignment and row.get("late_days", "").isdecimal():
+                spent[unquoted(row["student_id"])] += int(row["late_days"])
+    return dict(spent)
 
 
 def page_name(student: str) -> str:
     """The file of a student's page. A name that is too long for a file is cut, and told apart by letters at its end."""
-    if len(student.encode()) <= LONGEST_NAME:
+    name = student.replace("/", "_")
+    if name == student and len(student.encode()) <= LONGEST_NAME:
         return f"{student}.html"
     mark = hashlib.blake2b(student.encode(), digest_size=8).hexdigest()
-    return f"{student.encode()[:LONGEST_NAME].decode('utf-8', 'ignore')}-{mark}.html"
+    return f"{name.encode()[:LONGEST_NAME].decode('utf-8', 'ignore')}-{mark}.html"
+
+
+# Grading again
+
+
+def first_results(out: Path, students: Sequence[str], *, again: bool) -> Results | None:
+    """The results that a folder has already; None for none, and where they are to be replaced.
+
+    Raises:
+        ValueError: there are none for `--regrade`, marks of others would be lost, or marks.csv was changed by hand.
+    """
+    must_be_untouched(out)
+    if not (out / FILE).is_file():
+        if again:
+            raise ValueError(f"--regrade: expected the first marks in {out / 'marks.csv'}, found none")
+        return None
+    first = load(out)
+    lost = sorted({record.student for record in first.records} - {*students})
+    if lost and not again:
+        some = ", ".join(lost[:3]) + (", ..." if len(lost) > 3 else "")
+        raise ValueError(f"--out {out}: it has marks of {some}, who are not graded now; --regrade keeps them")
+    return first if again else None
+
+
+def merged(first: Results, new: Results) -> tuple[Results, list[str]]:
+    """The first results with the new ones in their place, and a line for each student whose marks changed.
+
+    Where a platform has given somebody another name, its number in the name tells who it is.
+    """
+    known = {record.student: record for record in first.records}
+    for record in new.records:
+        number = platform_number(record.student)
+        former = [id for id in known if number and id != record.student and platform_number(id) == number]
+        for id in former:
+            known.setdefault(record.student, known.pop(id))
+    changes = [
+        line for record in new.records if (line := _difference(known.get(record.student), record, new.assignment))
+    ]
+    everybody = known | {record.student: record for record in new.records}
+    return replace(new, records=tuple(everybody[id] for id in sorted(everybody))), changes
+
+
+def _difference(before: Record | None, now: Record, assignment: str) -> str | None:
+    [new] = settle(Results(assignment, "", (now,)), {}, [])
+    if before is None:
+        return f"{now.student}: new, {_scored(new)}"
+    [old] = settle(Results(assignment, "", (before,)), {}, [])
+    outcomes = {item.id: item.outcome for item in before.items}
+    told = [
+        f"{item.id} {outcomes.get(item.id) or 'none'} -> {item.outcome}"
+        for item in now.items
+        if item.outcome != outcomes.get(item.id)
+    ]
+    if _scored(old) == _scored(new) and not told:
+        return None
+    return f"{now.student}: {_scored(old)} -> {_scored(new)}" + (f" ({', '.join(told)})" if told else "")
+
+
+def _scored(one: Settled) -> str:
+    return "no score" if one.score is None and not one.waits else number(one.earned)

@@ -1,74 +1,190 @@
-"""Who handed in what: STUDENT.ipynb, STUDENT/....ipynb, or nbgrader's submitted/STUDENT/PSET/....ipynb."""
+"""Find who handed in what: a file, a folder or a zip for each student, named by the instructor or a learning platform.
+
+    STUDENT.ipynb, STUDENT.zip, STUDENT/....ipynb           one entry for each student
+    submitted/STUDENT/PSET/....ipynb                        as nbgrader collects
+    lovelaceada_LATE_1234_5678_week2.ipynb                  as Canvas names downloads
+    Ada Lovelace_1234_assignsubmission_file/week2.ipynb     as Moodle does
+    week2_ada_attempt_2026-11-30-23-59-01_week2.ipynb       as Blackboard does
+    11-22 - Ada Lovelace - Nov 30, 2026 1159 PM/            as Brightspace does
+    submission_1234/ beside submission_metadata.yml         as Gradescope exports
+
+All entries of one student are put together. Of several notebooks exactly one is graded, by the rule `CHOICE`.
+"""
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+import stat
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 
-from companion_school.course.grading.answers import Unreadable, contents
+from companion_school.build.stages import STAGES
+from companion_school.course.grading import received
+from companion_school.course.grading.archives import unpack
 
 KINDS = (".ipynb", ".py")
+CHOICE = (
+    "Of several notebooks, the one named after the problem set is graded; of several of those, the one uploaded last: "
+    "by the platform's number, then by the time of its commit or file (to the minute), then by the number in its name."
+)
 _SEVERAL = "several problem sets: "
-_TIME = re.compile(r"\d{4}-\d\d-\d\d[ T]\d\d:\d\d(:\d\d(\.\d+)?)?( ?[A-Z]{3,4}|[+-]\d\d:?\d\d)?")
+_COPY = re.compile(r"[ _-]*(?:\((\d{1,6})\)|copy(?:[ _-]?(\d{1,6}))?|-(\d{1,3}))$", re.IGNORECASE)
+_DEEPEST, _MOST_FILES = 4, 2000
+
+
+@dataclass(frozen=True)
+class Platform:
+    """What the name of a downloaded file or folder says.
+
+    student:  the person, with the platform's number: "lovelaceada_1234".
+    name:     the file's own name; empty for a folder.
+    upload:   the number of the upload, which grows with each.
+    time:     when it was handed in, where the name has it.
+    late:     the platform calls it late.
+    """
+
+    student: str
+    name: str = ""
+    upload: int = 0
+    time: str = ""
+    late: bool = False
+
+
+_NAMES = (
+    re.compile(r"(?P<who>anon_[^_]+)(?P<late>_LATE)?_(?P<upload>\d+)_(?P<name>.+)"),
+    re.compile(r"(?P<who>[^_]+)(?P<late>_LATE)?_(?P<id>\d+)_(?P<upload>\d+)_(?P<name>.+)"),
+    re.compile(r"(?P<who>[^_]+)_(?P<id>\d+)_assignsubmission_[a-z]+(?:_(?P<name>.*))?"),
+    re.compile(r"[^_]+_(?P<who>.+)_attempt_(?P<time>\d{4}(?:-\d\d){5})(?:_(?P<name>.+)|\.txt)?"),
+    re.compile(r"\d+-\d+ - (?P<who>.+?) ?- (?P<time>\w{3,9} \d\d?, \d{4} \d{3,4} [AP]M)(?: - (?P<name>.+))?"),
+)
+
+
+def platform_name(name: str) -> Platform | None:
+    """What a learning platform has written into the name of a download; None for any other name."""
+    found = next((match.groupdict() for one in _NAMES if (match := one.fullmatch(name))), None)
+    if found is None:
+        return None
+    student = f"{found['who']}_{found['id']}" if found.get("id") else found["who"]
+    upload = found.get("upload") or "0"
+    return Platform(
+        plain(student), found.get("name") or "", int(upload[:18]), found.get("time") or "", bool(found.get("late"))
+    )
+
+
+def platform_number(student: str) -> str | None:
+    """The platform's number in a student's name; None where there is none."""
+    match = re.search(r"_(\d+)$", student)
+    return match[1] if match else None
 
 
 @dataclass(frozen=True)
 class Handed:
-    """One student's files, and when they came. `fault`: why there is nothing to read."""
+    """One student's work.
+
+    files:      what is graded: one notebook, or the files of a project.
+    time:       when it was handed in (ISO 8601 with its offset); empty where nothing tells.
+    time_from:  what tells the time, or why nothing does.
+    others:     what was handed in beside it and is not graded.
+    fault:      why there is nothing to read.
+    place:      the entry's name in the folder of submissions, by which a platform takes feedback back.
+    """
 
     student: str
     files: tuple[Path, ...]
-    timestamp: str
+    time: str = ""
+    time_from: str = ""
     fault: str | None = None
+    others: tuple[str, ...] = ()
+    place: str = ""
 
 
-def handed_in(folder: Path, assignment: str | None = None) -> list[Handed]:
-    """All students of a folder, by name.
+@dataclass
+class _Entries:
+    """What lies in the folder under one student's name."""
 
-    folder:      holds one notebook or one folder for each student; or a folder `submitted` that does.
-    assignment:  which folder to take where a student's holds one for each problem set.
+    paths: list[tuple[Path, Platform]] = field(default_factory=list)
 
-    What is wrong with a student's files is that student's `fault`. Raises `ValueError` for no such folder, nobody in
-    it, or where everybody handed in several problem sets and none is named.
+    def said(self) -> tuple[str, bool]:
+        """The latest time in the names, and whether a name says that it is late."""
+        return max(one.time for _, one in self.paths), any(one.late for _, one in self.paths)
+
+
+def handed_in(
+    folder: Path,
+    assignment: str | None = None,
+    *,
+    project: bool = False,
+    times: Mapping[str, str] | None = None,
+    zone: str = "UTC",
+) -> list[Handed]:
+    """Find all students of a folder, or of a zip of one, by name.
+
+    Args:
+        folder: holds a notebook, a folder or a zip for each student; or a folder `submitted` that does.
+        assignment: the folder to take where a student's holds one for each problem set.
+        project: look for the files of *Your own transformer* rather than for a notebook.
+        times: when students handed in, by name, where the instructor has a table of that.
+        zone: the offset of times without one.
+
+    Whatever is wrong with a student's files is that student's `fault`.
+
+    Raises:
+        ValueError: no such folder, nobody in it, or everybody handed in several problem sets and none is named.
     """
+    if folder.suffix.lower() == ".zip" and folder.is_file():
+        folder = unpack(folder, scratch(), KINDS, inner_zips=True)
     if not folder.is_dir():
         raise ValueError(
             f"{folder}: expected a folder of submissions, found {'a file' if folder.exists() else 'nothing'}"
         )
     collected = (folder / "submitted").is_dir() or folder.name == "submitted"
-    if (folder / "submitted").is_dir():
-        folder = folder / "submitted"
-    found: dict[str, Handed] = {}
-    for handed in _named(_students(folder, assignment, collected), assignment):
-        if handed.student in found:
-            twice = "a folder and a file of this name; expected one of them"
-            handed = Handed(handed.student, (), "", f"found {twice}")
-        found[handed.student] = handed
+    folder = folder / "submitted" if (folder / "submitted").is_dir() else folder
+    known = received.Sources(received.manifest(folder), times or {}, zone)
+    by_student = _entries(folder, known.manifest, assignment)
+    made = (
+        _one(student, entries, assignment, known, project=project, collected=collected)
+        for student, entries in sorted(by_student.items())
+    )
+    found = [one for one in made if one is not None]
     if not found:
-        raise ValueError(f"{folder}: expected STUDENT.ipynb or STUDENT/....ipynb for each student, found neither")
-    faults = [handed.fault or "" for handed in found.values()]
+        what = "a folder or a zip" if project else "STUDENT.ipynb or STUDENT/....ipynb"
+        raise ValueError(f"{folder}: expected {what} for each student, found neither")
+    faults = [handed.fault or "" for handed in found]
     if all(fault.startswith(_SEVERAL) for fault in faults):
         raise ValueError(f"--pset: expected which problem set to grade; {folder} {faults[0].removeprefix(_SEVERAL)}")
-    return [found[name] for name in sorted(found)]
+    return found
 
 
-def _named(students: Iterator[Handed], assignment: str | None) -> list[Handed]:
-    """The students, without what GitHub Classroom puts before the names of all its repositories: week2-ada."""
-    found, start = list(students), f"{assignment}-"
-    if assignment is None or not all(handed.student.startswith(start) for handed in found):
-        return found
-    return [replace(handed, student=handed.student.removeprefix(start)) for handed in found]
+def handed_by(student: str, folder: Path, assignment: str | None = None, *, project: bool = False) -> Handed:
+    """Find what lies in one student's folder; whatever is wrong with it is that student's fault."""
+    entries = _Entries([(folder, Platform(plain(student)))])
+    found = _one(plain(student), entries, assignment, received.Sources({}, {}, "UTC"), project=project, collected=False)
+    assert found is not None  # there is a folder
+    return found
+
+
+@cache
+def scratch() -> Path:
+    """A folder for what zips hold, which is gone when the process ends."""
+    made = tempfile.TemporaryDirectory(prefix="companion-zips-")
+    _KEPT.append(made)
+    return Path(made.name)
+
+
+_KEPT: list[tempfile.TemporaryDirectory[str]] = []
 
 
 def left_out(folder: Path) -> list[str]:
     """Files beside the students' that are nobody's, for a word to the instructor."""
     folder = folder / "submitted" if (folder / "submitted").is_dir() else folder
-    others = (path for path in folder.iterdir() if path.is_file() and path.suffix not in KINDS)
+    if not folder.is_dir():
+        return []
+    known = (*KINDS, ".zip", ".yml")
+    others = (path for path in folder.iterdir() if path.is_file() and path.suffix.lower() not in known)
     return sorted(plain(path.name) for path in others if _is_seen(path))
 
 
@@ -82,74 +198,142 @@ def _is_seen(path: Path) -> bool:
     return not path.name.startswith((".", "__"))
 
 
-def _students(folder: Path, assignment: str | None, collected: bool) -> Iterator[Handed]:
-    seen = [path for path in folder.iterdir() if _is_seen(path)]
-    stems = sorted({path.stem for path in seen if path.suffix in KINDS and (path.is_symlink() or not path.is_dir())})
-    for stem in stems:
-        yield _handed(stem, [folder / f"{stem}{kind}" for kind in KINDS], None)
-    for path in seen:
-        if path.is_symlink():
-            if path.suffix not in KINDS:
-                yield Handed(plain(path.name), (), "", "it is a link, not a folder")
-        elif path.is_dir():
-            yield handed_by(path.name, path, assignment, collected=collected)
+def _entries(folder: Path, manifest: Mapping[str, tuple[str, str]], assignment: str | None) -> dict[str, _Entries]:
+    """What lies in a folder, by student."""
+    by_student: dict[str, _Entries] = {}
+    for path in sorted(folder.iterdir()):
+        is_folder = path.is_dir() and not path.is_symlink()
+        if not _is_seen(path) or not (
+            is_folder or path.suffix.lower() in (*KINDS, ".zip") or (path.is_symlink() and not path.suffix)
+        ):
+            continue
+        stem = path.name if is_folder or path.suffix.lower() not in (*KINDS, ".zip") else path.stem
+        own = manifest.get(path.name, ("", ""))[0]
+        said = Platform(plain(own)) if own else platform_name(path.name) or Platform(plain(stem))
+        by_student.setdefault(said.student, _Entries()).paths.append((path, said))
+    start = _common_start(list(by_student), assignment or "")
+    return {name[start:]: entries for name, entries in by_student.items()}
 
 
-def handed_by(student: str, folder: Path, assignment: str | None = None, *, collected: bool = False) -> Handed:
-    """What lies in one student's folder; what is wrong with it is their fault.
+def _common_start(names: Sequence[str], assignment: str) -> int:
+    """The length of what repositories of one assignment begin with: week2-ada, or course-week2-ada."""
+    begins = {name[: at + len(assignment) + 1] for name in names if (at := name.find(f"{assignment}-")) >= 0}
+    [start] = begins if len(begins) == 1 else [""]
+    return len(start) if assignment and all(name.startswith(start) and name != start for name in names) else 0
 
-    assignment:  the folder to take in it, where there is one.
-    collected:   nbgrader has put it there: the time of handing in is in timestamp.txt.
-    """
+
+def _one(
+    student: str,
+    entries: _Entries,
+    assignment: str | None,
+    known: received.Sources,
+    *,
+    project: bool,
+    collected: bool,
+) -> Handed | None:
+    """One student's work; None where it is only a file that is not part of a project."""
+    place = plain(entries.paths[0][0].name)
     try:
-        home = _home(folder, assignment)
-        trusted = collected and home.parent == folder
-        return _handed(student, sorted(home.iterdir()), home / "timestamp.txt" if trusted else None)
+        found: list[tuple[Path, Platform]] = []
+        for path, said in entries.paths:
+            found += [(file, said) for file in _files_of(path, assignment)]
+        home = entries.paths[0][0]
+        chosen, others = _project_files(found) if project else _notebook(found, assignment, home)
+        if project and not chosen and all(path.suffix in KINDS for path, _ in entries.paths):
+            return None
     except OSError as error:
-        return Handed(plain(student), (), "", f"its folder cannot be read ({error.strerror})")
+        return Handed(student, (), fault=f"its folder cannot be read ({error.strerror or error})", place=place)
     except ValueError as error:
-        return Handed(plain(student), (), "", str(error))
+        return Handed(student, (), fault=str(error), place=place)
+    stamp = home / str(assignment) / "timestamp.txt" if assignment and collected else None
+    time, source = known.time_of(student, place, home, chosen, stamp, *entries.said())
+    return Handed(student, tuple(chosen), time, source, others=tuple(others), place=place)
 
 
-def _home(folder: Path, assignment: str | None) -> Path:
-    """The folder of a student's files: theirs, or the one of the problem set in it. A link leads to somebody else's."""
-    if assignment is not None and (folder / assignment).is_symlink():
+def _files_of(path: Path, assignment: str | None) -> list[Path]:
+    """The files under one entry of a student: those of the problem set's folder, where there is one."""
+    if path.is_symlink():
+        raise ValueError(f"{plain(path.name)} is a link, not a file or a folder")
+    if path.suffix.lower() == ".zip" and path.is_file():
+        path = unpack(path, scratch(), KINDS)
+    if not path.is_dir():
+        return [path]
+    if assignment is not None and (path / assignment).is_symlink():
         raise ValueError(f"{plain(assignment)} is a link, not a folder")
-    if assignment is not None and (folder / assignment).is_dir():
-        return folder / assignment
-    inside = sorted(folder.iterdir())
-    inner = [path for path in inside if path.is_dir() and _is_seen(path) and not path.is_symlink()]
-    if any(path.suffix in KINDS for path in inside) or not inner:
-        return folder
-    with_notebooks = [path for path in inner if any(file.suffix in KINDS for file in path.iterdir())]
-    if len(with_notebooks) > 1:
-        raise ValueError(f"{_SEVERAL}holds {', '.join(plain(path.name) for path in with_notebooks[:5])}")
-    return with_notebooks[0] if with_notebooks else folder
+    if assignment is not None and (path / assignment).is_dir():
+        path = path / assignment
+    inside = sorted(path.iterdir())
+    files = [file for file in inside if _is_seen(file) and not (file.is_dir() and file.suffix not in KINDS)]
+    for archive in [file for file in files if file.suffix.lower() == ".zip" and file.is_file()]:
+        files += [file for file in _deep(unpack(archive, scratch(), KINDS)) if file.suffix in KINDS]
+    if any(file.suffix in KINDS for file in files):
+        return files
+    folders = [one for one in inside if one.is_dir() and _is_seen(one) and not one.is_symlink()]
+    holding = [one for one in folders if any(file.suffix in KINDS for file in _deep(one))]
+    if len(holding) > 1 and not any(file.name in _STAGE_FILES for one in holding for file in _deep(one)):
+        raise ValueError(f"{_SEVERAL}holds {', '.join(plain(one.name) for one in holding[:5])}")
+    return files + [file for one in holding for file in _deep(one)]
 
 
-def _handed(student: str, files: list[Path], timestamp: Path | None) -> Handed:
-    student = plain(student)
-    there = [file for file in files if _is_seen(file) and (file.exists() or file.is_symlink())]
-    of_kind = {kind: [file for file in there if file.suffix == kind] for kind in KINDS}
-    chosen = of_kind[".ipynb"] or of_kind[".py"]  # modules beside a notebook belong to the problem set
-    links = [plain(file.name) for file in chosen if file.is_symlink() or not file.is_file()]
-    if links:
-        return Handed(student, (), "", f"{links[0]} is a link or a folder, not a notebook")
-    if not chosen:
-        others = [plain(file.name) for file in there if file.is_file() and file.name != "timestamp.txt"]
+_STAGE_FILES = frozenset(stage.file for stage in STAGES.values())
+
+
+def _deep(folder: Path, depth: int = 0) -> list[Path]:
+    """The files in a folder and the folders in it, which are not many and not deep."""
+    found: list[Path] = []
+    for path in sorted(folder.iterdir())[:_MOST_FILES]:
+        if not _is_seen(path):
+            continue
+        if path.is_dir() and not path.is_symlink() and path.suffix not in KINDS:
+            found += _deep(path, depth + 1) if depth < _DEEPEST else []
+        else:
+            found.append(path)
+    return found[:_MOST_FILES]
+
+
+def _notebook(
+    found: Sequence[tuple[Path, Platform]], assignment: str | None, home: Path
+) -> tuple[list[Path], list[str]]:
+    """The file to grade, and the names of the others."""
+    of_kind = {kind: [(file, said) for file, said in found if file.suffix == kind] for kind in KINDS}
+    rivals = of_kind[".ipynb"] or of_kind[".py"]  # modules beside a notebook are no rivals
+    if not rivals:
+        others = [plain(file.name) for file, _ in found if file.is_file() and file.name != "timestamp.txt"]
         what = f"only {', '.join(others[:3])}" if others else "nothing"
-        return Handed(student, (), "", f"expected a notebook, found {what}")
-    latest = max(file.stat().st_mtime for file in chosen)
-    return Handed(student, tuple(chosen), _timestamp(timestamp, latest))
+        raise ValueError(f"expected a notebook, found {what}")
+    for file, _ in rivals:
+        if not stat.S_ISREG(file.lstat().st_mode):
+            raise ValueError(f"{plain(file.name)} is a link or a folder, not a notebook")
+    if len(rivals) == 1:
+        return [rivals[0][0]], []
+    chosen, _ = max(rivals, key=lambda one: (_rank(one, assignment, home), one[0].name))
+    return [chosen], [plain(file.name) for file, _ in rivals if file is not chosen]
 
 
-def _timestamp(file: Path | None, latest: float) -> str:
-    """What nbgrader wrote, if it is a time; else when the newest file was changed, in UTC.
+def _rank(found: tuple[Path, Platform], assignment: str | None, home: Path) -> tuple[bool, int, int, int]:
+    """What `CHOICE` compares: the name, the upload's number, the time in minutes, the copy's number."""
+    file, said = found
+    stem, wanted = Path(said.name or file.name).stem.lower(), (assignment or "").lower()
+    copy = None if stem == wanted else _COPY.search(stem)
+    number = int(next((part for part in copy.groups() if part), "1")) if copy else 0
+    name = _COPY.sub("", stem).removeprefix("copy of ").strip() if copy or stem.startswith("copy of ") else stem
+    committed = received.last_commit(home, [file])
+    seconds = received.moment(committed, "time").timestamp() if committed else file.stat().st_mtime
+    return name == wanted, said.upload, int(seconds // 60), number
 
-    Only where nbgrader collects (`submitted/STUDENT/PSET/timestamp.txt`) is that file not the student's own word.
-    """
-    written = None
-    if file is not None:
-        with contextlib.suppress(Unreadable, UnicodeError):
-            written = _TIME.fullmatch(contents(file)[:100].decode().strip())
-    return written[0] if written else datetime.fromtimestamp(latest, UTC).strftime("%Y-%m-%d %H:%M:%S")
+
+def _project_files(found: Sequence[tuple[Path, Platform]]) -> tuple[list[Path], list[str]]:
+    """The Python files where the project's lie: of several such folders, the one with the latest file."""
+    files = [file for file, _ in found if file.suffix == ".py" and stat.S_ISREG(file.lstat().st_mode)]
+    homes = {file.parent for file in files if file.name in _STAGE_FILES}
+    if not homes:
+        near = [plain(file.name) for file in files if file.name.lower() in _STAGE_FILES]
+        hint = f"; {near[0]} is not spelled as it was handed out" if near else ""
+        raise ValueError(f"it holds none of the project's files: attention.py and the others{hint}")
+    latest = {
+        home: max(file.stat().st_mtime for file in files if file.parent == home and file.name in _STAGE_FILES)
+        for home in homes
+    }
+    home = max(sorted(homes), key=lambda one: (int(latest[one] // 60), -len(one.parts)))
+    others = [f"{plain(one.name)}/" for one in sorted(homes - {home})]
+    return sorted(file for file in files if file.parent == home), others

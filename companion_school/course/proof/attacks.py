@@ -1,6 +1,7 @@
 """What hostile students write: each an answer to exercise 2.3 that must earn nothing, and how it must end.
 
-An attack is the body of `visible_softmax(scores, may_look)`. It runs, if at all, in the grader's confined process.
+An attack is the body of `visible_softmax(scores, may_look)`. It runs, if at all, behind the grader's wall. `ATTACKS`
+run where no operator is forbidden, so that they get as far as they can; `BREACHES` break what the exercise forbids.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ ATTACKS: dict[str, tuple[str, tuple[str, ...]]] = {
     "prints for ever": ("while True: print('x' * 10**6)", TIMEOUT),
     "returns a list without end": (
         "class Endless(list):\n    def __iter__(self):\n        while True: yield 0\nreturn Endless()",
-        ("timeout", "crashed"),
+        ("wrong", "timeout", "crashed"),
     ),
     "answers one byte a second": (
         f"{_FRAMES}\nimport time\nwhile True:\n    channel.sendall(b'\\0')\n    time.sleep(1)",
@@ -69,13 +70,13 @@ ATTACKS: dict[str, tuple[str, tuple[str, ...]]] = {
     "leaves by SystemExit": ("raise SystemExit(0)", CRASHED),
     "raises KeyboardInterrupt": ("raise KeyboardInterrupt", CRASHED),
     "crashes the interpreter": ("import faulthandler\nfaulthandler._sigsegv()", CRASHED),
-    "fork bomb": ("import os\nwhile True: os.fork()", REFUSED),
+    "fork bomb": ("import os\nwhile True: os.fork()", CRASHED),
     "fork bomb that swallows refusals": (
         "import os\nwhile True:\n    try: os.fork()\n    except BaseException: pass",
         TIMEOUT,
     ),
-    "starts a shell": ("import os\nos.system('true')\nreturn scores", REFUSED),
-    "starts a process": ("import subprocess\nsubprocess.run(['true'])", REFUSED),
+    "starts a shell": ("import os\nos.system('true')\nreturn scores", ("wrong", "crashed")),
+    "starts a process": ("import subprocess\nsubprocess.run(['true'])", CRASHED),
     "starts processes of Python's": (
         "import multiprocessing\nmultiprocessing.Process(target=print).start()",
         ("refused", "crashed"),
@@ -85,8 +86,8 @@ ATTACKS: dict[str, tuple[str, tuple[str, ...]]] = {
         "for _ in range(100): threading.Thread(target=work, daemon=True).start()",
         ("crashed", "timeout"),
     ),
-    "kills its parent": ("import os\nos.kill(os.getppid(), 9)", REFUSED),
-    "kills its process group": ("import os\nos.killpg(0, 9)", REFUSED),
+    "kills its parent": ("import os\nos.kill(os.getppid(), 9)", ("wrong", "crashed")),
+    "kills its process group": ("import os\nos.killpg(0, 9)", ("wrong", "crashed")),
     "takes all memory in a list": ("hog = []\nwhile True: hog.append(bytearray(2**27))", ("crashed", "timeout")),
     "makes a huge tensor": ("return torch.ones(2**36)", CRASHED),
     "recurses without end": ("return visible_softmax(scores, may_look)", CRASHED),
@@ -96,11 +97,11 @@ ATTACKS: dict[str, tuple[str, tuple[str, ...]]] = {
     ),
     "writes ten gigabytes": (
         "with open('big', 'wb') as file:\n    for _ in range(10**4): file.write(bytes(2**20))",
-        REFUSED,
+        CRASHED,
     ),
     "writes by way of PyTorch": ("torch.save(torch.ones(9), '/tmp/companion-hostile-student')", CRASHED),
-    "raises its limits": ("import resource\nresource.setrlimit(resource.RLIMIT_CPU, (-1, -1))", REFUSED),
-    "opens a socket": ("import socket\nsocket.create_connection(('127.0.0.1', 9), 1)", REFUSED),
+    "raises its limits": ("import resource\nresource.setrlimit(resource.RLIMIT_CPU, (-1, -1))", CRASHED),
+    "opens a socket": ("import socket\nsocket.create_connection(('127.0.0.1', 9), 1)", CRASHED),
     "calls the C library": ("import ctypes\nctypes.CDLL(None).getpid()", REFUSED),
     "closes all files": ("import os\nos.closerange(0, 256)\nreturn scores", CRASHED),
     "leaves a timer behind": (
@@ -121,14 +122,14 @@ ATTACKS: dict[str, tuple[str, tuple[str, ...]]] = {
     ),
     "traces what is called": ("import sys\nsys.settrace(lambda *a: None)\nreturn scores", REFUSED),
     # to find out
-    "reads the secret": ("return open('{secret}').read()", REFUSED),
+    "reads the secret": ("return open('{secret}').read()", CRASHED),
     "reads the references": (
         "try: return open('{references}').read()\nexcept PermissionError as error: raise type(error)('no') from None",
-        REFUSED,
+        CRASHED,
     ),
     "reads the references by way of PyTorch": (_NATIVE, CRASHED),
-    "reads what the kernel tells": ("return open('/proc/self/maps').read()", REFUSED),
-    "looks into folders": ("import os\nreturn str(os.listdir('/'))", REFUSED),
+    "reads what the kernel tells": ("return open('/proc/self/maps').read()", ("wrong", "crashed")),
+    "looks into folders": ("import os\nreturn str(os.listdir('/'))", WRONG),
     "imports the companion": (
         "from companion_school.exercises.lesson_02 import visible_softmax as theirs\nreturn theirs(scores, may_look)",
         REFUSED,
@@ -242,7 +243,9 @@ ATTACKS: dict[str, tuple[str, tuple[str, ...]]] = {
         f"{_FRAMES}\nfor _ in range(50): send(codec.pack_outcome(outcome(scores)))\nreturn scores",
         ("wrong", "timeout"),  # whose replies nobody reads waits in the end
     ),
-    # to break the rules of the exercise
+}
+
+BREACHES: dict[str, tuple[str, tuple[str, ...]]] = {
     "calls the banned operator by its opposite": (
         "return torch.nn.functional.softmin(-scores.masked_fill(~may_look, -math.inf), -1)",
         REFUSED,

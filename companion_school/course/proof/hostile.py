@@ -11,7 +11,7 @@ import json
 import tempfile
 import textwrap
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,7 @@ from companion_school.course.grading.marks_csv import write
 from companion_school.course.grading.sandbox.parent import Limits
 from companion_school.course.grading.submissions import handed_in
 from companion_school.course.points import shares
-from companion_school.course.proof.attacks import ATTACKS
+from companion_school.course.proof.attacks import ATTACKS, BREACHES
 from companion_school.course.proof.leaks import leaks
 from companion_school.course.proof.verify import Trial, as_answer
 from companion_school.exercises import lesson_02
@@ -50,6 +50,7 @@ class Student:
     mistake:   the known mistake that must be named.
     file:      its name.
     link:      it is a link to the instructor's secret.
+    free:      graded where the exercise forbids no operator.
     """
 
     cells: Sequence[str] | bytes
@@ -61,6 +62,7 @@ class Student:
     link: bool = False
     cell_metadata: dict[str, Any] = field(default_factory=dict)
     outputs: int = 0
+    free: bool = False
 
 
 def run_hostile_class(jobs: int = 2) -> list[Trial]:
@@ -72,14 +74,18 @@ def run_hostile_class(jobs: int = 2) -> list[Trial]:
         secret.write_text(_SECRET)
         for name, student in students.items():
             _hand_in(student, submitted / name, secret)
-        graded = grade(handed_in(submitted), chosen, _SECRET.encode(), jobs=jobs, limits=LIMITS)
-        late = [student.handed for student in graded if _ran_out_of_time(student, students)]
-        again = {one.handed: one for one in grade(late, chosen, _SECRET.encode(), jobs=jobs, limits=PATIENT)}
-        graded = [again.get(one.handed, one) for one in graded]
+        graded = []
+        for free in (False, True):
+            book = [replace(one, forbidden=()) if free else one for one in chosen]
+            handed = [one for one in handed_in(submitted) if students[one.student].free == free]
+            found = grade(handed, book, _SECRET.encode(), jobs=jobs, limits=LIMITS)
+            late = [student.handed for student in found if _ran_out_of_time(student, students)]
+            again = {one.handed: one for one in grade(late, book, _SECRET.encode(), jobs=jobs, limits=PATIENT)}
+            graded += [again.get(one.handed, one) for one in found]
         write(graded, "hostile", out)
-        found = [Trial(TARGET, "hostile", student.handed.student, 0, _fault(student, students)) for student in graded]
+        trials = [Trial(TARGET, "hostile", student.handed.student, 0, _fault(student, students)) for student in graded]
         told = _leaks_in(out, chosen, graded)
-    return [*found, Trial(TARGET, "hostile", "what the class is told", 0, told)]
+    return [*trials, Trial(TARGET, "hostile", "what the class is told", 0, told)]
 
 
 def _ran_out_of_time(graded: Graded, students: Mapping[str, Student]) -> bool:
@@ -229,8 +235,9 @@ def hostile_class() -> dict[str, Student]:
             {TARGET: ("wrong",)},
         ),
     }
-    for name, (body, ends) in ATTACKS.items():
-        students[name] = Student([*others, head + textwrap.indent(body.strip("\n"), "    ")], {TARGET: ends})
+    for name, (body, ends) in (ATTACKS | BREACHES).items():
+        cells = [*others, head + textwrap.indent(body.strip("\n"), "    ")]
+        students[name] = Student(cells, {TARGET: ends}, free=name in ATTACKS)
     for id, name, text, message in _known(book.values()):
         cells = [_IMPORTS, *(right[other] for other in BOOK if other != id), *_helpers(), text]
         if message is None:

@@ -16,7 +16,7 @@ import torch
 from companion_school.checking.call import Result, in_this_process
 from companion_school.checking.examine import KnownMistake, examine, key_of
 from companion_school.checking.exercise import Answer, Exercise
-from companion_school.checking.operator_watch import forbidden_uses, unwatched
+from companion_school.checking.operator_watch import forbidden_uses
 from companion_school.course.points import is_constant
 
 SEEDS = (0, 1, 2, 3, 4)
@@ -83,8 +83,7 @@ def trials(exercise: Exercise, seeds: Sequence[int] = SEEDS) -> Iterator[Trial]:
         yield Trial(exercise.id, "form", lack, seeds[0], lack)
     right = [("reference", 1, exercise.reference)]
     right += [("variant", number, answer) for number, answer in enumerate(exercise.variants, 1)]
-    unseen = unwatched(exercise.forbidden)
-    said = [forbidden_uses(as_answer(answer, exercise.name), unseen) for _, _, answer in right]
+    said = [forbidden_uses(as_answer(answer, exercise.name), exercise.forbidden) for _, _, answer in right]
     for seed in seeds:
         key = key_of(exercise, seed)
         watched = exercise.forbidden if seed == seeds[0] else ()  # the same operators run on every other

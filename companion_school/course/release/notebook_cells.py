@@ -79,7 +79,14 @@ def heading(exercise: Exercise, worth: str | None = None) -> str:
     points = worth or count(exercise.points, "point")
     difficulty = f"{exercise.difficulty} of {len(DIFFICULTIES)} ({DIFFICULTIES[exercise.difficulty]})"
     facts = f"*{points}. Difficulty {difficulty}, about {count(exercise.minutes, 'minute')}.*"
-    return f"## {exercise.id} {exercise.title}\n\n{facts}\n\n{exercise.idea}{_robust(exercise)}"
+    return f"## {exercise.id} {exercise.title}\n\n{facts}\n\n{exercise.idea}{_counts(exercise)}{_robust(exercise)}"
+
+
+def _counts(exercise: Exercise) -> str:
+    """What counts for right besides the result, where the statement does not say so itself."""
+    if "gradients" not in exercise.right or "gradient" in exercise.idea:
+        return ""
+    return "\n\nGradients with respect to all arguments are compared as well, and count for *right*."
 
 
 def _robust(exercise: Exercise) -> str:

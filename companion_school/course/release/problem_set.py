@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from companion.ground.fields import shown
 from companion_school.checking.exercise import Exercise
 from companion_school.course.release.dependencies import other_exercises
-from companion_school.course.release.questions import as_exercise, find_gradable
+from companion_school.course.release.questions import as_exercise, find_gradable, needs_lesson
 from companion_school.course.written.rubrics import Written, find_written, written_items
 from companion_school.exercises.catalogue import exercises, find_exercise
 from companion_school.questions.question import Question, questions
@@ -40,6 +40,24 @@ class ProblemSet:
     def points(self) -> int:
         """What a set can earn whose questions are dealt."""
         return sum(one.points for one in self.exercises) + sum(item.points for item in self.written)
+
+    @property
+    def ids(self) -> list[str]:
+        """The numbers of all that it asks for."""
+        return [
+            *(one.id for one in self.exercises),
+            *(one.id for one in self.questions),
+            *(one.id for one in self.written),
+        ]
+
+    def warnings(self) -> list[str]:
+        """What an instructor should know before handing it out: questions that need something of their lesson."""
+        return [
+            f"question {one.id} speaks of something that is only in lesson {one.lesson:02} ({', '.join(words)}); hand "
+            "the lesson out with it, or choose another question"
+            for one in self.questions
+            if (words := needs_lesson(one))
+        ]
 
     @classmethod
     def of(cls, name: str, ids: Sequence[str], asked: Sequence[str] = (), written: Sequence[str] = ()) -> ProblemSet:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from companion.ground.atomic import write_atomic
 from companion.ground.display import count
-from companion_school.build.parts import OPEN, parts, points_of
+from companion_school.build.parts import FORBIDDEN, OPEN, parts, points_of
 from companion_school.build.stages import STAGES, Stage
 from companion_school.build.stubs import given, names, reference
 from companion_school.build.workspace import TAKEN, lay_stubs
@@ -34,14 +34,7 @@ def release(name: str, stages: Sequence[Stage], out: Path, notebooks: Path | Non
     Earlier stages that the project rests on and does not ask for are handed out as the course's references.
     Raises `ValueError` if it is there already, or a stage has no check yet.
     """
-    place, page = out / "release" / name, out / f"{name}.md"
-    for path in (place, page):
-        if path.exists():
-            what = f"it has {path.relative_to(out)} already; move it away, or choose another name"
-            raise ValueError(f"--out {out}: {what}")
-    for stage in stages:
-        if not parts(stage.number):
-            raise ValueError(f"--build: stage {stage.number}, {stage.file}, has no check yet")
+    place, page = check_free(name, stages, out)
     needed = {number for stage in stages for number in stage.needs} - {stage.number for stage in stages}
     out.mkdir(parents=True, exist_ok=True)
     unfinished = Path(tempfile.mkdtemp(prefix=".unfinished-", dir=out))
@@ -60,6 +53,19 @@ def release(name: str, stages: Sequence[Stage], out: Path, notebooks: Path | Non
         shutil.rmtree(unfinished, ignore_errors=True)
     write_atomic(page, _for_teachers(name, stages, needed, guided=notebooks is not None))
     return [place, page]
+
+
+def check_free(name: str, stages: Sequence[Stage], out: Path) -> tuple[Path, Path]:
+    """Where a project and its page go. Raises `ValueError` if one is there already, or a stage has no check yet."""
+    places = out / "release" / name, out / f"{name}.md"
+    for path in places:
+        if path.exists():
+            what = f"it has {path.relative_to(out)} already; move it away, or choose another name"
+            raise ValueError(f"--out {out}: {what}")
+    for stage in stages:
+        if not parts(stage.number):
+            raise ValueError(f"--build: stage {stage.number}, {stage.file}, has no check yet")
+    return places
 
 
 def _for_students(name: str, stages: Sequence[Stage], *, guided: bool) -> str:
@@ -86,6 +92,10 @@ def _for_students(name: str, stages: Sequence[Stage], *, guided: bool) -> str:
         "",
         f"    companion build check {stages[0].number}",
         "",
+        "The command comes with the course: `pip install executable-transformer`, or a checkout of its repository.",
+        "",
+        f"No file before the race may use {', '.join(f'`{word}`' for word in FORBIDDEN)}: one that does earns nothing.",
+        "",
         "Hand in the folder `transformer`, or a zip of it. Each part of a stage earns its points by itself, and no "
         "stage's points are lost by a fault in an earlier one.",
     ]
@@ -102,12 +112,14 @@ def _for_teachers(name: str, stages: Sequence[Stage], needed: set[int], *, guide
         "",
         "Collect the folders, or zips of them, in one folder, each under its student's name, and grade them:",
         "",
-        f"    companion grade hand-ins/ --build {spec} --seed-file secret.seed --out marks/{name}",
+        f"    companion grade hand-ins/ --pset {name} --seed-file secret.seed --out marks/{name}",
+        "    companion course export marks/",
+        f"    companion course alike hand-ins/ --build {spec}",
         "",
         "A part earns its points where it is right on the public cases and on hidden ones that follow from your seed "
         "file: with the student's earlier stages, or else with the references in their place. Code that is no Python, "
-        "does not end, or ends its process costs the part that it stands in. Students whose files are the same are "
-        "named.",
+        "does not end, or ends its process costs the part that it is in. `alike` names students whose files are alike, "
+        "and those who handed in the course's own.",
         "",
     ]
     if any(stage.number == OPEN for stage in stages):

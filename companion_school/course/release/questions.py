@@ -15,7 +15,8 @@ from itertools import product
 
 from companion_school.checking.exercise import Case, Draw, Exercise, Group, Mistake, Value
 from companion_school.course.hidden_seeds import keyed
-from companion_school.questions.question import Answer, Question, questions, read_number
+from companion_school.questions.numbers import read_number
+from companion_school.questions.question import Answer, Question, questions
 
 POINTS, PREDICTION_POINTS = 1, 2
 LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
@@ -29,6 +30,21 @@ def is_question(id: str) -> bool:
 def function_name(question: Question) -> str:
     """The function that a student writes: `question_2_a`."""
     return f"question_{question.id.replace('.', '_')}"
+
+
+_LESSON = re.compile(
+    r"\b((?:cell|head|code|formula|equation|picture|numbers|chances|figure)s? (?:above|below)|Figure \d+\.\d+|press\b|"
+    r"(?:with|do|does|of) this (?:model|head|run)|with these weights|these \w+ clocks|our batch|the runs of|"
+    r"(?:after )?the \d+ updates|in these (?:steps|runs)|this lesson)",
+    re.IGNORECASE,
+)
+"""Words that point at a cell, a figure or a run of a lesson, which a problem set does not have."""
+
+
+def needs_lesson(question: Question) -> list[str]:
+    """The words of a question that point at something in its lesson; none where it can be answered by itself."""
+    texts = (question.text, *(answer.text for answer in (*question.answers, *question.choices, *question.reasons)))
+    return [found[0] for text in texts for found in _LESSON.finditer(text)]
 
 
 def find_gradable(id: str) -> Question:
@@ -60,6 +76,7 @@ def as_exercise(question: Question, secret: bytes) -> Exercise:
     else:
         statement = f"{question.text}\n\nReturn a number."
     made = _exercise(question, statement, value_of(right.text), POINTS)
+    made.offered = tuple(LETTERS[: len(answers)]) if question.kind == "choice" else ()
 
     def cases(draw: Draw) -> Iterator[Case]:
         yield Case("the answer to the question", (), tolerance=right.tolerance or None)
@@ -87,6 +104,7 @@ def _prediction(question: Question, secret: bytes) -> Exercise:
     pairs = [((LETTERS[at], number), choice, reason) for (at, choice), (number, reason) in places]
     right = next(pair for pair, choice, reason in pairs if choice.right and reason.right)
     made = _exercise(question, statement, right, PREDICTION_POINTS)
+    made.offered = tuple(pair for pair, _, _ in pairs)
     first, both = "what happens", "what happens, and why"
     if question.alone:
         made.groups = (Group(first, question.alone, (first,)), Group(both, PREDICTION_POINTS - question.alone))

@@ -7,8 +7,12 @@ import tomllib
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
+from pathlib import Path
+from typing import Any
 
 from companion.ground.display import count
+from companion.ground.fields import why
+from companion.ground.reading import read_text
 
 MARK = "Your answer to "
 """What the line begins with under which a student writes; the item's number follows."""
@@ -62,23 +66,55 @@ def is_written(id: str) -> bool:
     return re.fullmatch(r"\d{1,2}\.[a-z][a-z-]+", id) is not None
 
 
-@cache
+_OWN: dict[str, Written] = {}
+
+
 def written_items() -> dict[str, Written]:
-    """Every item by its number, in the order of the course."""
-    told = tomllib.loads(files(__package__).joinpath("items.toml").read_text(encoding="utf-8"))
+    """Every item by its number, in the order of the course: the course's own, and those that were added."""
+    both = _items_in(files(__package__).joinpath("items.toml").read_text(encoding="utf-8")) | _OWN
+    return dict(sorted(both.items(), key=lambda pair: int(pair[0].split(".")[0])))
+
+
+def add_items(file: Path) -> None:
+    """Add an instructor's own items; the form is that of the course's, `items.toml` in this folder.
+
+    Raises:
+        ValueError: the file cannot be read, lacks something, has a number that is none or is taken, or levels that do
+            not go down to 0.
+    """
+    try:
+        made = _items_in(read_text(file))
+    except (OSError, UnicodeError, ValueError, TypeError, KeyError, AttributeError) as error:
+        raise ValueError(f"--own-items {file}: expected items as in companion_school/course/written/items.toml "
+                         f"({why(error)})") from None  # fmt: skip
+    for id, item in made.items():
+        points = [level.points for level in item.levels]
+        if not is_written(id) or id in _items_in(files(__package__).joinpath("items.toml").read_text("utf-8")):
+            raise ValueError(
+                f"--own-items {file}: the number of an item must be lesson and a new name, as in 14.mine, got {id!r}"
+            )
+        if len(points) < 2 or points[-1] != 0 or points != sorted(set(points), reverse=True):
+            raise ValueError(f"--own-items {file}: {id}: the points of its levels must go down to 0, got {points}")
+    _OWN.update(made)
+
+
+@cache
+def _items_in(text: str) -> dict[str, Written]:
+    """The items of a file. Raises what a file raises that has something else in it."""
     made = {}
-    for id, entry in sorted(told.items(), key=lambda pair: int(pair[0].split(".")[0])):
+    for id, entry in tomllib.loads(text).items():
         levels = tuple(Level(**level) for level in entry.pop("levels"))
-        texts = {name: entry.pop(name).strip() for name in ("prompt", "code", "model")}
-        made[id] = Written(id=id, looks_for=tuple(entry.pop("looks_for")), levels=levels, **texts, **entry)
+        texts: dict[str, Any] = {name: str(entry.pop(name, "")).strip() for name in ("prompt", "code", "model")}
+        made[id] = Written(id=id, looks_for=tuple(entry.pop("looks_for", ())), levels=levels, **texts, **entry)
     return made
 
 
 def find_written(id: str) -> Written:
     """The item of this number. Raises `ValueError` where there is none."""
-    if id not in written_items():
-        raise ValueError(f"written answer {id!r}: expected one of {', '.join(written_items())}")
-    return written_items()[id]
+    known = written_items()
+    if id not in known:
+        raise ValueError(f"written answer {id!r}: expected one of {', '.join(known)}")
+    return known[id]
 
 
 def rubric(item: Written) -> str:

@@ -36,6 +36,12 @@
     above.forEach((text, at) => { text.textContent = step === 0 && at < h ? `head ${at}` : step === 2 && at < n ? `token ${at}` : ""; });
     lying.textContent = step === 1 ? "one long row of numbers" : "";
     const first = range(n).map((s) => (way ? Math.floor(s / h) : s)).join(", ");
+    const name = (b) => `t${Math.floor(b / h)} h${b % h}`;
+    kit.numbers("", [
+      [["token", range(n)], ...range(h).map((u) => [`head ${u}`, range(n).map((t) => name(t * h + u))])],
+      [["in memory", range(all)], ["brick", range(all).map(name)]],
+      [["head", range(h)], ...range(n).map((s) => [`slot ${s}`, range(h).map((u) => name(way ? u * n + s : s * h + u))])],
+    ][step]);
     kit.say([
       `The product gives every token one row, in which its ${h} heads stand side by side. A brick is one head’s part of one token.`,
       `In memory the rows lie one behind the other: token 0 with all its heads, then token 1, and so on. No step changes that.`,

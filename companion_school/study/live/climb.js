@@ -40,6 +40,7 @@
     kit.put(carried.fill, { width: WIDE * Math.min(1, moved / formula), fill: moved > formula ? "var(--red)" : "var(--blue)" });
     carried.text.textContent = `${kit.fixed(moved, 0)} MB; the formula: ${kit.fixed(formula, 0)} MB`;
     const limit = intensity < balance ? "The bytes decide" : "The operations decide";
+    kit.numbers("", [["queries in a tile", tile], ["width of a head", width], ["KiB on the bench", used], ["MB moved", moved], ["operations a byte", intensity], ["operations a byte, by the formula", one]]);
     kit.say(`${tile} queries in a tile: ${kit.fixed(intensity, 0)} operations for each byte. ` + (fits ? `${limit}: at most ${kit.fixed(reach(intensity), 0)} of ${chip.flops} × 10¹² operations a second.` : `But the tile does not fit on the bench: ${kit.fixed(used, 0)} KiB are more than ${chip.bench}.`));
   };
   show();

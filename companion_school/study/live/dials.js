@@ -55,6 +55,8 @@
     const score = total(apart);
     kit.put(dot, { cx: X(apart), cy: YS(score) });
     kit.put(value, { x: Math.max(X(apart), 82), y: YS(score) + (score < 0 ? -14 : 22) }, kit.fixed(score));
+    const pairs = range(0, n - 1), at = [place, place - apart].map((m, i) => pairs.map((j) => hands[i][j].angle + m * data.speeds[j]));
+    kit.numbers("at every distance", [["clock", pairs], [`query at ${place}, rad`, at[0]], [`key at ${place - apart}, rad`, at[1]], ["between, rad", at[0].map((a, j) => a - at[1][j])], ["adds", pairs.map((j) => part(j, apart))]]);
     kit.say(`Query at ${place}, key at ${place - apart}: ${range(0, n - 1).map((j) => kit.fixed(part(j, apart))).join(" + ").replaceAll("+ \u2212", "\u2212 ")} = ${kit.fixed(score)}. Moving both leaves every angle, and so the score, as it is.`);
   };
   show();

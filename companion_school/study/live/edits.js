@@ -110,6 +110,7 @@
     });
     rest.textContent = `and ${commas(now.where[3])} in norms${now.experts > 1 ? " and routers" : ""}`;
     const more = now.total - before.total, change = more ? `${commas(Math.abs(more))} parameters ${more > 0 ? "more" : "fewer"}` : "As many parameters as before";
+    kit.numbers("after every edit", [["edit", at], ["parameters", commas(now.total)], ["a token meets", commas(now.active)], ["kept of a token", commas(now.cache)]]);
     kit.say(at ? `Edit ${at} of ${last}. ${now.changed.map((part) => NOTES[part]).join(" ")} ${change}.` : `${now.name}, before the first edit: ${commas(now.total)} parameters.`);
   };
   show();

@@ -50,6 +50,8 @@
     });
     away.textContent = `farthest from where it should be: ${kit.fixed(most)}`;
     const filler = hidden === 2 && count ? " The filler's own rows are 0/0." : "";
+    const rowsNow = outs.map((_, i) => rowOf(i, hidden === 1 ? 0 : count));
+    kit.numbers("by filler tokens, with nothing hidden", [["row", data.words], ["weight on filler", rowsNow.map(({ rest }) => rest)], ["output, first", rowsNow.map(({ out }) => out[0])], ["output, second", rowsNow.map(({ out }) => out[1])]]);
     kit.say(`With ${count} filler ${count === 1 ? "token" : "tokens"} and ${names[hidden]} hidden, the real rows ${most < 0.005 ? "stand still" : `have moved by up to ${kit.fixed(most)}`}.${filler}`);
   };
   show();

@@ -26,13 +26,16 @@
     const share = count / size, off = Math.sqrt(share * (1 - share)), longest = Math.max(right, ...wrong);
     const gain = (won) => (off === 0 ? 0 : (won - share) / (divided ? off : 1));
     let sum = 0;
+    const told = [];
     columns.forEach((column, i) => {
       const won = i < count ? 1 : 0, long = won ? right : wrong[i % wrong.length], value = gain(won), token = value / (shared ? longest : long);
       sum += Math.abs(value);
+      told.push([won ? "right" : "wrong", long, value, token]);
       place(column, 0, value, 2.7);
       place(column, 1, token, 2.7 / Math.min(right, ...wrong));
       kit.put(column.name, {}, `${won ? "right" : "wrong"}, ${long}`);
     });
+    kit.numbers("", ["answer", "tokens", "advantage", "push of each token"].map((name, c) => [name, told.map((row) => row[c])]));
     kit.say(`${count} of ${size} are right: a right answer's advantage is ${kit.fixed(count ? gain(1) : 0, 2)}, a wrong one's ${kit.fixed(count < size ? gain(0) : 0, 2)}; all pushes of the group together ${kit.fixed(sum, 2)}.`);
   };
   show();

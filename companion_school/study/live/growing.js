@@ -31,6 +31,7 @@
       (rows[at][i] ?? []).forEach((piece, nth) => kit.svg(line, "tspan", nth % 2 ? { style: "fill:var(--red);text-decoration:underline" } : {}, piece));
     });
     const beaten = marks.filter((mark) => bits[at] < mark.bits).length;
+    kit.numbers("at every update", [["update", updates[at]], ["bits per byte", bits[at]], ["it writes", rows[at].map((pieces) => pieces.join("")).join(" ")]]);
     kit.say(`After ${updates[at]} updates: ${kit.fixed(bits[at])} bits per byte, better than ${beaten} of ${marks.length} yardsticks. Underlined: what is hardly ever a word of the training text.`);
   };
   show();

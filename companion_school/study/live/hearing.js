@@ -36,6 +36,7 @@
       kit.put(frame, { y: TOP + who * CELL - 2 });
     });
     const [recurrent, encoder, decoder] = kinds.map(([, , heard]) => list(heard));
+    kit.numbers("heard by the last row", [[`after ${rounds} rounds, “${words[who]}” has heard`, words], ...kinds.map(([name, , heard]) => [name, words.map((_, j) => (heard(who, j, rounds) ? "yes" : "no"))])]);
     kit.say(`After ${rounds} ${rounds === 1 ? "round" : "rounds"} the row of “${words[who]}” depends on ${recurrent} in the recurrent network, on ${encoder} in the encoder, and on ${decoder} in the decoder.`);
   };
   show();

@@ -57,6 +57,7 @@
     const best = weights.indexOf(Math.max(...weights));
     const order = weights.map((_, j) => j).sort((a, b) => weights[b] - weights[a]).slice(0, 3);
     const share = order.map((j) => `${kit.fixed(weights[j])} of “${data.words[j]}”`).join(", ") + (n > 3 ? " …" : "");
+    kit.numbers("weights of all queries", [[`“${data.words[row]}” looks at`, data.words], ["score", scores], ["score / √dₖ", scaled], ["weight", weights]]);
     kit.say(`“${data.words[row]}” looks most at “${data.words[best]}”, with a score of ${kit.fixed(scores[best], digits)}. It takes ${share}${n > 3 ? "" : "."}`);
   };
   show();

@@ -28,6 +28,33 @@ const makeKit = (box) => {
   // What the picture shows now, in a sentence: read under the picture, and by a screen reader when it changes.
   const say = (text) => { sentence.textContent = text; screen.setAttribute("aria-label", text); };
 
+  // The numbers behind the picture as it is now, in the fold under it: tables of [name, column] pairs, a column of one
+  // number as it is. What the fold held before stays below with the title `rest`; without a title it held only for the
+  // start, and goes.
+  const fold = box.closest("figure").querySelector(".ext-numbers"), stored = [...fold?.querySelectorAll("table") ?? []];
+  const written = (x) => (typeof x === "number" ? `${Number.isInteger(x) ? x : Number(x.toPrecision(3))}`.replace("-", "\u2212") : x ?? "");
+  let drawn = stored;
+  const numbers = (rest, ...tables) => {
+    const now = tables.map((columns) => {
+      const table = html(fold, "table"), head = html(html(table, "thead"), "tr"), body = html(table, "tbody");
+      for (const [name] of columns) html(head, "th", { scope: "col" }, name);
+      [].concat(columns[0][1]).forEach((_, i) => { const line = html(body, "tr"); for (const [, column] of columns) html(line, "td", {}, written([].concat(column)[i])); });
+      return table;
+    });
+    drawn[0].before(...now);
+    if (rest && drawn === stored) for (const table of stored) table.createCaption().textContent = [rest, table.caption.textContent].filter(Boolean).join(": ");
+    else for (const table of drawn) table.remove();
+    drawn = now;
+  };
+  // One of several words, chosen from a list.
+  const list = (label, names, start, change) => {
+    const frame = html(row, "label");
+    html(frame, "span", {}, label);
+    const select = html(frame, "select");
+    names.forEach((name, i) => html(select, "option", { value: i }, name));
+    select.value = start;
+    select.addEventListener("change", () => change(Number(select.value)));
+  };
   // A handle that runs through `values`; `show(value)` is its text. Arrow keys, Home, End and the mouse move it.
   const handle = (label, values, start, show, change) => {
     const frame = html(row, "label", { class: "wide" });
@@ -77,5 +104,5 @@ const makeKit = (box) => {
   const fixed = (x, digits = 2) => x.toFixed(digits).replace(/^-(?=[0.]*$)/, "").replace("-", "\u2212");
   // A value in -1 ... 1 as a colour: orange below zero, blue above, the page at zero.
   const tint = (x) => `color-mix(in srgb, var(--${x < 0 ? "orange" : "blue"}) ${Math.round(Math.min(Math.abs(x), 1) * 54)}%, var(--page))`;
-  return { html, svg, put, picture, say, handle, choice, toggle, button, nextRow, softmax, fixed, tint };
+  return { html, svg, put, picture, say, numbers, handle, list, choice, toggle, button, nextRow, softmax, fixed, tint };
 };

@@ -61,6 +61,8 @@
     kit.put(band, { x: LEFT + Math.max(first, 0) * step + 3, opacity: first < 0 ? 0 : 1 });
     const due = Math.min(seen, n), right = both.map((lane) => lane.filter((slot) => slot.right).length);
     const stops = both[1][both[1].length - 1].said === target[n - 1], on = seen >= n && !stops ? ", and it has not stopped" : "";
+    const longest = both.reduce((a, b) => (a.length > b.length ? a : b));
+    kit.numbers("", [["slot", longest.map((_, i) => i)], ["shall say", longest.map((_, i) => target[i])], ...both.flatMap((lane, i) => ["read", "said"].map((what) => [`${i ? "free" : "forced"}, ${what}`, lane.map((slot) => slot[what])]))]);
     kit.say(first < 0 ? `No mistake: ${due} of ${due} right in both lanes.`
       : `Forced: ${right[0]} of ${due} right. Free: ${right[1]} of ${due} right${on}. The first mistake: forced in slot ${firsts[0]}, free in slot ${firsts[1]}.`);
   };

@@ -37,6 +37,7 @@
     const gb = (2 * layers * numbers * tokens) / 1e9, size = gb >= 100 ? commas(Math.round(gb)) : kit.fixed(gb, gb < 1 ? 2 : 1);
     kit.put(told, {}, `${commas(numbers)} numbers of a token`);
     kit.put(bar, { width: Math.max(G(gb) - from, 1) });
+    kit.numbers("for every kind", [["a layer keeps", name], ["numbers of a token", commas(numbers)], ["tokens", commas(tokens)], ["GB", gb]]);
     kit.say(`${name}: ${said}, ${commas(numbers)} numbers in each of ${layers} layers. ${commas(tokens)} tokens fill ${size} gigabytes${gb > card ? `, more than a card of ${card}` : ""}.${latent ? " The dashed keys are made of the latent; each head has one of its own." : ""}`);
   };
   show();

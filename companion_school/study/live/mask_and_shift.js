@@ -52,6 +52,7 @@
     const verdict = leaks ? `The table has ${counted(leaks, "leak")}. The loss can fall to ${kit.fixed(now)}; an honest reader of this text cannot get below ${kit.fixed(fair)}.`
       : lost ? `Nothing leaks, but ${counted(lost, "target")} ${lost === 1 ? "is" : "are"} lost. ${now - fair < 0.005 ? "On this text the loss does not show it." : `The loss cannot get below ${kit.fixed(now)}; with all of them ${kit.fixed(fair)} is possible.`}`
       : `Each slot has seen the targets before its own, and no other. The loss can fall to ${kit.fixed(now)}.`;
+    kit.numbers("with every mask and shift", [["slot", rows.map((_, i) => i)], ["targets seen", rows.map((_, i) => [...table[i]].flatMap((on, k) => (on === "1" ? k : [])).join(", ") || "none")], ["lowest loss", loss]]);
     kit.say(verdict + first);
   };
   show();

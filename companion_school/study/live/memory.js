@@ -40,6 +40,7 @@
       kit.put(said, { x: Math.min(Math.max(x, LEFT + 30), RIGHT - 20) }, gigabytes(needs[i]));
     });
     const fits = cards.filter(({ gb }) => gb >= needs[1]).map((card) => card.name);
+    kit.numbers("for every model", [["model", name], ["texts", texts], ["tokens of each", commas(tokens)], ["GB to hold", needs[0]], ["GB to write", needs[1]], ["GB to train", needs[2]]]);
     kit.say(`${name}: weights of ${gigabytes(hold)}, and ${gigabytes(cache)} of caches for ${texts} ${texts > 1 ? "texts" : "text"} of ${commas(tokens)} tokens. ${fits.length ? `To write, it fits on the ${fits.join(" and the ")}` : `To write, it needs ${Math.ceil(needs[1] / big.gb)} cards of ${big.gb} GB`}. To train takes ${gigabytes(needs[2])}${needs[2] > big.gb ? `, at least ${Math.ceil(needs[2] / big.gb)} such cards` : ""}, whatever the bytes.`);
   };
   show();

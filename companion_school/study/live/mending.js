@@ -37,6 +37,7 @@
       kit.put(column.said, { y: Y(Math.max(out[i], p[i])) - 6 }, kit.fixed(out[i], 2));
     });
     const off = Math.max(...out.map((x, i) => Math.abs(x - p[i])));
+    kit.numbers("", [["word", words], ["the model's chance", p], ["the draft's chance", now], ["accepted", stays], ["mended", mended], ["written", out]]);
     kit.say(`${kit.fixed(rate, 2)} of the guesses are accepted. Mended from ${RULES[rule]}, the text has ${words.map((word, i) => `${word} ${kit.fixed(out[i], 2)}`).join(", ")}: ${off < 1e-9 ? "the model's chances" : `off by up to ${kit.fixed(off, 2)}`}.`);
   };
   show();

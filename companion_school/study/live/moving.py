@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from functools import cache
 from importlib.resources import files
 from typing import Any
 
@@ -20,9 +19,10 @@ from IPython.display import display
 from matplotlib.figure import Figure
 
 from companion_school.study import figures
+from companion_school.study.assets import asset
 from companion_school.study.figure_html import Tables, frame
 
-LARGEST = 40_000  # bytes of one output
+LARGEST = 42_000  # bytes of one output
 STILL_COLORS = 16  # enough for bars, lines and print; half the bytes of a figure that only stands still
 
 # JupyterLab's shortcuts listen further out on the page: a figure keeps its key presses to itself, or the arrow keys
@@ -73,13 +73,13 @@ def show(
     colors:   of the still picture; fewer make it smaller.
 
     Raises `ValueError` for a name without a script, a still figure that is not finished (see `figures.show`), data that
-    are not finite numbers and text, and an output above 40 kB.
+    are not finite numbers and text, and an output above 42 kB.
     """
     png, width = figures.finished(still, alt, colors)
     alt = " ".join(alt.split())
     page = frame(
-        png, alt=alt, width=width, caption=caption, numbers=numbers, live=name, style=_asset("kit.css"),
-        more=f'<script type="application/json">{_packed(name, data)}</script>{_script(name)}',
+        png, alt=alt, width=width, caption=caption, numbers=numbers, live=name, style=style(),
+        more=f'<script type="application/json">{_packed(name, data)}</script>{script(name)}',
     )  # fmt: skip
     size = len(page.encode())
     if size > LARGEST:
@@ -95,17 +95,16 @@ def names() -> list[str]:
     return sorted(script.removesuffix(".js") for script in scripts if script != "kit.js")
 
 
-@cache
-def _asset(name: str) -> str:
-    """A file of this folder without its comments and its indentation."""
-    lines = files(__package__).joinpath(name).read_text(encoding="utf-8").splitlines()
-    return "\n".join(line.strip() for line in lines if line.strip() and not line.strip().startswith("//"))
+def style() -> str:
+    """The style of a moving figure as its output carries it."""
+    return asset(__package__, "kit.css")
 
 
-def _script(name: str) -> str:
+def script(name: str) -> str:
+    """The script of a figure as its output carries it. Raises `ValueError` for a name without one."""
     if name not in names():
         raise ValueError(f"name: expected a figure that has a script, one of {', '.join(names())}; got {name!r}")
-    body = f"{_asset('kit.js')}\nconst move = {_asset(f'{name}.js')};{_START % name}"
+    body = f"{asset(__package__, 'kit.js')}\nconst move = {asset(__package__, f'{name}.js')};{_START % name}"
     return f'<script type="module">{body}</script>'
 
 

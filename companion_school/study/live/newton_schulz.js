@@ -38,6 +38,7 @@
       kit.put(bar, { y: Y(now[i]), height: Math.max(FLOOR - Y(now[i]), 0) });
       kit.put(number, { y: Y(now[i]) - 6 }, kit.fixed(now[i], 2));
     });
+    kit.numbers("after 5 rounds", [["before", values], [`${name}, ${products} ${products === 1 ? "round" : "rounds"}`, now]]);
     kit.say(`${name}, ${products} ${products === 1 ? "round" : "rounds"}: the smallest singular value is ${kit.fixed(Math.min(...now), 3)}, the largest ${kit.fixed(Math.max(...now), 3)}.`);
   };
   show();

@@ -26,6 +26,7 @@
     const f = formats[format], now = weights.map((w, i) => (i === weights.length - 1 ? w * size : w));
     const both = [...f.levels.slice(1).map((x) => -x).reverse(), ...f.levels];
     let lost = 0, zeros = 0;
+    const told = [];
     parts.forEach(({ line, ticks, title, out, dots }, lane) => {
       const own = now.slice(lane * group, (lane + 1) * group), scale = scaleOf(Math.max(...(shared ? own : now).map(Math.abs)), f);
       const seen = both.map((x) => x * scale).filter((x) => Math.abs(x) <= VIEW);
@@ -34,6 +35,7 @@
       out.textContent = own.some((w) => Math.abs(w) > VIEW) ? `one weight at ${kit.fixed(own.find((w) => Math.abs(w) > VIEW), 1)} →` : "";
       dots.forEach(({ way, from, to }, i) => {
         const w = own[i], kept = nearest(w / scale, both) * scale, here = Math.abs(w) <= VIEW && Math.abs(kept) <= VIEW ? 1 : 0;
+        told.push(kept);
         kit.put(from, { cx: X(w), opacity: here });
         kit.put(to, { x: X(kept) - 4.5, opacity: here });
         kit.put(way, { x1: X(w), y1: line - 24, x2: X(kept), y2: line + 13, opacity: here });
@@ -41,6 +43,7 @@
       });
     });
     const root = Math.sqrt(lost / (weights.length - 1));
+    kit.numbers("for every format", [["weight", now], [`kept in ${f.name}, scales: ${SCALES[shared]}`, told]]);
     kit.say(`${f.name}, scales: ${SCALES[shared]}, the last weight ${size} times as large: the other ${weights.length - 1} are off by ${kit.fixed(root, 3)} (root mean square), and ${zeros} of them become 0.`);
   };
   show();

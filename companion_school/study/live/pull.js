@@ -31,6 +31,7 @@
     });
     const mean = now.reduce((sum, p, i) => sum + p * rewards[i], 0);
     const far = now.reduce((sum, p, i) => sum + (p > 1e-12 ? p * Math.log(p / start[i]) : 0), 0);
+    kit.numbers("", [["answer", words], ["the start", start], ["reward", rewards], [`at temperature ${kit.fixed(tau, 2)}`, now]]);
     kit.say(`At temperature ${kit.fixed(tau, 2)} the mean reward is ${kit.fixed(mean, 2)}, ${kit.fixed(far, 2)} nats from the start: ${words.map((word, i) => `${word} ${kit.fixed(now[i], 2)}`).join(", ")}.`);
   };
   show();

@@ -45,6 +45,7 @@
         kit.put(number, { y: high < 0 ? base - high + 13 : base - high - 5 }, Math.abs(read[i][j]) < 0.005 ? "" : kit.fixed(read[i][j], 2));
       });
     });
+    kit.numbers("after the last pair, by every rule", [["name", names], ["written last", last.map((j) => values[j] ?? "nothing")], ...values.map((value, j) => [`reads ${value}`, read.map((row) => row[j])])]);
     if (!done) return kit.say(`${rules[rule]}: nothing is written yet, and every name reads zeros.`);
     const [key, value] = writes[done - 1], own = read[names.indexOf(key)];
     const wrong = names.filter((_, i) => last[i] >= 0 && read[i].some((x, j) => Math.abs(x - (j === last[i])) > 0.005));

@@ -33,6 +33,7 @@
     kit.put(dot, { cx: X(intensity), cy: Y(rate) });
     kit.put(drop, { x1: X(intensity), x2: X(intensity), y1: Y(rate), y2: TOP + HIGH });
     kit.put(said, { x: X(intensity) + 14, y: Y(rate) + 22 }, kit.fixed(intensity, digits));
+    kit.numbers(`with ${data.heads[0]} key heads`, [["texts at once", texts], ["tokens kept", kept], ["key heads", data.heads[share]], ["operations a byte", intensity], ["tokens a second, each", speed]]);
     kit.say(`${texts} ${texts > 1 ? "texts" : "text"}, ${large(kept)} tokens kept of each, ${data.heads[share]} key heads: ${kit.fixed(intensity, digits)} operations a byte, so ${intensity < balance ? "memory" : "arithmetic"} decides. The caches take ${kit.fixed(layers * stored / 1e9, layers * stored < 1e10 ? 1 : 0)} GB, ${kit.fixed((100 * stored) / bytes, 0)} % of what is read. At best each text gets ${kit.fixed(speed, 0)} tokens a second, all together ${kit.fixed(speed * texts, 0)}.`);
   };
   show();

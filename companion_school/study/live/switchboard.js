@@ -42,6 +42,7 @@
     kit.put(bar, { width: Math.max(X(right) - LEFT, 2) });
     const inside = right > 0.85; // on the bar as on a pressed button, else beside it
     kit.put(share, { x: inside ? X(right) - 52 : X(right) + 8, class: inside ? "strong" : "strong halo", style: inside ? "fill:var(--page)" : "" }, `${kit.fixed(100 * right, 0)} %`);
+    kit.numbers("for some sets of heads", [["switched off", dead.join(", ") || "none"], ["right", right]]);
     const last = dead.pop();
     kit.say(`${last ? `Off: ${dead.length ? `${dead.join(", ")} and ` : ""}${last}.` : "All heads are on."} The model is right ${kit.fixed(100 * right, 0)} times in a hundred.`);
   };

@@ -21,9 +21,9 @@
   };
   const STATIONS = ["rows of the table", "attention added", "brought to size", "network added", "brought to size"];
   let station = 0, model = names.length - 1;
-  at.forEach((id, i) => kit.handle(`word ${i}`, V.slice(1), V[id], String, (word) => { at[i] = V.indexOf(word); show(); }));
+  at.forEach((id, i) => kit.list(`word ${i}`, V.slice(1), id - 1, (word) => { at[i] = word + 1; show(); }));
+  kit.list("the state, after", STATIONS.map((name, i) => `${i + 1}: ${name}`), 0, (i) => { station = i; show(); });
   kit.nextRow();
-  kit.handle("the state, after", STATIONS.map((_, i) => i), 0, (i) => `${i + 1}: ${STATIONS[i]}`, (i) => { station = i; show(); });
   if (data.film) kit.handle(data.film, names.map((_, m) => m), model, (m) => names[m], (m) => { model = m; show(); });
   else if (names.length > 1) kit.choice("weights:", names, model, (m) => { model = m; show(); });
   const draw = kit.picture(760, 276), title = (x, text) => kit.svg(draw, "text", { x, y: 16, class: "strong" }, text);
@@ -68,6 +68,9 @@
       kit.put(bar, { width: wide, fill: k === best ? "var(--blue)" : "var(--edge)" });
       kit.put(text, { x: 634 + wide }, kit.fixed(p[k]));
     });
+    kit.numbers("",
+      [["next word", V], [`chance after “${at.map((id) => V[id]).join(" ")}”`, p]],
+      [["word", at.map((id) => V[id])], ...[0, 1, 2, 3].map((c) => [`state ${c}, ${STATIONS[station]}`, states[station].map((row) => row[c])]), ...A.map((rows, h) => [`head ${h}, the last word looks at`, rows[last]])]);
     kit.say(`The row of “${V[at[last]]}”, ${STATIONS[station]}: ${states[station][last].map((v) => kit.fixed(v)).join(", ")}. After “${at.map((id) => V[id]).join(" ")}” the model says “${V[best]}”, with a chance of ${kit.fixed(p[best])}.`);
   };
   show();

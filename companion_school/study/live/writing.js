@@ -61,6 +61,11 @@
       share.textContent = now === 2 ? kit.fixed(chances[slot][at]) : "";
     });
     const reads = `Slot ${slot} has read “${inputs[slot]}”.`, from = best(cross[slot]), word = words[first];
+    kit.numbers("at every slot", [
+      [[`slot ${slot} looks at its notes`, inputs.slice(0, slot + 1)], ["weight", own[slot]]],
+      [[`slot ${slot} looks at the source`, source], ["weight", cross[slot]]],
+      [[`slot ${slot}, the next word`, words], ["chance", chances[slot]]],
+    ][now]);
     kit.say([
       `${reads} It looks at the notes: ${inputs.slice(0, slot + 1).map((w, j) => `“${w}” ${kit.fixed(own[slot][j])}`).join(", ")}.`,
       `${reads} It asks the source. “${source[from]}” answers, with a weight of ${kit.fixed(cross[slot][from])}.`,

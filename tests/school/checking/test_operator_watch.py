@@ -9,7 +9,7 @@ import torch.nn.functional as F
 
 from companion_school.checking.call import Result, in_this_process
 from companion_school.checking.examine import examine, key_of
-from companion_school.checking.operator_watch import Watch, unwatched
+from companion_school.checking.operator_watch import Watch, forbidden_uses
 from companion_school.exercises.catalogue import exercises
 
 X = torch.randn(2, 5, dtype=torch.float64)
@@ -119,8 +119,78 @@ def test_bytes_are_counted_where_that_is_asked_for():
     assert 8000 <= watch.peak < 9000, "at once, and not in all"
 
 
-def test_what_no_operator_shows_is_looked_for_in_the_text():
-    assert unwatched(("softmax", "decode", "MultiheadAttention")) == ["decode"]
+HIDDEN_NAMES = [  # each reaches a softmax, or stops the record of one
+    "getattr(torch, 'soft' + 'max')(x, -1)",
+    "f = getattr\nf(torch, name)(x, -1)",
+    "[*map(getattr, [torch], [name])]",
+    "torch.__dict__[name](x, -1)",
+    "vars(torch)[name](x, -1)",
+    "object.__getattribute__(torch, name)(x, -1)",
+    "exec('y = torch.soft' + 'max(x, -1)')",
+    "eval(name)(x)",
+    "from operator import methodcaller as m\nm(name, -1)(x)",
+    "import importlib\nimportlib.import_module(name)",
+    "__import__(name)",
+    "from torch.nn.functional import *",
+    "match torch:\n    case object(softmax=f): f(x, -1)",
+    "torch.ops.aten.log(x)",
+    "torch.jit.CompilationUnit(text).f(x)",
+    "import sys\nsys._getframe(1).f_locals['watch']",
+    "import sys\nsys.modules[name]",
+    "try: x()\nexcept Exception as e: e.__traceback__.tb_frame",
+    "torch._C._VariableFunctions",
+    "torch.overrides.get_ignored_functions()",
+    "import gc\ngc.get_objects()",
+    "torch.nn.functional.log_softmax(x, -1).exp()",
+    "torch.nn.Softmax(-1)(x)",
+    "torch.distributions.Categorical(logits=x).probs",
+    "torch.nn.functional.softmin(-x, -1)",
+]
+
+
+@pytest.mark.parametrize("code", HIDDEN_NAMES)
+def test_a_text_shows_what_it_forbids_and_what_hides_it(code):
+    assert forbidden_uses(f"import torch\n{code}", ("softmax", "log_softmax")) != []
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "model.eval()\nre.compile('a')\nself._cache = x\nself.modules()\nimport sys\nsys.maxsize",
+        "getattr(x, 'shape')",
+        "def softmax(x): return x.exp()\nsoftmax(x)",
+        "def visible_softmax(scores, may_look): return scores",
+    ],
+)
+def test_a_text_that_hides_nothing_is_taken(code):
+    assert forbidden_uses(code, ("softmax", "log_softmax")) == []
+    assert forbidden_uses("import inspect, gc\nexec('x')", ()) == []
+
+
+class Late(torch.Tensor):
+    """A tensor that computes when it is looked at."""
+
+    def detach(self):
+        return torch.softmax(torch.Tensor(self), -1)
+
+
+class LateList(list):
+    def __iter__(self):
+        return iter([torch.softmax(X, -1)])
+
+
+class Own(torch.Tensor):
+    @classmethod
+    def __torch_function__(cls, function, types, arguments=(), keywords=None):
+        return torch.softmax(X, -1)
+
+
+@pytest.mark.parametrize(
+    "late", [lambda s, m: s.as_subclass(Late), lambda s, m: LateList([s]), lambda s, m: s.as_subclass(Own)]
+)
+def test_nothing_is_computed_once_the_record_has_ended(late):
+    verdict = examine(key_of(exercises()["2.3"]), in_this_process(late, ("softmax",))).strict
+    assert verdict.result is Result.WRONG
 
 
 def test_an_answer_that_does_it_is_refused_at_the_desk():

@@ -2,6 +2,7 @@
 `make verify` proves."""
 
 import inspect
+import re
 import time
 from dataclasses import replace
 from functools import cache
@@ -13,9 +14,10 @@ from companion_school.checking.call import in_this_process
 from companion_school.checking.credit import earned, examine_groups
 from companion_school.checking.derived_cases import EXCUSES
 from companion_school.checking.examine import examine, key_of
-from companion_school.checking.exercise import KINDS
+from companion_school.checking.exercise import KINDS, STAR
 from companion_school.course.points import is_constant
 from companion_school.course.proof.verify import missing, stub, words
+from companion_school.course.release.notebook_cells import heading
 from companion_school.exercises.catalogue import exercises
 
 BOOK = list(exercises().values())
@@ -33,6 +35,47 @@ def test_it_has_what_the_course_promises(exercise):
     assert exercise.asks or is_constant(exercise)  # what makes an answer robust, where it has arguments
     kept = {*KINDS, *EXCUSES, *(case.shows for case in exercise.inputs())}
     assert {*exercise.right, *exercise.robust} <= kept and all((exercise.right | exercise.robust).values())
+
+
+EMPTY_WORDS = re.compile(
+    r"\b(all|and|any|are|does|each|for|from|its|may|not|other|than|that|the|there|two|what|where|which|with)\b"
+)
+
+
+def content(text):
+    """The words of a text that say something, without their endings."""
+    words = re.findall(r"[a-z]{3,}", EMPTY_WORDS.sub("", text.lower()))
+    return {re.sub(r"(ies|es|s|ed|ing)$", "", word) for word in words}
+
+
+REVIEWED = {
+    ("0.4", "gradients, the router's too"), ("0.4", "gradients where one expert has the whole share"),
+    ("2.2", "a standard deviation other than one"), ("2.2", "a mean as small as the standard deviation"),
+    ("3.5", "two query heads on one key head"), ("3.5", "four query heads on two key heads"),
+    ("6.7", "a token whose numbers hardly differ"), ("6.7", "a token whose entries are all equal"),
+    ("6.7", "numbers of 10,000 in float16"), ("8.3", "two targets, two source tokens, no filler"),
+    ("10.3", "with m = 1 the most probable token stays"), ("14.2", "one micro-batch"),
+    ("15.2", "no memory for keys of all heads"), ("15.3", "all of the rank changes nothing"),
+    ("18.3", "no more than the text has"), ("18.3", "a text of one token"),
+    ("18.6", "the same block twice in a text"), ("18.6", "texts shorter than a block"),
+    ("19.5", "momentum against the gradient"),
+}  # fmt: skip
+"""Cases that count for right and share words with a line under the star that asks for something else."""
+
+
+@pytest.mark.parametrize("exercise", BOOK, ids=[one.id for one in BOOK])
+def test_what_costs_points_is_not_listed_under_the_star(exercise):
+    """What counts for right is in the statement, and what is under the star costs no point."""
+    asks = " ".join(exercise.asks)
+    for kind, pattern in (("room", "bytes|memory|cop(y|ies)"), ("memory", "stays? as|memory"), ("refusals", "refused")):
+        assert kind not in exercise.right or not re.search(pattern, asks)
+    told = heading(exercise).partition(f"{STAR} *Robust*")[0]
+    assert "gradients" not in exercise.right or "radient" in told
+    for case in exercise.inputs():
+        for ask in exercise.asks:
+            is_other = case.is_robust or "ValueError" in ask or (exercise.id, case.shows) in REVIEWED
+            shared = content(ask) & content(case.shows)
+            assert is_other or len(shared) < 2, (case.shows, ask)
 
 
 def test_what_an_exercise_lacks_is_said_in_sentences():

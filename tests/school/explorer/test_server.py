@@ -6,8 +6,10 @@ import re
 import socket
 import struct
 import threading
+import time
 import urllib.error
 import urllib.request
+from dataclasses import dataclass, field
 
 import pytest
 import torch
@@ -266,6 +268,47 @@ def test_a_page_that_goes_away_or_falls_silent_leaves_no_traceback(server, monke
     assert capfd.readouterr() == ("", "")
 
 
+@dataclass
+class Parrot:
+    """A conversation whose model repeats the last question word by word, and then is cut off."""
+
+    title: str = "<parrot>"
+    turns: list[str] = field(default_factory=list)
+    answers: int = 0
+    cut: str = ""
+
+    def ask(self, question):
+        if question == "too long":
+            raise ValueError("the conversation has 99 tokens")
+        yield from (f"{word} " for word in question.split())
+        if question == "break":
+            raise RuntimeError("no more")
+        self.cut = f"cut after {len(self.turns)} turns and {self.answers} answers"
+
+
+def test_a_page_to_chat_in_stands_beside_the_explorer():
+    with Server("<p>a page</p>", Asked(decoder(), TOKENIZER), talk=Parrot()) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        status, page = ask(f"{server.address}chat")
+        assert status == 200 and b"Chat with &lt;parrot&gt;" in page and b"{title}" not in page
+        status, lines = ask(f"{server.address}say", {"turns": ["Hi", "Hello", "who are you"]})
+        assert status == 200 and [json.loads(line) for line in lines.splitlines()] == [
+            *({"text": f"{word} "} for word in ("who", "are", "you")),
+            {"note": "cut after 2 turns and 1 answers"},
+        ]
+        _, lines = ask(f"{server.address}say", {"turns": ["break"]})
+        assert json.loads(lines.splitlines()[-1]) == {"note": "The model raises RuntimeError: no more"}
+        for turns in ([], ["a", "b"], ["a", 3, "b"], ["a", "", "b"], "abc"):
+            status, sentence = ask(f"{server.address}say", {"turns": turns})
+            assert status == 400 and b"expected texts of the user and the model in turn" in sentence
+        assert ask(f"{server.address}say", {"turns": ["too long"]}) == (400, b"the conversation has 99 tokens")
+        server.shutdown()
+
+
+def test_without_a_conversation_there_is_no_page_to_chat_in(server):
+    assert ask(f"{server.address}chat")[0] == 404 and ask(f"{server.address}say", {"turns": ["a"]})[0] == 404
+
+
 def test_a_cell_shows_a_page_that_asks_python_and_keeps_its_text():
     model = decoder().train()
     shown = explore(model, TOKENIZER, TEXT)
@@ -279,3 +322,42 @@ def test_a_cell_shows_a_page_that_asks_python_and_keeps_its_text():
 def test_a_port_that_is_taken_is_refused(server):
     with pytest.raises(ValueError, match=r"port=\d+: expected one that is free on 127\.0\.0\.1"):
         Server("", server.answers["read"].__self__, server.server_port)
+
+
+@pytest.mark.parametrize("kind", ["decoder", "translator"])
+def test_requests_at_the_same_time_get_what_each_gets_alone(kind, monkeypatch):
+    """Passes, single states in the place of others, and heads that are off one by one, asked by four threads."""
+    if kind == "decoder":
+        asked, ids = Asked(decoder(), TOKENIZER), {"tokens": [TOKENIZER.separator, *TOKENIZER.encode(TEXT)]}
+    else:
+        asked = Asked(translator(), WORDS)
+        ids = {"tokens": [1, 3, 4, 5, 7], "source": [6, 7, 8]}
+    off = ["decoder.blocks.0.attention.1"]
+    other = ids | {"tokens": ids["tokens"][::-1]}
+    carried = {"other": other, "off": off, "first": 1, "end": 3, "pair": [3, 5]}
+    asks = [
+        lambda: asked.read(**ids, off=off),
+        lambda: asked.read(**ids),
+        lambda: list(asked.carried(**ids, **carried)),
+        lambda: list(asked.without(**ids, off=off, end=3, token=6)),
+    ]
+    alone = [ask() for ask in asks]
+    found = [[] for _ in asks]
+
+    def run(number):
+        for _ in range(4):
+            try:
+                found[number].append(asks[number]())
+            except Exception as error:
+                found[number].append(error)
+
+    norm = asked.model.decoder.norm
+    real = norm.forward
+    monkeypatch.setattr(norm, "forward", lambda x: (time.sleep(0.002), real(x))[1])  # others come in between
+    threads = [threading.Thread(target=run, args=(number,)) for number in range(len(asks))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    wrong = [one for results, wanted in zip(found, alone, strict=True) for one in results if one != wanted]
+    assert not wrong

@@ -391,7 +391,7 @@ def test_every_token_stands_in_one_queue_at_every_moment(shown):
         (lambda: moving.show("colapse", {}, bar(), alt=ALT), r"name: expected .* one of .*collapse.*; got 'colapse'"),
         (lambda: moving.show("hover", {"x": float("nan")}, bar(), alt=ALT), "hover: expected finite numbers and text"),
         (lambda: moving.show("hover", {"x": object()}, bar(), alt=ALT), "hover: expected finite numbers and text"),
-        (lambda: moving.show("hover", {"x": "a" * 40_000}, bar(), alt=ALT), "hover: expected at most 40000 bytes"),
+        (lambda: moving.show("hover", {"x": "a" * 42_000}, bar(), alt=ALT), "hover: expected at most 42000 bytes"),
         (lambda: live.travels({}, words=["a", "b"]), "shares: expected 1 to 3 ways; got"),
         (lambda: live.travels({"a": [[0, 1]], "b": [[0]]}, words=["a", "b"]), "shares: expected tables .layer, token."),
         (lambda: live.travels({"a": [[0, 1]]}, words=["a", "b", "c"]), "words: expected one for each of 2 to 60"),
@@ -605,10 +605,11 @@ def sound():
         ),
         ("kit.choice(", "choose(", "it has no handle"),
         ("kit.say(", "say(", "it must say in a sentence what is shown now"),
+        ("kit.numbers(", "numbers(", "the numbers behind it must follow its handles"),
         ("event.stopPropagation()", "0", "it must keep its key presses to itself"),
         ('"start":2', '"start":', "its data are not JSON"),
         ('type="module"', 'type="text/javascript"', "its data and its script once each; there are 1 and 0"),
-        ("</figcaption>", "x" * 20_000 + "</figcaption>", "and must stay under 40000"),
+        ("</figcaption>", "x" * 20_000 + "</figcaption>", "and must stay under 42000"),
     ],
 )
 def test_a_figure_that_breaks_the_contract_is_told(sound, old, new, fault):

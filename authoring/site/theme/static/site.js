@@ -39,11 +39,11 @@
     let waiting = 0;
     addEventListener("scroll", () => { clearTimeout(waiting); waiting = setTimeout(note, 400); }, { passive: true });
   }
+  // One way to begin: for whoever has begun, the way on from there.
   const on = document.getElementById("go-on"), last = keep.read("ext-page:last");
   if (on && last?.page) {
-    const there = make("a", { href: root + last.page + (last.anchor ? "#" + last.anchor : "") }, [last.title, last.at].filter(Boolean).join(": "));
-    on.append("Go on where you were: ", there);
-    on.hidden = false;
+    on.href = root + last.page + (last.anchor ? "#" + last.anchor : "");
+    on.textContent = `Go on: ${[last.title, last.at].filter(Boolean).join(", ")}`;
   }
 
   // A part that scrolls sideways can be scrolled with the arrow keys.

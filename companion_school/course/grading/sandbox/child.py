@@ -1,10 +1,10 @@
-"""The process that runs students' code. It never imports companion, and decides about no mark.
+"""The process that runs students' code, behind a wall. It never imports companion, and decides about no mark.
 
-Started as  python -I child.py SOCKET FOLDER ENGINE HIDDEN ...  it loads torch once, and from the folder ENGINE
-(`companion_school/checking`) what calls an answer and packs what it gave. Nothing under HIDDEN can be read afterwards.
-For each order that comes over its socket (limits, and the channel to use) it forks. The fork gives up its rights
-(`confine.py`), defines the student's program, and answers the cases that come over the channel, one at a time. The
-first message names the program; all that goes back is packed values (`codec.py`).
+Started as  python -I child.py WALL ANSWERS ENGINE SOCKET NAME FOLDER  by `wall.Wall.command`. It loads torch once, and
+from the folder ENGINE (`companion_school/checking`) what calls an answer and packs what it gave. For each order that
+comes over its socket (limits, and the channel to use) it forks. The fork gives up its rights (`wall.py`), defines the
+student's program, and answers the cases that come over the channel, one at a time. The first message names the program;
+all that goes back is packed values (`codec.py`).
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import json
 import linecache
 import math
 import os
+import resource
 import signal
 import socket
 import struct
@@ -27,7 +28,7 @@ from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 LENGTH = struct.Struct("<q")
-LARGEST = 16 * 2**20
+LARGEST = 2**20
 """Bytes of a message from a student's process; results of exercises are far smaller."""
 NOTEBOOK = "your notebook"
 """What errors call the file that an answer stands in."""
@@ -87,10 +88,10 @@ def _exactly(channel: Channel, length: int) -> bytes:
 
 def main() -> None:
     """Load what answers need, say so, and fork for each order until the socket is closed."""
-    control = socket.socket(fileno=int(sys.argv[1]))
-    engine_folder, hidden = Path(sys.argv[3]), tuple(sys.argv[4:])
-    os.chdir(sys.argv[2])  # empty, and nobody may write into it
-    _pretend_a_place(sys.argv[2])
+    wall_file, answers_file, engine_folder, descriptor, name, folder = sys.argv[1:]
+    control = socket.socket(fileno=int(descriptor))
+    os.chdir(folder)  # empty, and nobody may write into it
+    _pretend_a_place(folder)
     sys.argv[:] = [""]
     import numpy
     import torch
@@ -98,33 +99,27 @@ def main() -> None:
 
     torch.set_num_threads(1)
     torch.compile = _as_it_is
-    beside = Path(__file__).parent
-    confine, seccomp = _load("confine", beside / "confine.py"), _load("seccomp", beside / "seccomp.py")
-    reading = _load("answers", beside.parent / "answers.py")
-    engine = _engine(engine_folder)
+    wall = _load("wall", Path(wall_file)).WALLS[name]
+    reading = _load("answers", Path(answers_file))
+    engine = _engine(Path(engine_folder))
     homes = {Path(module.__file__).resolve().parents[1] for module in (numpy, torch) if module.__file__}
     library = [sys.prefix, sys.base_prefix]
     sys.path[:] = [path for path in sys.path if Path(path).resolve() in homes or _is_under(path, library)]
     sys.meta_path[:] = [finder for finder in sys.meta_path if "__editable__" not in getattr(finder, "__module__", "")]
     sys.dont_write_bytecode = True
-    readable = sorted({str(Path(path).resolve()) for path in (*sys.path, *library)} | {*sys.path, *library})
     square = torch.ones(64, 64, requires_grad=True)  # what starts at the first use starts now
     (square @ square).softmax(0).exp().sum().backward()
     engine["codec"].unpack(engine["codec"].pack(square))
     with engine["operator_watch"].Watch(["softmax"]):
         square + square
-    mapped = confine.address_space()
-    system = ("/usr/lib", "/usr/lib64", "/lib", "/lib64", "/etc/ld.so.cache")
-    rules = confine.rules_for_files([*readable, *system], *hidden)
-    landlock = confine.keep_to(rules)
-    confine.give_up_privileges()
-    for name in ("confine", "seccomp", "answers"):
-        del sys.modules[name]
-    tools = _Tools(engine, confine, seccomp, reading, readable, hidden, rules)
+    mapped = _address_space()
+    for module in ("wall", "answers"):
+        del sys.modules[module]
+    tools = _Tools(engine, wall, reading)
     gc.collect()
     gc.freeze()
-    _tell(control, {"ready": True, "landlock": landlock, "seccomp": seccomp.is_available()})
-    children: set[int] = set()
+    _tell(control, {"ready": True})
+    children: dict[int, int] = {}
     while True:
         try:
             text, descriptors, _, _ = socket.recv_fds(control, 1 << 16, 1)
@@ -133,21 +128,21 @@ def main() -> None:
         if not text:
             break
         order = json.loads(text)
-        order["memory"] = order.get("memory", 0) + mapped
         if "end" in order:
-            _tell(control, {"status": _end(order["end"], children)})
+            _tell(control, {"status": _end(order["end"], children, wall)})
             continue
-        child = os.fork()
+        order["memory"] += mapped
+        child = wall.fork()
         if child == 0:
             control.close()
             with contextlib.suppress(BaseException):
                 _serve_part(descriptors[0], order, tools)
             os._exit(0)
-        children.add(child)
+        children[child] = order["user"]
         os.close(descriptors[0])
         _tell(control, {"child": child})
-    for child in children.copy():
-        _end(child, children)
+    for child in [*children]:
+        _end(child, children, wall)
 
 
 def _as_it_is(model: Any = None, **_: Any) -> Any:
@@ -173,13 +168,23 @@ def _tell(control: socket.socket, message: dict[str, Any]) -> None:
     control.sendall(json.dumps(message).encode() + b"\n")
 
 
-def _end(child: int, children: set[int]) -> int:
+def _end(child: int, children: dict[int, int], wall: Any) -> int:
     """Stop a child with all its processes, and wait for it: only then may its number be used again."""
     for stop in (os.killpg, os.kill):
         with contextlib.suppress(OSError):
             stop(child, signal.SIGKILL)
-    children.discard(child)
-    return os.waitpid(child, 0)[1]
+    status = os.waitpid(child, 0)[1]
+    wall.sweep(children.pop(child))
+    return status
+
+
+def _address_space() -> int:
+    """What is mapped already, in bytes: a limit has to be on top of it. 0 where the system does not tell."""
+    try:
+        with open("/proc/self/statm") as file:
+            return int(file.read().split()[0]) * resource.getpagesize()
+    except OSError:
+        return 0
 
 
 def _is_under(path: str, folders: list[str]) -> bool:
@@ -191,15 +196,11 @@ def _is_under(path: str, folders: list[str]) -> bool:
 
 @dataclass(frozen=True)
 class _Tools:
-    """What a fork needs: the modules, and what may be read. `rules`: for files; None where there are none."""
+    """What a fork needs."""
 
     engine: dict[str, Any]
-    confine: Any
-    seccomp: Any
+    wall: Any
     reading: Any
-    readable: list[str]
-    hidden: tuple[str, ...]
-    rules: int | None
 
 
 def _serve_part(descriptor: int, order: dict[str, Any], tools: _Tools) -> None:
@@ -207,29 +208,37 @@ def _serve_part(descriptor: int, order: dict[str, Any], tools: _Tools) -> None:
     null = os.open(os.devnull, os.O_RDWR)
     for standard in (0, 1, 2):
         os.dup2(null, standard)  # whatever it prints is nobody's
+    os.closerange(3, descriptor)
+    os.closerange(descriptor + 1, 4096)
     channel = socket.socket(fileno=descriptor)
     os.environ.clear()
-    confine = tools.confine
+    tools.wall.give_up(order["user"])
+    _limit(order["cpu"], order["memory"])
     if order["reads"]:
-        _give_up(order, tools)
         _read(channel, tools)
         return
     program = tools.engine["codec"].unpack(receive(channel))
-    watch = tools.engine["operator_watch"].Watch(program["forbidden"])
-    _give_up(order, tools)
-    confine.audit(tools.readable, *tools.hidden)
-    _serve(channel, program, tools.engine, watch)
+    _serve(channel, program, tools.engine, tools.engine["operator_watch"].Watch(program["forbidden"]))
 
 
-def _give_up(order: dict[str, Any], tools: _Tools) -> None:
-    """All rights that neither reading nor answering needs. The filter of calls comes last: it refuses the rest."""
-    tools.confine.become_nobody(order["user"])
-    tools.confine.limit(order["cpu"], order["memory"])
-    tools.confine.keep_to(tools.rules)
-    tools.confine.give_up_privileges()
-    if tools.rules is not None:
-        os.close(tools.rules)
-    tools.seccomp.refuse_calls()
+def _limit(cpu_seconds: int, memory: int) -> None:
+    """Set the limits on resources; memory is all that may be mapped, in bytes.
+
+    Those that this system does not have are left out (macOS: memory).
+    """
+    wanted = {
+        "RLIMIT_CPU": (cpu_seconds, cpu_seconds + 1),
+        "RLIMIT_AS": (memory, memory),
+        "RLIMIT_FSIZE": (0, 0),
+        "RLIMIT_NOFILE": (64, 64),
+        "RLIMIT_NPROC": (0, 0),  # also no threads; root is above it, and runs nothing behind a wall
+        "RLIMIT_CORE": (0, 0),
+        "RLIMIT_MSGQUEUE": (0, 0),
+    }
+    for name, pair in wanted.items():
+        if hasattr(resource, name):
+            with contextlib.suppress(OSError, ValueError):
+                resource.setrlimit(getattr(resource, name), pair)
 
 
 def _read(channel: socket.socket, tools: _Tools) -> None:

@@ -7,6 +7,7 @@ packed (`codec.py`); a reply that is too long, malformed or out of range ends th
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
 import socket
@@ -21,21 +22,20 @@ from typing import Any, TypeVar
 
 import torch
 
-import companion
-import companion_school
 from companion_school.checking import codec
 from companion_school.checking.call import Outcome, Result
 from companion_school.checking.exercise import Case
+from companion_school.course.grading import answers
 from companion_school.course.grading.answers import Answer, Unreadable
-from companion_school.course.grading.sandbox import child
+from companion_school.course.grading.sandbox import child, wall
 
 MOST_TEXT, MOST_PARTS, MOST_DEPTH, MOST_WHOLE = 500, 100_000, 20, 2**63
-HIDDEN = tuple(Path(str(package.__file__)).resolve().parent for package in (companion, companion_school))
-"""No answer may read what is under it: the whole package, and in it every reference."""
+MOST_BYTES = 16 * 2**20
+"""Of all results of a part together, which are here at the same time."""
 
 T = TypeVar("T")
 _START_SECONDS = 120.0
-_FIRST_USER = 1_900_000_000  # ids that no account has
+_users = itertools.count(1_900_000_000 + os.getpid() % 2**12 * 2**15)  # ids that no account has, each used once
 
 
 @dataclass(frozen=True)
@@ -80,22 +80,24 @@ class Found:
 
 @dataclass
 class Run:
-    """What a program gave: outcomes by each case's index; and why it stopped before the end, and where."""
+    """What a program gave: outcomes and the last call's seconds, by each case's index; why and where it stopped."""
 
     outcomes: dict[int, list[Outcome]] = field(default_factory=dict)
+    seconds: dict[int, float] = field(default_factory=dict)
     stopped: Outcome | None = None
     at: int | None = None
 
 
 class Worker:
-    """A process to run answers in. A context; `number` tells several apart."""
+    """A process to run answers in, as a context. `behind`: the wall (default: the best that this system has)."""
 
-    def __init__(self, limits: Limits, number: int = 0) -> None:
+    def __init__(self, limits: Limits, behind: wall.Wall | None = None) -> None:
         if not hasattr(os, "fork") or not hasattr(socket, "send_fds"):
-            raise ValueError(f"companion grade: expected Linux or macOS, got {sys.platform}; use a container there")
+            raise ValueError(
+                f"companion grade: expected Linux or macOS, got {sys.platform}; run it in WSL or in a Linux container"
+            )
         self.limits = limits
-        self.landlock = self.seccomp = False
-        self._number = number
+        self.wall = behind or wall.choose()
         self._process: subprocess.Popen[bytes] | None = None
         self._folder = tempfile.TemporaryDirectory(prefix="companion-grade-")
         os.chmod(self._folder.name, 0o555)  # empty, and it stays so
@@ -109,11 +111,6 @@ class Worker:
         os.chmod(self._folder.name, 0o755)
         self._folder.cleanup()
 
-    @property
-    def is_sandboxed(self) -> bool:
-        """Whether the kernel itself keeps answers to what they may do: files, connections, signals, processes."""
-        return self.landlock and self.seccomp
-
     def read(
         self, files: Sequence[tuple[str, bytes]], asked: Mapping[str, Sequence[str]]
     ) -> tuple[bool, dict[str, Found]]:
@@ -125,13 +122,13 @@ class Worker:
         Raises `Unreadable` for what is not a notebook, and for what takes more time or memory than the limits allow.
         """
         found = self._read(files, {"asked": {k: list(v) for k, v in asked.items()}})
-        answers = {}
+        there = {}
         for name, told in found["answers"].items():
             broken = None if told["broken"] is None else _plain(told["broken"])
             answer = Answer(told["program"], broken, tuple(_plain(note) for note in told["notes"]))
             used = None if told["used"] is None else tuple(_plain(word) for word in told["used"])
-            answers[name] = Found(told["defined"], answer, used)
-        return found["empty"], answers
+            there[name] = Found(told["defined"], answer, used)
+        return found["empty"], there
 
     def read_texts(self, files: Sequence[tuple[str, bytes]], lines: Sequence[str]) -> dict[str, str]:
         """What a student wrote under these lines, by line, in a process of its own. Raises as `read`."""
@@ -195,11 +192,13 @@ class Worker:
             case, again = cases[i], i in order[:at]
             facts = {"gradients": case.gradients, "layout": case.layout, "room": case.room, "again": again}
             asked.append((i, {"arguments": case.arguments, **facts}))
+        left = MOST_BYTES
         for index, message in asked:
-            run.at = index
+            run.at, begun = index, time.monotonic()
             try:
                 child.send(_Timed(channel, end), codec.pack(message))
-                data = child.receive(_Timed(channel, end))
+                data = child.receive(_Timed(channel, end), min(left, child.LARGEST))
+                left -= len(data)
                 outcome = believable(codec.unpack_outcome(data), None if index is None else cases[index])
             except TimeoutError:
                 outcome = Outcome(result=Result.TIMEOUT)
@@ -211,6 +210,7 @@ class Worker:
                 run.stopped = outcome
                 return
             if index is not None:
+                run.seconds[index] = time.monotonic() - begun
                 run.outcomes.setdefault(index, []).append(outcome)
 
     # the process
@@ -218,14 +218,11 @@ class Worker:
     def _start(self) -> None:
         ours, theirs = socket.socketpair()
         self._said = tempfile.TemporaryFile()  # noqa: SIM115
-        engine = Path(codec.__file__).parent
+        program = [Path(child.__file__), Path(wall.__file__), Path(answers.__file__), Path(codec.__file__).parent]
+        folder = "/tmp" if self.wall.name == "bubblewrap" else self._folder.name
         with theirs:
             self._process = subprocess.Popen(
-                [
-                    sys.executable,
-                    "-I",
-                    *map(str, (child.__file__, theirs.fileno(), self._folder.name, engine, *HIDDEN)),
-                ],
+                self.wall.command(program, [str(theirs.fileno()), self.wall.name, folder]),
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=self._said,
@@ -237,8 +234,7 @@ class Worker:
         self._control = ours
         ours.settimeout(_START_SECONDS)
         try:
-            ready = self._hear()
-            self.landlock, self.seccomp = bool(ready["landlock"]), bool(ready["seccomp"])
+            self._hear()
         except (OSError, EOFError, ValueError):
             self._said.seek(0)
             said = self._said.read().decode("utf-8", "replace").strip().splitlines()
@@ -262,7 +258,7 @@ class Worker:
             "reads": reads,
             "cpu": 2 * int(self.limits.seconds) + 2,  # beyond the clock's limit: for what uses several processors
             "memory": int(self.limits.memory_gib * 2**30),
-            "user": _FIRST_USER + (os.getpid() * 64 + self._number) % 100_000_000,
+            "user": next(_users),
         }
         socket.send_fds(self._control, [json.dumps(order).encode()], [channel.fileno()])
         return int(self._hear()["child"])

@@ -4,8 +4,9 @@ TUTOR.md                a page that students hand to an AI assistant: tutor, do 
 about.md                the first cell of a problem set's notebook
 instructor.md           the page beside a problem set
 nbgrader_config.py.txt  nbgrader's configuration
-classroom.md            the first page of a repository for GitHub Classroom
-public_check.py.txt     runs a public check there
+repository.md           the first page of a template repository
+checks.yml              its workflow
+public_checks.py.txt    runs the public checks there
 setup.sh.txt            makes Gradescope's image
 run_autograder.txt      grades a submission there
 roster.csv              a roster to fill in

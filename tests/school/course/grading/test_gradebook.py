@@ -43,7 +43,7 @@ def test_marks_of_several_sets_come_together(marks, capsys):
     found = {(row["assignment"], row["student_id"]): row for row in rows_of(marks / "grades.csv")}
     assert list(found) == [("week2", "ada"), ("week2", "emmy"), ("week2", "lise"), ("week3", "ada")]
     ada = found["week2", "ada"]
-    assert (ada["score"], ada["raw_score"], ada["late_submission_penalty"]) == ("5.5", "5.5", "0.0")
+    assert (ada["score"], ada["raw_score"], ada["late_submission_penalty"]) == ("5.5", "5.5", "0")
     assert ada["timestamp"] == "2026-01-05 10:00:00"
     assert main(["course", "export", str(marks)]) == 0  # its own table is not taken for marks
     assert len(rows_of(marks / "grades.csv")) == 4
@@ -51,14 +51,19 @@ def test_marks_of_several_sets_come_together(marks, capsys):
 
 def test_what_could_not_be_read_has_no_score_and_a_wrong_answer_has_zero(marks):
     scores = {(row["assignment"], row["student_id"]): row["score"] for row in collect(marks)}
-    assert scores["week2", "emmy"] == "" and scores["week3", "ada"] == "0.0"
+    assert scores["week2", "emmy"] == "" and scores["week3", "ada"] == "0"
     assert scores["week2", "lise"] == "2"  # typed in by the instructor
 
 
 def test_a_roster_names_students_and_shows_who_is_missing(marks, tmp_path):
     roster = tmp_path / "roster.csv"
     roster.write_text("id,first_name,last_name,email\nada,Ada,Lovelace,a@b\nkurt,Kurt,Gödel,k@b\n", encoding="utf-8")
+    with pytest.raises(ValueError, match="emmy, lise: in the marks, and not on the roster"):
+        collect(marks, roster)
+    assert (marks / "names.csv").read_text() == "student_id,roster_id\nemmy,\nlise,\n"
+    (marks / "names.csv").write_text("student_id,roster_id\nemmy,-\nlise,kurt\n")
     found = {(row["assignment"], row["student_id"]): row for row in collect(marks, roster)}
+    assert found["week2", "kurt"]["score"] == "2" and ("week2", "lise") not in found
     assert found["week2", "ada"]["last_name"] == "Lovelace" and found["week2", "emmy"]["last_name"] == ""
     kurt = found["week3", "kurt"]
     assert kurt["last_name"] == "Gödel" and kurt["score"] == "" and kurt["max_score"] == "4"
@@ -69,12 +74,13 @@ def test_a_roster_names_students_and_shows_who_is_missing(marks, tmp_path):
     [
         ("week2,ada,1,6,,read,x", r"ada has a mark for week2 in .* already"),
         ("week2,grace,7,6,,read,x", "line 2: expected a score from 0 to max_score, got 7 of 6"),
-        ("week2,grace,x,6,,read,x", "line 2, score: expected a number, got 'x'"),
+        ("week2,grace,x,6,,read,x", "line 2, score must be a number, got 'x'"),
         ("week2,,1,6,,read,x", "line 2: expected an assignment and a student_id"),
     ],
 )
 def test_marks_that_are_none_are_refused(marks, row, message):
-    (marks / "zz.csv").write_text(HEAD + row + "\n")
+    (marks / "zz").mkdir()
+    (marks / "zz" / "marks.csv").write_text(HEAD + row + "\n")
     with pytest.raises(ValueError, match=message):
         collect(marks)
 
@@ -83,7 +89,7 @@ def test_bad_input_writes_nothing(tmp_path, capsys):
     assert main(["course", "export", str(tmp_path / "none")]) == 2
     assert "expected a folder with marks" in capsys.readouterr().err
     assert main(["course", "export", str(tmp_path)]) == 2
-    assert "expected CSV files with the columns" in capsys.readouterr().err
+    assert "expected files marks.csv with the columns" in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
 
 

@@ -1,5 +1,7 @@
 """A project handed out, handed in and graded: each part by itself, and what is bad costs nobody but its owner."""
 
+import csv
+import io
 import zipfile
 
 import pytest
@@ -11,7 +13,8 @@ from companion_school.build.stages import STAGES
 from companion_school.build.stubs import is_untouched, reference
 from companion_school.build.workspace import VARIABLE, find_folder
 from companion_school.course.grading import project
-from companion_school.course.grading.project import LARGEST, board, hand_ins, run_races, write_table
+from companion_school.course.grading.project import LARGEST, board, run_races, sources_of, write_table
+from companion_school.course.grading.submissions import handed_in
 
 
 @pytest.fixture
@@ -40,7 +43,7 @@ def test_a_project_is_handed_out_with_stubs_and_no_solution(course, capsys):
     assert is_untouched(2, (made / "transformer" / "attention.py").read_text("utf-8"))
     assert "companion build check 2" in (made / "README.md").read_text("utf-8")
     page = (course / "course" / "project.md").read_text("utf-8")
-    assert "22 points" in page and "companion grade hand-ins/ --build 2,4" in page
+    assert "22 points" in page and "companion grade hand-ins/ --pset project" in page
     assert main(["course", "release", "project", "--build", "2", "--out", "course"]) == 2
     assert "it has release/project already" in capsys.readouterr().err
     assert main(["course", "release", "later", "--build", "4", "--out", "course"]) == 0
@@ -72,56 +75,53 @@ def test_parts_earn_by_themselves_and_an_earlier_fault_costs_its_own_stage_alone
     hand_in(course, "bob", attention=attention, layers=right["layers"])
     hand_in(course, "cyd", attention="def attend(:", layers=right["layers"])
     capsys.readouterr()
-    grade = ["grade", "handed", "--build", "2,4", "--seed-file", "course/secret.seed", "--out", "marks"]
-    assert main(grade) == 0
-    rows = {line.split(",")[0]: line.split(",") for line in (course / "marks" / "marks.csv").read_text().splitlines()}
-    assert rows["ada"][1:4] == ["12", "10", "22"] and rows["cyd"][1:4] == ["0", "10", "10"]
-    assert rows["bob"][1:4] == ["2", "10", "12"]
-    page = (course / "marks" / "feedback" / "bob.md").read_text("utf-8")
-    assert "most likely: the softmax runs over the queries" in page and "references of earlier stages" in page
-    assert "attention.py, line 1: it is no Python" in (course / "marks" / "feedback" / "cyd.md").read_text("utf-8")
-
-
-@pytest.mark.parametrize(("landlock", "filtered", "named"), [(False, True, "Landlock"), (True, False, "seccomp")])
-def test_a_sandbox_that_is_required_and_not_there_is_told_before_anything_runs(
-    landlock, filtered, named, course, monkeypatch
-):
-    def nothing_starts(self):
-        self.landlock, self.seccomp = landlock, filtered
-
-    hand_in(course, "ada", attention=reference(2))
-    monkeypatch.setattr(project.Worker, "_start", nothing_starts)
-    given = hand_ins(course / "handed"), [STAGES[2]], b"a secret of sixteen"
-    with pytest.raises(ValueError, match=f"--require-sandbox: expected a kernel that confines answers; .* no {named}"):
-        project.grade(*given, jobs=1, require_sandbox=True)
+    flags = ["--seed-file", "course/secret.seed", "--out", "marks/project"]
+    assert main(["grade", "handed", "--pset", "project", *flags]) == 0
+    text = (course / "marks" / "project" / "marks.csv").read_text()
+    rows = {row["student_id"]: row for row in csv.DictReader(io.StringIO(text))}
+    assert [rows[name]["score"] for name in ("ada", "bob", "cyd")] == ["22", "12", "10"]
+    assert rows["ada"]["max_score"] == "22" and rows["ada"]["build.2 attend"] == "right"
+    pages = {name: (course / f"marks/project/feedback/{name}.html").read_text("utf-8") for name in ("bob", "cyd")}
+    assert "the softmax runs over the queries" in pages["bob"] and "references of earlier stages" in pages["bob"]
+    assert "attention.py, line 1: it is not valid Python" in pages["cyd"] and "12 of 22 points" in pages["bob"]
+    assert main(["course", "export", "marks"]) == 0
+    assert "3 students, 1 problem set (project)" in capsys.readouterr().out
+    assert main(["course", "alike", "handed", "--build", "2,4"]) == 0
+    told = capsys.readouterr().out
+    assert "attention.py  100%  (the course's own answer), ada\n" in told
+    assert "attention.py   99%  (the course's own answer), bob\n" in told
+    assert "layers.py  100%  (the course's own answer), ada, bob, cyd\n" in told
 
 
 def test_bad_hand_ins_get_a_sentence_each(course):
     zipped(course, "large", {"transformer/attention.py": "#" * (LARGEST + 1), "transformer/layers.py": reference(4)})
     zipped(course, "other", {"notes.txt": "hello"})
     (course / "handed" / "broken.zip").write_bytes(b"PK no zip")
-    zipped(course, "same", {"attention.py": reference(2)})
-    hand_in(course, "again", attention=reference(2))
     (course / "handed" / "empty").mkdir()
-    found = {one.student: one for one in hand_ins(course / "handed")}
-    assert "expected at most 1,048,576" in found["large"].faults["attention.py"] and "layers" in found["large"].sources
+    hand_in(course, "latin", attention=reference(2))
+    (course / "handed" / "latin" / "attention.py").write_bytes("# é\n".encode("latin-1"))
+    found = {one.student: one for one in handed_in(course / "handed", project=True)}
+    sources, faults = sources_of(found["large"])
+    assert "expected at most 1,048,576" in faults["attention.py"] and "layers" in sources
     assert "none of the project's files" in found["other"].fault and "none of the project's" in found["empty"].fault
-    assert "it cannot be read" in found["broken"].fault
-    assert found["same"].faults[""] == "the same files as again" and found["same"].sources
-    with pytest.raises(ValueError, match="expected a folder of hand-ins, found nothing"):
-        hand_ins(course / "nothing")
+    assert "cannot be unpacked" in found["broken"].fault
+    assert "attention.py is not text in UTF-8" in sources_of(found["latin"])[1]["attention.py"]
+    with pytest.raises(ValueError, match="expected a folder of submissions, found nothing"):
+        handed_in(course / "nothing", project=True)
 
 
-def test_names_with_dots_are_whole_names_and_nobody_hands_in_twice(course):
+def test_names_with_dots_are_whole_names_and_zips_are_opened_wherever_they_lie(course):
     for student in ("anna.meier", "anna.ode"):
         hand_in(course, student, attention=f"# {student}\n{reference(2)}")
-    zipped(course, "anna.ode", {"attention.py": "x = 1\n"})
+    zipped(course, "tom.old", {"attention.py": "x = 1\n"})
+    (course / "handed" / "tom").mkdir()
+    (course / "handed" / "tom.old.zip").rename(course / "handed" / "tom" / "transformer.zip")
     (course / "handed" / "pipe.zip").symlink_to(course / "nowhere")
-    found = {one.student: one for one in hand_ins(course / "handed")}
-    assert found["anna.meier"].sources["attention"].startswith("# anna.meier")
-    assert found["anna.ode"].sources["attention"].startswith("# anna.ode") and found["anna.ode"].fault is None
-    assert found["anna.ode.zip"].fault == "anna.ode has handed in a folder already, and that is graded"
-    assert "not a folder or a zip" in found["pipe"].fault
+    found = {one.student: one for one in handed_in(course / "handed", project=True)}
+    assert sources_of(found["anna.meier"])[0]["attention"].startswith("# anna.meier")
+    assert sources_of(found["anna.ode"])[0]["attention"].startswith("# anna.ode") and found["anna.ode"].fault is None
+    assert sources_of(found["tom"])[0] == {"attention": "x = 1\n"}
+    assert "is a link" in found["pipe"].fault
 
 
 TOKENIZER = """
@@ -151,7 +151,7 @@ def test_the_races_of_a_class_become_a_table_and_a_bad_one_costs_its_owner_alone
     late = RACE.replace("    return", "    import time; time.sleep(1.5)\n    return")
     hand_in(course, "eve", tokenizer=TOKENIZER, race=late)
     hand_in(course, "fay", attention=reference(2))
-    rows = board(run_races(hand_ins(course / "handed"), minutes=0.015))
+    rows = board(run_races(handed_in(course / "handed", project=True), minutes=0.015))
     told = {row[1]: row for row in rows}
     assert [row[1] for row in rows[1:3]] in (["ada", "eve"], ["eve", "ada"]) and "fay" not in told
     assert told["ada"][0] == "1" and told["bob"][0] == "2" and 0.5 < float(told["ada"][2]) < 2

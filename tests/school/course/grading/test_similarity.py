@@ -32,12 +32,14 @@ def test_names_comments_and_docstrings_make_no_difference():
 
 
 @pytest.mark.slow
-def test_a_copy_in_a_class_is_told_and_the_courses_own_answer_is_not(tmp_path, capsys):
+def test_a_copy_in_a_class_is_told_and_so_is_the_courses_own_answer(tmp_path, capsys):
     known = exercises()["2.3"].solution
     for name, text in {"ada": ODD, "ben": RENAMED, "cem": known, "dora": known, "emmy": "x = 1"}.items():
         (tmp_path / f"{name}.py").write_text(text)
     assert main(["course", "alike", str(tmp_path), "--exercises", "2.3"]) == 0
-    assert capsys.readouterr().out == "2.3  100%  ada  ben\n1 pairs of 5 students are too alike\n"
+    assert capsys.readouterr().out == (
+        "2.3  100%  (the course's own answer), cem, dora\n2.3  100%  ada, ben\n2 groups of similar answers\n"
+    )
 
 
 def test_no_exercise_is_one_sentence(tmp_path, capsys):

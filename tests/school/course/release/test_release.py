@@ -100,12 +100,12 @@ def test_a_student_reads_what_a_reader_would(tried):
 
 def test_a_right_answer_passes_without_companion(tried):
     said = tried("2.5", exercises()["2.5"].solution)
-    assert said.startswith("2.5 The triangle in the right corner: right on the public cases. And robust ★")
+    assert said.startswith("✓ 2.5 The triangle in the right corner: right on the public cases. And robust ★")
 
 
 def test_the_check_of_a_fixed_result_does_not_say_whether_it_is_right(tried):
     right = tried("2.1", exercises()["2.1"].solution)
-    assert right == tried("2.1", "def weight_of_cat(): return 0.123") and "Whether it is right" in right
+    assert right == tried("2.1", "def weight_of_cat(): return 0.123") and "whether it is right" in right
     assert "divide" in tried("2.1", "def weight_of_cat(): return 0.5")
 
 

@@ -9,6 +9,8 @@ import pytest
 
 from companion.commands.main import main
 from companion_school.course.grading.answers import LONGEST_TEXT, read_texts
+from companion_school.course.grading.marks_csv import publish
+from companion_school.course.grading.results import Item, Record, Results
 from companion_school.course.release.problem_set import ProblemSet
 from companion_school.course.release.release import release
 from companion_school.course.written.rubrics import MARK, find_written, written_items
@@ -93,24 +95,28 @@ def test_a_sheet_comes_back_as_it_went_and_marks_stay_with_their_text(tmp_path):
     [
         ("ada,14.curves,t,x,4,\nada,14.curves,t,x,3,\n", "row 2, ada: 14.curves is there already; expected it once"),
         ("ada,14.nothing,t,x,4,\n", "row 1, ada: written answer '14.nothing': expected one of 14.curves"),
-        ("ada,14.curves,t,x,four,\n", "row 1, ada: points: expected a number, got 'four'"),
+        ("ada,14.curves,t,x,four,\n", "row 1, ada: points must be a number, got 'four'"),
         ("ada,14.curves,t,x,2.5,\n", "expected points of one of the rubric's levels, 0, 1, 2, 3, 4; got 2.5"),
         ("ada,14.curves,t,x,nan,\n", "rubric's levels, 0, 1, 2, 3, 4; got nan"),
         ("ada,14.curves,t,x,,\n", "expected points in at least one row, found none"),
-        ("eve,14.curves,t,x,4,\n", "eve is not in marks.csv"),
+        ("eve,14.curves,t,x,4,\n", "eve is not in the marks"),
         ("bob,14.curves,t,x,4,\n", "bob: 14.curves is another text than the one that was graded; collect again"),
         ("", "expected points in at least one row"),
     ],
 )
 def test_a_bad_sheet_is_told_in_a_sentence_and_nothing_is_written(rows, said, tmp_path, capsys):
-    head = "assignment,timestamp,student_id,raw_score,score,max_score,14.curves,14.curves points,14.curves text\n"
-    (tmp_path / "marks.csv").write_text(f"{head}w,,ada,0.0,,4.0,to mark,,t\nw,,bob,0.0,,4.0,to mark,,u\n")
+    items = {
+        name: (Item("14.curves", "", "to mark", 0.0, 4, written=True, text_id=id),)
+        for name, id in (("ada", "t"), ("bob", "u"))
+    }
+    records = (Record(name, "read", "", "", (), "", "", "", "", items[name]) for name in items)
+    publish(Results("w", "", tuple(records)), tmp_path)
     (tmp_path / "sheet.csv").write_text(CSV + rows)
-    before = {path: path.read_bytes() for path in tmp_path.iterdir()}
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*.*")}
     assert main(["course", "mark", str(tmp_path / "sheet.csv"), "--into", str(tmp_path)]) == 2
     error = capsys.readouterr().err
     assert said in error and error.count("\n") == 1
-    assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*.*")} == before
 
 
 @pytest.mark.parametrize(
@@ -125,7 +131,7 @@ def test_a_bad_sheet_is_told_in_a_sentence_and_nothing_is_written(rows, said, tm
         (["collect", "none", "--written", "14.curves", "--to", "s.csv"], "none: expected a folder of submissions"),
         (["mark", "none.csv", "--into", "in"], "none.csv: expected a marking sheet, found none"),
         (["mark", "in/sheet.csv"], "--into: expected the folder that companion grade"),
-        (["mark", "in/sheet.csv", "--into", "in"], "found no marks.csv in it"),
+        (["mark", "in/sheet.csv", "--into", "in"], "found no results.json in it"),
         (["release", "w", "--written", "14.nothing", "--out", "out"], "--written: written answer '14.nothing'"),
     ],
 )

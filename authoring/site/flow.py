@@ -1,0 +1,57 @@
+"""The two pages on which the story model runs besides the explorer: the whole flow of a text, and a story in turns.
+
+Their words are in `flow.md` and `chat.md`, so that they are read, searched and printed without a script; `flow.js` and
+`chat.js` put a part of the picture in the place of each mark.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from importlib.resources import files
+from pathlib import Path
+
+from authoring.site.explorer import MODELS
+from authoring.site.notebook import raw
+from authoring.site.output import Assets, page_html
+from companion_school.explorer.models import live_file
+from companion_school.explorer.page_files import LIVE
+from companion_school.study.figure_html import STYLE
+
+HERE = Path(__file__).parent
+PAGES = (("flow", "The whole flow"), ("chat", "Write a story together"))
+"""The name of each page, and what the contents call it."""
+ENGINE = ("words.js", "engine.js")
+_PART = re.compile(r"<!-- (flow|chat)(?: (\w+))? -->")
+
+
+def texts(assets: Assets) -> Iterator[tuple[str, str, str]]:
+    """The name of each page, what the contents call it, and its text."""
+    for name, label in PAGES:
+        text = (HERE / f"{name}.md").read_text(encoding="utf-8")
+        yield name, label, _PART.sub(_place, text) + "\n" + raw(_script(name, assets)) + "\n"
+
+
+def parameters() -> int:
+    """How many parameters the model has, which `chat.md` says in thousands."""
+    from companion_school.explorer.models import load_live
+
+    return sum(weight.numel() for weight in load_live(live_file("story")).parameters())
+
+
+def _place(found: re.Match[str]) -> str:
+    kind, part = found.groups()
+    if part not in (None, "controls"):
+        return raw(f'<div class="ext-figure flow-part" data-part="{part}"></div>')
+    nothing = "<noscript><p>The model runs in a script, which your browser does not run.</p></noscript>"
+    place = f'<div class="ext-figure flow" id="{kind}" data-model="{MODELS}/story.js"></div>'
+    return raw(place + nothing)
+
+
+def _script(name: str, assets: Assets) -> str:
+    explorer = files("companion_school.explorer")
+    own = [HERE / "story_model.js", HERE / f"{name}.js"]
+    parts = [LIVE.joinpath("kit.js"), *(explorer.joinpath(part) for part in ENGINE), *own]
+    code = "\n".join(part.read_text(encoding="utf-8") for part in parts)
+    style = STYLE + LIVE.joinpath("kit.css").read_text(encoding="utf-8")
+    return page_html(f'<style>{style}</style><script type="module">{code}</script>', assets, lambda href: href, "")

@@ -1,0 +1,49 @@
+"""*Your own transformer* on the site: the page that lists its stages, and what pages say whose cells are to be run."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Iterator
+from pathlib import Path
+
+from authoring.site.notebook import Press, raw
+from authoring.site.pages import Course, Page
+from companion_school.build.stages import STAGES, Stage
+
+INDEX = "your_own_transformer"
+LABEL = "Your own transformer"
+NOTEBOOKS = "_static/notebooks"
+TEXT = Path(__file__).with_suffix(".md")
+
+
+def texts(course: Course) -> Iterator[tuple[str, str, str]]:
+    """The name of the page, what the contents call it, and its text."""
+    rows = "".join(_row(stage, course) for stage in STAGES.values())
+    head = "<thead><tr><th>stage</th><th>your file</th><th>after lesson</th><th>minutes</th></tr></thead>"
+    hours = round(sum(stage.minutes for stage in STAGES.values()) / 60)
+    text = TEXT.read_text(encoding="utf-8").format(count=len(STAGES), hours=hours)
+    table = raw(f'<table class="progress-table">{head}<tbody>{rows}</tbody></table>')
+    yield INDEX, LABEL, f"{text}\n{table}\n"
+
+
+def _row(stage: Stage, course: Course) -> str:
+    page = course.part("stage", str(stage.number))
+    title = f"{stage.number}. {html.escape(stage.title)}"
+    name = f'<a href="{page.name}.html">{title}</a>' if page else title
+    last = course.part("lesson", f"{max(stage.lessons):02d}")
+    after = f'<a href="{last.name}.html">{html.escape(last.label)}</a>' if last else f"{max(stage.lessons):02d}"
+    cells = (name, f"<code>{stage.file}</code>", after, str(stage.minutes))
+    return f"<tr>{''.join(f'<td>{cell}</td>' for cell in cells)}</tr>"
+
+
+def where_to_run(page: Page, press: Press) -> str:
+    """What stands at the top of a page whose cells are meant to be run: where that is, and the notebook itself."""
+    file = f"{NOTEBOOKS}/{page.source.name}"
+    press.assets.files[file] = page.source.read_bytes()
+    place = page.source.relative_to(page.source.parents[1]).as_posix()
+    return raw(
+        '<p class="runs-elsewhere">This page is for reading: nothing on it can be run or checked. To work, open '
+        f"<code>my/{place}</code> in JupyterLab, which <code>make lab</code> starts in your copy of the course, or "
+        f'<a href="{page.up}{file}" download>download this notebook</a> and open it wherever the course is '
+        "installed.</p>"
+    )

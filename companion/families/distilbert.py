@@ -1,0 +1,136 @@
+"""DistilBERT (Sanh et al. 2019), as published: BERT with half as many layers and no segments (lesson 13)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from companion.config.model import (
+    AttentionConfig,
+    EmbeddingConfig,
+    FeedForwardConfig,
+    ModelConfig,
+    NormConfig,
+    PositionConfig,
+)
+from companion.files.published.config_fields import rows
+from companion.files.published.family import Family, Preset
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from companion.files.published.checkpoint_folder import Fields
+    from companion.files.published.state_dict import Places
+
+FIELDS = rows(
+    """
+    vocab_size                       taken                   vocab
+    dim                              taken                   d_model
+    n_layers                         taken                   layers
+    n_heads                          taken                   attention.heads
+    hidden_dim                       taken                   feed_forward.d_ff
+    activation                       taken = "gelu"          feed_forward.activation
+    max_position_embeddings          taken                   context
+    sinusoidal_pos_embds             must be false
+    dropout                          taken = 0.1             dropout
+    attention_dropout                must equal dropout = 0.1
+    tie_word_embeddings              must be true
+    tie_weights_                     must be true
+    qa_dropout                       neutral                 2.2 on; of a head that is not read
+    seq_classif_dropout              neutral                 2.2 on; the same
+    """
+)
+
+
+def _config(fields: Fields, given: Mapping[str, Tensor]) -> ModelConfig:
+    """The tensors say whether the head for masked tokens is there. Without it, logits are products with the table."""
+    return ModelConfig(
+        vocab=fields.take("vocab_size"),
+        d_model=fields.take("dim"),
+        layers=fields.take("n_layers"),
+        context=fields.take("max_position_embeddings"),
+        attention=AttentionConfig(heads=fields.take("n_heads"), bias=True),
+        feed_forward=FeedForwardConfig(
+            d_ff=fields.take("hidden_dim"), activation=fields.activation("activation"), bias=True
+        ),
+        positions=PositionConfig("learned"),
+        norm=NormConfig("layer", "post", eps=1e-12),
+        embedding=EmbeddingConfig(norm=True, head="masked" if "vocab_projector.bias" in given else "linear"),
+        stack="encoder",
+        dropout=fields.take("dropout"),
+    )
+
+
+def _rename(name: str) -> str:
+    """Without a head, names have no prefix."""
+    return name.removeprefix("distilbert.")
+
+
+def _spelled(name: str) -> str:
+    return name if name.startswith("vocab_") else f"distilbert.{name}"
+
+
+def _says(config: ModelConfig) -> Mapping[str, Any]:
+    return {"architectures": ["DistilBertForMaskedLM" if config.embedding.head == "masked" else "DistilBertModel"]}
+
+
+def _ends(config: ModelConfig) -> Mapping[str, Tensor]:
+    import torch
+
+    masked = config.embedding.head == "masked"
+    return {"vocab_projector.bias": torch.empty(config.vocab, device="meta")} if masked else {}
+
+
+def _place(places: Places, config: ModelConfig) -> None:
+    places.drop(lambda name: name == "embeddings.position_ids")
+    places.same(["embeddings.word_embeddings.weight", "vocab_projector.weight"], "embedding.weight")
+    places.move("embeddings.position_embeddings.weight", "positions.weight")
+    places.pairs("embeddings.LayerNorm", "embedding_norm")
+    for layer in range(config.layers):
+        old, new = f"transformer.layer.{layer}", f"encoder.blocks.{layer}"
+        for short, name in (("q", "query"), ("k", "key"), ("v", "value"), ("out", "output")):
+            places.pairs(f"{old}.attention.{short}_lin", f"{new}.attention.{name}")
+        places.pairs(f"{old}.sa_layer_norm", f"{new}.attention_norm")
+        places.pairs(f"{old}.ffn.lin1", f"{new}.feed_forward.inner")
+        places.pairs(f"{old}.ffn.lin2", f"{new}.feed_forward.outer")
+        places.pairs(f"{old}.output_layer_norm", f"{new}.feed_forward_norm")
+    if config.embedding.head == "masked":
+        places.move("vocab_projector.bias", "head_bias")
+        places.pairs("vocab_transform", "transform.dense")
+        places.pairs("vocab_layer_norm", "transform.norm")
+
+
+FAMILIES = (
+    Family(
+        "distilbert",
+        FIELDS,
+        _config,
+        _place,
+        _rename,
+        writes=False,
+        architecture="DistilBertForMaskedLM",
+        spelled=_spelled,
+        says=_says,
+        ends=_ends,
+    ),
+)
+
+PRESETS = {
+    "distilbert-base": Preset(
+        2019,
+        66_985_530,
+        ModelConfig(
+            vocab=30522,
+            d_model=768,
+            layers=6,
+            context=512,
+            attention=AttentionConfig(heads=12, bias=True),
+            feed_forward=FeedForwardConfig(d_ff=3072, activation="gelu", bias=True),
+            positions=PositionConfig("learned"),
+            norm=NormConfig("layer", "post", eps=1e-12),
+            embedding=EmbeddingConfig(norm=True, head="masked"),
+            stack="encoder",
+            dropout=0.1,
+        ),
+    )
+}

@@ -1,0 +1,121 @@
+"""GPT-NeoX (Black et al. 2022) and Pythia (Biderman et al. 2023), as published: attention and feed-forward network side
+by side, and rotary positions in a quarter of each head (lesson 13)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from companion.config.model import (
+    AttentionConfig,
+    EmbeddingConfig,
+    FeedForwardConfig,
+    ModelConfig,
+    NormConfig,
+    PositionConfig,
+)
+from companion.files.published.config_fields import rows
+from companion.files.published.family import Family, Preset
+from companion.files.published.rope import positions
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from companion.files.published.checkpoint_folder import Fields
+    from companion.files.published.state_dict import Places
+
+FIELDS = rows(
+    """
+    vocab_size                       taken                   vocab
+    hidden_size                      taken                   d_model
+    num_hidden_layers                taken                   layers
+    num_attention_heads              taken                   attention.heads
+    attention_bias                   taken = true            attention.bias
+    intermediate_size                taken                   feed_forward.d_ff
+    hidden_act                       taken = "gelu"          feed_forward.activation
+    max_position_embeddings          taken                   context
+    rotary_emb_base                  taken = 10000.0         positions.base
+    rope_theta                       must equal rotary_emb_base
+    rotary_pct                       taken = 0.25            positions.share
+    partial_rotary_factor            must equal rotary_pct
+    rope_scaling                     taken = null            positions.scaling; up to 4.57
+    rope_parameters                  taken = null            positions; 5.0 on
+    use_parallel_residual            taken = true            norm.placement
+    layer_norm_eps                   taken = 1e-05           norm.eps
+    tie_word_embeddings              taken = false           embedding.tied
+    hidden_dropout                   taken = 0.0             dropout
+    attention_dropout                must equal hidden_dropout = 0.0
+    is_decoder                       neutral                 5.0 on; it always is one
+    """
+)
+
+
+def _config(fields: Fields, _: Mapping[str, Tensor]) -> ModelConfig:
+    side_by_side = fields.flag("use_parallel_residual")
+    return ModelConfig(
+        vocab=fields.take("vocab_size"),
+        d_model=fields.take("hidden_size"),
+        layers=fields.take("num_hidden_layers"),
+        context=fields.take("max_position_embeddings"),
+        attention=AttentionConfig(heads=fields.take("num_attention_heads"), bias=fields.take("attention_bias")),
+        feed_forward=FeedForwardConfig(
+            d_ff=fields.take("intermediate_size"), activation=fields.activation("hidden_act"), bias=True
+        ),
+        positions=positions(fields)[0],
+        norm=NormConfig("layer", "parallel" if side_by_side else "pre", eps=fields.small("layer_norm_eps")),
+        embedding=EmbeddingConfig(tied=fields.take("tie_word_embeddings")),
+        dropout=fields.take("hidden_dropout"),
+    )
+
+
+def _rename(name: str) -> str:
+    return "lm_head.weight" if name == "embed_out.weight" else name.removeprefix("gpt_neox.")
+
+
+def _spelled(name: str) -> str:
+    return "embed_out.weight" if name == "lm_head.weight" else f"gpt_neox.{name}"
+
+
+def _place(places: Places, config: ModelConfig) -> None:
+    """The rows of the fused matrix stand by heads. Early files hold the causal mask and the rotary frequencies, too."""
+    places.drop(lambda name: name.endswith((".attention.bias", ".attention.masked_bias", ".rotary_emb.inv_freq")))
+    places.vocabulary("embed_in.weight", tied=config.embedding.tied)
+    sizes, parts = config.sizes, ("weight", "bias")[: 1 + config.attention.bias]
+    for layer in range(config.layers):
+        old, new = f"layers.{layer}", f"decoder.blocks.{layer}"
+        places.pairs(f"{old}.input_layernorm", f"{new}.attention_norm")
+        places.pairs(f"{old}.post_attention_layernorm", f"{new}.feed_forward_norm")
+        for part in parts:
+            names = {f"{old}.attention.{name}.{part}": sizes.d_head for name in ("query", "key", "value")}
+            places.groups(f"{old}.attention.query_key_value.{part}", sizes.heads, names)
+        for name in ("query", "key", "value"):
+            places.pairs(f"{old}.attention.{name}", f"{new}.attention.{name}", parts)
+        places.pairs(f"{old}.attention.dense", f"{new}.attention.output", parts)
+        places.pairs(f"{old}.mlp.dense_h_to_4h", f"{new}.feed_forward.inner")
+        places.pairs(f"{old}.mlp.dense_4h_to_h", f"{new}.feed_forward.outer")
+    places.pairs("final_layer_norm", "decoder.norm")
+
+
+FAMILIES = (Family("gpt_neox", FIELDS, _config, _place, _rename, architecture="GPTNeoXForCausalLM", spelled=_spelled),)
+
+
+def _pythia(d_model: int, layers: int, heads: int) -> ModelConfig:
+    """Biderman et al. 2023, table 1."""
+    return ModelConfig(
+        vocab=50304,
+        d_model=d_model,
+        layers=layers,
+        context=2048,
+        attention=AttentionConfig(heads=heads, bias=True),
+        feed_forward=FeedForwardConfig(d_ff=4 * d_model, activation="gelu", bias=True),
+        positions=PositionConfig("rotary", layout="half", share=0.25),
+        norm=NormConfig("layer", "parallel", eps=1e-5),
+        embedding=EmbeddingConfig(tied=False),
+    )
+
+
+PRESETS = {
+    "pythia-70m": Preset(2023, 70_426_624, _pythia(512, 6, 8)),
+    "pythia-160m": Preset(2023, 162_322_944, _pythia(768, 12, 12)),
+    "pythia-1.4b": Preset(2023, 1_414_647_808, _pythia(2048, 24, 16)),
+}

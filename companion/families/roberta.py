@@ -1,0 +1,94 @@
+"""RoBERTa (Liu et al. 2019) and XLM-R (Conneau et al. 2020), as published: BERT with other names, whose positions begin
+behind the id of padding (lesson 13)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from companion.config.model import ModelConfig
+from companion.families import bert
+from companion.families.llama import changed
+from companion.files.published.config_fields import rows
+from companion.files.published.family import Family, Preset
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from companion.files.published.checkpoint_folder import Fields
+    from companion.files.published.state_dict import Places
+
+UNUSED = 2
+"""Rows of the table of positions that no token reads: the first token's is behind that of the id of padding, 1."""
+FIELDS = bert.FIELDS | rows(
+    """
+    max_position_embeddings          taken                   context, and the two rows that no token reads
+    pad_token_id                     must be 1
+    """
+)
+
+
+def _config(fields: Fields, given: Mapping[str, Tensor]) -> ModelConfig:
+    config, rows_ = bert.configuration(fields, given), fields.take("max_position_embeddings")
+    if config.embedding.head == "masked" and config.feed_forward.activation != "gelu":
+        raise fields.refuse("hidden_act", fields.take("hidden_act"), "'gelu', which the head has in any case")
+    if rows_ <= UNUSED:
+        raise fields.refuse("max_position_embeddings", rows_, f"a whole number > {UNUSED}, the rows that are not read")
+    return config.with_(context=rows_ - UNUSED)
+
+
+def _says(config: ModelConfig) -> Mapping[str, Any]:
+    masked = config.embedding.head == "masked"
+    name = "RobertaForMaskedLM" if masked else "RobertaModel"
+    return {"max_position_embeddings": config.context + UNUSED, "architectures": [name]}
+
+
+def _says_xlm(config: ModelConfig) -> Mapping[str, Any]:
+    said = _says(config)
+    return {**said, "architectures": [f"XLM{name}" for name in said["architectures"]]}
+
+
+def _place(places: Places, config: ModelConfig) -> None:
+    bert.place(places, config, unused=UNUSED)
+
+
+_PIECES = {
+    "roberta.": "bert.",
+    "lm_head.dense.": "cls.predictions.transform.dense.",
+    "lm_head.layer_norm.": "cls.predictions.transform.LayerNorm.",
+    "lm_head.decoder.": "cls.predictions.decoder.",
+    "lm_head.bias": "cls.predictions.bias",
+}
+"""RoBERTa's names, and BERT's for the same."""
+FAMILIES = tuple(
+    Family(
+        kind,
+        FIELDS,
+        _config,
+        _place,
+        bert.rename,
+        writes=False,
+        architecture=architecture,
+        spelled=bert.spelled,
+        says=says,
+        ends=bert.ends,
+        pieces=_PIECES,
+    )
+    for kind, architecture, says in (
+        ("roberta", "RobertaForMaskedLM", _says),
+        ("xlm-roberta", "XLMRobertaForMaskedLM", _says_xlm),
+    )
+)
+
+
+def _roberta(d_model: int, layers: int, heads: int, vocab: int) -> ModelConfig:
+    plain = bert.preset(d_model, layers, heads).with_(vocab=vocab)
+    return changed(plain, norm={"eps": 1e-5}, embedding={"segments": 1, "pooled": False, "classes": 0})
+
+
+PRESETS = {
+    "roberta-base": Preset(2019, 124_695_897, _roberta(768, 12, 12, 50265)),
+    "roberta-large": Preset(2019, 355_410_009, _roberta(1024, 24, 16, 50265)),
+    "xlm-roberta-base": Preset(2019, 278_293_650, _roberta(768, 12, 12, 250002)),
+}
+"""As they were pretrained, with the head for masked tokens; without the two rows of positions that no token reads."""

@@ -1,0 +1,125 @@
+"""A problem set as a template repository, and the repositories of a class.
+
+Students get the template by themselves, or through Classroom 50, for which every public template repository will do. A
+student may read and change everything in their repository, its workflow too. So nothing hidden is in it: the workflow
+runs the checks on the public cases, and `companion grade` on the cloned repositories gives the marks.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from importlib import metadata
+from importlib.resources import files
+from pathlib import Path
+
+from companion.ground.atomic import write_atomic
+from companion.ground.display import count
+from companion_school.course.grading.tables import read_table, unquoted
+from companion_school.course.points import shares
+from companion_school.course.release.documents import document
+from companion_school.course.release.problem_set import ProblemSet
+from companion_school.course.release.release import source_notebook, student_files
+
+CHECK = ".github/checks/public_checks.py"
+_TORCH = "https://download.pytorch.org/whl/cpu"
+_ADDRESS = re.compile(r"(https|ssh|file)://[^\s]+|[\w.-]+@[\w.-]+:[\w./~-]+|/[^\s]+")
+_MINUTES = 5
+
+
+def check_place(pset: ProblemSet, folder: Path) -> None:
+    """Raises `ValueError` where no such folder should be written, and for a set without public cases."""
+    if not any(shares(exercise)[0] for exercise in pset.exercises):
+        raise ValueError("--repository: expected exercises with public cases, got none: all is graded by hidden ones")
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise ValueError(f"--repository {folder}: expected a folder that is empty or not there yet")
+
+
+def write_template(pset: ProblemSet, secret: bytes, folder: Path) -> None:
+    """Write the template repository of a problem set, whole or not at all. Raises as `check_place`."""
+    check_place(pset, folder)
+    pset = pset.dealt(secret)
+    public = count(sum(shares(exercise)[0] for exercise in pset.exercises), "point")
+    asked = [exercise.id for exercise in pset.exercises if shares(exercise)[0]]
+    answers = files("companion_school.course.grading").joinpath("answers.py").read_bytes()
+    workflow = document("checks.yml").format(torch=_torch(), index=_TORCH, check=CHECK)
+    made = {
+        **student_files(pset, source_notebook(pset, secret)),
+        "README.md": document("repository.md").format(name=pset.name, points=public).encode(),
+        "requirements.txt": f"--extra-index-url {_TORCH}\n{_torch()}\nsafetensors\nnumpy\njupyterlab\n".encode(),
+        CHECK: document("public_checks.py.txt").format(name=pset.name, ids=asked).encode(),
+        ".github/checks/answers.py": answers,
+        ".github/workflows/checks.yml": workflow.encode(),
+        ".gitignore": b"__pycache__/\n.ipynb_checkpoints/\n",
+    }
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = Path(tempfile.mkdtemp(prefix=".unfinished-", dir=folder.parent))
+    try:
+        for path, content in made.items():
+            write_atomic(unfinished / path, content)
+        unfinished.chmod(0o755)
+        if folder.exists():
+            folder.rmdir()
+        unfinished.rename(folder)
+    finally:
+        shutil.rmtree(unfinished, ignore_errors=True)
+
+
+def _torch() -> str:
+    return f"torch=={metadata.version('torch').partition('+')[0]}"
+
+
+# The repositories of a class
+
+
+def clone_all(table: Path, to: Path) -> Iterator[tuple[str, str]]:
+    """Clone the repositories of a list, or bring them up to date; each student, and what went wrong or "".
+
+    Args:
+        table: CSV with the columns student_id and repository.
+        to: gets a folder for each student.
+
+    Raises:
+        ValueError: the table has other columns, a student twice, or something that is not a student's name or an
+            address of a repository. Nothing is cloned then.
+    """
+    rows = read_table(table)
+    if not rows or not {"student_id", "repository"} <= set(rows[0]):
+        raise ValueError(f"{table}: expected the columns student_id and repository")
+    found: dict[str, str] = {}
+    for line, row in enumerate(rows, 2):
+        student, address = unquoted(row["student_id"]).strip(), row["repository"].strip()
+        if not re.fullmatch(r"[\w@+][\w@.+ -]*", student) or student in found:
+            raise ValueError(f"{table}, line {line}, student_id must be a name that is not there yet, got {student!r}")
+        if not _ADDRESS.fullmatch(address):
+            raise ValueError(f"{table}, line {line}, repository must be an address to clone, got {address!r}")
+        found[student] = address
+    for student, address in found.items():
+        yield student, _clone(address, to / student)
+
+
+def _clone(address: str, place: Path) -> str:
+    """Clone one repository, or fetch what is new and check it out; what went wrong."""
+    quiet = ["-c", "core.symlinks=false", "-c", "core.hooksPath=/dev/null", "-c", "core.fsmonitor=false"]
+    # Each line that follows is git's own: nothing that a repository brings along is run.
+    environment = os.environ | {"GIT_TERMINAL_PROMPT": "0", "GIT_LFS_SKIP_SMUDGE": "1",
+                                "GIT_ALLOW_PROTOCOL": "https:ssh:file"}  # fmt: skip
+    if (place / ".git").is_dir():
+        commands = [["-C", str(place), "fetch", "--quiet", "--no-recurse-submodules", "origin"],
+                    ["-C", str(place), "reset", "--quiet", "--hard", "FETCH_HEAD"]]  # fmt: skip
+    else:
+        commands = [["clone", "--quiet", "--no-recurse-submodules", "--", address, str(place)]]
+    for command in commands:
+        try:
+            done = subprocess.run(
+                ["git", *quiet, *command], env=environment, capture_output=True, text=True, timeout=60 * _MINUTES
+            )
+        except (OSError, subprocess.TimeoutExpired) as error:
+            return f"git did not end well: {error}"[:200]
+        if done.returncode:
+            return " ".join(done.stderr.split())[-200:] or f"git ended with {done.returncode}"
+    return ""

@@ -1,0 +1,243 @@
+"""When work was handed in: from the instructor's table, nbgrader, a platform's manifest or names, or git.
+
+A file's own time is not evidence: a clone, a copy and a download set it anew. Where nothing else tells, the time is
+unknown, and nothing is taken off.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import re
+import subprocess
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from companion_school.course.grading.answers import Unreadable, contents
+from companion_school.course.grading.tables import Row, read_table, unquoted
+
+UNKNOWN = "unknown"
+_FORMS = (
+    "%Y-%m-%d-%H-%M-%S",
+    "%b %d, %Y %I%M %p",
+    "%B %d, %Y %I%M %p",
+    "%A, %d %B %Y, %I:%M %p",
+    "%A, %d %B %Y, %H:%M",
+)
+_OBJECT = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
+_BRANCH = re.compile(r"refs/[\w./+-]+")
+
+
+def moment(text: str, what: str, zone: str = "UTC") -> datetime:
+    """The time in a text: ISO 8601, or as platforms write it in English. `zone`: the offset where it has none.
+
+    Raises:
+        ValueError: it is not a time; the message begins with `what`.
+    """
+    written = re.sub(r" ?(UTC|GMT|Z)$", "+00:00", text.strip())
+    found = None
+    with contextlib.suppress(ValueError):
+        found = datetime.fromisoformat(written)
+    for form in _FORMS if found is None else ():
+        with contextlib.suppress(ValueError):
+            found = found or datetime.strptime(written, form)
+    if found is None:
+        raise ValueError(f"{what} must be a time such as 2026-11-30T23:59 or 2026-11-30T23:59+02:00, got {text[:60]!r}")
+    offset = UTC if zone == "UTC" else datetime.fromisoformat(f"2000-01-01T00:00{zone}").tzinfo
+    return found if found.tzinfo else found.replace(tzinfo=offset)
+
+
+@dataclass(frozen=True)
+class Sources:
+    """What tells times.
+
+    manifest:  of an export of Gradescope: each folder's student and time.
+    table:     the instructor's: times by student.
+    zone:      the offset of times without one.
+    """
+
+    manifest: Mapping[str, tuple[str, str]]
+    table: Mapping[str, str]
+    zone: str
+
+    def time_of(
+        self,
+        student: str,
+        place: str,
+        home: Path,
+        files: Sequence[Path],
+        stamp: Path | None,
+        named: str,
+        late: bool,
+    ) -> tuple[str, str]:
+        """When a student handed in, in ISO 8601, and what tells it; an empty time where nothing does.
+
+        Args:
+            student, place: the student, and the name of the student's entry.
+            home: that entry.
+            files: what is graded of it.
+            stamp: where nbgrader wrote the time.
+            named: the time in the entry's name.
+            late: the entry's name says that it came late.
+        """
+        told = [
+            (self.table.get(student, "") or self.table.get(place, ""), "your table of times"),
+            (_stamped(stamp), "nbgrader"),
+            (self.manifest.get(place, ("", ""))[1], "Gradescope's list"),
+            (named, "the name that the platform gave it"),
+            (last_commit(home, files), "the last commit of what is graded"),
+        ]
+        for time, source in told:
+            with contextlib.suppress(ValueError, OverflowError):
+                if time:
+                    return moment(time, "time", self.zone).isoformat(sep=" ", timespec="seconds"), source
+        return "", "Canvas calls it late, and does not say by how much" if late else UNKNOWN
+
+
+def read_times(file: Path) -> dict[str, str]:
+    """The instructor's table of times: CSV with the columns student_id and time.
+
+    Moodle's grading worksheet in English is one as well: Identifier, and "Last modified (submission)".
+
+    Raises:
+        ValueError: it has other columns, a student twice, or something that is not a time.
+    """
+    rows = read_table(file)
+    columns = set(rows[0]) if rows else set()
+    id, time = next((pair for pair in (("student_id", "time"), _MOODLE) if set(pair) <= columns), ("", ""))
+    if not id:
+        raise ValueError(f"--times {file}: expected the columns student_id and time, got {', '.join(sorted(columns))}")
+    found: dict[str, str] = {}
+    for number, row in enumerate(rows, 2):
+        student, told = _student(row, id), row[time].strip()
+        if student in found:
+            raise ValueError(f"--times {file}, line {number}: {student} is there already; expected each student once")
+        if told in ("", "-"):
+            continue
+        moment(told, f"--times {file}, line {number}, time")
+        found[student] = told
+    return found
+
+
+_MOODLE = ("Identifier", "Last modified (submission)")
+
+
+def _student(row: Row, id: str) -> str:
+    if id != "Identifier":
+        return unquoted(row[id]).strip()
+    return f"{row.get('Full name', '')}_{row[id].rpartition(' ')[2]}" if row.get("Full name") else row[id]
+
+
+def manifest(folder: Path) -> dict[str, tuple[str, str]]:
+    """Of an export of Gradescope: for each folder of a submission, whose it is, and when it came."""
+    file = folder / "submission_metadata.yml"
+    if not file.is_file() or file.is_symlink():
+        return {}
+    try:
+        told: Any = yaml.safe_load(contents(file).decode())
+        return {
+            str(name): (_submitters(about), str(about.get(":created_at", "")).replace(" Z", "+00:00"))
+            for name, about in told.items()
+        }
+    except (Unreadable, UnicodeError, yaml.YAMLError, AttributeError, TypeError) as error:
+        raise ValueError(f"{file}: expected Gradescope's list of submissions ({str(error)[:100]})") from None
+
+
+def _submitters(about: Mapping[str, Any]) -> str:
+    people = about.get(":submitters") or []
+    names = [str(one.get(":email") or one.get(":sid") or one.get(":name")) for one in people]
+    return " and ".join(sorted(names))
+
+
+def _stamped(file: Path | None) -> str:
+    """What nbgrader wrote when it collected; elsewhere such a file would be the student's own word."""
+    if file is not None and file.exists():
+        with contextlib.suppress(Unreadable, UnicodeError):
+            return contents(file)[:100].decode().strip()
+    return ""
+
+
+# git
+
+
+def last_commit(home: Path, files: Sequence[Path]) -> str:
+    """When what is graded was last committed, in a clone of a student's repository; empty where that is not known.
+
+    Nothing in the clone is obeyed: its configuration is not read, and of its files only references and objects are. A
+    file that differs from its last commit has no time. A commit's time is the word of whoever made it.
+    """
+    if not (home / ".git").is_dir() or (home / ".git").is_symlink() or not files:
+        return ""
+    try:
+        head = _head(home / ".git")
+        names = [file.relative_to(home).as_posix() for file in files]
+        if not head or not _is_committed(home, head, files, names):
+            return ""
+        return _git(home, "rev-list", "-1", "--format=%cI", head, "--", *names).rpartition("\n")[2]
+    except (Unreadable, ValueError, OSError, subprocess.SubprocessError):
+        return ""
+
+
+def _head(repository: Path) -> str:
+    """The commit that is checked out."""
+    told = contents(repository / "HEAD")[:1000].decode().strip()
+    branch = told.removeprefix("ref: ")
+    if branch != told:
+        if not _BRANCH.fullmatch(branch) or ".." in branch:
+            return ""
+        if (repository / branch).is_file():
+            told = contents(repository / branch)[:100].decode().strip()
+        else:
+            packed = contents(repository / "packed-refs").decode().splitlines()
+            told = next((line.split()[0] for line in packed if line.endswith(f" {branch}")), "")
+    return told if _OBJECT.fullmatch(told) else ""
+
+
+def _is_committed(home: Path, head: str, files: Sequence[Path], names: Sequence[str]) -> bool:
+    """Whether the files are as the commit has them."""
+    listed = _git(home, "ls-tree", "-r", "-z", "--full-tree", head, "--", *names)
+    there = {name: about.split()[2] for about, name in (line.split("\t", 1) for line in listed.split("\0") if line)}
+    for file, name in zip(files, names, strict=True):
+        data = contents(file)
+        made = hashlib.sha1 if len(head) == 40 else hashlib.sha256
+        if there.get(name) != made(b"blob %d\0" % len(data) + data).hexdigest():
+            return False
+    return True
+
+
+@cache
+def _empty_repository() -> Path:
+    made = tempfile.TemporaryDirectory(prefix="companion-git-")
+    _KEPT.append(made)
+    place = Path(made.name)
+    for folder in ("objects", "refs"):
+        (place / folder).mkdir()
+    (place / "HEAD").write_text("ref: refs/heads/none\n")
+    return place
+
+
+_KEPT: list[tempfile.TemporaryDirectory[str]] = []
+
+
+def _git(home: Path, *command: str) -> str:
+    """What a git command says about the objects of a clone, asked from an empty repository of our own."""
+    own = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
+    own |= {
+        "GIT_DIR": str(_empty_repository()),
+        "GIT_OBJECT_DIRECTORY": str((home / ".git" / "objects").resolve()),
+        "GIT_CONFIG_GLOBAL": os.devnull,
+        "GIT_CONFIG_NOSYSTEM": "1",
+        "GIT_LITERAL_PATHSPECS": "1",
+        "GIT_ALLOW_PROTOCOL": "none",
+        "GIT_NO_LAZY_FETCH": "1",
+    }
+    done = subprocess.run(["git", *command], env=own, cwd=os.sep, capture_output=True, timeout=60, check=True)
+    return done.stdout.decode("utf-8", "surrogateescape").strip("\n")

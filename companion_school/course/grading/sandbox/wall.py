@@ -1,0 +1,276 @@
+"""The wall between a student's code and everything else: the grader, its secret, other students' work, the machine.
+
+Three walls share one interface, `Wall`, and `choose` takes the first one that this system has:
+
+- `Bubblewrap`: the code runs under `bwrap` (Linux), with no network, no home, a read-only system of which only Python
+  and its libraries can be seen, and in a process space of its own.
+- `AnotherUser`: the code runs as a user that owns nothing and has no capability, where the grader is root and `bwrap`
+  does not work, as in most containers. Files that only root may read are out of its reach.
+- `NoWall`: limits on time, memory, processes and files, and nothing else. Only somebody who asks for it gets it.
+
+The instructor's process asks for the `command` that starts the worker (`child.py`); the worker calls `fork` for each
+part of an exercise, and in the new process `give_up`. This file therefore needs the standard library alone, and
+`python wall.py NAME` tries whether that wall stands here.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import shutil
+import stat
+import struct
+import subprocess
+import sys
+import sysconfig
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+
+_NEW_MOUNTS, _NEW_IPC, _NEW_USERS = 0x20000, 0x8000000, 0x10000000  # linux/sched.h
+_NEW_PROCESSES, _NEW_NETWORK = 0x20000000, 0x40000000
+_NO_NEW_PRIVILEGES, _DETACH = 38, 2  # linux/prctl.h, linux/fs.h
+_CAPABILITIES_3 = 0x20080522  # linux/capability.h
+_INSIDE = "/grader"
+_SHARED = ("/tmp", "/var/tmp", "/dev/shm")
+"""Folders in which every user may leave files."""
+
+
+class Wall:
+    """What stands between a student's process and the rest. This one is no wall, apart from the limits of `child.py`.
+
+    name:     the one by which `child.py` is told which wall it is behind.
+    warning:  what every page has to say of marks that were made behind it; empty if nothing.
+    """
+
+    name = "none"
+    warning = "graded without a sandbox: the code could have read this machine's files, and its marks prove little"
+
+    def command(self, program: Sequence[Path], arguments: Sequence[str]) -> list[str]:
+        """The command that runs the first of these Python files; the paths of the others come before its arguments."""
+        return [sys.executable, "-I", *map(str, program), *arguments]
+
+    def fault(self, guarded: Sequence[Path]) -> str:
+        """Why one of these files or folders can be read from behind the wall; empty if none can."""
+        return ""
+
+    def fork(self) -> int:
+        """Fork. In the new process, which gets 0, `give_up` has to follow."""
+        return os.fork()
+
+    def give_up(self, user: int) -> None:
+        """Give up all rights that a student's code must not have. `user`: an id that no other process here has."""
+
+    def sweep(self, user: int) -> None:
+        """Remove what a process of this user may have left for the next one."""
+
+
+class Bubblewrap(Wall):
+    """A sandbox of `bwrap`; each part has a process space, a mount space and shared memory of its own besides.
+
+    Root starts it without a user namespace, so that parts can be different users; anybody else starts it in one, and
+    each part gets a further one.
+    """
+
+    name, warning = "bubblewrap", ""
+
+    def command(self, program: Sequence[Path], arguments: Sequence[str]) -> list[str]:
+        inside = {file: f"{_INSIDE}/{file.name}" for file in program}
+        flags = ["--unshare-pid", "--unshare-net", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try"]
+        flags += ["--as-pid-1", "--die-with-parent", "--new-session", "--cap-drop", "ALL"]
+        rights = ["CAP_SYS_ADMIN"]
+        if os.geteuid() == 0:
+            rights += ["CAP_SETUID", "CAP_SETGID", "CAP_KILL"]
+        else:
+            flags += ["--unshare-user", "--uid", "0", "--gid", "0"]  # any other has no rights over its own processes
+        flags += [word for right in rights for word in ("--cap-add", right)]
+        flags += ["--proc", "/proc", "--dev", "/dev", "--tmpfs", "/dev/shm", "--dir", "/tmp"]
+        for path in _shown():
+            for folder in [*Path(path).parents][-2::-1]:
+                flags += ["--dir", str(folder)]  # else only the owner gets through it
+            flags += ["--symlink", os.readlink(path), path] if os.path.islink(path) else ["--ro-bind", path, path]
+        hidden = _copies_of_the_course()
+        flags += [word for path in hidden for word in ("--tmpfs", path)]
+        flags += [word for file, name in inside.items() for word in ("--ro-bind", str(file), name)]
+        flags += [word for path in (*hidden, "/dev/shm", "/dev", "/") for word in ("--remount-ro", path)]
+        python = [sys.executable, "-I", *inside.values()]
+        return ["bwrap", *flags, "--chdir", "/tmp", "--", *python, *arguments]
+
+    def fault(self, guarded: Sequence[Path]) -> str:
+        hidden = [Path(folder).resolve() for folder in _copies_of_the_course()]
+        for path in guarded:
+            real = Path(path).resolve()
+            seen = [shown for shown in _shown() if real.is_relative_to(Path(shown).resolve())]
+            if seen and not any(real.is_relative_to(folder) for folder in hidden):
+                return f"{path} lies in {seen[0]}, which students' code can read; move it elsewhere"
+        return ""
+
+    def fork(self) -> int:
+        own = os.open("/proc/self/ns/pid", os.O_RDONLY)
+        try:
+            _kernel("unshare", _NEW_PROCESSES)
+            if child := os.fork():
+                _kernel("setns", own, _NEW_PROCESSES)
+            return child
+        finally:
+            os.close(own)
+
+    def give_up(self, user: int) -> None:
+        with open("/proc/self/uid_map") as known:
+            has_other_users = int(known.readline().split()[2]) > 1
+        _kernel("unshare", _NEW_MOUNTS | _NEW_IPC)
+        _kernel("umount2", b"/proc", _DETACH)  # in which the worker could be looked into
+        if has_other_users:
+            _become(user)
+        else:
+            _kernel("unshare", _NEW_USERS)  # keyrings are a user's
+        _without_capabilities()
+
+
+class AnotherUser(Wall):
+    """A user without an account, a group or a capability, of whom no other process is. Needs root."""
+
+    name, warning = "another user", ""
+
+    def fault(self, guarded: Sequence[Path]) -> str:
+        exposed = [path for path in guarded if _others_can_read(Path(path).resolve())]
+        return f"{exposed[0]} can be read by other users; chmod go-rwx {exposed[0]}" if exposed else ""
+
+    def give_up(self, user: int) -> None:
+        libc = ctypes.CDLL(None, use_errno=True)
+        libc.unshare(_NEW_IPC | _NEW_NETWORK)  # where root may do so; in most containers it may not
+        _become(user)
+        _without_capabilities()
+
+    def sweep(self, user: int) -> None:
+        for folder in _SHARED:
+            for left in os.scandir(folder) if os.path.isdir(folder) else ():
+                try:
+                    if left.stat(follow_symlinks=False).st_uid == user:
+                        shutil.rmtree(left.path) if left.is_dir(follow_symlinks=False) else os.unlink(left.path)
+                except OSError:
+                    continue
+
+
+WALLS: dict[str, Wall] = {wall.name: wall for wall in (Bubblewrap(), AnotherUser(), Wall())}
+
+
+def choose(guarded: Sequence[Path] = (), *, no_sandbox: bool = False) -> Wall:
+    """The best wall that stands on this system.
+
+    Args:
+        guarded: Files and folders that must be out of reach: the secret, the references, what was handed in.
+        no_sandbox: Use no wall at all.
+
+    Raises:
+        ValueError: There is no wall here, or one of `guarded` is within reach.
+    """
+    if no_sandbox:
+        return WALLS["none"]
+    reasons = []
+    for wall in (WALLS["bubblewrap"], WALLS["another user"]):
+        reason = stands(wall.name) or wall.fault(guarded)
+        if not reason:
+            return wall
+        reasons.append(f"{wall.name}: {reason}")
+    raise ValueError(
+        "--no-sandbox: expected it, because nothing here keeps students' code from your files and from its own marks "
+        f"({'; '.join(reasons)}). On Linux, install bubblewrap (Debian, Ubuntu: apt install bubblewrap). On macOS and "
+        "Windows, run companion grade in a Linux container, as root (docker run --rm --network none ...), or in WSL"
+    )
+
+
+def best() -> Wall:
+    """The best wall that this system has, for code that is only read; none where there is none."""
+    return next(wall for name, wall in WALLS.items() if name == "none" or not stands(name))
+
+
+@cache
+def stands(name: str) -> str:
+    """Why this system does not have a wall; empty if it has."""
+    if not sys.platform.startswith("linux"):
+        return f"it needs Linux, and this is {sys.platform}"
+    if name == "bubblewrap" and shutil.which("bwrap") is None:
+        return "bwrap is not installed"
+    if name == "another user" and os.geteuid() != 0:
+        return "it needs root"
+    try:
+        command = WALLS[name].command([Path(__file__)], [name])
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return f"it does not start ({error})"
+    said = (done.stderr.strip().splitlines() or [f"it ended with {done.returncode}"])[-1]
+    return "" if done.returncode == 0 else f"it does not start ({said})"
+
+
+@cache
+def _shown() -> tuple[str, ...]:
+    """What can be read behind `bwrap`: the system's libraries, and Python's; no folder of anybody's as a whole."""
+    system = ("/usr", "/lib", "/lib64", "/lib32", "/bin", "/etc/ld.so.cache", "/etc/alternatives")
+    prefixes = dict.fromkeys((sys.base_prefix, sys.prefix))
+    parts = ("lib", "lib64", "bin", "pyvenv.cfg")
+    python = [os.path.join(prefix, part) for prefix in prefixes for part in parts]
+    python += [sysconfig.get_paths()[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")]
+    found = [*system, *(path for path in python if not Path(path).resolve().is_relative_to("/usr"))]
+    kept: list[str] = []
+    for path in found:
+        if os.path.exists(path) and not any(Path(path).is_relative_to(other) for other in kept):
+            kept.append(path)
+    return tuple(kept)
+
+
+@cache
+def _copies_of_the_course() -> tuple[str, ...]:
+    """The folders of this course that lie among the libraries: the references are in them."""
+    places = ("", "python*/*-packages/", "lib*/python*/*-packages/", "local/lib/python*/*-packages/")
+    names = ("companion", "companion_school")
+    found = (path for shown in _shown() for at in places for name in names for path in Path(shown).glob(at + name))
+    return tuple(str(path) for path in found if path.is_dir())
+
+
+def _others_can_read(path: Path) -> bool:
+    """Whether a user who owns nothing gets to this file, or into this folder."""
+    try:
+        mode = path.stat().st_mode
+        own = mode & (stat.S_IXOTH if stat.S_ISDIR(mode) else stat.S_IROTH)
+        return bool(own) and all(folder.stat().st_mode & stat.S_IXOTH for folder in path.parents)
+    except OSError:
+        return False
+
+
+def _become(user: int) -> None:
+    """Go on as a user of no group. What root may do beyond others, this takes away."""
+    os.setgroups([])
+    os.setresgid(user, user, user)
+    os.setresuid(user, user, user)
+
+
+def _without_capabilities() -> None:
+    """Have no capability, and get none from a program that is run."""
+    _kernel("prctl", _NO_NEW_PRIVILEGES, 1, 0, 0, 0)
+    _kernel("capset", struct.pack("=Ii", _CAPABILITIES_3, 0), struct.pack("=6I", *[0] * 6))
+
+
+def _kernel(call: str, *arguments: int | bytes) -> None:
+    """Raises `OSError` if this call of the C library fails."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    if getattr(libc, call)(*arguments) != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, f"{call}: {os.strerror(number)}")
+
+
+def _try(name: str) -> int:
+    """Whether a process gets behind this wall: 0 if so."""
+    wall = WALLS[name]
+    if child := wall.fork():
+        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    try:
+        wall.give_up(1_900_000_000)
+        os._exit(0)
+    except OSError as error:
+        os.write(2, f"{error}\n".encode())
+        os._exit(1)
+
+
+if __name__ == "__main__":
+    sys.exit(_try(sys.argv[1]))
