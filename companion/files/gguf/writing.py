@@ -18,7 +18,7 @@ from companion.config.model import ModelConfig
 from companion.files.gguf.architectures import BY_KIND, Architecture, shared_keys, tensors_of
 from companion.files.gguf.container import GGUFFile, library
 from companion.files.gguf.tokenizers import tokenizer_metadata
-from companion.ground.atomic import _replacing, writing
+from companion.ground.atomic import replacing, writing
 from companion.ground.waiting import counted
 
 GGUFType = Literal["F32", "F16", "BF16", "Q8_0"]
@@ -80,7 +80,7 @@ def write_gguf(
     architecture = BY_KIND[kind]
     stored = architecture.write_layout(tensors, fields) | tensors_of(config, architecture)
     size = sum(tensor.numel() for tensor in stored.values()) * {"F32": 4, "Q8_0": 2}.get(type, 2)
-    with writing(path, size), _replacing(Path(path)) as draft:
+    with writing(path, size), replacing(Path(path)) as (draft,):
         writer = gguf.GGUFWriter(draft, architecture.name)
         writer.add_type("model")
         if name:
