@@ -42,7 +42,7 @@ def parser() -> Parser:
             "  companion account llama-2-70b              a published system\n"
             "  companion account gpt2 llama-7b            several\n"
             "  companion account mixtral-8x7b --chip h100\n"
-            "  companion account --checkpoint smollm2      a model that was fetched, or model.gguf\n"
+            "  companion account --checkpoint smollm2     what companion get has fetched\n"
             "  companion account --config my_model.json\n"
             "  companion account gpt2 bert-base --json    for a program"
         ),

@@ -12,7 +12,7 @@ from companion.files.published.catalogue import CATALOGUE
 
 
 def parser() -> Parser:
-    known = "\n".join(f"  {name:<9}{one.about}; {one.licence}" for name, one in CATALOGUE.items())
+    known = "\n".join(f"  {name:<9}{one.about}" for name, one in CATALOGUE.items())
     return _flags(
         Parser(
             description=(
