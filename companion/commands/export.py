@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from companion.transformer import Transformer
 
 COPIED = (
-    "generation_config.json", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json",
+    "generation_config.json", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json",
     "chat_template.jinja", "vocab.json", "merges.txt", "source.spm", "target.spm",
 )  # fmt: skip
 """What a published folder holds beside its model, which goes along as it is."""
@@ -51,7 +51,7 @@ def parser() -> Parser:
             "then, to serve it to others, where one of these is installed:\n"
             "  vllm serve served/                       http://localhost:8000/v1\n"
             "  python -m sglang.launch_server --model-path served/\n"
-            "  llama-server -m letters.gguf\n"
+            "  llama-server -m letters.gguf             http://localhost:8080/v1\n"
             "to talk to a model on this machine: companion chat, companion explore"
         ),
     )

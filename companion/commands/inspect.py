@@ -201,7 +201,7 @@ def described(config: ModelConfig) -> str:
         "parallel": "before attention and before the network, which read the stream side by side",
         "parallel_shared": "before attention and the network, which share it and read the stream side by side",
     }[config.norm.placement]
-    order = "no" if config.positions.kind == "none" else config.positions.kind
+    order: str = "no" if config.positions.kind == "none" else config.positions.kind
     scaling = config.positions.scaling
     if scaling is not None:
         order += f" ({scaling.kind}, {scaling.factor:g} times)"
@@ -274,6 +274,7 @@ def files(folder: Path, found: Inspection) -> Iterable[str]:
     """What is there and what is not; of tensors that are missing a refusal says which."""
     from companion.data.chat_template import compiled, load_chat_template
     from companion.data.published_tokenizers import load_tokenizer
+    from companion.files.published.family import heads_left_out
     from companion.ground.display import count
 
     if found.tensors:
@@ -281,6 +282,9 @@ def files(folder: Path, found: Inspection) -> Iterable[str]:
         yield f"Tensors: {kinds}, in {count(found.files, 'file')}."
     else:
         yield "Tensors: none that can be read."
+    if found.left_out:
+        said = heads_left_out(found.left_out)
+        yield said[0].upper() + said[1:] + "."
     if found.family is None:
         return
     try:

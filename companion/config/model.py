@@ -587,6 +587,8 @@ class EmbeddingConfig:
                     for the square root of 640, 25.298. In fp32 it changes nothing.
     multiplier:     embeddings are multiplied by it (Granite).
     norm:           what enters the first block is normalised (BERT).
+    apart:          the two stacks of an encoder-decoder have learned positions, and norms of what enters, of their own
+                    (BART). Otherwise they share both.
     segments:       how many kinds of segment have a vector that is added to their tokens' (BERT: 2); 0: none.
     head:           what stands between the last block and the logits: `"linear"`; `"biased"`, with one bias per token
                     id (Marian); `"masked"`, BERT's dense layer, activation and norm, then the table and a bias.
@@ -607,6 +609,7 @@ class EmbeddingConfig:
     logit_cap: float | None = None
     multiplier: float = 1.0
     logit_divisor: float = 1.0
+    apart: bool = False
 
     def __post_init__(self) -> None:
         require_types(self)
@@ -662,6 +665,10 @@ class ModelConfig:
         require_whole("later_heads", self.later_heads, 0)
         turns_some = self.positions.kind == "rotary" or self.attention.qk_norm != "unit"
         require(turns_some, "qk_norm", self.attention.qk_norm, "another norm where positions are not rotary")
+        if self.embedding.apart:
+            has = self.positions.kind == "learned" or self.embedding.norm
+            two = "False but for an encoder_decoder with learned positions or embedding.norm, which could be apart"
+            require(self.stack == "encoder_decoder" and has, "apart", self.embedding.apart, two)
         if self.stack != "encoder":
             segments, pooled = self.embedding.segments, self.embedding.pooled
             require(segments == 0, "segments", segments, "0; only an encoder has segments")

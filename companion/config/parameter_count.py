@@ -68,7 +68,7 @@ def parameters(config: ModelConfig) -> Parameters:
     attention += sizes.heads * config.attention.sinks
     attention += d_model * config.attention.biased_output
     gains = 2 if config.norm.kind == "layer" and config.norm.bias else 1  # a gain, and for most layer norms a bias
-    norm = d_model * gains
+    norm, entrances = d_model * gains, 2 if config.embedding.apart else 1
     per_block = {"both": 4, "parallel_shared": 1}.get(config.norm.placement, 2)
     last_norms = (encoder > 0) + (decoder > 0) if config.norm.placement != "post" else 0
     qk_heads = {None: 0, "unit": 0, "head": 2, "width": sizes.heads + sizes.kv_heads}[config.attention.qk_norm]
@@ -84,13 +84,13 @@ def parameters(config: ModelConfig) -> Parameters:
     parts = {
         "embedding": (config.vocab + ends.segments) * d_model,
         "positions": {
-            "learned": config.context * d_model,
+            "learned": entrances * config.context * d_model,
             "relative": ((encoder > 0) + (decoder > 0)) * config.positions.buckets * sizes.heads,
         }.get(config.positions.kind, 0),
         "attention": (layers + cross - linear) * attention + linear * memory[0],
         "feed_forward": routed(config) + mixtures * shared(config) + (layers - mixtures) * plain_network(config),
         "router": 0 if moe is None else mixtures * (d_model + moe.router_bias) * moe.experts,
-        "norms": (per_block * layers + per_block // 2 * cross + last_norms + ends.norm) * norm
+        "norms": (per_block * layers + per_block // 2 * cross + last_norms + entrances * ends.norm) * norm
         + (layers + cross - linear) * (qk_heads * sizes.d_head + latents) * gains
         + linear * (memory[1] or 0),
         "head": head,

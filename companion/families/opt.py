@@ -39,9 +39,6 @@ FIELDS = rows(
     layer_norm_elementwise_affine    must be true
     tie_word_embeddings              taken = true            embedding.tied
     dropout                          taken = 0.1             dropout
-    attention_dropout                must be 0.0
-    activation_dropout               must be 0.0
-    layerdrop                        must be 0.0
     init_std                         neutral                 4.18 on
     prefix                           neutral                 4.18 to 4.57; of pipelines
     """

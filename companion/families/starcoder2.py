@@ -47,8 +47,6 @@ FIELDS = rows(
     layer_norm_epsilon               must equal norm_epsilon
     tie_word_embeddings              taken = true            embedding.tied
     residual_dropout                 taken = 0.0             dropout
-    attention_dropout                must equal residual_dropout = 0.0
-    embedding_dropout                must equal residual_dropout = 0.0
     activation_function              neutral                 by hand; hidden_act says it
     """
 )

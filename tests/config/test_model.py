@@ -130,6 +130,14 @@ def test_sizes_are_filled_in():
             "base=5.0: expected None for positions.kind='learned'",
         ),
         (lambda: NormConfig("layer", unit_offset=True), "unit_offset=True: expected False for kind='layer'"),
+        (
+            lambda: small(embedding=EmbeddingConfig(norm=True, apart=True)),
+            "apart=True: expected False but for an encoder_decoder with learned positions or embedding.norm",
+        ),
+        (
+            lambda: small(stack="encoder_decoder", embedding=EmbeddingConfig(apart=True)),
+            "apart=True: expected False but for an encoder_decoder with learned positions or embedding.norm",
+        ),
         (lambda: NormConfig("rms", bias=False), "bias=False: expected True for kind='rms'"),
         (
             lambda: small(norm=NormConfig(placement="parallel"), stack="encoder_decoder"),

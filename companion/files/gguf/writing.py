@@ -80,7 +80,7 @@ def write_gguf(
     architecture = BY_KIND[kind]
     stored = architecture.write_layout(tensors, fields) | tensors_of(config, architecture)
     size = sum(tensor.numel() for tensor in stored.values()) * {"F32": 4, "Q8_0": 2}.get(type, 2)
-    with writing(path, size), replacing(Path(path)) as (draft,):
+    with writing(path, size), replacing(Path(path)) as [draft]:
         writer = gguf.GGUFWriter(draft, architecture.name)
         writer.add_type("model")
         if name:

@@ -37,8 +37,8 @@ SOURCE = "source.json"
 """The file in a model's folder that says where it came from; it is written last."""
 FETCHED = (
     "config.json", "generation_config.json", "model.safetensors", "model.safetensors.index.json", "model-*.safetensors",
-    "tokenizer.json", "tokenizer_config.json", "chat_template.jinja", "vocab.json", "merges.txt",
-    "source.spm", "target.spm",
+    "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "chat_template.jinja",
+    "vocab.json", "merges.txt", "source.spm", "target.spm",
 )  # fmt: skip
 """The files of a hub's model that are read here; nothing else is downloaded, a pickle least of all."""
 From = Literal["hub", "package"]
