@@ -87,6 +87,8 @@ def tiny(fields):
         }  # fmt: skip
     if "roberta" in fields["model_type"]:  # whose positions begin behind this id
         small["pad_token_id"] = 1
+    if "attn_type_list" in fields:
+        small["attn_type_list"] = [1] * small["num_hidden_layers"]
     if "use_mtp" in fields:  # else `transformers` looks for layers that it does not read
         small["use_mtp"] = False
     if "bad_words_ids" in fields:
