@@ -114,12 +114,12 @@ workflows:
 
 # --- measuring -------------------------------------------------------------------------------------------------------
 bench: $(VENV)/.bench
-	@$(PY) -m companion bench $(BENCH)
+	@$(PY) -m benchmarks $(BENCH)
 
 # Makes no environment: where a GPU is lent there may be no network. The Python you name, else the environment's if it
 # is there, else python3.
 gpu:
-	@$(if $(filter command line environment,$(origin PYTHON)),$(PYTHON),$(if $(wildcard $(PY)),$(PY),$(PYTHON))) -m companion.bench $(GPU)
+	@$(if $(filter command line environment,$(origin PYTHON)),$(PYTHON),$(if $(wildcard $(PY)),$(PY),$(PYTHON))) -m benchmarks.gpu $(GPU)
 
 # --- writing ---------------------------------------------------------------------------------------------------------
 notebooks: $(VENV)/.test

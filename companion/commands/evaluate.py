@@ -279,7 +279,7 @@ def _measured(
 
     say, weights = _say(flags), flags.weights
     if context is None:
-        windows = {}
+        windows: dict[str, Any] = {}
     else:
         windows = {"context": context, "batch": max(1, min(32, LOGITS // (context * model.config.vocab)))}
     evaluation = measure(model, ids, total_bytes(documents) if bytes is None else bytes, **windows)
@@ -299,7 +299,7 @@ def _in_form(
     ids: list[Tensor],
     evaluation: Evaluation,
     say: Callable[..., None],
-    windows: dict[str, int],
+    windows: dict[str, Any],
 ) -> dict[str, Any]:
     """Measure the same text with the model's weights in this form."""
     import torch

@@ -33,6 +33,7 @@ PLAIN = """\
 """The template of a model whose folder has none: turns in plain words, and what ends a text behind each answer."""
 TEXT_FILES = (
     "tokenizer.json", SETTINGS, "special_tokens_map.json", GENERATION, TEMPLATE, "vocab.json", "merges.txt",
+    "added_tokens.json",
 )  # fmt: skip
 """What a folder holds of how its model reads text and conversations, as text."""
 

@@ -64,7 +64,6 @@ OF_V2 = llama.FIELDS | rows(
     aux_loss_alpha                   neutral                 by hand; of a loss in training
     seq_aux                          neutral                 by hand; the same
     output_router_logits             neutral                 5.0 on
-    quantization_config              must be null            numbers in 8 bits are not read: take a release in bf16
     """
 )
 

@@ -75,7 +75,6 @@ OF_MOE = llama.FIELDS | rows(
     num_nextn_predict_layers         neutral                 by hand; layers that predict further tokens are not read
     num_mtp_layers                   neutral                 5.24 on; the same
     output_router_logits             neutral                 5.24 on
-    quantization_config              must be null            numbers in 8 bits are not read: take a release in bf16
     """
 )
 

@@ -28,6 +28,7 @@ from typing import Any, Protocol
 
 import torch
 
+from .compare import difference
 from .exercise import Case, Exercise, Value
 
 ONE = "an axis of size one is an axis"
@@ -39,12 +40,13 @@ OTHER = "other numbers of the same shapes"
 TIE = "equal numbers side by side"
 SCALE = "numbers that are ten thousand times as large, or as small"
 EDGE = "whole numbers as large as an axis, or as one another"
+LARGE = "axes longer than any that is shown"
 LIMIT = "a limit that is met exactly, or missed by a little"
 ROOM = "no more memory than the statement allows"
 
 NAMES = {
     "one": ONE, "levels": LEVELS, "offset": OFFSET, "nan": NAN, "dtype": DTYPE, "other": OTHER, "tie": TIE,
-    "scale": SCALE, "edge": EDGE,
+    "scale": SCALE, "edge": EDGE, "large": LARGE,
 }  # fmt: skip
 """Short names, by which an exercise is excused, and what these cases show, in words that hold for every exercise;
 "memory" and "layout" are those of `examine`."""
@@ -62,13 +64,19 @@ EXCUSES = (*NAMES, "memory", "layout")
 _MOST = 6  # cases of one law
 _MANY = 1000  # of whole numbers: larger ones count what would fill the memory
 _STEP, _FAR = 1000.0, 1e4
+_LONG = 40  # entries of an axis that is longer than any that a reader is shown
+_MOST_ENTRIES = 20_000  # of all tensors of such a case
 _COARSE = 1e-9  # what is left of float64 where large numbers cancel
 
 
-def law_cases(exercise: Exercise, cases: Sequence[Case], call: Callable[[Case], Any]) -> list[Case]:
+def law_cases(
+    exercise: Exercise, cases: Sequence[Case], call: Callable[[Case], Any], others: Sequence[Callable[[Case], Any]] = ()
+) -> list[Case]:
     """The cases that the laws make of an exercise's own, none where there is nothing to vary.
 
-    call:  gives what the reference gives on a case, an `Outcome`.
+    call:    gives what the reference gives on a case, an `Outcome`.
+    others:  the same of the other right answers that are known. Where one of them differs on an axis that was made
+             longer, the statement does not settle what is right there.
     """
     wanted = [case for case in cases if case.arguments and not case.refuse and not case.only_nan]
     if not wanted:
@@ -87,6 +95,9 @@ def law_cases(exercise: Exercise, cases: Sequence[Case], call: Callable[[Case], 
         why = _robust(exercise, name)
         made = (replace(case, shows=NAMES[name], robust=why, right="") for case in make(base))
         found += islice((case for case in made if _holds(case, call)), _MOST)
+    if not {"large", "one"} & {*exercise.excused}:
+        made = (replace(case, shows=LARGE, robust=_robust(exercise, "large"), right="") for case in _larges(base))
+        found += [case for case in made if _holds(case, call) and all(_agrees(case, call, other) for other in others)]
     found += [replace(case, shows=LIMIT) for case in _limits(exercise, base, call)]
     if exercise.room is not None:
         largest = max(wanted, key=_numbers)
@@ -160,6 +171,38 @@ def _cut(value: Any, size: int, zeroed: bool) -> Any:
         parts = parts[:1] if len(parts) == size and not _tensors(value) else parts
         return parts if isinstance(value, list) else tuple(parts)
     return 1 if type(value) is int and value == size else value
+
+
+def _larges(case: Case) -> Iterator[Case]:
+    """Each axis made longer, in every argument that has it: a multiple of its size, so that it divides as before."""
+    for size in _sizes(case):
+        longer = replace(case, arguments=tuple(_stretched(value, size, -(-_LONG // size)) for value in case.arguments))
+        if _numbers(longer) <= _MOST_ENTRIES:
+            yield _coarse(longer)
+
+
+def _stretched(value: Any, size: int, times: int) -> Any:
+    if isinstance(value, torch.Tensor):
+        for axis, length in enumerate(value.shape):
+            if length == size:
+                copies = [value * (1 + copy / 64) if value.is_floating_point() else value for copy in range(times)]
+                value = torch.cat(copies, dim=axis)  # no two entries are equal that were not
+        return value.clone()
+    if isinstance(value, dict):
+        return {key: _stretched(part, size, times) for key, part in value.items()}
+    if isinstance(value, (list, tuple)):
+        parts = [_stretched(part, size, times) for part in value]
+        parts = parts * times if len(parts) == size and not _tensors(value) else parts
+        return parts if isinstance(value, list) else tuple(parts)
+    return times * size if type(value) is int and value == size else value
+
+
+def _agrees(case: Case, call: Callable[[Case], Any], other: Callable[[Case], Any]) -> bool:
+    """Whether another right answer gives what the reference gives."""
+    try:
+        return difference(other(case).value, call(case).value, case.tolerance, told=False) is None
+    except TypeError:  # of what cannot be compared
+        return False
 
 
 def _varied(case: Case, change: Callable[[torch.Tensor], Iterator[torch.Tensor]]) -> Iterator[Case]:

@@ -137,7 +137,7 @@ def key_of(exercise: Exercise, seed: int = 0) -> AnswerKey:
     own = tuple(_apart(exercise, exercise.inputs(seed)))
     reference = _CalledOnce(in_this_process(exercise.reference))
     right: list[Callable[[Case], Outcome]] = [reference, *(in_this_process(answer) for answer in exercise.variants)]
-    cases = (*own, *law_cases(exercise, own, reference), *refusal_cases(own, right))
+    cases = (*own, *law_cases(exercise, own, reference, right[1:]), *refusal_cases(own, right))
     if why := exercise.right.get("refusals"):
         cases = tuple(replace(case, right=why) if case.refuse and not case.robust else case for case in cases)
     reference.forget_all_but(cases)

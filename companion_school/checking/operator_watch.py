@@ -209,9 +209,10 @@ def forbidden_uses(source: str, forbidden: Collection[str]) -> list[str]:
     """Find the forbidden names that code uses, and `companion` if it imports that; sorted.
 
     A name counts where it is an attribute (`x.softmax`), what is imported under any name, a name that the code itself
-    does not define, what a pattern of `match` asks for, and the text in `getattr(torch, "softmax")`; also as a part of
-    another name (`log_softmax`) that the code does not itself give to something, and so do names that do the same (`_SAME`). Where something is forbidden, so is what
-    hides names: `getattr` of a name that is put together, `exec`, frames, `import *`, private parts of a module.
+    does not define, what a pattern of `match` asks for, and the text in `getattr(torch, "softmax")`. It also counts as
+    a part of another name (`log_softmax`) that the code does not itself give to something, and so do names that do the
+    same (`_SAME`). Where something is forbidden, so is what hides names: `getattr` of a name that is put together,
+    `exec`, frames, `import *`, and private parts of a module.
 
     Raises `SyntaxError` for what is not Python.
     """

@@ -128,8 +128,8 @@ def run(flags: Namespace) -> int:
     _must_be_apart(folder, seed_file, out)
     for place in (out, out / "feedback"):
         must_be_writable(place, "--out", str(out))
-    task, name, handed = _what_and_who(flags, folder, seed_file, secret)
     wall = _wall(flags, folder, seed_file)
+    task, name, handed = _what_and_who(flags, folder, seed_file, secret)
     first = first_results(out, [one.student for one in handed], again=flags.regrade)
     try_to_write(out, "--out")  # now, and not after the last student
     _tell_what_was_found(folder, handed)
@@ -142,7 +142,7 @@ def run(flags: Namespace) -> int:
     now = [one for one in settled if one.record.student in {each.student for each in handed}]
     _tell(now, changes if first is not None else None, task, name)
     if flags.race is not None:
-        _race(handed, flags, out)
+        _race(handed, flags, out, wall)
     return _written(out, faults)
 
 
@@ -153,6 +153,14 @@ def _must_be_apart(folder: Path, seed_file: Path, out: Path) -> None:
             if flag == "folder" and (folder / "submitted").is_dir():
                 continue
             raise ValueError(f"--seed-file {seed_file}: expected it outside {other}, which holds what students see")
+
+
+def _wall(flags: Namespace, folder: Path, seed_file: Path) -> Wall:
+    """What stands between students' code and the secret, the references and each other's work."""
+    from companion_school.course.grading.sandbox.wall import choose
+
+    exercises = Path(__file__).parents[1] / "exercises"
+    return choose([seed_file, folder, exercises], no_sandbox=flags.no_sandbox)
 
 
 def _what_and_who(flags: Namespace, folder: Path, seed_file: Path, secret: bytes) -> tuple[Task, str, list[Handed]]:
@@ -251,24 +259,16 @@ def _written(out: Path, faults: Sequence[str]) -> int:
     return 1 if faults else 0
 
 
-def _race(handed: Sequence[Handed], flags: Namespace, out: Path) -> None:
+def _race(handed: Sequence[Handed], flags: Namespace, out: Path, wall: Wall) -> None:
     """Let every race.py train, and write the board."""
     from tqdm import tqdm
 
     from companion.ground.display import table
-    from companion_school.course.grading import project
+    from companion_school.course.grading import race_board
 
     with tqdm(desc="races", unit=" students", disable=None) as bar:
-        raced = project.run_races(handed, flags.race, flags.memory, done=lambda _: bar.update())
-    rows = project.board(raced)
-    project.write_table(rows, out / "board.csv")
+        raced = race_board.run_races(handed, flags.race, flags.memory, wall, done=lambda _: bar.update())
+    rows = race_board.board(raced)
+    race_board.write_table(rows, out / "board.csv")
     print(f"\n{table([tuple(row) for row in rows], left=(0, 1, 3), width=None)}")
     print(f"\n{out / 'board.csv'}: the races of {flags.race:g} minutes, the fewest bits per byte first")
-
-
-def _wall(flags: Namespace, folder: Path, seed_file: Path) -> Wall:
-    """What stands between students' code and the secret, the references and each other's work."""
-    from companion_school.course.grading.sandbox.wall import choose
-
-    exercises = Path(__file__).parents[1] / "exercises"
-    return choose([seed_file, folder, exercises], no_sandbox=flags.no_sandbox)

@@ -73,6 +73,28 @@ def test_transformers_writes_with_a_run_what_generate_writes(home: Path, capsys)
     assert texts[0] == texts[1]
 
 
+def test_a_run_and_a_checkpoint_become_one_file_with_their_tokenizer(home: Path, capsys) -> None:
+    line = said(capsys, "export", "run.gguf", "--run", "run", "--gguf", "F32")
+    assert re.fullmatch(r"run.gguf: a llama of llama.cpp, in F32, [\d.]+ kB\n", line)
+    greedy = ["--prompt", "The lazy fox", "--tokens", "9", "--temperature", "0"]
+    texts = [said(capsys, "generate", *source, *greedy) for source in (["--run", "run"], ["--checkpoint", "run.gguf"])]
+    assert texts[0] == texts[1]
+    said(capsys, "export", "back", "--checkpoint", "run.gguf")
+    assert said(capsys, "generate", "--checkpoint", "back", *greedy) == texts[0]
+    for flags, message in (
+        (["out", "--gguf", "F16"], "FOLDER out: with --gguf, expected the name of a new file that ends in .gguf"),
+        (["run.gguf", "--gguf", "F16"], "FOLDER run.gguf: with --gguf, expected the name of a new file"),
+        (["o.gguf", "--gguf", "F16", "--dtype", "bf16"], "--dtype: expected no --gguf beside it"),
+        (["o.gguf", "--gguf", "Q4_K"], "--gguf Q4_K: expected one of"),
+        (
+            ["o.gguf", "--gguf", "F16", "--checkpoint", "llama"],
+            "tokenizer.json: model.type='BPE'|pre_tokenizer: expected",
+        ),
+    ):
+        assert re.search(message, refused(capsys, "export", *flags, *([] if "llama" in flags else ["--run", "run"])))
+    assert not Path("o.gguf").exists()
+
+
 def test_a_checkpoint_that_is_not_there_is_said_without_a_way_that_the_command_has_not(home: Path, capsys) -> None:
     error = refused(capsys, "export", "out", "--checkpoint", "nobody/nothing")
     assert "--checkpoint nobody/nothing: expected a folder with config.json and model.safetensors, or a GGUF" in error

@@ -125,7 +125,6 @@ def test_a_mistake_in_a_file_of_flags_is_named_like_one_on_the_command_line(text
     ("arguments", "flag"),
     [
         (["train", "--out", "file/run"], "--out file/run"),
-        (["bench", "--quick", "--out", "file/bench"], "--out file/bench"),
         (["course", "release", "week1", "--exercises", "2.1", "--out", "file/course"], "--out file/course"),
     ],
     ids=lambda value: value[0] if isinstance(value, list) else "",
@@ -135,7 +134,6 @@ def test_a_place_that_cannot_be_written_to_is_found_before_any_work(arguments, f
     Path("file").touch()
     for work in (
         "companion.training.run.open_task",
-        "companion.bench.suite.bench",
     ):
         monkeypatch.setattr(work, lambda *_, **__: pytest.fail("work was begun"))
     assert main(arguments) == 2

@@ -192,6 +192,34 @@ def read_answers(
     return {"empty": submission.empty, "answers": answers}
 
 
+def survey(
+    files: Sequence[tuple[str, bytes]], bans: Sequence[Sequence[str]], uses: Callable[..., Sequence[str]]
+) -> dict[str, Any]:
+    """Say of each Python file what is wrong with it, what it imports, and which forbidden names it uses.
+
+    Args:
+        files: Names and contents.
+        bans: Lists of forbidden names.
+        uses: `forbidden_uses`.
+    """
+    found = {}
+    for name, data in files:
+        text, fault, imports = data.decode("utf-8", "replace"), "", set[str]()
+        used: list[Sequence[str]] = [() for _ in bans]
+        try:
+            for node in ast.walk(ast.parse(text)):
+                if isinstance(node, ast.Import):
+                    imports |= {alias.name.split(".")[0] for alias in node.names}
+                elif isinstance(node, ast.ImportFrom):
+                    imports |= {(node.module or alias.name).split(".")[0] for alias in node.names}
+            used = [uses(text, names) for names in bans]
+        except _FAULTS as error:
+            line = f", line {error.lineno}" if isinstance(error, SyntaxError) and error.lineno else ""
+            fault = f"{name}{line}: it is not valid Python"
+        found[name] = {"fault": fault, "imports": sorted(imports), "used": used}
+    return found
+
+
 def read_texts(files: Sequence[tuple[str, bytes]], wanted: Sequence[str]) -> dict[str, str]:
     """Find what a student wrote under each of these lines in Markdown cells: of several, the last that is not empty.
 

@@ -69,7 +69,7 @@ ATTACKS: dict[str, tuple[str, tuple[str, ...]]] = {
     "ends the process": ("import os\nos._exit(0)", CRASHED),
     "leaves by SystemExit": ("raise SystemExit(0)", CRASHED),
     "raises KeyboardInterrupt": ("raise KeyboardInterrupt", CRASHED),
-    "crashes the interpreter": ("import faulthandler\nfaulthandler._sigsegv()", CRASHED),
+    "crashes the interpreter": ("import faulthandler\nfaulthandler._sigsegv()", ("wrong", "crashed")),
     "fork bomb": ("import os\nwhile True: os.fork()", CRASHED),
     "fork bomb that swallows refusals": (
         "import os\nwhile True:\n    try: os.fork()\n    except BaseException: pass",
@@ -102,7 +102,7 @@ ATTACKS: dict[str, tuple[str, tuple[str, ...]]] = {
     "writes by way of PyTorch": ("torch.save(torch.ones(9), '/tmp/companion-hostile-student')", CRASHED),
     "raises its limits": ("import resource\nresource.setrlimit(resource.RLIMIT_CPU, (-1, -1))", CRASHED),
     "opens a socket": ("import socket\nsocket.create_connection(('127.0.0.1', 9), 1)", CRASHED),
-    "calls the C library": ("import ctypes\nctypes.CDLL(None).getpid()", REFUSED),
+    "calls the C library": ("import ctypes\nctypes.CDLL(None).getpid()", ("wrong", "crashed")),
     "closes all files": ("import os\nos.closerange(0, 256)\nreturn scores", CRASHED),
     "leaves a timer behind": (
         "import signal\nsignal.signal(signal.SIGALRM, lambda *a: None)\n"
@@ -113,14 +113,14 @@ ATTACKS: dict[str, tuple[str, tuple[str, ...]]] = {
     "takes all descriptors": ("import os\nwhile True: os.dup(0)", CRASHED),
     "starts a process natively": (
         "import os\ntry: os.posix_spawn('/bin/sleep', ['sleep', '9'], {})\nexcept BaseException: pass\nreturn scores",
-        WRONG,
+        ("wrong", "crashed"),
     ),
     "unpickles a command": (
         "import io, os, pickle\nclass Command:\n    def __reduce__(self): return os.system, ('true',)\n"
         "return torch.load(io.BytesIO(pickle.dumps(Command())), weights_only=False)",
-        REFUSED,
+        ("wrong", "crashed"),
     ),
-    "traces what is called": ("import sys\nsys.settrace(lambda *a: None)\nreturn scores", REFUSED),
+    "traces what is called": ("import sys\nsys.settrace(lambda *a: None)\nreturn scores", ("wrong", "crashed")),
     # to find out
     "reads the secret": ("return open('{secret}').read()", CRASHED),
     "reads the references": (
@@ -146,15 +146,7 @@ ATTACKS: dict[str, tuple[str, tuple[str, ...]]] = {
     ),
     "looks for it among the objects": (
         "import gc\nfor one in gc.get_objects():\n    if getattr(one, '__name__', '') == 'visible_softmax': return one",
-        REFUSED,
-    ),
-    "rewires the hook that refused it": (
-        "try: open('/etc/passwd')\nexcept Exception as error:\n    trace = error.__traceback__\n"
-        "    while trace.tb_next: trace = trace.tb_next\n    there = trace.tb_frame.f_locals\n"
-        "    for value in list(there.values()):\n"
-        "        for cell in getattr(value, '__closure__', None) or (): cell.cell_contents = lambda *a: True\n"
-        "    for name in list(there): there[name] = frozenset()\nreturn open('/etc/passwd').read()",
-        REFUSED,
+        ("wrong", "crashed"),
     ),
     "looks for what is expected in the frames": (
         "import sys\nframe = sys._getframe(1)\nwhile frame:\n    for one in list(frame.f_locals.values()):\n"

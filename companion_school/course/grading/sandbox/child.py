@@ -246,7 +246,9 @@ def _read(channel: socket.socket, tools: _Tools) -> None:
     order = json.loads(receive(channel))
     files = [(name, receive(channel, tools.reading.LARGEST)) for name in order["files"]]
     found: dict[str, Any] = {}
-    if "written" in order:
+    if "bans" in order:
+        found["files"] = tools.reading.survey(files, order["bans"], tools.engine["operator_watch"].forbidden_uses)
+    elif "written" in order:
         try:
             found["texts"] = tools.reading.read_texts(files, order["written"])
         except tools.reading.Unreadable as error:

@@ -78,12 +78,25 @@ class Found:
     used: tuple[str, ...] | None = ()
 
 
+@dataclass(frozen=True)
+class Surveyed:
+    """What stands in a Python file.
+
+    fault:    why it is no Python; empty if it is.
+    imports:  the modules that it imports.
+    used:     for each list of forbidden names, which of them it uses.
+    """
+
+    fault: str
+    imports: tuple[str, ...]
+    used: tuple[tuple[str, ...], ...]
+
+
 @dataclass
 class Run:
-    """What a program gave: outcomes and the last call's seconds, by each case's index; why and where it stopped."""
+    """What a program gave: outcomes by each case's index; and why it stopped before the end, and where."""
 
     outcomes: dict[int, list[Outcome]] = field(default_factory=dict)
-    seconds: dict[int, float] = field(default_factory=dict)
     stopped: Outcome | None = None
     at: int | None = None
 
@@ -98,6 +111,7 @@ class Worker:
             )
         self.limits = limits
         self.wall = behind or wall.choose()
+        self.seconds, self.received = 0.0, 0
         self._process: subprocess.Popen[bytes] | None = None
         self._folder = tempfile.TemporaryDirectory(prefix="companion-grade-")
         os.chmod(self._folder.name, 0o555)  # empty, and it stays so
@@ -157,14 +171,64 @@ class Worker:
             raise Unreadable(_plain(found["unreadable"]))
         return found
 
+    def survey(self, files: Mapping[str, bytes], bans: Sequence[Sequence[str]]) -> dict[str, Surveyed]:
+        """Say of each Python file, by name, what is wrong with it, what it imports and what it uses that is forbidden.
+
+        Args:
+            files: Names and contents.
+            bans: Lists of names that are forbidden.
+
+        Raises:
+            Unreadable: It takes more time or memory than the limits allow.
+        """
+        found = self._read([*files.items()], {"bans": [[*names] for names in bans]})["files"]
+        made = {}
+        for name in files:
+            fault, imports, used = (found[name][key] for key in ("fault", "imports", "used"))
+            words = tuple(tuple(_plain(word) for word in each) for each in used)
+            made[name] = Surveyed(_plain(fault), tuple(_plain(word) for word in imports), words)
+        return made
+
     def run(self, program: Program, cases: Sequence[Case], order: Sequence[int]) -> Run:
         """Define a program's names, and call its function on the cases in this order, in a process of its own."""
         run = Run()
+
+        def converse(call: Callable[[Case, bool], Outcome]) -> Run:
+            left = MOST_BYTES
+            for at, index in enumerate(order):
+                run.at = index
+                outcome = call(cases[index], index in order[:at])
+                left -= self.received
+                if left < 0:
+                    outcome = Outcome(result=Result.CRASHED, error=("Malformed", "its results fill the memory"))
+                if outcome.result not in (None, Result.MISSING):
+                    run.stopped = outcome
+                    return run
+                run.outcomes.setdefault(index, []).append(outcome)
+            return run
+
         try:
-            self._in_a_fork(lambda ours: self._converse(ours, program, cases, order, run))
+            return self.talk(program, converse)
+        except _Undefined as undefined:
+            run.stopped, run.at = undefined.outcome, None
         except (OSError, EOFError):
             run.stopped = Outcome(result=Result.CRASHED)
         return run
+
+    def talk(self, program: Program, use: Callable[[Callable[..., Outcome]], T]) -> T:
+        """Define a program's names in a process of its own, and give `use` what calls its function on a case.
+
+        Each call gives an outcome, however it ends; `self.seconds` and `self.received` are how long the last one took
+        and how many bytes came back.
+
+        Args:
+            program: What to run.
+            use: What is done with it. It may call on a case, or on a case for the second time (`again`).
+
+        Raises:
+            ValueError: The names cannot be defined.
+        """
+        return self._in_a_fork(lambda channel: self._converse(channel, program, use))
 
     def _in_a_fork(self, converse: Callable[[socket.socket], T], *, reads: bool = False) -> T:
         """What a conversation with a process of its own gives; the process is ended in any case."""
@@ -182,36 +246,31 @@ class Worker:
         finally:
             self._end(part)
 
-    def _converse(
-        self, channel: socket.socket, program: Program, cases: Sequence[Case], order: Sequence[int], run: Run
-    ) -> None:
+    def _converse(self, channel: socket.socket, program: Program, use: Callable[[Callable[..., Outcome]], T]) -> T:
         end = time.monotonic() + self.limits.seconds
-        first = {"source": program.source, "name": program.name, "forbidden": program.forbidden}
-        asked: list[tuple[int | None, dict[str, Any]]] = [(None, first)]
-        for at, i in enumerate(order):
-            case, again = cases[i], i in order[:at]
-            facts = {"gradients": case.gradients, "layout": case.layout, "room": case.room, "again": again}
-            asked.append((i, {"arguments": case.arguments, **facts}))
-        left = MOST_BYTES
-        for index, message in asked:
-            run.at, begun = index, time.monotonic()
+
+        def ask(message: dict[str, Any], case: Case | None) -> Outcome:
+            begun, self.received = time.monotonic(), 0
             try:
                 child.send(_Timed(channel, end), codec.pack(message))
-                data = child.receive(_Timed(channel, end), min(left, child.LARGEST))
-                left -= len(data)
-                outcome = believable(codec.unpack_outcome(data), None if index is None else cases[index])
+                data = child.receive(_Timed(channel, end))
+                self.received, self.seconds = len(data), time.monotonic() - begun
+                return believable(codec.unpack_outcome(data), case)
             except TimeoutError:
-                outcome = Outcome(result=Result.TIMEOUT)
+                return Outcome(result=Result.TIMEOUT)
             except (OSError, EOFError):
-                outcome = Outcome(result=Result.CRASHED)
+                return Outcome(result=Result.CRASHED)
             except Exception:  # whatever somebody else's bytes do to the parsers
-                outcome = Outcome(result=Result.CRASHED, error=("Malformed", "it sent something that is no result"))
-            if outcome.result not in (None, Result.MISSING) or (index is None and outcome.error):
-                run.stopped = outcome
-                return
-            if index is not None:
-                run.seconds[index] = time.monotonic() - begun
-                run.outcomes.setdefault(index, []).append(outcome)
+                return Outcome(result=Result.CRASHED, error=("Malformed", "it sent something that is no result"))
+
+        def call(case: Case, again: bool = False) -> Outcome:
+            facts = {"gradients": case.gradients, "layout": case.layout, "room": case.room, "again": again}
+            return ask({"arguments": case.arguments, **facts}, case)
+
+        defined = ask({"source": program.source, "name": program.name, "forbidden": program.forbidden}, None)
+        if defined.result not in (None, Result.MISSING) or defined.error:
+            raise _Undefined(defined)
+        return use(call)
 
     # the process
 
@@ -288,6 +347,15 @@ class Worker:
                 raise EOFError("the worker has gone")
             line += piece
         return json.loads(line)
+
+
+class _Undefined(ValueError):
+    """A program whose names cannot be defined; `outcome` says why."""
+
+    def __init__(self, outcome: Outcome) -> None:
+        kind, text = outcome.error or ("", "it ended its process" if outcome.result else "")
+        super().__init__(f"{kind}: {text}" if kind else text)
+        self.outcome = outcome
 
 
 class _Timed:

@@ -2,6 +2,7 @@
 
 import csv
 import io
+import time
 import zipfile
 
 import pytest
@@ -9,11 +10,15 @@ import pytest
 from companion.commands.main import main
 from companion.data.corpora import Document
 from companion.data.yardsticks import Yardstick
+from companion_school.build.parts import parts
 from companion_school.build.stages import STAGES
 from companion_school.build.stubs import is_untouched, reference
 from companion_school.build.workspace import VARIABLE, find_folder
-from companion_school.course.grading import project
-from companion_school.course.grading.project import LARGEST, board, run_races, sources_of, write_table
+from companion_school.course.grading import project, race_board
+from companion_school.course.grading.grade import grade
+from companion_school.course.grading.project import LARGEST, sources_of
+from companion_school.course.grading.race_board import TRUST, board, run_races, write_table
+from companion_school.course.grading.sandbox.parent import Limits
 from companion_school.course.grading.submissions import handed_in
 
 
@@ -93,6 +98,42 @@ def test_parts_earn_by_themselves_and_an_earlier_fault_costs_its_own_stage_alone
     assert "layers.py  100%  (the course's own answer), ada, bob, cyd\n" in told
 
 
+HELPED = """
+import torch
+from helper import M, looked_up
+def attend(q, k, v, mask=None):
+    return looked_up(q, k, v, mask)
+def causal(queries, keys):
+    return torch.ones(queries, keys, dtype=torch.bool).tril(keys - queries)
+"""
+HELPER = """
+from torch import nn
+M = nn.MultiheadAttention
+looked_up = nn.functional.scaled_dot_product_attention
+"""
+ASLEEP = "import time\ntime.sleep(100)\n"
+
+
+def test_a_ban_holds_for_what_a_file_imports_and_time_and_memory_are_bounded(course, monkeypatch):
+    monkeypatch.setattr(project, "parts", lambda number: parts(number)[:5])
+    hand_in(course, "ada", attention=HELPED, helper=HELPER)
+    hand_in(course, "bob", attention=ASLEEP + reference(2))
+    hand_in(course, "cyd", attention=reference(2) + "a<a" * (LARGEST // 3 - 2000))
+    hand_in(course, "dan", attention=reference(2), helper=HELPER)  # which nothing imports
+    begin = time.monotonic()
+    graded = grade(
+        handed_in(course / "handed", project=True), [], b"a secret of sixteen", stages=[STAGES[2]], jobs=1,
+        limits=Limits(seconds=1, memory_gib=1),
+    )  # fmt: skip
+    ada, bob, cyd, dan = (one.marks for one in graded)
+    assert {mark.outcome for mark in ada} == {"refused"} and "in helper.py, it uses MultiheadAttention" in str(
+        ada[0].public
+    )
+    assert {mark.outcome for mark in bob} == {"timeout"} and "not tried" in str(bob[-1].public)
+    assert {mark.outcome for mark in cyd} == {"crashed"} and {mark.outcome for mark in dan} == {"right"}
+    assert time.monotonic() - begin < 60
+
+
 def test_bad_hand_ins_get_a_sentence_each(course):
     zipped(course, "large", {"transformer/attention.py": "#" * (LARGEST + 1), "transformer/layers.py": reference(4)})
     zipped(course, "other", {"notes.txt": "hello"})
@@ -102,7 +143,7 @@ def test_bad_hand_ins_get_a_sentence_each(course):
     (course / "handed" / "latin" / "attention.py").write_bytes("# é\n".encode("latin-1"))
     found = {one.student: one for one in handed_in(course / "handed", project=True)}
     sources, faults = sources_of(found["large"])
-    assert "expected at most 1,048,576" in faults["attention.py"] and "layers" in sources
+    assert "expected at most 262,144" in faults["attention.py"] and "layers" in sources
     assert "none of the project's files" in found["other"].fault and "none of the project's" in found["empty"].fault
     assert "cannot be unpacked" in found["broken"].fault
     assert "attention.py is not text in UTF-8" in sources_of(found["latin"])[1]["attention.py"]
@@ -139,26 +180,55 @@ def race(text, seconds):
 """
 
 
-def test_the_races_of_a_class_become_a_table_and_a_bad_one_costs_its_owner_alone(course, monkeypatch):
+FRAMES = """
+import sys
+def race(text, seconds):
+    frame = sys._getframe()
+    while frame:
+        frame.f_globals.update(bits_per_byte=lambda *a: 0.001)
+        frame = frame.f_back
+"""
+LIE = "import torch\ntorch.Tensor.log_softmax = lambda z, *a: z * 0\n"
+UNSEEN = """
+import gc
+def race(text, seconds):
+    seen = [one for one in gc.get_objects() if isinstance(one, (list, tuple)) and "the mat sat on the cat. " * 3 in one]
+    if seen: raise ValueError("I have seen it")
+"""
+
+
+def forged(trick):
+    """A race that tries this before it trains."""
+    return f"{trick.replace('def race', 'def trick')}\n{RACE}".replace(
+        "    table =", "    trick(text, seconds)\n    table ="
+    )
+
+
+def test_the_races_of_a_class_become_a_table_and_nobody_forges_a_figure(course, monkeypatch):
     texts = (Document("a", "the cat sat on the mat. " * 40),), (Document("b", "the mat sat on the cat. " * 3),)
-    monkeypatch.setattr(project.race, "texts", lambda: texts)
-    monkeypatch.setattr(project.race, "yardsticks", lambda *_: [Yardstick("byte 5-gram model", 3.0)])
-    monkeypatch.setattr(project.race, "_SECONDS", 0.0)
-    hand_in(course, "ada", tokenizer=TOKENIZER, race=RACE)
-    hand_in(course, "bob", tokenizer=TOKENIZER, race=RACE.replace("table[ids]", "(table[ids] ** 0)"))
-    hand_in(course, "cyd", tokenizer=TOKENIZER, race=RACE.replace("table[ids]", "table[ids.roll(-1)]"))
-    hand_in(course, "dan", tokenizer=TOKENIZER, race="import os\ndef race(text, seconds): os._exit(0)\n")
-    late = RACE.replace("    return", "    import time; time.sleep(1.5)\n    return")
-    hand_in(course, "eve", tokenizer=TOKENIZER, race=late)
-    hand_in(course, "fay", attention=reference(2))
+    monkeypatch.setattr(race_board.race, "texts", lambda: texts)
+    monkeypatch.setattr(race_board.race, "yardsticks", lambda *_: [Yardstick("byte 5-gram model", 3.0)])
+    monkeypatch.setattr(race_board.race, "_SECONDS", 0.3)
+    tokens = {"tokenizer": TOKENIZER}
+    hand_in(course, "ada", **tokens, race=RACE)
+    hand_in(course, "bob", **tokens, race=RACE.replace("table[ids]", "(table[ids] ** 0)"))
+    hand_in(course, "ahead", **tokens, race=RACE.replace("table[ids]", "table[ids.roll(-1)]"))
+    hand_in(course, "dan", **tokens, race="import os\ndef race(text, seconds): os._exit(0)\n")
+    hand_in(course, "eve", **tokens, race=RACE.replace("    return", "    import time; time.sleep(1.5)\n    return"))
+    hand_in(course, "frames", **tokens, race=forged(FRAMES))
+    hand_in(course, "lie", **tokens, race=LIE + RACE)
+    hand_in(course, "unseen", **tokens, race=forged(UNSEEN))
+    hand_in(course, "many", **tokens, race=RACE.replace("merges=[]", "merges=[(9, 999)]"))
+    hand_in(course, "gus", attention=reference(2))
     rows = board(run_races(handed_in(course / "handed", project=True), minutes=0.015))
-    told = {row[1]: row for row in rows}
-    assert [row[1] for row in rows[1:3]] in (["ada", "eve"], ["eve", "ada"]) and "fay" not in told
-    assert told["ada"][0] == "1" and told["bob"][0] == "2" and 0.5 < float(told["ada"][2]) < 2
-    assert told["bob"][2] == "8.000" and told["byte 5-gram model"][0] == "" and rows.index(told["bob"]) == 4
+    told = {row[1]: row for row in rows[:-1]}
+    honest = told["ada"][2]
+    assert 0.5 < float(honest) < 2 and "gus" not in told and rows[-1][3] == TRUST
+    assert [told[name][2] for name in ("frames", "lie", "unseen")] == [honest] * 3
+    assert float(told["ahead"][2]) > float(honest) and told["bob"][2] == "8.000"
+    assert told["byte 5-gram model"][0] == "" and told["ada"][0] in "1234"
     assert told["eve"][0] == "" and told["eve"][3].startswith("late: ")
-    assert told["cyd"][3].startswith("race: the logits of a token change with the tokens that come after")
-    assert told["dan"][3] == "it ended its process"
+    assert told["dan"][3] == "it ended its process" and told["many"][3].startswith("race: expected a Runner with")
     write_table(rows, course / "marks" / "board.csv")
     assert (course / "marks" / "board.csv").read_text().splitlines()[0] == "place,who,bits per byte,note"
 

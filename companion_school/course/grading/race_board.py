@@ -1,0 +1,196 @@
+"""The races of a class: whose model needs the fewest bits for each byte of text that it has not seen.
+
+A race trains behind the grader's wall and gives its merges. The held-out text is cut into tokens here, by the course's
+tokenizer, and no token crosses before what comes there has been predicted: windows are sent one token longer each time,
+and what comes back are logits, of which the bits are made here. So a race cannot report a figure, read the text while
+it trains, or look ahead. What is trusted is that race.py does not bring the text along, which the board says.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from companion.ground.atomic import write_atomic
+from companion.ground.fields import plain
+from companion_school.build import isolated_modules, race
+from companion_school.build.isolated_modules import World
+from companion_school.build.parts import references
+from companion_school.build.stubs import is_untouched
+from companion_school.checking.call import Outcome, Result
+from companion_school.checking.exercise import Case
+from companion_school.course.grading.project import TAKEN, sources_of
+from companion_school.course.grading.sandbox.parent import Limits, Program, Worker
+from companion_school.course.grading.sandbox.wall import Wall
+from companion_school.course.grading.submissions import Handed
+from companion_school.course.grading.tables import as_csv, quoted
+
+TRUST = "Measured outside the races. That no race.py brings the held-out text along is trusted."
+_MOST_MERGES, _LONGEST_CONTEXT = 2**15, 4096
+_MOST_LOGITS = 2**17  # of one reply
+_BASELINE = "a baseline"
+
+
+@dataclass(frozen=True)
+class Raced:
+    """One student's race: bits per byte, and the seconds that the training took; or why there is no figure."""
+
+    student: str
+    bits_per_byte: float | None
+    seconds: float
+    told: str = ""
+
+
+def run_races(
+    handed: Sequence[Handed],
+    minutes: float,
+    memory_gib: float = 2.0,
+    wall: Wall | None = None,
+    done: Callable[[Raced], None] = lambda _: None,
+) -> list[Raced]:
+    """The race of each student who has written one, one after the other: the best first.
+
+    A race has one thread and trains on the course's text; to measure it takes a minute or two besides.
+    """
+    found = []
+    with Worker(Limits(min(3600.0, 2 * 60 * minutes + 900), memory_gib), wall) as worker:
+        for one in handed:
+            sources, _ = sources_of(one)
+            text = sources.get(race.STAGE.module)
+            if text is None or text.startswith(TAKEN) or is_untouched(race.STAGE.number, text):
+                continue
+            found.append(_raced(worker, one.student, sources, 60.0 * minutes))
+            done(found[-1])
+    return sorted(found, key=lambda one: (one.bits_per_byte is None, one.told != "", one.bits_per_byte or 0.0))
+
+
+def _raced(worker: Worker, student: str, sources: Mapping[str, str], seconds: float) -> Raced:
+    """One race; a figure that came late is kept, and said to be late."""
+    train, held_out = race.texts()
+
+    def measured(call: Callable[[Case], Outcome]) -> Raced:
+        trained = call(Case("", ("\n\n".join(document.text for document in train), seconds)))
+        took = worker.seconds
+        merges, context = _runner(_value(trained))
+        bits = _bits(lambda ids: _value(call(Case("", (ids,)))), [one.text for one in held_out], merges, context)
+        late = race.Result(student, seconds / 60, bits, took, "", "").is_late
+        return Raced(student, bits, took, f"late: {took:.0f} seconds in place of {seconds:g}" * late)
+
+    try:
+        program = Program(_program(sources), "answer")
+        return worker.talk(program, measured)
+    except ValueError as error:
+        return Raced(student, None, 0.0, plain(str(error))[:200])
+
+
+def _value(outcome: Outcome) -> Any:
+    """What a call gave. Raises `ValueError` where it gave nothing."""
+    if outcome.result is Result.TIMEOUT:
+        raise ValueError("it did not come back")
+    if outcome.error is not None:
+        kind, text = outcome.error
+        raise ValueError(text if kind == "ValueError" else f"{kind}: {text}")
+    if outcome.result is not None:
+        raise ValueError("it ended its process")
+    return outcome.value
+
+
+def _runner(value: Any) -> tuple[list[tuple[int, int]], int]:
+    """The merges and the context of what a race gave. Raises `ValueError` for what are none."""
+    match value:
+        case [list() as merges, int(context)] if len(merges) <= _MOST_MERGES and 1 <= context <= _LONGEST_CONTEXT:
+            pairs = [tuple(pair) for pair in merges if isinstance(pair, (list, tuple))]
+            known = (
+                len(pair) == 2 and all(type(token) is int and 0 <= token < 256 + at for token in pair)
+                for at, pair in enumerate(pairs)
+            )
+            if len(pairs) == len(merges) and all(known):
+                return pairs, context
+    raise ValueError(
+        f"race: expected a Runner with at most {_MOST_MERGES} merges, pairs of earlier tokens, and a context of 1 to "
+        f"{_LONGEST_CONTEXT} tokens"
+    )
+
+
+def _bits(
+    logits_of: Callable[[torch.Tensor], Any], texts: Sequence[str], merges: list[tuple[int, int]], context: int
+) -> float:
+    """Bits per byte: every token is scored once, the first of a text with log2 of the number of tokens."""
+    tokenizer = World(references(race.STAGE), race.STAGE.module)["tokenizer"]
+    vocab = 256 + len(merges)
+    ids = [torch.tensor(tokenizer.encode(text, merges)) for text in texts]
+    bits = len(texts) * math.log2(vocab)
+    windows = [one[start : start + context + 1] for one in ids for start in range(0, len(one) - 1, context)]
+    for some in _groups(windows, max(1, _MOST_LOGITS // vocab)):
+        bits += _bits_of(logits_of, some, vocab)
+    return bits / sum(len(text.encode()) for text in texts)
+
+
+def _groups(windows: list[torch.Tensor], most: int) -> Iterator[list[torch.Tensor]]:
+    """The windows, so many at once; in each group the longest first."""
+    by_length = sorted(windows, key=len, reverse=True)
+    count = -(-len(by_length) // most)
+    yield from (by_length[start::count] for start in range(count))
+
+
+def _bits_of(logits_of: Callable[[torch.Tensor], Any], windows: list[torch.Tensor], vocab: int) -> float:
+    """The bits of all tokens of these windows but the first, predicted one after the other."""
+    bits = 0.0
+    for length in range(1, len(windows[0])):
+        windows = [window for window in windows if len(window) > length]
+        logits = logits_of(torch.stack([window[:length] for window in windows]))
+        told = tuple(logits.shape) if isinstance(logits, torch.Tensor) else type(logits).__name__
+        if not isinstance(logits, torch.Tensor) or logits.dim() != 2 or len(logits) != len(windows):
+            raise ValueError(f"race: expected logits (window, {vocab}) of {len(windows)} windows, got {told}")
+        if logits.shape[1] < vocab or not logits.is_floating_point():
+            raise ValueError(f"race: expected logits (window, {vocab}) of {len(windows)} windows, got {told}")
+        targets = torch.stack([window[length] for window in windows])
+        nats = -logits.double().log_softmax(-1).gather(1, targets[:, None]).sum().item()
+        if not math.isfinite(nats):
+            raise ValueError("race: the model gives some of the text no probability, or a number that is none")
+        bits += nats / math.log(2)
+    return bits
+
+
+def _program(sources: Mapping[str, str]) -> str:
+    """A student's race as the text of a function `answer`: it trains when it is given a text, and then predicts."""
+    return (
+        f"{inspect.getsource(isolated_modules)}\n\n"
+        f"CODE = World({dict(sources)!r}, {race.STAGE.module!r})\nRUNNER = []\n\n\n"
+        "def answer(given, seconds=0.0):\n"
+        "    if isinstance(given, str):\n"
+        "        RUNNER[:] = [CODE.race(given, seconds)]\n"
+        "        for name in ('model', 'merges', 'context'):\n"
+        "            if not hasattr(RUNNER[0], name):\n"
+        "                raise ValueError(\n"
+        "                    f'race: expected a Runner with model, merges and context; it has no {name}')\n"
+        "        return [[tuple(pair) for pair in RUNNER[0].merges], int(RUNNER[0].context)]\n"
+        "    with torch.no_grad():\n"
+        "        return torch.cat([RUNNER[0].model(ids[None])[0, -1:].float() for ids in given])\n"
+    )
+
+
+def board(raced: Sequence[Raced]) -> list[list[str]]:
+    """The races as a table, the fewest bits first; baselines stand between them."""
+    rows = [(one.bits_per_byte, one.told != "", one.student, one.told) for one in raced]
+    rows += [(mark.bits_per_byte, False, mark.name, _BASELINE) for mark in race.yardsticks(*race.texts())]
+    rows.sort(key=lambda row: (row[0] is None, row[0] or 0.0))
+    lines, place = [["place", "who", "bits per byte", "note"]], 0
+    for bits, out, who, note in rows:
+        placed = bits is not None and not out and note != _BASELINE
+        place += placed
+        lines.append([str(place) if placed else "", who, "" if bits is None else f"{bits:.3f}", note])
+    return [*lines, ["", "", "", TRUST]]
+
+
+def write_table(rows: Sequence[Sequence[str]], file: Path) -> None:
+    """Write a table, whose first row is the headings, as CSV."""
+    head, *others = rows
+    file.parent.mkdir(parents=True, exist_ok=True)
+    write_atomic(file, as_csv(head, (dict(zip(head, map(quoted, row), strict=True)) for row in others)))
