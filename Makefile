@@ -30,13 +30,14 @@ export OMP_NUM_THREADS
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help lab test quick reader lint types pytest test-notebooks solved verify mutants notebooks check-notebooks comparisons lab-check \
+.PHONY: help lab models test quick reader lint types pytest test-notebooks solved verify mutants notebooks check-notebooks comparisons lab-check \
   site site-check site-quick bench gpu package workflows clean FORCE
 
 help:
 	@echo 'The Executable Transformer'
 	@echo
 	@echo '  make lab               open the course in JupyterLab (makes its environment first)'
+	@echo '  make models            get the two published models that lessons and tests use (once, 180 MB; make lab does it too)'
 	@echo '  make test              prove everything: lint, types, tests, and every cell of every notebook'
 	@echo '  make quick             in two or three minutes, for a changed line: lint, types, and the tests that are not slow'
 	@echo '  make reader            what a reader relies on, on any system: every cell again, and the tests of what lessons use'
@@ -94,7 +95,7 @@ $(VENV)/.dev: FORCE
 lab:
 	@$(TASKS) lab
 
-test quick reader lint types pytest solved verify mutants:
+models test quick reader lint types pytest solved verify mutants:
 	@$(TASKS) $@
 
 test-notebooks:
@@ -119,12 +120,12 @@ workflows:
 
 # --- measuring -------------------------------------------------------------------------------------------------------
 bench: $(VENV)/.bench
-	@$(PY) -m companion bench $(BENCH)
+	@$(PY) -m benchmarks $(BENCH)
 
 # Makes no environment: where a GPU is lent there may be no network. The Python you name, else the environment's if it
 # is there, else python3.
 gpu:
-	@$(if $(filter command line environment,$(origin PYTHON)),$(PYTHON),$(if $(wildcard $(PY)),$(PY),$(PYTHON))) -m companion.bench $(GPU)
+	@$(if $(filter command line environment,$(origin PYTHON)),$(PYTHON),$(if $(wildcard $(PY)),$(PY),$(PYTHON))) -m benchmarks.gpu $(GPU)
 
 # --- writing ---------------------------------------------------------------------------------------------------------
 notebooks: $(VENV)/.test
