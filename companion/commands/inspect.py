@@ -29,10 +29,10 @@ JSON = (
 def parser() -> Parser:
     parser = Parser(
         description=(
-            "Look into a folder of a published model, or of one of your own: what the model is, what became of every "
-            "field of its files, what is missing, and how it will write. Where it could not be loaded as it is, the "
-            "exit code is 2, and the last lines say why. The model is loaded on the way, to see that its numbers are "
-            "numbers. A config.json can be looked into alone: then its fields and the model's figures are said."
+            "Examine the folder of a published model or of your own: what the model is, how every field of its files "
+            "is used, what is missing, and with which settings it will generate. The model is loaded, so that NaN and "
+            "infinite weights are found. If it cannot be loaded, the exit code is 2 and the last lines say why. Given "
+            "a config.json only, the command prints its fields and the size of the model."
         ),
         epilog=(
             "examples:\n"
@@ -46,8 +46,7 @@ def parser() -> Parser:
         "folder",
         type=str,
         metavar="FOLDER",
-        help="a folder with config.json and model.safetensors, a GGUF file, a name that companion get knows, or a "
-        "config.json",
+        help="folder with config.json and model.safetensors, GGUF file, name for companion get, or a config.json",
     )
     parser.add_argument("--json", action="store_true", help=JSON)
     return parser

@@ -133,8 +133,9 @@ class RotaryScaling:
 @dataclass(frozen=True)
 class WindowConfig:
     """Local layers: a token sees itself and the `width - 1` tokens before it (Beltagy et al. 2020; Jiang et al. 2023).
+    In an encoder it sees itself and `width // 2` tokens on either side (ModernBERT, Warner et al. 2024).
 
-    width:    tokens that a token sees, its own included.
+    width:    tokens that a token sees, its own included; in an encoder of even width, one more.
     pattern:  which layers are local, from the first on; it begins anew where it is used up. (True,): all (Mistral 7B).
               (True, False): every second is global (Gemma 2). Five times True, then False: every sixth (Gemma 3).
     base:     of the rotary frequencies in local layers, which are not scaled then. `None`: as in the global ones.
@@ -436,6 +437,8 @@ class NormConfig:
                   `"parallel_shared"`: x + a(norm(x)) + f(norm(x)), with one norm (GPT-J; Cohere's Command R).
     unit_offset:  the gain is 1 + weight, and weights begin at zero (Gemma). Only for `"rms"`.
     bias:         whether a layer norm adds a bias (Cohere's do not). RMS norms never have one.
+    first:        whether the first block has a norm before its attention (ModernBERT, which normalises embeddings, has
+                  none). `False` only for `"pre"`.
     """
 
     kind: Literal["layer", "rms"] = "rms"
@@ -443,10 +446,13 @@ class NormConfig:
     eps: float = 1e-6
     unit_offset: bool = False
     bias: bool = True
+    first: bool = True
 
     def __post_init__(self) -> None:
         require_types(self)
         require(self.eps >= 0, "eps", self.eps, "a number >= 0")
+        pre = self.placement == "pre"
+        require(self.first or pre, "first", self.first, f"True for placement={self.placement!r}")
         rms = self.kind == "rms"
         require(rms or not self.unit_offset, "unit_offset", self.unit_offset, f"False for kind={self.kind!r}")
         require(self.bias or not rms, "bias", self.bias, "True for kind='rms', which has no bias to leave out")
@@ -710,7 +716,8 @@ class ModelConfig:
             require(self.stack == "decoder", "linear", self.attention.linear, "None; only a decoder has linear layers")
             self.memory  # noqa: B018  (its sizes are checked where they are filled in)
         if window is not None:
-            require(self.stack == "decoder", "window", window, "None; only a decoder looks back through a window")
+            alone = self.stack != "encoder_decoder"
+            require(alone, "window", window, "None; an encoder_decoder sees all, only one stack alone has windows")
             require(
                 window.base is None or self.positions.kind == "rotary",
                 "base",

@@ -120,9 +120,10 @@ def test_sizes_are_filled_in():
         (lambda: WindowConfig(3, (1, 0)), r"pattern=\(1, 0\): expected a tuple of True and False"),
         (lambda: WindowConfig(3, base=0.0), "base=0.0: expected a number > 0, or None"),
         (
-            lambda: small(attention=AttentionConfig(3, window=WindowConfig(2)), stack="encoder"),
-            "window=.*only a decoder",
+            lambda: small(attention=AttentionConfig(3, window=WindowConfig(2)), stack="encoder_decoder"),
+            "window=.*an encoder_decoder sees all",
         ),
+        (lambda: NormConfig(placement="post", first=False), "first=False: expected True for placement='post'"),
         (
             lambda: small(
                 attention=AttentionConfig(3, window=WindowConfig(2, base=5.0)), positions=PositionConfig("learned")

@@ -106,6 +106,7 @@ def start(page: Page, lab: Lab, screenshots: Path) -> list[str]:
     page.wait_for_function(f"{PROMPTS}[0] === '[1]:'")
     page.wait_for_selector(IDLE)
     page.wait_for_selector(".ext-path")
+    page.locator(".ext-path summary").click()
     page.locator(".ext-path a", has_text="02 Scaled").first.click()
     page.wait_for_selector(".jp-NotebookPanel:not(.lm-mod-hidden) h1:has-text('Scaled dot-product attention')")
     page.wait_for_selector(IDLE)
