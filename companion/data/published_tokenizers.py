@@ -243,7 +243,11 @@ def _added(folder: Path, settings: Mapping[str, Any]) -> list[AddedToken]:
     names = special_tokens(folder).values()
     special = [AddedToken(name, normalized=False, special=True) for name in dict.fromkeys(("<|endoftext|>", *names))]
     known = _table(folder / "vocab.json") | (added := _object(folder / "added_tokens.json"))
-    others = [AddedToken(name, normalized=True) for name in sorted(added, key=lambda name: added[name]) if name not in set(names)]
+    others = [
+        AddedToken(name, normalized=True)
+        for name in sorted(added, key=lambda name: added[name])
+        if name not in set(names)
+    ]
     return sorted((one for one in [*others, *special] if one.content in known), key=lambda one: known[one.content])
 
 
