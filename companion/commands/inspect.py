@@ -216,7 +216,8 @@ def described(config: ModelConfig) -> str:
     return (
         f"{article} {stack} of {count(config.layers, 'layer')} and {parameters(config).total:,} parameters; d_model "
         f"{config.d_model:,}. Attention with {heads}. Then {network}. There are {norm} "
-        f"{PLACED[config.norm.placement]}, {order}, {config.vocab:,} token ids in {table}, and a context of {config.context:,} tokens."
+        f"{PLACED[config.norm.placement]}, {order}, {config.vocab:,} token ids in {table}, and a context of "
+        f"{config.context:,} tokens."
     )
 
 

@@ -71,11 +71,13 @@ def parameters(config: ModelConfig) -> Parameters:
     norm, entrances = d_model * gains, 2 if config.embedding.apart else 1
     qk_heads = {None: 0, "unit": 0, "head": 2, "width": sizes.heads + sizes.kv_heads}[config.attention.qk_norm]
     latents = 0 if sizes.latent is None else sizes.latent.rank + (sizes.latent.query_rank or 0)
-    ends, dense, biased = config.embedding, (d_model + 1) * d_model, config.feed_forward.bias
+    ends, dense = config.embedding, (d_model + 1) * d_model
     head = 0 if ends.tied else config.vocab * d_model
-    head += {"linear": 0, "biased": config.vocab, "masked": config.vocab + (d_model + biased) * d_model + norm}[
-        ends.head
-    ]
+    head += {
+        "linear": 0,
+        "biased": config.vocab,
+        "masked": config.vocab + (d_model + ends.dense_bias) * d_model + norm,
+    }[ends.head]
     later = config.later_heads * dense
     layers, linear = encoder + decoder, config.linears
     memory = (0, 0) if config.memory is None else (linear_weights(config) + linear_vectors(config), config.memory.d_v)
