@@ -30,13 +30,14 @@ export OMP_NUM_THREADS
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help lab test quick reader lint types pytest test-notebooks solved verify mutants notebooks check-notebooks comparisons lab-check \
-  site site-check bench gpu package workflows clean FORCE
+.PHONY: help lab models test quick reader lint types pytest test-notebooks solved verify mutants notebooks check-notebooks comparisons lab-check \
+  site site-check site-quick bench gpu package workflows clean FORCE
 
 help:
 	@echo 'The Executable Transformer'
 	@echo
 	@echo '  make lab               open the course in JupyterLab (makes its environment first)'
+	@echo '  make models            get the two published models that lessons and tests use (once, 180 MB; make lab does it too)'
 	@echo '  make test              prove everything: lint, types, tests, and every cell of every notebook'
 	@echo '  make quick             in two or three minutes, for a changed line: lint, types, and the tests that are not slow'
 	@echo '  make reader            what a reader relies on, on any system: every cell again, and the tests of what lessons use'
@@ -56,6 +57,7 @@ help:
 	@echo '  make site              write the course as pages that need no network, for any browser: build/site/index.html'
 	@echo '  make site-check        open every page in a real browser, move and answer everything (needs Chromium);'
 	@echo '                         PAGES="02 glossary" chooses'
+	@echo '  make site-quick        of that, in a minute or two: weight, links, print, search, and figures on a phone (needs Chromium)'
 	@echo '  make bench             speed beside other libraries; BENCH="--quick --only decode" passes flags on'
 	@echo '  make gpu               everything that needs a GPU, proved and measured in under 8 minutes, with nothing but PyTorch,'
 	@echo '                         numpy, safetensors, jaxtyping and pytest; without a GPU a rehearsal; GPU="--only decode"'
@@ -93,7 +95,7 @@ $(VENV)/.dev: FORCE
 lab:
 	@$(TASKS) lab
 
-test quick reader lint types pytest solved verify mutants:
+models test quick reader lint types pytest solved verify mutants:
 	@$(TASKS) $@
 
 test-notebooks:
@@ -104,6 +106,10 @@ lab-check: $(VENV)/.dev
 
 site-check: $(VENV)/.dev site
 	PYTHONPATH=tests:. $(PY) tests/lab/pages.py --figures '$(FIGURES)' $(PAGES)
+
+site-quick: $(VENV)/.dev site
+	PYTHONPATH=tests:. $(PY) tests/lab/pages.py --quick $(PAGES)
+
 
 # TAG=v1.0.0 refuses to build another version.
 package:

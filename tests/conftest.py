@@ -46,6 +46,7 @@ def unchecked() -> Iterator[None]:
 
 
 SLOW = (
+    "real/test_smollm2.py",
     "training/test_distributed.py",
     "bench/test_bench.py",
     "school/checking/test_sealed_keys.py",
@@ -64,6 +65,8 @@ SLOW = (
     "training/test_survive.py",
     "families/test_pretrained.py",
     "data/test_published_tokenizers.py",
+    "real/test_minilm.py",
+    "commands/test_get.py",
 )
 """The files that take longest, longest first: they train, start processes, try every exercise or hold another library
 beside ours."""

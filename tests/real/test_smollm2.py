@@ -2,6 +2,7 @@
 kernel that random weights do not notice is noticed here."""
 
 import math
+from itertools import pairwise
 
 import pytest
 import torch
@@ -27,9 +28,9 @@ wrote down the weather, the ships that passed, and little else. On 3 February 19
 heavy sea. The boat did not come. We have flour for six days." The boat came on the fifth day.
 
 When electricity reached the island, the lamp was replaced by a bulb that needed no keeper. The family moved to the \
-mainland, and the house stood empty until a group of volunteers repaired the roof in the summer of 1989. Today visitors \
-can climb the stairs, look at the old lens, and read copies of the logbook. Most of them are surprised by how small the \
-kitchen is, and by how far one can see.
+mainland, and the house stood empty until a group of volunteers repaired the roof in the summer of 1989. Today \
+visitors can climb the stairs, look at the old lens, and read copies of the logbook. Most of them are surprised by how \
+small the kitchen is, and by how far one can see.
 """
 GREEDY = Sampling(0)
 PROMPTS = [
@@ -65,14 +66,14 @@ def test_logits_and_perplexity_are_those_of_transformers(smollm2, ids, logits):
     theirs = smollm2.theirs(ids).logits
     torch.testing.assert_close(logits, theirs, rtol=1e-4, atol=1e-3)
     losses = [torch.nn.functional.cross_entropy(one[0, :-1], ids[0, 1:]).exp().item() for one in (logits, theirs)]
-    assert losses[0] == pytest.approx(losses[1], rel=5e-3) and 10 < losses[0] < 22, losses
+    assert losses[0] == pytest.approx(losses[1], rel=5e-3) and 15 < losses[0] < 30, losses
 
 
 @torch.no_grad()
 def test_a_cache_changes_nothing(smollm2, ids, logits):
     cache, found = KVCache.create(smollm2.ours.config, 1, ids.shape[1]), []
     cuts = [0, 100, 163, *range(164, 170), ids.shape[1]]
-    for first, end in zip(cuts, cuts[1:], strict=False):
+    for first, end in pairwise(cuts):
         out = smollm2.ours(ids[:, first:end], cache=cache)
         cache = out.cache
         found.append(out.logits)

@@ -23,7 +23,6 @@ from companion.files.gguf.architectures import ROPE_FREQS, ROPE_LONG, ROPE_SHORT
 from companion.files.gguf.container import SUFFIX, GGUFFile, opened
 from companion.files.gguf.tokenizers import UNREADABLE, Vocabulary
 from companion.files.models import CONFIG
-from companion.ground.atomic import write_atomic
 
 ORIGIN = "gguf.json"
 """The file of such a folder that says where its tensors are."""
@@ -111,11 +110,9 @@ def published_tensors(
 
 def save_as_folder(path: str | Path, folder: Path) -> None:
     """Write a GGUF file as a published folder that everybody reads: config.json, model.safetensors, the tokenizer."""
-    from companion.files.models import WEIGHTS, save_tensors
+    from companion.files.models import WEIGHTS, save_together
 
     texts = text_files(opened(path))
     if UNREADABLE in texts:
         raise ValueError(texts[UNREADABLE])
-    save_tensors(folder / WEIGHTS, published_tensors(Path(path)), {"format": "pt"})
-    for name, text in texts.items():
-        write_atomic(folder / name, text)
+    save_together(folder, {WEIGHTS: published_tensors(Path(path))}, texts)
