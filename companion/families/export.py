@@ -133,7 +133,7 @@ def _simplest(
         missing = "; ".join(fault for fault in tried[nearest][1][:5] if fault)
         others = "" if kind is not None else ", the nearest of the published kinds, none of which has all of this model"
         raise ValueError(f"{missing} (as a {nearest} has it{others})")
-    simplest = min(fit, key=lambda one: len(fit[one]))
+    simplest = min(fit, key=lambda one: (known[one].unread, len(fit[one])))
     return simplest, fit[simplest]
 
 
