@@ -55,8 +55,8 @@ class RotaryScaling:
                  from the furthest position of a row in a call, and cached keys keep their earlier rotation.
     `"yarn"`     (1 - g_j) omega_j / s + g_j omega_j, where g falls from 1 to 0 linearly in j, between the pairs that
                  make `fast` and `slow` rotations; cosines and sines are multiplied by `magnitude` (Peng et al. 2023).
-    `"llama3"`   as yarn, with g_j = (r_j - slow) / (fast - slow), clamped to [0, 1] (Grattafiori et al. 2024, and the
-                 code released with Llama 3.1).
+    `"llama3"`   yarn's frequencies with g_j = (r_j - slow) / (fast - slow), clamped to [0, 1] (Grattafiori et al.
+                 2024, and the code released with Llama 3.1).
     `"longrope"` omega_j / long_j in a text of more than C tokens, omega_j / short_j in others, with divisors found by
                  a search; cosines and sines are multiplied by `magnitude` (Ding et al. 2024; Phi-3). As with
                  `"dynamic"`, the furthest position of a row in a call counts; generation reads a text anew when it
