@@ -6,8 +6,7 @@ key k, value v, query q, the decay factors a = exp(log_decay) of the rows, and s
 
     (1)  S'  = diag(a_t) S_(t-1)
     (2)  u_t = v_t                               `"sum"`: write the value (Katharopoulos et al. 2020)
-         u_t = b_t (v_t - S'^T k_t)              `"delta"`: write the difference from what S' returns for k_t (Schlag
-                                                 et al. 2021)
+         u_t = b_t (v_t - S'^T k_t)              `"delta"`: write what S' does not yet return (Schlag et al. 2021)
     (3)  S_t = S' + k_t u_t^T
     (4)  o_t = S_t^T q_t
 
@@ -318,7 +317,7 @@ def linear_attention(
         The weighted averages, (batch, head, query, d_v).
 
     Raises:
-        ValueError: If the head counts do not divide, chunk < 1, or it is causal with different lengths.
+        ValueError: If the head counts do not divide, chunk < 1, or `causal` is set and the lengths differ.
     """
     if not causal:
         keys, values = _features(k, v, real)
