@@ -66,10 +66,11 @@ class RotaryScaling:
         kind: One of the five methods above.
         factor: s, at least 1. For longrope it only determines the default magnitude.
         original: C in tokens. All kinds but `"linear"` need it.
-        slow: For yarn and llama3: pairs that make fewer rotations in C are slowed down by the whole factor. `None`: 1.
-        fast: For yarn and llama3: pairs that make more rotations in C are left unchanged. `None`: 32 for yarn, 4 for
-            llama3.
-        magnitude: For yarn and longrope. `None`: 0.1 ln(s) + 1 for yarn, sqrt(1 + ln(s) / ln(C)) for longrope.
+        slow: For yarn and llama3: pairs that make fewer rotations in C are slowed down by the whole factor. `None`
+            means 1.
+        fast: For yarn and llama3: pairs that make more rotations in C are left unchanged. `None` means 32 for yarn, 4
+            for llama3.
+        magnitude: For yarn and longrope. `None` means 0.1 ln(s) + 1 for yarn, sqrt(1 + ln(s) / ln(C)) for longrope.
         whole: For yarn: round the ends of the ramp outwards to whole pairs.
         short: For longrope: one divisor for each rotated pair, the fastest first; all above 0.
         long: The same for texts of more than C tokens.
@@ -146,8 +147,8 @@ class WindowConfig:
         pattern: Which layers are local, from the first on; the pattern repeats. (True,): all (Mistral 7B). (True,
             False): every second layer is global (Gemma 2). Five times True, then False: every sixth layer is global
             (Gemma 3).
-        base: Base of the rotary frequencies in local layers, which are then not scaled. `None`: as in the global
-            layers.
+        base: Base of the rotary frequencies in local layers, which are then not scaled. `None` means the same as in the
+            global layers.
 
     Raises:
         ValueError: If a field is invalid; the message names the field, its value and what was expected.
@@ -175,9 +176,9 @@ class LatentConfig:
         rank: Width of the latent (d_c), called `kv_lora_rank` in released configurations.
         d_rope: Width of the shared key, and of the part of each query that is compared with it. Rotary positions rotate
             only these components. It may be 0 with other kinds of positions.
-        query_rank: Width (d'_c, `q_lora_rank`) of the small vector from which queries are computed. `None`: they are
+        query_rank: Width (d'_c, `q_lora_rank`) of the small vector from which queries are computed. If `None`, they are
             computed from the stream.
-        eps: Epsilon of the norms of these vectors. `None`: that of the model's norms.
+        eps: Epsilon of the norms of these vectors. `None` means that of the model's norms.
 
     Raises:
         ValueError: If a field is invalid; the message names the field, its value and what was expected.
@@ -207,11 +208,11 @@ class LinearConfig:
     Args:
         pattern: Which layers are linear, from the first on; the pattern repeats. The others use softmax attention as
             configured beside this. Three times True, then False: every fourth layer has softmax attention (Qwen3-Next).
-        heads: Number of matrices, each with its own values. `None`: the number of attention heads.
-        key_heads: Number of heads of queries and keys, each of which serves heads / key_heads matrices. `None`:
+        heads: Number of matrices, each with its own values. `None` means the number of attention heads.
+        key_heads: Number of heads of queries and keys, each of which serves heads / key_heads matrices. `None` means
             `heads`.
-        d_head: Width of a query and of a key. `None`: that of attention.
-        d_v: Width of a value. `None`: `d_head`.
+        d_head: Width of a query and of a key. `None` means that of attention.
+        d_v: Width of a value. `None` means `d_head`.
         rule: With `"delta"`, a token writes the difference between its value and what the matrix returns for its key,
             times a strength from 0 to 1 (Schlag et al. 2021; Yang et al. 2024). With `"sum"`, it adds its value
             regardless of the matrix (Katharopoulos et al. 2020).
@@ -220,13 +221,13 @@ class LinearConfig:
         decay: How the matrix decays before a token writes. `"head"`: by one factor for each matrix, computed from the
             token (Mamba-2, Dao and Gu 2024; gated delta, Yang et al. 2024). `"channel"`: by one factor for each row
             (Kimi Linear). `"fixed"`: by 1 - 2^(-5 - h) for matrix h, whatever the token (RetNet, Sun et al. 2023).
-            `None`: not at all.
+            `None` means no decay.
         convolution: Width of the short convolution: each component of a query, key and value is a learned weighted sum
             over this many most recent tokens, followed by a SiLU. 1: only the token itself.
-        gate: The output is normalised and multiplied by this function of a linear map of the layer's input. `None`: it
-            is only normalised.
+        gate: The output is normalised and multiplied by this function of a linear map of the layer's input. If `None`,
+            it is only normalised.
         rank: Width of a bottleneck through which the gate, and a decay by channel, are computed (Kimi Linear: d_head).
-            `None`: each is computed with one matrix.
+            If `None`, each is computed with one matrix.
 
     Raises:
         ValueError: If a field is invalid; the message names the field, its value and what was expected.
@@ -268,29 +269,32 @@ class AttentionConfig:
 
     Args:
         heads: Number of query heads.
-        kv_heads: Number of key and value heads; `heads / kv_heads` query heads share one. `None`: as many as `heads`.
-        d_head: Width of a query and of a key (d_k). `None`: `d_model / heads`.
-        d_v: Width of a value. `None`: `d_head`.
+        kv_heads: Number of key and value heads; `heads / kv_heads` query heads share one. `None` means as many as
+            `heads`.
+        d_head: Width of a query and of a key (d_k). `None` means `d_model / heads`.
+        d_v: Width of a value. `None` means `d_head`.
         bias: Add a bias in the projections to queries, keys and values.
-        output_bias: Add a bias in the output projection. `None`: as `bias` (Qwen2 has biases only in the first three).
+        output_bias: Add a bias in the output projection. `None` means the same as `bias` (Qwen2 has biases only in the
+            first three).
         qk_norm: Normalise queries and keys before they are rotated (Henry et al. 2020), with norms of the model's kind
             and epsilon. `"head"`: the d_head components of each head separately, with one gain shared by all heads
             (Qwen3, Gemma 3). `"width"`: all heads of a token together (OLMo 2). `"unit"`: divide each head's components
-            by their root mean square, without a gain and only in layers that rotate them (Llama 4). `None`: no norm.
-        score_width: Scores are q k^T / sqrt(score_width) (Gemma 2 27B: d_model / heads, with a wider d_head). `None`:
-            the width of a whole query, which is d_head, or d_head + d_rope with latents. (DeepSeek multiplies scores by
-            m^2 for longer texts, which corresponds to that width / m^4.)
+            by their root mean square, without a gain and only in layers that rotate them (Llama 4). `None` means no
+            norm.
+        score_width: Scores are q k^T / sqrt(score_width) (Gemma 2 27B: d_model / heads, with a wider d_head). `None`
+            means the width of a whole query, which is d_head, or d_head + d_rope with latents. (DeepSeek multiplies
+            scores by m^2 for longer texts, which corresponds to that width / m^4.)
         score_cap: Attention softcapping: scores s become cap tanh(s / cap) before they are masked (Gemma Team 2024,
-            Gemma 2, section 2). `None`: no cap.
-        window: Layers that see only the most recent tokens. `None`: every layer sees all.
+            Gemma 2, section 2). `None` means no cap.
+        window: Layers that see only the most recent tokens. If `None`, every layer sees all tokens.
         sinks: Give each head a learned logit that joins every row's softmax and has no value, so that a row's weights
             sum to less than one (OpenAI 2025, gpt-oss).
         gate: Multiply the heads' output by a sigmoid of a linear map of the layer's input, before the output matrix
             (Qiu et al. 2025). `"width"`: one factor for each of a head's d_v components (Qwen3-Next). `"head"`: one
-            factor for each head. `None`: no gate.
+            factor for each head. `None` means no gate.
         latent: Compute keys and values from a small vector. Then d_head is the width of the unrotated part of a query
-            and a key, and each head has its own keys and values. `None`: they are computed from the stream.
-        linear: Layers that store a matrix instead of keys and values. `None`: there are none.
+            and a key, and each head has its own keys and values. If `None`, they are computed from the stream.
+        linear: Layers that store a matrix instead of keys and values. `None` if there are none.
     """
 
     heads: int
@@ -372,7 +376,8 @@ class ResolvedAttention:
 
     @property
     def kept(self) -> tuple[int, int, int]:
-        """What a cache stores for each token in a layer: the number of heads, and the widths of a key and a value.
+        """Shape of what a cache stores for each token in a layer: the number of heads, and the widths of a key and a
+        value.
 
         With latents this is one key whose first `rank` components are the value, so the width of a separate value is 0.
         """
@@ -397,12 +402,12 @@ class PositionConfig:
             on the head and the distance between query and key; Raffel et al. 2020, T5, section 2.1) or `"none"`.
         base: The 10000 of the sinusoidal and rotary frequencies.
         layout: Which two components make a pair: `"half"` i and i + width/2 (NeoX style: LLaMA as published by Hugging
-            Face; Marian's sinusoids), `"interleaved"` 2i and 2i + 1 (GPT-J style: both papers). `None`: `"half"` for
-            rotary, otherwise `"interleaved"`.
+            Face; Marian's sinusoids), `"interleaved"` 2i and 2i + 1 (GPT-J style: both papers). `None` means `"half"`
+            for rotary, otherwise `"interleaved"`.
         share: Only for rotary: the fraction of each head's width that is rotated (`partial_rotary_factor`), its first
             int(share d_head) components, an even number. The others pass unchanged, and frequencies are computed from
             the rotated width (Black et al. 2022, GPT-NeoX).
-        scaling: Only for rotary: scaling of the frequencies for longer texts. `None`: none.
+        scaling: Only for rotary: scaling of the frequencies for longer texts. `None` means none.
         pattern: Only for rotary: which layers rotate queries and keys, from the first on; the pattern repeats. The
             others get the order of tokens only from the causal mask (Kazemnejad et al. 2023; every fourth layer of
             SmolLM3).
@@ -464,7 +469,7 @@ class NormConfig:
         unit_offset: Use 1 + weight as the gain, with weights that begin at zero (Gemma). Only for `"rms"`.
         bias: Add a bias in layer norms (Cohere's have none). RMS norms never have one.
         first: Put a norm before the first block's attention (ModernBERT, which normalises embeddings, has none).
-            `False` is only for `"pre"`.
+            `False` requires `placement="pre"`.
     """
 
     kind: Literal["layer", "rms"] = "rms"
@@ -491,7 +496,7 @@ class NormConfig:
 
 @dataclass(frozen=True)
 class FeedForwardConfig:
-    """A feed-forward network, or with a mixture of experts, each expert.
+    """A feed-forward network; with a mixture of experts, the network of each expert.
 
     Args:
         d_ff: Hidden width.
@@ -533,13 +538,13 @@ class MoEConfig:
             `"sigmoid_topk"`: a sigmoid of each logit, not renormalised (Llama 4).
         shared: Number of further experts that every token visits with weight one (DeepSeekMoE).
         capacity: Maximum number of tokens per expert in training, as a multiple of the even share tokens * top_k /
-            experts; later tokens are dropped and get zero from that expert. `None`: no token is dropped.
+            experts; later tokens are dropped and get zero from that expert. If `None`, no token is dropped.
         noise: Standard deviation of the normal noise added to the logits in training.
         balanced: Add a bias for each expert to the choice of experts but not to their weights. It is not trained by
             gradient but moved towards an even load (Wang et al. 2024).
         router_bias: Give the logits a trained bias, which affects the weights too (gpt-oss).
         groups: Number of equal groups of experts; a token chooses only among the experts of its best groups
-            (DeepSeek-AI 2024, DeepSeek-V2, section 2.2.2). 1: among all experts.
+            (DeepSeek-AI 2024, DeepSeek-V2, section 2.2.2). With 1 group it chooses among all experts.
         top_groups: Number of groups that a token chooses from.
         group_best: A group's score is the sum of this many of its best scores, with the bias of `balanced` included
             (DeepSeek-V3: 2; DeepSeek-V2: 1).
@@ -548,8 +553,8 @@ class MoEConfig:
         pattern: Which layers have experts, from the first on; the pattern repeats. The others have one plain network.
             (False,) + (True,) * 45: the first of 46 layers is plain (GLM-4.5-Air). (False, True): every second layer
             has experts (Llama 4 Maverick).
-        plain_d_ff: Hidden width of the networks in layers without experts. `None`: that of an expert.
-        shared_d_ff: Hidden width of each shared expert. `None`: that of the others.
+        plain_d_ff: Hidden width of the networks in layers without experts. `None` means that of an expert.
+        shared_d_ff: Hidden width of each shared expert. `None` means that of the others.
         shared_gate: Multiply the output of the shared experts by the sigmoid of one logit computed from the token
             (Qwen2-MoE, Qwen3-Next).
 
@@ -623,17 +628,17 @@ class EmbeddingConfig:
         tied: Use the embedding table in the output head too (one parameter, not a copy; Press and Wolf 2017).
         scaled: Multiply embeddings by sqrt(d_model) (Vaswani et al. 2017, section 3.4).
         norm: Normalise the input of the first block (BERT).
-        segments: Number of kinds of segment, each with a vector that is added to its tokens' embeddings (BERT: 2); 0:
-            none.
+        segments: Number of kinds of segment, each with a vector that is added to its tokens' embeddings (BERT: 2); 0
+            for none.
         head: Layers between the last block and the logits: `"linear"`; `"biased"`, with one bias per token id (Marian);
             `"masked"`, BERT's dense layer, activation and norm, then the table and a bias.
         pooled: Compute a vector for the sequence from the first token's last state, with a dense layer and a tanh
             (BERT).
-        classes: Number of outputs of a classifier of that vector (BERT has 2 for next-sentence prediction); 0: none.
+        classes: Number of outputs of a classifier of that vector (BERT has 2 for next-sentence prediction); 0 for none.
         rounded: Round the factor of `scaled` to the dtype of the table first, as in Gemma's training: in bf16, the
             square root of 640 becomes 25.25 instead of 25.298. It makes no difference in fp32.
         logit_cap: Final logit softcapping: logits z become cap tanh(z / cap) (Bello et al. 2017, section 5.1; Gemma 2).
-            `None`: no cap.
+            `None` means no cap.
         multiplier: Factor for embeddings (Granite).
         logit_divisor: Divisor of the logits, applied before they are capped (Granite).
         apart: Give the two stacks of an encoder-decoder separate learned positions and input norms (BART). Otherwise
@@ -683,7 +688,7 @@ class ModelConfig:
         positions: How the order of tokens is represented.
         norm: The norms of all blocks.
         embedding: The embeddings and the output head.
-        moe: A mixture of experts. `None`: a plain feed-forward network in each block.
+        moe: A mixture of experts. `None` means a plain feed-forward network in each block.
         stack: `"decoder"` (causal), `"encoder"` (bidirectional) or `"encoder_decoder"`.
         dropout: Probability, applied in training to embeddings, attention weights and each sub-layer's output.
         residual: Factor for what each sub-layer adds to the stream (Granite).

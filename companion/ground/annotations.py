@@ -152,7 +152,7 @@ def _kind(value: Any) -> Hashable:
 
 @dataclass(frozen=True)
 class _Array:
-    """A tensor annotation: its dtypes (`None`: any) and the names of its axes."""
+    """A tensor annotation: its dtypes (`None` means any) and the names of its axes."""
 
     dtypes: tuple[str, ...] | None
     axes: tuple[str, ...]

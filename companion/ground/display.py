@@ -35,7 +35,7 @@ def table(
         left: Indices of columns with words, aligned left; the others are figures, aligned right.
         indent: Spaces before each line.
         width: Maximum length of a line. Columns that do not fit follow in another block below, which repeats the first
-            column. `None`: unlimited.
+            column. `None` means no limit.
     """
     lines = [[*row] for row in ([head] if head else [])] + [[*row] for row in rows]
     number = max(map(len, lines), default=0)

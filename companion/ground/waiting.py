@@ -43,7 +43,7 @@ def counting(total: int | None, *, unit: str, what: str = "", scale: bool = Fals
     """Yield a function to call with the number of parts that were just finished.
 
     Args:
-        total: Number of parts; `None`: unknown.
+        total: Number of parts; `None` if it is unknown.
         unit: What a part is called.
         what: What the bar is called.
         scale: Show large counts in k and M.

@@ -114,14 +114,14 @@ def attend(
             or the result of `masks.visible` for the mask, `causal` and `window` together.
         causal: Let a query attend only to keys up to its own position. With more keys than queries, the last query is
             at the last key.
-        window: Number of most recent keys that a query attends to, its own included. `None`: all of them.
+        window: Number of most recent keys that a query attends to, its own included. `None` means all of them.
         dropout: Probability of dropping a weight (the others are scaled up). Pass 0 outside training.
         backend: `"reference"` computes the formula, `"sdpa"` calls PyTorch's fused operator.
-        score_width: Scores are q k^T / sqrt(score_width). `None`: d_head.
+        score_width: Scores are q k^T / sqrt(score_width). `None` means d_head.
         score_cap: Softcapping: before the mask, each scaled score s becomes c tanh(s / c), between -c and c (Gemma Team
-            2024, Gemma 2). The fused operator does not support it, so the formula is used. `None`: no cap.
+            2024, Gemma 2). The fused operator does not support it, so the formula is used. `None` means no cap.
         sinks: One logit s per head. Weights are exp(z_j) / (exp(s) + sum over the keys of exp(z)), and the weight that
-            goes to the sink adds nothing to the output (OpenAI 2025, gpt-oss). `None`: weights are a plain softmax.
+            goes to the sink adds nothing to the output (OpenAI 2025, gpt-oss). If `None`, weights are a plain softmax.
 
     Returns:
         The weighted averages, (batch, head, query, d_v).

@@ -32,8 +32,8 @@ def switch_loss(routing: RoutingStats, counts: Int[Tensor, "expert"] | None = No
         routing: The routing of one layer.
         counts: For a batch that is processed in parts, `RoutingStats.counts` summed over all parts. Each part then
             returns its share, and the shares add up to the loss, and the gradient, of the whole batch. The mean of the
-            parts' separate losses differs from it, because it demands balance within each part. `None`: the routing is
-            the whole batch.
+            parts' separate losses differs from it, because it demands balance within each part. If `None`, the routing
+            is the whole batch.
 
     Returns:
         The loss, a scalar.

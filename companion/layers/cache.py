@@ -85,8 +85,8 @@ class LayerCache:
         mask: Which of the keys each new token may attend to; `None` if causality and the layer's window determine that.
         first: First column that attention reads.
         end: One past the last column that attention reads.
-        gone: Number of tokens of each row that a rolling layer has dropped, so that its column c is slot c + gone.
-            `None`: columns are slots.
+        gone: Number of tokens of each row that a rolling layer has dropped, so that its column c is slot c + gone. If
+            `None`, columns are slots.
     """
 
     keys: Float[Tensor, "batch kv_head slot d_head"]
@@ -136,7 +136,7 @@ class LayerCache:
         Args:
             mask: A mask, (batch, head, token, slot), or a predicate. A `Visible` is returned unchanged.
             heads: Number of query heads of the layer.
-            window: Width of the layer's window; `None`: it has none.
+            window: Width of the layer's window; `None` if it has none.
         """
         if isinstance(mask, Visible):
             return mask
@@ -291,7 +291,7 @@ class KVCache:
         Args:
             tokens: Number of new tokens in each row.
             ends: For linear layers and long calls: how many of these tokens each row has before its trailing padding.
-                `None`: all.
+                `None` means all.
         """
         if self.filled + tokens > self.slots:  # `open` raises
             return self

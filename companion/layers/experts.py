@@ -96,7 +96,7 @@ def answers_of(
         networks: The experts.
         tokens: Expert inputs, (row, d_model).
         chosen: Indices of experts, (row, top_k).
-        kept: Which visits take place; `None`: all.
+        kept: Which visits take place; `None` means all.
         way: The implementation.
 
     Returns:

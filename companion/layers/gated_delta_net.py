@@ -58,7 +58,7 @@ class ShortConvolution(nn.Module):
 
         Args:
             x: Inputs, (batch, token, channel).
-            before: The width - 1 inputs before these; `None`: zeros.
+            before: The width - 1 inputs before these; `None` means zeros.
             document: Document of each token; the convolution does not cross from one document into another.
         """
         width, tokens = self.weight.shape[1], x.shape[1]

@@ -110,7 +110,7 @@ class LatentAttention(nn.Module):
 
         Args:
             x: The stream, (batch, token, d_model).
-            absorbed: Use the absorbed form. `None`: decide as the class describes.
+            absorbed: Use the absorbed form. If `None`, the form is chosen as the class describes.
 
         Raises:
             ValueError: If a cache is passed to a layer that is not causal, or `absorbed=True` is passed when `up` was

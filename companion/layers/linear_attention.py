@@ -47,12 +47,12 @@ CHUNK_BY_CHANNEL = 16
 
 
 class Writes(NamedTuple):
-    """What tokens have written, from which equation (5) computes a matrix.
+    """Writes of some tokens. Equation (5) computes a matrix from them.
 
     Attributes:
         k: Keys.
         u: What the tokens wrote for their keys.
-        log_decay: Logarithms of the decay factors; `None`: no decay.
+        log_decay: Logarithms of the decay factors; `None` means no decay.
     """
 
     k: Float[Tensor, "batch head token d_head"]
@@ -106,14 +106,14 @@ def recurrence(
         q: Queries, (batch, head, token, d_head).
         k: Keys, (batch, kv_head, token, d_head).
         v: Values, (batch, kv_head, token, d_v).
-        log_decay: log a, at most 0: one number per head, or one for each row of its matrix. `None`: no decay.
-        strength: b of the delta rule. `None`: the sum rule.
-        state: S before these tokens, or before those of `before`. `None`: zeros.
+        log_decay: log a, at most 0: one number per head, or one for each row of its matrix. `None` means no decay.
+        strength: b of the delta rule. `None` means the sum rule.
+        state: S before these tokens, or before those of `before`. `None` means zeros.
         before: Writes of tokens between `state` and these.
         document: Document id of each token in a packed row. The tokens of a document are contiguous. The first document
             starts from `state`, each later one from zeros.
-        chunk: Tokens per chunk; 1 is the plain recurrence. `None`: `CHUNK`, or `CHUNK_BY_CHANNEL` with a decay by row.
-            The result is the same up to rounding.
+        chunk: Tokens per chunk; 1 is the plain recurrence. `None` means `CHUNK`, or `CHUNK_BY_CHANNEL` with a decay by
+            row. The result is the same up to rounding.
         keep: Compute the last state, which costs one more product.
 
     Raises:

@@ -30,7 +30,7 @@ class LowRank(nn.Linear):
         layer: The layer to replace.
         rank: Rank of the update.
         alpha: Scale of the update.
-        down: Another layer's A, to be shared; `None`: a new one.
+        down: Another layer's A, to be shared; `None` means a new one.
 
     Raises:
         ValueError: If the rank is below 1, or alpha is not above 0.

@@ -184,7 +184,8 @@ def evaluate(
     queries: Int[Tensor, "*batch query"],
     keys: Int[Tensor, "key"],
 ) -> Bool[Tensor, "#batch #head #query #key"]:
-    """Evaluate a predicate at positions. The result has four axes; an axis that does not matter may have length 1.
+    """Evaluate a predicate at positions. The result has four axes. An axis that the predicate does not depend on may
+    have length 1.
 
     Args:
         predicate: The predicate.
@@ -239,13 +240,13 @@ class Visible(NamedTuple):
     """A mask in the form that attention reads, made by `visible` once for all layers with the same window.
 
     Attributes:
-        mask: Mask over pairs, in which no row is empty; `None`: all pairs are allowed.
-        empty: Queries that may attend to no key, (batch, head, query, 1), or 1 in place of any; `None`: there are none.
-            In `mask` they see every key, so that their softmax and its gradient are finite, and their output is set to
-            zero.
+        mask: Mask over pairs, in which no row is empty; `None` means that all pairs are allowed.
+        empty: Queries that may attend to no key, (batch, head, query, 1), or 1 in place of any; `None` if there are
+            none. In `mask` they see every key, so that their softmax and its gradient are finite, and their output is
+            set to zero.
         causal: In addition to `mask`, a query sees only keys up to its own position, with the last query at the last
             key. False if `mask` already includes causality.
-        window: With `causal`: number of most recent keys that a query sees, its own included. `None`: all.
+        window: With `causal`: number of most recent keys that a query sees, its own included. `None` means all.
     """
 
     mask: Mask | None = None

@@ -69,9 +69,6 @@ class MoE(nn.Module):
 
     The call, or else the attribute `way`, selects the implementation of the experts' products (see
     `experts.answers_of`). `dispatch` says where the experts are: in this process, unless training has distributed them.
-
-    Raises:
-        ValueError: In a call whose implementation does not support the input.
     """
 
     bias: Tensor | None

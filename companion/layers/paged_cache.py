@@ -10,8 +10,8 @@ tensors.
 
 A token sees the same keys and values in the same order as in a `KVCache`, so attention computes the same.
 
-A linear layer has no blocks. A pool has places for it, each with the matrices of one text after its last token. Tokens
-are never taken back here, so no log is needed as in `companion.layers.recurrent_cache`.
+A linear layer has no blocks. Instead, a pool has places, each of which stores the matrices of one text after its last
+token. Tokens are never taken back here, so no log is needed as in `companion.layers.recurrent_cache`.
 """
 
 from __future__ import annotations
@@ -51,7 +51,8 @@ class PagedLayer(LayerCache):
         values: The pool's values, (block, slot, kv_head, d_v), or `None`.
         table: Blocks of each row; 0 after its last block.
         into: Index in the pool, block * size + slot, for each token that is written.
-        taken: Which tokens of the call are written, as indices into all rows one after the other; `None`: all of them.
+        taken: Which tokens of the call are written, as indices into all rows one after the other; `None` means all of
+            them.
     """
 
     keys: Float[Tensor, "block slot kv_head d_head"]
@@ -86,7 +87,7 @@ class PagedState(StateCache):
         matrices: Matrices of all texts, which are updated.
         tails: Last convolution inputs of all texts, which are updated.
         places: Place of each row.
-        new: Which tokens of the call are not padding at the end of a row; `None`: all.
+        new: Which tokens of the call are not padding at the end of a row; `None` means all.
     """
 
     matrices: Float[Tensor, "place head d_head d_v"]

@@ -141,6 +141,7 @@ class RelativeBias(nn.Module):
     def forward(
         self, queries: Int[Tensor, "*batch query"], keys: Int[Tensor, "*others key"]
     ) -> Float[Tensor, "#batch head query key"]:
+        """Return the biases for these positions of queries and keys."""
         distance = keys[..., None, :] - queries[..., None]
         found = relative_buckets(distance, len(self.weight), self.reach, both_ways=self.both_ways)
         bias = nn.functional.embedding(found, self.weight).movedim(-1, -3)
@@ -332,7 +333,8 @@ class Rotary:
         d_head: Width of a query and of a key.
         base: Base of the frequencies, see `rotary_angles`.
         layout: Which components make a pair, see `rotate`.
-        width: Number of components that are rotated, the first of each head; the others pass unchanged. `None`: all.
+        width: Number of components that are rotated, the first of each head; the others pass unchanged. `None` means
+            all.
         scaling: Scaling of the frequencies, see `companion.config.model.RotaryScaling`.
 
     Raises:

@@ -43,7 +43,7 @@ class Log:
 
     @classmethod
     def of(cls, sizes: LinearConfig) -> Log:
-        """Make the sizes for a configuration whose sizes are filled in."""
+        """Compute the sizes from a configuration without defaults left."""
         heads, keys, d_head, d_v = sizes.heads or 0, sizes.key_heads or 0, sizes.d_head or 0, sizes.d_v or 0
         rates = {None: 0, "fixed": 1, "head": 1, "channel": d_head}[sizes.decay]
         return cls(2 * keys * d_head + heads * d_v, heads, d_head, d_v, rates)
@@ -221,7 +221,7 @@ class States:
         Args:
             lengths: Number of tokens of each row.
             tokens: Number of new tokens.
-            ends: Number of new tokens of each row before its trailing padding; `None`: all.
+            ends: Number of new tokens of each row before its trailing padding; `None` means all.
 
         Raises:
             ValueError: If the padding of a long call has not been taken back.
@@ -326,6 +326,8 @@ def matrix_shape(log: Log) -> tuple[int, int, int]:
 
 
 def state_numbers(sizes: LinearConfig, slots: int) -> int:
-    """Return the number of elements that a linear layer stores for a row of `slots` tokens; its sizes are filled in."""
+    """Return the number of elements that a linear layer stores for a row of `slots` tokens. `sizes` must have no
+    defaults left.
+    """
     log = Log.of(sizes)
     return log.heads * log.d_head * log.d_v + (sizes.convolution - 1) * log.channels + columns(slots) * sum(log.widths)

@@ -35,8 +35,8 @@ class RoutingStats(NamedTuple):
         logits: The router's score of each expert, (batch, token, expert), with the noise of training if there is any.
         experts: The experts that each token visits, best first, (batch, token, top_k).
         weights: The weight of each of them, (batch, token, top_k); `route` says what they sum to.
-        real: Which tokens are not padding, (batch, token); `None`: all. The statistics below count only these.
-        kept: Which visits take place, (batch, token, top_k); the others found their expert full. `None`: all.
+        real: Which tokens are not padding, (batch, token); `None` means all. The statistics below count only these.
+        kept: Which visits take place, (batch, token, top_k); the others found their expert full. `None` means all.
     """
 
     logits: Float[Tensor, "*batch expert"]

@@ -24,7 +24,7 @@ class Memory(NamedTuple):
 
     Attributes:
         layers: Keys and values of the encoder's output, for each decoder layer.
-        real: Which source tokens are not padding, (batch, key); `None`: all.
+        real: Which source tokens are not padding, (batch, key); `None` means all.
         routing: Routing of the encoder's layers.
     """
 
@@ -80,7 +80,7 @@ class Stack(nn.Module):
             x: The stream, (batch, token, d_model).
             positions: Position of each token. Rotary angles are computed from them once for all blocks that rotate
                 alike. With a cache, distances are between its slots.
-            real: Which keys are not padding: no query attends to padding, and no expert counts it. `None`: all.
+            real: Which keys are not padding: no query attends to padding, and no expert counts it. `None` means all.
             counted: Which tokens experts count, if `real` is not given.
             mask: Which tokens may attend to which.
             cache: Each block's part of a cache; it is written.

@@ -151,7 +151,7 @@ def _tiles(
     tile: tuple[int, int],
     device: torch.device,
 ) -> Iterator[tuple[slice, Iterator[tuple[slice, Tensor | None]]]]:
-    """Yield each tile of queries, with the tiles of keys to visit and their allowed pairs (`None`: all)."""
+    """Yield each tile of queries, with the tiles of keys to visit and their allowed pairs (`None` means all)."""
     batch, heads, n, _ = queries
     offset = keys[2] - n  # the last query is at the last key
     predicate = None if isinstance(mask, Tensor) else mask
