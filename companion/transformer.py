@@ -265,8 +265,9 @@ class Transformer(nn.Module):
         return self.limited(logits if self.head_bias is None else logits + self.head_bias)
 
     def limited(self, logits: Float[Tensor, "*batch vocab"]) -> Float[Tensor, "*batch vocab"]:
-        """Divide logits by `config.embedding.logit_divisor`, then softcap them to c tanh(logits / c) if `logit_cap` is
-        c.
+        """Divide and softcap logits as configured.
+
+        They are divided by `config.embedding.logit_divisor`, and then become c tanh(logits / c) if `logit_cap` is c.
         """
         ends = self.config.embedding
         logits = logits if ends.logit_divisor == 1 else logits / ends.logit_divisor

@@ -137,10 +137,10 @@ class RotaryScaling:
 
 @dataclass(frozen=True)
 class WindowConfig:
-    """Local layers, in which a token sees itself and the `width - 1` tokens before it (Beltagy et al. 2020; Jiang et
-    al. 2023).
+    """Local layers, in which a token sees itself and the `width - 1` tokens before it.
 
-    In an encoder a token sees itself and `width // 2` tokens on either side (ModernBERT, Warner et al. 2024).
+    They are described by Beltagy et al. (2020) and Jiang et al. (2023). In an encoder a token sees itself and `width //
+    2` tokens on either side (ModernBERT, Warner et al. 2024).
 
     Args:
         width: Number of tokens that a token sees, its own included; in an encoder of even width, one more.
@@ -376,8 +376,7 @@ class ResolvedAttention:
 
     @property
     def kept(self) -> tuple[int, int, int]:
-        """Shape of what a cache stores for each token in a layer: the number of heads, and the widths of a key and a
-        value.
+        """Number of heads that a cache stores for each token in a layer, and the widths of a key and a value.
 
         With latents this is one key whose first `rank` components are the value, so the width of a separate value is 0.
         """

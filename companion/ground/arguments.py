@@ -147,8 +147,9 @@ def counted_of(counted: object, tokens: Tensor, real: Tensor | None, *, causal: 
 
 
 def mask_of(mask: Tensor, *, anywhere: bool = False) -> Tensor:
-    """Convert a mask to a boolean one, or to floating-point numbers to add to scores. The integers 1 and 0 become
-    booleans.
+    """Convert a mask to a boolean one, or to floating-point numbers to add to scores.
+
+    The integers 1 and 0 become booleans.
 
     Args:
         mask: The mask.

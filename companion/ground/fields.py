@@ -85,8 +85,9 @@ def require_number(name: str, value: object, expected: str = "a finite number") 
 
 @cache
 def _hints(kind: Any) -> dict[str, Any]:
-    """Return the annotations of a configuration's class, cached because resolving them takes longer than all the
-    checks.
+    """Return the annotations of a configuration's class.
+
+    They are cached, because resolving them takes longer than all the checks.
     """
     return get_type_hints(kind)
 
@@ -154,8 +155,9 @@ def parse_json(text: str | bytes) -> Any:
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Make an object of JSON, and raise `ValueError` for duplicate fields, all but the last of which would be lost
-    silently.
+    """Make an object of JSON.
+
+    Raises `ValueError` for duplicate fields, because all but the last would be lost silently.
     """
     value = dict(pairs)
     if len(value) < len(pairs):

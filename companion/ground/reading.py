@@ -1,5 +1,6 @@
-"""Read files, and reject what is not one: a named pipe, which would keep its reader waiting, or binary data instead of
-text.
+"""Read text files, and reject anything else.
+
+A named pipe would keep its reader waiting, and binary data is not text.
 """
 
 from __future__ import annotations

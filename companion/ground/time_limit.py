@@ -11,8 +11,9 @@ from typing import Any
 
 
 class OutOfTime(BaseException):
-    """The time of a block is over. It is not an `Exception`, so that code that catches every `Exception` does not catch
-    it.
+    """The time of a block is over.
+
+    It is not an `Exception`, so that code that catches every `Exception` does not catch it.
     """
 
 

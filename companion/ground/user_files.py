@@ -1,7 +1,7 @@
-"""Small files that are stored for a user, each a table of entries by key, and bounded folders of what can be made
-again.
+"""Small files that are stored for a user, and bounded folders of what can be made again.
 
-They are in the folder that `COMPANION_HOME` names, or in `.companion` of the home folder.
+Each file is a table of entries by key. The files are in the folder that `COMPANION_HOME` names, or in `.companion` of
+the home folder.
 """
 
 from __future__ import annotations

@@ -235,6 +235,7 @@ class Attention(nn.Module):
                 combine mask, causality and window once for all layers.
             cache: A `LayerCache` for self-attention, which is written, or a `CrossCache` in place of `source`, which is
                 read.
+            backend: As in `attend`.
 
         Returns:
             What the heads found, projected back to the stream, (batch, token, d_model).

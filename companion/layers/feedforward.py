@@ -22,8 +22,9 @@ LIMIT, SHARPNESS = 7.0, 1.702
 def activation(
     kind: Literal["relu", "gelu", "gelu_tanh", "silu", "swiglu", "geglu", "geglu_tanh", "swiglu_clamped"],
 ) -> Callable[[Tensor], Tensor]:
-    """Return the scalar nonlinearity of `kind`, which for gated kinds is that of the gate: SiLU, x * sigmoid(x), for
-    `"swiglu"`.
+    """Return the scalar nonlinearity of `kind`.
+
+    For gated kinds it is that of the gate: SiLU, x * sigmoid(x), for `"swiglu"`.
 
     Raises:
         ValueError: If `kind` is unknown.

@@ -106,11 +106,18 @@ class LatentAttention(nn.Module):
         backend: Backend = "sdpa",
         absorbed: bool | None = None,
     ) -> Float[Tensor, "batch token d_model"]:
-        """Let each token of `x` attend to `x` itself and to the cache. The other arguments are as in `Attention`.
+        """Let each token of `x` attend to `x` itself and to the cache.
 
         Args:
             x: The stream, (batch, token, d_model).
+            positions: As in `Attention`.
+            mask: As in `Attention`.
+            cache: The layer's part of a cache; it is written.
+            backend: As in `attend`.
             absorbed: Use the absorbed form. If `None`, the form is chosen as the class describes.
+
+        Returns:
+            What the heads found, projected back to the stream, (batch, token, d_model).
 
         Raises:
             ValueError: If a cache is passed to a layer that is not causal, or `absorbed=True` is passed when `up` was
@@ -158,8 +165,9 @@ class LatentAttention(nn.Module):
     def latents(
         self, x: Float[Tensor, "batch token d_model"], turn: Rotation | None
     ) -> Float[Tensor, "batch 1 token kept"]:
-        """Compute what is cached for each token, [c, k]: its normalised latent and its rotated key. kept = rank +
-        d_rope.
+        """Compute what is cached for each token: [c, k], its normalised latent and its rotated key.
+
+        kept = rank + d_rope.
         """
         c, key = self.down(x).split((self.rank, self.d_query - self.sizes.d_head), -1)
         return self._turned(torch.cat((self.latent_norm(c), key), -1)[:, None], self.rank, turn)

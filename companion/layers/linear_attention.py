@@ -227,8 +227,9 @@ def _chunk(
 
 
 def _from(state: Tensor | None, x: Tensor, faded: Tensor | None, alone: _Alone | None) -> Tensor | None:
-    """Read the matrix before the chunk with keys (batch, head, token, d_head), or with queries, which have one more
-    axis.
+    """Read the matrix before the chunk.
+
+    `x` is keys (batch, head, token, d_head), or queries, which have one more axis.
     """
     if state is None:
         return None
@@ -243,8 +244,9 @@ def _from(state: Tensor | None, x: Tensor, faded: Tensor | None, alone: _Alone |
 def _between(
     c: Tensor | None, tokens: int, like: Tensor, past: int, alone: _Alone | None
 ) -> Float[Tensor, "#batch #head token key #d_head"]:
-    """Compute exp(c_t - c_j) for j <= t, otherwise 0, for each token t of the chunk and each earlier or current token
-    j.
+    """Compute exp(c_t - c_j) for j <= t, otherwise 0.
+
+    t runs over the tokens of the chunk, j over these and earlier ones.
     """
     here = torch.ones(1, 1, tokens, past + tokens, dtype=torch.bool, device=like.device).tril(past)
     if alone is not None:
@@ -296,13 +298,13 @@ def linear_attention(
     real: Bool[Tensor, "batch key"] | None = None,
     chunk: int = 64,
 ) -> Float[Tensor, "batch head query d_v"]:
-    """Compute sum_j phi(q_i).phi(k_j) v_j / sum_j phi(q_i).phi(k_j), phi = elu + 1 (Katharopoulos et al. 2020; lesson
-    12).
+    """Normalised causal or bidirectional linear attention (Katharopoulos et al. 2020; lesson 12).
 
-    This is a different function from softmax attention, not a faster way to compute it: a model trained with one does
-    not run with the other. Without a softmax in between, (phi(Q) phi(K)^T) V = phi(Q) (phi(K)^T V), and the right side
-    never forms the query-by-key matrix. It takes 2 (query + key) d_head (d_v + 1) operations per head, which is linear
-    in the length. (The 1 is the normaliser, computed as one more value component that is 1 everywhere.)
+    It computes sum_j phi(q_i).phi(k_j) v_j / sum_j phi(q_i).phi(k_j) with phi = elu + 1. This is a different function
+    from softmax attention, not a faster way to compute it: a model trained with one does not run with the other.
+    Without a softmax in between, (phi(Q) phi(K)^T) V = phi(Q) (phi(K)^T V), and the right side never forms the
+    query-by-key matrix. It takes 2 (query + key) d_head (d_v + 1) operations per head, which is linear in the length.
+    (The 1 is the normaliser, computed as one more value component that is 1 everywhere.)
 
     Args:
         q: Queries, (batch, head, query, d_head).

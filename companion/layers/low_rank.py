@@ -16,8 +16,9 @@ from companion.ground.fields import is_number, require, require_whole
 
 
 class LowRank(nn.Linear):
-    """A linear layer with a low-rank update of its matrix (Hu et al. 2021, LoRA, section 4.1; lesson 20, equation
-    20.2):
+    """A linear layer with a low-rank update of its matrix (Hu et al. 2021, LoRA, section 4.1).
+
+    The layer computes (lesson 20, equation 20.2)
 
         h = W x + b + (alpha / rank) B A x
 

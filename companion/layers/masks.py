@@ -152,8 +152,9 @@ def own_block(stride: int) -> Predicate:
 
 
 def summaries(stride: int, count: int = 1) -> Predicate:
-    """Let a query attend to the last `count` tokens of each block of `stride`, up to itself: the long-range half of
-    `fixed`.
+    """Let a query attend to the last `count` tokens of each block of `stride`, up to itself.
+
+    This is the long-range half of `fixed`.
 
     Raises:
         ValueError: Unless 1 <= count <= stride.
@@ -184,8 +185,9 @@ def evaluate(
     queries: Int[Tensor, "*batch query"],
     keys: Int[Tensor, "key"],
 ) -> Bool[Tensor, "#batch #head #query #key"]:
-    """Evaluate a predicate at positions. The result has four axes. An axis that the predicate does not depend on may
-    have length 1.
+    """Evaluate a predicate at positions.
+
+    The result has four axes. An axis that the predicate does not depend on may have length 1.
 
     Args:
         predicate: The predicate.

@@ -24,11 +24,10 @@ NAMES = ("gate", "inner", "outer")
 
 
 class Dispatch:
-    """Token dispatcher: brings the tokens of a layer to its experts, and their outputs back. A layer uses its
-    `MoE.dispatch`.
+    """Token dispatcher, which brings the tokens of a layer to its experts, and their outputs back.
 
-    In this class all tokens and all experts are in one process, and nothing has to be sent.
-    `companion.training.distributed` has dispatchers for training on several processes.
+    A layer uses its `MoE.dispatch`. In this class all tokens and all experts are in one process, and nothing has to be
+    sent. `companion.training.distributed` has dispatchers for training on several processes.
     """
 
     def within_capacity(self, routing: RoutingStats, capacity: float) -> Bool[Tensor, "*batch top_k"]:
@@ -43,8 +42,9 @@ class Dispatch:
         kept: Bool[Tensor, "*batch top_k"] | None,
         way: Way,
     ) -> Float[Tensor, "row top_k d_model"]:
-        """Compute the output of each chosen expert for each token, without weights; undefined for a visit that was
-        dropped.
+        """Compute the output of each chosen expert for each token, without weights.
+
+        The output is undefined for a visit that was dropped.
         """
         return moe.answers(tokens, chosen, kept, way)
 

@@ -103,12 +103,11 @@ class Learned(nn.Module):
 def relative_buckets(
     distance: Int[Tensor, "*pairs"], buckets: int, reach: int, *, both_ways: bool
 ) -> Int[Tensor, "*pairs"]:
-    """Return the bucket of each distance, key - query (Raffel et al. 2020, section 2.1, with the ranges of the released
-    code).
+    """Return the bucket of each distance, key - query (Raffel et al. 2020, section 2.1).
 
-    With n buckets for a direction, a distance d below n/2 has bucket d. From there on the bucket is n/2 + floor(n/2
-    ln(d / (n/2)) / ln(reach / (n/2))), at most n - 1. With `both_ways`, keys after the query use the second half of the
-    buckets. Otherwise they all have bucket 0, and a causal mask hides them.
+    The ranges are those of the released code. With n buckets for a direction, a distance d below n/2 has bucket d. From
+    there on the bucket is n/2 + floor(n/2 ln(d / (n/2)) / ln(reach / (n/2))), at most n - 1. With `both_ways`, keys
+    after the query use the second half of the buckets. Otherwise they all have bucket 0, and a causal mask hides them.
     """
     behind = torch.zeros_like(distance)
     if both_ways:
@@ -155,11 +154,19 @@ class RelativeBias(nn.Module):
 def rotary_angles(
     positions: Int[Tensor, "*batch token"], d_head: int, base: float = 10000.0, dtype: torch.dtype = torch.float32
 ) -> Float[Tensor, "*batch token pair"]:
-    """Compute the angle in radians by which each pair of components is rotated at each position (Su et al. 2021, eq.
-    15).
+    """Compute the rotation angle of each pair of components at each position, in radians (Su et al. 2021, eq. 15).
 
     angle(m, j) = m * base^(-2j / d_head) for the pair j = 0 ... d_head/2 - 1. Frequencies are computed from the width
     of a *head*.
+
+    Args:
+        positions: Positions, (token) or (batch, token).
+        d_head: Width of a head, or its rotated part.
+        base: Base of the frequencies.
+        dtype: Type of the tensors to be rotated.
+
+    Returns:
+        The angles, (..., token, pair), in fp32 or wider.
 
     Raises:
         ValueError: If `d_head` is odd.
@@ -194,8 +201,9 @@ def rotation(angles: Float[Tensor, "... token pair"], dtype: torch.dtype, magnit
 
 
 def _settle(given: dict[str, Any]) -> None:
-    """Raise `ValueError` unless there is an angle for each token and pair, because a single pair would broadcast to
-    all.
+    """Raise `ValueError` unless there is an angle for each token and pair.
+
+    The angles of a single pair would otherwise broadcast to all pairs.
     """
     x, angles = given["x"], given["angles"]
     cos = angles.cos if isinstance(angles, Rotation) else angles

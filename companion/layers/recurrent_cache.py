@@ -84,8 +84,9 @@ def last_real(
     raw: Float[Tensor, "batch column channel"],
     here: Bool[Tensor, "batch column"],
 ) -> Float[Tensor, "batch before channel"]:
-    """Return the last convolution inputs: from `tail` followed by those of `raw` where `here` is true, as many as
-    `tail` has.
+    """Return the last convolution inputs, as many as `tail` has.
+
+    They come from `tail`, followed by the inputs in `raw` where `here` is true.
     """
     if tail.shape[1] == 0:
         return tail
@@ -326,8 +327,9 @@ def matrix_shape(log: Log) -> tuple[int, int, int]:
 
 
 def state_numbers(sizes: LinearConfig, slots: int) -> int:
-    """Return the number of elements that a linear layer stores for a row of `slots` tokens. `sizes` must have no
-    defaults left.
+    """Return the number of elements that a linear layer stores for a row of `slots` tokens.
+
+    `sizes` must have no defaults left.
     """
     log = Log.of(sizes)
     return log.heads * log.d_head * log.d_v + (sizes.convolution - 1) * log.channels + columns(slots) * sum(log.widths)

@@ -138,8 +138,9 @@ class Stack(nn.Module):
         return bias + mask
 
     def _seen(self, x: Tensor, mask: Mask | None, cache: list[LayerCache | StateCache] | None) -> list[Visible | None]:
-        """Compute the mask of each layer, once for all layers with the same window and causality; `None` for linear
-        layers.
+        """Compute the mask of each layer; `None` for linear layers.
+
+        Each combination of window and causality is computed only once.
         """
         shape = (x.shape[0], self.heads, x.shape[1], x.shape[1])
         settled_rules: dict[tuple[int | None, bool], Visible] = {}

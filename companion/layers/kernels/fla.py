@@ -40,8 +40,9 @@ def by_library(
     log_decay: Float[Tensor, "batch head token #d_head"] | None,
     strength: Float[Tensor, "batch head token"] | None,
 ) -> Float[Tensor, "batch head token d_v"] | None:
-    """Compute the `out` of `recurrence` for q, k and v in half precision; `None` if these kernels do not support the
-    call.
+    """Compute the `out` of `recurrence` for q, k and v in half precision.
+
+    Returns `None` if these kernels do not support the call.
     """
     if log_decay is None or strength is None or not all(map(serves, (q, k, v))):
         return None

@@ -114,7 +114,9 @@ class _Tiled(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, dout: Tensor) -> tuple[Tensor | None, ...]:
-        """Compute the gradients. With S = scale q k^T, P = softmax(S), O = P v and a loss L:
+        """Compute the gradients.
+
+        With S = scale q k^T, P = softmax(S), O = P v and a loss L, they are
 
             dV = P^T dO        dP = dO V^T        dS = P * (dP - D)        dQ = scale dS K        dK = scale dS^T Q
 
