@@ -70,7 +70,7 @@ def readable_bytes(size: float) -> str:
 
 
 def figure(number: float) -> str:
-    """Format a number with three digits; large numbers are rounded to three digits followed by zeros."""
+    """Format a number with at most three digits; large numbers are rounded to three digits followed by zeros."""
     if number >= 100:
         digits = len(str(int(number))) - 3
         return f"{round(number, -digits):,.0f}"
@@ -78,7 +78,7 @@ def figure(number: float) -> str:
 
 
 def many(number: float) -> str:
-    """Format a count with three digits: 124 M, 46.7 B."""
+    """Format a count with at most three digits and a unit: 124 M, 46.7 B."""
     for size, unit in ((1e12, "T"), (1e9, "B"), (1e6, "M"), (1e3, "k")):
         if number >= 0.9995 * size:
             return f"{figure(number / size)} {unit}"

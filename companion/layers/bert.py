@@ -28,6 +28,7 @@ class MaskedTransform(nn.Module):
         self.norm = norm(config, d_model)
 
     def forward(self, x: Float[Tensor, "*batch d_model"]) -> Float[Tensor, "*batch d_model"]:
+        """Return the transformed states."""
         return self.norm(self.activation(self.dense(x)))
 
 
@@ -39,4 +40,5 @@ class Pooler(nn.Module):
         self.dense = nn.Linear(d_model, d_model)
 
     def forward(self, x: Float[Tensor, "batch token d_model"]) -> Float[Tensor, "batch d_model"]:
+        """Return one vector for each sequence."""
         return torch.tanh(self.dense(x[:, 0]))

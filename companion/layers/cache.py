@@ -306,10 +306,10 @@ class KVCache:
         return replaced(self, keys=stores[: len(self.keys)], values=stores[len(self.keys) :], local=local)
 
     def rounded(self, limit: int) -> KVCache:
-        """Return this cache, made `ready` for one token, with its Python numbers rounded up to the end of a bucket.
+        """Return this cache with its Python numbers rounded up to the end of a bucket.
 
         A step that is compiled for these numbers then serves a whole bucket of up to `limit` slots. The step writes
-        into the same tensors as with this cache.
+        into the same tensors as with this cache. Call it on the result of `ready` for one token.
         """
         # `filled` and `columns` are only upper bounds on what rows hold, so they may be rounded up.
         last = min(-(-(self.filled + 1) // self.bucket) * self.bucket, limit) - 1
