@@ -11,8 +11,8 @@ hand, so none was compared with the file on the hub. What stands behind them:
 - SmolLM2-1.7B-Instruct with its `transformers.js_config`, and Qwen3-Coder-480B with `qkv_bias`, `use_qk_norm` and
   `shared_expert_intermediate_size`, are quoted in public repositories, where these fields were seen.
 - Not verified: whatever no test here depends on, such as `transformers_version`, `_name_or_path`, `initializer_range`,
-  `torch_dtype` and the ids of special tokens; the exact contents of `transformers.js_config`; whether newer revisions of
-  a repository have dropped a field; the divisors of Phi-3.5's longrope; `unsloth_version` and other fields that a tool
+  `torch_dtype` and the ids of special tokens; what is inside `transformers.js_config`; whether newer revisions of a
+  repository have dropped a field; the divisors of Phi-3.5's longrope; `unsloth_version` and other fields that a tool
   writes in some of its versions only; and of Kimi-K2-Instruct what is not in DeepSeek-V3's file.
 """
 

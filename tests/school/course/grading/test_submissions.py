@@ -156,6 +156,18 @@ def test_names_of_students_do_no_harm_and_everybody_gets_a_row_and_a_page(tmp_pa
     assert not any(name.startswith("=") for name in rows)
 
 
+@pytest.mark.parametrize(
+    ("text", "cell"),
+    [
+        ("=1+1", "'=1+1"), ("a;=1+1;b", "a;'=1+1;b"), ("\uff1d1+1", "'\uff1d1+1"), ("a\n=1", "a\n'=1"),
+        (" \u202e@x", "' \u202e@x"),
+        ("'=1", "''=1"), ("a,-b", "a,-b"), ("O'Neil", "O'Neil"), ("a;b", "a;b"),
+    ],
+)  # fmt: skip
+def test_no_cell_is_a_formula_whatever_a_spreadsheet_takes_for_a_separator(text, cell):
+    assert quoted(text) == cell and unquoted(cell) == text
+
+
 def test_a_quoted_name_is_the_same_name_after_export(tmp_path):
     assert [unquoted(quoted(name)) for name in ("=1", "ada", "'x", "@a")] == ["=1", "ada", "'x", "@a"]
     head = "assignment,student_id,score,max_score\n"
