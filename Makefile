@@ -8,9 +8,6 @@ FIGURES ?= lab-figures
 ONLY ?=
 PAGES ?=
 BENCH ?=
-SETTING ?=
-FUZZ ?=
-MACHINES ?=
 GPU ?=
 TAG ?=
 ACTIONLINT ?= go run github.com/rhysd/actionlint/cmd/actionlint@v1.7.7
@@ -33,13 +30,14 @@ export OMP_NUM_THREADS
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help lab test quick reader lint types pytest test-notebooks machines solved verify mutants notebooks check-notebooks comparisons lab-check \
-  site site-check bench gpu fuzz package workflows clean FORCE
+.PHONY: help lab models test quick reader lint types pytest test-notebooks solved verify mutants notebooks check-notebooks comparisons lab-check \
+  site site-check site-quick bench gpu package workflows clean FORCE
 
 help:
 	@echo 'The Executable Transformer'
 	@echo
 	@echo '  make lab               open the course in JupyterLab (makes its environment first)'
+	@echo '  make models            get the two published models that lessons and tests use (once, 180 MB; make lab does it too)'
 	@echo '  make test              prove everything: lint, types, tests, and every cell of every notebook'
 	@echo '  make quick             in two or three minutes, for a changed line: lint, types, and the tests that are not slow'
 	@echo '  make reader            what a reader relies on, on any system: every cell again, and the tests of what lessons use'
@@ -48,8 +46,6 @@ help:
 	@echo '                         the last make test-notebooks found a difference; ALL=1 executes all, LESSON=02 takes one'
 	@echo '  make check-notebooks   seconds, runs no cell: are the notebooks what their sources build, and in good form?'
 	@echo '  make test-notebooks    run every cell again and compare what it prints with what is stored; LESSON=02 takes one'
-	@echo '  make machines          the same and the tests of numbers as on other processors, and a table of what differs (hours);'
-	@echo '                         LESSON="13 tests" and SETTING="avx2 odd-loads+hash-1" choose, MACHINES=--list explains'
 	@echo '  make comparisons       run again what lessons compare, from three starts or more with two budgets, and print it (long);'
 	@echo '                         LESSON=04 chooses'
 	@echo '  make verify            try every exercise with all that is right and all that is wrong, and count'
@@ -61,8 +57,7 @@ help:
 	@echo '  make site              write the course as pages that need no network, for any browser: build/site/index.html'
 	@echo '  make site-check        open every page in a real browser, move and answer everything (needs Chromium);'
 	@echo '                         PAGES="02 glossary" chooses'
-	@echo '  make fuzz              ten thousand malformed calls, files and command lines that nobody has seen, and what became of each kind;'
-	@echo '                         FUZZ="-k flags" passes flags of pytest on'
+	@echo '  make site-quick        of that, in a minute or two: weight, links, print, search, and figures on a phone (needs Chromium)'
 	@echo '  make bench             speed beside other libraries; BENCH="--quick --only decode" passes flags on'
 	@echo '  make gpu               everything that needs a GPU, proved and measured in under 8 minutes, with nothing but PyTorch,'
 	@echo '                         numpy, safetensors, jaxtyping and pytest; without a GPU a rehearsal; GPU="--only decode"'
@@ -100,15 +95,11 @@ $(VENV)/.dev: FORCE
 lab:
 	@$(TASKS) lab
 
-test quick reader lint types pytest solved verify mutants:
+models test quick reader lint types pytest solved verify mutants:
 	@$(TASKS) $@
 
 test-notebooks:
 	@$(TASKS) test-notebooks $(LESSON)
-
-# Other kernels, threads, alignments and hash seeds, one after the other; not part of `make test`.
-machines: $(VENV)/.test solved
-	@PYTHONPATH=tests $(PY) -m machines.run $(if $(LESSON),--lesson $(LESSON)) $(if $(SETTING),--setting $(SETTING)) $(MACHINES)
 
 lab-check: $(VENV)/.dev
 	PYTHONPATH=tests $(PY) tests/lab/check.py $(if $(ONLY),--only $(ONLY)) --figures '$(FIGURES)' $(if $(LESSON),-- $(LESSON))
@@ -116,9 +107,9 @@ lab-check: $(VENV)/.dev
 site-check: $(VENV)/.dev site
 	PYTHONPATH=tests:. $(PY) tests/lab/pages.py --figures '$(FIGURES)' $(PAGES)
 
-# `make test` tries a fixed thousand. FUZZ_TIMES=100 tries a hundred times as many.
-fuzz: $(VENV)/.test
-	@FUZZ_TIMES=10 $(PY) -m pytest -q -rP --timeout=0 tests/fuzz $(FUZZ)
+site-quick: $(VENV)/.dev site
+	PYTHONPATH=tests:. $(PY) tests/lab/pages.py --quick $(PAGES)
+
 
 # TAG=v1.0.0 refuses to build another version.
 package:
@@ -129,12 +120,12 @@ workflows:
 
 # --- measuring -------------------------------------------------------------------------------------------------------
 bench: $(VENV)/.bench
-	@$(PY) -m companion bench $(BENCH)
+	@$(PY) -m benchmarks $(BENCH)
 
 # Makes no environment: where a GPU is lent there may be no network. The Python you name, else the environment's if it
 # is there, else python3.
 gpu:
-	@$(if $(filter command line environment,$(origin PYTHON)),$(PYTHON),$(if $(wildcard $(PY)),$(PY),$(PYTHON))) -m companion.bench $(GPU)
+	@$(if $(filter command line environment,$(origin PYTHON)),$(PYTHON),$(if $(wildcard $(PY)),$(PY),$(PYTHON))) -m benchmarks.gpu $(GPU)
 
 # --- writing ---------------------------------------------------------------------------------------------------------
 notebooks: $(VENV)/.test

@@ -30,5 +30,5 @@ def _up_to_date(output: NotebookNode) -> NotebookNode:
     figure, name = found[1], found["name"]
     if name:
         figure = _SCRIPT.sub(lambda _: moving.script(name), figure)
-    html = f"<style>{STYLE}{moving.asset('kit.css') if name else ''}</style>{figure}"
+    html = f"<style>{STYLE}{moving.style() if name else ''}</style>{figure}"
     return NotebookNode({**output, "data": NotebookNode({**output.data, "text/html": html})})

@@ -20,13 +20,11 @@ from authoring.rules import Fault, Known
 
 _LOOSE = Path(__file__).with_name("not_compared.toml")
 BESIDE_THE_MODEL = (
-    "bench",
     "commands",
     "examples",
     "ground",
     "make",
     "page",
-    "selftest",
 )
 """Folders and files of the library whose names a lesson may use for its own."""
 

@@ -23,7 +23,8 @@ from pathlib import Path
 
 from markdown_it import MarkdownIt
 
-from companion_school.questions.question import KINDS, LETTERS, Answer, Question, read_number
+from companion_school.questions.numbers import read_number
+from companion_school.questions.question import KINDS, LETTERS, Answer, Question
 from companion_school.questions.terminal import readable
 
 _MARKDOWN = MarkdownIt("commonmark", {"html": False})

@@ -115,6 +115,11 @@ class Transformer(nn.Module):
         self.positions = Learned(config.context, config.d_model) if config.positions.kind == "learned" else None
         self._make_entrance(config)
         self.embedding_norm = norm(config.norm, config.d_model) if config.embedding.norm else None
+        apart = config.embedding.apart  # the encoder's own entrance; else the two above serve both stacks
+        self.source_positions = (
+            Learned(config.context, config.d_model) if apart and self.positions is not None else None
+        )
+        self.source_norm = norm(config.norm, config.d_model) if apart and config.embedding.norm else None
         self.dropout = nn.Dropout(config.dropout)
         both = config.stack == "encoder_decoder"
         self.encoder = Stack(config, causal=False) if config.stack != "decoder" else None
@@ -352,13 +357,16 @@ class Transformer(nn.Module):
             x = x * (x.new_full((), factor) if self.config.embedding.rounded else factor)
         elif self.config.embedding.multiplier != 1:
             x = x * self.config.embedding.multiplier
-        if self.positions is not None:
-            x = x + look_up("positions", self.positions, positions)
+        learned, entering = self.positions, self.embedding_norm
+        if name == "source" and self.config.embedding.apart:
+            learned, entering = self.source_positions, self.source_norm
+        if learned is not None:
+            x = x + look_up("positions", learned, positions)
         elif self.config.positions.kind == "sinusoidal":
             order = self.config.positions
             x = x + sinusoidal(positions, self.config.d_model, order.base, x.dtype, order.pairing)
         x = self._enter(x, segments)
-        return self.dropout(x if self.embedding_norm is None else self.embedding_norm(x))
+        return self.dropout(x if entering is None else entering(x))
 
     def _enter(self, x: Tensor, segments: Tensor | None) -> Tensor:
         """What a `Bert` adds to its tokens; nothing here."""
@@ -377,7 +385,8 @@ class Bert(Transformer):
     def _make_exit(self, config: ModelConfig) -> None:
         ends = config.embedding
         masked = ends.head == "masked"
-        self.transform = MaskedTransform(config.d_model, config.feed_forward, config.norm) if masked else None
+        norms, bias = config.norm, ends.dense_bias
+        self.transform = MaskedTransform(config.d_model, config.feed_forward, norms, bias=bias) if masked else None
         super()._make_exit(config)
         self.pooler = Pooler(config.d_model) if ends.pooled else None
         self.classifier = nn.Linear(config.d_model, ends.classes) if ends.classes else None

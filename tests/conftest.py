@@ -46,6 +46,7 @@ def unchecked() -> Iterator[None]:
 
 
 SLOW = (
+    "real/test_smollm2.py",
     "training/test_distributed.py",
     "bench/test_bench.py",
     "school/checking/test_sealed_keys.py",
@@ -55,7 +56,6 @@ SLOW = (
     "commands/test_commands.py",
     "school/course/release/test_nbgrader.py",
     "bench/test_gpu.py",
-    "selftest/test_selftest.py",
     "commands/test_generate.py",
     "families/test_odd_folders.py",
     "school/course/grading/test_submissions.py",
@@ -65,6 +65,8 @@ SLOW = (
     "training/test_survive.py",
     "families/test_pretrained.py",
     "data/test_published_tokenizers.py",
+    "real/test_minilm.py",
+    "commands/test_get.py",
 )
 """The files that take longest, longest first: they train, start processes, try every exercise or hold another library
 beside ours."""
@@ -78,7 +80,6 @@ LONG = (
     "school/study/test_live.py",
     "school/build/test_check.py",
     "generation/test_generate.py",
-    "machines/test_machines.py",
     "school/course/grading/test_whole_class.py",
     "school/course/grading/test_project.py",
     "authoring/test_contract.py",

@@ -1,5 +1,5 @@
-"""GGUF files as llama.cpp's converter writes them, of models and tokenizers of `transformers`: with `gguf`'s own writer and
-its own table of names, so that nothing of ours is among what ours is compared with."""
+"""GGUF files as llama.cpp's converter writes them, of models and tokenizers of `transformers`: with `gguf`'s own writer
+and its own table of names, so that nothing of ours is among what ours is compared with."""
 
 import gguf
 import numpy as np

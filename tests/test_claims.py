@@ -7,7 +7,6 @@ import tomllib
 from functools import cache
 from pathlib import Path
 
-import nbformat
 import pytest
 from course import lessons
 
@@ -151,75 +150,3 @@ def test_lessons_name_only_claims_that_exist():
     rows = ledger()
     named = {(x.name, key) for x in lessons() for cell in cells_of(x.name) for key in claimed(cell)}
     assert {(lesson, key) for lesson, key in named if key not in rows} == set()
-
-
-# --- each of these checks, fed something wrong
-
-
-ROWS = {
-    "S0-04": {"id": "S0-04", "verdict": "H", "topic": "att"},
-    "S0-68": {"id": "S0-68", "verdict": "N", "topic": "dec"},
-    "S2-01": {"id": "S2-01", "verdict": "I", "topic": "moe"},
-}
-
-
-@pytest.mark.parametrize(
-    "key, entry, message",
-    [
-        ("S9-99", {"cell": "02"}, "S9-99 is not in ledger.csv"),
-        ("S0-04", {}, "expected one of cell, test, not_decidable"),
-        ("S0-04", {"cell": "02", "test": "a::b"}, "expected one of"),
-        ("S0-04", {"cell": "02", "said": "a"}, "expected one of"),
-        ("S0-04", {"cell": "02"}, "expected `asserts` beside `cell`"),
-        ("S0-04", {"test": "a::b", "asserts": ["x"]}, "expected `asserts` beside `cell`"),
-        ("S0-04", {"cell": 2, "asserts": ["x"]}, "every value must be text"),
-        ("S0-04", {"cell": "02", "asserts": [" "]}, "every value must be text"),
-        ("S0-04", {"not_decidable": "hard"}, "its verdict is H"),
-        ("S0-68", {"not_decidable": "an opinion"}, None),
-        ("S0-04", {"cell": "02", "says": "it holds", "asserts": ["x == 1"]}, None),
-    ],
-)
-def test_entry_in_bad_form_is_found(key, entry, message):
-    fault = form_fault(key, entry, ROWS)
-    assert fault is None if message is None else message in fault
-
-
-@pytest.mark.parametrize(
-    "claims, code, count, message",
-    [
-        (["S0-04"], "x = 1\nassert x == 1", 1, None),
-        (["S0-03", "S0-04"], "assert x == 1  # (2.1)", 1, None),
-        (["S0-03"], "assert x == 1", 1, "no code cell of 02 says `:claims: S0-04`"),
-        ([], "assert x == 1  # claim S0-04", 1, "no code cell"),
-        (["S0-04"], "print('assert')", 1, "asserts nothing"),
-        (["S0-04"], "x = 1\nassert x == 1", None, "was not executed"),
-    ],
-)
-def test_cell_that_does_not_execute_its_claim_is_found(claims, code, count, message):
-    cell = nbformat.v4.new_code_cell(code, execution_count=count, metadata={"claims": claims})
-    fault = cell_fault("S0-04", "02", [cell])
-    assert fault is None if message is None else message in fault
-
-
-@pytest.mark.parametrize(
-    "node, message",
-    [
-        ("tests/t.py::test_good", None),
-        ("tests/t.py::TestA::test_in_class", None),
-        ("tests/t.py::test_absent", "has no test_absent"),
-        ("tests/none.py::test_good", "no test file tests/none.py"),
-        ("tests/t.py", "no test file"),
-        ("tests/t.py::test_empty", "contains no assertion"),
-        ("tests/t.py::test_skipped", "may be skipped"),
-    ],
-)
-def test_test_that_does_not_execute_its_claim_is_found(tmp_path, node, message):
-    (tmp_path / "tests").mkdir()
-    (tmp_path / "tests" / "t.py").write_text(
-        "def test_good():\n    assert 1 + 1 == 2\n"
-        "class TestA:\n    def test_in_class(self):\n        torch.testing.assert_close(1, 1)\n"
-        "def test_empty():\n    print('assert')\n"
-        "@pytest.mark.skip\ndef test_skipped():\n    assert True\n"
-    )
-    fault = fault_of_test("S0-04", node, tmp_path)
-    assert fault is None if message is None else message in fault

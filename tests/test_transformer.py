@@ -120,6 +120,24 @@ def test_an_encoder_sees_both_ways():
     assert (net(changed).logits - net(tokens()).logits)[:, 0].abs().max() > 1e-6
 
 
+@torch.no_grad()
+def test_two_entrances_are_one_where_they_hold_the_same_numbers():
+    ends = {"positions": PositionConfig("learned"), "stack": "encoder_decoder"}
+    shared, apart = (model(embedding=EmbeddingConfig(norm=True, apart=two), **ends) for two in (False, True))
+    assert shared.source_positions is None and shared.source_norm is None
+    apart.load_state_dict(shared.state_dict(), strict=False)
+    apart.source_positions.load_state_dict(shared.positions.state_dict())
+    apart.source_norm.load_state_dict(shared.embedding_norm.state_dict())
+    source, text = tokens(seed=1), tokens()
+    usual = shared(text, source=source).logits
+    assert torch.equal(apart(text, source=source).logits, usual)
+    apart.source_positions.weight.neg_()
+    assert not torch.allclose(apart.encode(source).layers[0].keys, shared.encode(source).layers[0].keys)
+    apart.source_positions.weight.neg_()
+    apart.positions.weight.neg_()  # the encoder does not read it
+    assert torch.equal(apart.encode(source).layers[0].keys, shared.encode(source).layers[0].keys)
+
+
 @pytest.mark.parametrize("stack", ["decoder", "encoder"])
 def test_padding_changes_no_real_token(stack):
     net = model(stack=stack)

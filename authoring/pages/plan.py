@@ -224,8 +224,8 @@ def _section(plan: Plan, weeks: Sequence[Load]) -> str:
         f"\n## {len(weeks)} weeks\n\n{plan.about} Of each lesson's exercises at most {kinds} are handed in.{without} "
         f"The fullest week takes {longest / 60:.0f} hours, all of them {sum(total) / 60:.0f}.\n\n"
         f"{_table(head, [*(week.row for week in weeks), last])}\n\n"
-        "A stage is handed in as the folder with its file and those before it. The sets, to which you add your dates, as "
-        f"in `--due 2026-11-30T23:59+01:00 --late '10% a day, at most 50%'`:\n\n```bash\n{commands}\n```\n"
+        "A stage is handed in as the folder with its file and those before it. The sets, to which you add your dates, "
+        f"as in `--due 2026-11-30T23:59+01:00 --late '10% a day, at most 50%'`:\n\n```bash\n{commands}\n```\n"
     )
 
 

@@ -241,7 +241,7 @@ def _settings(root: Path) -> dict[str, Any]:
         "html_static_path": [str(THEME / "static")],
         "templates_path": [str(THEME / "templates")],
         "html_css_files": ["outputs.css", "site.css"],
-        "html_js_files": [("site.js", {"defer": "defer"})],
+        "html_js_files": [("site.js", {"defer": "defer"}), ("phone.js", {"defer": "defer"})],
         "html_theme_options": {"light_css_variables": _colours("#0067a3"), "dark_css_variables": _colours("#5fb0ea")},
         "html_copy_source": False,
         "html_show_sourcelink": False,

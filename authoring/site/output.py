@@ -18,13 +18,14 @@ from dataclasses import dataclass, field
 
 from authoring import figures
 from authoring.markdown import DISPLAY
+from authoring.site import stacked
 from authoring.site.formula import Formula, Formulas
 
 PICTURES, SCRIPTS, STYLES = "_static/pictures", "_static/outputs", "_static/outputs.css"
 _STYLE = re.compile(r"<style>(.*?)</style>", re.DOTALL)
 _SCRIPT = re.compile(r'<script type="module">(.*?)</script>', re.DOTALL)
-_PICTURE = re.compile(r'src="data:image/png;base64,([^"]+)"')
-_WIDTH = re.compile(r'<img [^>]*?width="(\d+)"')
+_PICTURE = re.compile(r'(<img [^>]*?)src="data:image/png;base64,([^"]+)"([^>]*>)')
+_WIDTH = re.compile(r'width="(\d+)"')
 _HREF = re.compile(r'href="([^"]+)"')
 _ANCHOR = re.compile(r'<a\b[^>]*href="[^"]+"[^>]*>(.*?)</a>', re.DOTALL)
 # Where dollars are formulas: in questions, and in what the front page says of a lesson.
@@ -63,13 +64,21 @@ class Assets:
         self.files[name] = text.encode()
         return name
 
-    def picture(self, data: str) -> tuple[str, int, int]:
+    def picture(self, png: bytes) -> tuple[str, int, int]:
         """The path of a file with this picture, and its pixels."""
-        png = base64.b64decode(data)
         name = f"{PICTURES}/{_digest(png)}.png"
         self.files[name] = png
-        width, height = struct.unpack(">II", png[16:24])
-        return name, width, height
+        return name, *_pixels(png)
+
+
+def _phone(width: int) -> str:
+    """How wide a picture is shown on a phone, if it scrolls there."""
+    return f'style="--phone:{width}px" ' if width else ""
+
+
+def _pixels(png: bytes) -> tuple[int, int]:
+    width, height = struct.unpack(">II", png[16:24])
+    return width, height
 
 
 def _digest(content: bytes) -> str:
@@ -98,10 +107,18 @@ def page_html(output: str, assets: Assets, lead: Lead, up: str) -> str:
         return f'<script defer src="{up}{assets.script(found[1])}"></script>'
 
     def picture(found: re.Match[str]) -> str:
-        name, width, height = assets.picture(found[1])
-        before = _WIDTH.findall(output, 0, found.start())
-        tall = round(int(before[-1]) * height / width) if before else height
-        return f'height="{tall}" loading="lazy" decoding="async" src="{up}{name}"'
+        png, said = base64.b64decode(found[2]), _WIDTH.search(found[0])
+        name, width, height = assets.picture(png)
+        shown = int(said[1]) if said else width
+        rest = f'height="{round(shown * height / width)}" loading="lazy" decoding="async" src="{up}{name}"'
+        small = None if "data-live=" in output else stacked.stacked(png, shown)
+        if small is None:
+            wide = stacked.shown_width(shown)
+            return f"{found[1]}{_phone(wide)}{rest}{found[3]}"
+        wide = stacked.shown_width(round(shown * _pixels(small)[0] / width))
+        name, width, height = assets.picture(small)
+        source = f'media="(max-width: 600px)" srcset="{up}{name}" width="{width}" height="{height}"'
+        return f"<picture><source {source}>{found[1]}{_phone(wide)}{rest}{found[3]}</picture>"
 
     output = _PICTURE.sub(picture, _SCRIPT.sub(script, output))
 

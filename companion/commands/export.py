@@ -1,11 +1,13 @@
-"""`companion export`: a model in the layout of a published family, for `transformers`, vLLM, SGLang and others."""
+"""`companion export`: a model in the layout of a published family, for `transformers`, vLLM, SGLang and others, or as a
+GGUF file, for llama.cpp and Ollama."""
 
 from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from jsonargparse import Namespace
 
@@ -20,7 +22,7 @@ if TYPE_CHECKING:
     from companion.transformer import Transformer
 
 COPIED = (
-    "generation_config.json", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json",
+    "generation_config.json", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json",
     "chat_template.jinja", "vocab.json", "merges.txt", "source.spm", "target.spm",
 )  # fmt: skip
 """What a published folder holds beside its model, which goes along as it is."""
@@ -33,7 +35,9 @@ def parser() -> Parser:
             "Write a model in Hugging Face's layout: config.json, model.safetensors, and its tokenizer. Whatever reads "
             "that can then run it: transformers, or a server such as vLLM or SGLang, on one machine or many.\n\n"
             "It is written as the simplest published kind of model that has all of its parts; a part that none of them "
-            "has is refused by its name. The logits are the same, but for rounding."
+            "has is rejected by its name. The logits are the same, but for rounding.\n\n"
+            "With --gguf it becomes one file instead, which llama.cpp, Ollama and LM Studio read: its matrices in the "
+            "type that is named, its tokenizer and chat template with them."
         ),
         epilog=(
             "examples:\n"
@@ -42,90 +46,154 @@ def parser() -> Parser:
             "  companion export served/ --run runs/sums-grpo\n"
             "      a tuned run, adapters merged, with its chat template\n"
             "  companion export served/ --checkpoint SmolLM2-135M/ --as mistral\n"
+            "  companion export letters.gguf --run runs/larger --gguf Q8_0\n"
+            "  companion export smollm2.gguf --checkpoint smollm2 --gguf F16\n"
             "then, to serve it to others, where one of these is installed:\n"
             "  vllm serve served/                       http://localhost:8000/v1\n"
             "  python -m sglang.launch_server --model-path served/\n"
-            "  python convert_hf_to_gguf.py served/ && llama-server -m served/*.gguf\n"
+            "  llama-server -m letters.gguf             http://localhost:8080/v1\n"
             "to talk to a model on this machine: companion chat, companion explore"
         ),
     )
-    parser.add_argument("folder", type=str, metavar="FOLDER", help="where to write it: a new folder, or an empty one")
+    parser.add_argument(
+        "folder", type=str, metavar="FOLDER", help="where to write it: a new or empty folder, or a new file"
+    )
     add_run(parser, best=True)
     parser.add_argument("--checkpoint", type=str, default=None, metavar="MODEL", help=CHECKPOINT)
     parser.add_argument(
         "--as", type=str, default=None, metavar="KIND", help="the published kind, a model_type. Default: one that fits"
     )
+    parser.add_argument(
+        "--gguf",
+        type=Literal["F32", "F16", "BF16", "Q8_0"] | None,
+        default=None,
+        help="write a GGUF file, matrices in this type; Q8_0: a byte for each number, with a scale for every 32",
+    )
     parser.add_dtype()
     return parser
+
+
+@dataclass
+class Source:
+    """What is to be written.
+
+    model:   the model.
+    kind:    the `model_type` to write it as. `None`: one that fits.
+    fields:  of config.json: the ids with a meaning.
+    texts:   the files beside the model, by name: tokenizer, template and settings of generation.
+    files:   those that are copied as they are.
+    """
+
+    model: Transformer
+    kind: str | None
+    fields: dict[str, Any] = field(default_factory=dict)
+    texts: dict[str, str] = field(default_factory=dict)
+    files: list[Path] = field(default_factory=list)
 
 
 def run(flags: Namespace) -> int:
     if flags.checkpoint is not None and (flags.run is not None or flags.best):
         raise ValueError(f"--checkpoint: expected no --{'run' if flags.run is not None else 'best'} beside it")
-    folder = Path(flags.folder)
-    if folder.is_file() or (folder.is_dir() and any(folder.iterdir())):
+    target = Path(flags.folder)
+    if flags.gguf is not None:
+        if flags.dtype is not None:
+            raise ValueError("--dtype: expected no --gguf beside it, which names the type itself")
+        if target.suffix != ".gguf" or target.exists():
+            raise ValueError(f"FOLDER {flags.folder}: with --gguf, expected the name of a new file that ends in .gguf")
+    elif target.is_file() or (target.is_dir() and any(target.iterdir())):
         raise ValueError(f"FOLDER {flags.folder}: expected a new folder, or an empty one, found something there")
-    from companion.commands.generate import dtype_called
-    from companion.commands.writer import checkpoint_folder
-    from companion.families.adapters import merged_model
-    from companion.families.export import export_model
-    from companion.files.models import CONFIG
-    from companion.files.published.generation_config import GENERATION
-    from companion.ground.atomic import write_atomic
-
-    texts: dict[str, str] = {}
-    checkpoint = None if flags.checkpoint is None else checkpoint_folder(flags.checkpoint)
-    if checkpoint is None:
-        source = run_folder(flags.run)
-        model, kind = source.model(best=flags.best), flags["as"]
-        tokenizer = source.tokenizer() if source.task == TextSettings.task else None
-        further = {} if tokenizer is None else dict.fromkeys(IDS[:3], tokenizer.separator)
-        if source.task == TuneSettings.task:
-            model, texts = merged_model(model), source.texts()
-            further = {"eos_token_id": json.loads(texts[GENERATION])["eos_token_id"]}
-    else:
-        model, kind, further = _of_checkpoint(checkpoint, flags["as"])
-        tokenizer = None
+    source = _of_run(flags) if flags.checkpoint is None else _of_checkpoint(flags)
     try:
         with waiting(f"writing {plain(flags.folder)}"):
-            if (dtype := dtype_called(flags.dtype)) is not None:
-                model = model.to(dtype)
-            family = export_model(folder, model, kind=kind, further=further)
+            says = _write_folder(target, source, flags) if flags.gguf is None else _write_gguf(target, source, flags)
     except ValueError as error:
         raise ValueError(f"FOLDER {flags.folder}: the model cannot be written: {error}") from None
-    if tokenizer is not None:
-        _write_tokenizer(folder, tokenizer, model)
-    for name, text in texts.items():
-        write_atomic(folder / name, text)
-    for name in COPIED if checkpoint is not None else ():
-        if (beside := checkpoint / name).is_file():
-            shutil.copyfile(beside, folder / name)
-    names = ", ".join(sorted(path.name for path in folder.iterdir() if path.name != CONFIG))
-    print(f"{flags.folder}: a {family.kind} ({family.architecture}): {CONFIG}, {names}")
+    print(f"{flags.folder}: {says}")
     return 0
 
 
-def _of_checkpoint(source: Path, kind: str | None) -> tuple[Transformer, str | None, dict[str, Any]]:
-    """The model, the kind to write it as, and the ids that its folder gives a meaning."""
+def _write_folder(folder: Path, source: Source, flags: Namespace) -> str:
+    from companion.commands.generate import dtype_called
+    from companion.families.export import export_model
+    from companion.files.models import CONFIG
+    from companion.ground.atomic import write_atomic
+
+    dtype = dtype_called(flags.dtype)
+    model = source.model if dtype is None else source.model.to(dtype)
+    family = export_model(folder, model, kind=source.kind, further=source.fields)
+    for name, text in source.texts.items():
+        write_atomic(folder / name, text)
+    for beside in source.files:
+        shutil.copyfile(beside, folder / beside.name)
+    names = ", ".join(sorted(path.name for path in folder.iterdir() if path.name != CONFIG))
+    return f"a {family.kind} ({family.architecture}): {CONFIG}, {names}"
+
+
+def _write_gguf(path: Path, source: Source, flags: Namespace) -> str:
+    from companion.data.chat_template import SETTINGS, TEMPLATE
+    from companion.families.export import export_gguf
+    from companion.files.gguf.architectures import BY_KIND
+    from companion.ground.display import readable_bytes
+
+    texts = {beside.name: beside.read_text(encoding="utf-8") for beside in source.files if beside.suffix != ".spm"}
+    texts |= source.texts
+    if "tokenizer.json" not in texts:
+        raise ValueError("expected a tokenizer.json beside it, which becomes a part of a GGUF file, found none")
+    template = texts.get(TEMPLATE) or json.loads(texts.get(SETTINGS, "{}")).get("chat_template")
+    special = {name: value[0] if isinstance(value, list) else value for name, value in source.fields.items()}
+    architecture = export_gguf(
+        path,
+        source.model,
+        kind=source.kind if source.kind in BY_KIND or flags["as"] else None,
+        type=flags.gguf,
+        tokenizer=texts["tokenizer.json"],
+        template=template if isinstance(template, str) else None,
+        special={name: value for name, value in special.items() if name in IDS[:3]},
+        name=path.stem,
+    )
+    return f"a {architecture} of llama.cpp, in {flags.gguf}, {readable_bytes(path.stat().st_size)}"
+
+
+def _of_run(flags: Namespace) -> Source:
+    from companion.families.adapters import merged_model
+    from companion.files.published.generation_config import GENERATION
+
+    found = run_folder(flags.run)
+    model = found.model(best=flags.best)
+    if found.task == TuneSettings.task:
+        texts = found.texts()
+        ends = {"eos_token_id": json.loads(texts[GENERATION])["eos_token_id"]}
+        return Source(merged_model(model), flags["as"], ends, texts)
+    if found.task != TextSettings.task:
+        return Source(model, flags["as"])
+    tokenizer = found.tokenizer()
+    fields = dict.fromkeys(IDS[:3], tokenizer.separator)
+    return Source(model, flags["as"], fields, _tokenizer_files(tokenizer, model))
+
+
+def _of_checkpoint(flags: Namespace) -> Source:
+    """The model, the kind that it was published as, and what its folder has beside it."""
+    from companion.commands.writer import checkpoint_folder
     from companion.families.pretrained import family_of, load_pretrained
     from companion.files.models import read_config
 
-    family = family_of(source)
-    fields = {} if family is None else read_config(source)
+    folder = checkpoint_folder(flags.checkpoint)
+    family = family_of(folder)
+    fields = {} if family is None else read_config(folder)
     own = None if family is None else family.kind
-    return load_pretrained(source), kind or own, {name: fields[name] for name in IDS if name in fields}
+    files = [folder / name for name in COPIED if (folder / name).is_file()]
+    ids = {name: fields[name] for name in IDS if name in fields}
+    return Source(load_pretrained(folder), flags["as"] or own, ids, files=files)
 
 
-def _write_tokenizer(folder: Path, tokenizer: BytePairTokenizer, model: Transformer) -> None:
+def _tokenizer_files(tokenizer: BytePairTokenizer, model: Transformer) -> dict[str, str]:
     """The tokenizer of a run, and how a run writes."""
     from companion.commands.writer import WARM
     from companion.data.chat_template import TEMPLATE
     from companion.data.chat_tokens import files_of_run
     from companion.files.published.generation_config import GENERATION
-    from companion.ground.atomic import write_atomic
 
     files = files_of_run(tokenizer, model.config.context)
     writes = {"do_sample": True, "temperature": WARM, "top_k": 0, **json.loads(files.pop(GENERATION))}
     del files[TEMPLATE]  # it goes on with texts, and knows of no turns
-    for name, text in {**files, GENERATION: json.dumps(writes, indent=2) + "\n"}.items():
-        write_atomic(folder / name, text)
+    return {**files, GENERATION: json.dumps(writes, indent=2) + "\n"}

@@ -12,7 +12,7 @@ from companion.files.published.catalogue import CATALOGUE
 
 
 def parser() -> Parser:
-    known = "\n".join(f"  {name:<9}{one.about}; {one.licence}" for name, one in CATALOGUE.items())
+    known = "\n".join(f"  {name:<9}{one.about}" for name, one in CATALOGUE.items())
     return _flags(
         Parser(
             description=(
@@ -71,9 +71,12 @@ def run(flags: Namespace) -> int:
         raise ValueError("--file: expected one NAME beside it, and no --from hub")
     for name in flags.name:
         got = get(name, source=flags["from"], file=flags.file, say=lambda sentence: print(sentence, flush=True))
+        if not got.new:
+            print(f"{name}: already here, from {got.source}, in {got.folder} ({_size(got.folder)})", flush=True)
+            continue
         known = CATALOGUE.get(name)
         about = "" if known is None else f"{known.about}. Licence: {known.licence}. "
-        print(f"{name}: {'' if got.new else 'already here. '}{about}From {got.source}.")
+        print(f"{name}: {about}From {got.source}.")
         print(f"  in {got.folder} ({_size(got.folder)})")
         then = (f"companion inspect {name}",) if known is None else known.then
         print("\n".join(f"  next: {line}" if line is then[0] else f"        {line}" for line in then), flush=True)

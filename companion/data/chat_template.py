@@ -23,7 +23,7 @@ from companion.ground.time_limit import OutOfTime, at_most, within
 if TYPE_CHECKING:
     from jinja2 import Template
 
-TEMPLATE, SETTINGS = "chat_template.jinja", "tokenizer_config.json"
+TEMPLATE, SETTINGS, SPECIAL_MAP = "chat_template.jinja", "tokenizer_config.json", "special_tokens_map.json"
 NEEDS = "a chat template needs jinja2 3.1.6 or newer; pip install 'executable-transformer[published]'"
 SPECIAL = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 """The special tokens that a template may name."""
@@ -81,15 +81,13 @@ class ChatTemplate:
         from jinja2 import TemplateError
 
         given = {**self.special, **options}
-        try:
-            with _bounded(str(self.origin)):
+        with _bounded(str(self.origin)):
+            try:
                 text = template.render(messages=[dict(one) for one in messages], add_generation_prompt=answer, **given)
-        except (TemplateError, ArithmeticError, LookupError, TypeError, ValueError, RecursionError) as error:
-            raise ValueError(f"{self.origin}: the template refuses this conversation: {error}") from None
+            except (TemplateError, ArithmeticError, LookupError, TypeError, ValueError, RecursionError) as error:
+                raise ValueError(f"{self.origin}: the template refuses this conversation: {error}") from None
         if len(text) > LONGEST:
-            raise ValueError(
-                f"{self.origin}: expected at most {LONGEST:,} characters, it wrote {len(text):,}"
-            )
+            raise ValueError(f"{self.origin}: expected at most {LONGEST:,} characters, it wrote {len(text):,}")
         return text
 
 
@@ -103,8 +101,7 @@ def load_chat_template(folder: str | Path) -> ChatTemplate | None:
     folder = Path(folder)
     path = folder / SETTINGS
     settings = _settings(path) if path.is_file() else {}
-    special = {name: _spelled(settings.get(name)) for name in SPECIAL}
-    known = {name: text for name, text in special.items() if text is not None}
+    known = special_tokens(folder)
     if (folder / TEMPLATE).is_file():
         try:
             return ChatTemplate(read_text(folder / TEMPLATE), folder / TEMPLATE, known)
@@ -136,6 +133,20 @@ def _bounded(origin: str) -> Iterator[None]:
 
 
 _NAMED = {"name", "template"}
+
+
+def special_tokens(folder: str | Path) -> dict[str, str]:
+    """The special tokens that a folder's files name, by `SPECIAL`.
+
+    Older folders have them in special_tokens_map.json, which is read where tokenizer_config.json does not list all
+    added tokens, and then prevails, as in released code.
+    """
+    folder = Path(folder)
+    settings = dict(_settings(folder / SETTINGS)) if (folder / SETTINGS).is_file() else {}
+    if "added_tokens_decoder" not in settings and (folder / SPECIAL_MAP).is_file():
+        settings |= _settings(folder / SPECIAL_MAP)
+    special = {name: _spelled(settings.get(name)) for name in SPECIAL}
+    return {name: text for name, text in special.items() if text is not None}
 
 
 def _settings(path: Path) -> Mapping[str, Any]:

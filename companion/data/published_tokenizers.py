@@ -1,31 +1,31 @@
 """The tokenizers of published checkpoints, read from the model's own folder (lessons 01 and 13).
 
-Three forms are in use: `tokenizer.json`, which the `tokenizers` library writes; GPT-2's first form, `vocab.json` with
-`merges.txt`; and Marian's, two SentencePiece models with one table of ids, `source.spm`, `target.spm`, `vocab.json`.
+Three forms are in use: `tokenizer.json`, which the `tokenizers` library writes; GPT-2's first form and Qwen's,
+`vocab.json` with `merges.txt`; and Marian's, two SentencePiece models with one table of ids, `source.spm`,
+`target.spm`, `vocab.json`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
-from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
+from companion.data.chat_template import SETTINGS, special_tokens
 from companion.data.tokenizer import library_faults
+from companion.files.gguf.tokenizers import UNREADABLE
 from companion.ground.fields import shown, why
 from companion.ground.reading import read_json, read_text
-
-
-UNREADABLE = "tokenizer.unreadable"
-"""The file of a folder made for a GGUF file that says why its tokenizer could not be translated."""
 
 
 @runtime_checkable
 class PublishedTokenizer(Protocol):
     """What every published tokenizer can do.
 
-    vocab:  number of token ids; a model's table may have more rows than that.
+    vocab:  one more than the largest id; a model's table may have more rows than that, and not every id below it needs
+            to be a token.
     """
 
     vocab: int
@@ -70,7 +70,7 @@ class JsonTokenizer:
         tokenizer.no_padding()
         tokenizer.no_truncation()  # a file may carry the settings of whoever saved it; a text must come back whole
         self._tokenizer = tokenizer
-        self.vocab: int = tokenizer.get_vocab_size()
+        self.vocab: int = max(tokenizer.get_vocab().values(), default=-1) + 1
 
     def encode(self, text: str, *, special: bool = True) -> list[int]:
         """As above; `special=False`: without those around it, as for a text that a chat template has written."""
@@ -200,15 +200,63 @@ def _from_json(path: Path) -> Tokenizer:
 
 
 def _from_merges(folder: Path) -> Tokenizer:
-    """GPT-2's byte-level BPE from its first form, with the one special token it has."""
+    """Byte-level BPE from its first form, by the rules of the family that tokenizer_config.json names: GPT-2's, or
+    Qwen's, which normalises and cuts a text otherwise. Special tokens are those that the files beside it name."""
     _table(folder / "vocab.json")
+    settings = _object(folder / SETTINGS)
+    kind = str(settings.get("tokenizer_class") or "GPT2Tokenizer").removesuffix("Fast")
+    if kind not in ("GPT2Tokenizer", "Qwen2Tokenizer"):
+        raise ValueError(
+            f"{folder / SETTINGS}: tokenizer_class={shown(settings['tokenizer_class'])}: expected GPT2Tokenizer or "
+            "Qwen2Tokenizer beside vocab.json and merges.txt, which do not say how a text is cut; tokenizer.json does"
+        )
     with library_faults(f"{folder / 'merges.txt'}: expected the merges of vocab.json"):
         tokenizer = Tokenizer(models.BPE.from_file(str(folder / "vocab.json"), str(folder / "merges.txt")))
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    space = settings.get("add_prefix_space") is True
+    if kind == "Qwen2Tokenizer":
+        tokenizer.normalizer = normalizers.NFC()
+        words = pre_tokenizers.Split(Regex(_QWEN_WORDS), behavior="isolated")
+        bytes_ = pre_tokenizers.ByteLevel(add_prefix_space=space, use_regex=False)
+        tokenizer.pre_tokenizer = pre_tokenizers.Sequence([words, bytes_])
+    else:
+        tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=space)
     tokenizer.decoder = decoders.ByteLevel()
-    if tokenizer.token_to_id("<|endoftext|>") is not None:
-        tokenizer.add_special_tokens([AddedToken("<|endoftext|>", normalized=False, special=True)])
+    for token in _added(folder, settings):
+        tokenizer.add_tokens([token])
     return tokenizer
+
+
+_QWEN_WORDS = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+"""What Qwen's tokenizers take for a word (Qwen2Tokenizer of the released code)."""
+
+
+def _added(folder: Path, settings: Mapping[str, Any]) -> list[AddedToken]:
+    """The tokens that no merge makes, in the order of their ids: those that tokenizer_config.json lists; in older
+    folders those of added_tokens.json, and the special ones that a file names."""
+    listed = settings.get("added_tokens_decoder")
+    with library_faults(f"{folder / SETTINGS}: expected added_tokens_decoder, from ids to tokens"):
+        if listed:
+            rows = sorted((int(id), dict(token)) for id, token in listed.items())
+            return [AddedToken(**token) for _, token in rows]
+    names = special_tokens(folder).values()
+    special = [AddedToken(name, normalized=False, special=True) for name in dict.fromkeys(("<|endoftext|>", *names))]
+    known = _table(folder / "vocab.json") | (added := _object(folder / "added_tokens.json"))
+    others = [
+        AddedToken(name, normalized=True)
+        for name in sorted(added, key=lambda name: added[name])
+        if name not in set(names)
+    ]
+    return sorted((one for one in [*others, *special] if one.content in known), key=lambda one: known[one.content])
+
+
+def _object(path: Path) -> dict[str, Any]:
+    """The fields of a JSON file that need not be there. Raises `ValueError` for one that is damaged or no object."""
+    found = read_json(path) if path.is_file() else {}
+    if not isinstance(found, dict):
+        raise ValueError(f"{path}: expected an object, got {shown(found)}")
+    return found
 
 
 def _table(path: Path) -> dict[str, int]:

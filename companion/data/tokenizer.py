@@ -151,7 +151,7 @@ class BytePairTokenizer:
 
     @cached_property
     def _bytes(self) -> list[bytes]:
-        byte_of = {symbol: byte for byte, symbol in _byte_symbols().items()}
+        byte_of = {symbol: byte for byte, symbol in byte_symbols().items()}
         added = self._tokenizer.get_added_tokens_decoder()  # their text is as it is, not in the symbols of bytes
         pieces = []
         for i in range(self.vocab):
@@ -208,7 +208,7 @@ def _in_pieces(text: str) -> Iterable[str]:
     yield text[end:]
 
 
-def _byte_symbols() -> dict[int, str]:
+def byte_symbols() -> dict[int, str]:
     """The printable character that byte-level BPE writes for each byte.
 
     Printable bytes stand for themselves; the 68 others are numbered, in order, from U+0100 on.

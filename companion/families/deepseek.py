@@ -26,6 +26,7 @@ from companion.families.llama import (
 from companion.files.published.config_fields import rows
 from companion.files.published.family import Family, Preset
 from companion.files.published.rope import sharpened, shortest
+from companion.ground.fields import require_whole
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -63,7 +64,6 @@ OF_V2 = llama.FIELDS | rows(
     aux_loss_alpha                   neutral                 by hand; of a loss in training
     seq_aux                          neutral                 by hand; the same
     output_router_logits             neutral                 5.0 on
-    quantization_config              must be null            numbers in 8 bits are not read: take a release in bf16
     """
 )
 
@@ -107,7 +107,7 @@ def latent_attention(fields: Fields, **further: Any) -> AttentionConfig:
     )
 
 
-def _with_latents(fields: Fields) -> ModelConfig:
+def with_latents(fields: Fields) -> ModelConfig:
     """All but the experts."""
     attention = latent_attention(fields)
     config = configuration(fields, attention=attention)
@@ -144,6 +144,17 @@ def with_experts(fields: Fields, config: ModelConfig, **chosen: Any) -> ModelCon
     )
 
 
+def mixed_layers(fields: Fields, layers: int) -> list[bool]:
+    """Which layers have experts: all behind the first ones, or those that `mlp_layer_types` calls sparse."""
+    plain, kinds = fields.take("first_k_dense_replace"), fields.take("mlp_layer_types")
+    require_whole("first_k_dense_replace", plain, 0)
+    if kinds is None:
+        return [layer >= plain for layer in range(layers)]
+    if not isinstance(kinds, list) or len(kinds) != layers or set(kinds) - {"dense", "sparse"}:
+        raise fields.refuse("mlp_layer_types", kinds, f"{layers} kinds of networks, each dense or sparse")
+    return [kind == "sparse" for kind in kinds]
+
+
 def with_balanced_experts(fields: Fields, config: ModelConfig) -> ModelConfig:
     """The same as V3 has them: scored by sigmoids, chosen by groups, and balanced by a bias."""
     return with_experts(
@@ -162,11 +173,11 @@ def _v2(fields: Fields, _: Mapping[str, Tensor]) -> ModelConfig:
         raise fields.refuse("topk_method", method, "'greedy' or 'group_limited_greedy'")
     groups = {"groups": fields.take("n_group"), "top_groups": fields.take("topk_group"), "group_best": 1}
     chosen = groups if method == "group_limited_greedy" else {}
-    return with_experts(fields, _with_latents(fields), gating="softmax_topk", **chosen)
+    return with_experts(fields, with_latents(fields), gating="softmax_topk", **chosen)
 
 
 def _v3(fields: Fields, _: Mapping[str, Tensor]) -> ModelConfig:
-    interleaved, config = fields.flag("rope_interleave"), _with_latents(fields)
+    interleaved, config = fields.flag("rope_interleave"), with_latents(fields)
     return with_balanced_experts(fields, config if interleaved else changed(config, positions={"layout": "half"}))
 
 

@@ -33,11 +33,8 @@ FIELDS = rows(
     max_position_embeddings          taken                   context
     sinusoidal_pos_embds             must be false
     dropout                          taken = 0.1             dropout
-    attention_dropout                must equal dropout = 0.1
     tie_word_embeddings              must be true
     tie_weights_                     must be true
-    qa_dropout                       neutral                 2.2 on; of a head that is not read
-    seq_classif_dropout              neutral                 2.2 on; the same
     """
 )
 

@@ -1,5 +1,5 @@
 """A model of ours in the layout of a published family, for everybody who reads that: `transformers`, vLLM, SGLang
-(lesson 18).
+(lesson 18); and as a GGUF file, for llama.cpp and what is built on it.
 
 Fields and tensors go through the family's own tables, from right to left. What is to be written is then read by the
 family, before it is: so a part of the model that it cannot say is found, and refused by name.
@@ -14,10 +14,15 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from torch import Tensor
+
 from companion.config.model import ModelConfig, MoEConfig, PositionConfig
 from companion.families.registry import families
+from companion.files.gguf.architectures import BY_KIND
+from companion.files.gguf.writing import GGUFType, Unwritten, tokenizer_keys, write_gguf
 from companion.files.models import CONFIG, WEIGHTS, plain_dtype, save_together
 from companion.files.published.checkpoint_folder import Fields
+from companion.files.published.config_fields import is_dropout
 from companion.files.published.export_fields import said
 from companion.files.published.family import Family
 from companion.files.published.state_dict import WayBack
@@ -38,7 +43,7 @@ def export_model(
     """Write `config.json` and `model.safetensors` of a model as a published family has them; the family.
 
     kind:     its `model_type`. `None`: of those that have all parts of the model, the one that says it in the fewest
-              fields.
+              fields, rates of dropout left out.
     further:  fields of config.json that say nothing about logits, such as `eos_token_id`.
 
     Raises `ValueError`, with nothing written, for a kind that is not known, and naming the parts of the model that the
@@ -46,9 +51,7 @@ def export_model(
     """
     simplest, fields = _simplest(model.config, kind)
     family = families()[simplest]
-    back = WayBack(model.state_dict(), Path(folder))
-    family.place(back, model.config)
-    tensors = {family.theirs(name): tensor for name, tensor in back.finish().items()}
+    tensors = _published(model, family, Path(folder))
     dtype = plain_dtype(model.embedding.weight.dtype)
     about: dict[str, Any] = {"architectures": [family.architecture], "dtype": dtype, "torch_dtype": dtype}
     about |= dict.fromkeys(("bos_token_id", "eos_token_id", "pad_token_id"))  # else readers take a release's own
@@ -59,15 +62,69 @@ def export_model(
     return family
 
 
+def _published(model: Transformer, family: Family, path: Path) -> dict[str, Tensor]:
+    """A model's tensors by their published names."""
+    back = WayBack(model.state_dict(), path)
+    family.place(back, model.config)
+    return {family.theirs(name): tensor for name, tensor in back.finish().items()}
+
+
+def export_gguf(
+    path: str | Path,
+    model: Transformer,
+    *,
+    kind: str | None = None,
+    type: GGUFType = "F16",
+    tokenizer: str | None = None,
+    template: str | None = None,
+    special: Mapping[str, int | None] | None = None,
+    name: str = "",
+) -> str:
+    """Write a model as a GGUF file.
+
+    Args:
+        path: the file.
+        model: a decoder.
+        kind: the `model_type` as which it is published. Default: as in `export_model`, of those that llama.cpp knows.
+        type: of the matrices.
+        tokenizer: the text of its tokenizer.json.
+        template: its chat template.
+        special: ids with a meaning, by `bos_token_id` and its kin.
+        name: what it is called.
+
+    Returns:
+        The architecture, as llama.cpp calls it.
+
+    Raises:
+        ValueError: with nothing written, for a part of the model that no architecture has, and a tokenizer that
+            llama.cpp has no name for.
+    """
+    simplest, fields = _simplest(model.config, kind, tuple(BY_KIND))
+    architecture = BY_KIND[simplest]
+    tensors = _published(model, families()[simplest], Path(path))
+    draft = Unwritten(path, architecture, model.config, {name: tuple(one.shape) for name, one in tensors.items()})
+    if faults := _faults(model.config, families()[simplest], architecture.fields(draft)):
+        raise ValueError(f"{'; '.join(faults[:5])} (as llama.cpp has it in the architecture {architecture.name})")
+    keys = None if tokenizer is None else tokenizer_keys(tokenizer, model.config.vocab, special or {})
+    write_gguf(
+        path, model.config, simplest, fields, tensors, type=type, tokenizer=keys, template=template, name=name
+    )  # fmt: skip
+    return architecture.name
+
+
 @lru_cache(maxsize=32)
 def simplest_kind(config: ModelConfig, kind: str | None = None) -> str:
     """The `model_type` as which `export_model` writes a model. Raises `ValueError` as it does."""
     return _simplest(config, kind)[0]
 
 
-def _simplest(config: ModelConfig, kind: str | None) -> tuple[str, dict[str, Any]]:
-    """The kind to write a model as, and the fields that say it."""
-    known = {name: family for name, family in families().items() if family.architecture}
+def _simplest(
+    config: ModelConfig, kind: str | None, among: tuple[str, ...] | None = None
+) -> tuple[str, dict[str, Any]]:
+    """The kind to write a model as, of all or `among` some, and the fields that say it."""
+    known = {
+        name: family for name, family in families().items() if family.architecture and (among is None or name in among)
+    }
     if kind is not None and kind not in known:
         raise ValueError(f"kind={shown(kind)}: expected one of {', '.join(known)}")
     tried = {one: _told(config, known[one]) for one in (known if kind is None else [kind])}
@@ -77,7 +134,7 @@ def _simplest(config: ModelConfig, kind: str | None) -> tuple[str, dict[str, Any
         missing = "; ".join(fault for fault in tried[nearest][1][:5] if fault)
         others = "" if kind is not None else ", the nearest of the published kinds, none of which has all of this model"
         raise ValueError(f"{missing} (as a {nearest} has it{others})")
-    simplest = min(fit, key=lambda one: len(fit[one]))
+    simplest = min(fit, key=lambda one: (known[one].unread, sum(not is_dropout(name) for name in fit[one])))
     return simplest, fit[simplest]
 
 
@@ -85,12 +142,21 @@ def _told(config: ModelConfig, family: Family) -> tuple[dict[str, Any], list[str
     """What a config.json of that family says of a model, and what it does not say of it."""
     try:
         fields = {"model_type": family.kind} | said(config, family.own) | dict(family.says(config))
-        given = Fields(Path("."), family.kind, family.table, fields)
-        read = given.finish(lambda: family.config(given, family.ends(config)))
     except ValueError as error:  # of a part that it must have
         return {}, [str(error).removeprefix(f"{CONFIG}: "), *REFUSED]
+    faults = _faults(config, family, fields)
+    return ({} if faults[-1:] == REFUSED[-1:] else fields), faults
+
+
+def _faults(config: ModelConfig, family: Family, fields: Mapping[str, Any]) -> list[str]:
+    """How a model differs from what these fields say."""
+    try:
+        given = Fields(Path("."), family.kind, family.table, fields)
+        read = given.finish(lambda: family.config(given, family.ends(config)))
+    except ValueError as error:
+        return [str(error).removeprefix(f"{CONFIG}: "), *REFUSED]
     ours, theirs = _flat(asdict(filled_in(config))), _flat(asdict(filled_in(read)))
-    return fields, [
+    return [
         f"{part}={shown(ours.get(part))}: expected {shown(theirs.get(part))}"
         for part in ours | theirs
         if not _alike(ours.get(part), theirs.get(part))

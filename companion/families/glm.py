@@ -1,5 +1,6 @@
-"""GLM-4 (GLM Team 2024 and 2025), as published: LLaMA that turns half of each head, in interleaved pairs, and in its
-second form has norms on both sides (lesson 13); and GLM-4.5, with experts balanced by a bias (lesson 16)."""
+"""GLM-4 (GLM Team 2024 and 2025), as published: LLaMA that rotates half of each head, in interleaved pairs, and in its
+second form has norms on both sides (lesson 13); GLM-4.5 to 4.7, with experts balanced by a bias; and GLM-4.7-Flash,
+with the layers of DeepSeek-V3 (lesson 16)."""
 
 from __future__ import annotations
 
@@ -7,11 +8,12 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from companion.config.model import ModelConfig, MoEConfig
+from companion.config.model import LatentConfig, ModelConfig, MoEConfig
 from companion.families import deepseek, llama
-from companion.families.llama import changed, configuration, decoder
+from companion.families.llama import changed, configuration, decoder, layers_of
 from companion.files.published.config_fields import rows
 from companion.files.published.family import Family, Preset
+from companion.files.published.rope import shortest
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -27,6 +29,27 @@ FIELDS = llama.FIELDS | rows(
     mlp_bias                         must be false
     partial_rotary_factor            taken = 0.5             positions.share
     rms_norm_eps                     taken = 1.5625e-07      norm.eps
+    """
+)
+
+OF_LITE = deepseek.OF_V3 | rows(
+    """
+    num_key_value_heads              must equal num_attention_heads
+    q_lora_rank                      taken = 768             attention.latent.query_rank; null: none
+    qk_nope_head_dim                 taken = 192             attention.d_head
+    v_head_dim                       taken = 256             attention.d_v
+    partial_rotary_factor            must be 1.0 or null
+    rms_norm_eps                     taken = 1e-05           norm.eps; that of latents is 1e-06
+    moe_intermediate_size            taken = 1536            feed_forward.d_ff, of an expert
+    intermediate_size                taken = 10240           moe.plain_d_ff
+    first_k_dense_replace            taken = 1               moe.pattern: as many layers without experts come first
+    mlp_layer_types                  taken = null            moe.pattern; 5.0 on
+    n_routed_experts                 taken = 64              moe.experts
+    num_local_experts                must equal n_routed_experts
+    num_experts_per_tok              taken = 4               moe.top_k
+    n_group                          taken = 1               moe.groups
+    topk_group                       taken = 1               moe.top_groups
+    routed_scaling_factor            taken = 1.8             moe.scale
     """
 )
 
@@ -52,7 +75,6 @@ OF_MOE = llama.FIELDS | rows(
     num_nextn_predict_layers         neutral                 by hand; layers that predict further tokens are not read
     num_mtp_layers                   neutral                 5.24 on; the same
     output_router_logits             neutral                 5.24 on
-    quantization_config              must be null            numbers in 8 bits are not read: take a release in bf16
     """
 )
 
@@ -65,6 +87,27 @@ def _glm(fields: Fields, _: Mapping[str, Tensor]) -> ModelConfig:
 
 def _glm4(fields: Fields, given: Mapping[str, Tensor]) -> ModelConfig:
     return changed(_glm(fields, given), norm={"placement": "both"})
+
+
+def _glm4_lite(fields: Fields, _: Mapping[str, Tensor]) -> ModelConfig:
+    config, layout = deepseek.with_latents(fields), "interleaved" if fields.flag("rope_interleave") else "half"
+    pattern = deepseek.mixed_layers(fields, layers_of(fields))
+    config = changed(config, positions={"layout": layout})
+    if not any(pattern):
+        return changed(config, feed_forward={"d_ff": fields.take("intermediate_size")})
+    moe = MoEConfig(
+        fields.take("n_routed_experts"),
+        fields.take("num_experts_per_tok"),
+        "sigmoid" if fields.flag("norm_topk_prob") else "sigmoid_topk",
+        shared=fields.take("n_shared_experts"),
+        balanced=True,
+        groups=fields.take("n_group"),
+        top_groups=fields.take("topk_group"),
+        scale=fields.take("routed_scaling_factor"),
+        pattern=shortest(pattern),
+        plain_d_ff=None if all(pattern) else fields.take("intermediate_size"),
+    )
+    return config.with_(moe=moe)
 
 
 def _glm4_moe(fields: Fields, _: Mapping[str, Tensor]) -> ModelConfig:
@@ -91,6 +134,7 @@ _NORMS = {
 FAMILIES = (
     Family("glm", FIELDS, _glm, place, architecture="GlmForCausalLM"),
     Family("glm4", FIELDS, _glm4, place, architecture="Glm4ForCausalLM", pieces=_NORMS),
+    Family("glm4_moe_lite", OF_LITE, _glm4_lite, deepseek.place, architecture="Glm4MoeLiteForCausalLM"),
     Family("glm4_moe", OF_MOE, _glm4_moe, deepseek.place, architecture="Glm4MoeForCausalLM"),
 )
 
@@ -131,6 +175,19 @@ PRESETS = {
         2025,
         352_797_814_784,
         _with_experts(5120, 92, (12288, 1536), replace(_BALANCED, experts=160, scale=2.5), plain=3, normed=True),
+    ),
+    "glm-4.7-flash": Preset(
+        2026,
+        29_943_390_976,
+        changed(
+            decoder(2048, 47, 20, 1536, context=202752, eps=1e-5, base=1e6, vocab=154880, d_head=192),
+            attention={"d_v": 256, "latent": LatentConfig(512, 64, 768, eps=deepseek.EPS)},
+            positions={"layout": "interleaved"},
+        ).with_(
+            moe=MoEConfig(
+                64, 4, "sigmoid", shared=1, balanced=True, scale=1.8, pattern=(False,) + (True,) * 46, plain_d_ff=10240
+            )
+        ),
     ),
 }
 """Those with experts without the layer that predicts a further token."""

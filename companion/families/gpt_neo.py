@@ -42,13 +42,10 @@ FIELDS = rows(
     layer_norm_epsilon               taken = 1e-05           norm.eps
     tie_word_embeddings              taken = true            embedding.tied
     resid_dropout                    taken = 0.0             dropout
-    attention_dropout                must equal resid_dropout = 0.0
-    embed_dropout                    must equal resid_dropout = 0.0
     summary_type                     neutral                 4.6 to 4.22; of a head that is not read
     summary_use_proj                 neutral                 4.6 to 4.22
     summary_activation               neutral                 4.6 to 4.22
     summary_proj_to_labels           neutral                 4.6 to 4.22
-    summary_first_dropout            neutral                 4.6 to 4.22
     """
 )
 

@@ -44,7 +44,6 @@ FIELDS = rows(
     layer_norm_eps                   taken = 1e-05           norm.eps
     tie_word_embeddings              taken = false           embedding.tied
     hidden_dropout                   taken = 0.0             dropout
-    attention_dropout                must equal hidden_dropout = 0.0
     is_decoder                       neutral                 5.0 on; it always is one
     """
 )

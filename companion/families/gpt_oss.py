@@ -38,7 +38,7 @@ FIELDS = llama.FIELDS | rows(
     layer_types                      taken = null            attention.window.pattern; null: every second
     router_aux_loss_coef             neutral                 4.55 on; of a loss in training
     output_router_logits             neutral                 4.55 on
-    quantization_config              must be null            numbers in MXFP4 are not read: take a release in bf16
+    quantization_config              taken = null            MXFP4, which is read as plain numbers
     """
 )
 _OWN: dict[str, Any] = {
@@ -50,6 +50,10 @@ _OWN: dict[str, Any] = {
 def _gpt_oss(fields: Fields, _: Mapping[str, Tensor]) -> ModelConfig:
     if fields.given.get("rope_scaling") is None and fields.given.get("rope_parameters") is None:
         raise fields.refuse("rope_scaling", None, "a yarn scaling, which released code takes where none is said")
+    packed = fields.take("quantization_config")
+    if packed is not None and (not isinstance(packed, Mapping) or packed.get("quant_method") != "mxfp4"):
+        expected = "null, or MXFP4 (quant_method 'mxfp4'), which is read as plain numbers: take one of these releases"
+        raise fields.refuse("quantization_config", packed, expected)
     if fields.take("hidden_act") != "silu":
         raise fields.refuse("hidden_act", fields.take("hidden_act"), "'silu', of which the clamped gate is made")
     types = layer_types(fields, [GLOBAL if layer % 2 else LOCAL for layer in range(layers_of(fields))])
@@ -58,10 +62,13 @@ def _gpt_oss(fields: Fields, _: Mapping[str, Tensor]) -> ModelConfig:
 
 
 def place(places: Places, config: ModelConfig) -> None:
-    """The experts of a layer lie in one tensor, (expert, in, out), gate and hidden matrix column by column in turn."""
+    """The experts of a layer lie in one tensor, (expert, in, out), gate and hidden matrix column by column in turn; in
+    the releases of OpenAI in MXFP4."""
     place_all_but_networks(places, config)
     for layer in range(config.layers):
         old, new = f"model.layers.{layer}.mlp", f"decoder.blocks.{layer}.feed_forward"
+        for name in ("gate_up_proj", "down_proj"):
+            places.unpack(f"{old}.experts.{name}")
         places.pairs(f"{old}.router", f"{new}.router")
         for part in ("", "_bias"):
             names = f"{new}.gate{part}", f"{new}.inner{part}"

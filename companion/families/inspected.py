@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import warnings
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, is_dataclass
@@ -11,12 +13,11 @@ from typing import Any
 from torch import Tensor
 
 from companion.config.model import ModelConfig
-from companion.families.pretrained import family_of, load_pretrained
-from companion.families.registry import families
+from companion.families.pretrained import family_of, kind_of, load_pretrained
 from companion.files.gguf.container import opened
 from companion.files.gguf.folder import origin
 from companion.files.models import CONFIG, plain_dtype, read_config
-from companion.files.published.checkpoint_folder import Became, Fields, load_published, weight_files
+from companion.files.published.checkpoint_folder import Became, Fields, load_published, other_heads, weight_files
 from companion.files.published.family import Family
 from companion.files.published.generation_config import Writing, became_writing, left_out, read_writing, said_of_writing
 from companion.ground.fields import shown
@@ -31,6 +32,7 @@ class Inspection:
     config:   of the model; `None` where there is none that could be made.
     tensors:  how many there are of each dtype.
     files:    how many they lie in.
+    left_out: those of a classifier's head, which are not read.
     source:   the file that says how to write, and `rules` what each of its fields became; `unsaid` are those that it
               leaves out, with what the released code does then.
     writing:  how the model writes; `None` for one that does not, or where it is refused.
@@ -43,6 +45,7 @@ class Inspection:
     config: ModelConfig | None = None
     tensors: Counter[str] = field(default_factory=Counter)
     files: int = 0
+    left_out: list[str] = field(default_factory=list)
     source: str = ""
     rules: list[Became] = field(default_factory=list)
     unsaid: dict[str, Any] = field(default_factory=dict)
@@ -75,13 +78,16 @@ def read_card(card: Mapping[str, Any], named: str | Path = CONFIG) -> Inspection
 
     named:  what refusals call it.
 
-    Raises `ValueError` for a card of a kind that is not known.
+    Raises `ValueError` for a card of a kind that is not known, and for the fields of some other file.
     """
-    kind = card.get("model_type")
-    known = families()
-    if not isinstance(kind, str) or kind not in known:
-        raise ValueError(f"{named}: model_type={shown(kind)}: expected one of {', '.join(sorted(known))}")
-    family = known[kind]
+    family = kind_of(card, Path(named))
+    if family is None:
+        found = Inspection(family, [Became(name, value, "taken") for name, value in card.items()])
+        try:
+            found.config = ModelConfig.from_json(json.dumps(card))
+        except ValueError as error:
+            found.refused.append(f"{named}: {error}")
+        return found
     said = Fields(Path(named).parent, family.kind, family.table, card)
     said.path = Path(named)
     found = Inspection(family, said.became(), said.usual())
@@ -101,12 +107,15 @@ def _look_at_tensors(folder: Path, found: Inspection) -> None:
         found.tensors = Counter(
             opened(gguf).types.values() if gguf else (plain_dtype(tensor.dtype) for tensor in headers.values())
         )
+        found.left_out = other_heads(headers) if found.family is not None else []
         found.files = len(weight_files(folder)) if found.family is not None else 1
         if found.refused:
             return
         if found.family is not None:
             found.config = found.family.read(folder, headers=True).config
-        found.config = load_pretrained(folder).config
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # it is in the report
+            found.config = load_pretrained(folder).config
     except ValueError as error:
         found.refused.append(str(error))
 

@@ -23,7 +23,6 @@ from companion.families.llama import changed, decoder, layers_of
 from companion.files.published.config_fields import rows
 from companion.files.published.family import Family, Preset
 from companion.files.published.rope import GLOBAL, LINEAR, layer_types, shortest
-from companion.ground.fields import require_whole
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -144,13 +143,7 @@ _SAID = {"kda_layers", "full_attn_layers", "head_dim", "num_heads", "short_conv_
 
 
 def _with_experts(fields: Fields, config: ModelConfig) -> ModelConfig:
-    plain, kinds = fields.take("first_k_dense_replace"), fields.take("mlp_layer_types")
-    require_whole("first_k_dense_replace", plain, 0)
-    pattern = [layer >= plain for layer in range(config.layers)]
-    if kinds is not None:
-        if not isinstance(kinds, list) or len(kinds) != config.layers or set(kinds) - {"dense", "sparse"}:
-            raise fields.refuse("mlp_layer_types", kinds, f"{config.layers} kinds of networks, each dense or sparse")
-        pattern = [kind == "sparse" for kind in kinds]
+    pattern = deepseek.mixed_layers(fields, config.layers)
     if not any(pattern):
         return changed(config, feed_forward={"d_ff": fields.take("intermediate_size")})
     return config.with_(

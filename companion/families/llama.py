@@ -1,8 +1,9 @@
 """LLaMA (Touvron et al. 2023; Grattafiori et al. 2024), as published: fields, tensors and releases (lesson 13).
 
 Mistral, Mixtral, Qwen 2 and 3, Gemma 2 and 3, OLMo 2 and 3, SmolLM 3, GLM-4, Phi-3 and 4, Granite, EXAONE 4, ERNIE 4.5,
-Seed-OSS, DeepSeek, gpt-oss, Llama 4, Qwen3-Next and Kimi Linear are LLaMA with other norms, windows, positions,
-multipliers, attention or experts; what each says differently stands in its own file, which takes the rest from here.
+Seed-OSS, DeepSeek, gpt-oss, Llama 4, Qwen3-Next, Qwen3.5, Kimi Linear, StarCoder2, Command R and MiniMax-M2 are LLaMA
+with other norms, windows, positions, multipliers, attention or experts. The file of each has only what is different,
+and takes the rest from here.
 """
 
 from __future__ import annotations
@@ -101,7 +102,7 @@ def configuration(
             window=window(fields, types, fields.take("sliding_window"), local) if types else None,
         ),
         feed_forward=FeedForwardConfig(
-            fields.take(next(name for name in _WIDTHS if name in fields.table)),
+            fields.take(next(name for name in _WIDTHS if name in fields.table and fields.table[name].kind == "taken")),
             activation,
             bias=said(fields, "mlp_bias"),
         ),

@@ -57,7 +57,6 @@ FIELDS = llama.FIELDS | rows(
     router_aux_loss_coef             neutral                 4.51 on; of a loss in training
     output_router_logits             neutral                 4.51 on
     for_llm_compressor               neutral                 4.51 to 4.57
-    quantization_config              must be null            numbers in 8 bits are not read: take a release in bf16
     """
 )
 

@@ -80,6 +80,11 @@ def _place(places: Places, config: ModelConfig) -> None:
     tables = ["model.shared", "model.encoder.embed_tokens", "model.decoder.embed_tokens", "lm_head"]
     places.same([f"{name}.weight" for name in tables], "embedding.weight")
     places.row("final_logits_bias", "head_bias")
+    place_layers(places, config)
+
+
+def place_layers(places: Places, config: ModelConfig) -> None:
+    """The blocks of both stacks."""
     for stack in ("encoder", "decoder"):
         for layer in range(config.layers):
             old, new = f"model.{stack}.layers.{layer}", f"{stack}.blocks.{layer}"

@@ -39,9 +39,6 @@ FIELDS = rows(
     layer_norm_elementwise_affine    must be true
     tie_word_embeddings              taken = true            embedding.tied
     dropout                          taken = 0.1             dropout
-    attention_dropout                must be 0.0
-    activation_dropout               must be 0.0
-    layerdrop                        must be 0.0
     init_std                         neutral                 4.18 on
     prefix                           neutral                 4.18 to 4.57; of pipelines
     """
@@ -93,7 +90,9 @@ def _place(places: Places, config: ModelConfig) -> None:
         places.pairs("final_layer_norm", "decoder.norm")
 
 
-FAMILIES = (Family("opt", FIELDS, _config, _place, _rename, architecture="OPTForCausalLM", spelled=_spelled),)
+FAMILIES = (
+    Family("opt", FIELDS, _config, _place, _rename, architecture="OPTForCausalLM", spelled=_spelled, unread=True),
+)
 
 
 def _opt(d_model: int, layers: int, heads: int) -> ModelConfig:

@@ -7,11 +7,15 @@ by name. Every tensor must have its counterpart. Nothing is fetched from a netwo
 
 from __future__ import annotations
 
+import dataclasses
 import os
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import torch
 
+from companion.config.model import ModelConfig
 from companion.families.registry import UNBUILT, families
 from companion.files.gguf.folder import is_gguf, naming, published_folder
 from companion.files.models import CONFIG, WEIGHTS, load_model, read_config
@@ -22,6 +26,22 @@ from companion.ground.fields import shown
 from companion.transformer import Transformer
 
 ADAPTER, INDEX = "adapter_config.json", f"{WEIGHTS}.index.json"
+_OURS = {one.name for one in dataclasses.fields(ModelConfig)}
+OTHERS = {
+    "word_embedding_dimension": "how sentence-transformers makes one vector of a text; the model is one folder above",
+    "peft_type": "the configuration of an adapter, the changes to another model",
+    "weight_map": "the index of a model's files; config.json is beside it",
+    "added_tokens": "a tokenizer; the model's config.json is beside it",
+    "tokenizer_class": "the settings of a tokenizer; the model's config.json is beside it",
+    "added_tokens_decoder": "the settings of a tokenizer; the model's config.json is beside it",
+    "do_sample": "how a model writes text; its config.json is beside it",
+    "temperature": "how a model writes text; its config.json is beside it",
+    "image_mean": "how images are prepared; the model's config.json is beside it",
+    "n_layers": "a configuration as Meta and Mistral publish it; Hugging Face's form of the same model can be read",
+    "max_seq_length": "the settings of sentence-transformers; the model's config.json is beside it",
+    "bits": "how weights were quantized, which is not read here; a release in bf16, or a GGUF file, is",
+}
+"""What other JSON files of a published model are, by a field that only they have."""
 
 
 def load_pretrained(
@@ -66,13 +86,25 @@ def family_of(folder: Path) -> Family | None:
             f"{folder}: {ADAPTER} says that this is an adapter, the changes to another model: expected the folder of "
             "that model, with the changes merged into it"
         )
-    config, known = read_config(folder), families()
-    kind = config.get("model_type")
+    return kind_of(read_config(folder), folder / CONFIG)
+
+
+def kind_of(config: Mapping[str, Any], path: Path) -> Family | None:
+    """Return the family that the fields of a config.json name; `None` if they are a configuration of companion.
+
+    Raises:
+        ValueError: if there is no such family, or the fields are those of some other file.
+    """
+    kind, known = config.get("model_type"), families()
     if "model_type" not in config:
         if "architectures" in config:  # which no configuration of ours has, and every published one
-            raise ValueError(
-                f"{folder / CONFIG}: the field model_type is missing, which says what kind of model this is"
+            raise ValueError(f"{path}: the field model_type is missing, which says what kind of model this is")
+        if not config.keys() & _OURS:
+            what = next((what for name, what in OTHERS.items() if name in config), None)
+            got = (
+                f"this is {what}" if what else f"got the fields {shown(list(config)[:5])}" if config else "got no field"
             )
+            raise ValueError(f"{path}: expected a model's configuration, with a model_type: {got}")
         return None
     if not isinstance(kind, str) or kind not in known:
         text = config.get("text_config")
@@ -80,9 +112,13 @@ def family_of(folder: Path) -> Family | None:
         part = f"; its text_config is a {inside}, which a folder of its own could hold" if inside in known else ""
         for one in (kind, inside):
             if isinstance(one, str) and one in UNBUILT:
-                part = f"; a {one} has {UNBUILT[one]}, which is not built here"
+                part = f"; {one} models have {UNBUILT[one]}, which is not built here"
+        classes = config.get("architectures")
+        for one in known.values():
+            if not part and one.architecture and isinstance(classes, list) and one.architecture in classes:
+                part = f"; its architecture, {one.architecture}, is that of model_type={one.kind!r}"
         expected = f"expected one of {', '.join(known)}, or none"
-        raise ValueError(f"{folder / CONFIG}: model_type={shown(kind)}: {expected}{part}")
+        raise ValueError(f"{path}: model_type={shown(kind)}: {expected}{part}")
     return known[kind]
 
 

@@ -51,16 +51,21 @@ FIELDS = llama.FIELDS | rows(
 
 
 def _config(fields: Fields, _: Mapping[str, Tensor]) -> ModelConfig:
+    config = with_linear_layers(fields, configuration(fields))
+    shared = fields.take("shared_expert_intermediate_size")
+    shared_d_ff = None if shared == config.feed_forward.d_ff else shared
+    experts = fields.take("num_experts")
+    return with_mixtures(fields, config, experts, shared=1, shared_d_ff=shared_d_ff, shared_gate=True)
+
+
+def with_linear_layers(fields: Fields, config: ModelConfig) -> ModelConfig:
+    """`config` with the linear layers that the fields say, gated attention in the others, and its norms."""
     every = fields.take("full_attention_interval")
     require_whole("full_attention_interval", every)
     usual = [LINEAR if (layer + 1) % every else GLOBAL for layer in range(layers_of(fields))]
     pattern = [kind == LINEAR for kind in layer_types(fields, usual, LINEAR)]
     own = {"linear": _linear(fields, pattern) if any(pattern) else None, "gate": "width", "qk_norm": "head"}
-    config = changed(configuration(fields), attention=own, norm={"unit_offset": True})
-    shared = fields.take("shared_expert_intermediate_size")
-    shared_d_ff = None if shared == config.feed_forward.d_ff else shared
-    experts = fields.take("num_experts")
-    return with_mixtures(fields, config, experts, shared=1, shared_d_ff=shared_d_ff, shared_gate=True)
+    return changed(config, attention=own, norm={"unit_offset": True})
 
 
 def _linear(fields: Fields, pattern: Sequence[bool]) -> LinearConfig:
@@ -87,6 +92,13 @@ def _place_linear(places: Places, config: ModelConfig, layer: int) -> None:
         places.groups(f"{old}.in_proj_{source}.weight", sizes.key_heads, names)
         for part in parts:
             places.move(f"{old}.{part}", f"{new}.{part}.weight")
+    place_rest(places, config, old, new)
+
+
+def place_rest(places: Places, config: ModelConfig, old: str, new: str) -> None:
+    """What a linear layer has beside the matrices that read the stream."""
+    sizes = config.memory
+    assert sizes is not None and sizes.heads and sizes.key_heads and sizes.d_head and sizes.d_v
     channels = 2 * sizes.key_heads * sizes.d_head + sizes.heads * sizes.d_v
     shape = channels, 1, sizes.convolution
     places.joined({f"{old}.conv1d.weight": shape}, f"{new}.convolution.weight", sizes.convolution)
@@ -97,6 +109,11 @@ def _place_linear(places: Places, config: ModelConfig, layer: int) -> None:
 
 
 def place(places: Places, config: ModelConfig) -> None:
+    split_gates(places, config)
+    mistral.place(places, config, shared="shared_expert", linear=_place_linear)
+
+
+def split_gates(places: Places, config: ModelConfig) -> None:
     """Queries and the gate of attention lie in one tensor, by heads."""
     places.drop(lambda name: name.startswith("mtp."))  # what predicts further tokens
     sizes = config.sizes
@@ -105,7 +122,6 @@ def place(places: Places, config: ModelConfig) -> None:
         for part in ("weight", "bias")[: 1 + config.attention.bias]:
             names = {f"{old}.{name}_proj.{part}": sizes.d_head for name in ("q", "gate")}
             places.groups(f"{old}.q_proj.{part}", sizes.heads, names)
-    mistral.place(places, config, shared="shared_expert", linear=_place_linear)
 
 
 FAMILIES = (Family("qwen3_next", FIELDS, _config, place, architecture="Qwen3NextForCausalLM"),)

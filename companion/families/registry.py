@@ -24,7 +24,15 @@ _STATES = "layers that keep a state in place of keys"
 UNBUILT = {
     **dict.fromkeys(("falcon", "gptj", "phi"), _SIDE_BY_SIDE),
     **dict.fromkeys(("bamba", "falcon_h1", "jamba", "mamba", "mamba2", "nemotron_h", "zamba2"), _STATES),
-    **dict.fromkeys(("minimax", "olmo_hybrid", "qwen3_5"), "layers of linear attention"),
+    **dict.fromkeys(("deepseek_v32", "glm_moe_dsa"), "an indexer, which chooses the keys that a query sees"),
+    **dict.fromkeys(
+        ("gemma4", "gemma4_text"), "global layers whose heads have another width and share keys and values"
+    ),
+    "minimax": "linear layers that fade at a rate of their own, and weighted residuals",
+    "olmo_hybrid": "norms that stand elsewhere in linear layers than in the others",
+    **dict.fromkeys(("bloom", "mpt"), "scores that fall with the distance (ALiBi)"),
+    **dict.fromkeys(("vit", "clip", "siglip"), "images in place of tokens"),
+    **dict.fromkeys(("whisper", "wav2vec2"), "sound in place of tokens"),
     **dict.fromkeys(("lfm2", "lfm2_moe"), "layers that are convolutions"),
     **dict.fromkeys(("arcee", "nanochat", "nemotron"), "networks of squared ReLUs"),
     **dict.fromkeys(("gemma3n", "gemma3n_text"), "embeddings of every layer"),
@@ -32,7 +40,7 @@ UNBUILT = {
     "ministral3": "queries that grow with their place",
     "hunyuan_v1_dense": "norms of queries and keys after they are turned",
 }
-"""Published kinds of model that are not read, each with a part that our models do not have."""
+"""Published kinds of model that are not read, each with what our models do not have."""
 
 
 @cache

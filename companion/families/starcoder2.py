@@ -36,6 +36,9 @@ FIELDS = rows(
     use_bias                         taken = true            attention.bias
     intermediate_size                taken                   feed_forward.d_ff
     hidden_act                       taken = "gelu_pytorch_tanh"  feed_forward.activation
+    attention_softmax_in_fp32        neutral                 by hand; the same softmax, computed in single precision
+    scale_attention_softmax_in_fp32  neutral                 the same
+    scale_attn_weights               must be null or true
     mlp_type                         must be "default"
     max_position_embeddings          taken                   context
     rope_theta                       taken = 10000.0         positions.base
@@ -47,8 +50,6 @@ FIELDS = rows(
     layer_norm_epsilon               must equal norm_epsilon
     tie_word_embeddings              taken = true            embedding.tied
     residual_dropout                 taken = 0.0             dropout
-    attention_dropout                must equal residual_dropout = 0.0
-    embedding_dropout                must equal residual_dropout = 0.0
     activation_function              neutral                 by hand; hidden_act says it
     """
 )

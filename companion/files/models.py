@@ -26,7 +26,7 @@ from torch.overrides import TorchFunctionMode
 from companion.config.model import ModelConfig
 from companion.ground.atomic import read_together, replacing
 from companion.ground.fields import cut, shown, why
-from companion.ground.reading import read_json
+from companion.ground.reading import raise_pointer, read_json
 from companion.ground.waiting import counted
 from companion.transformer import Transformer
 
@@ -137,6 +137,7 @@ def _reading(path: Path, read: Callable[[Path], dict[str, Tensor]]) -> dict[str,
         pickles = [p.name for p in sorted(path.parent.glob("*.bin"))] if path.parent.is_dir() else []
         beside = f"; {pickles[0]} beside it is a pickle, which could run any code and is never read" if pickles else ""
         raise ValueError(f"{path}: expected a safetensors file, found none{beside}")
+    raise_pointer(path)
     try:
         found = read(path)
     except OSError as error:
@@ -148,6 +149,17 @@ def _reading(path: Path, read: Callable[[Path], dict[str, Tensor]]) -> dict[str,
         ) from None
     check_names(path, found)
     return found
+
+
+def unwrapped(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Return tensors by the names that they had before their model was wrapped.
+
+    `torch.compile` puts "_orig_mod." before a module's names, and `DistributedDataParallel` puts "module." before all.
+    """
+    names = [name.replace("_orig_mod.", "") for name in tensors]
+    while names and all(name.startswith("module.") for name in names):
+        names = [name.removeprefix("module.") for name in names]
+    return dict(zip(names, tensors.values(), strict=True)) if len(set(names)) == len(names) else tensors
 
 
 def check_names(path: Path, names: Iterable[str]) -> None:
@@ -202,7 +214,7 @@ def _load_model(folder: Path, dtype: torch.dtype | None, device: torch.device | 
         config = ModelConfig.from_json(json.dumps(data))
     except ValueError as error:
         raise ValueError(f"{folder / CONFIG}: {error}") from None
-    return assemble(config, load_tensors(folder / WEIGHTS, device=device), folder, dtype)
+    return assemble(config, unwrapped(load_tensors(folder / WEIGHTS, device=device)), folder, dtype)
 
 
 def read_config(folder: Path, name: str = CONFIG) -> dict[str, Any]:

@@ -14,7 +14,6 @@ time_limit     an end to code that may never come to one
 device         which device and precision
 precision      what sums and exponentials are computed in
 processor      this machine's processor, and the variables that choose its kernels
-heap           memory kept from update to update
 installed      what is installed beside the course
 memory         what this machine can hold
 """

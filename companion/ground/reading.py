@@ -39,9 +39,29 @@ _OTHER = {
 }
 
 
+_POINTER = b"version https://git-lfs.github.com/spec/"
+
+
+def raise_pointer(path: str | Path) -> None:
+    """Raise `ValueError` if a file is what Git has in place of a large file that was not fetched."""
+    try:
+        with open(path, "rb") as file:
+            pointer = file.read(len(_POINTER)) == _POINTER
+    except OSError:  # whoever reads it says why
+        return
+    if pointer:
+        raise ValueError(
+            f"{path}: expected the file, got Git's pointer to it (Git LFS), which says where the file is stored: "
+            "`git lfs pull` fetches it"
+        )
+
+
 def read_text(path: str | Path) -> str:
-    """`text_of` a file. Raises `OSError` as `read_file` does, and `UnicodeError`."""
-    return text_of(read_file(path))
+    """`text_of` a file. Raises `OSError` as `read_file` does, `UnicodeError`, and `ValueError` as `raise_pointer`."""
+    data = read_file(path)
+    if data.startswith(_POINTER):
+        raise_pointer(path)
+    return text_of(data)
 
 
 def lines_of(text: str) -> list[str]:
@@ -52,6 +72,7 @@ def lines_of(text: str) -> list[str]:
 
 def read_json(path: Path) -> Any:
     """The value in a file. Raises `ValueError` naming it if it is not JSON, and `OSError` if it cannot be read."""
+    raise_pointer(path)
     try:
         return parse_json(read_text(path))
     except UnicodeError as error:

@@ -87,7 +87,7 @@ def examined(part: Part, sources: Mapping[str, str], files: Mapping[str, str], s
         )
         return found | {"told": told, "lies_in": earlier}
     if verdict.result is Result.MISSING:
-        return found | {"told": "it is still as it was handed out"}
+        return found | {"told": verdict.fault.replace("the function", "it")}
     told = str(verdict)
     if verdict.result is Result.CRASHED and (line := raised_at(part, key, sources, files)) is not None:
         told += f"\n  in {line}"

@@ -152,14 +152,13 @@ def _guess(number: int, found: Parting, sources: Mapping[str, str]) -> str:
     here = next((s for s in STAGES.values() if found.origin and s.file == found.origin.place.file), None)
     if here is None or found.node is None or here.module not in sources:
         return ""
-    for bug in BUGS:
-        if bug.file == here.number and _gives(number, found, here.number, bug.pieces):
-            return f"{'It agrees' if _s(found.node.says) else 'They agree'} if {bug.mend}."
-    for one in parts(here.number):
-        for message, patch in one.mistakes:
-            if _gives(number, found, here.number, patch):
-                return f"Most likely: {message}."
-    return ""
+    mends = [bug.mend for bug in BUGS if bug.file == here.number and _gives(number, found, here.number, bug.pieces)]
+    if mends:
+        return f"{'It agrees' if _s(found.node.says) else 'They agree'} if {mends[0]}." if len({*mends}) == 1 else ""
+    mistakes = (mistake for one in parts(here.number) for mistake in one.mistakes)
+    told = [message for message, patch in mistakes if _gives(number, found, here.number, patch)]
+    # What several mistakes give alike here does not tell which of them it is.
+    return f"Most likely: {told[0]}." if len(told) == 1 else ""
 
 
 def _gives(number: int, found: Parting, file: int, patch: Patch) -> bool:

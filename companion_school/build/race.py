@@ -10,7 +10,8 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from datetime import date
 from functools import cache
@@ -23,13 +24,14 @@ from companion.ground.atomic import write_atomic
 from companion.ground.display import table
 from companion.ground.processor import processor
 from companion_school.build.isolated_modules import World
+from companion_school.build.keep import save
 from companion_school.build.parts import references
 from companion_school.build.race_score import bits_per_byte
 from companion_school.build.stages import STAGES
 from companion_school.build.stubs import is_untouched, plain_race, stub
 from companion_school.build.workspace import read_sources
 
-BOARD, PICTURE = "race.json", "race.png"
+BOARD, PICTURE, KEPT = "race.json", "race.png", "race"
 STAGE = STAGES[11]
 _LATE, _SECONDS = 1.2, 5.0  # of its time, and seconds besides, a race may take
 PLAIN = "yours, stages 1 to 6"
@@ -74,16 +76,69 @@ def texts() -> tuple[tuple[Document, ...], tuple[Document, ...]]:
     return divided.train, divided.held_out
 
 
-def run(code: World, minutes: float) -> tuple[float, float]:
-    """One race with these files: bits per byte, and the seconds that the training took.
+@dataclass(frozen=True)
+class Run:
+    """What one race gave.
 
-    Raises `ValueError` for what is no result (`bits_per_byte`).
+    bits:     per byte of the held-out text.
+    seconds:  that it took.
+    spent:    the seconds of it that the tokenizer took, by function.
+    runner:   what the race returned: the model, its merges and its context.
+    """
+
+    bits: float
+    seconds: float
+    spent: Mapping[str, float]
+    runner: Any
+
+    def __str__(self) -> str:
+        parts = [f"{name} {seconds:.0f} s" for name, seconds in self.spent.items() if seconds >= 0.5]
+        left = self.seconds - sum(self.spent.values())
+        told = f"It took {self.seconds:.0f} s: {', '.join([*parts, f'everything else {left:.0f} s'])}."
+        if self.spent["learn"] > 0.3 * self.seconds:
+            told += " Learning the merges ate much of the race: join a pair only in the pieces where it occurs, and"
+            told += " count again only what changed (stage 1)."
+        return told
+
+
+def run(code: World, minutes: float) -> Run:
+    """Run one race with these files.
+
+    Raises:
+        ValueError: for what is no result (`bits_per_byte`).
     """
     train, held_out = texts()
-    start = time.monotonic()
-    runner = code.race("\n\n".join(document.text for document in train), 60 * minutes)
-    seconds = time.monotonic() - start
-    return bits_per_byte(code, runner, [document.text for document in held_out]), seconds
+    with _timed(code["tokenizer"], "learn", "encode") as spent:
+        start = time.monotonic()
+        runner = code.race("\n\n".join(document.text for document in train), 60 * minutes)
+        seconds, during = time.monotonic() - start, dict(spent)
+    return Run(bits_per_byte(code, runner, [document.text for document in held_out]), seconds, during, runner)
+
+
+@contextmanager
+def _timed(module: Any, *names: str) -> Iterator[dict[str, float]]:
+    """Measure how many seconds functions of a module take, for files that import them from now on."""
+    spent, before = dict.fromkeys(names, 0.0), {name: getattr(module, name, None) for name in names}
+
+    def watched(name: str, call: Callable[..., Any]) -> Callable[..., Any]:
+        def timed(*args: Any, **kwargs: Any) -> Any:
+            began = time.monotonic()
+            try:
+                return call(*args, **kwargs)
+            finally:
+                spent[name] += time.monotonic() - began
+
+        return timed
+
+    for name, call in before.items():
+        if callable(call):
+            setattr(module, name, watched(name, call))
+    try:
+        yield spent
+    finally:
+        for name, call in before.items():
+            if callable(call):
+                setattr(module, name, call)
 
 
 def race(folder: Path, minutes: float, name: str | None = None, *, reference: bool = False) -> str:
@@ -98,19 +153,36 @@ def race(folder: Path, minutes: float, name: str | None = None, *, reference: bo
     is_plain = is_untouched(STAGE.number, sources.get(STAGE.module, stub(STAGE.number)))
     if is_plain:
         sources, files = sources | {STAGE.module: plain_race()}, files | {STAGE.module: "plain_race.py"}
+    code = World(sources, STAGE.module, files)
     try:
-        bits, seconds = run(World(sources, STAGE.module, files), minutes)
+        made = run(code, minutes)
     except (NotImplementedError, ModuleNotFoundError) as error:
         needs = "the stages 1 to 6, or a race.py" if is_plain else "all that your race.py uses"
         raise ValueError(f"{folder}: expected {needs}; something is not written yet: {error}") from None
     told = name or ("the course's race.py, here" if reference else PLAIN if is_plain else "yours")
-    new = Result(told, minutes, bits, seconds, processor(), date.today().isoformat())
-    runs = [*read_board(folder / BOARD), new]
+    new = Result(told, minutes, made.bits, made.seconds, processor(), date.today().isoformat())
+    before = read_board(folder / BOARD)
+    runs = [*before, new]
     folder.mkdir(parents=True, exist_ok=True)
     write_atomic(folder / BOARD, json.dumps([asdict(one) for one in runs], indent=1))
     marks = yardsticks(*texts())
     draw(folder / PICTURE, runs, marks)
-    return f"{board(runs, marks, new)}\n\n{folder / PICTURE}: the same as a picture"
+    saved = "" if reference else f"\n{_kept(folder, code, made, before)}"
+    return f"{board(runs, marks, new)}\n\n{made}{saved}\n{folder / PICTURE}: the same as a picture"
+
+
+def _kept(folder: Path, code: World, made: Run, before: Sequence[Result]) -> str:
+    """Save the model of a race if it is the best of the learner's so far; what became of it, in a sentence."""
+    best = min((one.bits_per_byte for one in before), default=math.inf)
+    if made.bits >= best:
+        return f"The model is not kept: an earlier one, with {best:.3f} bits per byte, is better."
+    try:
+        save(folder / KEPT, code, made.runner.model, made.runner.merges, int(made.runner.context))
+    except AttributeError:
+        return "The model is not kept: it is no Transformer of stage 5, which the course's commands could read."
+    except ValueError as error:
+        return f"The model is not kept: {error}"
+    return f"The model is kept: companion generate --checkpoint {folder / KEPT}"
 
 
 def read_board(file: Path) -> list[Result]:
@@ -165,7 +237,7 @@ def draw(file: Path, runs: Sequence[Result], marks: Sequence[Yardstick]) -> Any:
 def _name(axes: Any, rows: Sequence[tuple[float, str]], x: float, **look: Any) -> None:
     """Write names beside heights, none over another: from the lowest up, each at least a line above the one before."""
     low, high = axes.get_ylim()
-    line, free = 0.032 * (high - low), -math.inf
+    line, free = 0.042 * (high - low), -math.inf
     for bits, name in sorted(rows):
         free = max(bits, free + line)
         axes.text(x, free, f"{bits:.3f} {name}", transform=axes.get_yaxis_transform(), fontsize=8,

@@ -19,7 +19,7 @@ from companion.ground.display import table as aligned
 from companion.ground.fields import shown, why
 from companion.ground.reading import text_of
 from companion_school.build.stages import STAGES, Stage
-from companion_school.build.stubs import is_untouched, reference, stub
+from companion_school.build.stubs import definitions, is_untouched, names, reference, stub
 
 NAME = Path("my") / "transformer"
 VARIABLE = "COMPANION_BUILD"
@@ -149,6 +149,29 @@ def is_done(folder: Path, stage: Stage) -> bool:
     return state(folder, stage).startswith((_PASSED, _TAKEN))
 
 
+def compare(folder: Path, stage: Stage) -> str:
+    """Show each definition of a stage as the learner has written it, and as the course has.
+
+    Raises:
+        ValueError: as long as the learner's file has not passed its check.
+    """
+    if not is_done(folder, stage):
+        raise ValueError(
+            f"{stage.file}: expected a file that has passed its check; first companion build check {stage.number}"
+        )
+    mine, theirs = definitions(_text(folder / stage.file)), definitions(reference(stage.number))
+    parts = []
+    for name in names(stage.number):
+        if name in mine:
+            parts += [_counted(f"{name}, yours", mine[name]), _counted(f"{name}, the course's", theirs[name])]
+    return "\n\n".join(parts)
+
+
+def _counted(title: str, code: str) -> str:
+    lines = [line for line in code.splitlines() if line.strip()]
+    return f"# {title} ({len(lines)} lines)\n{code}"
+
+
 def overview(folder: Path) -> str:
     """The stages, what stands of each, the minutes left, and what is next."""
     rows, left, following = [], 0, None
@@ -171,7 +194,8 @@ def overview(folder: Path) -> str:
     if not folder.exists():
         lines.append("There are no files yet. Next:  companion build start  writes the stubs that you begin with")
     elif following is None:
-        lines.append("All of it stands. How fast does it learn?  companion build race --minutes 1")
+        lines.append("All of it is done. Let it tell stories:  companion build story")
+        lines.append("How fast does it learn?                  companion build race --minutes 1")
     else:
         lines.append(
             f"About {left / 60:.0f} hours left. Next: write {folder / following.file}, then  "

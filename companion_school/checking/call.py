@@ -61,7 +61,7 @@ class Outcome:
     spoiled:    the call changed what an earlier one had returned.
     shared:     the arguments, by position, with which the result shares memory.
     peak:       where the case asks: the most bytes that the call took at once, beside its arguments.
-    result:     MISSING where nothing is written yet, TIMEOUT where the call did not end, CRASHED where it took its
+    result:     MISSING where nothing is written yet TIMEOUT where the call did not end, CRASHED where it took its
                 process along; else None.
     """
 
@@ -137,7 +137,7 @@ def _called(answer: Answer, arguments: Sequence[Any], case: Case, watch: Watch) 
     if watch.seen:
         return None, _refused(watch)
     if value is ... or (value is None and _is_empty(answer)):
-        return None, Outcome(result=Result.MISSING)
+        return None, Outcome(error=("Empty", "its body is only `pass` or `...`"), result=Result.MISSING)
     if strange := _without_plain_numbers(value):
         return None, Outcome(error=("TypeError", strange))
     return value, None

@@ -41,6 +41,7 @@ class Verdict:
     fault:    expected and got, shapes first.
     mistake:  the message of the known mistake that the answer makes, if it makes one.
     robust:   of a right answer: the first thing that it does not stand; None where it is robust as well.
+    printed:  the first lines that the answer printed while it was tried, and how many more there were.
     """
 
     result: Result
@@ -49,6 +50,7 @@ class Verdict:
     fault: str = ""
     mistake: str | None = None
     robust: Verdict | None = None
+    printed: str = ""
 
     @property
     def is_right(self) -> bool:
@@ -243,7 +245,7 @@ def verdict_of(key: AnswerKey, call: Call, index: int, again: bool, outcome: Out
     """The verdict on a call with this fault."""
     case = key.cases[index]
     if outcome.result is Result.MISSING:
-        return Verdict(Result.MISSING, "not written yet", fault="the function is still as it was handed out")
+        return Verdict(Result.MISSING, "not written yet", fault=missing(outcome))
     if again:
         said = f"right at first, and not when it was called again {_AGAIN}: {fault}"
         return Verdict(outcome.result or Result.WRONG, case.shows, _input(key.names, case), said)
@@ -256,6 +258,11 @@ def verdict_of(key: AnswerKey, call: Call, index: int, again: bool, outcome: Out
 
 
 # What is wrong with one call
+
+
+def missing(outcome: Outcome) -> str:
+    """Return what is said of a function in which nothing is written yet."""
+    return outcome.error[1] if outcome.error else "the function is still as it was handed out"
 
 
 def call_faults(
@@ -301,7 +308,7 @@ def _value_fault(case: Case, outcome: Outcome, expected: Outcome, told: bool) ->
     if outcome.result is Result.REFUSED:
         return outcome.error[1] if outcome.error else "it did what an answer may not do"
     if outcome.result is Result.MISSING:
-        return "the function is still as it was handed out"
+        return missing(outcome)
     if case.refuse:
         return _refusal_fault(case, outcome)
     if case.only_nan and outcome.error is not None and outcome.error[0] == "ValueError":

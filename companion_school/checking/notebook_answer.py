@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import ast
+import contextlib
 import inspect
+import io
 import sys
 import textwrap
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from types import FrameType
 from typing import Any
 
@@ -18,6 +22,8 @@ from .operator_watch import forbidden_fault, forbidden_uses
 
 PATIENCE = 10.0
 """Seconds until a reader is told how to stop an answer that still runs."""
+MOST_LINES, MOST_PRINTED = 20, 4_000
+"""Of what an answer prints while it is tried: the lines and the characters that are shown."""
 
 
 class NotYet(AssertionError):
@@ -41,7 +47,12 @@ def readers(name: str, frame: FrameType | None) -> Any:
 
 
 def attempt(
-    title: str, name: str, answer: Any, forbidden: Sequence[str], test: Callable[[Callable[..., Any]], Verdict]
+    title: str,
+    name: str,
+    answer: Any,
+    forbidden: Sequence[str],
+    test: Callable[[Callable[..., Any]], Verdict],
+    prints: bool = True,
 ) -> Verdict:
     """Try an answer: the verdict, if it is right, robust or not. Raises `NotYet` if it is not right.
 
@@ -50,6 +61,7 @@ def attempt(
     answer:     what the reader has under that name; None if there is nothing.
     forbidden:  names that the answer must not use.
     test:       tries the answer.
+    prints:     tell what the answer prints while it is tried.
     """
     if answer is None:
         raise NotYet(f"{title}: not written yet. The check looks for a function {name} and finds none.")
@@ -59,11 +71,66 @@ def attempt(
     if used:
         fault = forbidden_fault(used)
         raise NotYet(f"{title}: {fault}.", Verdict(Result.REFUSED, fault=fault))
-    with _still_running(title):
+    printed = Printed()
+    with _still_running(title), contextlib.redirect_stdout(printed):
         verdict = test(answer)
+    verdict = replace(verdict, printed=printed.told if prints else "")
     if not verdict.is_right:
-        raise NotYet(f"{title}: {verdict}", verdict)
+        raise NotYet("\n\n".join(filter(None, [f"{title}: {verdict}", verdict.printed])), verdict)
     return verdict
+
+
+class Printed(io.TextIOBase):
+    """What an answer prints while it is tried: the beginning, and how many lines there are in all."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._start, self._ends, self._size = "", 0, 0
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, text: str) -> int:
+        self._ends += text.count("\n")
+        self._size += len(text)
+        self._start += text[: MOST_PRINTED - len(self._start)]
+        return len(text)
+
+    @property
+    def told(self) -> str:
+        """The first lines under a title, and how many more there are; empty if nothing was printed."""
+        if not self._start.strip():
+            return ""
+        lines = self._start.split("\n")[:MOST_LINES]
+        more = self._ends + (self._ends == self._start.count("\n") and not self._start.endswith("\n")) - len(lines)
+        whole = more <= 0 and self._size == len(self._start)
+        rest = "" if whole else f"\n... and {more:,} more line{'s' * (more > 1)}" if more > 0 else " ..."
+        return "Printed by your function while it was tried:\n" + "\n".join(lines).rstrip("\n") + rest
+
+
+def not_run(name: str, answer: Any, cells: Sequence[str]) -> str:
+    """Return why the latest cell that defines a function did not do so; empty if it did, or if that cannot be seen.
+
+    name:    of the function.
+    answer:  what is called so now, from an earlier cell; None if nothing is.
+    cells:   the texts of the notebook's cells in the order in which they were run, as IPython keeps them in `In`.
+    """
+    latest = next((cell for cell in reversed(cells) if f"def {name}(" in cell), None)
+    if latest is None:
+        return ""
+    judged = f"judged is the {name} of an earlier run" if answer is not None else "so there is nothing to judge"
+    try:
+        ast.parse(latest)
+    except SyntaxError as error:
+        if latest.lstrip().startswith("%") or "\n%" in latest or "\n!" in latest:
+            return ""  # not Python alone
+        what = f"{type(error).__name__}, line {error.lineno}: {error.msg}"
+        return f"Your latest cell with {name} did not run ({what}); {judged}."
+    try:
+        text = inspect.getsource(answer).strip()
+    except (OSError, TypeError):
+        return ""
+    return "" if text in latest else f"Your latest cell with {name} stopped before its function was defined; {judged}."
 
 
 def praise(verdict: Verdict, right: str) -> str:
@@ -71,9 +138,13 @@ def praise(verdict: Verdict, right: str) -> str:
 
     right:  the sentence that says it.
     """
+    in_color = type(sys.stdout).__module__.startswith("ipykernel")  # Jupyter shows it, and keeps it in the notebook
+    sign = "\x1b[1;32m\u2713\x1b[0m" if in_color else "\u2713"
     if verdict.robust is None:
-        return f"{right} And robust {STAR}: nothing that was tried besides upset it."
-    return f"{right}\n\nWhat would make it robust {STAR}, next:\n{verdict.robust}"
+        said = f"{sign} {right} And robust {STAR}: nothing that was tried besides upset it."
+    else:
+        said = f"{sign} {right}\n\nWhat would make it robust {STAR}, next:\n{verdict.robust}"
+    return "\n\n".join(filter(None, [said, verdict.printed]))
 
 
 @contextmanager

@@ -18,7 +18,7 @@ from .call import Call, Outcome, Result
 from .codec import case_value, outcome_of, outcome_value, pack, same_as, unpack
 from .compare import describe, difference
 from .credit import examine_groups
-from .examine import AnswerKey, Verdict, examine, key_of, same
+from .examine import AnswerKey, Verdict, examine, key_of, missing, same
 from .exercise import Case, Exercise, as_given
 
 
@@ -144,7 +144,7 @@ def _examine_kind(key: AnswerKey, call: Call, offered: Sequence[Any] = ()) -> Ve
     for index, case in enumerate(key.cases):
         outcome = call(case)
         if outcome.result is Result.MISSING:
-            return Verdict(Result.MISSING, "not written yet", fault="the function is still as it was handed out")
+            return Verdict(Result.MISSING, "not written yet", fault=missing(outcome))
         if outcome.error is not None or outcome.result is not None:
             fault = f"it raised {outcome.error[0]}: {outcome.error[1]}" if outcome.error else "it did not end"
             return Verdict(outcome.result or Result.CRASHED, case.shows, fault=fault)

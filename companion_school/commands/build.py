@@ -27,6 +27,7 @@ def parser() -> Parser:
             "  companion build                  show what is done, and what is next\n"
             "  companion build check 2          try stage 2, attention.py\n"
             "  companion build take 3           go on with the course's positions.py\n"
+            "  companion build story            train it on stories, and keep it\n"
             "  companion build race --minutes 1 how well does it read by then?"
         ),
     )
@@ -40,6 +41,8 @@ def add_actions(parser: Parser) -> None:
         ("start", _plain_parser("Write the stubs of all stages; files of yours stay as they are."), "write the stubs"),
         ("check", _check_parser(), "try a stage, as check() does in a notebook"),
         ("take", _take_parser(), "lay in the course's reference of a stage, to go on with"),
+        ("compare", _compare_parser(), "show the course's version of a stage beside yours"),
+        ("story", _story_parser(), "train what you have written on stories, and keep the model"),
         ("race", _race_parser(), "train with your race.py, and compare"),
     )
     add_commands(parser, "action", "actions", actions)
@@ -95,6 +98,43 @@ def _take_parser() -> Parser:
     return parser
 
 
+def _compare_parser() -> Parser:
+    parser = Parser(
+        description="Show what you have written for a stage beside the course's version, once yours passes its check.",
+        epilog="examples:\n  companion build compare 2",
+    )
+    parser.add_argument("stage", type=str, metavar="STAGE", help="as in 2 or attention")
+    _add_folder(parser)
+    return parser
+
+
+def _story_parser() -> Parser:
+    parser = Parser(
+        description=(
+            "Train your own transformer (stages 1 to 7) on small stories for some minutes, let it write one, and save "
+            "it into your folder. Every command takes that folder as a model. The course's files stand in for stages "
+            "that you have not begun."
+        ),
+        epilog=(
+            "examples:\n"
+            "  companion build story\n"
+            "  companion build story --minutes 5 --data letters/*.txt\n"
+            "then:\n"
+            '  companion generate --checkpoint my/transformer --prompt "Once upon a time"\n'
+            "  companion explore my/transformer\n"
+            "  companion tune --start my/transformer --task sums --worked 0.5"
+        ),
+    )
+    parser.add_argument("--minutes", type=Positive, default=2.0, help="of training")
+    parser.add_argument(
+        "--data", type=str, nargs="+", default=[], metavar="PATH", help="files of text to read instead of the stories"
+    )
+    parser.add_argument("--reference", action="store_true", help="train the course's files, not yours")
+    parser.add_device()
+    _add_folder(parser)
+    return parser
+
+
 def _race_parser() -> Parser:
     parser = Parser(
         description=(
@@ -120,6 +160,14 @@ def run(flags: Namespace) -> int:
     folder = find_folder(chosen.folder)
     if action == "race":
         return _race(chosen, folder)
+    if action == "story":
+        return _story(chosen, folder)
+    if action == "compare":
+        from companion_school.build.stages import find_stage
+        from companion_school.build.workspace import compare
+
+        print(compare(folder, find_stage(chosen.stage)))
+        return 0
     if action in ("show", "start"):
         if action == "start":
             print(*lay_stubs(folder), sep="\n", end="\n\n")
@@ -161,6 +209,17 @@ def _take(flags: Namespace, folder: Path) -> int:
 
     print(*take(folder, [STAGES[number] for number in _wanted(flags)]), sep="\n", end="\n\n")
     print(overview(folder))
+    return 0
+
+
+def _story(flags: Namespace, folder: Path) -> int:
+    from companion_school.build.story import tell
+
+    told = tell(folder, flags.minutes, flags.data, reference=flags.reference, device=flags.device)
+    print(f"\n{told}")
+    print(f"Saved in {folder}: {', '.join(told.files)}. Next:")
+    print(f'  companion generate --checkpoint {folder} --prompt "Once upon a time"')
+    print(f"  companion explore {folder}")
     return 0
 
 

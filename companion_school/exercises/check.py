@@ -16,7 +16,7 @@ from companion_school.build.take_over import take_over as lay_over
 from companion_school.build.workspace import find_folder
 from companion_school.checking.call import in_this_process
 from companion_school.checking.examine import examine, key_of
-from companion_school.checking.notebook_answer import NotYet, attempt, praise, readers
+from companion_school.checking.notebook_answer import NotYet, attempt, not_run, praise, readers
 from companion_school.exercises import progress as kept
 from companion_school.exercises.catalogue import find_exercise
 
@@ -39,6 +39,7 @@ def check(id: str | float, answer: Callable[..., Any] | None = None) -> None:
     if answer is None:
         answer = readers(exercise.name, sys._getframe(1))
     title = f"{exercise.id} {exercise.title}"
+    stale = not_run(exercise.name, answer, sys._getframe(1).f_globals.get("In", [])) if own else ""
     try:
         key = key_of(exercise)
         without = exercise.forbidden
@@ -47,10 +48,12 @@ def check(id: str | float, answer: Callable[..., Any] | None = None) -> None:
     except NotYet as fault:
         if own and fault.verdict is not None:
             kept.note_check(exercise.id, passed=False)
+        if stale:
+            raise NotYet(f"{stale}\n\n{fault}", fault.verdict) from None
         raise
     if own:
         kept.note_check(exercise.id, passed=True, robust=verdict.is_robust)
-    print(praise(verdict, f"{title}: right. {count(exercise.points, 'point')}."))
+    print(*filter(None, [stale, praise(verdict, f"{title}: right. {count(exercise.points, 'point')}.")]), sep="\n\n")
     if own and exercise.id in BRIDGES:
         print(BRIDGES[exercise.id].told)
 
@@ -91,6 +94,14 @@ def solution(id: str | float) -> None:
     print(exercise.solution)
 
 
-def progress() -> None:
-    """What you have done so far, in this course and on this machine."""
-    print(kept.table())
+def progress(lesson: int | str | None = None) -> None:
+    """Show what you have done so far, in this course and on this machine.
+
+    Args:
+        lesson: a lesson, whose exercises are listed, as in `progress(2)`; "all" lists those of every lesson. Without
+            it, there is a line for each lesson. The sum over the course is always there.
+
+    Raises:
+        ValueError: `lesson` is not a lesson that has exercises.
+    """
+    print(kept.overview() if lesson is None else kept.table() if lesson == "all" else kept.table(lesson))

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from importlib.resources import files
-
 from companion_school.questions import spaced_repetition
 from companion_school.questions.question import Question, Verdict, find_question, questions
-from companion_school.questions.terminal import readable
+from companion_school.questions.terminal import named, readable
+from companion_school.study.assets import asset
+
+_WRONG: dict[str, list[str]] = {}
+"""The wrong answers of this session, by the question's key: after two a reader is helped, after three told."""
 
 
 class Shown:
@@ -19,8 +21,7 @@ class Shown:
         self.question, self.anew = question, anew
 
     def _repr_html_(self) -> str:
-        here = files(__package__)
-        style, script = (here.joinpath(name).read_text(encoding="utf-8") for name in ("question.css", "question.js"))
+        style, script = (asset(__package__, name) for name in ("question.css", "question.js"))
         section = self.question.html.replace("<section", "<section data-anew", 1) if self.anew else self.question.html
         return f'<style>{style}</style>{section}<script type="module">\n{script}</script>'
 
@@ -38,7 +39,8 @@ def ask(id: str) -> Shown:
 
 
 def answer(id: str, given: object, as_expected: bool | None = None) -> None:
-    """Answer a question by its number, hear whether it is right and why, and keep that you did.
+    """Answer a question by its number, hear whether it is right and why, and keep that you did. After two wrong answers
+    there is a hint, after three the answer.
 
     given:        a choice's letter, a number, or in words what you expect.
     as_expected:  after a prediction: whether what happens is what you expected.
@@ -49,6 +51,14 @@ def answer(id: str, given: object, as_expected: bool | None = None) -> None:
     verdict = keep(id, given, as_expected)
     head = {True: "right.", False: "not right.", None: "what happens:"}[verdict.right]
     print(f"Question {question.id}: {head} {readable(verdict.why)}".rstrip())
+    wrong = _WRONG.setdefault(question.key, [])
+    if verdict.right is False and question.right is not None:
+        wrong.append(str(given).strip().lower())
+        help = question.hint(wrong)
+        if len(wrong) == 2 and help:
+            print(f"A hint. {help}")
+        elif len(wrong) >= 2:
+            print(f"The answer: {readable(named(question))}. {readable(question.right.why)}")
     if verdict.right is None and as_expected is None:
         print(f"Did you expect that? Keep it: answer({question.id!r}, ..., as_expected=True), or False.")
 

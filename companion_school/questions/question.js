@@ -4,13 +4,37 @@ const keep = {
   read(key) { try { return JSON.parse(localStorage.getItem("ext:" + key)) } catch { return null } },
   write(key, value) { try { localStorage.setItem("ext:" + key, JSON.stringify(value)) } catch { /* private window */ } },
 };
+// Numbers as people write them; numbers.py reads them alike, and a test compares the two.
+const FUNCTIONS = { sqrt: Math.sqrt, ln: Math.log, log: Math.log, log2: Math.log2, log10: Math.log10, exp: Math.exp, sin: Math.sin, cos: Math.cos };
 const number = (text) => {
-  let t = text.trim().replace(/\u2212/g, "-").replace(/[ _]/g, "");
+  let t = text.trim().toLowerCase();
+  if (t.length > 60) return NaN;
   if (t.endsWith("%")) return number(t.slice(0, -1)) / 100;
-  if (t.split("/").length === 2) { const [a, b] = t.split("/").map(number); return b ? a / b : NaN }
-  t = /^[+-]?\d{1,3}(,\d{3})+(\.\d*)?$/.test(t) ? t.replace(/,/g, "") : t.replace(/,/g, ".");
-  return /^[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?$/i.test(t) ? parseFloat(t) : NaN;
+  const signs = { "\u2212": "-", "\u00b7": "*", "\u00d7": "*", "\u00f7": "/", "\u221a": " sqrt ", "\u03c0": " pi ", _: "" };
+  t = t.replace(/[\u2212\u00b7\u00d7\u00f7\u221a\u03c0_]/g, (sign) => signs[sign]).replaceAll("**", "^").replace(/(\d)\s+(?=\d)/g, "$1");
+  t = t.replace(/(^|[^\d.,])(\d{1,3}(?:,\d{3})+)(?![\d,])/g, (_, before, found) => before + found.replace(/,/g, "")).replace(/,/g, ".");
+  const tokens = t.match(/(?:\d+\.?\d*|\.\d+)(?:e[+-]?\d+)?|[a-z]+\d*|\S/g) ?? [], finite = (x) => (Number.isFinite(x) ? x : NaN);
+  let at = 0;
+  const next = (sign) => tokens[at] === sign && (at += 1) > 0;
+  const plain = () => { const token = tokens[at++] ?? ""; return { e: Math.E, pi: Math.PI }[token] ?? (/^[.\d]/.test(token) ? Number(token) : NaN) };
+  const inside = () => { const x = sum(); return next(")") ? x : NaN };
+  const atom = () => {
+    if (next("(")) return inside();
+    if (!Object.hasOwn(FUNCTIONS, tokens[at] ?? "")) return plain();
+    const of = FUNCTIONS[tokens[at++]];
+    return finite(of(next("(") ? inside() : plain()));
+  };
+  const power = () => { const x = atom(); return next("^") ? finite(x ** signed()) : x };
+  const signed = () => (next("-") ? -signed() : next("+") ? signed() : power());
+  const product = () => {
+    let x = signed();
+    for (;;) if (next("*")) x *= signed(); else if (next("/")) { const by = signed(); x = by ? x / by : NaN } else return x;
+  };
+  const sum = () => { let x = product(); for (;;) if (next("+")) x += product(); else if (next("-")) x -= product(); else return x };
+  const found = sum();
+  return at === tokens.length ? finite(found) : NaN;
 };
+const LETTERS = "abcdefghijklmnopqrstuvwxyz";
 const make = (tag, attributes = {}, ...children) => {
   const element = document.createElement(tag);
   for (const [name, value] of Object.entries(attributes)) element.setAttribute(name, value);
@@ -51,11 +75,39 @@ const alive = (question) => {
     where.textContent = kept ? " Kept in your progress." : " Kept in this browser.";
   };
   const reason = (item) => [...item.querySelector(".ext-why").childNodes];
+  // The way out: after two wrong answers a hint, and a button that shows the answer and its reason.
+  const right = answers.find((item) => item.hasAttribute("data-right")), wrong = [];
+  const letter = (item) => LETTERS[answers.indexOf(item)];
+  const hint = () => {
+    if (kind === "choice") {
+      const left = answers.filter((item) => item === right || !wrong.includes(letter(item))), other = left.find((item) => item !== right);
+      return left.length > 2 ? `It is ${[letter(right), letter(other)].sort().join(" or ")}.` : "";
+    }
+    const value = Number(right.dataset.value), size = Math.abs(value);
+    if (!value) return "It is close to 0.";
+    const step = 10 ** Math.floor(Math.log10(size / 2)), ends = [Math.floor((0.7 * size) / step) * step, Math.ceil((1.4 * size) / step) * step];
+    const said = (value > 0 ? ends : ends.reverse().map((end) => -end)).map((end) => String(Number(end.toPrecision(6))).replace("-", "\u2212"));
+    return `It lies between ${said.join(" and ")}.`;
+  };
+  const wayOut = () => {
+    const more = hint(), row = make("p", { class: "ext-out" }), show = make("button", { type: "button" }, "Show the answer");
+    if (more) row.append(make("strong", {}, "A hint."), ` ${more} `);
+    show.addEventListener("click", () => {
+      const words = right.querySelector("summary").cloneNode(true);
+      if (kind === "number") words.textContent = words.textContent.replace(/\?$/, "");
+      const answer = make("p", { class: "ext-out", tabindex: "-1" }, make("strong", {}, "The answer:"), " ", ...(kind === "choice" ? [`${letter(right)}. `] : []));
+      answer.append(...words.childNodes, ". ", ...reason(right).map((node) => node.cloneNode(true)));
+      row.replaceWith(answer);
+      answer.focus();
+    });
+    row.append(show);
+    said.append(row);
+  };
   let judge, fill;
   if (kind === "choice") {
     const list = make("ol", { type: "a", class: "ext-choices" }), group = "q" + Math.random().toString(36).slice(2);
     answers.forEach((item, at) => {
-      const radio = make("input", { type: "radio", name: group, value: "abcdefghijklmnopqrstuvwxyz"[at] });
+      const radio = make("input", { type: "radio", name: group, value: LETTERS[at] });
       if (item.dataset.words) radio.setAttribute("aria-label", item.dataset.words);
       const label = make("label", {}, radio, " ");
       label.append(...item.querySelector("summary").childNodes);
@@ -75,7 +127,7 @@ const alive = (question) => {
     judge = () => {
       const value = number(input.value);
       if (!input.value.trim()) return null;
-      if (Number.isNaN(value)) return { fault: "A number, please, such as 0.25 or 1/4." };
+      if (Number.isNaN(value)) return { fault: "A number, please, such as 0.25, 1/4 or e^2." };
       const near = (item) => Math.abs(value - number(item.dataset.value)) <=
         Math.max(parseFloat(item.dataset.tolerance), 1e-9 * Math.max(Math.abs(value), Math.abs(number(item.dataset.value))));
       const item = answers.find((a) => "value" in a.dataset && near(a)) ?? answers.find((a) => "otherwise" in a.dataset);
@@ -113,6 +165,7 @@ const alive = (question) => {
     if (!found) { said.textContent = "Answer first: even a guess helps."; return }
     if (found.fault) { said.textContent = found.fault; return }
     show(found.right, found.head, found.nodes());
+    if (found.right === false && wrong.push(found.given) > 1) wayOut();
     if (kind === "predict") ask(found.given); else settle(found.given);
   });
   question.addEventListener("keydown", (event) => event.stopPropagation());

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import json
 import math
-import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.resources import files
 from typing import Any, Literal, get_args
 
 from companion.ground.fields import shown
+from companion_school.questions.numbers import read_number
 
 Kind = Literal["choice", "number", "predict"]
 KINDS: tuple[str, ...] = get_args(Kind)
@@ -92,6 +92,20 @@ class Question:
         """Whether a machine can tell right from wrong: of a prediction, where choices and reasons are listed."""
         return self.kind != "predict" or bool(self.choices)
 
+    def hint(self, wrong: Collection[str]) -> str:
+        """Return what helps a reader who has given these wrong answers: which choices are left, or a range of numbers.
+
+        Empty if no more can be said without giving the answer away.
+        """
+        if self.right is None:
+            return ""
+        if self.kind == "choice":
+            left = [at for at, answer in enumerate(self.answers) if answer.right or LETTERS[at] not in wrong]
+            kept = sorted([*[at for at in left if not self.answers[at].right][:1], self.answers.index(self.right)])
+            return f"It is {LETTERS[kept[0]]} or {LETTERS[kept[1]]}." if len(kept) > 1 and len(left) > 2 else ""
+        value = read_number(self.right.text)
+        return f"It lies between {' and '.join(map(shown_number, around(value)))}." if value else "It is close to 0."
+
     def judge(self, given: str) -> Verdict:
         """What is to be said of an answer: a choice's letter, a number, or the text of a prediction.
 
@@ -110,7 +124,7 @@ class Question:
             return Verdict(chosen.right, chosen.why)
         number = read_number(given)
         if number is None:
-            raise ValueError(f"question {self.id}: expected a number, such as 0.25 or 1/4, got {given!r}")
+            raise ValueError(f"question {self.id}: expected a number, such as 0.25, 1/4 or e^2, got {given!r}")
         for known in self.answers:
             value = read_number(known.text)
             assert value is not None
@@ -119,20 +133,17 @@ class Question:
         return Verdict(False, self.otherwise)
 
 
-_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?", re.IGNORECASE)
+def around(value: float) -> tuple[float, float]:
+    """Return a range that holds a number and does not say which it is, with ends of one significant digit."""
+    size = abs(value)
+    step = 10.0 ** math.floor(math.log10(size / 2))
+    low, high = math.floor(0.7 * size / step) * step, math.ceil(1.4 * size / step) * step
+    return (low, high) if value > 0 else (-high, -low)
 
 
-def read_number(text: str) -> float | None:
-    """The number that a reader typed: "1024", "1,024", "0.5", "0,5", "1/2", "1e-3", "50%", with a minus of any kind."""
-    text = text.strip().replace("\u2212", "-").replace(" ", "").replace("_", "")
-    if text.endswith("%"):
-        share = read_number(text[:-1])
-        return None if share is None else share / 100
-    if text.count("/") == 1:
-        above, below = map(read_number, text.split("/"))
-        return None if above is None or not below else above / below
-    text = text.replace(",", "") if re.fullmatch(r"[+-]?\d{1,3}(,\d{3})+(\.\d*)?", text) else text.replace(",", ".")
-    return float(text) if _NUMBER.fullmatch(text) else None
+def shown_number(value: float) -> str:
+    """Return a number as a reader writes it, with at most six significant digits."""
+    return f"{value:.6g}".replace("-", "\u2212")
 
 
 def from_json(entry: Mapping[str, Any]) -> Question:

@@ -64,7 +64,7 @@ def _asked(question: Question, read: Callable[[str], str], write: Callable[[str]
     head = {True: "Right.", False: "Not right.", None: "What happens:"}[right]
     write(_wrapped(f"{head} {readable(verdict.why)}"))
     if right is False and question.right is not None:
-        write(_wrapped(f"It is {_named(question)}. {readable(question.right.why)}"))
+        write(_wrapped(f"It is {named(question)}. {readable(question.right.why)}"))
     if right is None:
         right = read("did you expect that? [y/n] ").strip().lower().startswith("y")
     spaced_repetition.note_answer(question, right)
@@ -86,7 +86,8 @@ def calendar(asked: Sequence[Question]) -> str:
     return table(rows, left=(0, 1, 2), indent=0) or "There are no questions."
 
 
-def _named(question: Question) -> str:
+def named(question: Question) -> str:
+    """Return the right answer of a question that has one, with its letter if it is a choice."""
     assert question.right is not None
     if question.kind == "choice":
         at = question.answers.index(question.right)

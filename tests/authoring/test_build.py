@@ -108,7 +108,7 @@ def test_a_moving_figure_gets_the_script_of_now_and_keeps_its_data():
     printed = nbformat.v4.new_output("stream", text="<style>old</style>")
     new, same = carried.up_to_date([shown, printed])
     html = new.data["text/html"]
-    assert "OF YORE" not in html and moving.script("hover") in html and moving.asset("kit.css") in html
+    assert "OF YORE" not in html and moving.script("hover") in html and moving.style() in html
     assert '<script type="application/json">{"a":1}</script>' in html and new.data["text/plain"] == "words"
     assert same == printed and shown.data["text/html"] == old
 

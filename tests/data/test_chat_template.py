@@ -1,14 +1,14 @@
 """Conversations as published models read them: what transformers writes with the same template, and what is refused."""
 
 import json
-import resource
-import signal
+import sys
 
 import pytest
 from transformers import PreTrainedTokenizerFast
 
 from companion.data import chat_template
 from companion.data.chat_template import ChatTemplate, conversation, load_chat_template
+from companion.ground.time_limit import at_most, within
 
 CHATML = (
     "{% for message in messages %}{{'<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>\n'}}"
@@ -128,34 +128,38 @@ def test_what_a_template_may_not_do_is_said(source, said, tmp_path):
     assert said in str(refused.value)
 
 
-@pytest.mark.parametrize(
-    ("source", "said"),
-    [
-        (
-            "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}",
-            "that ends, got none within",
-        ),
-        ("{{ lipsum(n=10000000) }}", "that ends, got none within"),
-        ("{% macro f(n) %}{{ f(n - 1) + f(n - 1) if n }}{% endmacro %}{{ f(99) }}", "that ends, got none within"),
-        ("{{ ('x' * 10**10) | length }}", "needs at most 256 MiB"),
-        ("{{ (messages[0].content * 10**10) | length }}", "needs at most 256 MiB"),
-        ("{{ 'x'.center(10**10) }}", "needs at most 256 MiB"),
-        ("{{ '%9999999999d' % 3 }}", "needs at most 256 MiB"),
-        ("{{ '{:>9999999999}'.format(3) }}", "needs at most 256 MiB"),
-        ("{% set n = namespace(s='x') %}{% for i in range(50) %}{% set n.s = n.s ~ n.s %}{% endfor %}", ".* 256 MiB"),
-        ("{{ [0] * 10**9 }}", "needs at most 256 MiB"),
-        ("{{ messages[0].content * 15_000_000 }}", "expected at most 20,000,000 characters"),
-    ],
-)
+NOTHING_ENDS = "that ends, got none within"
+ENDLESS = [
+    ("{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}", NOTHING_ENDS),
+    ("{{ lipsum(n=10000000) }}", NOTHING_ENDS),
+    ("{% macro f(n) %}{{ f(n - 1) + f(n - 1) if n }}{% endmacro %}{{ f(99) }}", NOTHING_ENDS),
+    ("{{ messages[0].content * 15_000_000 }}", "expected at most 20,000,000 characters"),
+]
+if sys.platform == "linux":  # where memory is limited
+    ENDLESS += [
+        (source, "needs at most 256 MiB")
+        for source in (
+            "{{ ('x' * 10**10) | length }}",
+            "{{ (messages[0].content * 10**10) | length }}",
+            "{{ 'x'.center(10**10) }}",
+            "{{ '%9999999999d' % 3 }}",
+            "{{ '{:>9999999999}'.format(3) }}",
+            "{% set n = namespace(s='x') %}{% for i in range(50) %}{% set n.s = n.s ~ n.s %}{% endfor %}",
+            "{{ [0] * 10**9 }}",
+        )
+    ]
+
+
+@pytest.mark.parametrize(("source", "said"), ENDLESS)
 def test_a_template_without_end_or_measure_is_stopped(source, said, tmp_path, monkeypatch):
-    before = resource.getrlimit(resource.RLIMIT_AS)
-    monkeypatch.setattr(chat_template, "SECONDS", 0.3)
+    monkeypatch.setattr(chat_template, "SECONDS", 0.3 if said == NOTHING_ENDS else 10)
     monkeypatch.setattr(chat_template, "MEMORY", 1 << 28)
     template = ChatTemplate(source, tmp_path / "chat_template.jinja")
-    with pytest.raises(ValueError, match=r"chat_template\.jinja: .*" + said):
+    with pytest.raises(ValueError, match=r"^\S*chat_template\.jinja: [\w ]*" + said):
         template.write(conversation(["Hi"]))
     assert ChatTemplate(CHATML, tmp_path / "fine.jinja").write(conversation(["Hi"])).startswith("<|im_start|>user")
-    assert signal.getitimer(signal.ITIMER_PROF)[0] == 0 and resource.getrlimit(resource.RLIMIT_AS) == before
+    with at_most(60), within(1 << 29):  # the limits are those that were there
+        assert len(bytes(3 << 27)) == 3 << 27
 
 
 @pytest.mark.parametrize("turns", [[], ["a", "b"]])

@@ -9,6 +9,8 @@ import sentencepiece
 from theirs import transformers
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
+from companion.data.chat_template import load_chat_template
+from companion.data.chat_tokens import Dialect
 from companion.data.published_tokenizers import MarianTokenizer, TextStream, load_tokenizer
 
 LINES = [
@@ -210,3 +212,97 @@ def test_a_text_that_a_tokenizer_has_nothing_for_is_refused(kind, tmp_path):
     assert load_tokenizer(tmp_path).encode("a a") == [0, 0]
     with pytest.raises(ValueError, match="tokenizer: cannot encode this text"):
         load_tokenizer(tmp_path).encode("a zzz")
+
+
+QWEN = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
+ODD = [
+    "return x.y\n\n  print(1234)",
+    "<|im_start|>user\nHi<|im_end|>\n",
+    "e\u0301 é",
+    "don't I'LL",
+    "a  b\t\tc\r\n\r\n",
+    "x<think>y</think> z",
+]
+
+
+def first_form(folder, cls, **files):
+    """A folder as `save_pretrained` of a slow tokenizer leaves it."""
+    trained = byte_pairs(folder)
+    trained.model.save(str(folder))
+    for name, said in ({"tokenizer_config": {"tokenizer_class": cls}} | files).items():
+        (folder / f"{name}.json").write_text(json.dumps(said))
+    return len(json.loads((folder / "vocab.json").read_text()))
+
+
+@pytest.mark.parametrize("form", ["listed", "older"])
+@pytest.mark.parametrize("cls", ["Qwen2Tokenizer", "Qwen2TokenizerFast", "GPT2Tokenizer", "GPT2TokenizerFast"])
+def test_the_first_form_is_read_by_the_rules_of_its_family(cls, form, tmp_path):
+    """With added tokens that tokenizer_config.json lists, or that the files of older releases name."""
+    count = first_form(tmp_path, cls)
+    made = {"special": True, "normalized": False, "lstrip": False, "rstrip": False, "single_word": False}
+    names = [*QWEN[1:], "<think>"]
+    if form == "listed":
+        tokens = {str(count + i): {**made, "content": name, "special": name in QWEN} for i, name in enumerate(names)}
+        config = {"added_tokens_decoder": {"0": {**made, "content": QWEN[0]}, **tokens}, "eos_token": QWEN[2]}
+        first_form(tmp_path, cls, tokenizer_config={"tokenizer_class": cls, **config})
+    else:
+        added = {name: count + i for i, name in enumerate(names)}
+        marks = {"eos_token": QWEN[2], "bos_token": {**made, "content": QWEN[1]}}
+        first_form(tmp_path, cls, added_tokens=added, special_tokens_map=marks)
+    theirs, ours = transformers.AutoTokenizer.from_pretrained(tmp_path), load_tokenizer(tmp_path)
+    for text in [*TEXTS, *ODD]:
+        ids = theirs(text).input_ids
+        assert ours.encode(text) == ids, text
+        decoded = theirs.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
+        assert ours.decode(ids) == decoded and ours.spell(ids) == theirs.decode(ids)
+    assert ours.encode("<|im_start|>") == [count] and ours.vocab == count + 3
+
+
+def test_the_first_form_of_another_family_is_refused_by_name(tmp_path):
+    first_form(tmp_path, "RobertaTokenizer")
+    with pytest.raises(ValueError, match=r"tokenizer_class='RobertaTokenizer': expected GPT2Tokenizer or Qwen2Token"):
+        load_tokenizer(tmp_path)
+
+
+@pytest.mark.parametrize("places", [(330, 331), (335, 400), (331, 332)])
+def test_ids_may_have_holes(places, tmp_path):
+    """Added tokens beyond the pieces, or beyond a gap: every id that encoding gives can be decoded and streamed."""
+    trained = byte_pairs(tmp_path)
+    said = json.loads(trained.to_str())
+    pieces = sorted(said["model"]["vocab"].items(), key=lambda one: one[1])
+    said["model"]["vocab"] |= {f"\u2581{i}": place for i, place in enumerate(places)}
+    assert len(pieces) == 330
+    (tmp_path / "tokenizer.json").write_text(json.dumps(said))
+    theirs, ours = Tokenizer.from_file(str(tmp_path / "tokenizer.json")), load_tokenizer(tmp_path)
+    assert ours.vocab == places[1] + 1
+    for ids in ([*places, 70, 71], [70, places[1], 80]):
+        assert ours.decode(ids) == theirs.decode(ids)
+        stream = TextStream(ours)
+        assert "".join([stream.push(id) for id in ids] + [stream.finish()]) == theirs.decode(ids)
+    (tmp_path / "generation_config.json").write_text('{"eos_token_id": 0}')
+    (tmp_path / "chat_template.jinja").write_text("{{ messages[0].content }}")
+    assert Dialect.of(tmp_path).answer([70, 71, places[1] + 1]) == theirs.decode([70, 71]).strip()
+    hole = next((id for id in range(330, places[1]) if id not in places), None)
+    if hole is not None:
+        assert ours.decode([70, hole, 71]) == ours.decode([70, 71])
+
+
+SPECIAL = [
+    ({}, {"bos_token": "<b>", "eos_token": {"content": "<e>"}}),
+    ({"bos_token": "<a>"}, {"bos_token": "<b>", "eos_token": "<e>"}),
+    ({"bos_token": "<a>", "eos_token": None, "added_tokens_decoder": {}}, {"bos_token": "<b>", "eos_token": "<e>"}),
+    ({"bos_token": {"content": "<a>", "__type": "AddedToken"}}, {}),
+]
+
+
+@pytest.mark.parametrize(("settings", "marks"), SPECIAL)
+def test_special_tokens_of_older_folders_reach_the_template(settings, marks, tmp_path):
+    byte_pairs(tmp_path).save(str(tmp_path / "tokenizer.json"))
+    template = "{{ bos_token }}hi{{ eos_token }}"
+    settings = {"tokenizer_class": "PreTrainedTokenizerFast", "chat_template": template, **settings}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings))
+    (tmp_path / "special_tokens_map.json").write_text(json.dumps(marks))
+    theirs = transformers.AutoTokenizer.from_pretrained(tmp_path)
+    talk = [{"role": "user", "content": "x"}]
+    wanted = theirs.apply_chat_template(talk, tokenize=False)
+    assert load_chat_template(tmp_path).write(talk) == wanted

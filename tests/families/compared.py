@@ -35,6 +35,7 @@ SIZES = {
     "num_layers": 4, "num_heads": 6, "ffn_dim": 20,
     "word_embed_proj_dim": 24, "dim": 24,
     "d_kv": 8, "d_ff": 20, "num_decoder_layers": 4, "n_layers": 3, "n_heads": 6, "hidden_dim": 20, "window_size": 5,
+    "rotary_dim": 4, "local_attention": 6,
     "linear_num_value_heads": 6, "linear_num_key_heads": 3, "linear_key_head_dim": 4, "linear_value_head_dim": 5,
     "shared_expert_intermediate_size": 14, "num_experts_per_token": 2, "model_max_length": 32,
 }  # fmt: skip
@@ -58,13 +59,14 @@ def tiny(fields):
         sizes = sizes | {"num_hidden_layers": 5, "sliding_window_pattern": 4, "head_dim": 4}
     elif "sliding_window_pattern" in fields or "_sliding_window_pattern" in fields:
         sizes = sizes | {"num_hidden_layers": 8}
+    if "global_attn_every_n_layers" in fields:
+        sizes = sizes | {"num_hidden_layers": 4}
     if fields.get("n_group", 1) > 1:
         sizes = sizes | {"n_group": 4, "topk_group": 2, "num_experts_per_tok": 3}  # more than groups
-    if fields.get("num_local_experts") == 0:
-        sizes = sizes | {"num_local_experts": 0}
+    sizes = sizes | {name: 0 for name in ("num_local_experts", "shared_intermediate_size") if fields.get(name) == 0}
     if {"partial_rotary_factor", "rotary_pct"} & set(fields) and "head_dim" not in fields:
         sizes = sizes | {"hidden_size": 48}  # heads of 8 numbers, of which a part is turned
-    if "full_attention_interval" in fields or "linear_attn_config" in fields:
+    if {"full_attention_interval", "linear_attn_config"} & set(fields) or "qwen3_5" in fields["model_type"]:
         # Each kind of layer, and the pattern begun anew. A query that has met but one key may stand across it, and what
         # it reads is as small as rounding then; a norm with the published epsilon would make much of that.
         sizes = sizes | {"num_hidden_layers": 5, "rms_norm_eps": 0.01}
@@ -85,6 +87,10 @@ def tiny(fields):
         }  # fmt: skip
     if "roberta" in fields["model_type"]:  # whose positions begin behind this id
         small["pad_token_id"] = 1
+    if "attn_type_list" in fields:
+        small["attn_type_list"] = [1] * small["num_hidden_layers"]
+    if "use_mtp" in fields:  # else `transformers` looks for layers that it does not read
+        small["use_mtp"] = False
     if "bad_words_ids" in fields:
         small["bad_words_ids"] = [[VOCAB - 1]]
     return small
@@ -92,7 +98,11 @@ def tiny(fields):
 
 def _short_lists(scaling):
     """The divisors of longrope for the 3 pairs that are turned, the fastest, the slowest and one between."""
-    lists = {name: value[:: len(value) // 2 - 1][:3] for name, value in scaling.items() if isinstance(value, list)}
+    lists = {
+        name: value[:: len(value) // 2 - 1][:3]
+        for name, value in scaling.items()
+        if name.endswith("_factor") and isinstance(value, list)
+    }
     lists |= {"original_max_position_embeddings": 24} if lists else {}
     return scaling | {name: value for name, value in lists.items() if name in scaling}
 
@@ -109,11 +119,13 @@ def release(path, seed, folder, **changes):
     torch.manual_seed(seed)
     for name, parameter in theirs.named_parameters():
         parameter.normal_(std=0.2)
-        centred = "gemma" in fields["model_type"] or (fields["model_type"] == "qwen3_next" and "linear" not in name)
+        kind = fields["model_type"]
+        centred = "gemma" in kind or (kind.startswith(("qwen3_next", "qwen3_5")) and "linear" not in name)
         if "norm" in name.lower() and name.endswith("weight") and not centred:  # gains, and not biases
             parameter += 1
-    if fields["model_type"] == "marian":
+    if fields["model_type"] in ("marian", "bart"):
         theirs.final_logits_bias.normal_()
+    if fields["model_type"] == "marian":
         for stack in (theirs.model.encoder, theirs.model.decoder):
             stack.embed_positions.weight.copy_(stack.embed_positions.create_weight())
     for name, buffer in theirs.named_buffers():
@@ -174,7 +186,13 @@ def texts(ours, theirs, steps=12):
     if ours.config.stack == "encoder_decoder":
         start = theirs.config.decoder_start_token_id
         found = complete(ours, source=prompts, start=start, max_new_tokens=steps, sampling=Sampling(temperature=0))
-        how |= {"num_beams": 1, "decoder_start_token_id": start, "bad_words_ids": None, "forced_eos_token_id": None}
+        how |= {
+            "num_beams": 1,
+            "no_repeat_ngram_size": 0,
+            "decoder_start_token_id": start,
+            "bad_words_ids": None,
+            "forced_eos_token_id": None,
+        }
         return found, [theirs.generate(torch.tensor([source]), **how)[0, 1:].tolist() for source in prompts]
     found = complete(ours, prompts, max_new_tokens=steps, sampling=Sampling(temperature=0))
     wanted = [theirs.generate(torch.tensor([prompt]), **how)[0, len(prompt) :].tolist() for prompt in prompts]

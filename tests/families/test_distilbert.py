@@ -30,7 +30,6 @@ def test_an_encoder_alone_has_no_head(tmp_path):
     ("change", "named"),
     [
         ({"sinusoidal_pos_embds": True}, "sinusoidal_pos_embds=True: expected false"),
-        ({"attention_dropout": 0.2}, "attention_dropout=0.2: expected 0.1, as dropout"),
         ({"activation": "mish"}, "activation='mish': expected one of"),
         ({"tie_weights_": False}, "tie_weights_=False: expected true"),
     ],

@@ -1,6 +1,7 @@
 """Models in GGUF files: the same function as `transformers` computes, whatever the architecture and the type of the
 tensors; and the unknown rejected by name."""
 
+import json
 import os
 
 import numpy as np
@@ -13,11 +14,13 @@ import gguf_files
 import transformers
 
 from companion import load_pretrained
+from companion.families.export import export_gguf
 from companion.files.gguf.architectures import BY_KIND, llama3_factors
+from companion.files.gguf.container import opened
 
 SIZES = dict(
-    vocab_size=41, hidden_size=24, num_hidden_layers=3, num_attention_heads=6, num_key_value_heads=2, intermediate_size=20,
-    max_position_embeddings=32, head_dim=8, bos_token_id=1, eos_token_id=2, pad_token_id=0,
+    vocab_size=41, hidden_size=24, num_hidden_layers=3, num_attention_heads=6, num_key_value_heads=2,
+    intermediate_size=20, max_position_embeddings=32, head_dim=8, bos_token_id=1, eos_token_id=2, pad_token_id=0,
 )  # fmt: skip
 WIDE = {"attention.key_length": 8, "attention.value_length": 8, "rope.dimension_count": 8}
 LLAMA3 = {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}
@@ -29,11 +32,22 @@ YARN = {
     "truncate": False,
 }
 YARN_KEYS = {"rope.scaling.type": "yarn", "rope.scaling.factor": 2.0, "rope.scaling.original_context_length": 16}
+TOKENIZER = json.dumps(
+    {
+        "model": {"type": "BPE", "vocab": {f"[{i}]": i for i in range(41)}, "merges": []},
+        "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": False, "use_regex": True},
+        "added_tokens": [{"id": 2, "content": "[2]", "special": True}],
+    }
+)
 TYPES = ["sliding_attention", "full_attention", "sliding_attention"]
 
 
 def llama(**changes):
     return transformers.LlamaConfig(**{**SIZES, **changes})
+
+
+def read_by_transformers(path):
+    return transformers.AutoModelForCausalLM.from_pretrained(path.parent, gguf_file=path.name, dtype=torch.float32)
 
 
 def factors(theta, *numbers, head=8):
@@ -66,7 +80,11 @@ CASES = {
         {"rope_freqs.weight": factors(500000.0, *LLAMA3.values())},
     ),
     "llama with factors of its own": (
-        llama(rope_parameters={"rope_type": "llama3", "rope_theta": 100.0, **LLAMA3, "original_max_position_embeddings": 16}),
+        llama(
+            rope_parameters={"rope_type": "llama3", "rope_theta": 100.0}
+            | LLAMA3
+            | {"original_max_position_embeddings": 16}
+        ),
         WIDE,
         {"rope_freqs.weight": factors(100.0, 8.0, 1.0, 4.0, 16)},
     ),
@@ -109,7 +127,8 @@ CASES = {
     "phi3, long": longrope(),
     "gpt-oss": (
         transformers.GptOssConfig(
-            **SIZES, num_local_experts=5, num_experts_per_tok=2, sliding_window=7, layer_types=TYPES, rope_parameters=YARN
+            **SIZES, num_local_experts=5, num_experts_per_tok=2, sliding_window=7, layer_types=TYPES,
+            rope_parameters=YARN,
         ),
         WIDE | YARN_KEYS | {"attention.sliding_window": 7, "expert_count": 5, "expert_used_count": 2},
         {},
@@ -162,10 +181,9 @@ def test_blocks_of_k_types_are_read_as_transformers_reads_them(tmp_path):
     config = wide()
     theirs, draw = gguf_files.drawn(config), np.random.default_rng(3)
     layouts = {"Q4_K": (144, [0, 2]), "Q5_K": (176, [0, 2]), "Q6_K": (210, [208])}
-    kinds = dict(
-        zip(("ffn_gate", "ffn_up", "ffn_down", "attn_q", "attn_k", "attn_v", "attn_output"), 3 * list(layouts))
-    )
-    name, tensors = gguf_files.stored(theirs)
+    parts = ("ffn_gate", "ffn_up", "ffn_down", "attn_q", "attn_k", "attn_v")
+    kinds = dict(zip(parts, 2 * list(layouts), strict=True))
+    _, tensors = gguf_files.stored(theirs)
     raw = {}
     for one, tensor in tensors.items():
         if (kind := kinds.get(one.split(".")[-2])) is not None:
@@ -178,7 +196,7 @@ def test_blocks_of_k_types_are_read_as_transformers_reads_them(tmp_path):
             raw[one] = (blocks, gguf.GGMLQuantizationType[kind])
     gguf_files.write(tmp_path / "model.gguf", theirs, {"attention.key_length": 64}, raw=raw)
     ours = load_pretrained(tmp_path / "model.gguf")
-    reader = transformers.AutoModelForCausalLM.from_pretrained(tmp_path, gguf_file="model.gguf", dtype=torch.float32)
+    reader = read_by_transformers(tmp_path / "model.gguf")
     tokens = torch.arange(20)[None]
     with torch.no_grad():
         torch.testing.assert_close(ours(tokens).logits, reader(tokens).logits, rtol=1e-4, atol=1e-4)
@@ -238,3 +256,45 @@ def test_a_damaged_file_is_said_to_be_damaged(tmp_path):
     path.unlink()
     with pytest.raises(ValueError, match="expected a folder with config.json and model.safetensors, or a GGUF file"):
         load_pretrained(path)
+
+
+UNWRITTEN = {
+    "phi3, long": "attention.window.width=7: llama.cpp ignores windows in the architecture phi3",
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_what_is_written_is_read_as_the_same_function_here_and_by_transformers(name, tmp_path):
+    """Real llama.cpp was tried by hand on all of these: it writes the same greedy text."""
+    config, keys, further = CASES[name]
+    gguf_files.write(tmp_path / "first.gguf", gguf_files.drawn(config), keys, further=further)
+    ours, kind = load_pretrained(tmp_path / "first.gguf"), config.model_type
+    tokens, path = torch.randint(41, (2, 24), generator=torch.Generator().manual_seed(2)), tmp_path / "again.gguf"
+    if name in UNWRITTEN:
+        with pytest.raises(ValueError, match=UNWRITTEN[name]):
+            export_gguf(path, ours, kind=kind, type="F32")
+        assert not path.exists()
+        return
+    architecture = export_gguf(path, ours, kind=kind, type="F32", tokenizer=TOKENIZER, special={"eos_token_id": 2})
+    again = load_pretrained(path)
+    assert architecture == BY_KIND[kind].name and again.config.with_(dropout=0) == ours.config.with_(dropout=0)
+    torch.testing.assert_close(again(tokens).logits, ours(tokens).logits, rtol=1e-6, atol=1e-6)
+    if name in ("llama", "llama, tied, one key-value head for each", "qwen2"):  # which reads no biases, and no scaling
+        theirs = transformers.AutoModelForCausalLM.from_pretrained(
+            tmp_path, gguf_file="again.gguf", dtype=torch.float32
+        )
+        with torch.no_grad():
+            torch.testing.assert_close(ours(tokens).logits, theirs(tokens).logits, rtol=1e-5, atol=2e-5)
+
+
+def test_a_type_rounds_matrices_and_leaves_vectors_and_short_rows(tmp_path):
+    gguf_files.write(tmp_path / "first.gguf", gguf_files.drawn(wide(hidden_size=96, intermediate_size=40, head_dim=24)))
+    ours = load_pretrained(tmp_path / "first.gguf")
+    export_gguf(tmp_path / "q.gguf", ours, type="Q8_0", tokenizer=TOKENIZER)
+    types = opened(tmp_path / "q.gguf").types
+    assert types["blk.0.attn_q.weight"] == types["token_embd.weight"] == "Q8_0" and types["output_norm.weight"] == "F32"
+    assert types["blk.0.ffn_down.weight"] == "F16", "rows of 40 are no blocks of 32"
+    rounded, whole = load_pretrained(tmp_path / "q.gguf"), ours.decoder.blocks[0].attention.query.weight
+    error = (rounded.decoder.blocks[0].attention.query.weight - whole).abs().max() / whole.abs().max()
+    assert 1e-4 < error <= 1 / 254 + 1e-3
+    assert torch.equal(rounded.decoder.norm.weight, ours.decoder.norm.weight)

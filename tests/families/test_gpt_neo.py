@@ -24,7 +24,6 @@ def test_layers_that_are_all_global_have_no_window(tmp_path):
         ({"attention_types": "x"}, "attention_types='x': expected pairs of kinds"),
         ({"attention_types": None}, "attention_types=None: expected pairs of kinds"),
         ({"attention_layers": ["local"] * 4}, "expected the same kinds of layers as in attention_types"),
-        ({"embed_dropout": 0.5}, "embed_dropout=0.5: expected 0, as resid_dropout"),
         ({"window_size": 0}, "window_size=0: expected a whole number >= 1"),
     ],
 )

@@ -39,7 +39,6 @@ def test_masks_and_frequencies_that_early_files_hold_are_left_out(tmp_path):
     ("change", "named"),
     [
         ({"use_parallel_residual": 1}, "use_parallel_residual=1: expected true or false"),
-        ({"attention_dropout": 0.5}, "attention_dropout=0.5: expected 0.0, as hidden_dropout"),
         ({"rotary_pct": 0.4}, "rotary_pct=0.4: expected a share of d_head=8 that is an even number"),
         ({"rotary_pct": 0}, "rotary_pct=0: expected a number above 0"),
         ({"rotary_emb_base": "x"}, "rotary_emb_base='x': expected a number"),

@@ -1,23 +1,99 @@
 """gpt-oss: what it adds to LLaMA is seen, what is not read is named; `test_releases` has the equality of logits with
 `transformers`."""
 
+import json
+
 import pytest
 import torch
 from families.compared import (
     PUBLISHED,
+    TOKENS,
     as_without,
+    ids,
     refused_by_name,
     release,
     same_texts_from_a_ragged_batch,
     seen_in_the_logits,
 )
+from transformers.integrations.mxfp4 import convert_moe_packed_tensors
 
 from companion.costs.account import parameters
+from companion.families.export import export_model
+from companion.families.inspected import inspect
 from companion.families.pretrained import load_pretrained
 from companion.families.registry import preset
 from companion.files.models import load_tensors, save_tensors
 
+MXFP4 = {
+    "quant_method": "mxfp4",
+    "modules_to_not_convert": [
+        "model.layers.*.self_attn",
+        "model.layers.*.mlp.router",
+        "model.embed_tokens",
+        "lm_head",
+    ],
+}
+DOWN = "model.layers.1.mlp.experts.down_proj_blocks"
 (PATH,) = [path for path in PUBLISHED if path.stem == "gpt-oss-20b"]
+
+
+@torch.no_grad()
+def in_mxfp4(folder):
+    """The 20B model at small sizes as OpenAI released it, and theirs with the numbers that its bytes stand for."""
+    _, theirs = release(PATH, 2, folder, hidden_size=64, intermediate_size=32)
+    for parameter in theirs.parameters():
+        parameter.copy_(parameter.bfloat16())
+    draw, packed = torch.Generator().manual_seed(0), {}
+    for name, parameter in theirs.named_parameters():
+        if name.endswith(("gate_up_proj", "down_proj")):
+            experts, columns, rows = parameter.shape
+            blocks = torch.randint(0, 256, (experts, rows, columns // 32, 16), generator=draw, dtype=torch.uint8)
+            scales = torch.randint(118, 126, blocks.shape[:3], generator=draw, dtype=torch.uint8)
+            parameter.copy_(convert_moe_packed_tensors(blocks, scales))
+            packed |= {f"{name}_blocks": blocks, f"{name}_scales": scales}
+    plain = {name: tensor.bfloat16() for name, tensor in load_tensors(folder / "model.safetensors").items()}
+    plain = {name: tensor for name, tensor in plain.items() if f"{name}_blocks" not in packed}
+    save_tensors(folder / "model.safetensors", plain | packed)
+    said = json.loads((folder / "config.json").read_text()) | {"quantization_config": MXFP4}
+    (folder / "config.json").write_text(json.dumps(said))
+    return theirs
+
+
+@torch.no_grad()
+def test_a_release_in_mxfp4_is_read_as_the_numbers_that_it_stands_for(tmp_path):
+    theirs = in_mxfp4(tmp_path)
+    ours = load_pretrained(tmp_path)
+    assert ours.embedding.weight.dtype == torch.bfloat16
+    for block, layer in zip(ours.decoder.blocks, theirs.model.layers, strict=True):
+        assert torch.equal(block.feed_forward.outer, layer.mlp.experts.down_proj.bfloat16())
+        assert torch.equal(block.feed_forward.gate, layer.mlp.experts.gate_up_proj[..., ::2].bfloat16())
+    tokens = ids(2, TOKENS, 0)
+    wanted = theirs(tokens).logits
+    torch.testing.assert_close(load_pretrained(tmp_path, dtype=torch.float32)(tokens).logits, wanted)
+    found = inspect(tmp_path)
+    assert found.refused == [] and found.tensors["uint8"] == 12 and found.config == ours.config
+    export_model(tmp_path / "plain", ours)
+    assert torch.equal(load_pretrained(tmp_path / "plain")(tokens).logits, ours(tokens).logits)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda tensors: tensors.pop("model.layers.1.mlp.experts.down_proj_scales"), "missing .*down_proj_scales"),
+        (
+            lambda tensors: tensors.update({DOWN: tensors[DOWN].flatten(2)}),
+            r"down_proj_blocks is \(5, 64, 16\): expected bytes, \(expert, row, block, byte\)",
+        ),
+        (lambda tensors: tensors.update({DOWN: tensors[DOWN].int()}), "down_proj_blocks is .*: expected bytes"),
+    ],
+)
+def test_bytes_that_say_nothing_are_refused(change, message, tmp_path):
+    in_mxfp4(tmp_path)
+    tensors = load_tensors(tmp_path / "model.safetensors")
+    change(tensors)
+    save_tensors(tmp_path / "model.safetensors", tensors)
+    with pytest.raises(ValueError, match=message):
+        load_pretrained(tmp_path)
 
 
 def test_the_texts_are_those_of_transformers(tmp_path):
@@ -47,7 +123,8 @@ def test_a_file_may_leave_out_what_transformers_takes_for_granted(tmp_path):
 @pytest.mark.parametrize(
     ("change", "named"),
     [
-        ({"quantization_config": {"quant_method": "mxfp4"}}, "MXFP4 are not read: take a release in bf16"),
+        ({"quantization_config": {"quant_method": "fp8"}}, "expected null, or MXFP4 (quant_method 'mxfp4')"),
+        ({"quantization_config": "mxfp4"}, "expected null, or MXFP4 (quant_method 'mxfp4')"),
         ({"swiglu_limit": 5.0}, "swiglu_limit=5.0"),
         ({"hidden_act": "gelu"}, "hidden_act='gelu': expected 'silu'"),
         ({"rope_scaling": None, "rope_parameters": None}, "a yarn scaling"),

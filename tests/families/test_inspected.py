@@ -1,6 +1,7 @@
 """A config.json read without any tensor beside it: by `read_card`, and by `companion inspect`."""
 
 import json
+import re
 from pathlib import Path
 from typing import get_args, get_type_hints
 
@@ -40,6 +41,65 @@ def test_a_field_that_is_not_known_is_refused_by_name():
     assert found.refused == [
         "there/config.json: strange_multiplier=0.5: expected a field this reader knows; it may change the model"
     ]
+
+
+OTHERS = {
+    "1_Pooling/config.json": ({"word_embedding_dimension": 384, "pooling_mode_mean_tokens": True}, "sentence-transf"),
+    "sentence_bert_config.json": ({"max_seq_length": 256, "do_lower_case": False}, "settings of sentence-transformers"),
+    "tokenizer_config.json": (
+        {"tokenizer_class": "BertTokenizer", "do_lower_case": True},
+        "the settings of a tokenizer",
+    ),
+    "tokenizer.json": ({"version": "1.0", "added_tokens": [], "model": {}}, "a tokenizer; the model's config.json"),
+    "generation_config.json": ({"do_sample": True, "transformers_version": "4.40.0"}, "how a model writes text"),
+    "adapter_config.json": ({"peft_type": "LORA", "r": 8}, "the configuration of an adapter"),
+    "model.safetensors.index.json": ({"metadata": {}, "weight_map": {}}, "the index of a model's files"),
+    "quantize_config.json": ({"bits": 4, "group_size": 128}, "how weights were quantized"),
+    "preprocessor_config.json": ({"do_resize": True, "image_mean": [0.5]}, "how images are prepared"),
+    "params.json": ({"dim": 4096, "n_layers": 32, "norm_eps": 1e-5}, "as Meta and Mistral publish it"),
+    "package.json": ({"name": "x", "scripts": {}}, r"got the fields \['name', 'scripts'\]"),
+    "modules.json": ([{"idx": 0}], r"expected a JSON object, got \[\{'idx': 0\}\]"),
+}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_json_of_another_kind_is_called_what_it_is(name, tmp_path, capsys):
+    fields, said = OTHERS[name]
+    (tmp_path / name).parent.mkdir(exist_ok=True)
+    (tmp_path / name).write_text(json.dumps(fields))
+    assert main(["inspect", str(tmp_path / name)]) == 2
+    error = " ".join(capsys.readouterr().err.split())
+    assert re.search(said, error) and Path(name).name in error and "None" not in error
+
+
+def test_a_configuration_of_our_own_is_a_card_too(tmp_path, capsys):
+    (tmp_path / "config.json").write_text(preset("llama-3.2-1b").to_json())
+    assert main(["inspect", str(tmp_path / "config.json")]) in (0, None)
+    assert "1,235,814,400 parameters" in " ".join(capsys.readouterr().out.split())
+
+
+QUANTIZED = [
+    ({"quantization_config": {"quant_method": "fp8", "weight_block_size": [128, 128]}}, "FP8"),
+    ({"quantization_config": {"quant_method": "gptq", "bits": 4, "group_size": 128}}, "GPTQ, 4 bits"),
+    ({"quantization_config": {"quant_method": "awq", "bits": 4, "version": "gemm"}}, "AWQ, 4 bits"),
+    ({"quantization_config": {"quant_method": "bitsandbytes", "load_in_4bit": True}}, "bitsandbytes, 4 bits"),
+    ({"quantization_config": {"_load_in_8bit": True, "llm_int8_threshold": 6.0}}, "bitsandbytes, 8 bits"),
+    ({"quantization_config": {"quant_method": "compressed-tensors", "format": "pack"}}, "compressed-tensors"),
+    ({"quantization_config": {"quant_method": "hqq"}}, "HQQ"),
+    ({"quantization_config": {"quant_method": "modelopt"}}, "ModelOpt"),
+    ({"quantization_config": [4]}, "in a way that is not known"),
+    ({"quantization": {"group_size": 64, "bits": 4}, "quantization_config": {"group_size": 64, "bits": 4}}, None),
+    ({"quantization": {"group_size": 64, "bits": 8}}, "MLX, 8 bits"),
+    ({"compression_config": {"format": "int-quantized"}}, "int-quantized"),
+]
+
+
+@pytest.mark.parametrize(("fields", "how"), QUANTIZED)
+def test_a_quantized_folder_is_refused_by_how_it_was_quantized(fields, how):
+    for name in ("llama-3.1-8b", "deepseek-v3", "glm-4.5"):
+        refused = read_card(fields | published(name)).refused[0]
+        assert "the weights are quantized (" in refused and (how is None or f"({how})" in refused)
+        assert refused.endswith("expected a release in bf16, fp16 or fp32, or a GGUF file")
 
 
 CHANGE_NOTHING = [
@@ -84,9 +144,9 @@ def test_the_same_fields_with_values_that_could_change_a_text_are_refused(name, 
 
 
 def test_a_card_of_an_unknown_kind_is_refused():
-    with pytest.raises(ValueError, match=r"config.json: model_type='mamba': expected one of bert, "):
+    with pytest.raises(ValueError, match=r"config.json: model_type='mamba': expected one of bart, bert, "):
         read_card(published("olmo-3-7b") | {"model_type": "mamba"})
-    with pytest.raises(ValueError, match=r"model_type=None: expected one of"):
+    with pytest.raises(ValueError, match=r"expected a model's configuration, with a model_type: got no field"):
         read_card({})
 
 

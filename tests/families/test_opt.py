@@ -35,7 +35,6 @@ def test_norms_behind_and_no_biases_are_read_too(tmp_path):
         ({"word_embed_proj_dim": 12}, "word_embed_proj_dim=12: expected 24, as hidden_size"),
         ({"layer_norm_elementwise_affine": False}, "layer_norm_elementwise_affine=False: expected true"),
         ({"_remove_final_layer_norm": True}, "_remove_final_layer_norm=True: expected false"),
-        ({"attention_dropout": 0.1}, "attention_dropout=0.1: expected 0.0"),
     ],
 )
 def test_a_field_that_cannot_be_honoured_is_refused_by_name(change, named, tmp_path):

@@ -12,8 +12,12 @@ and leaves every other field alone. Where the fields are from:
     from knowledge, beside their kin above: bert-base-uncased, bert-large-cased, exaone-4.0-1.2b, gpt2, gpt2-xl,
     mistral-7b-v0.3, opus-mt-de-en, opus-mt-tc-big-en-fi and phi-4 (their numbers of parameters are the published ones),
     qwen3-0.6b, glm-4.5, gpt-oss-20b, qwen3-next-80b-a3b (its number of parameters is the published one) and
-    kimi-linear-48b-a3b (so is its, less the biases that balance experts, which are buffers); and the text models of
-    Llama 4, with the max_position_embeddings of one chunk, because texts may not be longer here
+    kimi-linear-48b-a3b (so is its, less the biases that balance experts, which are buffers); the text models of
+    Llama 4, with the max_position_embeddings of one chunk, because texts may not be longer here; bart-base (with the
+    class that has a head, and without forced_bos_token_id), command-r, command-r7b, distilbert-base, flan-t5-small,
+    gemma-2b, glm-4.7-flash, gpt-neo-125m, minimax-m2 (without the field of its quantization), modernbert-base,
+    opt-125m, pythia-70m, roberta-base, starcoder2-3b, t5-small, tinystories-33m and xlm-roberta-base
+    the defaults of transformers 5.24: qwen3.5-9b and qwen3.5-35b-a3b, with the sections of a picture's positions
 
 What stands there by-5.1, by-5.7 and by-5.24 is how those versions of `transformers` write such a file.
 """
@@ -35,7 +39,7 @@ from companion.layers import rolling_cache as caches
 
 OF_EACH = {json.loads(path.read_text())["model_type"]: path for path in reversed(PUBLISHED)}
 """One release of every family."""
-UNREAD = {"opt": 2, "roberta": 2, "xlm-roberta": 2}
+UNREAD = {"opt": 2, "roberta": 2, "xlm-roberta": 2, "bart": 4}
 """Rows of tables of positions that no token reads."""
 WRITERS = [path for path in PUBLISHED if families()[json.loads(path.read_text())["model_type"]].writes]
 

@@ -25,7 +25,6 @@ def test_one_without_biases_and_windows_is_read_too(tmp_path):
     [
         ({"norm_type": "rms_norm"}, "norm_type='rms_norm': expected \"layer_norm\""),
         ({"mlp_type": "gated"}, "mlp_type='gated': expected \"default\""),
-        ({"embedding_dropout": 0.5}, "embedding_dropout=0.5: expected 0.1, as residual_dropout"),
         ({"use_bias": None}, "use_bias=None: expected true or false"),
         ({"rope_parameters": {"rope_type": "default", "partial_rotary_factor": 0.5}}, "partial_rotary_factor=0.5"),
     ],

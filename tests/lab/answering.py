@@ -88,6 +88,10 @@ def answer_all(page: Page, name: str, kept: str) -> tuple[int, dict[str, list[bo
             _give_number(page, section, NO_NUMBER, "keyboard")
             if "A number, please" not in section.locator("[role=status]").inner_text():
                 faults.append(f"{name}: question {id} takes {NO_NUMBER!r} for a number")
+        if question.right is not None:
+            faults += [f"{name}: question {id}: {fault}" for fault in _way_out(page, section, question, kept)]
+            given[question.key] += [False, False]
+            count += 2
         for how in ("mouse", "keyboard"):
             for answer in tries(question):
                 fault = _answer(page, section, question, answer, how, kept)
@@ -95,6 +99,29 @@ def answer_all(page: Page, name: str, kept: str) -> tuple[int, dict[str, list[bo
                 given[question.key].append(answer.right)
                 count += 1
     return count, given, faults
+
+
+def _way_out(page: Page, section: Locator, question: Question, kept: str) -> list[str]:
+    """Give two wrong answers: a button must show the answer and why it is right, and a hint must not be the answer."""
+    wrong = next(answer for answer in tries(question) if not answer.right)
+    faults, button = [], section.get_by_role("button", name="Show the answer")
+    for so_far in range(2):
+        if button.count():
+            faults.append(f"the answer is offered after {so_far} wrong answers")
+        if fault := _answer(page, section, question, wrong, "mouse", kept):
+            faults.append(fault)
+    if not button.count():
+        return [*faults, "after two wrong answers there is no way to the answer"]
+    hint = question.hint([wrong.given])
+    if " ".join(f"A hint. {hint}".split()) not in section.inner_text() if hint else "A hint." in section.inner_text():
+        faults.append(f"expected the hint {hint!r}, read {section.inner_text()[-300:]!r}")
+    button.click()
+    said = " ".join(section.locator("[role=status]").inner_text().split())
+    if "The answer:" not in said or words(question.right.why) not in said:
+        faults.append(f"expected the answer with {words(question.right.why)!r}, read {said[-300:]!r}")
+    if not section.evaluate("section => section.contains(document.activeElement)"):
+        faults.append("the focus leaves the question when its answer is shown")
+    return faults
 
 
 def _answer(page: Page, section: Locator, question: Question, answer: Try, how: str, kept: str) -> str:

@@ -83,18 +83,20 @@ class Said:
 class Architecture:
     """An architecture of llama.cpp.
 
-    name:      `general.architecture`.
-    kind:      the `model_type` of the same models in published folders.
-    reads:     given the metadata, the fields of config.json that this architecture has besides the common ones.
-    writes:    given a configuration, the keys of the metadata that it has besides the common ones.
-    own:       names of tensors that are not as in LLaMA's.
-    permuted:  whether rows of queries and keys are stored for interleaved pairs, as LLaMA's are.
-    raised:    whether norms are stored with 1 added, as Gemma's are.
-    packed:    whether gate and hidden matrix of experts are stored apart, and published column by column in turn.
+    name:             `general.architecture`.
+    kind:             the `model_type` of the same models in published folders.
+    published_class:  the class of `transformers` that reads those.
+    reads:            given the metadata, the fields of config.json that this one has besides the common ones.
+    writes:           given a configuration, the keys of the metadata that it has besides the common ones.
+    own:              names of tensors that are not as in LLaMA's.
+    permuted:         whether rows of queries and keys are stored for interleaved pairs, as LLaMA's are.
+    raised:           whether norms are stored with 1 added, as Gemma's are.
+    packed:           whether gate and hidden matrix of experts are stored apart, and published column by column.
     """
 
     name: str
     kind: str
+    published_class: str
     reads: Callable[[Said, dict[str, Any]], dict[str, Any]]
     writes: Callable[[ModelConfig], dict[str, Any]]
     own: Mapping[str, str] = field(default_factory=dict)
@@ -432,7 +434,9 @@ def _gemma_keys(config: ModelConfig) -> dict[str, Any]:
 
 
 def _phi3_keys(config: ModelConfig) -> dict[str, Any]:
-    order = config.positions
+    order, window = config.positions, config.attention.window
+    if window is not None and window.width < config.context:
+        raise ValueError(f"attention.window.width={window.width}: llama.cpp ignores windows in the architecture phi3")
     found = _window_keys(config) | {"rope.dimension_count": round(config.sizes.d_head * order.share)}
     if order.scaling is not None:
         from companion.layers.positions import magnitude_of
@@ -462,23 +466,25 @@ def tensors_of(config: ModelConfig, architecture: Architecture) -> dict[str, Ten
         low, high = scaling.ramp
         assert scaling.original is not None
         return {ROPE_FREQS: llama3_factors(config.positions.base, head, scaling.factor, low, high, scaling.original)}
+    if architecture.name == "llama" and scaling.kind == "longrope" and scaling.short == scaling.long:
+        return {ROPE_FREQS: torch.tensor(scaling.long)}
     if architecture.name == "phi3" and scaling.kind == "longrope":
         return {ROPE_LONG: torch.tensor(scaling.long), ROPE_SHORT: torch.tensor(scaling.short)}
     return {}
 
 
 ARCHITECTURES = (
-    Architecture("llama", "llama", _llama, _scaling_keys, permuted=True),
-    Architecture("qwen2", "qwen2", _qwen2, _scaling_keys),
-    Architecture("qwen3", "qwen3", _qwen2, _scaling_keys, _QK_NORMS),
-    Architecture("gemma2", "gemma2", _gemma2, _gemma_keys, _AROUND, raised=True),
-    Architecture("gemma3", "gemma3_text", _gemma3, _gemma_keys, _AROUND | _QK_NORMS, raised=True),
+    Architecture("llama", "llama", "LlamaForCausalLM", _llama, _scaling_keys, permuted=True),
+    Architecture("qwen2", "qwen2", "Qwen2ForCausalLM", _qwen2, _scaling_keys),
+    Architecture("qwen3", "qwen3", "Qwen3ForCausalLM", _qwen2, _scaling_keys, _QK_NORMS),
+    Architecture("gemma2", "gemma2", "Gemma2ForCausalLM", _gemma2, _gemma_keys, _AROUND, raised=True),
+    Architecture("gemma3", "gemma3_text", "Gemma3ForCausalLM", _gemma3, _gemma_keys, _AROUND | _QK_NORMS, raised=True),
     Architecture(
-        "phi3", "phi3", _phi3, _phi3_keys,
+        "phi3", "phi3", "Phi3ForCausalLM", _phi3, _phi3_keys,
         {"attn_qkv": "self_attn.qkv_proj", "ffn_up": "mlp.gate_up_proj", "ffn_gate": ""},
     ),
     Architecture(
-        "gpt-oss", "gpt_oss", _gpt_oss, _gpt_oss_keys,
+        "gpt-oss", "gpt_oss", "GptOssForCausalLM", _gpt_oss, _gpt_oss_keys,
         {
             "ffn_norm": "",
             "post_attention_norm": "post_attention_layernorm",

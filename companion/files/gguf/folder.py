@@ -15,15 +15,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
+
 import torch
 from torch import Tensor
 
-from companion.data.published_tokenizers import UNREADABLE
 from companion.files.gguf.architectures import ROPE_FREQS, ROPE_LONG, ROPE_SHORT, architecture_of
 from companion.files.gguf.container import SUFFIX, GGUFFile, opened
-from companion.files.gguf.tokenizers import Vocabulary
+from companion.files.gguf.tokenizers import UNREADABLE, Vocabulary
 from companion.files.models import CONFIG
-from companion.ground.atomic import write_atomic
 
 ORIGIN = "gguf.json"
 """The file of such a folder that says where its tensors are."""
@@ -57,12 +56,10 @@ def _made(path: Path, size: int, modified: int) -> Path:
 
 
 def text_files(file: GGUFFile) -> dict[str, str]:
-    """Return the files that a published folder has beside its tensors. Instead of a tokenizer that is not known there is
-    a file with the reason, because a model can be run on ids without it."""
-    from companion.families.registry import families
-
+    """Return the files that a published folder has beside its tensors. If the tokenizer is not known, a file says why,
+    because a model can be run on ids without one."""
     architecture = architecture_of(file)
-    fields = {"architectures": [families()[architecture.kind].architecture], **architecture.fields(file)}
+    fields = {"architectures": [architecture.published_class], **architecture.fields(file)}
     try:
         vocabulary = Vocabulary(file)
         files = vocabulary.files()
@@ -113,11 +110,9 @@ def published_tensors(
 
 def save_as_folder(path: str | Path, folder: Path) -> None:
     """Write a GGUF file as a published folder that everybody reads: config.json, model.safetensors, the tokenizer."""
-    from companion.files.models import WEIGHTS, save_tensors
+    from companion.files.models import WEIGHTS, save_together
 
     texts = text_files(opened(path))
     if UNREADABLE in texts:
         raise ValueError(texts[UNREADABLE])
-    save_tensors(folder / WEIGHTS, published_tensors(Path(path)), {"format": "pt"})
-    for name, text in texts.items():
-        write_atomic(folder / name, text)
+    save_together(folder, {WEIGHTS: published_tensors(Path(path))}, texts)

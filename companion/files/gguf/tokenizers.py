@@ -66,6 +66,8 @@ _ENDS = (
 )
 """Control tokens that end a text wherever a vocabulary has them, as in llama.cpp."""
 SPACE = "\u2581"
+UNREADABLE = "tokenizer.unreadable"
+"""The file of a folder made for a GGUF file that says why its tokenizer could not be translated."""
 
 
 class Vocabulary:
@@ -246,7 +248,12 @@ class Vocabulary:
 
 
 def _bpe(vocab: Mapping[str, int], merges: Sequence[tuple[str, str]], **further: Any) -> dict[str, Any]:
-    usual = {"dropout": None, "unk_token": None, "continuing_subword_prefix": None, "end_of_word_suffix": None}
+    usual: dict[str, Any] = {
+        "dropout": None,
+        "unk_token": None,
+        "continuing_subword_prefix": None,
+        "end_of_word_suffix": None,
+    }
     usual |= {"fuse_unk": False, "byte_fallback": False, "ignore_merges": False}
     return {"type": "BPE", **usual, **further, "vocab": dict(vocab), "merges": [list(one) for one in merges]}
 

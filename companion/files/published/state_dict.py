@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from companion.files.models import raise_faults
+from companion.files.published.mxfp4 import dequantized
 
 
 class Places:
@@ -82,6 +83,24 @@ class Places:
         parts = [tensor[..., i :: len(new)] for i in range(len(new))] if in_turn else tensor.chunk(len(new), -1)
         for name, part in zip(new, parts, strict=True):
             self._moves(name, part.contiguous(), old)
+
+    def unpack(self, old: str) -> None:
+        """`old`, which may lie there in MXFP4 as blocks and scales, stands there as plain numbers from now on, in the
+        dtype of its bias."""
+        names = f"{old}_blocks", f"{old}_scales"
+        there = [name for name in names if name in self.given]
+        if not there:
+            return
+        absent = [name for name in names if name not in there]
+        if absent:
+            raise_faults(self.folder, [f"missing {absent[0]}, without which {there[0]} says nothing"])
+        blocks, scales = (self.given.pop(name) for name in names)
+        fits = blocks.ndim == 4 and blocks.shape[:3] == scales.shape
+        if not fits or blocks.dtype != torch.uint8 or scales.dtype != torch.uint8:
+            expected = "bytes, (expert, row, block, byte), with a scale for each block"
+            raise ValueError(f"{self.folder}: {names[0]} is {tuple(blocks.shape)}: expected {expected}")
+        bias = self.given.get(f"{old}_bias")
+        self.given[old] = dequantized(blocks, scales, torch.bfloat16 if bias is None else bias.dtype)
 
     def experts(self, old: str, *new: str) -> None:
         """One tensor (expert, out, in) becomes `new`, each (expert, in, out); with several, `out` is dealt out."""
@@ -243,6 +262,9 @@ class WayBack(Places):
         """The last axes of the `new`, side by side or one by one."""
         tensors = [self._taken(name) for name in new]
         self.back[old] = torch.stack(tensors, -1).flatten(-2) if in_turn else _cat(tensors, -1)
+
+    def unpack(self, old: str) -> None:
+        """Nothing: plain numbers are written."""
 
     def experts(self, old: str, *new: str) -> None:
         """The `new`, each (expert, in, out), are one tensor (expert, out, in)."""

@@ -80,6 +80,8 @@ def _(draw):
     yield Case("the temperature divides the scores", (few, 0.5, None, 1.0, 0.0))
     yield Case("top-k keeps the likeliest, and they add up to one", (few, 1.0, 2, 1.0, 0.0))
     yield Case("top-p keeps the fewest that reach it: the one that crosses stays", (few, 1.0, None, 0.6, 0.0))
+    halves = torch.tensor([0.5, 0.25, 0.25]).double().log()  # of which the sums are exact
+    yield Case("top-p keeps no more than reach it: one half is enough for a half", (halves, 1.0, None, 0.5, 0.0))
     yield Case("top-p keeps at least the first", (few, 1.0, None, 0.01, 0.0))
     yield Case("min-p is a share of the largest", (few, 1.0, None, 1.0, 0.4))
     yield Case("min-p of one: the likeliest alone", (few, 1.0, None, 1.0, 1.0))
@@ -99,6 +101,11 @@ probabilities.mistake(
     "top-p drops the token that crosses it; keep the fewest that have it together",
     "p.cumsum(-1) - p < top_p",
     "p.cumsum(-1) <= top_p",
+)
+probabilities.mistake(
+    "top-p keeps one token too many where the others have it exactly; keep the fewest that have it together",
+    "p.cumsum(-1) - p < top_p",
+    "p.cumsum(-1) - p <= top_p",
 )
 probabilities.mistake(
     "the temperature multiplies the scores; divide by it", "logits / temperature", "logits * temperature"

@@ -15,11 +15,12 @@ _STEPS = {
 def windows(code, ids, context, batch):
     """Inputs and targets from random places of a text."""
     generator, place, starts = torch.Generator().manual_seed(5), {int(id): n for n, id in enumerate(ids)}, set()
-    differ = False
+    differ, follows, shifted, shapes, wrong = False, True, True, ((batch, context), (batch, context)), []
     for _ in range(150):
         inputs, targets = code.windows(ids, context, batch, generator)
-        if inputs.shape != (batch, context) or targets.shape != (batch, context):
-            return tuple(inputs.shape), tuple(targets.shape)
+        shapes = tuple(inputs.shape), tuple(targets.shape)
+        if shapes != ((batch, context), (batch, context)):
+            break
         follows = all(
             place[int(b)] == place[int(a)] + 1
             for row in inputs
@@ -31,12 +32,14 @@ def windows(code, ids, context, batch):
             for a, b in zip(*row, strict=True)
         )
         if not (follows and shifted):
-            return follows, shifted, inputs[:2], targets[:2]
+            wrong = [inputs[:2], targets[:2]]
+            break
         starts |= {place[int(row[0])] for row in inputs}
         differ = differ or bool((inputs[0] != inputs[-1]).any())
     first, again = (code.windows(ids, context, batch, torch.Generator().manual_seed(7))[0] for _ in range(2))
-    return {"where windows begin": sorted(starts), "the windows of a batch differ": differ,
-            "of one seed come the same": bool((first == again).all())}  # fmt: skip
+    return {"the shapes of inputs and targets": shapes, "the inputs are a piece of the text": follows,
+            "each target is the token behind its input": shifted, "where windows begin": sorted(starts),
+            "the windows of a batch differ": differ, "of one seed come the same": torch.equal(first, again), "inputs and targets that are wrong": wrong}  # fmt: skip
 
 
 @windows.cases
@@ -324,9 +327,20 @@ def train(code, start, data, updates, accumulate, most):
         asked.append(n)
         return (model(data[n % len(data)]) - 1).square().mean()
 
-    losses = list(code.train(model, loss_at, updates, 0.05, 2, accumulate, most))
+    rates, own = [], code.rate_at
+
+    def rate_at(update, *plan, **named):
+        rates.append(update)
+        return own(update, *plan, **named) if 1 <= update <= updates else 0.0
+
+    code["training"].rate_at = rate_at
+    try:
+        losses = list(code.train(model, loss_at, updates, 0.05, 2, accumulate, most))
+    finally:
+        code["training"].rate_at = own
     hang = any(isinstance(loss, torch.Tensor) and loss.requires_grad for loss in losses)
-    return {"the micro-batches asked for": asked, "the losses": [float(loss) for loss in losses],
+    beyond = [update for update in rates if not 1 <= update <= updates]
+    return {f"rates asked for outside the updates 1 to {updates}": beyond, "the micro-batches asked for": asked, "the losses": [float(loss) for loss in losses],
             "the weights afterwards": model.weight.detach().clone(), "losses that keep their graph": hang}  # fmt: skip
 
 

@@ -83,6 +83,14 @@ CrossBlock.mistake(
     "the second attention asks the target again, not the source", _CROSS, _CROSS.replace("source, seen", "None, mask")
 )
 CrossBlock.mistake(
+    "the source has the target's mask: what may be seen of the source says `seen`", _CROSS,
+    _CROSS.replace("seen", "mask"),
+)  # fmt: skip
+CrossBlock.mistake(
+    "the source asks and the target answers: queries are made of the target, keys and values of the source", _CROSS,
+    _CROSS.replace("self.cross_norm(x), source, seen", "source, self.cross_norm(x)"),
+)  # fmt: skip
+CrossBlock.mistake(
     "the queries and keys of the source are turned as well: places of two texts are not compared", _CROSS,
     _CROSS.replace("source, seen", "source, seen, turn"),
 )  # fmt: skip

@@ -42,8 +42,8 @@
     let x = 2, y = 4;
     tokens.forEach((token, k) => {
       const said = write(token), wide = Math.max([...said].reduce((sum, sign) => sum + (sign.codePointAt(0) > 0x2e7f ? 18 : 10), 0) + 12, 34);
-      if (x + wide > 758) { x = 2; y += 56; }
-      if (y < 150) {
+      if (x + wide > draw.viewBox.baseVal.width - 2) { x = 2; y += 56; }
+      if (y < draw.viewBox.baseVal.height - 22) {
         kit.svg(group, "rect", { x, y, width: wide, height: 30, rx: 5, fill: `color-mix(in srgb, var(--${colours[k % 5]}) 24%, var(--page))`, stroke: "var(--edge)" });
         kit.svg(group, "text", { x: x + wide / 2, y: y + 20, "text-anchor": "middle", style: "font:16px monospace" }, said);
         kit.svg(group, "text", { x: x + wide / 2, y: y + 45, "text-anchor": "middle", class: "small quiet" }, String(token));

@@ -9,9 +9,7 @@ function of (box, data, kit), where `kit` is what kit.js offers to all of them.
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping
-from functools import cache
 from importlib.resources import files
 from typing import Any
 
@@ -21,6 +19,7 @@ from IPython.display import display
 from matplotlib.figure import Figure
 
 from companion_school.study import figures
+from companion_school.study.assets import asset
 from companion_school.study.figure_html import Tables, frame
 
 LARGEST = 42_000  # bytes of one output
@@ -79,7 +78,7 @@ def show(
     png, width = figures.finished(still, alt, colors)
     alt = " ".join(alt.split())
     page = frame(
-        png, alt=alt, width=width, caption=caption, numbers=numbers, live=name, style=asset("kit.css"),
+        png, alt=alt, width=width, caption=caption, numbers=numbers, live=name, style=style(),
         more=f'<script type="application/json">{_packed(name, data)}</script>{script(name)}',
     )  # fmt: skip
     size = len(page.encode())
@@ -96,20 +95,16 @@ def names() -> list[str]:
     return sorted(script.removesuffix(".js") for script in scripts if script != "kit.js")
 
 
-@cache
-def asset(name: str) -> str:
-    """A file of this folder as outputs carry it: without its comments and its indentation, and a style without spaces
-    that say nothing."""
-    lines = files(__package__).joinpath(name).read_text(encoding="utf-8").splitlines()
-    text = "\n".join(line.strip() for line in lines if line.strip() and not line.strip().startswith("//"))
-    return re.sub(r"\s*([{};,]|:(?=\s))\s*", r"\1", text) if name.endswith(".css") else text
+def style() -> str:
+    """The style of a moving figure as its output carries it."""
+    return asset(__package__, "kit.css")
 
 
 def script(name: str) -> str:
     """The script of a figure as its output carries it. Raises `ValueError` for a name without one."""
     if name not in names():
         raise ValueError(f"name: expected a figure that has a script, one of {', '.join(names())}; got {name!r}")
-    body = f"{asset('kit.js')}\nconst move = {asset(f'{name}.js')};{_START % name}"
+    body = f"{asset(__package__, 'kit.js')}\nconst move = {asset(__package__, f'{name}.js')};{_START % name}"
     return f'<script type="module">{body}</script>'
 
 

@@ -1,4 +1,4 @@
-"""Tokenizers in GGUF files give the ids of `transformers` and of `sentencepiece`, on a thousand hostile strings each."""
+"""Tokenizers in GGUF files give the ids of `transformers` and `sentencepiece` on a thousand hostile strings each."""
 
 import json
 import os
@@ -22,11 +22,13 @@ from companion.files.gguf.tokenizers import CONTROL, NORMAL, PRE_TOKENIZERS, USE
 from companion.files.published.generation_config import read_writing
 
 SIGNS = [
-    *"abcdefghijklmnopqrstuvwxyzABCDEXYZ0123456789", *" \n\t\r\u00a0\u3000\u2028\u200b", *".,;:!?'\"()[]{}<>|/\\-_=+*&^%$#@~`",
-    *"äöüßéñçğİıſǅﬁ", "e\u0301", "o\u0308", *"東京日本語한국어العربيةहिन्दी", "\U0001f40d", "👩‍👩‍👧", "\U0001f1e9\U0001f1ea", "\ufeff", "\x00", "\x7f",
-    "½", "²", "٣", "Ⅷ", "▁", "Ġ", "Ċ", "  ", "   ", "\n\n", "\r\n", " \n ", "12345", "3.14", "1,000,000", "it's", "I'M", "they'LL",
-    "'s", "'ſ", "don't", "http://a.b/c?d=e", "<|im_start|>", "<|im_end|>", "<s>", "</s>", "<unk>", "<tool>", "[INST]", "<0x0A>",
-    "the quick brown fox", " shells", "shells", " sea", "Frosch", " den Lehrer", "\u0301", "\u202e", "def f(x):\n    return x",
+    *"abcdefghijklmnopqrstuvwxyzABCDEXYZ0123456789", *" \n\t\r\u00a0\u3000\u2028\u200b",
+    *".,;:!?'\"()[]{}<>|/\\-_=+*&^%$#@~`", *"äöüßéñçğİıſǅﬁ", "e\u0301", "o\u0308", "\u0301", "\u202e", "\ufeff", "\x00",
+    *"東京日本語한국어العربيةहिन्दी", "\U0001f40d", "\U0001f469\u200d\U0001f467", "\U0001f1e9\U0001f1ea", "\x7f",
+    "½", "²", "٣", "Ⅷ", "▁", "Ġ", "Ċ", "  ", "   ", "\n\n", "\r\n", " \n ", "12345", "3.14", "1,000,000",
+    "it's", "I'M", "they'LL", "'s", "'ſ", "don't", "http://a.b/c?d=e", "def f(x):\n    return x",
+    "<|im_start|>", "<|im_end|>", "<s>", "</s>", "<unk>", "<tool>", "[INST]", "<0x0A>",
+    "the quick brown fox", " shells", "shells", " sea", "Frosch", " den Lehrer",
 ]  # fmt: skip
 
 
@@ -118,10 +120,8 @@ def pieces(request, tmp_path_factory):
     )  # fmt: skip
     model = sentencepiece.SentencePieceProcessor(str(home / "m.model"))
     ids = range(len(model))
-    kinds = [
-        2 if model.IsUnknown(i) else 4 if model.IdToPiece(i) == "<tool>" else 3 if model.IsControl(i) else 6 if model.IsByte(i) else 1
-        for i in ids
-    ]  # fmt: skip
+    kinds = [3 if model.IsControl(i) else 6 if model.IsByte(i) else 1 for i in ids]
+    kinds[0], kinds[model.PieceToId("<tool>")] = 2, 4
     keys = {"model": "llama", "tokens": list(map(model.IdToPiece, ids)), "scores": list(map(model.GetScore, ids))}
     keys |= {"token_type": kinds, "unknown_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
     return model, keys | {"add_space_prefix": request.param}

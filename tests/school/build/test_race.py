@@ -7,6 +7,7 @@ import torch
 
 from companion.data.corpora import Document
 from companion.data.yardsticks import Yardstick
+from companion.families.pretrained import load_pretrained
 from companion_school.build import race
 from companion_school.build.isolated_modules import World
 from companion_school.build.stages import STAGES
@@ -43,7 +44,7 @@ def code(text=RACE):
 
 
 def test_every_byte_is_scored_once():
-    bits, _ = race.run(code(), 0.01)
+    bits = race.run(code(), 0.01).bits
     train, [document] = race.texts()
     runner = code().race(train[0].text, 0)
     ids = torch.tensor(list(document.text.encode()))
@@ -80,6 +81,7 @@ def test_runs_are_kept_and_stand_beside_what_there_is_to_beat(tmp_path, monkeypa
     (tmp_path / "tokenizer.py").write_text(TOKENIZER, "utf-8")
     race.race(tmp_path, 0.01, "first")
     told = race.race(tmp_path, 0.01, "second")
+    assert "The model is not kept" in told
     assert "byte 5-gram model" in told and "second" in told and "<- now" in told and "the companion" in told
     assert [one.name for one in race.read_board(tmp_path / "race.json")] == ["first", "second"]
     assert (tmp_path / "race.png").read_bytes().startswith(b"\x89PNG")
@@ -102,6 +104,9 @@ def test_without_a_race_of_its_own_a_folder_races_with_the_stages_1_to_6(tmp_pat
     with pytest.raises(ValueError, match="expected the stages 1 to 6, or a race.py; something is not written yet"):
         race.race(tmp_path, 0.01)
     take(tmp_path, [STAGES[number] for number in range(1, 7)])
-    assert race.PLAIN in race.race(tmp_path, 0.05)
+    said = race.race(tmp_path, 0.05)
+    assert race.PLAIN in said and "everything else" in said
+    assert f"The model is kept: companion generate --checkpoint {tmp_path / 'race'}" in said
+    assert load_pretrained(tmp_path / "race").config.layers == 4
     [one] = race.read_board(tmp_path / "race.json")
     assert 0.1 < one.bits_per_byte < 8 and one.name == race.PLAIN

@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 import threading
 
 import pytest
@@ -9,6 +10,7 @@ import torch
 from IPython.core.interactiveshell import InteractiveShell
 
 from companion.ground.user_files import kept_file
+from companion_school.checking.notebook_answer import Printed
 from companion_school.checking.operator_watch import forbidden_uses
 from companion_school.exercises import NotYet, check, hint, progress, solution
 from companion_school.exercises.progress import FILE, read_progress
@@ -32,7 +34,7 @@ def top_left(queries, keys):
 
 def test_a_right_answer_says_so_and_returns_nothing(capsys):
     assert check("2.5", right) is None
-    told = "2.5 The triangle in the right corner: right. 2 points. And robust ★:"
+    told = "✓ 2.5 The triangle in the right corner: right. 2 points. And robust ★:"
     assert capsys.readouterr().out == f"{told} nothing that was tried besides upset it.\n"
 
 
@@ -58,6 +60,85 @@ def test_the_answer_is_found_by_its_name_where_check_is_called(capsys):
         exec("check('2.5')", {"check": check})
     with pytest.raises(NotYet, match="is a float; expected a function"):
         exec("causal_mask = 3.0\ncheck('2.5')", {"check": check})
+
+
+def printing(times, sign="."):
+    def causal_mask(queries, keys):
+        for _ in range(times):
+            print(sign * 50)
+        return right(queries, keys)
+
+    return causal_mask
+
+
+def test_the_verdict_comes_first_and_a_flood_of_lines_is_cut(capsys):
+    check("2.5", printing(20_000))
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith("✓ 2.5 The triangle in the right corner: right. 2 points.")
+    assert lines[2] == "Printed by your function while it was tried:" and lines[3:23] == ["." * 50] * 20
+    assert re.fullmatch(r"\.\.\. and [\d,]+ more lines", lines[23]) and len(lines) == 24
+    check("2.5", printing(1, "," * 100_000))  # one endless line
+    assert len(capsys.readouterr().out) < 5_000
+    with pytest.raises(NotYet) as caught:
+        check("2.5", lambda queries, keys: print("here") or top_left(queries, keys))
+    first, *_, printed = str(caught.value).split("\n\n")
+    assert first.startswith("2.5 The triangle in the right corner: one query at the end sees every key")
+    assert set(printed.splitlines()[1:]) == {"here"} and capsys.readouterr().out == ""
+
+
+@pytest.mark.parametrize(
+    "text, told",
+    [
+        ("", ""),
+        ("\n", ""),
+        ("a", "a"),
+        ("a\n", "a"),
+        ("a\nb", "a\nb"),
+        ("x\n" * 20, "x\n" * 19 + "x"),
+        ("x\n" * 21, "x\n" * 20 + "... and 1 more line"),
+        ("x\n" * 20 + "y", "x\n" * 20 + "... and 1 more line"),
+        ("z" * 5_000, "z" * 4_000 + " ..."),
+    ],
+)
+def test_what_an_answer_prints_is_told_with_a_count_of_the_rest(text, told):
+    for size in (1, 7, len(text) or 1):
+        printed = Printed()
+        for at in range(0, len(text), size):
+            printed.write(text[at : at + size])
+        assert printed.told == (f"Printed by your function while it was tried:\n{told}" if told else "")
+
+
+def test_a_cell_that_did_not_run_is_said_and_the_old_function_judged(capsys):
+    shell = InteractiveShell()
+    shell.user_ns.update(check=check, torch=torch, math=math)
+    old = "def causal_mask(queries, keys):\n    return torch.full((queries, keys), -math.inf).triu(1)"
+
+    def run(cell, store=True):
+        shell.run_cell(cell, store_history=store)
+        return capsys.readouterr().out
+
+    run(old)
+    assert "did not run" not in run("check('2.5')")
+    run(old.replace("(1)", "(keys - queries + 1)").replace("    return", "    x = 1\n  return"))
+    said = run("check('2.5')")
+    assert said.startswith("Your latest cell with causal_mask did not run (IndentationError, line 3: ")
+    assert "judged is the causal_mask of an earlier run.\n\n2.5 The triangle" in said
+    run("undefined\n" + old.replace("(1)", "(2)"))
+    assert run("check('2.5')").startswith("Your latest cell with causal_mask stopped before its function was defined; ")
+    run("x = 3\n" + old)
+    assert run("check('2.5')").startswith("2.5 The triangle")
+    del shell.user_ns["causal_mask"]
+    run(old + ")")
+    said = run("check('2.5')")
+    assert "did not run (SyntaxError, line 2" in said and "there is nothing to judge" in said
+
+
+def test_a_function_with_only_pass_is_not_called_as_handed_out():
+    def causal_mask(queries, keys):
+        pass
+
+    with pytest.raises(NotYet, match="not written yet\n.*its body is only `pass` or `...`"):
+        check("2.5", causal_mask)
 
 
 def test_jupyter_shows_the_message_without_a_traceback(capsys):
@@ -124,7 +205,20 @@ def test_progress_is_kept_from_day_to_day(capsys, home):
         exec("check('2.5')", namespace)
     assert read_progress()["2.5"].passed == first.passed  # what is done stays done
     capsys.readouterr()
+    progress(2)
+    said = capsys.readouterr().out
+    assert (
+        "lesson 03" not in said and "lesson 02: 1 of " in said and said.splitlines()[-1].startswith("the course: 1 of ")
+    )
+    assert len(said.splitlines()) < 15
     progress()
+    assert (
+        "lesson 02: 1 of " in (said := capsys.readouterr().out) and "lesson 03: 0 of " in said and "  2.5" not in said
+    )
+    for wrong in (99, "x", -1):
+        with pytest.raises(ValueError, match="lesson must be a number from 0 to 21, or 'all'; got"):
+            progress(wrong)
+    progress("all")
     (line,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("  2.5")]
     assert f"right on {first.passed}, robust ★" in line and "1 hint" in line
     assert sorted(path.name for path in home.iterdir()) == ["progress.json"]  # nothing half-written lies about
@@ -157,7 +251,7 @@ def test_an_exercise_that_is_none_is_told_with_those_there_are():
 @pytest.mark.parametrize("id", ["2.5", 2.5, "02.5", "2-5", " 2.5 "])
 def test_a_number_is_understood_however_it_is_written(id, capsys):
     check(id, right)
-    assert capsys.readouterr().out.startswith("2.5 ")
+    assert capsys.readouterr().out.startswith("✓ 2.5 ")
 
 
 def test_an_answer_that_does_not_end_says_how_to_stop_it(monkeypatch, capsys):

@@ -1,15 +1,28 @@
 """The lessons' questions: each answered right and wrong, kept, and asked again when it is time."""
 
 import json
+import math
 from datetime import date, timedelta
+from importlib.resources import files
 
 import pytest
+from scripts import run
 
 from companion.commands.main import main
-from companion_school.questions import answer, ask, spaced_repetition, terminal
+from companion_school import questions as questions_package
+from companion_school.questions import answer, ask, asking, spaced_repetition, terminal
 from companion_school.questions import question as module
 from companion_school.questions.asking import review
-from companion_school.questions.question import LETTERS, Answer, Question, find_question, questions, read_number
+from companion_school.questions.numbers import read_number
+from companion_school.questions.question import (
+    LETTERS,
+    Answer,
+    Question,
+    around,
+    find_question,
+    questions,
+    shown_number,
+)
 
 SIZE = Question(
     "2.a", "size", "choice", "How does $q \\cdot k$ grow?",
@@ -84,7 +97,7 @@ def test_an_answer_is_judged(question, given, right, why):
     [
         (SIZE, "d", "question 2.a: expected one of a, b, c, got 'd'"),
         (SIZE, "", "expected one of a, b, c"),
-        (ROOT, "two", "question 2.b: expected a number, such as 0.25 or 1/4, got 'two'"),
+        (ROOT, "two", "question 2.b: expected a number, such as 0.25, 1/4 or e\\^2, got 'two'"),
         (GUESS, " ", "expected what you think will happen, got nothing"),
     ],
 )
@@ -97,11 +110,71 @@ def test_an_answer_of_another_kind_is_refused(question, given, message):
     "text, number",
     [
         ("1,024", 1024), ("1,024.5", 1024.5), ("0,5", 0.5), ("1/4", 0.25), ("50%", 0.5), ("-1e-3", -0.001),
-        ("\u22122", -2), ("1 000", 1000), (".5", 0.5), ("", None), ("x", None), ("1/0", None), ("1/2/3", None),
+        ("\u22122", -2), ("1 000", 1000), (".5", 0.5), ("", None), ("x", None), ("1/0", None), ("1/2/3", 1 / 6),
+        ("e^2", math.e**2), ("ln 8", math.log(8)), ("2*0.5", 1), ("sqrt(2)/2", math.sqrt(2) / 2),
+        ("\u221a2", math.sqrt(2)),
+        ("2^10", 1024), ("-2^2", -4), ("2^-1", 0.5), ("2**3**2", 512), ("log2(1,024)", 10),
+        ("3 \u00d7 \u03c0", 3 * math.pi),
+        ("1 - 1/e", 1 - 1 / math.e), ("(1+2)*3", 9), ("007", 7), ("exp(-1)", math.exp(-1)), ("--2", 2), ("5.", 5),
+        ("0x10", None), ("5 # x", None), ("1j", None), ("True", None), ("e(2)", None), ("2e", None),
+        ("ln", None), ("ln -2", None),
+        ("ln(0)", None), ("9**9**9", None), ("(-8)^(1/3)", None), ("0^-1", None), ("1//2", None),
+        ("5%2", None), ("(1", None),
+        ("1)", None), ("[1][0]", None), ("(1)(2)", None), ("__import__('os')", None), ("e.real", None), ("1;2", None),
+        ("1.5.2", None), ("1,2,3", None), ("(" * 30 + ")" * 30, None), ("(" * 31 + "1", None), ("1+" * 40 + "1", None),
     ],
 )  # fmt: skip
 def test_numbers_are_read_as_people_write_them(text, number):
-    assert read_number(text) == number
+    found = read_number(text)
+    assert found == number if number is None else math.isclose(found, number, rel_tol=1e-15)
+
+
+def test_the_page_reads_numbers_as_the_package_does(tmp_path):
+    mark = next(mark for mark in test_numbers_are_read_as_people_write_them.pytestmark if mark.name == "parametrize")
+    texts = [text for text, _ in mark.args[1]]
+    code = files(questions_package).joinpath("question.js").read_text(encoding="utf-8")
+    reads = code[code.index("const FUNCTIONS") : code.index("const LETTERS")]
+    run(f'{reads}\nwrite("read.json", JSON.stringify(given.map(number)));', texts, tmp_path)
+    read = json.loads((tmp_path / "read.json").read_text())  # what is no number is null in JSON
+    for text, on_the_page in zip(texts, read, strict=True):
+        here = read_number(text)
+        same = here is on_the_page if None in (here, on_the_page) else math.isclose(here, on_the_page, rel_tol=1e-14)
+        assert same, (text, here, on_the_page)
+
+
+def test_a_hint_narrows_and_does_not_tell():
+    for question in questions().values():
+        if question.right is None:
+            assert question.hint([]) == ""
+        elif question.kind == "choice":
+            letters = LETTERS[: len(question.answers)]
+            right = letters[question.answers.index(question.right)]
+            others = [letter for letter in letters if letter != right]
+            assert question.hint(others) == "" and right in question.hint([])[len("It is ") :]
+            said = question.hint(others[:1])
+            assert others[0] not in said[len("It is ") :] or not said
+        else:
+            value = read_number(question.right.text)
+            low, high = around(value) if value else (0, 1)
+            assert low <= value < high and (not value or low < value)
+            assert question.hint([]) == (
+                f"It lies between {shown_number(low)} and {shown_number(high)}." if value else "It is close to 0."
+            )
+
+
+def test_two_wrong_answers_bring_a_hint_and_three_the_answer(course, monkeypatch, capsys):
+    monkeypatch.setattr(asking, "_WRONG", {})
+    answer("2.b", 2)
+    assert "hint" not in capsys.readouterr().out
+    answer("2.b", 7)
+    assert capsys.readouterr().out == "Question 2.b: not right. Take the root.\nA hint. It lies between 0.9 and 2.\n"
+    answer("2.b", 8)
+    assert capsys.readouterr().out.endswith("The answer: 1.414. It is √2.\n")
+    answer("2.a", "c")
+    answer("2.a", "a")  # what is left is the answer
+    assert capsys.readouterr().out.endswith("The answer: b: 16 times. The root of 256.\n")
+    answer("2.a", "b")
+    assert "The answer" not in capsys.readouterr().out
 
 
 # --- kept, and asked again

@@ -1,0 +1,96 @@
+"""What was measured: as a table and as JSON."""
+
+from __future__ import annotations
+
+import json
+import textwrap
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from benchmarks.compare import Comparison, LeftOut
+from companion.ground import display
+from companion.ground.atomic import write_atomic
+
+HEAD = ("", "median", "quartiles", "ratio", "quartiles", "tokens/s", "share")
+
+
+def preamble(record: dict[str, Any]) -> str:
+    """The machine, and what it can reach at best."""
+    machine, ceiling = record["machine"], record["ceiling"]
+    lines = [
+        f"machine   {machine['device']}, {display.count(machine['threads'], 'thread')}, "
+        f"{machine['precision']}, {'compiled' if machine['compile'] else 'not compiled'}",
+        f"ceiling   {si(ceiling['flops'])}FLOP/s in matrix products, {si(ceiling['bandwidth'])}B/s of memory when it "
+        f"is only read, as a decode step does its weights ({si(ceiling['copying'])}B/s in a copy, which counts each "
+        "byte as read and as written); all measured with as many threads"
+        + (f" (published: {si(ceiling['published_flops'])}FLOP/s)" if ceiling["published_flops"] else ""),
+        f"rounds    {machine['rounds']}, everybody once in each, in a new order each time",
+        "versions  " + ", ".join(f"{name} {number}" for name, number in record["versions"].items()),
+        "",
+        "ratio: of times; 2.00 takes twice as long as ours",
+        "share: of what this machine could reach at best, its ceiling",
+    ]
+    return "\n".join(_wrapped(line, 10) for line in lines)
+
+
+def table(comparison: Comparison) -> str:
+    """One comparison, quickest first."""
+    rows = []
+    for row in sorted(comparison.rows, key=lambda row: row.seconds.median):
+        t, r = row.seconds, row.ratio
+        unit, scale = _unit(t.median)
+        times = (f"{t.median / scale:.3g} {unit}", f"{t.lower / scale:.3g}–{t.upper / scale:.3g}")
+        ratios = (_ratio(r.median), f"{_ratio(r.lower)}–{_ratio(r.upper)}")
+        rows.append((row.name, *times, *ratios, f"{row.rate:,.0f}", f"{row.share:.0%}"))
+    lines = [f"{comparison.title}; {comparison.size}", *([display.table(rows, HEAD, indent=0)] if rows else [])]
+    beyond = max((row.share for row in comparison.rows), default=0) > 1
+    if comparison.bound == "memory":
+        lines.append(
+            "the ceiling here is the memory's" + (", and the weights stay in a cache before it" if beyond else "")
+        )
+    elif beyond:
+        lines.append("more than the ceiling: something else kept the machine busy while that was measured")
+    lines += [_wrapped(remark, 2) for remark in comparison.remarks]
+    return "\n".join(lines + _left_out(comparison.left_out))
+
+
+def tables(comparisons: Sequence[Comparison]) -> str:
+    """All comparisons."""
+    return "\n\n".join(map(table, comparisons))
+
+
+def write_json(path: Path, record: dict[str, Any], comparisons: Sequence[Comparison]) -> None:
+    """The same figures, and every single sample, in one file."""
+    data = record | {"comparisons": [asdict(comparison) for comparison in comparisons]}
+    write_atomic(path, json.dumps(data, indent=2, allow_nan=False) + "\n")
+
+
+def _left_out(entries: Sequence[LeftOut]) -> list[str]:
+    return [_wrapped(f"not timed: {entry.name}: {entry.why}", 2) for entry in entries]
+
+
+def _wrapped(line: str, indent: int) -> str:
+    """A line as several that a terminal has room for, `indent` spaces before those that follow."""
+    return textwrap.fill(
+        line, display.WIDTH, subsequent_indent=" " * indent, break_long_words=False, break_on_hyphens=False
+    )
+
+
+def _unit(seconds: float) -> tuple[str, float]:
+    """The unit that suits a time, and its length in seconds."""
+    return next(((unit, scale) for unit, scale in (("s", 1.0), ("ms", 1e-3)) if seconds >= scale), ("us", 1e-6))
+
+
+def _ratio(value: float) -> str:
+    """Three digits: 0.98, 12.3."""
+    return f"{value:.2f}" if value < 9.995 else f"{value:.3g}"
+
+
+def si(value: float) -> str:
+    """1.23e9 -> `1.23 G`."""
+    for letter, scale in (("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3)):
+        if value >= scale:
+            return f"{value / scale:.3g} {letter}"
+    return f"{value:.3g} "

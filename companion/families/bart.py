@@ -1,0 +1,149 @@
+"""BART (Lewis et al. 2020), as published: the encoder-decoder of 2017, with learned positions and a norm before the
+first block, of which each stack has its own (lesson 13)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from companion.config.model import (
+    AttentionConfig,
+    EmbeddingConfig,
+    FeedForwardConfig,
+    ModelConfig,
+    NormConfig,
+    PositionConfig,
+)
+from companion.families.marian import place_layers
+from companion.files.published.config_fields import rows
+from companion.files.published.family import Family, Preset
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from companion.files.published.checkpoint_folder import Fields
+    from companion.files.published.state_dict import Places
+
+FIELDS = rows(
+    """
+    is_encoder_decoder               must be true
+    vocab_size                       taken                   vocab
+    d_model                          taken                   d_model
+    encoder_layers                   taken                   layers
+    decoder_layers                   must equal encoder_layers
+    num_hidden_layers                must equal encoder_layers
+    encoder_attention_heads          taken                   attention.heads
+    decoder_attention_heads          must equal encoder_attention_heads
+    encoder_ffn_dim                  taken                   feed_forward.d_ff
+    decoder_ffn_dim                  must equal encoder_ffn_dim
+    max_position_embeddings          taken                   context
+    activation_function              taken = "gelu"          feed_forward.activation
+    scale_embedding                  taken = false           embedding.scaled
+    dropout                          taken = 0.1             dropout
+    normalize_before                 must be false
+    normalize_embedding              must be true
+    add_final_layer_norm             must be false
+    add_bias_logits                  must be false
+    static_position_embeddings       must be false
+    extra_pos_embeddings             must be 2
+    tie_word_embeddings              must be true
+    is_decoder                       must be false
+    decoder_start_token_id           writing
+    force_bos_token_to_be_generated  neutral                 3.0 to 4.0; forced_bos_token_id says it
+    init_std                         neutral                 2.9 on
+    """
+)
+UNUSED = 2
+"""Rows of each table of positions that no token reads: positions begin behind the id of padding, 1."""
+
+
+def _config(fields: Fields, given: Mapping[str, Tensor]) -> ModelConfig:
+    return ModelConfig(
+        vocab=fields.take("vocab_size"),
+        d_model=fields.take("d_model"),
+        layers=fields.take("encoder_layers"),
+        context=fields.take("max_position_embeddings"),
+        attention=AttentionConfig(heads=fields.take("encoder_attention_heads"), bias=True),
+        feed_forward=FeedForwardConfig(
+            d_ff=fields.take("encoder_ffn_dim"), activation=fields.activation("activation_function"), bias=True
+        ),
+        positions=PositionConfig("learned"),
+        norm=NormConfig("layer", "post", eps=1e-5),
+        embedding=EmbeddingConfig(
+            scaled=fields.take("scale_embedding"),
+            norm=True,
+            apart=True,
+            head="biased" if "final_logits_bias" in given else "linear",
+        ),
+        stack="encoder_decoder",
+        dropout=fields.take("dropout"),
+    )
+
+
+def _rename(name: str) -> str:
+    """The first releases have no prefix."""
+    return f"model.{name}" if name.startswith(("shared.", "encoder.", "decoder.")) else name
+
+
+def _says(config: ModelConfig) -> Mapping[str, Any]:
+    return {"num_hidden_layers": config.layers}
+
+
+def _ends(config: ModelConfig) -> Mapping[str, Tensor]:
+    import torch
+
+    biased = config.embedding.head == "biased"
+    return {"final_logits_bias": torch.empty(1, config.vocab, device="meta")} if biased else {}
+
+
+def _place(places: Places, config: ModelConfig) -> None:
+    tables = ["model.shared", "model.encoder.embed_tokens", "model.decoder.embed_tokens", "lm_head"]
+    places.same([f"{name}.weight" for name in tables], "embedding.weight")
+    if config.embedding.head == "biased":
+        places.row("final_logits_bias", "head_bias")
+    for stack, positions, norm in (
+        ("encoder", "source_positions", "source_norm"),
+        ("decoder", "positions", "embedding_norm"),
+    ):
+        places.from_row(UNUSED, f"model.{stack}.embed_positions.weight", f"{positions}.weight")
+        places.pairs(f"model.{stack}.layernorm_embedding", norm)
+    place_layers(places, config)
+
+
+FAMILIES = (
+    Family(
+        "bart",
+        FIELDS,
+        _config,
+        _place,
+        _rename,
+        architecture="BartForConditionalGeneration",
+        says=_says,
+        ends=_ends,
+        unread=True,
+    ),
+)
+
+
+def _bart(d_model: int, layers: int, heads: int, vocab: int = 50265, head: Any = "linear") -> ModelConfig:
+    """Lewis et al. 2020, section 2.1."""
+    return ModelConfig(
+        vocab=vocab,
+        d_model=d_model,
+        layers=layers,
+        context=1024,
+        attention=AttentionConfig(heads=heads, bias=True),
+        feed_forward=FeedForwardConfig(d_ff=4 * d_model, activation="gelu", bias=True),
+        positions=PositionConfig("learned"),
+        norm=NormConfig("layer", "post", eps=1e-5),
+        embedding=EmbeddingConfig(norm=True, apart=True, head=head),
+        stack="encoder_decoder",
+        dropout=0.1,
+    )
+
+
+PRESETS = {
+    "bart-base": Preset(2019, 139_417_344, _bart(768, 6, 12)),
+    "bart-large-cnn": Preset(2019, 406_336_600, _bart(1024, 12, 16, 50264, "biased")),
+}
+"""Without the four rows of positions that no token reads; the second with the bias of its head, which is zero."""

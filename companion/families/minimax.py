@@ -1,0 +1,93 @@
+"""MiniMax-M2 (MiniMax 2025), as published: LLaMA with norms over all heads, half of each head rotated, and experts that
+are balanced by a bias (lesson 16)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from companion.config.model import ModelConfig, MoEConfig
+from companion.families import llama, mistral
+from companion.families.llama import changed, configuration, decoder
+from companion.files.published.config_fields import rows
+from companion.files.published.family import Family, Preset
+from companion.ground.fields import is_number
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from companion.files.published.checkpoint_folder import Fields
+    from companion.files.published.state_dict import Places
+
+FIELDS = llama.FIELDS | rows(
+    """
+    num_key_value_heads              taken = 8               attention.kv_heads
+    head_dim                         taken = 128             attention.d_head
+    attention_bias                   must be false
+    mlp_bias                         must be false
+    use_qk_norm                      must be true
+    qk_norm_type                     must be "per_layer"
+    intermediate_size                taken = 1536            feed_forward.d_ff, of an expert
+    num_local_experts                taken = 256             moe.experts
+    num_experts                      must equal num_local_experts
+    num_experts_per_tok              taken = 8               moe.top_k
+    scoring_func                     must be "sigmoid"
+    use_routing_bias                 must be true
+    shared_intermediate_size         must be 0               shared experts are not read
+    router_jitter_noise              must be 0.0
+    rope_theta                       taken = 5000000.0       positions.base
+    rotary_dim                       taken = null            how many numbers of each head are rotated; null: by share
+    partial_rotary_factor            taken = 1.0             positions.share
+    sliding_window                   must be null
+    attn_type_list                   taken = null            by layer, 1 for attention to all tokens
+    router_aux_loss_coef             neutral                 by hand; of a loss in training
+    output_router_logits             neutral                 5.0 on
+    use_mtp                          neutral                 by hand; layers that predict further tokens are not read
+    num_mtp_modules                  neutral                 by hand; the same
+    mtp_transformer_layers           neutral                 by hand; the same
+    auto_map                         neutral                 by hand; the code that it names computes the same
+    quantization_config              must be null            numbers in 8 bits are not read: take a release in bf16
+    """
+)
+
+
+def _config(fields: Fields, _: Mapping[str, Tensor]) -> ModelConfig:
+    config, width, kinds = configuration(fields), fields.take("rotary_dim"), fields.take("attn_type_list")
+    if kinds is not None and kinds != [1] * config.layers:
+        raise fields.refuse("attn_type_list", kinds, f"{config.layers} times 1, which is attention to all tokens")
+    if width is not None:
+        d_head, said = config.sizes.d_head, (fields.given.get("rope_parameters") or {}).get("partial_rotary_factor")
+        said = fields.given.get("partial_rotary_factor", said)
+        share = width / d_head if is_number(width) else 0.0
+        if not 0 < share <= 1 or said not in (None, share):
+            expected = f"at most head_dim={d_head}" if said is None else f"{said} times head_dim={d_head}"
+            raise fields.refuse("rotary_dim", width, f"an even number, {expected}")
+        config = changed(config, positions={"share": share})
+    experts = fields.take("num_local_experts"), fields.take("num_experts_per_tok")
+    moe = MoEConfig(*experts, "sigmoid", balanced=True)
+    return changed(config, attention={"qk_norm": "width"}).with_(moe=moe)
+
+
+def _place(places: Places, config: ModelConfig) -> None:
+    """Layers behind the last predict further tokens."""
+    places.drop(lambda name: name.startswith(("model.mtp", f"model.layers.{config.layers}.")))
+    mistral.place(places, config, names={"gate": "w1", "inner": "w3", "outer": "w2"})
+
+
+_PIECES = {".block_sparse_moe.": ".mlp.", ".mlp.e_score_correction_bias": ".mlp.gate.e_score_correction_bias"}
+FAMILIES = (Family("minimax_m2", FIELDS, _config, _place, architecture="MiniMaxM2ForCausalLM", pieces=_PIECES),)
+
+PRESETS = {
+    "minimax-m2": Preset(
+        2025,
+        228_689_748_992,
+        changed(
+            decoder(
+                3072, 62, 48, 1536, context=196608, eps=1e-6, kv_heads=8, base=5e6, vocab=200064, d_head=128,
+                moe=MoEConfig(256, 8, "sigmoid", balanced=True),
+            ),
+            attention={"qk_norm": "width"},
+            positions={"share": 0.5},
+        ),
+    )
+}  # fmt: skip

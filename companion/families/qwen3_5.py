@@ -1,0 +1,118 @@
+"""The text models of Qwen3.5 (Qwen Team 2026), as published: Qwen3-Next's layers, with a plain network or with experts,
+and each matrix of a linear layer in a tensor of its own (lesson 17)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from companion.config.model import LinearConfig, ModelConfig, MoEConfig
+from companion.families import llama, mistral, qwen3_next
+from companion.families.llama import changed, configuration, decoder
+from companion.files.published.config_fields import rows
+from companion.files.published.family import Family, Preset
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from companion.files.published.checkpoint_folder import Fields
+    from companion.files.published.state_dict import Places
+
+FIELDS = llama.FIELDS | rows(
+    """
+    num_key_value_heads              taken = 4               attention.kv_heads
+    head_dim                         taken = 256             attention.d_head
+    mlp_bias                         must be false
+    partial_rotary_factor            taken = 0.25            positions.share
+    linear_num_value_heads           taken = 32              attention.linear.heads
+    linear_num_key_heads             taken = 16              attention.linear.key_heads
+    linear_key_head_dim              taken = 128             attention.linear.d_head
+    linear_value_head_dim            taken = 128             attention.linear.d_v
+    linear_conv_kernel_dim           taken = 4               attention.linear.convolution
+    full_attention_interval          taken = 4               attention.linear.pattern: every so many-th has attention
+    layer_types                      taken = null            attention.linear.pattern; 5.0 on
+    attn_output_gate                 must be true
+    mlp_only_layers                  must be [] or null
+    mamba_ssm_dtype                  neutral                 by hand; states are in fp32 at least
+    mtp_num_hidden_layers            neutral                 by hand; layers that predict further tokens are not read
+    mtp_use_dedicated_embeddings     neutral                 by hand; the same
+    """
+)
+
+OF_MOE = FIELDS | rows(
+    """
+    num_key_value_heads              taken = 2               attention.kv_heads
+    moe_intermediate_size            taken = 512             feed_forward.d_ff, of an expert
+    shared_expert_intermediate_size  taken = 512             moe.shared_d_ff
+    intermediate_size                neutral                 by hand; all layers have experts
+    num_experts                      taken = 256             moe.experts
+    num_experts_per_tok              taken = 8               moe.top_k
+    router_aux_loss_coef             neutral                 5.2 on; of a loss in training
+    output_router_logits             neutral                 5.2 on
+    """
+)
+
+
+def _dense(fields: Fields, _: Mapping[str, Tensor]) -> ModelConfig:
+    return qwen3_next.with_linear_layers(fields, configuration(fields))
+
+
+def _moe(fields: Fields, given: Mapping[str, Tensor]) -> ModelConfig:
+    config, shared = _dense(fields, given), fields.take("shared_expert_intermediate_size")
+    moe = MoEConfig(
+        fields.take("num_experts"),
+        fields.take("num_experts_per_tok"),
+        "softmax_topk_renormalised",
+        shared=1,
+        shared_d_ff=None if shared == config.feed_forward.d_ff else shared,
+        shared_gate=True,
+    )
+    return config.with_(moe=moe)
+
+
+def _place_linear(places: Places, config: ModelConfig, layer: int) -> None:
+    """Rows of queries, keys and values stand one below the other."""
+    sizes = config.memory
+    assert sizes is not None and sizes.heads and sizes.key_heads and sizes.d_head and sizes.d_v
+    old, new = f"model.layers.{layer}.linear_attn", f"decoder.blocks.{layer}.attention"
+    keys = sizes.key_heads * sizes.d_head
+    widths = {"query": keys, "key": keys, "value": sizes.heads * sizes.d_v}
+    places.split(f"{old}.in_proj_qkv.weight", {f"{old}.{part}.weight": width for part, width in widths.items()})
+    for part in widths:
+        places.move(f"{old}.{part}.weight", f"{new}.{part}.weight")
+    for short, part in (("z", "gate"), ("b", "strength"), ("a", "decay")):
+        places.move(f"{old}.in_proj_{short}.weight", f"{new}.{part}.weight")
+    qwen3_next.place_rest(places, config, old, new)
+
+
+def _place(places: Places, config: ModelConfig) -> None:
+    qwen3_next.split_gates(places, config)
+    mistral.place(places, config, shared="shared_expert", linear=_place_linear)
+
+
+_PIECES = {"model.language_model.": "model."}
+"""In a folder of a model that sees, too, the text model's tensors have one more prefix."""
+FAMILIES = (
+    Family("qwen3_5_text", FIELDS, _dense, _place, architecture="Qwen3_5ForCausalLM", pieces=_PIECES),
+    Family("qwen3_5_moe_text", OF_MOE, _moe, _place, architecture="Qwen3_5MoeForCausalLM", pieces=_PIECES),
+)
+
+
+def _preset(d_model: int, layers: int, kv_heads: int, d_ff: int, moe: MoEConfig | None = None) -> ModelConfig:
+    plain = decoder(
+        d_model, layers, 16, d_ff, context=32768, eps=1e-6, kv_heads=kv_heads, vocab=248320, d_head=256, moe=moe
+    )
+    linear = LinearConfig((True, True, True, False), heads=32, key_heads=16, d_head=128, d_v=128)
+    own = {"qk_norm": "head", "gate": "width", "linear": linear}
+    return changed(plain, attention=own, positions={"share": 0.25}, norm={"unit_offset": True})
+
+
+PRESETS = {
+    "qwen3.5-9b": Preset(2026, 8_953_803_264, _preset(4096, 32, 4, 12288)),
+    "qwen3.5-35b-a3b": Preset(
+        2026,
+        34_660_610_688,
+        _preset(2048, 40, 2, 512, MoEConfig(256, 8, "softmax_topk_renormalised", shared=1, shared_gate=True)),
+    ),
+}
+"""The text models, as the released code has them by default: without the layer that predicts a further token."""

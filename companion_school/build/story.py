@@ -1,0 +1,212 @@
+"""A model of the learner's own that tells stories: the stages 1, 5, 6 and 7, trained for some minutes and kept.
+
+The text is `companion.data.stories`, stories of a small grammar, or any that the learner names. What is trained lies in
+the learner's folder afterwards, as a model that every command takes (`keep`).
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from tqdm import tqdm
+
+from companion.data.corpora import read_corpus
+from companion.data.stories import stories
+from companion.ground.device import find_device
+from companion.ground.display import printable
+from companion_school.build.isolated_modules import World
+from companion_school.build.keep import END, save
+from companion_school.build.parts import references
+from companion_school.build.stages import STAGES
+from companion_school.build.stubs import is_untouched
+from companion_school.build.workspace import read_sources
+
+STAGE = STAGES[7]
+STORIES = 3000
+MERGES = 512
+SHAPE = {"d_model": 96, "layers": 3, "heads": 4, "kv_heads": 2, "d_ff": 256}
+CONTEXT, BATCH, RATE, WARMUP = 160, 8, 6e-3, 50
+SHORTEST = 32
+"""Tokens that a text must have at least."""
+LITTLE = 200_000
+"""Bytes of text below which a model of this size learns its text by heart."""
+BEGINNING = "Once upon a time"
+SAMPLES = 10
+
+
+@dataclass(frozen=True)
+class Told:
+    """A finished training.
+
+    story:    what the model writes.
+    seconds:  what took how long, by name.
+    updates:  how many were made.
+    loss:     the mean of the last tenth of them, nats a token.
+    files:    what was written into the folder.
+    """
+
+    story: str
+    seconds: dict[str, float]
+    updates: int
+    loss: float
+    files: Sequence[str]
+
+    def __str__(self) -> str:
+        spent = ", ".join(f"{name} {seconds:.0f} s" for name, seconds in self.seconds.items())
+        whole = sum(self.seconds.values())
+        lines = [printable(self.story), "", f"{self.updates:,} updates, loss {self.loss:.2f} nats a token; {spent}"]
+        if self.seconds["learning merges"] > 0.3 * whole:
+            lines.append(
+                "Learning the merges took much of the time: join a pair only in the pieces where it occurs, and count "
+                "again only what changed (stage 1)."
+            )
+        return "\n".join(lines)
+
+
+def tell(
+    folder: Path,
+    minutes: float,
+    data: Sequence[str] = (),
+    *,
+    reference: bool = False,
+    device: str = "auto",
+    say: Callable[[str], None] = print,
+) -> Told:
+    """Train the learner's own transformer on stories, save it into its folder, and let it write one.
+
+    Args:
+        folder: the learner's.
+        minutes: how long to train.
+        data: files to read in place of the stories.
+        reference: train the course's files.
+        device: "cpu", "cuda", or "auto".
+        say: is given a line of news at every tenth of the way.
+
+    Raises:
+        ValueError: if a stage that is needed is not written, the text is too short, or the model cannot be saved.
+    """
+    code, place = _files(folder, reference, say), find_device(device)
+    try:
+        return _told(folder, code, minutes, _texts(data, say), place, say)
+    except NotImplementedError as error:
+        raise ValueError(f"{folder}: expected the stages 1 to 7; something is not written yet: {error}") from None
+
+
+def _files(folder: Path, reference: bool, say: Callable[[str], None]) -> World:
+    """The learner's files, and the course's in place of those that have not been begun."""
+    stages = [STAGES[number] for number in range(1, 8)]
+    sources = {module: text for stage in stages for module, text in references(stage).items()}
+    theirs = {} if reference or not folder.is_dir() else read_sources(folder)
+    begun = [s for s in stages if s.module in theirs and not is_untouched(s.number, theirs[s.module])]
+    missing = [stage.file for stage in stages if stage not in begun]
+    say(f"yours: {', '.join(stage.file for stage in begun) or 'nothing yet'}" + "; the course's: " * bool(missing)
+        + ", ".join(missing))  # fmt: skip
+    mine = {stage.module: theirs[stage.module] for stage in begun}
+    others = {name: text for name, text in theirs.items() if name not in sources}
+    return World(sources | others | mine, STAGE.module, {name: str(folder / f"{name}.py") for name in mine})
+
+
+def _texts(data: Sequence[str], say: Callable[[str], None]) -> list[str]:
+    """What is trained on. Says so where it is little."""
+    if not data:
+        return [story.text for story in stories(STORIES)]
+    texts = [document.text for document in read_corpus(data).documents]
+    size = sum(len(text.encode()) for text in texts)
+    if size < LITTLE:
+        say(
+            f"{size:,} bytes are little: the model will learn them by heart. From about {LITTLE:,} bytes on it begins "
+            "to write sentences of its own; a megabyte or more is better."
+        )
+    return texts
+
+
+def _told(
+    folder: Path, code: World, minutes: float, texts: Sequence[str], device: torch.device, say: Callable[[str], None]
+) -> Told:
+    clock = _Clock()
+    say(f"learning {MERGES} merges from {sum(map(len, texts)):,} characters ...")
+    merges = code["tokenizer"].learn("\n".join(texts), MERGES)
+    clock.note("learning merges")
+    ids = torch.tensor([id for text in texts for id in (*code["tokenizer"].encode(text, merges), END)], device=device)
+    clock.note("encoding")
+    context = min(CONTEXT, len(ids) - 2)
+    if context < SHORTEST:
+        raise ValueError(f"--data: expected text of at least {SHORTEST} tokens, got {len(ids)}")
+    left = 60 * minutes - sum(clock.seconds.values())
+    trained = _Training(code, merges, ids, context, device)
+    updates = trained.possible(max(left, 5.0))
+    say(f"training {updates:,} updates of {BATCH} x {context} tokens on {device.type} ...")
+    losses: list[float] = []
+    bar = tqdm(trained.losses(updates), total=updates, unit="update", disable=None)
+    for number, loss in enumerate(bar, 1):
+        losses.append(loss)
+        if number % max(1, updates // SAMPLES) == 0 and number < updates:
+            line = f"update {number:>5,}  loss {loss:.2f}  {printable(trained.writes(24, seed=number))}"
+            tqdm.write(line) if say is print else say(line)
+    clock.note("training")
+    story = trained.writes(context, seed=random.Random(updates).randrange(1000))
+    clock.note("writing")
+    files = save(folder, code, trained.model, merges, context)
+    last = losses[-max(1, updates // 10) :]
+    return Told(story, clock.seconds, updates, sum(last) / len(last), files)
+
+
+class _Clock:
+    """Notes how many seconds each thing took."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+        self._since = time.monotonic()
+
+    def note(self, what: str) -> None:
+        now = time.monotonic()
+        self.seconds[what], self._since = now - self._since, now
+
+
+class _Training:
+    """A model of the learner's, and what trains it."""
+
+    def __init__(self, code: World, merges: Any, ids: Tensor, context: int, device: torch.device) -> None:
+        self.code, self.merges, self.ids, self.context, self.device = code, merges, ids, context, device
+        self.model = self._new()
+
+    def _new(self) -> Any:
+        torch.manual_seed(0)
+        module = self.code["model"]
+        return module.Transformer(module.Config(vocab=256 + len(self.merges), **SHAPE)).to(self.device)
+
+    def losses(self, updates: int) -> Iterator[float]:
+        """Train, update by update."""
+        training = self.code["training"]
+
+        def loss_at(number: int) -> Tensor:
+            generator = torch.Generator().manual_seed(number)
+            inputs, targets = training.windows(self.ids, self.context, BATCH, generator)
+            loss: Tensor = training.loss_of(self.model(inputs), targets)
+            return loss
+
+        yield from training.train(self.model, loss_at, updates, peak=RATE, warmup=WARMUP)
+
+    def possible(self, seconds: float) -> int:
+        """How many updates there is time for; the model is as before."""
+        began = time.monotonic()
+        tried = sum(1 for _ in self.losses(5))
+        each = (time.monotonic() - began) / tried
+        self.model = self._new()
+        return max(10, int(0.9 * seconds / each))
+
+    def writes(self, tokens: int, seed: int) -> str:
+        """What the model goes on with after the beginning of a story."""
+        ids = list(self.code["tokenizer"].encode(BEGINNING, self.merges))
+        room = min(tokens, self.context - len(ids))
+        choice = {"temperature": 0.7, "top_p": 0.9}
+        new = list(self.code.generate(self.model, ids, room, stop=END, seed=seed, **choice))
+        text: str = self.code["tokenizer"].decode(ids + new, self.merges)
+        return text
