@@ -31,7 +31,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .PHONY: help lab models test quick reader lint types pytest test-notebooks solved verify mutants notebooks check-notebooks comparisons lab-check \
-  site site-check bench gpu package workflows clean FORCE
+  site site-check site-quick bench gpu package workflows clean FORCE
 
 help:
 	@echo 'The Executable Transformer'
@@ -57,6 +57,7 @@ help:
 	@echo '  make site              write the course as pages that need no network, for any browser: build/site/index.html'
 	@echo '  make site-check        open every page in a real browser, move and answer everything (needs Chromium);'
 	@echo '                         PAGES="02 glossary" chooses'
+	@echo '  make site-quick        of that, in a minute or two: weight, links, print, search, and figures on a phone (needs Chromium)'
 	@echo '  make bench             speed beside other libraries; BENCH="--quick --only decode" passes flags on'
 	@echo '  make gpu               everything that needs a GPU, proved and measured in under 8 minutes, with nothing but PyTorch,'
 	@echo '                         numpy, safetensors, jaxtyping and pytest; without a GPU a rehearsal; GPU="--only decode"'
@@ -106,6 +107,10 @@ lab-check: $(VENV)/.dev
 site-check: $(VENV)/.dev site
 	PYTHONPATH=tests:. $(PY) tests/lab/pages.py --figures '$(FIGURES)' $(PAGES)
 
+site-quick: $(VENV)/.dev site
+	PYTHONPATH=tests:. $(PY) tests/lab/pages.py --quick $(PAGES)
+
+
 # TAG=v1.0.0 refuses to build another version.
 package:
 	@$(ANY_PYTHON) tests/package/trial.py $(if $(TAG),--tag '$(TAG)') $(WITH_TORCH)
@@ -115,12 +120,12 @@ workflows:
 
 # --- measuring -------------------------------------------------------------------------------------------------------
 bench: $(VENV)/.bench
-	@$(PY) -m companion bench $(BENCH)
+	@$(PY) -m benchmarks $(BENCH)
 
 # Makes no environment: where a GPU is lent there may be no network. The Python you name, else the environment's if it
 # is there, else python3.
 gpu:
-	@$(if $(filter command line environment,$(origin PYTHON)),$(PYTHON),$(if $(wildcard $(PY)),$(PY),$(PYTHON))) -m companion.bench $(GPU)
+	@$(if $(filter command line environment,$(origin PYTHON)),$(PYTHON),$(if $(wildcard $(PY)),$(PY),$(PYTHON))) -m benchmarks.gpu $(GPU)
 
 # --- writing ---------------------------------------------------------------------------------------------------------
 notebooks: $(VENV)/.test

@@ -20,7 +20,6 @@ from authoring.rules import Fault, Known
 
 _LOOSE = Path(__file__).with_name("not_compared.toml")
 BESIDE_THE_MODEL = (
-    "bench",
     "commands",
     "examples",
     "ground",

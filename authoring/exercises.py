@@ -49,4 +49,4 @@ Write each answer into its cell there, and run it.
 - `check("{listed[0].id}")` tries your answer at once, and says what is wrong with it and on which input;
 - `hint("{listed[0].id}")` gives the first of three steps, and the next one each time you run it again;
 - `solution("{listed[0].id}")` shows an answer that works; yours may look different and be as right;
-- `progress()` shows what you have done; it is kept from day to day."""
+- `progress(2)` shows what you have done of lesson 02 and in all; it is kept from day to day."""

@@ -26,7 +26,7 @@ from authoring.question import SourceError
 from authoring.said import Said
 from authoring.source import Source, read_source
 from companion_school.build.stages import STAGES
-from companion_school.build.stubs import names, on_the_page
+from companion_school.build.stubs import names, stage_of
 from companion_school.course.release import navigation_line
 from companion_school.course.release.notebook_cells import IN_ANOTHER_KERNEL
 from companion_school.questions.question import Question
@@ -316,12 +316,13 @@ def _sections_of(deeper: Path, text: str) -> dict[str, tuple[str, Part]]:
 
 
 def _on_the_page(source: Source, target: str, line: int) -> str:
-    """Definitions of the page of the whole model, by their names: folded, for whoever wants to write them first."""
+    """How to see the course's version of definitions once one's own are right: no solution stands in a lesson."""
     try:
-        code = "\n\n".join(on_the_page(name) for name in target.split())
+        numbers = sorted({stage_of(name) for name in target.split()})
     except ValueError as error:
         raise SourceError(source.path, line, f"{{page}}`{target}`: {error}") from None
-    way_there = f"{'../' * (1 + (is_deeper(source.path) or is_stage(source.path)))}companion/page.py"
-    named = ", ".join(f"<code>{name}</code>" for name in target.split())
-    opening = f'<details><summary>On <a href="{way_there}">the page of the whole model</a>: {named}. '
-    return f"{opening}Open it once you have written yours.</summary>\n\n```python\n{code}\n```\n\n</details>"
+    *others, last = (f"`{name}`" for name in target.split())
+    named = f"{', '.join(others)} and {last}" if others else last
+    commands = " and ".join(f"`companion build compare {number}`" for number in numbers)
+    shows = "show" if len(numbers) > 1 else "shows"
+    return f"Once your version passes its check, {commands} {shows} the course's {named} beside yours."

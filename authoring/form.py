@@ -12,7 +12,7 @@ from authoring.exercises import PLACEHOLDER, file_of
 from authoring.finish import HEAD
 from authoring.lesson import Lesson, assertion_lines
 from authoring.markdown import PARSER, formulas
-from authoring.minutes import LONGEST_LESSON, LONGEST_SITTING, Part
+from authoring.minutes import LONGEST_IN_ALL, LONGEST_LESSON, LONGEST_SITTING, Part
 from authoring.notation import second_meanings, symbols, unknown_letters
 from authoring.rules import Fault, Known, fault, line_at, numbered, title
 from authoring.source import FOLDED
@@ -83,7 +83,7 @@ def _first_paragraph(text: str, part: Part) -> str:
 
 
 def minutes(lesson: Lesson, known: Known) -> Iterator[Fault]:
-    """At most 60 minutes of reading a lesson, and 20 a sitting; figures, outputs and waiting come with them."""
+    """At most 60 minutes of reading a lesson, and 20 a sitting; a sitting is at most 26 with all that is in it."""
     reading = round(sum(part.reading for part in lesson.parts))
     if reading > LONGEST_LESSON:
         counted = "; ".join(f"{part.title}: {part}" for part in lesson.parts)
@@ -92,6 +92,8 @@ def minutes(lesson: Lesson, known: Known) -> Iterator[Fault]:
         if round(part.reading) > LONGEST_SITTING:
             what = f"{part.title!r} takes {part}; at most {LONGEST_SITTING} minutes of reading"
             yield fault(lesson, what, *_place(lesson, part))
+        if part.minutes > LONGEST_IN_ALL:
+            yield fault(lesson, f"{part.title!r} takes {part}; at most {LONGEST_IN_ALL} minutes", *_place(lesson, part))
 
 
 def questions(lesson: Lesson, known: Known) -> Iterator[Fault]:

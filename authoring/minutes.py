@@ -22,6 +22,8 @@ WORDS, LINES, EQUATIONS = 100, 10, 2
 FIGURE, MOVING, PRINTED = 1, 2, 0.25
 LONGEST_LESSON, LONGEST_SITTING = 60, 20
 """Minutes of reading."""
+LONGEST_IN_ALL = 26
+"""Minutes of a sitting with figures, outputs and waiting: the start page promises them."""
 _MOVES, _DRAWS, _PRINTS = (
     re.compile(rf"(?<![\w.]){what}\(") for what in (r"live\.\w+", r"figures\.show", r"(?:print|show)")
 )

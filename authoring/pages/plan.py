@@ -61,17 +61,18 @@ PLANS = (
         written=True,
     ),
     Plan(
-        "A short, full course: every lesson, one exercise to write and one to think about of each, and the stages that "
-        "lead to a decoder which is trained and writes.",
+        "A short, full course, whose weeks take six and a half to eight hours: every lesson, one exercise to write and "
+        "one to think about of each, and the stages that lead to a decoder which is trained and writes.",
         {2: 1, 3: 1},
         (
-            Week((0, 1)),
-            Week((2, 3), (2,)),
-            Week((4, 5, 6), (3, 4)),
-            Week((7, 8, 13), (5,)),
-            Week((9, 10, 11), (7,)),
-            Week((12, 14, 15, 16, 17, 18, 19, 20, 21), (6,)),
+            Week((0, 1, 2, 3), (2,)),
+            Week((4, 5, 6, 7), (3, 4)),
+            Week((8, 9, 13, 10), (5,)),
+            Week((11, 12, 14), (6,)),
+            Week((15, 16, 17, 18)),
+            Week((19, 20, 21), (7,)),
         ),
+        written=True,
     ),
 )
 
@@ -223,7 +224,8 @@ def _section(plan: Plan, weeks: Sequence[Load]) -> str:
         f"\n## {len(weeks)} weeks\n\n{plan.about} Of each lesson's exercises at most {kinds} are handed in.{without} "
         f"The fullest week takes {longest / 60:.0f} hours, all of them {sum(total) / 60:.0f}.\n\n"
         f"{_table(head, [*(week.row for week in weeks), last])}\n\n"
-        f"A stage is handed in as the folder with its file and those before it. The sets:\n\n```bash\n{commands}\n```\n"
+        "A stage is handed in as the folder with its file and those before it. The sets, to which you add your dates, "
+        f"as in `--due 2026-11-30T23:59+01:00 --late '10% a day, at most 50%'`:\n\n```bash\n{commands}\n```\n"
     )
 
 

@@ -56,6 +56,7 @@ def course(lessons: Sequence[Lesson]) -> str:
 def render(lessons: Sequence[Lesson]) -> str:
     """The notebook, with the path as a reader finds it who has done nothing yet."""
     before, _, after = TEXT.read_text(encoding="utf-8").partition(MARK)
+    picture, *parts = after.split("\n## ")
     known = lessons_on_the_path(lessons)
     shown = nbformat.v4.new_output(
         "display_data", data={"text/html": progress_table.table(known, progress_table.Done()), "text/plain": ""}
@@ -63,7 +64,8 @@ def render(lessons: Sequence[Lesson]) -> str:
     cells = [
         nbformat.v4.new_markdown_cell(before.strip()),
         nbformat.v4.new_code_cell(CODE, outputs=[shown], execution_count=1, metadata={"name": progress_table.CELL}),
-        *(nbformat.v4.new_markdown_cell(f"## {part.strip()}") for part in after.split("\n## ")[1:]),
+        nbformat.v4.new_markdown_cell(picture.strip()),
+        *(nbformat.v4.new_markdown_cell(f"## {part.strip()}") for part in parts),
     ]
     for cell in cells:
         cell.id = hashlib.sha256(cell.source.encode()).hexdigest()[:8]

@@ -68,13 +68,17 @@ class Assets:
         """The path of a file with this picture, and its pixels."""
         name = f"{PICTURES}/{_digest(png)}.png"
         self.files[name] = png
-        width, height = struct.unpack(">II", png[16:24])
-        return name, width, height
+        return name, *_pixels(png)
 
 
 def _phone(width: int) -> str:
     """How wide a picture is shown on a phone, if it scrolls there."""
     return f'style="--phone:{width}px" ' if width else ""
+
+
+def _pixels(png: bytes) -> tuple[int, int]:
+    width, height = struct.unpack(">II", png[16:24])
+    return width, height
 
 
 def _digest(content: bytes) -> str:
@@ -111,9 +115,10 @@ def page_html(output: str, assets: Assets, lead: Lead, up: str) -> str:
         if small is None:
             wide = stacked.shown_width(shown)
             return f"{found[1]}{_phone(wide)}{rest}{found[3]}"
+        wide = stacked.shown_width(round(shown * _pixels(small)[0] / width))
         name, width, height = assets.picture(small)
         source = f'media="(max-width: 600px)" srcset="{up}{name}" width="{width}" height="{height}"'
-        return f"<picture><source {source}>{found[1]}{rest}{found[3]}</picture>"
+        return f"<picture><source {source}>{found[1]}{_phone(wide)}{rest}{found[3]}</picture>"
 
     output = _PICTURE.sub(picture, _SCRIPT.sub(script, output))
 

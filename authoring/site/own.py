@@ -19,7 +19,7 @@ TEXT = Path(__file__).with_suffix(".md")
 def texts(course: Course) -> Iterator[tuple[str, str, str]]:
     """The name of the page, what the contents call it, and its text."""
     rows = "".join(_row(stage, course) for stage in STAGES.values())
-    head = "<thead><tr><th>stage</th><th>your file</th><th>after lesson</th><th>minutes</th></tr></thead>"
+    head = "<thead><tr><th>stage</th><th>your file</th><th>lessons</th><th>minutes</th></tr></thead>"
     hours = round(sum(stage.minutes for stage in STAGES.values()) / 60)
     text = TEXT.read_text(encoding="utf-8").format(count=len(STAGES), hours=hours)
     table = raw(f'<table class="progress-table">{head}<tbody>{rows}</tbody></table>')
@@ -30,10 +30,14 @@ def _row(stage: Stage, course: Course) -> str:
     page = course.part("stage", str(stage.number))
     title = f"{stage.number}. {html.escape(stage.title)}"
     name = f'<a href="{page.name}.html">{title}</a>' if page else title
-    last = course.part("lesson", f"{max(stage.lessons):02d}")
-    after = f'<a href="{last.name}.html">{html.escape(last.label)}</a>' if last else f"{max(stage.lessons):02d}"
+    after = ", ".join(_lesson(f"{number:02d}", course) for number in stage.lessons)
     cells = (name, f"<code>{stage.file}</code>", after, str(stage.minutes))
     return f"<tr>{''.join(f'<td>{cell}</td>' for cell in cells)}</tr>"
+
+
+def _lesson(number: str, course: Course) -> str:
+    page = course.part("lesson", number)
+    return f'<a href="{page.name}.html" title="{html.escape(page.label)}">{number}</a>' if page else number
 
 
 def where_to_run(page: Page, press: Press) -> str:

@@ -23,8 +23,9 @@ NEAR = 0.03
 """How near to a cut print is that belongs to both sides, as a share of that width."""
 LABELS = 0.1
 """How far below its base a diagram has the labels of its axis, at most, as a share of the picture's height."""
-PRINT = 0.85
-"""How large a picture that cannot be cut is shown, beside its own size; it scrolls."""
+PRINT, SCREEN = 0.8, 344
+"""How large a picture is shown on a phone at least, beside its own size, and the points that a narrow phone has for it:
+a wider one scrolls."""
 _BETWEEN, _MARGIN = 24, 8  # pixels between two pieces, and around each
 Pixels = np.ndarray
 
@@ -65,8 +66,8 @@ def stacked(png: bytes, width: int) -> bytes | None:
 
 
 def shown_width(width: int) -> int:
-    """How wide a picture that is not cut is shown on a phone, in points; 0 is as wide as the screen."""
-    return 0 if width * PRINT <= FITS else round(width * PRINT)
+    """How wide a picture is shown on a phone, in points; 0 is as wide as the screen."""
+    return 0 if width * PRINT <= SCREEN else round(width * PRINT)
 
 
 def _cuts(pixels: Pixels) -> list[int]:

@@ -33,28 +33,30 @@ JSON = (
 def parser() -> Parser:
     parser = Parser(
         description=(
-            "Count a model: parameters by part, FLOPs a token, bytes of its cache and of itself, and how fast the "
-            f"memory of a chip lets it write at most.\n\n{published()}"
+            "Count the parameters of a model by part, its FLOPs per token and the bytes of its weights and its cache, "
+            f"and compute how fast it can generate at most with the memory of a chip.\n\n{published()}"
         ),
         epilog=(
             "examples:\n"
             "  companion account                          the model of the newest run\n"
             "  companion account llama-2-70b              a published system\n"
-            "  companion account gpt2 llama-7b            several\n"
+            "  companion account gpt2 llama-7b            several systems\n"
             "  companion account mixtral-8x7b --chip h100\n"
-            "  companion account --checkpoint smollm2     what companion get has fetched\n"
+            "  companion account --checkpoint smollm2     a fetched model, or model.gguf\n"
             "  companion account --config my_model.json\n"
             "  companion account gpt2 bert-base --json    for a program"
         ),
     )
-    parser.add_argument("name", nargs="*", type=str, default=[], metavar="NAME", help="published systems, not a run")
+    parser.add_argument(
+        "name", nargs="*", type=str, default=[], metavar="NAME", help="published systems instead of a run"
+    )
     add_run(parser)
     parser.add_argument("--checkpoint", type=str, default=None, metavar="MODEL", help=CHECKPOINT)
     parser.add_argument(
-        "--config", type=str, default=None, metavar="FILE", help="a JSON file with a ModelConfig, not a run"
+        "--config", type=str, default=None, metavar="FILE", help="JSON file with a ModelConfig instead of a run"
     )
     parser.add_argument(
-        "--chip", type=str, default=None, help="a chip's name, such as h100 or a100-80gb. Default: this machine"
+        "--chip", type=str, default=None, help="chip, such as h100 or a100-80gb (default: this machine)"
     )
     parser.add_argument("--json", action="store_true", help=JSON)
     return parser

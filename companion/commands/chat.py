@@ -30,39 +30,39 @@ TOKENS = 512
 """Tokens of an answer at most, where nobody says."""
 HELP = """\
 /reset          forget the conversation
-/system TEXT    tell the model something before it; without TEXT, nothing
+/system TEXT    set the system message; without TEXT, remove it
 /undo           take back the last question and its answer
-/save FILE      write the conversation, a line that companion tune reads
-/help           this
-/bye            end; so does the end of the input (Ctrl-D)
+/save FILE      write the conversation to a file for companion tune
+/help           show these commands
+/bye            quit; the end of the input (Ctrl-D) quits too
 Ctrl-C stops an answer."""
 
 
 def parser() -> Parser:
     parser = Parser(
         description=(
-            "Talk to a model that answers: a run of `companion tune`, or a published one whose folder has a chat "
-            "template. Answers appear as they are written; what was said stays in the conversation. Lines may also "
-            "come from a file or a pipe, one question each.\n\n"
-            "An answer is drawn as `companion generate` draws: from a run at temperature 0.8, from a published model "
-            "as its folder says."
+            "Chat with a model: a run of companion tune, or a published model whose folder has a chat template. "
+            "Answers are printed as they are generated, and the whole conversation is remembered. Questions can also "
+            "come from a file or a pipe, one per line.\n\n"
+            "Answers are sampled as in companion generate: at temperature 0.8 from a run, and with the settings in its "
+            "folder from a published model."
         ),
         epilog=(
             "examples:\n"
             "  companion chat\n"
-            "      the run that was tuned last\n"
+            "      the newest tuned run\n"
             "  companion chat --run runs/sums-grpo --temperature 0\n"
             '  companion chat --checkpoint smollm2 --system "Answer in one sentence."\n'
             '  echo "4 7 + 3 8" | companion chat --run runs/sums-sft\n'
             "while you talk:\n" + "\n".join(f"  {line}" for line in HELP.splitlines())
         ),
     )
-    add_run(parser, "folder of a tuned run. Default: the newest in runs/", best=True)
+    add_run(parser, "folder of a tuned run (default: the newest in runs/)", best=True)
     parser.add_argument("--checkpoint", type=str, default=None, metavar="MODEL", help=CHECKPOINT)
     parser.add_argument(
-        "--download", action="store_true", help="fetch the --checkpoint first if it is not here, as companion get does"
+        "--download", action="store_true", help="fetch the --checkpoint first if it is missing, as companion get does"
     )
-    parser.add_argument("--system", type=str | None, default=None, metavar="TEXT", help="what the model is told before")
+    parser.add_argument("--system", type=str | None, default=None, metavar="TEXT", help="system message")
     parser.add_argument(
         "--tokens",
         "--max-new-tokens",
@@ -72,7 +72,9 @@ def parser() -> Parser:
         help="maximum tokens per answer (default: what fits, at most 512)",
     )
     parser.add_fields(Sampling)
-    parser.add_argument("--seed", type=CountFromZero, default=0, help="the same seed answers the same")
+    parser.add_argument(
+        "--seed", type=CountFromZero, default=0, help="random seed; the same seed gives the same answers"
+    )
     parser.add_dtype()
     parser.add_device()
     return parser

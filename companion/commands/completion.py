@@ -17,8 +17,8 @@ FILES, FOLDERS = {"FILE", "MODEL", "WHEEL"}, {"FOLDER"}
 def parser() -> Parser:
     parser = Parser(
         description=(
-            "Print a script with which a shell completes commands, flags, and the choices of a flag. A shell reads it "
-            "when it starts. Print it again after an update: it holds what this version knows."
+            "Print a script that lets a shell complete commands, flags and the choices of a flag. Load it when the "
+            "shell starts, as below, and print it again after an update, because it lists what this version knows."
         ),
         epilog=(
             "examples:\n"

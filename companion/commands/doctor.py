@@ -42,19 +42,19 @@ JSON = (
 def parser() -> Parser:
     parser = Parser(
         description=(
-            "Print a receipt of this machine, to be pasted into a question: processor, memory, kernels, threads, GPU, "
-            "versions, what is not installed; then calculate, in seconds, what must come out the same everywhere and "
-            "what may differ by rounding, and say in plain words what does here.\n\n"
-            "The exit code is 0 if all that must hold holds, 1 if something does not or is not installed, and 2 if a "
-            "variable of the environment asks for kernels that this processor does not have."
+            "Describe this machine, for example for a bug report: processor, memory, kernels, threads, GPU, installed "
+            "versions and missing packages. Then compute, within seconds, some results that must be the same on every "
+            "machine and some that may differ by rounding, and report which of them differ here.\n\n"
+            "The exit code is 0 if everything is as it must be, 1 if something is not or is not installed, and 2 if an "
+            "environment variable asks for kernels that this processor does not have."
         ),
         epilog=(
             "examples:\n"
             "  companion doctor\n"
-            "  OMP_NUM_THREADS=1 companion doctor            with one thread\n"
-            "  ATEN_CPU_CAPABILITY=default companion doctor  PyTorch's plainest kernels\n"
-            "  MKL_CBWR=COMPATIBLE companion doctor          sums in one order everywhere\n"
-            "  companion doctor --json                       for a program"
+            "  OMP_NUM_THREADS=1 companion doctor            on one thread\n"
+            "  ATEN_CPU_CAPABILITY=default companion doctor  without vector kernels\n"
+            "  MKL_CBWR=COMPATIBLE companion doctor          the same order of sums\n"
+            "  companion doctor --json                       as JSON"
         ),
     )
     parser.add_argument("--json", action="store_true", help=JSON)

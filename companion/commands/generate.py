@@ -35,24 +35,25 @@ DRAWING = tuple(rule.name for rule in fields(Sampling))
 def parser() -> Parser:
     parser = Parser(
         description=(
-            "Continue a prompt with a model you trained or a published one (GPT-2, LLaMA and its kin), token by token "
-            "as they come; a published Marian translates it. `companion inspect` says what a folder holds, and how it "
-            "says to write.\n\n"
-            "A run's model draws from its distribution at temperature 0.8. A published one writes as its folder says; "
-            "where that says nothing, as its released code does: without do_sample the most probable token each time, "
-            "and where it draws, or a flag below asks for it, from the 50 most probable."
+            "Continue a prompt with a model you have trained or a published one (GPT-2, LLaMA and its relatives), and "
+            "print tokens as they are generated. A published Marian model translates the prompt. companion inspect "
+            "shows what a folder contains and which generation settings it brings.\n\n"
+            "A model of a run samples at temperature 0.8. A published model follows the settings in its folder. Where "
+            "there are none, it does what its released code does: it takes the most probable token unless do_sample is "
+            "set, and samples from the 50 most probable tokens if it is, or if a flag below asks for sampling."
         ),
         epilog=(
             "examples:\n"
             '  companion generate --prompt "The "\n'
             '  companion generate --prompt "The " --prompt "Attention" --tokens 50\n'
-            "      two at once\n"
+            "      two prompts at once\n"
             '  companion generate --prompt "The " --temperature 0\n'
             "      always the most probable token\n"
             "  companion generate --prompts prompts.txt > texts.jsonl\n"
-            "      many, a line each\n"
+            "      many prompts, one per line\n"
             '  companion generate --weights int4 --calibrate notes/ --prompt "The "\n'
-            "      an eighth of the bytes, rounded by what your text asks of them\n"
+            "      an eighth of the bytes, rounded so that outputs on your text stay\n"
+            "      the same\n"
             "  companion generate --checkpoint openai-community/gpt2 --download \\\n"
             '      --prompt "The "\n'
             '  companion generate --checkpoint smollm2 --chat --prompt "Who are you?"\n'
@@ -62,59 +63,64 @@ def parser() -> Parser:
     )
     parser.add_argument("--prompt", action="append", type=str, default=[], help="text to continue; may be repeated")
     parser.add_argument(
-        "--prompt-ids", action="append", type=str, default=[], metavar="IDS", help='token ids instead, as "5 17 3"'
+        "--prompt-ids",
+        action="append",
+        type=str,
+        default=[],
+        metavar="IDS",
+        help='token ids instead of text, such as "5 17 3"',
     )
     add_prompts(parser)
     parser.add_argument(
         "--chat",
         action="store_true",
-        help="answer: write the prompts as the turns of a conversation in the form that the checkpoint's chat template "
-        "gives them, the user's first and last, and the model's between them",
+        help="answer in a conversation: the prompts are its turns, formatted with the checkpoint's chat template; the "
+        "first and the last turn are the user's, those between alternate with the model's",
     )
-    parser.add_argument(
-        "--system", type=str | None, default=None, metavar="TEXT", help="chat: what the model is told before"
-    )
+    parser.add_argument("--system", type=str | None, default=None, metavar="TEXT", help="chat: system message")
     add_run(parser, best=True)
     parser.add_argument("--checkpoint", type=str, default=None, metavar="MODEL", help=CHECKPOINT)
     parser.add_argument(
-        "--download", action="store_true", help="fetch the --checkpoint first if it is not here, as companion get does"
+        "--download", action="store_true", help="fetch the --checkpoint first if it is missing, as companion get does"
     )
-    parser.add_dtype("as stored, and on a GPU those of a run to the precision it was trained in")
+    parser.add_dtype("as stored; on a GPU, the precision in which a run was trained")
     parser.add_argument(
         "--tokens",
         "--max-new-tokens",
         dest="tokens",
         type=Count | None,
         default=None,
-        help="most tokens to write for each prompt. Default: what the checkpoint says, or 200",
+        help="maximum number of new tokens per prompt (default: what the checkpoint says, or 200)",
     )
     parser.add_fields(Sampling)
     parser.add_argument(
         "--repetition-penalty",
         type=Number | None,
         default=None,
-        help="above 1: make tokens less probable that the text has already",
+        help="above 1: make tokens that the text already contains less probable",
     )
-    parser.add_argument("--stop", action="append", type=str, default=[], help="a text that ends it; may be repeated")
-    parser.add_argument("--seed", type=CountFromZero, default=0, help="the same seed writes the same text")
+    parser.add_argument(
+        "--stop", action="append", type=str, default=[], help="string that ends the text; may be repeated"
+    )
+    parser.add_argument("--seed", type=CountFromZero, default=0, help="random seed; the same seed gives the same text")
     parser.add_argument(
         "--beams",
         type=Count | None,
         default=None,
-        help="search for the most probable text with this many candidates",
+        help="beam search with this many beams",
     )
     parser.add_argument(
         "--length-penalty",
         type=Number | None,
         default=None,
-        help="beams: divide a text's log-probability by its length to this power. Default: 1",
+        help="beams: exponent of the length by which the log-probability of a text is divided (default: 1)",
     )
     parser.add_device()
     parser.add_argument(
         "--compile",
         action="store_true",
-        help="compile the decode step: pays for long texts, or from the second start on, because programs are kept in "
-        ".companion/compiled",
+        help="compile the decode step; this pays for long texts, and from the second start on, because compiled "
+        "programs are cached in .companion/compiled",
     )
     parser.add_weights(writes=True)
     parser.add_argument(
@@ -122,9 +128,9 @@ def parser() -> Parser:
         type=str,
         default=None,
         metavar="ngram|own|FOLDER",
-        help="write several tokens at a time: ngram proposes what followed the last tokens before, own what the "
-        "model's --later-heads guess, a smaller model's run or checkpoint with the same tokenizer what it would write; "
-        "the text, or its distribution, stays the same",
+        help="speculative decoding, which changes neither the text nor its distribution; ngram: propose what followed "
+        "the same tokens earlier in the text; own: the model's multi-token-prediction heads; FOLDER: a run or "
+        "checkpoint of a smaller model with the same tokenizer",
     )
     return parser
 

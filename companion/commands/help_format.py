@@ -32,7 +32,7 @@ class HelpFormatter(DefaultHelpFormatter):
     def _get_help_string(self, action: argparse.Action) -> str:
         help = action.help or ""
         if isinstance(action, argparse._HelpAction):
-            return "explain the flags, and exit"
+            return "show this help and exit"
         default = action.default
         if not action.option_strings or default in (None, argparse.SUPPRESS, "") or isinstance(default, bool | list):
             return help

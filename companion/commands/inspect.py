@@ -29,10 +29,10 @@ JSON = (
 def parser() -> Parser:
     parser = Parser(
         description=(
-            "Look into a folder of a published model, or of one of your own: what the model is, what became of every "
-            "field of its files, what is missing, and how it will write. Where it could not be loaded as it is, the "
-            "exit code is 2, and the last lines say why. The model is loaded on the way, to see that its numbers are "
-            "numbers. A config.json can be looked into alone: then its fields and the model's figures are said."
+            "Examine the folder of a published model or of your own: what the model is, how every field of its files "
+            "is used, what is missing, and with which settings it will generate. The model is loaded, so that NaN and "
+            "infinite weights are found. If it cannot be loaded, the exit code is 2 and the last lines say why. Given "
+            "a config.json only, the command prints its fields and the size of the model."
         ),
         epilog=(
             "examples:\n"
@@ -46,8 +46,7 @@ def parser() -> Parser:
         "folder",
         type=str,
         metavar="FOLDER",
-        help="a folder with config.json and model.safetensors, a GGUF file, a name that companion get knows, or a "
-        "config.json",
+        help="folder with config.json and model.safetensors, GGUF file, name for companion get, or a config.json",
     )
     parser.add_argument("--json", action="store_true", help=JSON)
     return parser
@@ -169,6 +168,17 @@ def _settings(config: ModelConfig) -> str:
     return table(settings_of(config), left=(0, 1), width=None)
 
 
+PLACED = {
+    "pre": "before each sub-layer",
+    "post": "after the sum with each sub-layer",
+    "both": "before and after each sub-layer",
+    "after": "after each sub-layer",
+    "parallel": "before attention and before the network, which read the stream side by side",
+    "parallel_shared": "before attention and the network together, which read the stream side by side",
+}
+"""Where norms stand, by `NormConfig.placement`."""
+
+
 def described(config: ModelConfig) -> str:
     """What a model is, in a few sentences."""
     from companion.costs.account import parameters
@@ -193,14 +203,6 @@ def described(config: ModelConfig) -> str:
         if config.mixtures < config.layers:
             network += f", in {count(config.mixtures, 'layer')}"
     norm = {"layer": "layer norms", "rms": "RMS norms"}[config.norm.kind]
-    where = {
-        "pre": "before each sub-layer",
-        "post": "after the sum with each sub-layer",
-        "both": "before and after each sub-layer",
-        "after": "after each sub-layer",
-        "parallel": "before attention and before the network, which read the stream side by side",
-        "parallel_shared": "before attention and the network, which share it and read the stream side by side",
-    }[config.norm.placement]
     order: str = "no" if config.positions.kind == "none" else config.positions.kind
     scaling = config.positions.scaling
     if scaling is not None:
@@ -213,8 +215,9 @@ def described(config: ModelConfig) -> str:
     article = "An" if stack.startswith("enc") else "A"
     return (
         f"{article} {stack} of {count(config.layers, 'layer')} and {parameters(config).total:,} parameters; d_model "
-        f"{config.d_model:,}. Attention with {heads}. Then {network}. There are {norm} {where}, "
-        f"{order}, {config.vocab:,} token ids in {table}, and a context of {config.context:,} tokens."
+        f"{config.d_model:,}. Attention with {heads}. Then {network}. There are {norm} "
+        f"{PLACED[config.norm.placement]}, {order}, {config.vocab:,} token ids in {table}, and a context of "
+        f"{config.context:,} tokens."
     )
 
 

@@ -19,7 +19,6 @@ from jsonargparse import Namespace
 
 from companion.commands import (
     account,
-    bench,
     chat,
     completion,
     doctor,
@@ -41,20 +40,19 @@ from companion.ground.waiting import bars
 from companion.training.settings import TextSettings
 
 COMMANDS = {
-    "train": (train, "train a model and keep it in a run folder"),
+    "train": (train, "train a model, and save it in a run folder"),
     "tune": (tune, "teach a trained or a published model to answer"),
     "chat": (chat, "talk to a tuned or a published model"),
     "generate": (generate, "continue one or several prompts"),
     "translate": (translate, "translate number names with a model of your own"),
-    "evaluate": (evaluate, "measure a run on what it has not seen"),
-    "export": (export, "write a model for transformers, vLLM or SGLang"),
-    "inspect": (inspect, "what a published model's folder holds, field by field"),
-    "get": (get, "fetch a published model, so that commands know it by name"),
+    "evaluate": (evaluate, "measure a run or a published model on unseen text"),
+    "export": (export, "write a model for transformers, vLLM, SGLang or llama.cpp"),
+    "inspect": (inspect, "show what a published model's folder contains, field by field"),
+    "get": (get, "download a published model, for use by its name"),
     "account": (account, "count a model's parameters, FLOPs and bytes"),
-    "sizing": (sizing, "which model fits on which machine, and what it costs"),
-    "bench": (bench, "measure speed beside other libraries, on this machine"),
-    "doctor": (doctor, "what machine is this, and what differs on it?"),
-    "completion": (completion, "let a shell complete commands, flags and choices"),
+    "sizing": (sizing, "compute which model fits on which machine, and what it costs"),
+    "doctor": (doctor, "describe this machine, and check its numbers"),
+    "completion": (completion, "print a script for completion in a shell"),
 }
 """The library's commands: each one's module, with `parser` and `run`, and a line of help."""
 
@@ -80,18 +78,19 @@ def command_parser(task: str = TextSettings.task, wanted: Sequence[str] | None =
         prog="companion",
         version=doctor.course_version(),
         description=(
-            "Train a transformer on real text from this machine, watch it write, and account for every parameter.\n\n"
-            "  companion train                     about five minutes on a laptop\n"
+            "Train transformers on text of yours, generate with them or with published models, and account for every "
+            "parameter.\n\n"
+            "  companion train                     train a small model, in about five minutes\n"
             '  companion generate --prompt "The "  stream text from the model just trained\n'
-            "  companion evaluate                  bits per byte on text it has not seen\n"
+            "  companion evaluate                  its bits per byte on unseen text\n"
             "  companion account                   its parameters, FLOPs and bytes\n\n"
-            "Or teach it to answer, and talk to it:\n\n"
+            "Teach a model to answer, and talk to it:\n\n"
             "  companion tune --task sums\n"
             "  companion chat\n\n"
-            "Or let one translate, after ten seconds of training:\n\n"
+            "Train a translator in ten seconds:\n\n"
             "  companion train --task number-words --from de --to en\n"
             "  companion translate einundzwanzig\n\n"
-            "Programs of your own begin from one of these, whose files lie in companion/examples:\n\n"
+            "To write programs of your own, start from one of these examples (in companion/examples):\n\n"
             "  python -m companion.examples.own_text letter.txt\n"
             "  python -m companion.examples.published SmolLM2-135M/\n"
             "  python -m companion.examples.one_layer"

@@ -33,7 +33,7 @@ for _kind in LIMITED:
 
 DEVICE = "cpu, cuda, cuda:1, mps, or auto: cuda where there is one, else cpu"
 """The help of `--device`, the same for every command."""
-CHECKPOINT = "a published model, not a run: its folder, a GGUF file, or a name that companion get knows"
+CHECKPOINT = "published model instead of a run: a folder, a GGUF file, or a name for companion get"
 """The help of `--checkpoint`, the same for every command."""
 
 
@@ -62,7 +62,7 @@ class Parser(ArgumentParser):
         super().__init__(formatter_class=HelpFormatter, allow_abbrev=False, **settings)
         self.rare, self.more, self.short = frozenset(rare), more, True
         if self.rare:
-            self.add_argument("--help-all", action=_HelpAll, nargs=0, help="explain all flags, and exit")
+            self.add_argument("--help-all", action=_HelpAll, nargs=0, help="show all flags and exit")
 
     def _print_message(self, message: str, file: Any = None) -> None:
         """Where the base class would lose what cannot be written, whoever called hears of it."""
@@ -89,21 +89,21 @@ class Parser(ArgumentParser):
     def add_dtype(self, default: str = "as stored") -> None:
         """`--dtype`. default: in words, what holds where nobody says it."""
         kind = Literal["fp32", "bf16", "fp16"] | None
-        self.add_argument("--dtype", type=kind, default=None, help=f"convert the weights. Default: {default}")
+        self.add_argument(
+            "--dtype", type=kind, default=None, help=f"dtype to convert the weights to (default: {default})"
+        )
 
     def add_weights(self, *, writes: bool = False) -> None:
         """`--weights`; of what writes a text also those that are no form of their own."""
-        help = (
-            "read the weights in this form, from a copy that is made first; auto: the fastest here of those that cost "
-        )
-        help += "less than 0.2 % in bits per byte"
+        help = "weight format, converted once before decoding; auto: the fastest format that costs less than 0.2 % in "
+        help += "bits per byte"
         if writes:
             kind: Any = Literal["fast", "none", "fp32", "fp16", "bf16", "int8", "int4", "auto"] | None
-            help += "; none: as they are. The prompt is read with them as they are in every form. Default: fast, the "
-            help += "form of their own dtype where that pays"
+            help += "; fast: the optimized form of the stored dtype; none: as stored. Prompts are always read with the "
+            help += "stored weights (default: fast, where it pays)"
         else:
             kind = Literal["fp32", "fp16", "bf16", "int8", "int4", "auto"] | None
-            help += ". Default: as they are"
+            help += " (default: as stored)"
         self.add_argument("--weights", type=kind, default=None, help=help)
         self.add_argument(
             "--calibrate",
@@ -111,15 +111,15 @@ class Parser(ArgumentParser):
             nargs="+",
             default=[],
             metavar="PATH",
-            help="int4: round by what this text asks of the weights, not each to its nearest level; files, folders or "
-            "globs of the kind of text that is to be written, or course or python (see companion train --help)",
+            help="int4: calibration text (files, folders or globs, or course or python, see companion train --help); "
+            "roundings are chosen to preserve the outputs on it, instead of rounding each weight to its nearest value",
         )
         self.add_argument(
             "--levels",
             type=str | None,
             default=None,
             metavar="FILE",
-            help="int4: beside --calibrate, keep what it chooses in this file; without it, take what is kept there",
+            help="int4: file in which the values that --calibrate chooses are saved; without --calibrate, file to read",
         )
 
     def format_help(self, formatter: Any = None) -> str:
@@ -260,20 +260,23 @@ class Parser(ArgumentParser):
         return _first_line(message), self
 
 
-def add_run(parser: Parser, help: str = "folder of a run. Default: the newest in runs/", *, best: bool = False) -> None:
+def add_run(
+    parser: Parser, help: str = "folder of a run (default: the newest in runs/)", *, best: bool = False
+) -> None:
     """Give a command `--run`, and with `best` also `--best`."""
     parser.add_argument("--run", type=str, default=None, metavar="FOLDER", help=help)
     if best:
         parser.add_argument(
             "--best",
             action="store_true",
-            help="the checkpoint that did best on what is held out, which chose it and so flatters it; not the last",
+            help="use the checkpoint with the best held-out score, which is therefore a flattering one, instead of the "
+            "last one",
         )
 
 
 def add_commands(parser: Parser, dest: str, title: str, commands: Iterable[tuple[str, Parser, str]]) -> None:
     """Give a parser its commands: for each a name, its parser and a line of help."""
-    about = f"Each explains itself: {parser.prog} {dest.upper()} --help"
+    about = f"For the flags of a command: {parser.prog} {dest.upper()} --help"
     actions = parser.add_subcommands(dest=dest, title=title, description=about, metavar=dest.upper())
     for name, inner, help in commands:
         actions.add_subcommand(name, inner, help=help)

@@ -55,27 +55,29 @@ USUAL = {
 }
 """The flags that `--help` explains; the others are for `--help-all`."""
 _STOPPING = (
-    "Stop with Ctrl-C at any time: the run is saved, and the same command goes on from there. A run that was killed "
-    "ends, when continued, with the same weights as one that was not, bit for bit."
+    "You can stop with Ctrl-C at any time: the run is saved, and the same command resumes it. A resumed run ends with "
+    "the same weights as one that was never interrupted, bit for bit, even if it was killed."
 )
 _SEVERAL = (
-    "Several processes, one for each GPU or for a few cores of a CPU, train one model together. The run is the same: "
-    "batches and losses do not depend on how many there are, and another number, or one, can go on with it. torchrun "
-    "starts them, in three ways; the third has DDP or, with --shard, FSDP for all but the experts:\n\n"
+    "Several processes, one per GPU or per few cores of a CPU, can train one model together. Batches and losses do not "
+    "depend on the number of processes, and a run can be resumed by another number of them, or by one. torchrun starts "
+    "them, in one of three ways; in the third, everything but the experts is replicated (DDP) or, with --shard, "
+    "sharded (FSDP):\n\n"
     "  torchrun --nproc-per-node 4 -m companion train\n"
-    "      each holds the whole model, and gradients are added (DDP)\n"
+    "      each process holds the whole model; gradients are summed (DDP)\n"
     "  torchrun --nproc-per-node 4 -m companion train --shard\n"
-    "      each keeps a quarter of the weights, gradients and moments: for a model\n"
-    "      that does not fit (FSDP)\n"
+    "      each process holds a quarter of the weights, gradients and optimizer\n"
+    "      states, for a model that would not fit otherwise (FSDP)\n"
     "  torchrun --nproc-per-node 4 -m companion train --experts 8 --expert-parallel 4\n"
-    "      each has two experts of every layer, and tokens travel to theirs"
+    "      each process holds two experts of every layer, and tokens are sent to\n"
+    "      their experts"
 )
 _TEXT = {
     TextSettings.task: (
-        "Train a decoder on text and print bits per byte on a held-out part of it, beside what xz and n-gram models "
-        "need for the same text. Unless --data names another, the text is the prose of this course itself, as it was "
-        f"in its first edition.\n\n{_STOPPING}\n\n"
-        "With --task number-words, an encoder-decoder learns to translate number names instead: companion train "
+        "Train a decoder on text and print its bits per byte on held-out text, next to what xz and n-gram models need "
+        "for the same text. Without --data, it learns from the prose of the first edition of this course.\n\n"
+        f"{_STOPPING}\n\n"
+        "With --task number-words, an encoder-decoder learns to translate number names instead; companion train "
         "--task number-words --help shows its flags and defaults.",
         "examples:\n"
         "  companion train                                the prose of this course\n"
@@ -91,9 +93,10 @@ _TEXT = {
         "  companion train --task number-words            translate number names",
     ),
     NumberWordsSettings.task: (
-        "Train an encoder-decoder to translate the names of numbers from 0 to 999,999, and print how many it "
-        "translates without a mistake, of those it has never seen: one number in ten is kept from it.\n\n"
-        '"einundzwanzigtausenddreihundertvier" says one-and-twenty: the order of the words has to be learned.\n\n'
+        "Train an encoder-decoder to translate the names of the numbers from 0 to 999,999, and print how many unseen "
+        "names it translates without a mistake. One number in ten is held out.\n\n"
+        'German says one-and-twenty ("einundzwanzigtausenddreihundertvier"), so the model has to learn the order of '
+        "the words.\n\n"
         f"{_STOPPING}",
         "examples:\n"
         "  companion train --task number-words --from de --to en\n"
@@ -138,7 +141,10 @@ def parser(task: str = TextSettings.task) -> Parser:
     parser = Parser(description=description, epilog=epilog, rare=rare, more=_SEVERAL)
     groups = add_settings(parser, kind, kind())
     groups[GROUPS[0]].add_argument(
-        "--task", type=Literal[*TASKS], default=task, help="text to go on with, or number names to translate"
+        "--task",
+        type=Literal[*TASKS],
+        default=task,
+        help="what to learn: to continue text, or to translate number names",
     )
     return parser
 

@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 def parser() -> Parser:
     parser = Parser(
         description=(
-            "Translate number names with a model trained by `companion train --task number-words`. Each name, and the "
-            "model's translation, is followed by the number that it names; whether both agree is said.\n\n"
-            "What is not a number name of the run's language is refused, and nothing is translated."
+            "Translate number names with a model trained by companion train --task number-words. The command prints "
+            "each name, its translation, the number that each of them means, and whether the two numbers agree.\n\n"
+            "If an input is not a number name in the language of the run, nothing is translated and an error says so."
         ),
         epilog=(
             "examples:\n"
@@ -36,18 +36,23 @@ def parser() -> Parser:
             '  companion translate "vingt et un mille" --run runs/number-words-fr-en\n'
             "  companion translate --beams 4 zwei drei\n"
             "  companion translate --draft ngram zwei drei\n"
-            "  companion translate < names.txt          a name a line"
+            "  companion translate < names.txt          one name per line"
         ),
     )
     parser.add_argument(
-        "names", nargs="*", type=str, default=[], metavar="NAME", help="number names; or on standard input"
+        "names",
+        nargs="*",
+        type=str,
+        default=[],
+        metavar="NAME",
+        help="number names (default: read them from standard input)",
     )
-    add_run(parser, "a run of number-words. Default: the newest in runs/", best=True)
+    add_run(parser, "folder of a number-words run (default: the newest in runs/)", best=True)
     parser.add_argument(
         "--beams",
         type=Count,
         default=1,
-        help="candidates of a beam search; 1 takes the most probable token at each step",
+        help="number of beams; 1: take the most probable token at each step",
     )
     parser.add_argument(
         "--draft",

@@ -133,8 +133,9 @@ class RotaryScaling:
 @dataclass(frozen=True)
 class WindowConfig:
     """Local layers: a token sees itself and the `width - 1` tokens before it (Beltagy et al. 2020; Jiang et al. 2023).
+    In an encoder it sees itself and `width // 2` tokens on either side (ModernBERT, Warner et al. 2024).
 
-    width:    tokens that a token sees, its own included.
+    width:    tokens that a token sees, its own included; in an encoder of even width, one more.
     pattern:  which layers are local, from the first on; it begins anew where it is used up. (True,): all (Mistral 7B).
               (True, False): every second is global (Gemma 2). Five times True, then False: every sixth (Gemma 3).
     base:     of the rotary frequencies in local layers, which are not scaled then. `None`: as in the global ones.
@@ -436,6 +437,8 @@ class NormConfig:
                   `"parallel_shared"`: x + a(norm(x)) + f(norm(x)), with one norm (GPT-J; Cohere's Command R).
     unit_offset:  the gain is 1 + weight, and weights begin at zero (Gemma). Only for `"rms"`.
     bias:         whether a layer norm adds a bias (Cohere's do not). RMS norms never have one.
+    first:        whether the first block has a norm before its attention (ModernBERT, which normalises embeddings, has
+                  none). `False` only for `"pre"`.
     """
 
     kind: Literal["layer", "rms"] = "rms"
@@ -443,10 +446,13 @@ class NormConfig:
     eps: float = 1e-6
     unit_offset: bool = False
     bias: bool = True
+    first: bool = True
 
     def __post_init__(self) -> None:
         require_types(self)
         require(self.eps >= 0, "eps", self.eps, "a number >= 0")
+        pre = self.placement == "pre"
+        require(self.first or pre, "first", self.first, f"True for placement={self.placement!r}")
         rms = self.kind == "rms"
         require(rms or not self.unit_offset, "unit_offset", self.unit_offset, f"False for kind={self.kind!r}")
         require(self.bias or not rms, "bias", self.bias, "True for kind='rms', which has no bias to leave out")
@@ -592,6 +598,7 @@ class EmbeddingConfig:
     segments:       how many kinds of segment have a vector that is added to their tokens' (BERT: 2); 0: none.
     head:           what stands between the last block and the logits: `"linear"`; `"biased"`, with one bias per token
                     id (Marian); `"masked"`, BERT's dense layer, activation and norm, then the table and a bias.
+    dense_bias:     whether that dense layer has a bias (ModernBERT's has none).
     pooled:         a dense layer and a tanh make a vector of the first token's last state (BERT).
     classes:        outputs of a classifier of that vector (BERT: 2, is the second sentence the next one?); 0: none.
     logit_divisor:  logits are divided by it, before they are capped (Granite).
@@ -610,6 +617,7 @@ class EmbeddingConfig:
     multiplier: float = 1.0
     logit_divisor: float = 1.0
     apart: bool = False
+    dense_bias: bool = True
 
     def __post_init__(self) -> None:
         require_types(self)
@@ -620,6 +628,8 @@ class EmbeddingConfig:
         require(self.multiplier > 0, "multiplier", self.multiplier, "a number > 0")
         require(self.multiplier == 1 or not self.scaled, "multiplier", self.multiplier, "1.0 beside scaled=True")
         require(self.logit_divisor > 0, "logit_divisor", self.logit_divisor, "a number > 0")
+        masked = self.head == "masked"
+        require(masked or self.dense_bias, "dense_bias", self.dense_bias, f"True for head={self.head!r}")
         require(self.pooled or not self.classes, "classes", self.classes, "0 unless pooled=True")
 
 
@@ -710,7 +720,8 @@ class ModelConfig:
             require(self.stack == "decoder", "linear", self.attention.linear, "None; only a decoder has linear layers")
             self.memory  # noqa: B018  (its sizes are checked where they are filled in)
         if window is not None:
-            require(self.stack == "decoder", "window", window, "None; only a decoder looks back through a window")
+            alone = self.stack != "encoder_decoder"
+            require(alone, "window", window, "None; an encoder_decoder sees all, only one stack alone has windows")
             require(
                 window.base is None or self.positions.kind == "rotary",
                 "base",

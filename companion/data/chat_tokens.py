@@ -85,8 +85,8 @@ class Dialect:
         return self.encode(self.template.write(messages))
 
     def answer(self, ids: Iterable[int]) -> str:
-        """The text of an answer's ids, without what ends it."""
-        return self.tokenizer.decode(ids).strip()
+        """The text of an answer's ids, without what ends it. An id that only the model's table has adds nothing."""
+        return self.tokenizer.decode(id for id in ids if id < self.tokenizer.vocab).strip()
 
     def rows(self, messages: Sequence[Message]) -> list[Row]:
         """A conversation to learn from: one row; or one for each answer, where the template writes earlier turns

@@ -4,7 +4,7 @@ llama                 LLaMA; its kin take from it what they share: mistral (and 
                       glm, phi, granite, olmoe, exaone, ernie, seed_oss, deepseek, gpt_oss, llama4, starcoder2,
                       cohere, minimax, qwen3_next, qwen3_5, kimi
 gpt2, gpt_neo, opt    decoders with learned positions; gpt_neox (Pythia) has rotary ones
-bert                  encoders: BERT; roberta (and XLM-R), distilbert
+bert                  encoders: BERT; roberta (and XLM-R), distilbert, modernbert
 marian, bart, t5      encoder-decoders
 original_transformer  the transformer of 2017, of which there are no weights
 registry              finds all these, and a preset by its name

@@ -22,6 +22,7 @@ from companion.files.gguf.architectures import BY_KIND
 from companion.files.gguf.writing import GGUFType, Unwritten, tokenizer_keys, write_gguf
 from companion.files.models import CONFIG, WEIGHTS, plain_dtype, save_together
 from companion.files.published.checkpoint_folder import Fields
+from companion.files.published.config_fields import is_dropout
 from companion.files.published.export_fields import said
 from companion.files.published.family import Family
 from companion.files.published.state_dict import WayBack
@@ -42,7 +43,7 @@ def export_model(
     """Write `config.json` and `model.safetensors` of a model as a published family has them; the family.
 
     kind:     its `model_type`. `None`: of those that have all parts of the model, the one that says it in the fewest
-              fields.
+              fields, rates of dropout left out.
     further:  fields of config.json that say nothing about logits, such as `eos_token_id`.
 
     Raises `ValueError`, with nothing written, for a kind that is not known, and naming the parts of the model that the
@@ -133,7 +134,7 @@ def _simplest(
         missing = "; ".join(fault for fault in tried[nearest][1][:5] if fault)
         others = "" if kind is not None else ", the nearest of the published kinds, none of which has all of this model"
         raise ValueError(f"{missing} (as a {nearest} has it{others})")
-    simplest = min(fit, key=lambda one: len(fit[one]))
+    simplest = min(fit, key=lambda one: (known[one].unread, sum(not is_dropout(name) for name in fit[one])))
     return simplest, fit[simplest]
 
 

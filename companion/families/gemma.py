@@ -49,6 +49,7 @@ OF_GEMMA2 = llama.FIELDS | rows(
     attn_logit_softcapping           taken = 50.0            attention.score_cap; null: none
     final_logit_softcapping          taken = 30.0            embedding.logit_cap; null: none
     sliding_window                   taken = 4096            attention.window.width
+    sliding_window_size              neutral                 by hand; sliding_window says it
     layer_types                      taken = null            attention.window.pattern; null: every second is global
     tie_word_embeddings              taken = true            embedding.tied
     mlp_bias                         must be false

@@ -39,6 +39,7 @@ FIELDS = llama.FIELDS | rows(
     rotary_dim                       taken = null            how many numbers of each head are rotated; null: by share
     partial_rotary_factor            taken = 1.0             positions.share
     sliding_window                   must be null
+    attn_type_list                   taken = null            by layer, 1 for attention to all tokens
     router_aux_loss_coef             neutral                 by hand; of a loss in training
     output_router_logits             neutral                 5.0 on
     use_mtp                          neutral                 by hand; layers that predict further tokens are not read
@@ -51,13 +52,15 @@ FIELDS = llama.FIELDS | rows(
 
 
 def _config(fields: Fields, _: Mapping[str, Tensor]) -> ModelConfig:
-    config, width = configuration(fields), fields.take("rotary_dim")
+    config, width, kinds = configuration(fields), fields.take("rotary_dim"), fields.take("attn_type_list")
+    if kinds is not None and kinds != [1] * config.layers:
+        raise fields.refuse("attn_type_list", kinds, f"{config.layers} times 1, which is attention to all tokens")
     if width is not None:
-        d_head = config.sizes.d_head
-        share = width / d_head if is_number(width) else None
-        said = config.positions.share
-        if share is None or not 0 < share <= 1 or said not in (1.0, share):
-            expected = f"at most head_dim={d_head}" if said == 1 else f"{said} times head_dim={d_head}"
+        d_head, said = config.sizes.d_head, (fields.given.get("rope_parameters") or {}).get("partial_rotary_factor")
+        said = fields.given.get("partial_rotary_factor", said)
+        share = width / d_head if is_number(width) else 0.0
+        if not 0 < share <= 1 or said not in (None, share):
+            expected = f"at most head_dim={d_head}" if said is None else f"{said} times head_dim={d_head}"
             raise fields.refuse("rotary_dim", width, f"an even number, {expected}")
         config = changed(config, positions={"share": share})
     experts = fields.take("num_local_experts"), fields.take("num_experts_per_tok")

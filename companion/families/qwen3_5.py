@@ -32,6 +32,7 @@ FIELDS = llama.FIELDS | rows(
     full_attention_interval          taken = 4               attention.linear.pattern: every so many-th has attention
     layer_types                      taken = null            attention.linear.pattern; 5.0 on
     attn_output_gate                 must be true
+    mlp_only_layers                  must be [] or null
     mamba_ssm_dtype                  neutral                 by hand; states are in fp32 at least
     mtp_num_hidden_layers            neutral                 by hand; layers that predict further tokens are not read
     mtp_use_dedicated_embeddings     neutral                 by hand; the same

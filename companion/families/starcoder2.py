@@ -36,6 +36,9 @@ FIELDS = rows(
     use_bias                         taken = true            attention.bias
     intermediate_size                taken                   feed_forward.d_ff
     hidden_act                       taken = "gelu_pytorch_tanh"  feed_forward.activation
+    attention_softmax_in_fp32        neutral                 by hand; the same softmax, computed in single precision
+    scale_attention_softmax_in_fp32  neutral                 the same
+    scale_attn_weights               must be null or true
     mlp_type                         must be "default"
     max_position_embeddings          taken                   context
     rope_theta                       taken = 10000.0         positions.base

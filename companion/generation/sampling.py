@@ -100,9 +100,11 @@ class Sampling:
     decoding. Raises `ValueError` for a value that its function would refuse.
     """
 
-    temperature: NonNegative = _rule(1.0, "0: the most probable token; 1: the model's own distribution", left_out=1.0)
-    top_k: CountFromZero | None = _rule(None, "draw from the k most probable tokens only; 0: from all", left_out=50)
-    top_p: PartOfOne | None = _rule(None, "draw from the fewest tokens that hold this much probability", left_out=1.0)
+    temperature: NonNegative = _rule(1.0, "sampling temperature; 0: always the most probable token", left_out=1.0)
+    top_k: CountFromZero | None = _rule(None, "sample from the k most probable tokens; 0: from all", left_out=50)
+    top_p: PartOfOne | None = _rule(
+        None, "sample from the fewest tokens that together have this probability", left_out=1.0
+    )
     min_p: Probability | None = _rule(
         None, "draw from tokens that are at least this many times as probable as the most probable one", left_out=None
     )

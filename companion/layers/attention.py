@@ -23,7 +23,7 @@ from companion.ground.precision import wide
 from companion.layers.cache import CrossCache, LayerCache
 from companion.layers.kernels.chunked import in_chunks
 from companion.layers.kernels.fused import fused
-from companion.layers.masks import GivenMask, Predicate, Visible, addable, visible
+from companion.layers.masks import GivenMask, Predicate, Visible, addable, visible, visible_around
 from companion.layers.norms import UnitNorm, norm
 from companion.layers.positions import Rotary, Rotation
 
@@ -157,10 +157,10 @@ class Attention(nn.Module):
     dropout:    probability of dropping an attention weight in training.
     norms:      the kind of those of queries and keys, where `config.qk_norm` asks for them.
 
-    A layer with `config.window` is local. Which layers of a model are is for `ModelConfig.layer` to say.
+    A layer with `config.window` is local: it looks back, or if it is not causal to both sides. Which layers of a model
+    are local is for `ModelConfig.layer` to say.
 
-    Raises `ValueError` for an odd `d_head` with rotary positions, heads that do not divide, or a window that is not
-    causal.
+    Raises `ValueError` for an odd `d_head` with rotary positions, or heads that do not divide.
     """
 
     def __init__(
@@ -194,8 +194,6 @@ class Attention(nn.Module):
         self.score_width, self.score_cap = config.score_width, config.score_cap
         self.sinks = nn.Parameter(torch.zeros(sizes.heads)) if config.sinks else None
         self.gate = nn.Linear(d_model, config.gates(sizes.d_v), bias=config.bias) if config.gate else None
-        if config.window is not None:
-            require(causal, "causal", causal, "True beside a window, which looks back")
         self.window = None if config.window is None else config.window.width
 
     @checked(sizes=lambda layer: {"d_model": layer.d_model}, settles=settle)
@@ -228,6 +226,9 @@ class Attention(nn.Module):
             k, v, causal, window = cache.keys, cache.values, False, None
         elif cache is None:  # at x itself
             q, k, v = self.project(x, torch.arange(x.shape[1], device=x.device) if positions is None else positions)
+            if not causal and window is not None:
+                mask = visible_around(mask, (*q.shape[:3], k.shape[2]), x.device, window)
+                window = None
         else:  # at what was kept, and at x
             require(causal, "causal", causal, "True with a cache: under a causal mask alone kept keys stay right")
             q, k, v = self.project(x, cache.slots if positions is None else positions)

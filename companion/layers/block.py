@@ -63,7 +63,7 @@ class Block(nn.Module):
             self.attention = kind(
                 d_model, attention, causal=causal, positions=positions, dropout=config.dropout, norms=config.norm
             )
-        self.attention_norm = norm(config.norm, d_model)
+        self.attention_norm = norm(config.norm, d_model) if layer > 0 or config.norm.first else None
         self.cross = (
             Attention(d_model, attention, causal=False, dropout=config.dropout, norms=config.norm) if cross else None
         )
@@ -136,11 +136,10 @@ class Block(nn.Module):
 
     def _out(self, x: Tensor, h: Tensor, norm: nn.Module | None, out_norm: nn.Module | None) -> Tensor:
         """The stream after a sub-layer, which made h; dropout acts on what is added to the stream."""
-        assert norm is not None
         if self.pre:
             h = h if out_norm is None else out_norm(h)
-        elif self.placement == "after":
+        elif self.placement == "after" and norm is not None:
             h = norm(h)
         h = self.dropout(h)
         x = x + (h if self.residual == 1 else self.residual * h)
-        return norm(x) if self.placement == "post" else x
+        return norm(x) if self.placement == "post" and norm is not None else x

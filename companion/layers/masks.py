@@ -51,6 +51,13 @@ def window(width: int) -> Predicate:
     return lambda batch, head, query, key: (key <= query) & (query - key < width)
 
 
+def around(width: int) -> Predicate:
+    """The query's own token and `width // 2` tokens on either side. Raises `ValueError` unless width >= 1."""
+    if width < 1:
+        raise ValueError(f"width={width}: expected a number of tokens >= 1, the query's own included")
+    return lambda batch, head, query, key: (query - key).abs() <= width // 2
+
+
 def backwards(width: int | None) -> Predicate:
     """`window(width)`; `causal` where the width is `None`."""
     return causal if width is None else window(width)
@@ -248,6 +255,19 @@ def visible(
         return Visible(mask, None, True, window)
     allowed = materialize(backwards(window), 1, queries, keys, device=device)
     return Visible(allowed) if mask is None and queries <= keys else settled(visible_and(mask, allowed))
+
+
+def visible_around(
+    mask: Mask | Predicate | Visible | None, shape: tuple[int, int, int, int], device: torch.device, width: int
+) -> Visible:
+    """What a mask permits of the keys that `around(width)` shows a query, for self-attention that is not causal; a
+    `Visible` already says that itself."""
+    if isinstance(mask, Visible):
+        return mask
+    places = torch.arange(shape[3], device=device)
+    if mask is not None and not isinstance(mask, Tensor):
+        mask = evaluate(mask, shape[0], shape[1], places, places)
+    return settled(visible_and(mask, evaluate(around(width), 1, 1, places, places)))
 
 
 def settled(mask: Mask | None) -> Visible:

@@ -12,7 +12,7 @@ from companion.config.model import ModelConfig
 from companion.ground.annotations import checked
 from companion.layers.block import Block
 from companion.layers.cache import CrossCache, LayerCache
-from companion.layers.masks import Mask, Visible, documents, materialize, settled, visible, visible_and
+from companion.layers.masks import Mask, Visible, documents, materialize, settled, visible, visible_and, visible_around
 from companion.layers.norms import norm
 from companion.layers.positions import RelativeBias, Rotary
 from companion.layers.recurrent_cache import StateCache
@@ -142,6 +142,8 @@ class Stack(nn.Module):
                 opened = None if cache is None else cache[layer]
                 if isinstance(opened, LayerCache):
                     settled_rules[rule] = opened.seen(mask, self.heads, window)
+                elif window is not None and not causal:
+                    settled_rules[rule] = visible_around(mask, shape, x.device, window)
                 else:
                     settled_rules[rule] = visible(mask, shape, x.device, causal=causal, window=window, as_table=False)
             seen.append(None if linear else settled_rules[rule])

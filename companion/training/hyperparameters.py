@@ -38,36 +38,41 @@ def setting(group: str, default: Any, help: str, *, flag: str | None = None) -> 
 class Learning:
     """What a trainer and `companion train` are told alike; the help of each field says what it is."""
 
-    accumulate: Count = setting(TRAINING, 1, "micro-batches per update: a larger batch in the same memory")
+    accumulate: Count = setting(
+        TRAINING, 1, "micro-batches per update; more of them give a larger batch in the same memory"
+    )
     optimizer: Literal["adamw", "muon"] = setting(
         TRAINING,
         "adamw",
-        "what makes a step of a gradient; muon: of the matrices of the blocks, whose singular values it evens out, and "
-        "adamw of all else, at the same rate",
+        "optimizer; muon updates the matrices of the blocks with Muon and everything else with AdamW,"
+        " at the same learning rate",
     )
     learning_rate: Positive = setting(TRAINING, 3e-3, "peak learning rate")
-    warmup: CountFromZero = setting(TRAINING, 50, "updates until the peak learning rate")
+    warmup: CountFromZero = setting(TRAINING, 50, "updates until the peak learning rate is reached")
     schedule: Schedule = setting(
         TRAINING,
         "cosine",
-        "how it falls from there; inverse_sqrt is the one of 2017, wsd stays at the peak and falls at the end alone",
+        "how the learning rate falls after its peak; inverse_sqrt is the schedule of 2017, wsd stays "
+        "at the peak and falls only at the end",
     )
-    decay_share: PartOfOne = setting(TRAINING, 0.2, "wsd: the share of the updates in which it falls, the last ones")
-    decay_shape: DecayShape = setting(TRAINING, "linear", "wsd: how it falls; 1-sqrt: fast at first")
+    decay_share: PartOfOne = setting(
+        TRAINING, 0.2, "wsd: fraction of the updates, at the end, in which the learning rate falls"
+    )
+    decay_shape: DecayShape = setting(TRAINING, "linear", "wsd: shape of the fall; 1-sqrt falls fast at first")
     width_base: Count | None = setting(
         TRAINING,
         None,
-        "d-model of a narrower model with which the rate was tuned: this one begins and learns so that the same "
-        "learning rate is right for it (muP). Default: as it is",
+        "muP: d-model of the narrower model for which the learning rate was tuned; the weights of "
+        "this model are initialized and updated so that the same rate suits it (default: no scaling)",
     )
     beta2: Decay = setting(TRAINING, 0.95, "decay per update of AdamW's average of squared gradients")
-    weight_decay: NonNegative = setting(TRAINING, 0.1, "of the matrices")
-    clip: Positive = setting(TRAINING, 1.0, "largest norm of the gradient")
+    weight_decay: NonNegative = setting(TRAINING, 0.1, "weight decay of the matrices")
+    clip: Positive = setting(TRAINING, 1.0, "maximum norm of the gradient")
     z_loss: NonNegative = setting(
-        TRAINING, 0.0, "weight of the loss that keeps the router's scores small; 0.001 is usual"
+        TRAINING, 0.0, "weight of the loss that keeps the router's logits small; 0.001 is usual"
     )
-    bias_rate: NonNegative = setting(TRAINING, 0.001, "step of the bias of --balanced after each update")
-    seed: CountFromZero = setting(TRAINING, 0, "of the initial weights, the batches and the dropout")
+    bias_rate: NonNegative = setting(TRAINING, 0.001, "step of the expert bias (--balanced) after each update")
+    seed: CountFromZero = setting(TRAINING, 0, "seed of the initial weights, the batches and dropout")
 
     def learning(self) -> dict[str, Any]:
         """These fields, by name."""

@@ -75,45 +75,47 @@ class RunSettings(Learning, ABC):
 
     task: ClassVar[str]
 
-    steps: Count | None = setting(TRAINING, None, "updates of the weights. Default: enough for the task, and no more")
+    steps: Count | None = setting(TRAINING, None, "number of updates (default: enough for the task)")
     minutes: Positive | None = setting(
         TRAINING,
         None,
-        "instead of --steps: measure this machine's speed, then fix the steps that take this long (fewer where a text "
-        "is too short to learn from for so long)",
+        "training time instead of --steps: measures this machine's speed, then fixes the number of "
+        "steps (fewer if the text is too short for so many)",
     )
-    batch: Count = setting(TRAINING, 16, "examples in a micro-batch: windows of text, or pairs of names")
-    out: str | None = setting(MACHINE, None, "folder of the run. Default: in runs/, by the name of what is learned")
+    batch: Count = setting(TRAINING, 16, "examples per micro-batch: windows of text, or pairs of names")
+    out: str | None = setting(MACHINE, None, "folder of the run (default: in runs/, named after what is learned)")
     device: str = setting(MACHINE, "auto", "cpu, cuda, cuda:1, mps, or auto: cuda where there is one, else cpu")
     precision: Literal["auto", "fp32", "tf32", "bf16"] = setting(
         MACHINE,
         "auto",
-        "of matrix products; auto: bf16 on a GPU that has it, else fp32; tf32, on a GPU: fp32 with factors of 10 bits "
-        "behind the point",
+        "precision of matrix products; auto: bf16 on a GPU that supports it, otherwise fp32; tf32 "
+        "(GPU only): fp32 with 10-bit mantissas",
     )
-    compile: bool = setting(MACHINE, False, "torch.compile: worth its minute on a GPU")
+    compile: bool = setting(MACHINE, False, "use torch.compile; it takes about a minute and pays on a GPU")
     recompute: bool = setting(
         MACHINE,
         False,
-        "compute each block again in the backward pass instead of keeping what it made: much less memory for a third "
-        "more time, and the same gradients",
+        "activation checkpointing: compute each block again in the backward pass instead of storing "
+        "its activations; the gradients are the same, memory is much smaller, time a third longer",
     )
-    keep: Count = setting(MACHINE, 2, "checkpoints to keep: the last ones; the best one is kept in any case")
+    keep: Count = setting(MACHINE, 2, "number of recent checkpoints to keep, besides the best one")
     save_seconds: NonNegative = setting(
         MACHINE,
         30.0,
-        "seconds between checkpoints, or more where they take long to write; 0: one after every update. One follows "
-        "each evaluation as well",
+        "seconds between checkpoints, more if writing takes long; 0: after every update. Each "
+        "evaluation writes one as well",
     )
     tensorboard: bool = setting(
-        MACHINE, False, "write the log for TensorBoard too, if it is installed; watch with tensorboard --logdir runs"
+        MACHINE, False, "write the log for TensorBoard too, if it is installed (tensorboard --logdir runs)"
     )
 
     shard: bool = setting(
-        PROCESSES, False, "each keeps a piece of the weights, gradients and moments (FSDP). Default: all of them (DDP)"
+        PROCESSES,
+        False,
+        "shard weights, gradients and optimizer states across processes (FSDP; default: replicate them, DDP)",
     )
     expert_parallel: CountFromTwo | None = setting(
-        PROCESSES, None, "processes that share out the experts of a layer. Default: each has them all"
+        PROCESSES, None, "number of processes that share the experts of a layer (default: each process has all experts)"
     )
 
     def __post_init__(self) -> None:
@@ -167,47 +169,48 @@ class Settings(RunSettings, ABC):
     """Whether the model multiplies its embeddings by sqrt(d_model)."""
 
     model: str | None = setting(
-        MODEL, None, "a JSON file with a ModelConfig (as config.json in a run), instead of the other model flags"
+        MODEL, None, "JSON file with a ModelConfig (such as config.json of a run), instead of the other model flags"
     )
     d_model: Count = setting(MODEL, 96, "width of the residual stream")
     layers: Count = setting(MODEL, 3, "number of blocks")
-    heads: Count = setting(MODEL, 4, "query heads")
-    kv_heads: Count | None = setting(MODEL, None, "key and value heads, for grouped queries. Default: as many as heads")
+    heads: Count = setting(MODEL, 4, "number of query heads")
+    kv_heads: Count | None = setting(
+        MODEL, None, "number of key and value heads, for grouped queries (default: as many as --heads)"
+    )
     d_ff: Count | None = setting(
-        MODEL, None, "hidden width of the feed-forward network. Default: 8/3 d-model for swiglu, else 4 d-model"
+        MODEL, None, "hidden width of the feed-forward network (default: 8/3 d-model for swiglu, otherwise 4 d-model)"
     )
     activation: Literal["swiglu", "gelu", "gelu_tanh", "relu", "silu"] = setting(
-        MODEL, "swiglu", "of the feed-forward network"
+        MODEL, "swiglu", "activation of the feed-forward network"
     )
-    context: Count = setting(MODEL, 128, "tokens the model sees at once")
-    positions: Literal["rotary", "sinusoidal", "learned", "none"] = setting(
-        MODEL, "rotary", "how it is told the order of the tokens"
-    )
-    norm: Literal["rms", "layer"] = setting(MODEL, "rms", "which normalisation")
-    norm_placement: Literal["pre", "post"] = setting(MODEL, "pre", "where it stands: before a sub-layer, or after")
+    context: Count = setting(MODEL, 128, "context length in tokens")
+    positions: Literal["rotary", "sinusoidal", "learned", "none"] = setting(MODEL, "rotary", "position encoding")
+    norm: Literal["rms", "layer"] = setting(MODEL, "rms", "normalization")
+    norm_placement: Literal["pre", "post"] = setting(MODEL, "pre", "normalize before or after each sub-layer")
     experts: Count | None = setting(
-        MODEL, None, "experts in each feed-forward layer. Default: none, a plain feed-forward network"
+        MODEL, None, "number of experts in each feed-forward layer (default: none, a dense network)"
     )
-    experts_per_token: Count = setting(MODEL, 2, "experts that each token visits, with --experts")
+    experts_per_token: Count = setting(MODEL, 2, "experts per token, with --experts")
     gating: Literal["topk_softmax", "softmax_topk", "softmax_topk_renormalised", "sigmoid"] = setting(
-        MODEL, "topk_softmax", "how the router's scores become the experts' weights"
+        MODEL, "topk_softmax", "how router scores become expert weights"
     )
-    shared_experts: CountFromZero = setting(MODEL, 0, "further experts that every token visits")
+    shared_experts: CountFromZero = setting(MODEL, 0, "number of further experts that process every token")
     capacity: Number | None = setting(
         MODEL,
         None,
-        "most tokens an expert takes in training, as a multiple of the even share; the rest is dropped. Default: all",
+        "maximum number of tokens per expert in training, as a multiple of an even share; further "
+        "tokens are dropped (default: no limit)",
     )
-    router_noise: Number = setting(MODEL, 0.0, "standard deviation of noise on the router's scores in training")
-    balanced: bool = setting(MODEL, False, "balance experts by a bias that enters their choice alone")
-    tied: bool = setting(MODEL, True, "the output head is the embedding table (true), or has its own weights (false)")
-    dropout: Number = setting(MODEL, 0.15, "probability of dropout in training")
+    router_noise: Number = setting(MODEL, 0.0, "standard deviation of the noise added to router scores in training")
+    balanced: bool = setting(MODEL, False, "balance the experts by a bias that only affects which of them are chosen")
+    tied: bool = setting(MODEL, True, "use the embedding table as the output head (false: separate weights)")
+    dropout: Number = setting(MODEL, 0.15, "dropout probability in training")
 
     label_smoothing: Decay = setting(
-        TRAINING, 0.0, "share of each target's probability that is spread over all tokens; 0.1 in 2017"
+        TRAINING, 0.0, "fraction of each target's probability that is spread over all tokens; 0.1 in 2017"
     )
     balance_loss: NonNegative | None = setting(
-        TRAINING, None, "weight of the loss that asks for evenly loaded experts. Default: 0.01, or 0 with --balanced"
+        TRAINING, None, "weight of the load-balancing loss (default: 0.01, or 0 with --balanced)"
     )
 
     def __post_init__(self) -> None:
@@ -311,51 +314,57 @@ class TextSettings(Settings):
     data: list[str] = setting(
         TASK,
         ["course"],
-        "files, folders or globs of UTF-8 text to learn from; or course, the prose of this course's first edition, "
-        "which comes with companion and is the same everywhere; or python, the language reference of this Python, "
-        "which differs between versions",
+        "files, folders or globs of UTF-8 text to learn from; or course: the prose of the first "
+        "edition of this course, which is installed with companion; or python: the language reference"
+        " of this Python, which differs between versions",
     )
-    held_out: InnerShare = setting(TASK, 0.1, "share of the text, by whole documents, that is only measured on")
-    vocab: int = setting(TASK, 1024, "most tokens the tokenizer may learn: 257 (bytes and a separator) or more")
+    held_out: InnerShare = setting(
+        TASK, 0.1, "fraction of the text, in whole documents, that is held out for evaluation"
+    )
+    vocab: int = setting(
+        TASK, 1024, "maximum vocabulary size of the tokenizer, at least 257 (256 bytes and a separator)"
+    )
     packing: Literal["documents", "apart", "ring"] = setting(
         TASK,
         "documents",
-        "how documents fill the windows: documents cuts only one that is longer than a window, and packs the others "
-        "whole; apart does that too, and a token sees its own document alone; ring lays them end to end and cuts "
-        "anywhere",
+        "how documents fill the windows; documents: only documents longer than a window are cut, the "
+        "others are packed whole; apart: the same, and tokens see only their own document; ring: "
+        "documents are joined end to end and cut anywhere",
     )
 
     linear: CountFromZero = setting(
         MODEL,
         0,
-        "linear layers (gated delta rule) before each layer of full attention; 3 in Qwen3-Next. As many as there are "
-        "layers: no full one",
+        "number of linear-attention layers (gated delta rule) before each layer of full attention, 3 "
+        "in Qwen3-Next; as many as --layers: no full attention",
     )
     latent: Count | None = setting(
-        MODEL, None, "width of a vector of which all heads' keys and values are made. Default: they are made directly"
+        MODEL, None, "width of the latent vector from which all keys and values are computed (MLA; default: none)"
     )
-    sinks: bool = setting(MODEL, False, "each head has a logit, learned, that takes weight and has no value")
+    sinks: bool = setting(
+        MODEL, False, "add a learned sink logit to each head, which takes attention weight and has no value"
+    )
     later_heads: CountFromZero = setting(
-        MODEL, 0, "heads that guess as many tokens after the next one; companion generate --draft own uses them"
+        MODEL, 0, "number of multi-token-prediction heads; companion generate --draft own uses them"
     )
     gate: Literal["head", "width"] | None = setting(
         MODEL,
         None,
-        "what heads found is multiplied by sigmoids: one a head, or one for each of its numbers. Default: it is not",
+        "multiply the output of attention by sigmoids: one per head, or one per component (default: no gate)",
     )
 
-    later_loss: NonNegative = setting(TRAINING, LATER, "weight of the loss of each of --later-heads")
+    later_loss: NonNegative = setting(TRAINING, LATER, "weight of the loss of each multi-token-prediction head")
     init_from: str | None = setting(
         TASK,
         None,
-        "a run on text, or a published model's folder, whose model, tokenizer and weights to begin with, in a run of "
-        "its own. Default: new ones",
+        "folder of a run or of a published model whose configuration, tokenizer and weights the new "
+        "run starts from (default: random weights)",
     )
     yardsticks: bool = setting(
         TASK,
         True,
-        "measure what a compressor and n-grams make of the held-out text (of more than 4 MB to learn from, they read "
-        "a part); false begins sooner",
+        "measure the baselines, a compressor and n-gram models, on the held-out text (from 4 MB on, "
+        "on a part of the text); false starts sooner",
     )
 
     def __post_init__(self) -> None:
@@ -427,16 +436,18 @@ class NumberWordsSettings(Settings):
     source: str = setting(TASK, "de", f"language to translate from: {_LANGUAGES}", flag="from")
     target: str = setting(TASK, "en", "language to translate into: another one of them", flag="to")
     source_pieces: Literal["parts", "characters"] = setting(
-        TASK, "parts", "tokens of the source: its parts (words; in German those of a compound), or its letters"
+        TASK, "parts", "tokens of the source: words (in German, their parts), or letters"
     )
     target_pieces: Literal["parts", "characters"] = setting(
-        TASK, "parts", "tokens of the target; letters take more than twice the steps"
+        TASK, "parts", "tokens of the target: words, or letters, which take more than twice as many steps"
     )
 
     d_model: Count = setting(MODEL, 64, _help("d_model"))
-    layers: Count = setting(MODEL, 2, "number of blocks in the encoder, and in the decoder")
+    layers: Count = setting(MODEL, 2, "number of blocks in the encoder and in the decoder")
     activation: Literal["swiglu", "gelu", "gelu_tanh", "relu", "silu"] = setting(MODEL, "relu", _help("activation"))
-    context: Count = setting(MODEL, 96, "most tokens of a name: 96 are enough for any, also letter by letter")
+    context: Count = setting(
+        MODEL, 96, "maximum length of a name in tokens; 96 is enough for all names, even letter by letter"
+    )
     positions: Literal["rotary", "sinusoidal", "learned", "none"] = setting(MODEL, "sinusoidal", _help("positions"))
     norm: Literal["rms", "layer"] = setting(MODEL, "layer", _help("norm"))
     dropout: Number = setting(MODEL, 0.0, _help("dropout"))
@@ -463,68 +474,73 @@ class TuneSettings(RunSettings):
     method: Literal["sft", "dpo", "grpo"] = setting(
         TASK,
         "sft",
-        "sft: answers as they are in the file; dpo: the better of two; grpo: answers of its own that a function checks",
+        "sft: imitate the answers in the file; dpo: prefer the better of two answers; grpo: reinforce"
+        " the model's own answers that a function finds right",
     )
     data: list[str] = setting(
         TASK,
         [],
-        'files with a JSON object a line: "messages", or for dpo "prompt", "chosen" and "rejected"',
+        'files with one JSON object per line: "messages", or for dpo "prompt", "chosen" and "rejected"',
     )
     problems: Literal["sums", "names"] | None = setting(
         TASK,
         None,
-        "in place of --data, problems with answers that are checked: sums of two numbers with steps, or numbers of "
-        "their English names",
+        "problems with checked answers, instead of --data: sums of two numbers with their steps, or "
+        "the numbers that English names spell",
         flag="task",
     )
     worked: Probability = setting(
         TASK,
         1.0,
-        "sft on sums: share of the answers that show their steps; the others are the number alone. With both, grpo has "
-        "something to choose between",
+        "sft on sums: fraction of the answers that show their steps; the others consist of the number"
+        " only. With a mixture, grpo has something to choose between",
     )
     start: str | None = setting(
-        TASK, None, "where to begin: a run's folder or a published model's. Default: the newest run on text in runs/"
+        TASK, None, "folder of the run or published model to start from (default: the newest run on text in runs/)"
     )
-    held_out: InnerShare = setting(TASK, 0.1, "share of the conversations that is only measured on")
+    held_out: InnerShare = setting(TASK, 0.1, "fraction of the conversations that is held out for evaluation")
 
     rank: Count | None = setting(
         MODEL,
         None,
-        "train adapters of this rank (LoRA) beside the weights, which stay; they alone are saved, as peft has them. "
-        "Default: none, all weights are trained",
+        "rank of the LoRA adapters to train; only these are saved, in the format of peft (default: "
+        "none, all weights are trained)",
     )
-    alpha: Positive | None = setting(MODEL, None, "adapters: their change counts alpha / rank. Default: twice the rank")
+    alpha: Positive | None = setting(
+        MODEL, None, "adapters: their output is scaled by alpha / rank (default: twice the rank)"
+    )
     targets: Literal["attention", "all"] = setting(
-        MODEL, "all", "adapters: of the linear layers of attention, or of feed-forward networks too"
+        MODEL, "all", "adapters: adapt the linear layers of attention only, or those of feed-forward networks too"
     )
-    dropout: Number = setting(MODEL, 0.0, "probability of dropout in training")
+    dropout: Number = setting(MODEL, 0.0, "dropout probability in training")
 
-    batch: Count = setting(TRAINING, 16, "conversations, pairs or problems in a micro-batch")
+    batch: Count = setting(TRAINING, 16, "conversations, pairs or problems per micro-batch")
     learning_rate: Positive | None = setting(  # type: ignore[assignment]
         TRAINING,
         None,
-        "peak learning rate. Default: 0.001 for sft, 0.00005 for grpo, 0.0001 for dpo; a tenth for a published model, "
-        "and ten times as much with --rank",
+        "peak learning rate (default: 0.001 for sft, 0.00005 for grpo, 0.0001 for dpo; a tenth of it "
+        "for a published model, ten times as much with --rank)",
     )
-    warmup: CountFromZero = setting(TRAINING, 10, "updates until the peak learning rate")
-    weight_decay: NonNegative = setting(TRAINING, 0.0, "of the matrices")
+    warmup: CountFromZero = setting(TRAINING, 10, "updates until the peak learning rate is reached")
+    weight_decay: NonNegative = setting(TRAINING, 0.0, "weight decay of the matrices")
     beta: NonNegative | None = setting(
         TRAINING,
         None,
-        "dpo, grpo: how dear it is to go away from the start. Default: 0.1 for dpo; 0.04 for grpo, where it weighs the "
-        "divergence",
+        "dpo, grpo: strength of the pull towards the start (default: 0.1 for dpo, 0.04 for grpo, "
+        "where it weighs the KL divergence)",
     )
-    group: CountFromTwo = setting(TRAINING, 8, "grpo: answers to each problem")
-    tokens: Count = setting(TRAINING, 48, "grpo: tokens of an answer at most; of what is measured, too")
-    temperature: Positive = setting(TRAINING, 1.0, "grpo: of the answers that it draws")
-    epochs: Count = setting(TRAINING, 1, "grpo: steps on the same answers, in one update")
-    clip_ratio: Positive = setting(TRAINING, 0.2, "grpo: how far a token's probability may go in these and still count")
+    group: CountFromTwo = setting(TRAINING, 8, "grpo: answers per problem")
+    tokens: Count = setting(TRAINING, 48, "maximum tokens per answer, in grpo and in evaluations")
+    temperature: Positive = setting(TRAINING, 1.0, "grpo: sampling temperature of the answers")
+    epochs: Count = setting(TRAINING, 1, "grpo: optimizer steps on the same answers in one update")
+    clip_ratio: Positive = setting(
+        TRAINING, 0.2, "grpo: how far the probability ratio of a token may move before it is clipped"
+    )
     lengths: Literal["answer", "constant"] = setting(
-        TRAINING, "answer", "grpo: divide an answer's loss by its own tokens, or by --tokens (Dr. GRPO)"
+        TRAINING, "answer", "grpo: divide the loss of an answer by its own length, or by --tokens (Dr. GRPO)"
     )
     deviation: bool = setting(
-        TRAINING, True, "grpo: divide advantages by the deviation of their group (false: Dr. GRPO)"
+        TRAINING, True, "grpo: divide advantages by the standard deviation of their group (false: Dr. GRPO)"
     )
 
     def __post_init__(self) -> None:

@@ -82,14 +82,22 @@ def plain_race() -> str:
 
 
 @cache
-def on_the_page(name: str) -> str:
-    """The text of a definition on the page. Raises `ValueError` that lists what stands there if there is none."""
-    there = {node.name: node for node in _definitions(_page())}
+def stage_of(name: str) -> int:
+    """Return the number of the stage that defines a name on the page.
+
+    Raises:
+        ValueError: if no stage does; the message lists the definitions.
+    """
+    there = {node.name: number for number, body in _sections().items() for node in _definitions(body)}
     if name not in there:
         raise ValueError(f"{name}: expected a definition of companion/page.py, one of {', '.join(there)}")
-    node = there[name]
-    start = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
-    return "\n".join(_page().splitlines()[start - 1 : node.end_lineno])
+    return there[name]
+
+
+def definitions(source: str) -> dict[str, str]:
+    """Return the text of each function and class of a file, by its name."""
+    lines = source.splitlines()
+    return {node.name: _text(node, lines) for node in _definitions(source)}
 
 
 def is_untouched(number: int, source: str) -> bool:

@@ -19,7 +19,7 @@ from companion.ground.display import table as aligned
 from companion.ground.fields import shown, why
 from companion.ground.reading import text_of
 from companion_school.build.stages import STAGES, Stage
-from companion_school.build.stubs import is_untouched, reference, stub
+from companion_school.build.stubs import definitions, is_untouched, names, reference, stub
 
 NAME = Path("my") / "transformer"
 VARIABLE = "COMPANION_BUILD"
@@ -147,6 +147,29 @@ def state(folder: Path, stage: Stage) -> str:
 def is_done(folder: Path, stage: Stage) -> bool:
     """Whether a stage's file has passed its check as it is now, or was taken."""
     return state(folder, stage).startswith((_PASSED, _TAKEN))
+
+
+def compare(folder: Path, stage: Stage) -> str:
+    """Show each definition of a stage as the learner has written it, and as the course has.
+
+    Raises:
+        ValueError: as long as the learner's file has not passed its check.
+    """
+    if not is_done(folder, stage):
+        raise ValueError(
+            f"{stage.file}: expected a file that has passed its check; first companion build check {stage.number}"
+        )
+    mine, theirs = definitions(_text(folder / stage.file)), definitions(reference(stage.number))
+    parts = []
+    for name in names(stage.number):
+        if name in mine:
+            parts += [_counted(f"{name}, yours", mine[name]), _counted(f"{name}, the course's", theirs[name])]
+    return "\n\n".join(parts)
+
+
+def _counted(title: str, code: str) -> str:
+    lines = [line for line in code.splitlines() if line.strip()]
+    return f"# {title} ({len(lines)} lines)\n{code}"
 
 
 def overview(folder: Path) -> str:

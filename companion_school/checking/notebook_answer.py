@@ -15,8 +15,6 @@ from dataclasses import replace
 from types import FrameType
 from typing import Any
 
-from companion.ground.display import count
-
 from .call import Result
 from .examine import Verdict
 from .exercise import STAR
@@ -49,7 +47,12 @@ def readers(name: str, frame: FrameType | None) -> Any:
 
 
 def attempt(
-    title: str, name: str, answer: Any, forbidden: Sequence[str], test: Callable[[Callable[..., Any]], Verdict]
+    title: str,
+    name: str,
+    answer: Any,
+    forbidden: Sequence[str],
+    test: Callable[[Callable[..., Any]], Verdict],
+    prints: bool = True,
 ) -> Verdict:
     """Try an answer: the verdict, if it is right, robust or not. Raises `NotYet` if it is not right.
 
@@ -58,6 +61,7 @@ def attempt(
     answer:     what the reader has under that name; None if there is nothing.
     forbidden:  names that the answer must not use.
     test:       tries the answer.
+    prints:     tell what the answer prints while it is tried.
     """
     if answer is None:
         raise NotYet(f"{title}: not written yet. The check looks for a function {name} and finds none.")
@@ -70,7 +74,7 @@ def attempt(
     printed = Printed()
     with _still_running(title), contextlib.redirect_stdout(printed):
         verdict = test(answer)
-    verdict = replace(verdict, printed=printed.told)
+    verdict = replace(verdict, printed=printed.told if prints else "")
     if not verdict.is_right:
         raise NotYet("\n\n".join(filter(None, [f"{title}: {verdict}", verdict.printed])), verdict)
     return verdict
@@ -100,7 +104,7 @@ class Printed(io.TextIOBase):
         lines = self._start.split("\n")[:MOST_LINES]
         more = self._ends + (self._ends == self._start.count("\n") and not self._start.endswith("\n")) - len(lines)
         whole = more <= 0 and self._size == len(self._start)
-        rest = "" if whole else f"\n... and {count(more, 'more line')}" if more > 0 else " ..."
+        rest = "" if whole else f"\n... and {more:,} more line{'s' * (more > 1)}" if more > 0 else " ..."
         return "Printed by your function while it was tried:\n" + "\n".join(lines).rstrip("\n") + rest
 
 

@@ -61,12 +61,11 @@ def check_hidden(*texts: str, group: int | None = None) -> None:
     public = [unseal(file.read_bytes())] if file.is_file() else []
     title = _title(sealed, group)
     answer = readers(sealed.name, sys._getframe(1))
-    with (
-        _muted(),
-        contextlib.redirect_stdout(io.StringIO()),  # an answer that prints its arguments shows no hidden ones
-    ):
+    with _muted():
         tried_on = [*(key for key in public if key.knows_answers), *hidden]
-        attempt(title, sealed.name, answer, sealed.forbidden, lambda tried: _discreet(tried_on, tried, group))
+        test = lambda tried: _discreet(tried_on, tried, group)  # noqa: E731
+        # An answer that prints its arguments shows no hidden ones.
+        attempt(title, sealed.name, answer, sealed.forbidden, test, prints=False)
     print(f"{title}: right on the hidden cases.")
 
 

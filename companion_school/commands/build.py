@@ -41,6 +41,7 @@ def add_actions(parser: Parser) -> None:
         ("start", _plain_parser("Write the stubs of all stages; files of yours stay as they are."), "write the stubs"),
         ("check", _check_parser(), "try a stage, as check() does in a notebook"),
         ("take", _take_parser(), "lay in the course's reference of a stage, to go on with"),
+        ("compare", _compare_parser(), "show the course's version of a stage beside yours"),
         ("story", _story_parser(), "train what you have written on stories, and keep the model"),
         ("race", _race_parser(), "train with your race.py, and compare"),
     )
@@ -93,6 +94,16 @@ def _take_parser() -> Parser:
     )
     parser.add_argument("stages", type=str, nargs="*", metavar="STAGE", help="as in 3, positions or 2-4")
     parser.add_argument("--all", action="store_true", help="every stage")
+    _add_folder(parser)
+    return parser
+
+
+def _compare_parser() -> Parser:
+    parser = Parser(
+        description="Show what you have written for a stage beside the course's version, once yours passes its check.",
+        epilog="examples:\n  companion build compare 2",
+    )
+    parser.add_argument("stage", type=str, metavar="STAGE", help="as in 2 or attention")
     _add_folder(parser)
     return parser
 
@@ -151,6 +162,12 @@ def run(flags: Namespace) -> int:
         return _race(chosen, folder)
     if action == "story":
         return _story(chosen, folder)
+    if action == "compare":
+        from companion_school.build.stages import find_stage
+        from companion_school.build.workspace import compare
+
+        print(compare(folder, find_stage(chosen.stage)))
+        return 0
     if action in ("show", "start"):
         if action == "start":
             print(*lay_stubs(folder), sep="\n", end="\n\n")

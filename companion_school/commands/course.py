@@ -173,6 +173,13 @@ def _export_parser() -> Parser:
         "folder", type=str, metavar="FOLDER", help="the folder with marks; folders inside it count, too"
     )
     parser.add_argument("--to", type=str, default=None, metavar="FILE", help="the table (default: FOLDER/grades.csv)")
+    parser.add_argument("--roster", type=str, default=None, metavar="FILE", help="CSV with id, names, email")
+    _add_platform(parser)
+    return parser
+
+
+def _add_platform(parser: Parser) -> None:
+    """Add the flags for tables and pages of a learning platform."""
     parser.add_argument(
         "--into",
         type=str,
@@ -185,10 +192,9 @@ def _export_parser() -> Parser:
         type=str,
         nargs="+",
         default=[],
-        metavar="NAME=HEADING",
-        help="headings of a worksheet in another language: Identifier=... Grade=...",
+        metavar="A=B",
+        help="headings of a worksheet in another language: Identifier=Nummer Grade=Bewertung",
     )
-    parser.add_argument("--roster", type=str, default=None, metavar="FILE", help="CSV with id, names, email")
     parser.add_argument(
         "--pages",
         type=str,
@@ -196,7 +202,6 @@ def _export_parser() -> Parser:
         metavar="FILE.zip",
         help="write the feedback pages of one set into a zip that Moodle or Canvas hands back to students",
     )
-    return parser
 
 
 def _alike_parser() -> Parser:

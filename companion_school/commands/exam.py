@@ -17,7 +17,8 @@ def parser() -> Parser:
             "Make an examination on paper: for each lesson some of its four questions (numbers, "
             "reasons, broken pieces of "
             "code). Your seed file decides which, and the numbers in them: without it nobody can make the key. Each "
-            "version has numbers of its own. Students get release/NAME/; NAME_key.md is the marker's."
+            "version has numbers and an order of its own. release/NAME/ has a page to print for each version, and its "
+            "text in Markdown; NAME_key.md is the marker's."
         ),
         epilog=(
             "examples:\n"

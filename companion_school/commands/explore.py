@@ -33,12 +33,12 @@ class _Words:
 def parser() -> Parser:
     parser = Parser(
         description=(
-            "A page that shows the inside of a model, in any browser and without a network: tokens, attention, "
-            "the stream, experts, the cache, and the next token. Type, switch heads off, swap tokens. Without a "
-            "folder, of the course's three models.\n\n"
-            "A small plain model runs on the page itself, which is written to a file. Every other one Python "
-            "computes: the command serves the page, to this machine alone, until Ctrl-C. With --out it writes a file "
-            "here, too, which shows one text, --text.\n\n"
+            "Make a page that shows the inside of a model in any browser, without a network: tokens, attention, the "
+            "residual stream, experts, the cache and the next token. You can type, switch off heads and swap tokens. "
+            "Without a folder, the page shows the three models of the course.\n\n"
+            "A small model of a common form is computed by the page itself, which is written to a file. All others are "
+            "computed by Python: the command serves the page to this machine only, until Ctrl-C. With --out it writes "
+            "a file for these too, which shows one text, --text.\n\n"
             "Where the model answers in conversations (a chat template, or a run of companion tune), the command also "
             "serves a page to chat in. To serve a model to others, export it: companion export --help names vLLM, "
             "SGLang and llama.cpp."
@@ -58,17 +58,17 @@ def parser() -> Parser:
         nargs="?",
         default=None,
         metavar="FOLDER",
-        help="a run, or a published model: its folder, a GGUF file, or a name that companion get knows",
+        help="run or published model: a folder, a GGUF file, or a name for companion get",
     )
-    parser.add_argument("--text", type=str | None, default=None, help=f'what is read first. Default: "{TEXT}"')
+    parser.add_argument("--text", type=str | None, default=None, help=f'text to begin with (default: "{TEXT}")')
     parser.add_argument(
-        "--out", type=str | None, default=None, metavar="FILE", help="where the page is written. Default: explorer.html"
+        "--out", type=str | None, default=None, metavar="FILE", help="file of the page (default: explorer.html)"
     )
     parser.add_argument(
         "--port",
         type=CountFromZero | None,
         default=None,
-        help="of the page that Python serves. Default: any that is free",
+        help="port of a page that Python serves (default: a free one)",
     )
     return parser
 

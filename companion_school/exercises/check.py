@@ -94,6 +94,14 @@ def solution(id: str | float) -> None:
     print(exercise.solution)
 
 
-def progress() -> None:
-    """What you have done so far, in this course and on this machine."""
-    print(kept.table())
+def progress(lesson: int | str | None = None) -> None:
+    """Show what you have done so far, in this course and on this machine.
+
+    Args:
+        lesson: a lesson, whose exercises are listed, as in `progress(2)`; "all" lists those of every lesson. Without
+            it, there is a line for each lesson. The sum over the course is always there.
+
+    Raises:
+        ValueError: `lesson` is not a lesson that has exercises.
+    """
+    print(kept.overview() if lesson is None else kept.table() if lesson == "all" else kept.table(lesson))

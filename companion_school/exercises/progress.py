@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from datetime import date
 
 from companion.ground.display import count
 from companion.ground.display import table as aligned
 from companion.ground.user_files import read_kept, write_kept
-from companion_school.checking.exercise import DIFFICULTIES, STAR
+from companion_school.checking.exercise import DIFFICULTIES, STAR, Exercise
 from companion_school.exercises.catalogue import exercises
 
 FILE = "progress.json"
@@ -75,14 +76,26 @@ def as_data() -> dict[str, dict[str, object]]:
     }
 
 
-def table() -> str:
-    """All exercises by lesson, with what was done of each; and the points that are reached."""
+def table(lesson: int | str | None = None) -> str:
+    """Return a line for each exercise with what was done of it, and the sum over the course.
+
+    Args:
+        lesson: the lesson whose exercises are listed (default: every lesson).
+
+    Raises:
+        ValueError: there is no such lesson, or it has no exercises.
+    """
     known = read_progress()
-    rows, reached, possible = [], 0, 0
-    for id, exercise in exercises().items():
+    there = {str(exercise.lesson): exercise.lesson for exercise in exercises().values()}
+    wanted = None if lesson is None else there.get(str(lesson).strip().lstrip("0") or "0")
+    if lesson is not None and wanted is None:
+        raise ValueError(
+            f"lesson must be a number from {min(there.values())} to {max(there.values())}, or 'all'; got {lesson!r}"
+        )
+    listed = {id: exercise for id, exercise in exercises().items() if wanted in (None, exercise.lesson)}
+    rows = []
+    for id, exercise in listed.items():
         record = known.get(id, Record())
-        possible += exercise.points
-        reached += exercise.points if record.passed else 0
         if record.passed:
             state = f"right on {record.passed}{f', robust {STAR}' if record.robust else ''}"
         elif record.checks:
@@ -93,15 +106,34 @@ def table() -> str:
         used += ["solution read"] * record.solution
         rows.append((id, exercise.title, count(exercise.points, "point"), ", ".join([state, *used])))
     lines: list[str] = []
-    lesson = None
+    last = None
     drawn = aligned(rows, left=(0, 1, 2, 3), width=None).splitlines()
-    for exercise, line in zip(exercises().values(), drawn, strict=True):
-        if exercise.lesson != lesson:
-            lesson = exercise.lesson
-            lines += ["", f"lesson {lesson:02d}"]
+    for exercise, line in zip(listed.values(), drawn, strict=True):
+        if exercise.lesson != last:
+            last = exercise.lesson
+            lines += ["", f"lesson {last:02d}"]
         lines.append(line)
-    done = sum(1 for id in exercises() if known.get(id, Record()).passed)
-    stars = sum(1 for id in exercises() if known.get(id, Record()).robust)
-    robust = f", {stars} {STAR}" if stars else ""
-    lines.append(f"\n{done} of {len(exercises())} exercises, {reached} of {possible} points{robust}")
-    return "\n".join(lines).strip("\n")
+    some = [f"lesson {wanted:02d}: {_sum(listed, known)}"] if wanted is not None else []
+    return "\n".join([*lines, "", *some, f"{'the course: ' * bool(some)}{_sum(exercises(), known)}"]).strip("\n")
+
+
+def overview() -> str:
+    """Return a line for each lesson with how many of its exercises are right, and the sum over the course."""
+    known = read_progress()
+    of_lesson: dict[int, dict[str, Exercise]] = {}
+    for id, exercise in exercises().items():
+        of_lesson.setdefault(exercise.lesson, {})[id] = exercise
+    lines = [f"lesson {lesson:02d}: {_sum(book, known)}" for lesson, book in of_lesson.items()]
+    lines += [
+        "",
+        f"the course: {_sum(exercises(), known)}",
+        'progress(2) lists the exercises of lesson 02, progress("all") all',
+    ]
+    return "\n".join(lines)
+
+
+def _sum(book: Mapping[str, Exercise], known: Mapping[str, Record]) -> str:
+    done = [exercise for id, exercise in book.items() if known.get(id, Record()).passed]
+    stars = sum(1 for id in book if known.get(id, Record()).robust)
+    points, possible = (sum(exercise.points for exercise in some) for some in (done, book.values()))
+    return f"{len(done)} of {len(book)} exercises, {points} of {possible} points{f', {stars} {STAR}' if stars else ''}"

@@ -31,6 +31,12 @@ AROUND = (
     ("BERT, GPT, LLaMA, Mixtral", "13"),
     ("train one on real text", "14"),
     ("keep less of each token", "15"),
+    ("the block of today", "16"),
+    ("a memory in place of a cache", "17"),
+    ("more than one token a step", "18"),
+    ("fewer bits, better steps", "19"),
+    ("from completing to answering", "20"),
+    ("looking inside a trained model", "21"),
 )
 """Text and lesson, from the top to the bottom."""
 HEIGHT = 0.6
@@ -44,9 +50,9 @@ def draw() -> Figure:
     for bottom, text, lesson, color in PATH:
         _box(ax, 1.3, bottom, 5.6, text, lesson, figures.PALETTE[color])
     for place, (text, lesson) in enumerate(AROUND):
-        _box(ax, 7.9, 7.15 - 7.0 * place / (len(AROUND) - 1), 4.4, text, lesson, "white")
+        _box(ax, 7.9, 7.45 - 7.3 * place / (len(AROUND) - 1), 4.4, text, lesson, "white", height=0.43)
     ax.text(7.9, 9.4, "This lesson, 00, walks down the left side.", fontsize=10.5, style="italic", va="center")
-    ax.text(7.9, 8.1, "Around the model", fontsize=12, weight="bold")
+    ax.text(7.9, 8.2, "Around the model", fontsize=12, weight="bold")
     ax.add_patch(Rectangle((1.0, 2.1), 6.2, 6.35, fill=False, linestyle="--", edgecolor="black"))
     ax.text(1.15, 8.06, "one block (large models stack dozens)", fontsize=10, style="italic", va="center")
     down = {"arrowstyle": "-|>", "color": "black"}
@@ -58,8 +64,10 @@ def draw() -> Figure:
     return fig
 
 
-def _box(ax: Axes, x: float, y: float, width: float, text: str, lesson: str, color: str) -> None:
-    ax.add_patch(Rectangle((x, y), width, HEIGHT, facecolor=color, alpha=0.3))
-    ax.add_patch(Rectangle((x, y), width, HEIGHT, fill=False, edgecolor="black"))
-    ax.text(x + 0.15, y + HEIGHT / 2, text.replace("->", "→"), va="center", fontsize=10.5)
-    ax.text(x + width - 0.12, y + HEIGHT / 2, lesson, va="center", ha="right", fontsize=10.5, weight="bold")
+def _box(
+    ax: Axes, x: float, y: float, width: float, text: str, lesson: str, color: str, height: float = HEIGHT
+) -> None:
+    ax.add_patch(Rectangle((x, y), width, height, facecolor=color, alpha=0.3))
+    ax.add_patch(Rectangle((x, y), width, height, fill=False, edgecolor="black"))
+    ax.text(x + 0.15, y + height / 2, text.replace("->", "→"), va="center", fontsize=10.5)
+    ax.text(x + width - 0.12, y + height / 2, lesson, va="center", ha="right", fontsize=10.5, weight="bold")

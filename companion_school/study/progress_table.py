@@ -24,11 +24,18 @@ from companion_school.study.where_next import Done, course, done, is_read, where
 FILE = "start.ipynb"
 CELL = "path"  # the name of the cell that shows the table
 
-_COLORS = "--bar:{green};--back:{faint};--edge:{edge}"
+_FIRST_CELL = (
+    "<b>Your first cell</b> is the grey field above. Click into it and press <b>Shift+Enter</b>; <code>[*]</code> "
+    "beside it says that Python works. Later this place shows what you have done, and where you go on."
+)
+_COLORS = "--bar:{green};--back:{faint};--edge:{edge};--go:{blue};--page:{page}"
 _HERE = ".ext-path.ext-path"  # twice: more than JupyterLab's own rules for tables in an output
 _STYLE = (
     f".ext-path{{{_COLORS.format_map(PALETTE | LIGHT_PAGE)};max-width:{WIDEST}px}}"
     f"[data-jp-theme-light=false] .ext-path{{{_COLORS.format_map(DARK | DARK_PAGE)}}}"
+    f"{_HERE} .ext-today a{{display:inline-block;padding:.45em 1.1em;margin:.2em 0;border-radius:6px;font-size:16px;"
+    "text-decoration:none;background:var(--go);color:var(--page)}"
+    f"{_HERE} summary{{cursor:pointer;margin:.8em 0}}"
     f"{_HERE} table{{width:100%;table-layout:auto;margin:0 0 1em;font-size:14px;border-collapse:collapse}}"
     f"{_HERE} :is(td,th){{text-align:left;vertical-align:top;padding:.4em .7em}}"
     f"{_HERE} :is(td,th):not(:first-child){{white-space:nowrap;width:1%}}"
@@ -76,10 +83,12 @@ def table(path: Sequence[Mapping[str, Any]], reader: Done) -> str:
     head = "".join(f'<th scope="col">{name}</th>' for name in ("lesson", "minutes", "what you have done"))
     hours = sum(lesson["minutes"] for lesson in path) / 60
     onward = where_next(path, reader, _link, html.escape)
+    first = "" if reader.exercises or reader.questions or reader.stages else f"<p>{_FIRST_CELL}</p>"
     return (
-        f'<style>{_STYLE}</style><div class="ext-path"><p><b>{onward}</b></p><p>{_written(reader)}</p>'
-        f"<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>"
-        f"<p>{len(path)} lessons, {hours:.0f} hours without the exercises.</p></div>"
+        f'<style>{_STYLE}</style><div class="ext-path"><p class="ext-today"><b>{onward}</b></p>{first}'
+        f"<p>{_written(reader)}</p><details><summary>All {len(path)} lessons, and what you have done: "
+        f"{hours:.0f} hours without the exercises</summary>"
+        f"<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></details></div>"
     )
 
 

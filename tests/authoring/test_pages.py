@@ -251,6 +251,13 @@ def test_same_lessons_give_the_same_picture():
     assert drawing.digest_in(first) == map.course_inputs(LESSONS) != map.course_inputs(LESSONS[:-1])
 
 
+def test_pages_promise_sittings_as_long_as_they_are():
+    minutes = [part.minutes for lesson in LESSONS for part in lesson.sittings]
+    promised = f"takes {round(sum(minutes) / len(minutes))} minutes on average and at most {max(minutes)}"
+    for text in ("README.md", "authoring/pages/start.md", "authoring/site/index.md"):
+        assert promised in (ROOT / text).read_text(encoding="utf-8")
+
+
 def test_readme_has_title_question_and_minutes_of_every_lesson():
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     for lesson in LESSONS:

@@ -30,6 +30,14 @@ def test_minutes_and_points_are_those_of_what_a_week_asks_for(which):
             assert kinds and all(kinds.count(kind) <= which.hand_in.get(kind, 0) for kind in kinds)
 
 
+def test_the_weeks_of_the_short_plan_are_of_similar_weight():
+    weeks = plan.loads(plan.PLANS[1], LESSONS)
+    minutes = [week.reading + week.practice + week.building for week in weeks]
+    assert max(minutes) < 1.3 * min(minutes) and max(week.points for week in weeks) < 0.25 * sum(
+        w.points for w in weeks
+    )
+
+
 def test_every_command_of_the_page_is_one():
     shell = re.findall(r"```bash\n(.*?)```", plan.render(LESSONS), re.DOTALL)
     lines = "".join(shell).splitlines()

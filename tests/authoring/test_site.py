@@ -10,26 +10,32 @@ import tomllib
 import nbformat
 import pygments
 import pytest
-from PIL import Image
+from PIL import Image, ImageDraw
 from pygments.lexers import PythonLexer
 
 from authoring.pages import glossary
 from authoring.site import (
+    build,
     extension,
     finish,
+    flow,
     formula,
     front,
     links,
     mathml,
     notebook,
     output,
+    own,
     reference,
     repository,
     search,
+    stacked,
 )
 from authoring.site.fault import Broken, Faults
 from authoring.site.formula import Formula, Formulas
 from authoring.site.pages import Course
+from companion_school.explorer import models
+from companion_school.study.live import moving as moving_figures
 
 ALT = "Bars of a weight that falls, one after the other."
 
@@ -351,3 +357,100 @@ def test_other_names_belong_to_terms_and_are_none_themselves():
     assert set(found) <= terms and len(names) == len(set(names)) > 40
     assert not {term.lower() for term in terms} & set(names)
     assert {"bpe", "rope", "gqa", "layer normalization"} <= set(names) and "tokenizer" in terms
+
+
+def diagrams(widths, *, legend=False, labels=True):
+    """A picture of diagrams side by side: a frame for each, a label under it, and maybe a line over all of them."""
+    image = Image.new("RGB", (sum(widths) + 20 * (len(widths) + 1), 300), "white")
+    pen, x = ImageDraw.Draw(image), 20
+    for width in widths:
+        pen.rectangle((x, 40, x + width, 240), outline="black")
+        if labels:
+            pen.rectangle((x + 30, 250, x + 60, 256), fill="black")
+        x += width + 20
+    if legend:
+        pen.rectangle((image.width / 2 - 60, 6, image.width / 2 + 60, 14), fill="blue")
+    file = io.BytesIO()
+    image.save(file, "PNG")
+    return file.getvalue()
+
+
+def test_diagrams_side_by_side_stand_below_one_another_on_a_phone():
+    small = Image.open(io.BytesIO(stacked.stacked(diagrams([400, 500]), 480)))
+    assert 500 < small.width < 530 and 2 * 217 < small.height < 2 * 250
+    with_legend = Image.open(io.BytesIO(stacked.stacked(diagrams([400, 500], legend=True), 480)))
+    assert with_legend.height > small.height
+    assert (0, 0, 255) in {with_legend.getpixel((with_legend.width // 2 + x, 10)) for x in (-50, 50)}
+
+
+@pytest.mark.parametrize(
+    ("picture", "width"),
+    [
+        (diagrams([400, 500]), 440),  # fits as it is
+        (diagrams([900]), 470),  # one diagram
+        (diagrams([400, 500], labels=False), 480),  # boxes without axes: a formula
+        (diagrams([150, 150, 150, 150, 150]), 450),  # boxes in a row
+    ],
+)
+def test_what_fits_or_is_one_diagram_is_not_cut(picture, width):
+    assert stacked.stacked(picture, width) is None
+
+
+def test_a_wide_picture_has_a_smaller_one_for_a_phone_or_scrolls_at_a_size_that_can_be_read():
+    def shown(png, width):
+        data = base64.b64encode(png).decode()
+        assets = output.Assets()
+        shown = f'<img alt="{ALT}" width="{width}" src="data:image/png;base64,{data}">'
+        page = output.page_html(shown, assets, str, "")
+        return page, len(assets.files)
+
+    cut, files = shown(diagrams([400, 500]), 480)
+    assert files == 2 and re.search(r'<picture><source media="\(max-width: 600px\)" srcset="[^"]+" width="5\d\d"', cut)
+    whole, files = shown(diagrams([1500]), 770)
+    assert files == 1 and 'style="--phone:616px"' in whole and "<picture>" not in whole
+
+
+def test_every_layout_for_a_phone_is_of_a_figure_that_there_is():
+    script = (build.THEME / "static" / "phone.js").read_text(encoding="utf-8")
+    rows = re.findall(r"^    (\w+): \[", script, re.MULTILINE)
+    others = re.findall(r"(?:CONDENSED = |new Set\()[{\[]([^}\]]*)[}\]]", script)
+    named = {*rows, *(name for part in others for name in re.findall(r"[a-z_]{3,}", part))}
+    assert len(rows) > 20 and named <= set(moving_figures.names())
+
+
+def test_the_front_page_has_one_way_to_begin_and_leads_to_every_door(course):
+    faults = Faults()
+    press = press_of(course, faults)
+    page = front.text(press.links.course, {}, press, "")
+    assert page.count('id="go-on"') == 1 and ">Begin: 02 Small</a>" in page and "{{" not in page
+    doors = [href for href, *_ in front.DOORS]
+    assert doors == ["flow.html", "explorer.html", "chat.html", "your_own_transformer.html"]
+    assert all(f'href="{href}"' in page for href in doors)
+
+
+def test_exercises_say_where_they_run_and_offer_the_notebook(course):
+    faults = Faults()
+    press = press_of(course, faults)
+    page = press.links.course.pages["exercises/02_exercises.ipynb"]
+    said = own.where_to_run(page, press)
+    assert "my/exercises/02_exercises.ipynb" in said and "make lab" in said
+    [file] = re.findall(r'href="\.\./([^"]+)" download', said)
+    assert press.assets.files[file] == page.source.read_bytes()
+
+
+def test_the_flow_shows_each_of_its_parts_once_and_says_how_large_the_model_is():
+    assets = output.Assets()
+    pages = {name: text for name, _, text in flow.texts(assets)}
+    script = (flow.HERE / "flow.js").read_text(encoding="utf-8")
+    drawn = re.findall(r"^    (\w+)\(part\) \{$", script, re.MULTILINE)
+    assert drawn == re.findall(r'data-part="(\w+)"', pages["flow"]) and len(drawn) == 9
+    config = models.header(models.live_file("story"))["config"]
+    for number, what in (
+        (config["d_model"], "numbers, learned"),
+        (config["feed_forward"]["d_ff"], "hidden numbers"),
+        (config["vocab"], "products"),
+    ):
+        assert f"{number} {what}" in pages["flow"]
+    assert "this model has three of them" in pages["flow"] and config["layers"] == 3
+    assert f"{round(flow.parameters() / 1000)} thousand parameters" in pages["chat"]
+    assert f"Its context is {config['context']} tokens" in pages["chat"]

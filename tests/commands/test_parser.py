@@ -91,7 +91,10 @@ def test_help_may_be_asked_for_in_other_words(capsys):
         (["train", "books"], "companion train: error: books: not expected here"),
         (["generate", "--top-k", "-1"], "companion generate: error: --top-k -1: expected a whole number >= 0"),
         (["grade"], "companion grade: error: FOLDER: expected the submissions; got nothing"),
-        (["course"], "expected an action: release, export, collect, mark, alike, verify, notebooks, slides or exam"),
+        (
+            ["course"],
+            "expected an action: release, export, collect, mark, alike, clone, verify, notebooks, slides or exam",
+        ),
         (["course", "relaese"], "companion course: error: relaese: no such command; did you mean release?"),
         (["course", "verify", "--jobs", "0"], "companion course verify: error: --jobs 0: expected a whole number >= 1"),
     ],
@@ -125,7 +128,6 @@ def test_a_mistake_in_a_file_of_flags_is_named_like_one_on_the_command_line(text
     ("arguments", "flag"),
     [
         (["train", "--out", "file/run"], "--out file/run"),
-        (["bench", "--quick", "--out", "file/bench"], "--out file/bench"),
         (["course", "release", "week1", "--exercises", "2.1", "--out", "file/course"], "--out file/course"),
     ],
     ids=lambda value: value[0] if isinstance(value, list) else "",
@@ -133,10 +135,7 @@ def test_a_mistake_in_a_file_of_flags_is_named_like_one_on_the_command_line(text
 def test_a_place_that_cannot_be_written_to_is_found_before_any_work(arguments, flag, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     Path("file").touch()
-    for work in (
-        "companion.training.run.open_task",
-        "companion.bench.suite.bench",
-    ):
+    for work in ("companion.training.run.open_task",):
         monkeypatch.setattr(work, lambda *_, **__: pytest.fail("work was begun"))
     assert main(arguments) == 2
     assert (

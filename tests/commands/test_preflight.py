@@ -124,8 +124,6 @@ def test_a_file_of_settings_that_cannot_be_meant_is_refused(unchecked, home, cap
         (["evaluate", "--data", LONG], "file name too long"),
         (["evaluate", "--run", f"./{LONG}/../{LONG}"], "--run xxx"),
         (["inspect", LONG], "FOLDER xxx"),
-        (["bench", "--out", LONG], "--out xxx"),
-        (["bench", "--json", LONG], "--json xxx"),
         (["generate", "--prompt", "\udce9"], "--prompt \\udce9: expected what UTF-8 can write, got a lone surrogate"),
         (["account", "--run", "a\nb"], "--run a\\nb: expected no line breaks or other control characters in a name"),
         (["train", "--data", "t.txt", "a\0b"], "--data a\\x00b: expected no line breaks"),

@@ -332,5 +332,5 @@ def test_inspect_knows_models_of_companion_and_refuses_what_is_no_folder(home, c
     assert "FOLDER nowhere: expected a folder" in refused(capsys, "inspect", "nowhere")
     (home / "empty").mkdir()
     assert "config.json: expected the model's configuration, found no such file" in refused(capsys, "inspect", "empty")
-    (home / "empty" / "config.json").write_text('{"model_type": "t5"}')
-    assert "model_type='t5': expected one of bert, deepseek_v2" in refused(capsys, "inspect", "empty")
+    (home / "empty" / "config.json").write_text('{"model_type": "t6"}')
+    assert "model_type='t6': expected one of bart, bert, cohere" in refused(capsys, "inspect", "empty")

@@ -120,9 +120,10 @@ def test_sizes_are_filled_in():
         (lambda: WindowConfig(3, (1, 0)), r"pattern=\(1, 0\): expected a tuple of True and False"),
         (lambda: WindowConfig(3, base=0.0), "base=0.0: expected a number > 0, or None"),
         (
-            lambda: small(attention=AttentionConfig(3, window=WindowConfig(2)), stack="encoder"),
-            "window=.*only a decoder",
+            lambda: small(attention=AttentionConfig(3, window=WindowConfig(2)), stack="encoder_decoder"),
+            "window=.*an encoder_decoder sees all",
         ),
+        (lambda: NormConfig(placement="post", first=False), "first=False: expected True for placement='post'"),
         (
             lambda: small(
                 attention=AttentionConfig(3, window=WindowConfig(2, base=5.0)), positions=PositionConfig("learned")
@@ -138,6 +139,7 @@ def test_sizes_are_filled_in():
             lambda: small(stack="encoder_decoder", embedding=EmbeddingConfig(apart=True)),
             "apart=True: expected False but for an encoder_decoder with learned positions or embedding.norm",
         ),
+        (lambda: EmbeddingConfig(dense_bias=False), "dense_bias=False: expected True for head='linear'"),
         (lambda: NormConfig("rms", bias=False), "bias=False: expected True for kind='rms'"),
         (
             lambda: small(norm=NormConfig(placement="parallel"), stack="encoder_decoder"),

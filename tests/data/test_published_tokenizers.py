@@ -10,6 +10,7 @@ from theirs import transformers
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
 from companion.data.chat_template import load_chat_template
+from companion.data.chat_tokens import Dialect
 from companion.data.published_tokenizers import MarianTokenizer, TextStream, load_tokenizer
 
 LINES = [
@@ -278,6 +279,9 @@ def test_ids_may_have_holes(places, tmp_path):
         assert ours.decode(ids) == theirs.decode(ids)
         stream = TextStream(ours)
         assert "".join([stream.push(id) for id in ids] + [stream.finish()]) == theirs.decode(ids)
+    (tmp_path / "generation_config.json").write_text('{"eos_token_id": 0}')
+    (tmp_path / "chat_template.jinja").write_text("{{ messages[0].content }}")
+    assert Dialect.of(tmp_path).answer([70, 71, places[1] + 1]) == theirs.decode([70, 71]).strip()
     hole = next((id for id in range(330, places[1]) if id not in places), None)
     if hole is not None:
         assert ours.decode([70, hole, 71]) == ours.decode([70, 71])

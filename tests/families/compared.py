@@ -35,7 +35,7 @@ SIZES = {
     "num_layers": 4, "num_heads": 6, "ffn_dim": 20,
     "word_embed_proj_dim": 24, "dim": 24,
     "d_kv": 8, "d_ff": 20, "num_decoder_layers": 4, "n_layers": 3, "n_heads": 6, "hidden_dim": 20, "window_size": 5,
-    "rotary_dim": 4,
+    "rotary_dim": 4, "local_attention": 6,
     "linear_num_value_heads": 6, "linear_num_key_heads": 3, "linear_key_head_dim": 4, "linear_value_head_dim": 5,
     "shared_expert_intermediate_size": 14, "num_experts_per_token": 2, "model_max_length": 32,
 }  # fmt: skip
@@ -59,6 +59,8 @@ def tiny(fields):
         sizes = sizes | {"num_hidden_layers": 5, "sliding_window_pattern": 4, "head_dim": 4}
     elif "sliding_window_pattern" in fields or "_sliding_window_pattern" in fields:
         sizes = sizes | {"num_hidden_layers": 8}
+    if "global_attn_every_n_layers" in fields:
+        sizes = sizes | {"num_hidden_layers": 4}
     if fields.get("n_group", 1) > 1:
         sizes = sizes | {"n_group": 4, "topk_group": 2, "num_experts_per_tok": 3}  # more than groups
     sizes = sizes | {name: 0 for name in ("num_local_experts", "shared_intermediate_size") if fields.get(name) == 0}
@@ -85,6 +87,8 @@ def tiny(fields):
         }  # fmt: skip
     if "roberta" in fields["model_type"]:  # whose positions begin behind this id
         small["pad_token_id"] = 1
+    if "attn_type_list" in fields:
+        small["attn_type_list"] = [1] * small["num_hidden_layers"]
     if "use_mtp" in fields:  # else `transformers` looks for layers that it does not read
         small["use_mtp"] = False
     if "bad_words_ids" in fields:

@@ -163,7 +163,7 @@ def test_any_layers_may_be_linear(kind, pattern, tmp_path):
         ({"positions": PositionConfig("none")}, "kimi_linear", "embedding.tied=True: expected False"),
         ({"moe": MoEConfig(3, 2, shared=1)}, "mixtral", "moe.shared=1: expected 0"),
         ({}, "gemma2", "norm.placement='pre': expected 'both'; norm.unit_offset=False: expected True"),
-        ({}, "gpt5", "kind='gpt5': expected one of bert, "),
+        ({}, "gpt5", "kind='gpt5': expected one of bart, bert, "),
     ],
 )
 def test_a_part_that_a_family_does_not_have_is_refused_by_name(changes, kind, message, tmp_path):

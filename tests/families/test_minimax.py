@@ -31,6 +31,8 @@ def test_layers_that_predict_further_tokens_are_left_out(tmp_path):
         ({"rotary_dim": 16}, "rotary_dim=16: expected an even number, at most head_dim=8"),
         ({"rotary_dim": "x"}, "rotary_dim='x': expected an even number"),
         ({"partial_rotary_factor": 0.25}, "rotary_dim=4: expected an even number, 0.25 times head_dim=8"),
+        ({"partial_rotary_factor": 1.0}, "rotary_dim=4: expected an even number, 1.0 times head_dim=8"),
+        ({"attn_type_list": [1, 0, 1]}, "attn_type_list=[1, 0, 1]: expected 3 times 1"),
         ({"qk_norm_type": "per_head"}, "qk_norm_type='per_head': expected \"per_layer\""),
         ({"shared_intermediate_size": 8}, "shared_intermediate_size=8: expected 0, shared experts are not read"),
         ({"scoring_func": "softmax"}, "scoring_func='softmax': expected \"sigmoid\""),

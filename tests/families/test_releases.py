@@ -15,8 +15,8 @@ and leaves every other field alone. Where the fields are from:
     kimi-linear-48b-a3b (so is its, less the biases that balance experts, which are buffers); the text models of
     Llama 4, with the max_position_embeddings of one chunk, because texts may not be longer here; bart-base (with the
     class that has a head, and without forced_bos_token_id), command-r, command-r7b, distilbert-base, flan-t5-small,
-    gemma-2b, glm-4.7-flash, gpt-neo-125m, minimax-m2 (without the field of its quantization), opt-125m, pythia-70m,
-    roberta-base, starcoder2-3b, t5-small, tinystories-33m and xlm-roberta-base
+    gemma-2b, glm-4.7-flash, gpt-neo-125m, minimax-m2 (without the field of its quantization), modernbert-base,
+    opt-125m, pythia-70m, roberta-base, starcoder2-3b, t5-small, tinystories-33m and xlm-roberta-base
     the defaults of transformers 5.24: qwen3.5-9b and qwen3.5-35b-a3b, with the sections of a picture's positions
 
 What stands there by-5.1, by-5.7 and by-5.24 is how those versions of `transformers` write such a file.

@@ -10,6 +10,9 @@ where a tensor of the explorer's engine is not PyTorch's. It ends with what the 
 looked at. Needs Chromium, the extra `dev`, and the site: `make site`.
 
     make site-check PAGES="02 glossary" FIGURES=FOLDER
+
+`make site-quick` (`--quick`) is the part that belongs to every change: weight and links, what would be printed over the
+text, figures on a phone (print of 11 pixels at least, on the screen, and not over other print), and the search.
 """
 
 from __future__ import annotations
@@ -69,7 +72,7 @@ LEAST = 200
 TERMS = """few => {
   const field = document.getElementById("search-for"), rows = window.courseSections.filter(row => row[2] === "term");
   const lost = rows.filter(([page, anchor, , , term]) => {
-    field.value = term;
+    field.value = term.replace(/ \\(.*\\)$/, ""); // without its other names
     field.dispatchEvent(new Event("input"));
     const links = [...document.querySelectorAll("#search-found a")].slice(0, few);
     return !links.some(link => link.getAttribute("href") === page + ".html" + (anchor ? "#" + anchor : ""));
@@ -78,6 +81,16 @@ TERMS = """few => {
 }"""
 ABORTED = "net::ERR_ABORTED"  # a picture that was still on its way when the page was left
 WIDE = Path(__file__).with_name("wide.js").read_text(encoding="utf-8").split("\n", 1)[1]
+ON_A_PHONE = Path(__file__).with_name("phone.js").read_text(encoding="utf-8").split("\n", 1)[1]
+PHONE = {"viewport": {"width": 360, "height": 740}, "has_touch": True, "is_mobile": True}
+PRINT = 11
+"""Pixels of the smallest print of a figure on a phone."""
+# What would be printed over the text of each sheet: it stands still on a screen, and so on paper.
+STANDS_STILL = """() => [...document.querySelectorAll("body *")].filter(one => {
+  const style = getComputedStyle(one);
+  return ["fixed", "sticky"].includes(style.position) && one.checkVisibility() && one.getBoundingClientRect().width
+    && !one.closest(".ext-figure");
+}).map(one => `${one.tagName.toLowerCase()}.${one.className}: ${one.textContent.trim().slice(0, 40)}`)"""
 # The sheets, and the scripts, that the first paint waits for.
 BLOCKING = """['link[rel=stylesheet]', 'script[src]:not([defer], [async], [type=module])'].map(
   kind => [...document.head.querySelectorAll(kind)].map(element => element.getAttribute('href') || element.src))"""
@@ -172,6 +185,59 @@ def use(page: Page, watch: Watch, address: str, name: str) -> tuple[int, int, li
         page.goto(address)
         faults += answering.forgotten(page, "opened again")
     return handles, count, [*faults, *watch.taken()]
+
+
+def printed(page: Page, address: str) -> list[str]:
+    """What would be printed over the text of a page."""
+    page.set_viewport_size({"width": 1280, "height": 900})
+    page.emulate_media(media="print")
+    page.goto(address)
+    faults = [f"is printed over the text of each sheet: {what}" for what in page.evaluate(STANDS_STILL)]
+    page.emulate_media(media="screen")
+    return faults
+
+
+def on_a_phone(page: Page, address: str) -> list[str]:
+    """Figures on a phone: small print, print off the screen, print over print; and a page that scrolls sideways. As the
+    page opens, and after each handle has been moved to its end."""
+    page.goto(address)
+    page.evaluate("document.querySelectorAll('img[loading=lazy]').forEach(one => { one.loading = 'eager'; })")
+    page.wait_for_load_state("networkidle")
+    page.wait_for_timeout(moving.SETTLES)
+    faults = page.evaluate(WIDE) + page.evaluate(ON_A_PHONE, PRINT)
+    page.evaluate(
+        "document.querySelectorAll('figure[data-live] input[type=range]').forEach(one => {"
+        " one.value = one.max; one.dispatchEvent(new Event('input')); })"
+    )
+    page.wait_for_timeout(moving.SETTLES)
+    return [*dict.fromkeys([*faults, *page.evaluate(ON_A_PHONE, PRINT)])]
+
+
+def quick(site: Path, browser: str, chosen: list[str]) -> list[str]:
+    """What every change must keep, in a minute or two: links and weight, print, phone, and the search."""
+    found, faults = Faults(), []
+    links = finish.check(site, {}, found)
+    try:
+        found.stop()
+    except Broken as broken:
+        faults += broken.faults
+    names = [path.relative_to(site).with_suffix("").as_posix() for path in sorted(site.rglob("*.html"))]
+    names = [name for name in names if not chosen or any(part in name for part in chosen)]
+    with sync_playwright() as playwright:
+        chromium = playwright.chromium.launch(executable_path=browser, headless=True, args=BROWSER_FLAGS)
+        wide, phone = chromium.new_context(), chromium.new_context(**PHONE)  # type: ignore[arg-type]
+        page, small = wide.new_page(), phone.new_page()
+        watch = Watch(wide, (site.as_uri(), "data:", "blob:"))
+        for name in names:
+            address = (site / f"{name}.html").as_uri()
+            faults += [f"{name} {fault}" for fault in printed(page, address)]
+            if not name.startswith(("reference/", "questions/")):
+                faults += [f"{name}, on a phone: {fault}" for fault in on_a_phone(small, address)]
+        faults += [f"console: {fault}" for fault in watch.taken()]
+        faults += [*terms(page, site.as_uri())[1], *offered(page, site.as_uri()), *search(page, watch, site.as_uri())]
+        chromium.close()
+    print(f"{len(names)} pages, {links:,} links: weight, links, print, phone and search")
+    return faults
 
 
 def touch(page: Page, address: str) -> list[str]:
@@ -326,6 +392,7 @@ def check(site: Path, chosen: list[str], shots: Path, browser: str) -> list[str]
             if not name.startswith("questions/"):  # the same questions, answered where they stand
                 moved, given, more = use(page, watch, address, name)
                 handles, answers, wrong = handles + moved, answers + given, wrong + more
+            wrong += printed(page, address)
             print(f"{name}: {len(wrong)} faults, {time.monotonic() - began:.0f} s", *wrong, sep="\n  ", flush=True)
             faults += [f"{name}: {fault}" for fault in wrong]
         context.grant_permissions(["clipboard-read", "clipboard-write"])
@@ -343,7 +410,7 @@ def check(site: Path, chosen: list[str], shots: Path, browser: str) -> list[str]
         chromium = playwright.chromium.launch(**start)
         lesson = next((name for name in names if name.startswith("02_")), "")
         if lesson:
-            phone = chromium.new_context(viewport={"width": 360, "height": 740}, has_touch=True, is_mobile=True)
+            phone = chromium.new_context(**PHONE)  # type: ignore[arg-type]
             wrong += [f"on a phone: {fault}" for fault in touch(phone.new_page(), (site / f"{lesson}.html").as_uri())]
             there = chromium.new_context()
             wrong += goes_on(there.new_page(), (site / "index.html").as_uri(), (site / f"{lesson}.html").as_uri())
@@ -374,10 +441,15 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Open the site's pages in a real browser, and look.")
     parser.add_argument("pages", nargs="*", metavar="PAGE", help="part of a page's name (default: all)")
     parser.add_argument("--site", type=Path, default=ROOT / "build" / "site", help="the site's folder (%(default)s)")
+    parser.add_argument("--quick", action="store_true", help="weight, links, print, phone and search only")
     add_browser(parser)
     options = with_browser(parser)
     if not (options.site / "index.html").exists():
         parser.error(f"{options.site}: there is no site; build it with make site")
+    if options.quick:
+        faults = quick(options.site.resolve(), options.chromium, options.pages)
+        print(*faults, f"{len(faults)} faults", sep="\n")
+        return 1 if faults else 0
     options.figures.mkdir(parents=True, exist_ok=True)
     faults = check(options.site.resolve(), options.pages, options.figures, options.chromium)
     print(f"{len(faults)} faults; screenshots in {options.figures}")

@@ -147,6 +147,17 @@ def test_a_norm_behind_a_sublayer_is_inside_the_residual():
             assert torch.equal(block(x)[0], x) == (placement == "after")
 
 
+@torch.no_grad()
+def test_the_first_block_may_have_no_norm_before_its_attention():
+    config = ModelConfig(31, 12, 2, 16, PLAIN, FeedForwardConfig(10), norm=NormConfig("layer", first=False))
+    first, second = (Block(config, causal=True, layer=layer).eval() for layer in (0, 1))
+    assert first.attention_norm is None and second.attention_norm is not None
+    x = torch.randn(2, 5, 12)
+    between = x + first.attention(x)
+    wanted = between + first.feed_forward(first.feed_forward_norm(between))
+    torch.testing.assert_close(first(x)[0], wanted)
+
+
 PARALLEL = {
     "parallel": lambda block, x: (
         block.attention(block.attention_norm(x)) + block.feed_forward(block.feed_forward_norm(x))

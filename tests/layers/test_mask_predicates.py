@@ -6,8 +6,9 @@ import sys
 import pytest
 import torch
 from heads import heads
+from models import drawn
 
-from companion import Attention, AttentionConfig, KVCache, ModelConfig, PositionConfig, attend
+from companion import Attention, AttentionConfig, KVCache, ModelConfig, PositionConfig, WindowConfig, attend
 from companion.config.model import FeedForwardConfig
 from companion.layers.masks import both, causal, padding, per_head, strided, window
 
@@ -34,6 +35,47 @@ def test_attention_takes_a_predicate_for_a_mask(name, is_causal, backend):
     expected = attend(q, k, v, mask=allowed, backend="reference")
     out = attend(q, k, v, mask=PREDICATES[name], causal=is_causal, backend=backend)
     torch.testing.assert_close(out, expected, atol=1e-12, rtol=0)
+
+
+@pytest.mark.parametrize("width", [1, 4, 5, 40])
+def test_a_window_of_an_encoder_is_open_to_both_sides(width):
+    """In a layer alone and beside masks of every kind; with the gradient of the table of the same pairs."""
+    torch.manual_seed(0)
+    layer = Attention(12, AttentionConfig(3, window=WindowConfig(width)), causal=False).double()
+    x = torch.randn(2, 9, 12, dtype=torch.float64, requires_grad=True)
+    plain = Attention(12, AttentionConfig(3), causal=False).double()
+    plain.load_state_dict(layer.state_dict())
+    at = torch.arange(9)
+    near = ((at - at[:, None]).abs() <= width // 2)[None, None]
+    direction = torch.randn(2, 9, 12, dtype=torch.float64)
+    ours, theirs = layer(x), plain(x, mask=near)
+    torch.testing.assert_close(ours, theirs, atol=1e-12, rtol=0)
+    gradients = (torch.autograd.grad((out * direction).sum(), x)[0] for out in (ours, theirs))
+    torch.testing.assert_close(*gradients, atol=1e-12, rtol=0)
+    real = (at < torch.tensor([[9], [6]]))[:, None, None]
+    torch.testing.assert_close(layer(x, mask=real), plain(x, mask=near & real), atol=1e-12, rtol=0)
+    added = torch.randn(2, 3, 9, 9, dtype=torch.float64)
+    hidden = added.masked_fill(~near, -torch.inf)
+    torch.testing.assert_close(layer(x, mask=added), plain(x, mask=hidden), atol=1e-12, rtol=0)
+    torch.testing.assert_close(layer(x, mask=causal), plain(x, mask=near & (at <= at[:, None])), atol=1e-12, rtol=0)
+
+
+@torch.no_grad()
+def test_an_encoder_with_local_layers_sees_no_padding_and_only_what_is_near():
+    window = WindowConfig(4, (True, False), base=50.0)
+    model = drawn(
+        ModelConfig(31, 12, 1, 16, AttentionConfig(3, window=window), FeedForwardConfig(10), stack="encoder")
+    ).eval()
+    text = torch.randint(0, 31, (2, 9))
+    real = torch.arange(9) < torch.tensor([[9], [5]])
+    torch.testing.assert_close(
+        model(text, real=real).logits[1, :5], model(text[1:, :5]).logits[0], atol=1e-5, rtol=1e-5
+    )
+    usual, text[:, 4] = model(text).logits, (text[:, 4] + 1) % 31
+    changed = (model(text).logits - usual).abs().amax((0, 2)) > 0
+    assert changed.tolist() == [2 <= place <= 6 for place in range(9)]
+    half = model.bfloat16()(text).logits.float()
+    assert (half - model.float()(text).logits).abs().max() < 0.1
 
 
 def test_a_layer_with_a_window_decodes_from_its_cache_as_it_reads_at_once():

@@ -87,6 +87,7 @@ NAMED: dict[str, Callable[[ModelConfig], Any]] = {
 
 LEFT_OUT = {
     "decoder_sparse_step",
+    "global_attn_every_n_layers",
     "interleave_moe_layer_step",
     "max_window_layers",
     "no_rope_layer_interval",

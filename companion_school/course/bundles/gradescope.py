@@ -86,9 +86,11 @@ def requirements() -> list[str]:
 
 
 def _packages() -> dict[str, bytes]:
-    found: dict[str, bytes] = {}
-    for package in (companion, companion_school):
-        root = Path(str(package.__file__)).resolve().parent
-        files = sorted(path for path in root.rglob("*") if path.is_file() and "__pycache__" not in path.parts)
-        found |= {f"{root.name}/{path.relative_to(root).as_posix()}": path.read_bytes() for path in files}
-    return found
+    """Return the contents of every file of the library and the school, by its path from their common folder."""
+    roots = [Path(str(package.__file__)).resolve().parent for package in (companion, companion_school)]
+    return {
+        f"{root.name}/{path.relative_to(root).as_posix()}": path.read_bytes()
+        for root in roots
+        for path in sorted(root.rglob("*"))
+        if path.is_file() and "__pycache__" not in path.parts
+    }

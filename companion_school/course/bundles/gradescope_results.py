@@ -59,6 +59,7 @@ def graded(folder: Path) -> dict[str, Any]:
     task = choose(told["exercises"], None, told.get("build"), [], secret)
     who = " and ".join(names) or "student"
     handed = handed_by(who, folder / "submission", told["assignment"], project=bool(task.stages))
+    wall = choose_wall([folder / "source" / SECRET, Path(__file__).parents[2] / "exercises"])
     [student] = grade(
         [handed],
         task.exercises,
@@ -66,7 +67,7 @@ def graded(folder: Path) -> dict[str, Any]:
         written=task.written,
         stages=task.stages,
         jobs=1,
-        wall=choose_wall([folder / "source" / SECRET, Path(__file__).parents[2] / "exercises"]),
+        wall=wall,
     )
     late = Late()
     if "due" in told and about.get("created_at"):

@@ -119,7 +119,8 @@ def _(draw: Random) -> Asked:
     text = (
         f"The {width} components of a query have mean 0 and variance {a}, those of a key mean 0 and "
         f"variance {b}; all are "
-        "independent. What is the variance of the score, divided by the root of the width?"
+        "independent. Their product is divided by the square root of the width, and the result is the score. "
+        "What is the variance of the score?"
     )
     key = (
         f"The variance of a term is ${a} \\cdot {b}$, of the sum {width} times that; the root divides "

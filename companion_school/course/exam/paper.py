@@ -1,12 +1,14 @@
 """The paper of an examination, and its marking key: both follow from the instructor's secret.
 
-FOLDER/release/NAME/NAME_A.md   for students, a file for each version: questions, and no answer
-FOLDER/NAME_key.md              for the marker: the numbers, the ways to them, what a full answer says
+FOLDER/release/NAME/NAME_A.html  for students, a page to print for each version: questions, and no answer
+FOLDER/release/NAME/NAME_A.md    the same as text, to change or to give to pandoc
+FOLDER/NAME_key.md               for the marker: the numbers, the ways to them, what a full answer says
 """
 
 from __future__ import annotations
 
 import importlib
+import itertools
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -47,25 +49,67 @@ def lessons_in(text: str) -> list[int]:
 
 
 def asked(question: Question, secret: bytes, version: str) -> Asked:
-    """The question with the numbers of a version."""
-    return question.make(Random(keyed(secret, "exam", question.id, version)))
+    """The question with the numbers of a version, which no earlier version has, as far as it has so many."""
+    made: list[Asked] = []
+    for letter in VERSIONS[: VERSIONS.index(version) + 1]:
+        draws = (question.make(Random(keyed(secret, "exam", question.id, letter, str(at)))) for at in range(50))
+        first, *others = itertools.islice(draws, 1 if question.kind != "number" else 50)
+        made.append(next((one for one in (first, *others) if one.text not in {each.text for each in made}), first))
+    return made[-1]
+
+
+def ordered(questions: Sequence[Question], secret: bytes, version: str) -> list[Question]:
+    """The questions in the order of a version: that of the course in the first, another one in each other."""
+    order = list(questions)
+    if version != VERSIONS[0]:
+        Random(keyed(secret, "exam order", version)).shuffle(order)
+    return order
 
 
 def paper(name: str, questions: Sequence[Question], secret: bytes, version: str) -> str:
     """What students get, in Markdown."""
+    return "\n\n".join(_pieces(name, questions, secret, version)) + "\n"
+
+
+def _pieces(name: str, questions: Sequence[Question], secret: bytes, version: str) -> list[str]:
+    """The head of a paper, and then each question."""
     points, minutes = sum(one.points for one in questions), sum(one.minutes for one in questions)
-    lines = [
-        f"# {name}, version {version}",
-        f"{count(len(questions), 'question')}, {count(points, 'point')}, {minutes} minutes. Show how "
-        f"you came to a number: "
-        "a wrong one with a right way earns a part. Give numbers to three digits; whole ones may stand as a product.",
+    pieces = [
+        f"# {name}, version {version}\n\nName:\n\n{count(len(questions), 'question')}, {count(points, 'point')}, "
+        f"{minutes} minutes. Show how you came to a number: a wrong one with a right way earns a part. Give numbers to "
+        "three digits; whole ones may be left as a product."
     ]
-    for place, question in enumerate(questions, 1):
+    for place, question in enumerate(ordered(questions, secret, version), 1):
         made = asked(question, secret, version)
-        lines.append(f"**{place}.** ({count(question.points, 'point')}) {made.text}")
-        if made.code:
-            lines.append(f"```python\n{made.code}\n```")
-    return "\n\n".join(lines) + "\n"
+        code = f"\n\n```python\n{made.code}\n```" if made.code else ""
+        pieces.append(f"**{place}.** ({count(question.points, 'point')}) {made.text}{code}")
+    return pieces
+
+
+_FORMULA = re.compile(r"(?<![\\\w$])\$([^$\n]+?)\$")
+_PAGE = """<!DOCTYPE html>
+<html lang="en"><head><meta charset="utf-8"><title>{title}</title><style>
+body {{ font: 12pt/1.5 serif; max-width: 42rem; margin: 2rem auto }} section {{ break-inside: avoid }}
+pre {{ font-size: 10pt; background: #f3f3f3; padding: .5rem }}
+</style></head><body>
+{body}
+</body></html>
+"""
+
+
+def printable(name: str, questions: Sequence[Question], secret: bytes, version: str) -> str:
+    """The paper as a page that every browser prints, with room for the answers: about two lines for a point."""
+    from latex2mathml.converter import convert
+    from nbconvert.filters import markdown2html
+
+    head, *pieces = (
+        markdown2html(_FORMULA.sub(lambda found: convert(found[1]), piece))
+        for piece in _pieces(name, questions, secret, version)
+    )
+    rooms = (3 * question.points for question in ordered(questions, secret, version))
+    body = [f"<section>{piece}<div style='height: {room}em'></div></section>"
+            for piece, room in zip(pieces, rooms, strict=True)]  # fmt: skip
+    return _PAGE.format(title=name, body="\n".join([head, *body]))
 
 
 def key(name: str, questions: Sequence[Question], secret: bytes, versions: str) -> str:
@@ -76,8 +120,11 @@ def key(name: str, questions: Sequence[Question], secret: bytes, versions: str) 
         "arithmetic it loses a point; a number without a way earns half. Of a broken piece of code, half is for what "
         "is wrong and how it shows, half for the line that mends it; other right lines count as well.",
     ]
-    for place, question in enumerate(questions, 1):
-        lines.append(f"## {place}. {question.id}, {KINDS[question.kind]}, {count(question.points, 'point')}")
+    orders = {version: ordered(questions, secret, version) for version in versions}
+    for question in questions:
+        places = ", ".join(f"{version} {order.index(question) + 1}" for version, order in orders.items())
+        head = f"## {places}: {question.id}, {KINDS[question.kind]}, {count(question.points, 'point')}"
+        lines.append(head)
         made = {version: asked(question, secret, version) for version in versions}
         if question.kind == "number":
             for version, one in made.items():
@@ -106,8 +153,9 @@ def write(name: str, questions: Sequence[Question], secret: bytes, out: Path, ve
     papers = [folder / f"{name}_{letter}.md" for letter in letters]
     for path, letter in zip(papers, letters, strict=True):
         write_atomic(path, paper(name, questions, secret, letter))
+        write_atomic(path.with_suffix(".html"), printable(name, questions, secret, letter))
     write_atomic(file, key(name, questions, secret, letters))
-    return papers, file
+    return [each for path in papers for each in (path, path.with_suffix(".html"))], file
 
 
 def exam_questions() -> dict[str, Question]:

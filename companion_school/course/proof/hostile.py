@@ -80,7 +80,8 @@ def run_hostile_class(jobs: int = 2) -> list[Trial]:
             handed = [one for one in handed_in(submitted) if students[one.student].free == free]
             found = grade(handed, book, _SECRET.encode(), jobs=jobs, limits=LIMITS)
             late = [student.handed for student in found if _ran_out_of_time(student, students)]
-            again = {one.handed: one for one in grade(late, book, _SECRET.encode(), jobs=jobs, limits=PATIENT)}
+            slowly = grade(late, book, _SECRET.encode(), jobs=jobs, limits=PATIENT) if late else []
+            again = {one.handed: one for one in slowly}
             graded += [again.get(one.handed, one) for one in found]
         write(graded, "hostile", out)
         trials = [Trial(TARGET, "hostile", student.handed.student, 0, _fault(student, students)) for student in graded]

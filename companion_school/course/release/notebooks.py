@@ -89,7 +89,7 @@ def self_study(name: str, title: str, book: Iterable[Exercise], line: str = "") 
             code(f'check("{exercise.id}")', tags=["raises-exception"]),
             code(f'# hint("{exercise.id}")\n# solution("{exercise.id}")'),
         ]
-    cells += [markdown("## Where you stand"), code("progress()"), *ends[1:]]
+    cells += [markdown("## Where you stand"), code(f"progress({int(name[:2])})"), *ends[1:]]
     return notebook(cells)
 
 

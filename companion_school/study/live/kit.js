@@ -31,7 +31,7 @@ const makeKit = (box) => {
   // The numbers behind the picture as it is now, in the fold under it: tables of [name, column] pairs, a column of one
   // number as it is. What the fold held before stays below with the title `rest`; without a title it held only for the
   // start, and goes.
-  const fold = box.closest("figure").querySelector(".ext-numbers"), stored = [...fold?.querySelectorAll("table") ?? []];
+  const fold = box.closest("figure")?.querySelector(".ext-numbers"), stored = [...fold?.querySelectorAll("table") ?? []];
   const written = (x) => (typeof x === "number" ? `${Number.isInteger(x) ? x : Number(x.toPrecision(3))}`.replace("-", "\u2212") : x ?? "");
   let drawn = stored;
   const numbers = (rest, ...tables) => {

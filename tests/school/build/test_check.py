@@ -166,7 +166,12 @@ def test_to_show_the_stages_writes_nothing_and_to_start_writes_the_stubs(tmp_pat
 
 def test_the_command_line_shows_takes_checks_and_refuses(folder, capsys):
     assert main(["build"]) == 0 and "About 15 hours left" in capsys.readouterr().out
+    assert main(["build", "compare", "2"]) == 2 and "expected a file that has passed" in capsys.readouterr().err
     assert main(["build", "take", "2"]) == 0 and main(["build", "check", "2"]) == 0
+    assert main(["build", "compare", "attention"]) == 0
+    said = capsys.readouterr().out
+    assert "# attend, yours (" in said and said.count("def attend(") == 2 and "# causal, the course's (" in said
+    assert main(["build", "check", "2"]) == 0
     assert "attention.py: right." in capsys.readouterr().out
     assert main(["build", "show", "--folder", str(folder)]) == 0 and "taken, right, on" in capsys.readouterr().out
     for wrong, said in (

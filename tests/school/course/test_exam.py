@@ -221,7 +221,11 @@ def test_numbers_follow_from_the_secret_and_from_the_version():
         return paper.paper("final", paper.chosen([2, 12], 4, secret), secret, version)
 
     assert of(SECRETS[0], "A") == of(SECRETS[0], "A")
-    assert len({of(SECRETS[0], "A").replace("version A", ""), of(SECRETS[0], "B").replace("version B", "")}) == 2
+    for id, question in QUESTIONS.items():  # a neighbour's numbers are others, in every question
+        texts = {paper.asked(question, SECRETS[0], version).text for version in "ABC"}
+        assert len(texts) == (3 if question.kind == "number" else 1), id
+    orders = [paper.ordered(paper.chosen([2, 12], 4, SECRETS[0]), SECRETS[0], version) for version in "AB"]
+    assert orders[0] != orders[1] and {*orders[0]} == {*orders[1]}
     assert of(SECRETS[0], "A") != of(SECRETS[1], "A")
     picks = {tuple(one.id for one in paper.chosen(LESSONS, 1, secret)) for secret in SECRETS}
     assert len(picks) == 2
@@ -235,8 +239,10 @@ def test_the_key_is_not_in_what_students_get_and_not_made_without_the_seed(tmp_p
     assert "--seed-file" in capsys.readouterr().err and not (tmp_path / "course").exists()
     assert main(["course", "exam", "midterm", *out, "--seed-file", str(seed)]) == 0
     given = sorted((tmp_path / "course" / "release").rglob("*.*"))
-    assert [file.name for file in given] == ["midterm_A.md", "midterm_B.md"]
-    assert "10 questions" in given[0].read_text("utf-8")
+    assert [file.name for file in given] == ["midterm_A.html", "midterm_A.md", "midterm_B.html", "midterm_B.md"]
+    assert all("10 questions" in file.read_text("utf-8") for file in given)
+    page = given[0].read_text("utf-8")
+    assert "Name:" in page and page.count("<section>") == 10 and "$" not in page
     assert "alone" in (tmp_path / "course" / "midterm_key.md").read_text("utf-8")
     assert main(["course", "exam", "midterm", *out, "--seed-file", str(seed)]) == 2
     assert main(["course", "exam", "other", "--lessons", f"{LESSONS[-1] + 1}", *out[2:], "--seed-file", str(seed)]) == 2

@@ -205,7 +205,20 @@ def test_progress_is_kept_from_day_to_day(capsys, home):
         exec("check('2.5')", namespace)
     assert read_progress()["2.5"].passed == first.passed  # what is done stays done
     capsys.readouterr()
+    progress(2)
+    said = capsys.readouterr().out
+    assert (
+        "lesson 03" not in said and "lesson 02: 1 of " in said and said.splitlines()[-1].startswith("the course: 1 of ")
+    )
+    assert len(said.splitlines()) < 15
     progress()
+    assert (
+        "lesson 02: 1 of " in (said := capsys.readouterr().out) and "lesson 03: 0 of " in said and "  2.5" not in said
+    )
+    for wrong in (99, "x", -1):
+        with pytest.raises(ValueError, match="lesson must be a number from 0 to 21, or 'all'; got"):
+            progress(wrong)
+    progress("all")
     (line,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("  2.5")]
     assert f"right on {first.passed}, robust ★" in line and "1 hint" in line
     assert sorted(path.name for path in home.iterdir()) == ["progress.json"]  # nothing half-written lies about

@@ -46,7 +46,12 @@ def text(html):
 def test_a_reader_who_begins_is_sent_to_the_first_lesson():
     page = table(LESSONS, Done())
     assert "Begin with 02 Attention ." in text(page) and '<a href="02_attention.ipynb">' in page
-    assert "Why &lt;divide&gt;?" in page and "17 + 14" in page and "2 lessons, 2 hours" in page
+    assert (
+        "Why &lt;divide&gt;?" in page and "17 + 14" in page and "All 2 lessons, and what you have done: 2 hours" in page
+    )
+    assert "Your first cell" in page and page.index("Begin with") < page.index("<details><summary>") < page.index(
+        "<table>"
+    )
     assert "0 of 2 sittings 0 of 3 questions 0 of 2 exercises" in text(page)
 
 
@@ -59,6 +64,7 @@ def test_the_own_transformer_stands_beside_the_lessons():
 
 def test_a_sitting_is_read_when_all_its_questions_are_answered():
     begun = Done(questions=frozenset({"2.a"}))
+    assert "first cell" not in table(LESSONS, begun)
     assert "Go on with 02 Attention, Sitting 1: A score (1 of its 2 questions answered)" in text(table(LESSONS, begun))
     page = table(LESSONS, replace(begun, questions=frozenset({"2.a", "2.b"})))
     assert "Go on with 02 Attention, Sitting 2: A weight 0 of 12 stages" in text(page)

@@ -1,20 +1,24 @@
 """The losses of tuning: what a run may change, and what padding must not."""
 
+import json
 from functools import partial
 from types import SimpleNamespace
 
 import pytest
 import torch
 from models import drawn
+from small_tokenizers import byte_level
+from theirs import transformers
 
 from companion import AttentionConfig, FeedForwardConfig, ModelConfig, MoEConfig
 from companion.data.batches import IGNORE
-from companion.families.adapters import adapt
+from companion.families.adapters import adapt, merged_model
 from companion.layers.balance import switch_loss, z_loss
 from companion.layers.low_rank import low_rank_layers, without_adapters
 from companion.training.fine_tuning import Tuner
 from companion.training.hyperparameters import TrainingConfig
-from companion.training.tasks.tune import _pair_loss, _sampled_loss, answer_loss
+from companion.training.settings import TuneSettings
+from companion.training.tasks.tune import _pair_loss, _sampled_loss, answer_loss, open_tune
 
 BALANCED = MoEConfig(6, 2, gating="sigmoid", shared=1, balanced=True)
 CONFIG = ModelConfig(41, 24, 2, 64, AttentionConfig(4, 2), FeedForwardConfig(20), moe=BALANCED)
@@ -66,6 +70,23 @@ def test_an_adapter_run_changes_nothing_but_the_adapters(method, targets):
     with without_adapters(model):
         assert torch.equal(model.eval()(tokens).logits, start)
     assert (model(tokens).logits - start).abs().max() > 0.1 * start.std()
+
+
+def test_the_adapters_of_a_run_have_the_names_of_the_folder_that_it_starts_from(tmp_path):
+    """A Phi-3 is a Mistral with matrices that are joined; the run, and one that starts from it, keep to its names."""
+    sizes = {"vocab_size": 340, "hidden_size": 24, "intermediate_size": 20, "num_hidden_layers": 2, "pad_token_id": 0}
+    sizes |= {"num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 96, "eos_token_id": 0}
+    transformers.Phi3ForCausalLM(transformers.Phi3Config(**sizes)).save_pretrained(tmp_path / "phi")
+    byte_level(tmp_path / "phi")
+    talk = {"messages": [{"role": "user", "content": "Who?"}, {"role": "assistant", "content": "The fox."}]}
+    (tmp_path / "talks.jsonl").write_text(json.dumps(talk))
+    settings = TuneSettings(start=str(tmp_path / "phi"), data=(str(tmp_path / "talks.jsonl"),), rank=2, batch=1)
+    task = open_tune(settings)
+    trainer = task.trainer(1, torch.device("cpu"), "fp32")
+    trainer.update()
+    names = {name.rpartition(".lora_")[0].rpartition(".")[2] for name in trainer.weights()}
+    assert names == {"qkv_proj", "o_proj", "gate_up_proj", "down_proj"}
+    assert merged_model(trainer.model).published_kind == "phi3"
 
 
 def test_a_run_of_all_weights_still_moves_the_bias():

@@ -112,6 +112,8 @@ def main() -> None:
     engine["codec"].unpack(engine["codec"].pack(square))
     with engine["operator_watch"].Watch(["softmax"]):
         square + square
+    samples = [("sample.ipynb", b'{"cells": []}'), ("sample.py", b"def sample(): pass")]
+    reading.read_answers(samples, {"sample": []}, engine["operator_watch"].forbidden_uses)
     mapped = _address_space()
     for module in ("wall", "answers"):
         del sys.modules[module]

@@ -14,6 +14,7 @@ from companion_school.course.grading.answers import Answer
 from companion_school.course.grading.exercise_mark import Graded, KeyRing, mark
 from companion_school.course.grading.gradebook import COLUMNS
 from companion_school.course.grading.results import Results, record_of, settle
+from companion_school.course.grading.sandbox import wall
 from companion_school.course.grading.sandbox.parent import Found, Limits, Worker
 from companion_school.course.grading.submissions import Handed, handed_in, left_out
 from companion_school.exercises.catalogue import find_exercise
@@ -233,7 +234,31 @@ def test_bad_flags_get_a_message_and_nothing_is_written(flags, message, tmp_path
     assert message in capsys.readouterr().err and not out.exists()
 
 
-def test_help_says_what_the_grader_is_not(capsys):
+def test_without_a_wall_nothing_is_graded_unless_it_is_asked_for_and_then_every_page_says_so(
+    tmp_path, secret, capsys, monkeypatch
+):
+    monkeypatch.setattr(wall, "stands", lambda name: "it is not installed")
+    for student in ("ada", "ben"):
+        put(tmp_path / "in" / f"{student}.py", find_exercise("2.5").solution)
+    out = tmp_path / "marks"
+    flags = ["grade", str(tmp_path / "in"), "--seed-file", str(secret), "--exercises", "2.5", "--out", str(out)]
+    assert main(flags) == 2 and not out.exists()
+    assert "--no-sandbox: expected it" in capsys.readouterr().err
+    assert main([*flags, "--no-sandbox", "--jobs", "1"]) == 0
+    pages = [(out / "feedback" / f"{student}.html").read_text() for student in ("ada", "ben")]
+    assert all("raded without a sandbox" in page for page in pages)
+
+
+def test_what_lies_within_reach_is_named_and_nothing_is_graded(tmp_path, secret, capsys, monkeypatch):
+    monkeypatch.setattr(wall, "stands", lambda name: "" if name == "bubblewrap" else "it needs root")
+    monkeypatch.setattr(wall, "_shown", lambda: (str(tmp_path),))  # an environment in the course's own folder
+    put(tmp_path / "in" / "ada.py", "x = 1")
+    flags = ["grade", str(tmp_path / "in"), "--seed-file", str(secret), "--exercises", "2.5"]
+    assert main([*flags, "--out", str(tmp_path / "marks")]) == 2 and not (tmp_path / "marks").exists()
+    assert f"{secret} lies in {tmp_path}, which students' code can read" in capsys.readouterr().err
+
+
+def test_help_says_what_stands_between_students_code_and_the_grader(capsys):
     assert main(["grade", "--help"]) == 0
     shown = " ".join(capsys.readouterr().out.split())
-    assert "That is no sandbox" in shown and "--network none" in shown
+    assert "apt install bubblewrap" in shown and "--network none" in shown and "--no-sandbox" in shown

@@ -192,8 +192,9 @@ LIE = "import torch\ntorch.Tensor.log_softmax = lambda z, *a: z * 0\n"
 UNSEEN = """
 import gc
 def race(text, seconds):
-    seen = [one for one in gc.get_objects() if isinstance(one, (list, tuple)) and "the mat sat on the cat. " * 3 in one]
-    if seen: raise ValueError("I have seen it")
+    texts = (part for one in gc.get_objects() if type(one) in (list, tuple) for part in one if type(part) is str)
+    wanted = chr(116) + "he mat sat on the cat. the mat"  # put together, for the text of this program is a text as well
+    if any(text.startswith(wanted) for text in texts): raise ValueError("I have seen it")
 """
 
 
@@ -224,7 +225,7 @@ def test_the_races_of_a_class_become_a_table_and_nobody_forges_a_figure(course, 
     told = {row[1]: row for row in rows[:-1]}
     honest = told["ada"][2]
     assert 0.5 < float(honest) < 2 and "gus" not in told and rows[-1][3] == TRUST
-    assert [told[name][2] for name in ("frames", "lie", "unseen")] == [honest] * 3
+    assert [told[name][2:] for name in ("frames", "lie", "unseen")] == [[honest, told["lie"][3]]] * 3
     assert float(told["ahead"][2]) > float(honest) and told["bob"][2] == "8.000"
     assert told["byte 5-gram model"][0] == "" and told["ada"][0] in "1234"
     assert told["eve"][0] == "" and told["eve"][3].startswith("late: ")

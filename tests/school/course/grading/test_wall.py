@@ -142,7 +142,8 @@ def named(tmp_path_factory):
     reference = home / "lesson_02.py"
     shutil.copy(Path(companion_school.__file__).parent / "exercises" / "lesson_02.py", reference)
     yield {
-        "secret": str(home / "secret"), "other": str(home / "other.ipynb"), "folder": str(home), "unix": str(home / "unix"), "reference": str(reference),
+        "secret": str(home / "secret"), "other": str(home / "other.ipynb"), "reference": str(reference),
+        "folder": str(home), "unix": str(home / "unix"),
         "grader": os.getpid(), "port": server.getsockname()[1], "number": os.getpid(),
     }  # fmt: skip
     unix.close()

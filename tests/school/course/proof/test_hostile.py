@@ -26,7 +26,8 @@ def faults_of(names, tmp_path, target=None):
 
 def test_a_claim_to_be_right_is_refused_where_it_is_read_too(tmp_path, monkeypatch):
     monkeypatch.setattr(parent, "believable", lambda outcome, case: outcome)
-    faults = faults_of(["says that it is right", "right, over a blank one"], tmp_path)
+    free = replace(find_exercise(hostile.TARGET), forbidden=())  # so that the claim is made
+    faults = faults_of(["says that it is right", "right, over a blank one"], tmp_path, free)
     assert faults["says that it is right"] is None and faults["right, over a blank one"] is None
 
 
@@ -53,4 +54,5 @@ def test_a_slow_machine_makes_nobody_hostile(monkeypatch):
     monkeypatch.setattr(hostile, "grade", slow)
     *students, _ = hostile.run_hostile_class(jobs=1)
     assert [trial.fault for trial in students] == [None, None]
-    assert sorted(given[0][0]) == sorted(some) and given[1:] == [(["right"], hostile.PATIENT)]
+    first, again = (["right"], hostile.LIMITS), (["right"], hostile.PATIENT)
+    assert given == [first, again, (["loops for ever"], hostile.LIMITS)]

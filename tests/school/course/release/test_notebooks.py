@@ -94,7 +94,7 @@ def test_a_reader_gets_stub_check_and_help_for_every_exercise(name):
         at = sources.index(one.stub)
         assert sources[at + 1] == f'check("{one.id}")' and codes[at + 1]["metadata"]["tags"] == ["raises-exception"]
         assert sources[at + 2] == f'# hint("{one.id}")\n# solution("{one.id}")'
-    assert sources[-1] == "progress()"
+    assert sources[-1] == f"progress({int(name[:2])})"
 
 
 @pytest.mark.parametrize("name", CHAPTERS)

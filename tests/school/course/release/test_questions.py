@@ -16,7 +16,7 @@ from companion_school.course.points import parts, shares
 from companion_school.course.release import problem_set
 from companion_school.course.release import questions as release_questions
 from companion_school.course.release.problem_set import ProblemSet
-from companion_school.course.release.questions import LETTERS, as_exercise
+from companion_school.course.release.questions import LETTERS, as_exercise, needs_lesson
 from companion_school.course.release.release import checks, release, source_notebook
 from companion_school.questions import question
 from companion_school.questions.question import Answer, Question
@@ -104,6 +104,55 @@ def test_what_the_course_offers_to_predict():
             assert all(answer.text.strip() and answer.why.endswith((".", "?")) for answer in answers)
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        "Press *shrink*.",
+        "See Figure 12.2.",
+        "With the chances above, what comes?",
+        "the head above",
+        "What does this model do?",
+        "Our batch is cut.",
+        "After the 40 updates?",
+    ],
+)
+def test_words_that_point_into_a_lesson_are_noticed(words):
+    asked = replace(SIZE, text=f"How does it grow? {words}")
+    assert needs_lesson(asked) and not needs_lesson(SIZE)
+    [told] = ProblemSet("quiz", (), (asked,)).warnings()
+    assert told.startswith("question 2.a speaks of something that is only in lesson 02")
+
+
+def test_no_question_of_the_course_needs_its_lesson_beside_it():
+    gradable = [one for one in course_questions().values() if one.is_gradable]
+    assert len(gradable) > 250 and {one.id: needs_lesson(one) for one in gradable if needs_lesson(one)} == {}
+
+
+@pytest.mark.parametrize(
+    ("id", "given", "fault"),
+    [
+        ("2.a", "Z", "expected one of 'A', 'B', 'C', 'D'; got 'Z'"),
+        ("2.a", "16 times", "expected one of 'A', 'B', 'C', 'D'"),
+        ("2.a", ("Z", 99), "expected one of 'A', 'B', 'C', 'D'"),
+        ("2.a", " b ", None),
+        ("2.b", float("inf"), "expected a finite number, got inf"),
+        ("2.b", "1.41", "not even the kind of the result is right"),
+        ("2.b", 7, None),
+        ("2.d", ("A", 9), "expected one of ('A', 1), ('A', 2)"),
+        ("2.d", ("a", 1), None),
+    ],
+)
+def test_a_public_check_looks_at_form_and_range_and_at_nothing_else(id, given, fault):
+    pset = ProblemSet.of("quiz", [], ["2.a", "2.b", "2.d"]).dealt(SECRETS[0])
+    found = unseal(checks(pset)[f"exercise_check/keys/{id}.key"]).examine(in_this_process(lambda: given))
+    assert found.is_right if fault is None else fault in found.fault
+
+
+def test_a_right_letter_is_right_in_small_letters_too():
+    exercise = as_exercise(SIZE, SECRETS[0])
+    assert verdict(exercise, f" {exercise.reference().lower()} ").result is Result.RIGHT
+
+
 def test_a_students_check_knows_neither_right_nor_wrong():
     pset = ProblemSet.of("quiz", [], ["2.b", "2.a", "2.d"]).dealt(SECRETS[0])
     assert [exercise.id for exercise in pset.exercises] == ["2.a", "2.b", "2.d"]
@@ -178,4 +227,6 @@ def test_a_class_answers_a_quiz_and_is_graded(tmp_path):
     assert rows["bob"]["2.d groups"] == "what happens: 1 of 1; what happens, and why: 0 of 1"
     statement = as_exercise(SIZE, SECRETS[3]).statement
     [why] = [answer.why for answer in SIZE.answers if f"**{wrong}** {answer.text}" in statement]
-    assert why in (tmp_path / "marks" / "feedback" / "bob.html").read_text(encoding="utf-8")
+    page = (tmp_path / "marks" / "feedback" / "bob.html").read_text(encoding="utf-8")
+    assert f"About your answer: {why}" in page and "Wrong: another answer is right." in page
+    assert "input that is not shown" not in page

@@ -9,7 +9,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from companion.bench.compare import OURS, Comparison, LeftOut, Row
+from benchmarks.compare import Comparison, LeftOut
 from companion.ground import display
 from companion.ground.atomic import write_atomic
 
@@ -43,11 +43,9 @@ def table(comparison: Comparison) -> str:
         unit, scale = _unit(t.median)
         times = (f"{t.median / scale:.3g} {unit}", f"{t.lower / scale:.3g}–{t.upper / scale:.3g}")
         ratios = (_ratio(r.median), f"{_ratio(r.lower)}–{_ratio(r.upper)}")
-        speed = () if row.moved is None else (f"{si(row.moved / t.median)}B/s",)
-        rows.append((row.name, *times, *ratios, f"{row.rate:,.0f}", f"{row.share:.0%}", *speed))
-    head = HEAD if comparison.rows[0].moved is None else (*HEAD, "read")
-    lines = [f"{comparison.title}; {comparison.size}", display.table(rows, head, indent=0)]
-    beyond = max(row.share for row in comparison.rows) > 1
+        rows.append((row.name, *times, *ratios, f"{row.rate:,.0f}", f"{row.share:.0%}"))
+    lines = [f"{comparison.title}; {comparison.size}", *([display.table(rows, HEAD, indent=0)] if rows else [])]
+    beyond = max((row.share for row in comparison.rows), default=0) > 1
     if comparison.bound == "memory":
         lines.append(
             "the ceiling here is the memory's" + (", and the weights stay in a cache before it" if beyond else "")
@@ -58,44 +56,9 @@ def table(comparison: Comparison) -> str:
     return "\n".join(lines + _left_out(comparison.left_out))
 
 
-def table_of_lengths(comparisons: Sequence[Comparison]) -> str:
-    """One comparison at several lengths: contenders by lengths."""
-    names = list(dict.fromkeys(row.name for c in comparisons for row in c.rows))
-    found = [{row.name: row for row in comparison.rows} for comparison in comparisons]
-    head = ("tokens", *(f"{comparison.length:,}" for comparison in comparisons))
-
-    def timed(row: Row) -> str:
-        return f"{duration(row.seconds.median)} ({_ratio(row.ratio.median)})"
-
-    rows = [(name, *(timed(at[name]) if name in at else "-" for at in found)) for name in names]
-    rows.append(("ours, share", *(f"{at[OURS].share:.0%}" for at in found)))
-    lines = [
-        f"{comparisons[0].title}; {comparisons[0].size}; median (ratio) at each length",
-        display.table(rows, head, indent=0),
-    ]
-    if any(row.kept is not None for at in found for row in at.values()):
-        kept = [
-            (name, *(f"{si(at[name].kept or 0)}B" if name in at and at[name].kept else "-" for at in found))
-            for name in names
-        ]
-        lines += ["bytes kept for the backward pass", display.table(kept, head, indent=0)]
-    seen: dict[tuple[str, str], LeftOut] = {}
-    for comparison in comparisons:
-        for out in comparison.left_out:
-            seen.setdefault((out.name, out.kind), out)
-    return "\n".join(lines + _left_out(list(seen.values())))
-
-
 def tables(comparisons: Sequence[Comparison]) -> str:
-    """All comparisons, those of one thing at several lengths drawn together."""
-    blocks, done = [], set()
-    for comparison in comparisons:
-        if comparison.length is None:
-            blocks.append(table(comparison))
-        elif (key := (comparison.title, comparison.size)) not in done:
-            done.add(key)
-            blocks.append(table_of_lengths([c for c in comparisons if (c.title, c.size) == key]))
-    return "\n\n".join(blocks)
+    """All comparisons."""
+    return "\n\n".join(map(table, comparisons))
 
 
 def write_json(path: Path, record: dict[str, Any], comparisons: Sequence[Comparison]) -> None:
@@ -113,11 +76,6 @@ def _wrapped(line: str, indent: int) -> str:
     return textwrap.fill(
         line, display.WIDTH, subsequent_indent=" " * indent, break_long_words=False, break_on_hyphens=False
     )
-
-
-def duration(seconds: float) -> str:
-    unit, scale = _unit(seconds)
-    return f"{seconds / scale:.3g} {unit}"
 
 
 def _unit(seconds: float) -> tuple[str, float]:

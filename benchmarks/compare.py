@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Literal, Self
 
 import torch
+from torch import Tensor
 
-from companion.bench.timing import Spread, interleaved, paired_ratio
-from companion.costs.chips import Chip
+from benchmarks.timing import Spread, interleaved, paired_ratio
+from companion.costs.chips import Chip, measure_chip, measure_reading
 
 OURS = "ours"
 """The contender that all ratios are relative to."""
@@ -44,6 +46,24 @@ class Setting:
         return self.dtypes[-1]
 
 
+def ceiling(dtype: torch.dtype, device: torch.device) -> tuple[Chip, float]:
+    """Return what this machine reaches, with the memory's speed in reading, and that speed in a copy.
+
+    The best of two measurements: a moment in which something else runs would lower it.
+    """
+    chips = [measure_chip(dtype, device) for _ in range(2)]
+    reading = max(measure_reading(device) for _ in range(2))
+    return Chip(max(chip.flops for chip in chips), reading), max(chip.bandwidth for chip in chips)
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Other libraries' advice to their users stays out of the table."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+
+
 @dataclass(frozen=True)
 class LeftOut:
     """A contender without a time. `kind` says whether it is not here, does not do this work, broke, or computes
@@ -61,8 +81,6 @@ class Row:
     ratio:  its time over ours, taken round by round: 2 means that it needs twice as long.
     rate:   items (tokens) per second at the median.
     share:  the least time the machine's measured ceiling allows, over the median.
-    kept:   bytes kept between forward and backward pass, where that was asked for.
-    moved:  bytes that one run reads at least, where contenders differ in it; then `share` is of the memory's bandwidth.
     """
 
     name: str
@@ -71,15 +89,13 @@ class Row:
     ratio: Spread
     rate: float
     share: float
-    kept: int | None = None
-    moved: int | None = None
 
 
 @dataclass
 class Comparison:
     """One piece of work and everybody who does it.
 
-    part:       train, decode, cache, kept, moe, attention or linear.
+    part:       train, decode, prefill or memory.
     items:      tokens that one run deals with.
     flops:      of the model (its matrix products), in one run.
     least:      seconds that the measured ceiling allows at best.
@@ -93,7 +109,6 @@ class Comparison:
     flops: float
     least: float
     bound: str = "compute"
-    length: int | None = None
     rows: list[Row] = field(default_factory=list)
     left_out: list[LeftOut] = field(default_factory=list)
     remarks: list[str] = field(default_factory=list)
@@ -128,14 +143,7 @@ class Comparison:
         text = " ".join(str(why).split()) or type(why).__name__
         self.left_out.append(LeftOut(name, kind, text if len(text) <= 300 else text[:297] + "..."))
 
-    def time(
-        self,
-        runs: dict[str, Callable[[], Any]],
-        setting: Setting,
-        *,
-        kept: dict[str, int] | None = None,
-        moved: dict[str, int] | None = None,
-    ) -> Comparison:
+    def time(self, runs: dict[str, Callable[[], Any]], setting: Setting) -> Comparison:
         """Time what is left. Raises `ValueError` unless ours is among it."""
         if OURS not in runs:
             raise ValueError(f"runs has {', '.join(runs) or 'nobody'}: expected {OURS!r} too, for the ratios")
@@ -144,25 +152,11 @@ class Comparison:
                 runs, rounds=setting.rounds, device=setting.device, patience=setting.patience, tick=tick
             )
         if (done := len(samples[OURS])) < setting.rounds:
-            self.remarks.append(
-                f"{done} rounds, which took {setting.patience / 60:.0f} minutes; --rounds asks for more"
-            )
+            self.remarks.append(f"{done} rounds, which took {setting.patience / 60:.0f} minutes")
         for name, times in samples.items():
-            spread = Spread.of(times)
-            read = None if moved is None else moved[name]
-            least = self.least if read is None else read / setting.chip.bandwidth
-            self.rows.append(
-                Row(
-                    name,
-                    tuple(times),
-                    spread,
-                    paired_ratio(times, samples[OURS]),
-                    rate=self.items / spread.median,
-                    share=least / spread.median,
-                    kept=None if kept is None else kept.get(name),
-                    moved=read,
-                )
-            )
+            spread, ratio = Spread.of(times), paired_ratio(times, samples[OURS])
+            rate, share = self.items / spread.median, self.least / spread.median
+            self.rows.append(Row(name, tuple(times), spread, ratio, rate, share))
         return self
 
 
@@ -174,8 +168,21 @@ def _progress(comparison: Comparison, runs: int, shown: bool) -> Iterator[Callab
         return
     from tqdm.auto import tqdm
 
-    where = f" {comparison.length}" if comparison.length else ""
-    with tqdm(
-        total=runs, desc=f"{comparison.part} {comparison.size}{where}", unit="run", disable=None, leave=False
-    ) as bar:
+    with tqdm(total=runs, desc=f"{comparison.part} {comparison.size}", unit="run", disable=None, leave=False) as bar:
         yield bar.update
+
+
+def differs(expected: Sequence[Tensor], got: Sequence[Tensor], whats: Sequence[str], dtype: torch.dtype) -> str | None:
+    """Return a line about what of `got` is further from `expected` than rounding explains, or `None`.
+
+    The difference is a root mean square over that of `expected`; shapes that differ and NaN are never explained.
+    """
+    most = 1e-4 if dtype == torch.float32 else 5e-2
+    for a, b, what in zip(expected, got, whats, strict=True):
+        a, b = a.detach().double().cpu(), b.detach().double().cpu()
+        error = math.inf
+        if a.shape == b.shape:
+            error = float((a - b).square().mean().sqrt() / a.square().mean().sqrt().clamp_min(1e-30))
+        if not error <= most:
+            return f"its {what} differs from ours by {error:.1e} of its size; {most:.0e} is allowed"
+    return None

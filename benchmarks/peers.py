@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import copy
 import importlib.util
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from benchmarks.compare import Comparison
 from companion.config.model import ModelConfig
 from companion.layers.positions import half_from_interleaved
 from companion.transformer import Transformer
@@ -23,6 +25,31 @@ class Missing(Exception):
     """The package is not installed."""
 
 
+def drawn(config: ModelConfig, seed: int = 0) -> Transformer:
+    """Return a new decoder whose gains are random too, because gains that are all one could be swapped unnoticed."""
+    torch.manual_seed(seed)
+    model = Transformer(config)
+    with torch.no_grad():
+        for p in model.parameters():
+            if p.ndim == 1:
+                p.uniform_(0.5, 1.5)
+    return model.eval()
+
+
+def built(ours: Transformer, *comparisons: Comparison, names: Sequence[str] = PEERS) -> Iterator[tuple[str, Peer]]:
+    """Yield every peer that can be built; the others are left out of the comparisons, with the reason."""
+    original = copy.deepcopy(ours).cpu()
+    for name in names:
+        try:
+            yield name, build(name, original)
+        except Missing as error:
+            for comparison in comparisons:
+                comparison.omit(name, "missing", error)
+        except Exception as error:  # its interface has changed
+            for comparison in comparisons:
+                comparison.omit(name, "failed", f"{type(error).__name__}: {error}")
+
+
 @dataclass(frozen=True)
 class Peer:
     """Somebody else's decoder with our weights.
@@ -30,6 +57,7 @@ class Peer:
     logits:    (batch, token) ids -> (batch, token, vocab), for training: no cache is filled.
     generate:  (prompt's ids (1, token), how many) -> the new ids, each the most probable one, with the library's own
                cached generation. `variants` are other ways to do so.
+    prefill:   (1, token) ids -> (1, vocab), the logits of the last token, with a filled cache; None: it has none.
     """
 
     name: str
@@ -37,6 +65,7 @@ class Peer:
     logits: Callable[[Tensor], Tensor]
     generate: Callable[[Tensor, int], list[int]]
     variants: dict[str, Callable[[Tensor, int], list[int]]] = field(default_factory=dict)
+    prefill: Callable[[Tensor], Tensor] | None = None
 
 
 def build(name: str, ours: Transformer) -> Peer:
@@ -78,7 +107,7 @@ def _transformers(ours: Transformer) -> Peer:
             pad_token_id=0,
         )
     )
-    given = _weights(ours)
+    given = weights(ours)
     table = given.pop("embedding")
     tensors = {"model.embed_tokens.weight": table, "lm_head.weight": table, "model.norm.weight": given.pop("norm")}
     names = {
@@ -113,6 +142,7 @@ def _transformers(ours: Transformer) -> Peer:
         lambda tokens: model(tokens, use_cache=False).logits,
         generate,
         {"static cache": lambda prompt, new: generate(prompt, new, cache_implementation="static")},
+        torch.inference_mode()(lambda tokens: model(tokens, use_cache=True, logits_to_keep=1).logits[:, -1]),
     )
 
 
@@ -145,7 +175,7 @@ def _x_transformers(ours: Transformer) -> Peer:
     )
     if config.positions.base != 10000.0:
         raise ValueError(f"positions.base={config.positions.base}: expected 10000, the only one it has")
-    given = _weights(ours)
+    given = weights(ours)
     # Its pairs are neighbours, ours are half a head apart: their rows in the projections change places.
     place = torch.argsort(half_from_interleaved(sizes.d_head))
     # Query head i looks at key head i mod kv_heads there; here, neighbouring query heads share one.
@@ -172,7 +202,11 @@ def _x_transformers(ours: Transformer) -> Peer:
     def generate(prompt: Tensor, new: int) -> list[int]:
         return wrapper.generate(prompt, new, temperature=0.0, cache_kv=True)[0].tolist()
 
-    return Peer("x-transformers", model, model, generate)
+    def prefill(tokens: Tensor) -> Tensor:
+        with torch.inference_mode():
+            return model(tokens, return_intermediates=True)[0][:, -1]
+
+    return Peer("x-transformers", model, model, generate, prefill=prefill)
 
 
 def _fill_gain(norm: Any, gain: Tensor) -> None:
@@ -180,20 +214,10 @@ def _fill_gain(norm: Any, gain: Tensor) -> None:
     norm.g.copy_(gain - float(norm.unit_offset))
 
 
-PARTS = (
-    "attention_norm",
-    "query",
-    "key",
-    "value",
-    "output",
-    "feed_forward_norm",
-    "gate",
-    "inner",
-    "outer",
-)
+PARTS = ("attention_norm", "query", "key", "value", "output", "feed_forward_norm", "gate", "inner", "outer")
 
 
-def _weights(ours: Transformer) -> dict[str, Tensor]:
+def weights(ours: Transformer) -> dict[str, Tensor]:
     """The tensors of `ours`: embedding, norm, and `PARTS` of each layer as `0.query`."""
     _check(ours.config)
     found = dict(ours.state_dict())

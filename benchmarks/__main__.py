@@ -1,0 +1,97 @@
+"""`make bench`: decode, prefill, training and memory beside other libraries, and beside this machine's limit.
+
+python -m benchmarks [--quick] [--only decode] [--sizes small] [--device cuda] [--precision bf16] [--compile]
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from benchmarks import decode, memory, prefill, report, training
+from benchmarks.compare import Comparison, Setting, ceiling, quiet
+from benchmarks.peers import PEERS
+from benchmarks.sizes import SIZES
+from companion.costs.chips import published_peak
+from companion.ground.device import find_device, versions
+from companion.ground.installed import installed
+
+PARTS = {"decode": decode.compare, "prefill": prefill.compare, "training": training.compare}
+
+
+def parser() -> argparse.ArgumentParser:
+    """The flags."""
+    described = argparse.ArgumentParser(
+        prog="make bench", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
+    )
+    described.add_argument("--only", nargs="+", choices=[*PARTS, "memory"], default=[*PARTS, "memory"], metavar="PART")
+    described.add_argument("--sizes", nargs="+", choices=SIZES, default=["small", "medium"], metavar="SIZE")
+    described.add_argument("--quick", action="store_true", help="the first size, 5 rounds and half the new tokens")
+    described.add_argument("--rounds", type=int, default=11, help="how often everything is measured (default: 11)")
+    described.add_argument("--device", default="auto", help="cpu, cuda or auto (default: auto)")
+    described.add_argument("--precision", choices=("fp32", "bf16"), default="fp32")
+    described.add_argument("--compile", action="store_true", help="compile the models too")
+    described.add_argument(
+        "--out", default="runs/bench", metavar="FOLDER", help="gets bench.json (default: runs/bench)"
+    )
+    return described
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Measure, print each table as it comes, and write bench.json.
+
+    Returns 1 if a contender computes something else, 2 for bad input, else 0.
+    """
+    flags = parser().parse_args(argv)
+    try:
+        if flags.rounds < 1:
+            raise ValueError(f"--rounds {flags.rounds}: expected a whole number >= 1")
+        device = find_device(flags.device)
+        out = Path(flags.out)
+        out.mkdir(parents=True, exist_ok=True)
+    except (ValueError, OSError) as error:
+        print(f"make bench: error: {error}", file=sys.stderr)
+        return 2
+    sizes = [SIZES[name] for name in dict.fromkeys(flags.sizes)][: 1 if flags.quick else None]
+    rounds = min(5, flags.rounds) if flags.quick else flags.rounds
+    chip, copying = ceiling(torch.bfloat16 if flags.precision == "bf16" else torch.float32, device)
+    setting = Setting(device, flags.precision, flags.compile, rounds, chip, patience=300.0)
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
+    peers = {peer: number for peer in PEERS if (number := installed(peer))}
+    machine = {"device": name, "threads": torch.get_num_threads(), "rounds": rounds}
+    machine |= {"precision": flags.precision, "compile": flags.compile}
+    limits: dict[str, float | None] = {"flops": chip.flops, "bandwidth": chip.bandwidth, "copying": copying}
+    limits["published_flops"] = published_peak(name, setting.dtype)
+    record: dict[str, Any] = {"machine": machine, "ceiling": limits, "versions": versions() | peers}
+    print(report.preamble(record), flush=True)
+    comparisons: list[Comparison] = []
+    record["memory"] = []
+    for size in (size.quick() if flags.quick else size for size in sizes):
+        for part in (part for part in PARTS if part in flags.only):
+            with quiet():
+                comparisons.append(PARTS[part](size, setting))
+            print("\n" + report.table(comparisons[-1]), flush=True)
+            report.write_json(out / "bench.json", record, comparisons)
+        if "memory" in flags.only:
+            with quiet():
+                kept = memory.compare(size, setting)
+            record["memory"] += [asdict(one) | {"size": size.name} for one in kept]
+            print("\n" + memory.report(kept, size), flush=True)
+            report.write_json(out / "bench.json", record, comparisons)
+    print(f"\nfigures   {out / 'bench.json'}")
+    wrong = [
+        f"{gone.name} ({c.title}): {gone.why}" for c in comparisons for gone in c.left_out if gone.kind == "differs"
+    ]
+    if wrong:
+        print("\nnot the same function, which should never happen:\n  " + "\n  ".join(wrong))
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,324 @@
+"""`make gpu`: everything that needs a GPU, proved and measured in under eight minutes.
+
+It needs nothing but Python, PyTorch, numpy, safetensors, jaxtyping and pytest, and uses Triton where it is installed.
+Each part runs in a process of its own with a limit of its own: one that fails, hangs or crashes says why, and the
+others go on. What a part finds is written as soon as it is known. Without a GPU all of it is rehearsed with tiny sizes.
+
+    python -m benchmarks.gpu [--only decode] [--rehearsal] [--minutes 7.5] [--out runs/gpu]
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import importlib.util
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import traceback
+import xml.etree.ElementTree as ElementTree
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+NEEDED = ("torch", "numpy", "safetensors", "jaxtyping")
+missing = [name for name in NEEDED if importlib.util.find_spec(name) is None]
+if missing:
+    sys.exit(f"make gpu: error: {', '.join(missing)} must be installed in {sys.executable}")
+
+import torch  # noqa: E402
+import torch.distributed as dist  # noqa: E402
+
+from benchmarks import decode, memory, prefill, report, training  # noqa: E402
+from benchmarks.compare import Comparison, Setting, ceiling, quiet  # noqa: E402
+from benchmarks.sizes import ON_A_GPU, SIZES, Size  # noqa: E402
+from companion.costs.chips import Chip, published_peak  # noqa: E402
+from companion.ground.atomic import write_atomic  # noqa: E402
+from companion.ground.device import versions  # noqa: E402
+from companion.training.distributed.launch import start_processes  # noqa: E402
+from companion.training.distributed.parallel import Parallel  # noqa: E402
+from companion.training.trainer import Trainer, TrainingConfig  # noqa: E402
+from companion.transformer import Transformer  # noqa: E402
+
+ROOT = Path(__file__).resolve().parents[1]
+LIMITS = {"ceiling": 30, "tests": 120, "training": 90, "memory": 40, "processes": 40, "prefill": 40, "decode": 180}
+"""Seconds that each part may take, in the order in which they run; last the one that waits longest for a compiler."""
+RESERVE = 12.0
+"""Seconds that a part leaves to each of those after it: what is short and last is not lost to what is slow."""
+GOALS = {"training": 0.55, "decode": 0.85}
+"""The share of the measured limit that the project wants of its best row."""
+Found = Comparison | Chip | str
+"""A comparison, what the chip reaches, or a remark."""
+
+
+# The parts
+
+
+def reached(size: Size, setting: Setting) -> Iterator[Found]:
+    """What this chip reaches in a large product and in reading: all shares are of these."""
+    chip, copying = ceiling(setting.dtype, setting.device)
+    yield chip
+    yield f"{copying / 1e9:,.4g} GB/s in a copy, which counts each byte as read and as written"
+
+
+def gpu_tests() -> list[Path]:
+    """The test files with tests that need a GPU."""
+    files = sorted((ROOT / "tests").rglob("test_*.py"))
+    return [path for path in files if re.search(r"^(@|pytestmark = )pytest\.mark\.gpu", path.read_text("utf-8"), re.M)]
+
+
+def tests(size: Size, setting: Setting) -> Iterator[Found]:
+    """The tests that need a GPU, with no plugin but pytest itself. In rehearsal they are collected and skipped."""
+    if importlib.util.find_spec("pytest") is None:
+        yield "not here: pytest is not installed"
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        results = Path(folder, "results.xml")
+        command = [sys.executable, "-m", "pytest", "-q", "-m", "gpu", "-p", "no:cacheprovider"]
+        command += ["-o", "addopts=--import-mode=importlib --strict-markers", f"--junitxml={results}"]
+        alone = os.environ | {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}  # what else is installed has no say here
+        done = subprocess.run([*command, *map(str, gpu_tests())], cwd=ROOT, capture_output=True, text=True, env=alone)
+        if not results.exists():
+            raise RuntimeError(f"pytest ended with {done.returncode}: {(done.stdout + done.stderr)[-250:]}")
+        cases = list(ElementTree.parse(results).getroot().iter("testcase"))
+    wrong = [part for case in cases for kind in ("failure", "error") if (part := case.find(kind)) is not None]
+    skipped = sum(case.find("skipped") is not None for case in cases)
+    yield f"{len(cases) - len(wrong) - skipped} of {len(cases)} tests passed, {skipped} skipped"
+    yield from (" ".join((part.get("message") or "").split())[:160] for part in wrong[:5])
+    if wrong or not cases:
+        raise RuntimeError(f"{len(wrong)} of {len(cases)} tests failed")
+
+
+def train(size: Size, setting: Setting) -> Iterator[Found]:
+    """Updates of the whole trainer, plain, compiled, and compiled with Muon; fewer rows where memory is short."""
+    for compiled, optimizer in ((False, "adamw"), (True, "adamw"), (True, "muon")):
+        while True:
+            try:
+                found = training.compare(size, replace(setting, compile=compiled), (), optimizer)  # type: ignore[arg-type]
+                break
+            except torch.OutOfMemoryError:
+                if size.batch == 1:
+                    raise
+                size = replace(size, batch=size.batch // 2)
+        found.title += ", compiled" * compiled
+        yield found
+        if setting.device.type == "cuda":
+            yield f"{torch.cuda.max_memory_allocated() / 1e9:,.3g} GB of memory at most"
+            torch.cuda.empty_cache()
+
+
+def one_process(size: Size, setting: Setting) -> Iterator[Found]:
+    """The code of several processes in a group of one: an update, data parallel and sharded, has the plain loss."""
+    losses = {"plain": _losses(size, setting, Parallel())}
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    os.environ |= {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}
+    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    with start_processes(torch.device(setting.device.type)) as parallel:
+        yield f"{dist.get_world_size()} process started, {dist.get_backend()}"
+        losses["data parallel"] = _losses(size, setting, parallel)
+        from companion.training.distributed.data_parallel import Processes
+
+        assert parallel.device is not None
+        losses["sharded"] = _losses(size, setting, Processes(parallel.device, shard=True))
+    for name, series in losses.items():
+        yield f"loss after {len(series)} updates, {name}: {series[-1]:.6f}"
+        if max(abs(a - b) for a, b in zip(series, losses["plain"], strict=True)) > 1e-4:
+            raise RuntimeError(f"{name}: the losses {series} are not those of a plain run, {losses['plain']}")
+
+
+def _losses(size: Size, setting: Setting, parallel: Any) -> list[float]:
+    """The first losses of a small decoder in fp32."""
+    config = size.config.with_(layers=2, vocab=512, d_model=48, context=32)
+    torch.manual_seed(0)
+    model = Transformer(config).to(setting.device)
+    tokens = torch.randint(config.vocab, (4, config.context + 1))
+    batch = tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
+    settings = TrainingConfig(updates=1000, learning_rate=1e-3, warmup=0)
+    trainer = Trainer(model, lambda _: batch, settings, parallel=parallel)
+    return [trainer.update().loss for _ in range(3)]
+
+
+PARTS: dict[str, Callable[[Size, Setting], Iterator[Found]]] = {
+    "ceiling": reached,
+    "tests": tests,
+    "training": train,
+    "memory": lambda size, setting: iter([memory.report(memory.compare(size, setting, ()), size)]),
+    "processes": one_process,
+    "prefill": lambda size, setting: iter([prefill.compare(size, setting, ())]),
+    "decode": lambda size, setting: iter([decode.compare(size, setting, ())]),
+}
+
+
+def run_part(part: str, file: str, rehearsal: bool, chip: Chip) -> int:
+    """Run one part; what it finds goes to `file`, a line of JSON each, which survive the process; 1: failed."""
+
+    def write(**line: Any) -> None:
+        with open(file, "a", encoding="utf-8") as out:
+            out.write(json.dumps(line) + "\n")
+
+    try:
+        if rehearsal:  # traced, so that what cannot be compiled is found, but not turned into machine code
+            torch.compile = functools.partial(torch.compile, backend="eager")
+        device, precision, rounds = ("cpu", "fp32", 1) if rehearsal else ("cuda", "bf16", 5)
+        setting = Setting(torch.device(device), precision, True, rounds, chip, progress=False, patience=20.0)
+        with quiet():
+            for found in PARTS[part](SIZES["tiny"] if rehearsal else ON_A_GPU, setting):
+                if isinstance(found, str):
+                    write(remark=found)
+                elif isinstance(found, Chip):
+                    write(chip=[found.flops, found.bandwidth])
+                else:
+                    write(comparison=asdict(found))
+    except Exception as error:
+        traceback.print_exc()
+        write(end=" ".join(f"{type(error).__name__}: {error}".split())[:300])
+        return 1
+    write(end="")
+    return 0
+
+
+# All of them
+
+
+def measure(names: Sequence[str], *, rehearsal: bool, out: Path, minutes: float, show: Callable[[str], Any]) -> bool:
+    """Run the parts, show each, and write gpu.json and gpu.txt into `out` after each; False if one did not end well."""
+    began = time.monotonic()
+    name = (
+        "a rehearsal on the CPU: nothing below says how fast anything is" if rehearsal else torch.cuda.get_device_name()
+    )
+    texts = [
+        f"GPU       {name}\n" + "versions  " + ", ".join(f"{what} {number}" for what, number in versions().items())
+    ]
+    show(texts[0])
+    parts: list[dict[str, Any]] = []
+    chip = Chip(1e12, 1e11)  # where nothing was measured, shares mean nothing, and no goal is spoken of
+    for place, name in enumerate(names):
+        left = 60 * minutes - (time.monotonic() - began) - RESERVE * (len(names) - place - 1)
+        part: dict[str, Any] = {
+            "name": name,
+            "status": "not begun",
+            "why": "no time was left",
+            "seconds": 0.0,
+            "found": [],
+        }
+        if left > RESERVE:
+            patience = 3 * LIMITS[name] if rehearsal else LIMITS[name]  # a CPU may have other things to do
+            part |= run_apart(name, rehearsal, chip, min(patience, left))
+        chip = next((Chip(*line["chip"]) for line in part["found"] if "chip" in line), chip)
+        parts.append(part)
+        texts.append(page(part, goals=not rehearsal and any("chip" in line for one in parts for line in one["found"])))
+        show("\n" + texts[-1])
+        record = {"rehearsal": rehearsal, "machine": versions(), "seconds": time.monotonic() - began, "parts": parts}
+        write_atomic(out / "gpu.json", (json.dumps(record, indent=1) + "\n").encode())
+        write_atomic(out / "gpu.txt", ("\n\n".join(texts) + "\n").encode())
+    return all(part["status"] == "done" for part in parts)
+
+
+def run_apart(name: str, rehearsal: bool, chip: Chip, limit: float) -> dict[str, Any]:
+    """Run one part in a process, which is stopped, with all it started, when its time is over."""
+    environment = os.environ | {"HF_HUB_OFFLINE": "1"}
+    if rehearsal:
+        environment |= {"TRITON_INTERPRET": "1", "CUDA_VISIBLE_DEVICES": ""}
+    began = time.monotonic()
+    with tempfile.TemporaryDirectory() as folder:
+        file, errors = Path(folder, "found.jsonl"), Path(folder, "errors.txt")
+        given = ["--part", name, str(file), str(int(rehearsal)), str(chip.flops), str(chip.bandwidth)]
+        with errors.open("wb") as stream:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "benchmarks.gpu", *given],
+                stdin=subprocess.DEVNULL, stdout=stream, stderr=stream, env=environment, cwd=ROOT,
+                start_new_session=True,
+            )  # fmt: skip
+            try:
+                code: int | None = process.wait(limit)
+            except subprocess.TimeoutExpired:
+                code = None
+            finally:
+                with suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+        found = []
+        for line in file.read_text("utf-8").splitlines() if file.exists() else ():
+            with suppress(ValueError):  # a last line that was cut off counts for nothing
+                found.append(json.loads(line))
+        ended = next((line["end"] for line in found if "end" in line), None)
+        status, why = "done", ""
+        if code is None:
+            status, why = "out of time", f"stopped after {limit:.0f} seconds"
+        elif code != 0 or ended != "":
+            last = errors.read_text("utf-8", errors="replace").strip().splitlines()[-1:] or ["nothing was said"]
+            status, why = "failed", ended or f"ended with {code}: {last[0][:300]}"
+    return {"status": status, "why": why, "seconds": round(time.monotonic() - began, 1), "found": found}
+
+
+def page(part: dict[str, Any], goals: bool) -> str:
+    """One part: its tables, remarks and goals, and what went wrong."""
+    lines = [
+        f"{part['name']} ({part['seconds']:.0f} s): {part['status']}" + (f": {part['why']}" if part["why"] else "")
+    ]
+    for line in part["found"]:
+        if "comparison" in line:
+            one = Comparison.of(line["comparison"])
+            lines.append(report.table(one))
+            ours = [row.share for row in one.rows if row.name.startswith("ours")]
+            if goals and ours and one.part in GOALS:
+                goal = GOALS[one.part]
+                lines.append(
+                    f"goal: {goal:.0%} of the limit, {max(ours):.0%}: {'met' if max(ours) >= goal else 'missed'}"
+                )
+        elif "chip" in line:
+            flops, reading = line["chip"]
+            lines.append(
+                f"{report.si(flops)}FLOP/s in products, {report.si(reading)}B/s of memory when it is only read"
+            )
+            peak = published_peak(torch.cuda.get_device_name(), torch.bfloat16) if goals else None
+            lines += [f"{flops / peak:.0%} of the published {report.si(peak)}FLOP/s"] if peak else []
+        elif "remark" in line:
+            lines.append(line["remark"])
+    return "\n".join(lines)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Return the exit code: 0 all parts are done, 1 a part failed or ran out of time, 2 bad input."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    if words[:1] == ["--part"]:
+        _, part, file, rehearsed, flops, bandwidth = words
+        return run_part(part, file, bool(int(rehearsed)), Chip(float(flops), float(bandwidth)))
+    described = argparse.ArgumentParser(
+        prog="make gpu", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
+    )
+    described.add_argument(
+        "--only", nargs="+", choices=PARTS, default=list(PARTS), metavar="PART", help=", ".join(PARTS)
+    )
+    described.add_argument("--rehearsal", action="store_true", help="tiny sizes on the CPU, also where there is a GPU")
+    described.add_argument("--minutes", type=float, default=7.5, help="for all parts together (default: 7.5)")
+    described.add_argument("--out", default="runs/gpu", metavar="FOLDER", help="gets gpu.json and gpu.txt")
+    flags = described.parse_args(words)
+    if not 0 < flags.minutes <= 60:
+        described.error(f"--minutes {flags.minutes:g}: expected a number above 0 and at most 60")
+    out = Path(flags.out)
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        described.error(f"--out {flags.out}: expected a folder that can be written to ({error.strerror})")
+    rehearsal = flags.rehearsal or not torch.cuda.is_available()
+    names = [name for name in PARTS if name in flags.only]
+    done = measure(
+        names, rehearsal=rehearsal, out=out, minutes=flags.minutes, show=functools.partial(print, flush=True)
+    )
+    print(f"figures   {out / 'gpu.json'}\npage      {out / 'gpu.txt'}")
+    return 0 if done else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,61 @@
+"""The models and lengths that are measured."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from companion.config.model import AttentionConfig, EmbeddingConfig, FeedForwardConfig, ModelConfig, NormConfig
+
+
+@dataclass(frozen=True)
+class Size:
+    """One set of sizes for every comparison.
+
+    config:  of the decoder that is trained and that writes.
+    batch:   rows of a training step, each of `config.context` tokens.
+    prompt:  tokens that decoding reads first; `new` are those it writes. Prefill reads half the context.
+    """
+
+    name: str
+    config: ModelConfig
+    batch: int
+    prompt: int
+    new: int
+
+    def quick(self) -> Size:
+        """Return the same with half the new tokens."""
+        return replace(self, new=max(2, self.new // 2))
+
+
+def _decoder(vocab: int, d_model: int, layers: int, heads: int, d_ff: int, context: int) -> ModelConfig:
+    """Return LLaMA's layout with a tied table, the one layout that every library here offers.
+
+    x-transformers has no epsilon in its norm; a tiny one makes all of them the same function.
+    """
+    return ModelConfig(
+        vocab=vocab,
+        d_model=d_model,
+        layers=layers,
+        context=context,
+        attention=AttentionConfig(heads),
+        feed_forward=FeedForwardConfig(d_ff, "swiglu"),
+        norm=NormConfig("rms", eps=1e-12),
+        embedding=EmbeddingConfig(tied=True),
+    )
+
+
+SIZES = {
+    size.name: size
+    for size in (
+        Size("tiny", _decoder(96, 32, 2, 2, 80, 48), 2, 12, 20),
+        Size("small", _decoder(4096, 256, 4, 4, 688, 256), 8, 32, 128),
+        Size("medium", _decoder(8192, 512, 8, 8, 1376, 512), 8, 64, 256),
+        Size("gpt2", _decoder(50257, 768, 12, 12, 2048, 1024), 8, 64, 128),
+        Size("large", _decoder(32000, 1024, 16, 16, 2816, 1024), 16, 128, 512),
+    )
+}
+"""From a test's size to a GPU's. The parameters: 0.03, 4.2, 29, 124 and 238 million."""
+
+# A vocabulary of a multiple of 128: 50,257 columns are not aligned as the fast kernels want them.
+ON_A_GPU = replace(SIZES["gpt2"], name="gpu", config=SIZES["gpt2"].config.with_(vocab=50304), batch=32, new=256)
+"""What `make gpu` measures: 124 million parameters."""

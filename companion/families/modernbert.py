@@ -1,0 +1,174 @@
+"""ModernBERT (Warner et al. 2024), as published: an encoder with LLaMA's parts, norms before its sub-layers, rotary
+positions, gated networks, and windows in two layers of three (lesson 13)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from companion.config.model import (
+    AttentionConfig,
+    EmbeddingConfig,
+    FeedForwardConfig,
+    ModelConfig,
+    NormConfig,
+    PositionConfig,
+    WindowConfig,
+)
+from companion.families.llama import GATED, layers_of
+from companion.files.published.config_fields import rows
+from companion.files.published.family import Family, Preset
+from companion.files.published.rope import GLOBAL, LOCAL, layer_types, positions, window
+from companion.ground.fields import require_whole
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from companion.files.published.checkpoint_folder import Fields
+    from companion.files.published.state_dict import Places
+
+FIELDS = rows(
+    """
+    vocab_size                       taken                   vocab
+    hidden_size                      taken                   d_model
+    num_hidden_layers                taken                   layers
+    num_attention_heads              taken                   attention.heads
+    attention_bias                   taken = false           attention.bias
+    intermediate_size                taken                   feed_forward.d_ff
+    hidden_activation                taken = "gelu"          feed_forward.activation, of the gate
+    classifier_activation            must equal hidden_activation = "gelu"
+    mlp_bias                         taken = false           feed_forward.bias
+    classifier_bias                  taken = false           embedding.dense_bias
+    decoder_bias                     must be true
+    max_position_embeddings          taken                   context
+    global_rope_theta                taken = 160000.0        positions.base
+    local_rope_theta                 taken = 10000.0         attention.window.base
+    rope_scaling                     taken = null            positions.scaling; up to 4.57
+    rope_parameters                  taken = null            positions; 5.0 on
+    local_attention                  taken = 128             attention.window.width
+    layer_types                      taken = null            attention.window.pattern; 5.0 on
+    global_attn_every_n_layers       taken = 3               attention.window.pattern: the first of so many is global
+    norm_eps                         taken = 1e-05           norm.eps
+    layer_norm_eps                   must equal norm_eps
+    norm_bias                        taken = false           norm.bias
+    tie_word_embeddings              must be true
+    embedding_dropout                taken = 0.0             dropout
+    position_embedding_type          neutral                 by hand; positions are rotary in any case
+    cls_token_id                     neutral                 4.48 on
+    classifier_pooling               neutral                 4.48 on; of a head that is not read
+    deterministic_flash_attn         neutral                 4.48 on
+    initializer_cutoff_factor        neutral                 4.48 on
+    reference_compile                neutral                 4.48 on
+    repad_logits_with_grad           neutral                 4.48 on
+    sparse_prediction                neutral                 4.48 on; of a loss in training
+    sparse_pred_ignore_index         neutral                 4.48 on; the same
+    """
+)
+
+
+def _config(fields: Fields, given: Mapping[str, Tensor]) -> ModelConfig:
+    """The tensors say whether the head for masked tokens is there. Without it, logits are products with the table."""
+    order, local = positions(fields, local_base="local_rope_theta")
+    every, gate = fields.take("global_attn_every_n_layers"), fields.take("hidden_activation")
+    require_whole("global_attn_every_n_layers", every)
+    types = layer_types(fields, [LOCAL if layer % every else GLOBAL for layer in range(layers_of(fields))])
+    activation: Any = GATED.get(fields.activation("hidden_activation"))
+    if activation is None:
+        raise fields.refuse("hidden_activation", gate, "a silu or a gelu, which gate")
+    return ModelConfig(
+        vocab=fields.take("vocab_size"),
+        d_model=fields.take("hidden_size"),
+        layers=fields.take("num_hidden_layers"),
+        context=fields.take("max_position_embeddings"),
+        attention=AttentionConfig(
+            heads=fields.take("num_attention_heads"),
+            bias=fields.take("attention_bias"),
+            window=window(fields, types, fields.take("local_attention"), local),
+        ),
+        feed_forward=FeedForwardConfig(fields.take("intermediate_size"), activation, bias=fields.take("mlp_bias")),
+        positions=order,
+        norm=NormConfig("layer", eps=fields.small("norm_eps"), bias=fields.take("norm_bias"), first=False),
+        embedding=EmbeddingConfig(norm=True, head="masked", dense_bias=fields.take("classifier_bias"))
+        if "decoder.bias" in given
+        else EmbeddingConfig(norm=True),
+        stack="encoder",
+        dropout=fields.take("embedding_dropout"),
+    )
+
+
+def _says(config: ModelConfig) -> Mapping[str, Any]:
+    return {"architectures": ["ModernBertForMaskedLM" if config.embedding.head == "masked" else "ModernBertModel"]}
+
+
+def _ends(config: ModelConfig) -> Mapping[str, Tensor]:
+    import torch
+
+    masked = config.embedding.head == "masked"
+    return {"decoder.bias": torch.empty(config.vocab, device="meta")} if masked else {}
+
+
+def _rename(name: str) -> str:
+    """Without a head, names have no prefix."""
+    return f"model.{name}" if name.startswith(("embeddings.", "layers.", "final_norm.")) else name
+
+
+def _place(places: Places, config: ModelConfig) -> None:
+    places.drop(lambda name: name.endswith(".inv_freq"))
+    places.same(["model.embeddings.tok_embeddings.weight", "decoder.weight"], "embedding.weight")
+    norm = ("weight", "bias")[: 1 + config.norm.bias]
+    attention, network = (("weight", "bias")[: 1 + part.bias] for part in (config.attention, config.feed_forward))
+    places.pairs("model.embeddings.norm", "embedding_norm", norm)
+    for layer in range(config.layers):
+        old, new = f"model.layers.{layer}", f"encoder.blocks.{layer}"
+        if layer > 0:
+            places.pairs(f"{old}.attn_norm", f"{new}.attention_norm", norm)
+        places.pairs(f"{old}.mlp_norm", f"{new}.feed_forward_norm", norm)
+        for part in attention:
+            names = [f"{new}.attention.{name}.{part}" for name in ("query", "key", "value")]
+            places.move(f"{old}.attn.Wqkv.{part}", *names)
+        places.pairs(f"{old}.attn.Wo", f"{new}.attention.output", attention)
+        for part in network:
+            places.move(f"{old}.mlp.Wi.{part}", *(f"{new}.feed_forward.{name}.{part}" for name in ("gate", "inner")))
+        places.pairs(f"{old}.mlp.Wo", f"{new}.feed_forward.outer", network)
+    places.pairs("model.final_norm", "encoder.norm", norm)
+    if config.embedding.head == "masked":
+        places.move("decoder.bias", "head_bias")
+        places.pairs("head.dense", "transform.dense", ("weight", "bias")[: 1 + config.embedding.dense_bias])
+        places.pairs("head.norm", "transform.norm", norm)
+
+
+FAMILIES = (
+    Family(
+        "modernbert",
+        FIELDS,
+        _config,
+        _place,
+        _rename,
+        writes=False,
+        architecture="ModernBertForMaskedLM",
+        says=_says,
+        ends=_ends,
+    ),
+)
+
+
+def _modern(d_model: int, layers: int, heads: int, d_ff: int) -> ModelConfig:
+    """Warner et al. 2024, table 3."""
+    return ModelConfig(
+        vocab=50368,
+        d_model=d_model,
+        layers=layers,
+        context=8192,
+        attention=AttentionConfig(heads, window=WindowConfig(128, (False, True, True), base=10000.0)),
+        feed_forward=FeedForwardConfig(d_ff, "geglu"),
+        positions=PositionConfig("rotary", base=160000.0, layout="half"),
+        norm=NormConfig("layer", eps=1e-5, bias=False, first=False),
+        embedding=EmbeddingConfig(norm=True, head="masked", dense_bias=False),
+        stack="encoder",
+    )
+
+
+PRESETS = {
+    "modernbert-base": Preset(2024, 149_655_232, _modern(768, 22, 12, 1152)),
+    "modernbert-large": Preset(2024, 395_881_664, _modern(1024, 28, 16, 2624)),
+}

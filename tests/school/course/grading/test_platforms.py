@@ -1,0 +1,219 @@
+"""What learning platforms and git hand over, and take back: names, times, tables in other languages, pages."""
+
+import csv
+import io
+import json
+import os
+import subprocess
+import zipfile
+
+import pytest
+
+from companion.commands.main import main
+from companion_school.course.bundles.gradescope_results import results
+from companion_school.course.bundles.repository import clone_all
+from companion_school.course.grading.exercise_mark import Earned, Graded, Mark
+from companion_school.course.grading.gradebook import collect
+from companion_school.course.grading.lateness import Lateness
+from companion_school.course.grading.lms import filled
+from companion_school.course.grading.marks_csv import publish
+from companion_school.course.grading.received import read_times
+from companion_school.course.grading.results import Item, Record, Results
+from companion_school.course.grading.submissions import Handed, handed_in, platform_name
+from companion_school.course.points import parts
+from companion_school.course.written import rubrics
+from companion_school.exercises.catalogue import exercises
+
+BOOK = json.dumps({"cells": [], "metadata": {}, "nbformat": 4, "nbformat_minor": 5})
+
+
+def mark(student, score="2", most="16"):
+    return {"assignment": "week2", "student_id": student, "score": score, "max_score": most}
+
+
+@pytest.mark.parametrize(
+    ("name", "student", "file"),
+    [
+        ("lovelaceada_1234_5678_week2.ipynb", "lovelaceada_1234", "week2.ipynb"),
+        ("lovelaceada_LATE_1234_5678_week2-1.ipynb", "lovelaceada_1234", "week2-1.ipynb"),
+        ("anon_aB3xY_555_week2.ipynb", "anon_aB3xY", "week2.ipynb"),
+        ("Ada Lovelace_12345_assignsubmission_file", "Ada Lovelace_12345", ""),
+        ("Teilnehmerin 7_12345_assignsubmission_onlinetext_", "Teilnehmerin 7_12345", ""),
+        ("week2_ada_attempt_2026-11-30-23-59-01_my_work.ipynb", "ada", "my_work.ipynb"),
+        ("11-22 - Ada Lovelace - Nov 30, 2026 1159 PM", "Ada Lovelace", ""),
+    ],
+)
+def test_names_of_downloads_are_understood(name, student, file):
+    found = platform_name(name)
+    assert (found.student, found.name) == (student, file)
+    assert platform_name("ada.ipynb") is None is platform_name("my_week_2.ipynb")
+
+
+def test_times_come_from_names_manifests_and_tables_and_from_nothing_else(tmp_path):
+    inside = tmp_path / "in"
+    for folder in ("submission_1", "11-22 - Ada Lovelace - Nov 30, 2026 1159 PM", "cem", "dora"):
+        (inside / folder).mkdir(parents=True)
+        (inside / folder / "week2.ipynb").write_text(BOOK)
+    (inside / "week2_ben_attempt_2026-12-01-08-00-00_week2.ipynb").write_text(BOOK)
+    (inside / "submission_metadata.yml").write_text(
+        "submission_1:\n  :submitters:\n  - :name: Emmy\n    :email: emmy@school\n"
+        "  :created_at: 2026-11-29 17:25:02.123456000 Z\n  :score: 1.0\n"
+    )
+    (tmp_path / "times.csv").write_text("student_id;time\ncem;2026-11-28T10:00\n")
+    found = handed_in(inside, "week2", times=read_times(tmp_path / "times.csv"), zone="+01:00")
+    assert {one.student: (one.time, one.time_from) for one in found} == {
+        "emmy@school": ("2026-11-29 17:25:02+00:00", "Gradescope's list"),
+        "Ada Lovelace": ("2026-11-30 23:59:00+01:00", "the name that the platform gave it"),
+        "ben": ("2026-12-01 08:00:00+01:00", "the name that the platform gave it"),
+        "cem": ("2026-11-28 10:00:00+01:00", "your table of times"),
+        "dora": ("", "unknown"),
+    }
+    (tmp_path / "times.csv").write_text("student_id,time\ncem,soon\n")
+    with pytest.raises(ValueError, match="line 2, time must be a time such as"):
+        read_times(tmp_path / "times.csv")
+
+
+def repository(folder, when="2026-11-10T10:00:00+0100"):
+    folder.mkdir(parents=True)
+    (folder / "week2.ipynb").write_text(BOOK)
+    dated = os.environ | {"GIT_COMMITTER_DATE": when, "GIT_AUTHOR_DATE": when}
+    for command in ("init -q", "add .", "-c user.name=a -c user.email=a@b -c commit.gpgsign=false commit -qm x"):
+        subprocess.run(["git", "-C", str(folder), *command.split()], env=dated, check=True, capture_output=True)
+
+
+def test_a_repository_is_asked_for_times_and_nothing_in_it_is_obeyed(tmp_path):
+    for student in ("ada", "eve", "mal"):
+        repository(tmp_path / "in" / f"course-week2-{student}")
+    (tmp_path / "in" / "course-week2-eve" / "week2.ipynb").write_text(BOOK + " ")  # changed after the commit
+    evil = tmp_path / "in" / "course-week2-mal" / ".git" / "config"
+    fired = tmp_path / "fired"
+    evil.write_text(
+        f'{evil.read_text()}[log]\nshowSignature = true\n[gpg]\nprogram = "touch {fired}"\n'
+        f'[core]\nfsmonitor = "touch {fired}"\nhooksPath = "{tmp_path}"\n[alias]\nrev-list = "!touch {fired}"\n'
+    )
+    found = {one.student: one for one in handed_in(tmp_path / "in", "week2")}
+    assert set(found) == {"ada", "eve", "mal"}, "the names of repositories of one assignment begin alike"
+    assert found["ada"].time == found["mal"].time == "2026-11-10 10:00:00+01:00" and not fired.exists()
+    assert (found["eve"].time, found["eve"].time_from) == ("", "unknown")
+
+
+def test_a_class_is_cloned_by_a_list_and_brought_up_to_date(tmp_path, capsys):
+    repository(tmp_path / "far" / "ada")
+    (tmp_path / "list.csv").write_text(
+        f"student_id,repository\nada,file://{tmp_path}/far/ada\nben,file://{tmp_path}/x\n"
+    )
+    command = ["course", "clone", str(tmp_path / "list.csv"), "--to", str(tmp_path / "in")]
+    assert main(command) == 1
+    told = capsys.readouterr().out.splitlines()
+    assert told[0] == "ada: cloned" and told[1].startswith("ben: ") and "does not" in told[1]
+    repository(tmp_path / "far" / "later", "2026-11-12T10:00:00+0100")
+    assert main(command) == 1 and (tmp_path / "in" / "ada" / "week2.ipynb").is_file()
+    for bad, said in (("--upload-pack=x", "address to clone"), ("ext::sh -c x", "address to clone")):
+        (tmp_path / "list.csv").write_text(f"student_id,repository\nada,{bad}\n")
+        with pytest.raises(ValueError, match=said):
+            [*clone_all(tmp_path / "list.csv", tmp_path / "in")]
+    (tmp_path / "list.csv").write_text("student_id,repository\n../ada,file:///x\n")
+    with pytest.raises(ValueError, match="student_id must be a name"):
+        [*clone_all(tmp_path / "list.csv", tmp_path / "in")]
+
+
+GERMAN = (
+    "\ufeffKennung;Bewertung;Höchste Bewertung;Feedback\r\nTeilnehmer/in 77;;16,00;\r\nTeilnehmer/in 78;1,50;16,00;\r\n"
+)
+CANVAS = (
+    "Student;ID;SIS User ID;Section;week2 (4711)\n    Points Possible;;;;16,00\nHopper, Grace;77;g;A;\nX, Y;78;x;A;EX\n"
+)
+
+
+def test_tables_of_other_languages_and_of_blind_marking_are_filled_in(tmp_path):
+    (tmp_path / "moodle.csv").write_text(GERMAN, encoding="utf-8", newline="")
+    with pytest.raises(ValueError, match="--columns Identifier=Nummer Grade=Bewertung"):
+        filled(tmp_path / "moodle.csv", [mark("Grace_77")])
+    named = {"Identifier": "Kennung", "Grade": "Bewertung"}
+    text, unknown = filled(tmp_path / "moodle.csv", [mark("Grace_77", "12.5"), mark("nobody")], named)
+    assert unknown == ["nobody"] and text == GERMAN.replace("77;;", "77;12,5;")
+    (tmp_path / "canvas.csv").write_text(CANVAS)
+    text, _ = filled(tmp_path / "canvas.csv", [mark("hoppergrace_77", "12.5"), mark("xy_78", "3")])
+    assert "Hopper, Grace;77;g;A;12,5\n" in text and text.endswith("X, Y;78;x;A;EX\n")
+
+
+def test_names_of_platforms_meet_the_roster_and_are_asked_for_once(tmp_path, capsys):
+    rows = "assignment,student_id,score,max_score\n"
+    (tmp_path / "marks" / "w").mkdir(parents=True)
+    (tmp_path / "marks" / "w" / "marks.csv").write_text(
+        f"{rows}w,Grace Hopper_77,1,2\nw,godelkurt_12,2,2\nw,ada,0,2\nw,mystery_9,1,2\n"
+    )
+    roster = tmp_path / "roster.csv"
+    roster.write_text("id;first_name;last_name;email\nada;Ada;L;a@b\ngh1;Grace;Hopper;g@b\nkg2;Kurt;Gödel;k@b\n")
+    export = ["course", "export", str(tmp_path / "marks"), "--roster", str(roster)]
+    assert main(export) == 2
+    assert "names.csv: mystery_9: in the marks, and not on the roster" in capsys.readouterr().err
+    names = tmp_path / "marks" / "names.csv"
+    assert names.read_text() == "student_id,roster_id\nGrace Hopper_77,gh1\ngodelkurt_12,kg2\nmystery_9,\n"
+    names.write_text(names.read_text().replace("mystery_9,", "mystery_9,-"))
+    for target in ([], ["--to", str(tmp_path / "marks" / "all.csv")], []):  # its own tables are not marks
+        assert main([*export, *target]) == 0
+    found = {row["student_id"]: row["score"] for row in collect(tmp_path / "marks", roster)}
+    assert found == {"ada": "0", "gh1": "1", "kg2": "2", "mystery_9": "1"}
+
+
+def test_pages_go_back_under_the_names_that_the_platform_gave(tmp_path):
+    places = {"Grace_77": "Grace_77_assignsubmission_file", "ada_12": "ada_12_99_week2.ipynb", "ben": "ben.ipynb"}
+    item = Item("2.5", "", "right", 2.0, 2)
+    records = [Record(name, "read", "", "", (), "", "", place, "", (item,)) for name, place in places.items()]
+    publish(Results("week2", "", tuple(records)), tmp_path / "marks")
+    assert main(["course", "export", str(tmp_path / "marks"), "--pages", str(tmp_path / "pages.zip")]) == 0
+    with zipfile.ZipFile(tmp_path / "pages.zip") as packed:
+        assert packed.namelist() == [
+            "Grace_77_assignsubmission_file/week2.html", "ada_12_99_week2.html", "ben/week2.html",
+        ]  # fmt: skip
+
+
+def test_a_second_release_with_the_same_seed_leaves_the_first_rule_alone(tmp_path):
+    asked = ["--exercises", "2.5", "--seed-file", str(tmp_path / "seed"), "--late", "10% a day"]
+    (tmp_path / "seed").write_text("a secret that only these tests know")
+    for folder, due in (("one", "2026-11-30"), ("two", "2027-11-30")):
+        assert main(["course", "release", "week2", *asked, "--due", due, "--out", str(tmp_path / folder)]) == 0
+    assert 'due = "2026-11-30"' in (tmp_path / "one" / "week2.toml").read_text()
+    assert 'due = "2027-11-30"' in (tmp_path / "two" / "week2.toml").read_text()
+
+
+MINE = """
+["3.mine"]
+title = "Two heads"
+minutes = 5
+prompt = "Why two?"
+model = "Because."
+looks_for = ["a reason"]
+levels = [{points = 2, text = "A reason."}, {points = 0, text = "None."}]
+"""
+
+
+def test_an_instructors_own_written_items_go_into_a_set(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(rubrics, "_OWN", {})
+    (tmp_path / "mine.toml").write_text(MINE)
+    own = ["--own-items", str(tmp_path / "mine.toml"), "--written", "3.mine"]
+    assert main(["course", "release", "week3", *own, "--out", str(tmp_path / "course")]) == 0
+    assert "Your answer to 3.mine" in (tmp_path / "course" / "release" / "week3" / "week3.ipynb").read_text()
+    (tmp_path / "in").mkdir()
+    cell = {"cell_type": "markdown", "source": "**Your answer to 3.mine**\n\nBecause.", "metadata": {}}
+    (tmp_path / "in" / "ada.ipynb").write_text(json.dumps({"cells": [cell]}))
+    flags = ["--pset", str(tmp_path / "course/release/week3"), "--seed-file", str(tmp_path / "course" / "secret.seed")]
+    assert main(["grade", str(tmp_path / "in"), *flags, "--out", str(tmp_path / "m")]) == 0
+    [row] = csv.DictReader(io.StringIO((tmp_path / "m" / "marks.csv").read_text()))
+    assert (row["3.mine"], row["max_score"]) == ("to mark", "2")
+    (tmp_path / "mine.toml").write_text(MINE.replace("points = 0", "points = 1"))
+    assert main(["course", "release", "other", *own, "--out", str(tmp_path / "course")]) == 2
+    assert "3.mine: the points of its levels must go down to 0, got [2, 1]" in capsys.readouterr().err
+
+
+def test_gradescope_shows_a_late_student_no_points_before_marks_are_published():
+    exercise = exercises()["2.5"]
+    earned = tuple(Earned(part, True, True) for part in parts(exercise))
+    graded = Graded(Handed("ada", ()), "read", None, (Mark(exercise, "right", earned=earned),))
+    rule = Lateness("2026-11-30T12:00+00:00", "10% a day")
+    late = rule.of("ada", "week2", "2026-12-01T13:00+00:00")
+    made = results(graded, late)
+    assert made["score"] == 1.6 and "20 % of its points are taken off" in made["output"]
+    assert "0.4" not in made["output"] and "1.6" not in made["output"]
+    assert rule.of("ada", "week2", "2026-12-01T13:00+00:00", due="2026-12-20T12:00+00:00").share == 0.0
