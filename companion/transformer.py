@@ -385,7 +385,8 @@ class Bert(Transformer):
     def _make_exit(self, config: ModelConfig) -> None:
         ends = config.embedding
         masked = ends.head == "masked"
-        self.transform = MaskedTransform(config.d_model, config.feed_forward, config.norm) if masked else None
+        norms, bias = config.norm, ends.dense_bias
+        self.transform = MaskedTransform(config.d_model, config.feed_forward, norms, bias=bias) if masked else None
         super()._make_exit(config)
         self.pooler = Pooler(config.d_model) if ends.pooled else None
         self.classifier = nn.Linear(config.d_model, ends.classes) if ends.classes else None

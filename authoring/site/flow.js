@@ -6,7 +6,7 @@ const percent = (p) => (p >= 0.0995 || p === 0 ? `${(100 * p).toFixed(0)}\u00a0%
 
 const flow = async (box) => {
   const kit = makeKit(box), { html, svg } = kit, calm = matchMedia("(prefers-reduced-motion: reduce)");
-  const state = { text: "One windy day Mila the mole lost her kite. She was sad", at: -1, layer: 0, head: 0, temperature: 1 };
+  const state = { text: "One windy day Mila the mole lost her kite. She was sad", at: -1, layer: 1, head: 1, temperature: 1 };
   const places = Object.fromEntries([...document.querySelectorAll(".flow-part")].map((part) => [part.dataset.part, part]));
   const steps = Object.values(places).map((part) => ({ part, section: part.closest("section") }));
   steps.forEach(({ section }) => section.classList.add("flow-step"));
@@ -103,7 +103,7 @@ const flow = async (box) => {
       const shown = lanes(), cells = names(shown), count = cells.length, wide = 100 * count, to = 100 * count - 50;
       row(part, "flow-names", cells);
       const picture = svg(part, "svg", { viewBox: `0 0 ${wide} 130`, preserveAspectRatio: "none", class: "flow-arcs", "aria-hidden": "true" });
-      Array.from({ length: model.engine.heads }, (_, head) => head).forEach((head) => shares(shown, weights(head)).forEach((p, j) => {
+      [...Array(model.engine.heads).keys()].sort((a, b) => (a === state.head) - (b === state.head)).forEach((head) => shares(shown, weights(head)).forEach((p, j) => {
         if (p < 0.02) return;
         const from = 100 * j + 50, own = head === state.head;
         svg(picture, "path", { d: `M${from} 0 C${from} 90 ${to} 40 ${to} 130`, fill: "none", stroke: own ? "var(--blue)" : "var(--edge)", "stroke-width": (own ? 2 : 1) + 12 * p, "stroke-opacity": own ? 0.9 : 0.35, "vector-effect": "non-scaling-stroke", class: "flow-line" });

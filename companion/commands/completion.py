@@ -10,7 +10,7 @@ from jsonargparse import ActionConfigFile, Namespace
 from companion.commands.parser import Parser
 from companion.ground.number_limits import choices
 
-FILES, FOLDERS = {"FILE"}, {"FOLDER"}
+FILES, FOLDERS = {"FILE", "MODEL", "WHEEL"}, {"FOLDER"}
 """What a flag's help calls a path, and of which kind."""
 
 

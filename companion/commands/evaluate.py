@@ -206,11 +206,7 @@ def _text(folder: RunFolder, given: Corpus | None, device: torch.device, flags: 
 
 def _checkpoint(flags: Namespace, given: Corpus | None, device: torch.device) -> int:
     """Measure a published model on a text."""
-    import torch
-
     from companion.commands.writer import from_checkpoint
-    from companion.generation.weights import check_weights
-    from companion.training.tasks.text import total_bytes
 
     for name in ("run", "best", "numbers", "beams"):
         if flags[name]:
@@ -218,7 +214,25 @@ def _checkpoint(flags: Namespace, given: Corpus | None, device: torch.device) ->
     if given is None:
         raise ValueError("--data: expected text to measure the --checkpoint on, got none; for example --data README.md")
     writer = from_checkpoint(flags.checkpoint, device)
-    model, say = writer.model, _say(flags)
+    model, say, documents = writer.model, _say(flags), given.documents
+    _check_model(flags, model)
+    ids, bytes = _scored(writer, documents)
+    if not any(len(one) > 1 for one in ids):
+        raise ValueError(f"--data {flags.data[0]}: expected a text of at least two tokens, got none")
+    size = sum(document.bytes for document in documents)
+    say(f"text      {given.title}: {count(len(documents), 'document')}, {size:,} bytes\n", flush=True)
+    context = flags.context or min(model.config.context, LONGEST)
+    found = _measured(flags, model, writer.encode, documents, ids, bytes=bytes, context=context)
+    if flags.json:
+        about = {"checkpoint": flags.checkpoint, "measured_on": given.title, "documents": len(documents)}
+        print(json.dumps({**about, **found}, indent=2))
+    return 0
+
+
+def _check_model(flags: Namespace, model: Transformer) -> None:
+    """Raise `ValueError` for a model that continues no texts, and flags that it cannot follow."""
+    from companion.generation.weights import check_weights
+
     if model.config.stack != "decoder":
         raise ValueError(
             f"--checkpoint {flags.checkpoint}: expected a model that continues texts, got one that translates"
@@ -228,32 +242,18 @@ def _checkpoint(flags: Namespace, given: Corpus | None, device: torch.device) ->
     if flags.context is not None and not 2 <= flags.context <= model.config.context:
         expected = f"expected 2 to {model.config.context:,} tokens, the model's context"
         raise ValueError(f"--context {flags.context}: {expected}")
-    documents = given.documents
-    say(f"text      {given.title}: {count(len(documents), 'document')}, {total_bytes(documents):,} bytes\n", flush=True)
+
+
+def _scored(writer: Writer, documents: Sequence[Document]) -> tuple[list[Tensor], int]:
+    """Return the documents as ids, and the bytes of those that are scored: all but the first, unless the tokenizer has
+    put a token before the text."""
+    import torch
+
+    assert writer.spell is not None
     with waiting("cutting it into tokens"):
         ids = [torch.tensor(writer.encode(document.text)) for document in documents]
-    if not any(len(one) > 1 for one in ids):
-        raise ValueError(f"--data {flags.data[0]}: expected a text of at least two tokens, got none")
-    assert writer.spell is not None
-    unscored = sum(len(writer.spell(one[:1].tolist()).encode()) for one in ids if len(one) and not _marked(writer, one))
-    found = _measured(
-        flags,
-        model,
-        writer.encode,
-        documents,
-        ids,
-        bytes=total_bytes(documents) - unscored,
-        context=flags.context or min(model.config.context, LONGEST),
-    )
-    if flags.json:
-        about = {"checkpoint": flags.checkpoint, "measured_on": given.title, "documents": len(documents)}
-        print(json.dumps({**about, **found}, indent=2))
-    return 0
-
-
-def _marked(writer: Writer, ids: Tensor) -> bool:
-    """Whether the first token is one that the tokenizer has put before the text."""
-    return int(ids[0]) == writer.says.special.start
+    unscored = [one[:1].tolist() for one in ids if len(one) and int(one[0]) != writer.says.special.start]
+    return ids, sum(document.bytes for document in documents) - sum(len(writer.spell(one).encode()) for one in unscored)
 
 
 def _measured(

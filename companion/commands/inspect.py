@@ -168,6 +168,17 @@ def _settings(config: ModelConfig) -> str:
     return table(settings_of(config), left=(0, 1), width=None)
 
 
+PLACED = {
+    "pre": "before each sub-layer",
+    "post": "after the sum with each sub-layer",
+    "both": "before and after each sub-layer",
+    "after": "after each sub-layer",
+    "parallel": "before attention and before the network, which read the stream side by side",
+    "parallel_shared": "before attention and the network together, which read the stream side by side",
+}
+"""Where norms stand, by `NormConfig.placement`."""
+
+
 def described(config: ModelConfig) -> str:
     """What a model is, in a few sentences."""
     from companion.costs.account import parameters
@@ -192,14 +203,6 @@ def described(config: ModelConfig) -> str:
         if config.mixtures < config.layers:
             network += f", in {count(config.mixtures, 'layer')}"
     norm = {"layer": "layer norms", "rms": "RMS norms"}[config.norm.kind]
-    where = {
-        "pre": "before each sub-layer",
-        "post": "after the sum with each sub-layer",
-        "both": "before and after each sub-layer",
-        "after": "after each sub-layer",
-        "parallel": "before attention and before the network, which read the stream side by side",
-        "parallel_shared": "before attention and the network, which share it and read the stream side by side",
-    }[config.norm.placement]
     order: str = "no" if config.positions.kind == "none" else config.positions.kind
     scaling = config.positions.scaling
     if scaling is not None:
@@ -212,8 +215,9 @@ def described(config: ModelConfig) -> str:
     article = "An" if stack.startswith("enc") else "A"
     return (
         f"{article} {stack} of {count(config.layers, 'layer')} and {parameters(config).total:,} parameters; d_model "
-        f"{config.d_model:,}. Attention with {heads}. Then {network}. There are {norm} {where}, "
-        f"{order}, {config.vocab:,} token ids in {table}, and a context of {config.context:,} tokens."
+        f"{config.d_model:,}. Attention with {heads}. Then {network}. There are {norm} "
+        f"{PLACED[config.norm.placement]}, {order}, {config.vocab:,} token ids in {table}, and a context of "
+        f"{config.context:,} tokens."
     )
 
 

@@ -598,6 +598,7 @@ class EmbeddingConfig:
     segments:       how many kinds of segment have a vector that is added to their tokens' (BERT: 2); 0: none.
     head:           what stands between the last block and the logits: `"linear"`; `"biased"`, with one bias per token
                     id (Marian); `"masked"`, BERT's dense layer, activation and norm, then the table and a bias.
+    dense_bias:     whether that dense layer has a bias (ModernBERT's has none).
     pooled:         a dense layer and a tanh make a vector of the first token's last state (BERT).
     classes:        outputs of a classifier of that vector (BERT: 2, is the second sentence the next one?); 0: none.
     logit_divisor:  logits are divided by it, before they are capped (Granite).
@@ -616,6 +617,7 @@ class EmbeddingConfig:
     multiplier: float = 1.0
     logit_divisor: float = 1.0
     apart: bool = False
+    dense_bias: bool = True
 
     def __post_init__(self) -> None:
         require_types(self)
@@ -626,6 +628,8 @@ class EmbeddingConfig:
         require(self.multiplier > 0, "multiplier", self.multiplier, "a number > 0")
         require(self.multiplier == 1 or not self.scaled, "multiplier", self.multiplier, "1.0 beside scaled=True")
         require(self.logit_divisor > 0, "logit_divisor", self.logit_divisor, "a number > 0")
+        masked = self.head == "masked"
+        require(masked or self.dense_bias, "dense_bias", self.dense_bias, f"True for head={self.head!r}")
         require(self.pooled or not self.classes, "classes", self.classes, "0 unless pooled=True")
 
 

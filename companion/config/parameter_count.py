@@ -69,16 +69,15 @@ def parameters(config: ModelConfig) -> Parameters:
     attention += d_model * config.attention.biased_output
     gains = 2 if config.norm.kind == "layer" and config.norm.bias else 1  # a gain, and for most layer norms a bias
     norm, entrances = d_model * gains, 2 if config.embedding.apart else 1
-    missing = 0 if config.norm.first else (encoder > 0) + (decoder > 0)
-    per_block = {"both": 4, "parallel_shared": 1}.get(config.norm.placement, 2)
-    last_norms = (encoder > 0) + (decoder > 0) if config.norm.placement != "post" else 0
     qk_heads = {None: 0, "unit": 0, "head": 2, "width": sizes.heads + sizes.kv_heads}[config.attention.qk_norm]
     latents = 0 if sizes.latent is None else sizes.latent.rank + (sizes.latent.query_rank or 0)
-    ends, dense, biased = config.embedding, (d_model + 1) * d_model, config.feed_forward.bias
+    ends, dense = config.embedding, (d_model + 1) * d_model
     head = 0 if ends.tied else config.vocab * d_model
-    head += {"linear": 0, "biased": config.vocab, "masked": config.vocab + (d_model + biased) * d_model + norm}[
-        ends.head
-    ]
+    head += {
+        "linear": 0,
+        "biased": config.vocab,
+        "masked": config.vocab + (d_model + ends.dense_bias) * d_model + norm,
+    }[ends.head]
     later = config.later_heads * dense
     layers, linear = encoder + decoder, config.linears
     memory = (0, 0) if config.memory is None else (linear_weights(config) + linear_vectors(config), config.memory.d_v)
@@ -93,7 +92,7 @@ def parameters(config: ModelConfig) -> Parameters:
         "attention": (layers + cross - linear) * attention + linear * memory[0],
         "feed_forward": routed(config) + mixtures * shared(config) + (layers - mixtures) * plain_network(config),
         "router": 0 if moe is None else mixtures * (d_model + moe.router_bias) * moe.experts,
-        "norms": (per_block * layers + per_block // 2 * cross + last_norms + entrances * ends.norm - missing) * norm
+        "norms": (norms_of_blocks(config) + entrances * ends.norm) * norm
         + (layers + cross - linear) * (qk_heads * sizes.d_head + latents) * gains
         + linear * (memory[1] or 0),
         "head": head,
@@ -101,6 +100,16 @@ def parameters(config: ModelConfig) -> Parameters:
         "pooler": dense * ends.pooled + (d_model + 1) * ends.classes,
     }
     return Parameters(**parts, active=sum(parts.values()) - routed(config) + chosen - later)
+
+
+def norms_of_blocks(config: ModelConfig) -> int:
+    """How many norms the stacks have over the width of the stream: those of their blocks, and their last ones."""
+    encoder, decoder = stacks(config)
+    layers, cross, several = encoder + decoder, decoder if encoder else 0, (encoder > 0) + (decoder > 0)
+    per_block = {"both": 4, "parallel_shared": 1}.get(config.norm.placement, 2)
+    last = several if config.norm.placement != "post" else 0
+    missing = 0 if config.norm.first else several
+    return per_block * layers + per_block // 2 * cross + last - missing
 
 
 def check_makeable(config: object) -> None:

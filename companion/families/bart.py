@@ -112,7 +112,15 @@ def _place(places: Places, config: ModelConfig) -> None:
 
 FAMILIES = (
     Family(
-        "bart", FIELDS, _config, _place, _rename, architecture="BartForConditionalGeneration", says=_says, ends=_ends
+        "bart",
+        FIELDS,
+        _config,
+        _place,
+        _rename,
+        architecture="BartForConditionalGeneration",
+        says=_says,
+        ends=_ends,
+        unread=True,
     ),
 )
 

@@ -134,7 +134,7 @@ def _simplest(
         missing = "; ".join(fault for fault in tried[nearest][1][:5] if fault)
         others = "" if kind is not None else ", the nearest of the published kinds, none of which has all of this model"
         raise ValueError(f"{missing} (as a {nearest} has it{others})")
-    simplest = min(fit, key=lambda one: sum(not is_dropout(name) for name in fit[one]))
+    simplest = min(fit, key=lambda one: (known[one].unread, sum(not is_dropout(name) for name in fit[one])))
     return simplest, fit[simplest]
 
 

@@ -38,7 +38,7 @@ FIELDS = rows(
     hidden_activation                taken = "gelu"          feed_forward.activation, of the gate
     classifier_activation            must equal hidden_activation = "gelu"
     mlp_bias                         taken = false           feed_forward.bias
-    classifier_bias                  must equal mlp_bias = false
+    classifier_bias                  taken = false           embedding.dense_bias
     decoder_bias                     must be true
     max_position_embeddings          taken                   context
     global_rope_theta                taken = 160000.0        positions.base
@@ -88,7 +88,9 @@ def _config(fields: Fields, given: Mapping[str, Tensor]) -> ModelConfig:
         feed_forward=FeedForwardConfig(fields.take("intermediate_size"), activation, bias=fields.take("mlp_bias")),
         positions=order,
         norm=NormConfig("layer", eps=fields.small("norm_eps"), bias=fields.take("norm_bias"), first=False),
-        embedding=EmbeddingConfig(norm=True, head="masked" if "decoder.bias" in given else "linear"),
+        embedding=EmbeddingConfig(norm=True, head="masked", dense_bias=fields.take("classifier_bias"))
+        if "decoder.bias" in given
+        else EmbeddingConfig(norm=True),
         stack="encoder",
         dropout=fields.take("embedding_dropout"),
     )
@@ -131,7 +133,7 @@ def _place(places: Places, config: ModelConfig) -> None:
     places.pairs("model.final_norm", "encoder.norm", norm)
     if config.embedding.head == "masked":
         places.move("decoder.bias", "head_bias")
-        places.pairs("head.dense", "transform.dense", network)
+        places.pairs("head.dense", "transform.dense", ("weight", "bias")[: 1 + config.embedding.dense_bias])
         places.pairs("head.norm", "transform.norm", norm)
 
 
@@ -161,7 +163,7 @@ def _modern(d_model: int, layers: int, heads: int, d_ff: int) -> ModelConfig:
         feed_forward=FeedForwardConfig(d_ff, "geglu"),
         positions=PositionConfig("rotary", base=160000.0, layout="half"),
         norm=NormConfig("layer", eps=1e-5, bias=False, first=False),
-        embedding=EmbeddingConfig(norm=True, head="masked"),
+        embedding=EmbeddingConfig(norm=True, head="masked", dense_bias=False),
         stack="encoder",
     )
 

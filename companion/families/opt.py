@@ -90,7 +90,9 @@ def _place(places: Places, config: ModelConfig) -> None:
         places.pairs("final_layer_norm", "decoder.norm")
 
 
-FAMILIES = (Family("opt", FIELDS, _config, _place, _rename, architecture="OPTForCausalLM", spelled=_spelled),)
+FAMILIES = (
+    Family("opt", FIELDS, _config, _place, _rename, architecture="OPTForCausalLM", spelled=_spelled, unread=True),
+)
 
 
 def _opt(d_model: int, layers: int, heads: int) -> ModelConfig:

@@ -73,6 +73,7 @@ FAMILIES = tuple(
         says=says,
         ends=bert.ends,
         pieces=_PIECES,
+        unread=True,
     )
     for kind, architecture, says in (
         ("roberta", "RobertaForMaskedLM", _says),

@@ -17,13 +17,13 @@ from companion.layers.norms import norm
 class MaskedTransform(nn.Module):
     """norm(f(x W + b)): one more layer between a token's last state and the table that scores it.
 
-    f is the activation of the feed-forward networks, or of their gates; W is (d_model, d_model), and b is there if
-    these networks have biases.
+    f is the activation of the feed-forward networks, or of their gates; W is (d_model, d_model), and without `bias`
+    there is no b.
     """
 
-    def __init__(self, d_model: int, feed_forward: FeedForwardConfig, config: NormConfig) -> None:
+    def __init__(self, d_model: int, feed_forward: FeedForwardConfig, config: NormConfig, *, bias: bool = True) -> None:
         super().__init__()
-        self.dense = nn.Linear(d_model, d_model, bias=feed_forward.bias)
+        self.dense = nn.Linear(d_model, d_model, bias=bias)
         self.activation = activation(feed_forward.activation)
         self.norm = norm(config, d_model)
 

@@ -49,7 +49,7 @@ def not_computed(config: ModelConfig) -> str | None:
     computed = {
         "stack": config.stack != "encoder",
         "residual": config.residual == 1,
-        "norm": norm.placement == "pre" and not norm.unit_offset,
+        "norm": norm.placement == "pre" and not norm.unit_offset and norm.bias and norm.first,
         "positions": replace(positions, base=1e4) in (PositionConfig("rotary"), PositionConfig("sinusoidal")),
         "embedding": ends == plain_ends,
         "attention": replace(attention, output_bias=None) == plain_heads and config.sizes.d_v == config.sizes.d_head,

@@ -254,7 +254,7 @@ def test_same_lessons_give_the_same_picture():
 def test_pages_promise_sittings_as_long_as_they_are():
     minutes = [part.minutes for lesson in LESSONS for part in lesson.sittings]
     promised = f"takes {round(sum(minutes) / len(minutes))} minutes on average and at most {max(minutes)}"
-    for text in ("authoring/pages/start.md", "authoring/site/index.md"):
+    for text in ("README.md", "authoring/pages/start.md", "authoring/site/index.md"):
         assert promised in (ROOT / text).read_text(encoding="utf-8")
 
 

@@ -2,6 +2,7 @@
 `companion generate --prompts`: many prompts at once, each with the text that it has alone."""
 
 import json
+import math
 import re
 import shutil
 from pathlib import Path
@@ -12,6 +13,7 @@ from small_tokenizers import LINES, with_spaces_marked
 from theirs import llama, transformers
 
 from companion.commands.main import main
+from companion.data.published_tokenizers import load_tokenizer
 from companion.ground.display import printable
 from companion.training.run_folder import RunFolder
 
@@ -93,6 +95,38 @@ def test_a_run_and_a_checkpoint_become_one_file_with_their_tokenizer(home: Path,
     ):
         assert re.search(message, refused(capsys, "export", *flags, *([] if "llama" in flags else ["--run", "run"])))
     assert not Path("o.gguf").exists()
+
+
+def test_a_checkpoint_is_measured_as_transformers_measures_it(home: Path, capsys) -> None:
+    text = "\n".join(LINES)
+    Path("page.txt").write_text(text, "utf-8")
+    measured = ["evaluate", "--checkpoint", "llama", "--data", "page.txt", "--json"]
+    found = json.loads(said(capsys, *measured, "--context", "16", "--weights", "fp32"))
+    theirs = transformers.AutoModelForCausalLM.from_pretrained("llama")
+    ids = load_tokenizer("llama").encode(text)
+    assert ids[0] == 1 and len(ids) > 40
+    losses, done = [], 0
+    while done < len(ids) - 1:  # the window moves on by half of it, and only what is new is scored
+        end = min(16 if done == 0 else done + 8, len(ids) - 1)
+        first = max(0, end - 16)
+        with torch.no_grad():
+            logits = theirs(torch.tensor([ids[first:end]])).logits[0, done - first :]
+        losses += torch.nn.functional.cross_entropy(logits, torch.tensor(ids[done + 1 : end + 1]), reduction="none")
+        done = end
+    nats = float(sum(losses))
+    assert found["tokens"] == len(losses) == len(ids) - 1 and found["bytes"] == len(text.encode())
+    assert found["bits_per_byte"] == pytest.approx(nats / math.log(2) / len(text.encode()), rel=1e-5)
+    assert found["perplexity"] == pytest.approx(math.exp(nats / len(losses)), rel=1e-5)
+    assert found["weights_bits_per_byte"] == pytest.approx(found["bits_per_byte"], rel=1e-5)
+    assert set(found["yardsticks"]) == {"xz -9, held-out text alone"}
+    assert "Perplexity" in said(capsys, *measured[:-1])
+    for flags, message in (
+        ([], "--data: expected text to measure the --checkpoint on, got none"),
+        (["--data", "page.txt", "--context", "99"], "--context 99: expected 2 to 64 tokens, the model's context"),
+        (["--data", "page.txt", "--run", "run"], "--run: expected no --checkpoint beside it"),
+    ):
+        assert message in refused(capsys, "evaluate", "--checkpoint", "llama", *flags)
+    assert "--context: expected --checkpoint with it" in refused(capsys, "evaluate", "--run", "run", "--context", "9")
 
 
 def test_a_checkpoint_that_is_not_there_is_said_without_a_way_that_the_command_has_not(home: Path, capsys) -> None:

@@ -139,6 +139,7 @@ def test_sizes_are_filled_in():
             lambda: small(stack="encoder_decoder", embedding=EmbeddingConfig(apart=True)),
             "apart=True: expected False but for an encoder_decoder with learned positions or embedding.norm",
         ),
+        (lambda: EmbeddingConfig(dense_bias=False), "dense_bias=False: expected True for head='linear'"),
         (lambda: NormConfig("rms", bias=False), "bias=False: expected True for kind='rms'"),
         (
             lambda: small(norm=NormConfig(placement="parallel"), stack="encoder_decoder"),

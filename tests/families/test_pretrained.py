@@ -112,7 +112,7 @@ def test_a_kind_that_has_a_part_which_is_not_built_is_refused_by_that_part(tmp_p
     ):
         load_pretrained(tmp_path)
     (tmp_path / "config.json").write_text('{"model_type": "gemma4", "text_config": {"model_type": "gemma4_text"}}')
-    with pytest.raises(ValueError, match="; a gemma4_text has global layers whose heads have another width"):
+    with pytest.raises(ValueError, match="; gemma4_text models have global layers whose heads have another width"):
         load_pretrained(tmp_path)
     (tmp_path / "config.json").write_text('{"model_type": "mistral3", "text_config": {"model_type": "ministral3"}}')
     with pytest.raises(

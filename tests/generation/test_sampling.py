@@ -135,3 +135,33 @@ def test_a_top_k_of_zero_is_none_and_the_defaults_of_released_code_are_another_d
         int((released().probabilities(logits) > 0).sum()) == 50
         and int((Sampling().probabilities(logits) > 0).sum()) == 60
     )
+
+
+def kept(p, keep):
+    """The distribution of the tokens that are kept, renormalised."""
+    total = sum(p[i] for i in keep)
+    return [p[i] / total if i in keep else 0.0 for i in range(len(p))]
+
+
+def nucleus(p, least):
+    order = sorted(range(len(p)), key=lambda i: -p[i])
+    return order[: next(n for n in range(1, len(p) + 1) if sum(p[i] for i in order[:n]) >= least)]
+
+
+BY_HAND = {
+    "temperature": (0.5, lambda p: kept([x**2 for x in p], range(len(p)))),
+    "top_k": (2, lambda p: kept(p, sorted(range(len(p)), key=lambda i: -p[i])[:2])),
+    "top_p": (0.8, lambda p: kept(p, nucleus(p, 0.8))),
+    "min_p": (0.2, lambda p: kept(p, [i for i, x in enumerate(p) if x >= 0.2 * max(p)])),
+}
+"""For each rule a value, and the distribution that it makes of a list of probabilities, in plain Python."""
+
+
+@pytest.mark.parametrize("rule", [field.name for field in fields(Sampling)])
+def test_every_rule_is_applied_as_its_formula_says(rule):
+    """A field of `Sampling` without a row of `BY_HAND` fails here: a new rule needs a formula of its own."""
+    value, by_hand = BY_HAND[rule]
+    logits = torch.tensor([[2.0, -1.0, 0.5, 2.5, 0.0]], dtype=torch.float64)
+    expected = torch.tensor([by_hand(logits.softmax(-1)[0].tolist())], dtype=torch.float64)
+    torch.testing.assert_close(Sampling(**{rule: value}).probabilities(logits), expected)
+    assert not torch.equal(expected, Sampling(1.0).probabilities(logits)), "the value changes nothing"

@@ -111,7 +111,7 @@ def start(page: Page, lab: Lab, screenshots: Path) -> list[str]:
     page.wait_for_selector(".jp-NotebookPanel:not(.lm-mod-hidden) h1:has-text('Scaled dot-product attention')")
     page.wait_for_selector(IDLE)
     wait_until_drawn(page)
-    faults += _contents(page)
+    faults += _contents(page) + looking.bars(page)
     page.screenshot(path=screenshots / "contents.png")
     faults += _link_to_a_cell(page, lab, screenshots)
     faults += _go_on(page, lab)
@@ -299,7 +299,7 @@ def lesson(page: Page, lab: Lab, screenshots: Path, name: str) -> list[str]:
     handles, faults = moving.move_all(page, page.locator("figure[data-live]"), "after running")
     counts = f"{formulas} formulas, {len(pictures)} figures, {handles} handles"
     print(f"{name}: {len(page.evaluate(COUNTS))} code cells, {counts}", flush=True)
-    faults += looking.at_all(page) + ([] if formulas else ["no formula was rendered"])
+    faults += looking.bars(page) + looking.at_all(page) + ([] if formulas else ["no formula was rendered"])
     if any(FOLDED in cell.metadata.get("tags", []) for cell in cells):  # a lesson
         faults += looking.measure(page, screenshots, shot)
     faults += looking.in_both_themes(page, screenshots, shot, ".jp-Notebook .jp-OutputArea")

@@ -9,6 +9,13 @@ from reader import COUNTS, axe, wait_until_still
 
 WINDOWS = (1280, 900)  # widths of a window, in pixels; in the narrow one the list of files is shut
 EQUATION, LINE = 760, 95  # an equation in pixels; a line of prose in characters, on average
+# Bars of folded cells right under that of the cell before, which shows nothing, or over a question or a figure.
+_BARS = """() => [...document.querySelectorAll('.jp-NotebookPanel:not(.lm-mod-hidden) .jp-PlaceholderText')]
+  .filter(text => text.getClientRects().length).filter(text => {
+    const cell = text.closest('.jp-Cell'), before = cell.previousElementSibling, folded = '.jp-InputPlaceholder';
+    return cell.querySelector('.ext-question, .ext-figure') ||
+      [cell, before].every(one => one?.matches('.jp-mod-noOutputs') && one.querySelector(folded));
+  }).map(text => text.textContent)"""
 _MEASURE, _CONTRAST = (
     Path(__file__).with_name(name).read_text(encoding="utf-8").split("\n", 1)[1]  # under the comment stands a function
     for name in ("measure.js", "contrast.js")
@@ -30,6 +37,11 @@ def measure(page: Page, screenshots: Path, name: str) -> list[str]:
     page.set_viewport_size(before)
     page.evaluate("window.jupyterapp.shell.expandLeft()")
     return faults
+
+
+def bars(page: Page) -> list[str]:
+    """Say where folded cells put a bar right under another one, or above a question or a figure."""
+    return [f"a folded cell has a bar where one is enough: {text!r}" for text in page.evaluate(_BARS)]
 
 
 def at_all(page: Page, outputs: tuple[str, ...] = ("error", "stderr")) -> list[str]:

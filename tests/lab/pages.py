@@ -10,6 +10,9 @@ where a tensor of the explorer's engine is not PyTorch's. It ends with what the 
 looked at. Needs Chromium, the extra `dev`, and the site: `make site`.
 
     make site-check PAGES="02 glossary" FIGURES=FOLDER
+
+`make site-quick` (`--quick`) is the part that belongs to every change: weight and links, what would be printed over the
+text, figures on a phone (print of 11 pixels at least, on the screen, and not over other print), and the search.
 """
 
 from __future__ import annotations

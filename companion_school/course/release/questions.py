@@ -53,7 +53,8 @@ def find_gradable(id: str) -> Question:
 
     question = find_question(id)
     if not question.is_gradable:
-        choices = ", ".join(other.id for other in questions().values() if other.is_gradable)
+        near = (other for other in questions().values() if other.lesson == question.lesson)
+        choices = ", ".join(other.id for other in near if other.is_gradable)
         what = f"question {question.id} is a prediction without a list of reasons, which has no marks"
         raise ValueError(f"{what}; expected one of {choices}")
     return question

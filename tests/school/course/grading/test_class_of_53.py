@@ -262,7 +262,9 @@ def test_a_set_with_a_written_answer_loses_no_text_and_can_be_marked_blind(hande
 
 def test_a_project_has_the_same_table_deadline_and_pages(handed_in, monkeypatch, capsys):
     verdicts = {True: Verdict(Result.RIGHT), False: Verdict(Result.WRONG, "a property", fault="expected 1, got 2")}
-    monkeypatch.setattr(project, "_tried", lambda worker, part, sources, *_: verdicts[STAGE in sources["positions"]])
+    monkeypatch.setattr(
+        project._Tried, "_try", lambda self, part, sources, *_: verdicts[STAGE.strip() in sources["positions"]]
+    )
     rows, _ = graded(handed_in, "three", "build", capsys)
     assert {name: row["score"] for name, row in rows.items()} == TABLE3
     assert rows["old"]["also_handed_in"] == "a/" and "not spelled as it was handed out" in page(

@@ -21,6 +21,7 @@ from companion_school.course.grading.received import read_times
 from companion_school.course.grading.results import Item, Record, Results
 from companion_school.course.grading.submissions import Handed, handed_in, platform_name
 from companion_school.course.points import parts
+from companion_school.course.written import rubrics
 from companion_school.exercises.catalogue import exercises
 
 BOOK = json.dumps({"cells": [], "metadata": {}, "nbformat": 4, "nbformat_minor": 5})
@@ -188,7 +189,8 @@ levels = [{points = 2, text = "A reason."}, {points = 0, text = "None."}]
 """
 
 
-def test_an_instructors_own_written_items_go_into_a_set(tmp_path, capsys):
+def test_an_instructors_own_written_items_go_into_a_set(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(rubrics, "_OWN", {})
     (tmp_path / "mine.toml").write_text(MINE)
     own = ["--own-items", str(tmp_path / "mine.toml"), "--written", "3.mine"]
     assert main(["course", "release", "week3", *own, "--out", str(tmp_path / "course")]) == 0

@@ -3,16 +3,18 @@
 import csv
 import json
 import os
+import zipfile
 
 import pytest
 
 from companion.commands.main import main
+from companion_school.course.grading import archives
 from companion_school.course.grading.answers import Submission
 from companion_school.course.grading.grade import grade
 from companion_school.course.grading.gradebook import collect, to_csv
 from companion_school.course.grading.marks_csv import page_name
 from companion_school.course.grading.sandbox.parent import Limits
-from companion_school.course.grading.submissions import handed_in, left_out, plain
+from companion_school.course.grading.submissions import handed_in, left_out, plain, scratch
 from companion_school.course.grading.tables import quoted, unquoted
 from companion_school.exercises.catalogue import find_exercise
 
@@ -154,6 +156,18 @@ def test_names_of_students_do_no_harm_and_everybody_gets_a_row_and_a_page(tmp_pa
     assert not any(name.startswith("=") for name in rows)
 
 
+@pytest.mark.parametrize(
+    ("text", "cell"),
+    [
+        ("=1+1", "'=1+1"), ("a;=1+1;b", "a;'=1+1;b"), ("\uff1d1+1", "'\uff1d1+1"), ("a\n=1", "a\n'=1"),
+        (" \u202e@x", "' \u202e@x"),
+        ("'=1", "''=1"), ("a,-b", "a,-b"), ("O'Neil", "O'Neil"), ("a;b", "a;b"),
+    ],
+)  # fmt: skip
+def test_no_cell_is_a_formula_whatever_a_spreadsheet_takes_for_a_separator(text, cell):
+    assert quoted(text) == cell and unquoted(cell) == text
+
+
 def test_a_quoted_name_is_the_same_name_after_export(tmp_path):
     assert [unquoted(quoted(name)) for name in ("=1", "ada", "'x", "@a")] == ["=1", "ada", "'x", "@a"]
     head = "assignment,student_id,score,max_score\n"
@@ -171,6 +185,23 @@ def test_pages_of_long_names_are_told_apart():
 def test_left_out_files_are_named_plainly(tmp_path):
     put(tmp_path / "\x1b[2J.txt", "")
     assert left_out(tmp_path) == ["\\x1b[2J.txt"] == [plain("\x1b[2J.txt")]
+
+
+def test_a_zip_writes_nothing_elsewhere_and_no_more_than_a_notebook_may_weigh(tmp_path, monkeypatch):
+    inside = tmp_path / "in"
+    inside.mkdir()
+    contents = {"ada": {"../../evil.ipynb": RIGHT, "/week2.ipynb": RIGHT}, "eve": {"week2.ipynb": "0" * 5000}}
+    contents["mal"] = {f"{at}.ipynb": "" for at in range(300)}
+    for student, entries in contents.items():
+        with zipfile.ZipFile(inside / f"{student}.zip", "w", zipfile.ZIP_DEFLATED) as packed:
+            for name, text in entries.items():
+                packed.writestr(name, text)
+    monkeypatch.setattr(archives, "LARGEST", 4000)
+    monkeypatch.setattr(archives, "_LARGEST_INDEX", 10_000)
+    found = {one.student: one for one in handed_in(inside, "week2")}
+    assert found["ada"].files[0].name == "week2.ipynb" and found["ada"].others == ("evil.ipynb",)
+    assert all(file.is_relative_to(scratch()) for file in found["ada"].files) and not list(tmp_path.glob("*.ipynb"))
+    assert "its files are larger than" in found["eve"].fault and "it lists too many files" in found["mal"].fault
 
 
 BOMBS = {

@@ -227,4 +227,6 @@ def test_a_class_answers_a_quiz_and_is_graded(tmp_path):
     assert rows["bob"]["2.d groups"] == "what happens: 1 of 1; what happens, and why: 0 of 1"
     statement = as_exercise(SIZE, SECRETS[3]).statement
     [why] = [answer.why for answer in SIZE.answers if f"**{wrong}** {answer.text}" in statement]
-    assert why in (tmp_path / "marks" / "feedback" / "bob.html").read_text(encoding="utf-8")
+    page = (tmp_path / "marks" / "feedback" / "bob.html").read_text(encoding="utf-8")
+    assert f"About your answer: {why}" in page and "Wrong: another answer is right." in page
+    assert "input that is not shown" not in page
