@@ -218,8 +218,8 @@ def test_arrows_keep_every_need_and_draw_none_that_follows():
     graph = map.Graph.of(LESSONS)
     reached = {x.number: set() for x in LESSONS}
     for number in reached:
-        for start, end in graph.arrows:
-            reached[number] |= {start, *reached[start]} if end == number else set()
+        for begin, end in graph.arrows:
+            reached[number] |= {begin, *reached[begin]} if end == number else set()
     for x in LESSONS:
         assert set(x.needs) <= reached[x.number], x.name
     for start, end in graph.arrows:
