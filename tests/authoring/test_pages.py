@@ -222,9 +222,9 @@ def test_arrows_keep_every_need_and_draw_none_that_follows():
             reached[number] |= {begin, *reached[begin]} if end == number else set()
     for x in LESSONS:
         assert set(x.needs) <= reached[x.number], x.name
-    for start, end in graph.arrows:
-        others = {a for a, b in graph.arrows if b == end} - {start}
-        assert not any(start in reached[other] for other in others), (start, end)
+    for begin, end in graph.arrows:
+        others = {a for a, b in graph.arrows if b == end} - {begin}
+        assert not any(begin in reached[other] for other in others), (begin, end)
 
 
 @pytest.mark.parametrize("path", PICTURES, ids=lambda path: path.name)
