@@ -52,8 +52,7 @@ def parser() -> Parser:
             "  companion chat\n"
             "      the newest tuned run\n"
             "  companion chat --run runs/sums-grpo --temperature 0\n"
-            "  companion chat --checkpoint HuggingFaceTB/SmolLM2-135M-Instruct \\\n"
-            '      --download --system "Answer in one sentence."\n'
+            '  companion chat --checkpoint smollm2 --system "Answer in one sentence."\n'
             '  echo "4 7 + 3 8" | companion chat --run runs/sums-sft\n'
             "while you talk:\n" + "\n".join(f"  {line}" for line in HELP.splitlines())
         ),

@@ -56,8 +56,8 @@ def parser() -> Parser:
             "      the same\n"
             "  companion generate --checkpoint openai-community/gpt2 --download \\\n"
             '      --prompt "The "\n'
-            "  companion generate --checkpoint HuggingFaceTB/SmolLM2-135M-Instruct \\\n"
-            '      --download --chat --prompt "Who are you?"\n'
+            '  companion generate --checkpoint smollm2 --chat --prompt "Who are you?"\n'
+            "      a model that companion get has fetched; model.gguf does as well\n"
             '  companion generate --checkpoint opus-mt-de-en/ --prompt "Guten Tag" --beams 4'
         ),
     )

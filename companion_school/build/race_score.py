@@ -1,6 +1,7 @@
 """What a race is measured by: bits for each byte of texts that were held out.
 
-PyTorch and the standard library alone: this text travels with a learner's files to the sandbox, as `isolated_modules`.
+This measures a learner's own race, in the learner's process. A class's races are measured from outside
+(`course.grading.race_board`).
 """
 
 from __future__ import annotations

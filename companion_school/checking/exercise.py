@@ -111,7 +111,7 @@ def as_given(value: Value) -> Value:
     """An answer to a question, its letter in capitals and without spaces around it; anything else as it is."""
     if isinstance(value, str):
         return value.strip().upper()
-    return tuple(map(as_given, value)) if type(value) is tuple else value
+    return type(value)(map(as_given, value)) if type(value) in (tuple, list) else value
 
 
 @dataclass(frozen=True)

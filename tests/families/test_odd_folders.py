@@ -340,7 +340,7 @@ SCALINGS = [
     ({**LLAMA3, "original_max_position_embeddings": -1}, "refused"), ({**LLAMA3, "high_freq_factor": None}, "refused"),
     ({**LINEAR, "rope_type": "longrope"}, "refused"), ({"rope_type": "proportional"}, "refused"),
     ({"rope_type": None}, "refused"), ({"rope_type": 5}, "refused"), ({"rope_type": []}, "refused"),
-    ({"mrope_section": [1, 1]}, "refused"), ({"full_attention": LINEAR}, "refused"),
+    ({"mrope_section": [1, 1]}, "same"), ({"full_attention": LINEAR}, "refused"),
 ]  # fmt: skip
 """What a field for the scaling of rotary positions may say, and what becomes of it."""
 
