@@ -167,7 +167,7 @@ class WindowConfig:
 
 @dataclass(frozen=True)
 class LatentConfig:
-    """Latent attention: the keys and values of all heads are computed from one small vector per token.
+    """Latent attention, in which the keys and values of all heads are computed from one small vector per token.
 
     A cache stores only this vector (the latent) and one rotated key that the heads share (DeepSeek-AI 2024,
     DeepSeek-V2, section 2.1).
@@ -223,7 +223,7 @@ class LinearConfig:
             (Kimi Linear). `"fixed"`: by 1 - 2^(-5 - h) for matrix h, whatever the token (RetNet, Sun et al. 2023).
             `None` means no decay.
         convolution: Width of the short convolution: each component of a query, key and value is a learned weighted sum
-            over this many most recent tokens, followed by a SiLU. 1: only the token itself.
+            over this many most recent tokens, followed by a SiLU. With 1 it sees only the token itself.
         gate: The output is normalised and multiplied by this function of a linear map of the layer's input. If `None`,
             it is only normalised.
         rank: Width of a bottleneck through which the gate, and a decay by channel, are computed (Kimi Linear: d_head).
@@ -824,7 +824,7 @@ class ModelConfig:
     def network(self, layer: int) -> tuple[FeedForwardConfig, MoEConfig | None]:
         """Return the feed-forward network of layer `layer`, counted from 0, and its mixture of experts.
 
-        With experts, the first is the network of each expert; without, the second is `None`.
+        In a layer with experts, the network is that of each expert. In other layers, the mixture is `None`.
         """
         if self.moe is None or in_turn(self.moe.pattern, layer):
             return self.feed_forward, self.moe

@@ -108,7 +108,7 @@ def parameters(config: ModelConfig) -> Parameters:
 
 
 def norms_of_blocks(config: ModelConfig) -> int:
-    """Count the norms over the width of the stream: those of the blocks, and the last one of each stack."""
+    """Count the norms over the width of the stream, including the last one of each stack."""
     encoder, decoder = stacks(config)
     layers, cross, several = encoder + decoder, decoder if encoder else 0, (encoder > 0) + (decoder > 0)
     per_block = {"both": 4, "parallel_shared": 1}.get(config.norm.placement, 2)
@@ -146,7 +146,7 @@ def stacks(config: ModelConfig) -> tuple[int, int]:
 
 
 def attention_weights(config: ModelConfig) -> int:
-    """Count the weights in the matrices of one attention layer: four, and that of its gate.
+    """Count the weights in the four matrices of one attention layer, and in the matrix of its gate.
 
     With latents, queries come from the stream or from a small vector, that vector and the latent come from the stream,
     and keys and values come from the latent.
@@ -183,7 +183,7 @@ def linear_weights(config: ModelConfig) -> int:
 
 
 def linear_vectors(config: ModelConfig) -> int:
-    """Count the other parameters of one linear layer except its norm: those of the convolution and the decay."""
+    """Count the parameters of one linear layer's convolution and decay."""
     sizes = config.memory
     if sizes is None:
         return 0

@@ -3,7 +3,7 @@
 `checked` reads the annotations (jaxtyping's axes and dtypes, choices, numbers, classes). Its errors say in one sentence
 which argument is wrong, what came, and what was expected: "k has batch=1: expected 2, as in q". What annotations cannot
 express, such as that one axis divides another, is checked by functions that are passed to it. Nested calls are not
-checked again: a model checks its arguments once, however many layers read them.
+checked again, so a model checks its arguments once, however many layers read them.
 
 jaxtyping and beartype could check the same annotations at each call. They take five times as long as this module, and
 their messages have a dozen lines. The tests run them on everything, results included.

@@ -11,7 +11,7 @@ from companion.ground.installed import installed
 
 
 def find_device(name: str) -> torch.device:
-    """Return the device of this name; `"auto"`: the first CUDA GPU, or the CPU without one.
+    """Return the device of this name, where `"auto"` is the first CUDA GPU, or the CPU without one.
 
     Raises:
         ValueError: If this machine does not have it.
@@ -34,7 +34,7 @@ def find_device(name: str) -> torch.device:
 
 
 def find_precision(name: str, device: torch.device) -> str:
-    """Resolve `"auto"`: bfloat16 on a GPU that supports it, otherwise fp32.
+    """Resolve `"auto"` to bfloat16 on a GPU that supports it, and otherwise to fp32.
 
     Raises:
         ValueError: For `"tf32"` on anything but a CUDA GPU.

@@ -1,4 +1,4 @@
-"""Fields of configurations: error messages about invalid ones, and conversion from JSON.
+"""Fields of configurations, with error messages about invalid ones and conversion from JSON.
 
 A value is rejected in the same way whether it comes from Python or from a file.
 """

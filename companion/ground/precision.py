@@ -1,4 +1,4 @@
-"""Precision of sums and exponentials: fp32 or wider, because half precision is too coarse for them."""
+"""Precision of sums and exponentials, which is fp32 or wider because half precision is too coarse for them."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Show progress while a person waits: a bar on standard error, if that is a terminal and a command asked for it.
+"""Show progress while a person waits.
 
-Long operations report here, with `counted` or `counting` if they have parts to count, and with `waiting` otherwise.
-Nothing is shown until a command has entered `bars`, so that people who import the package see no output they did not
-ask for.
+A bar appears on standard error, if that is a terminal and a command asked for it. Long operations report here, with
+`counted` or `counting` if they have parts to count, and with `waiting` otherwise. Nothing is shown until a command has
+entered `bars`, so that people who import the package see no output they did not ask for.
 """
 
 from __future__ import annotations

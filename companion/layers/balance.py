@@ -1,7 +1,7 @@
-"""Balance the load of experts: two losses for the router, and a bias that needs no loss (lesson 11).
+"""Balance the load of experts, with two losses for the router or with a bias that needs no loss (lesson 11).
 
 Without balancing, a router sends more and more tokens to the experts that are already good, because only those improve.
-These functions are stateless: they take the `RoutingStats` that a forward pass returned.
+These functions have no state. They take the `RoutingStats` that a forward pass returned.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def z_loss(routing: RoutingStats, counts: Int[Tensor, "expert"] | None = None) -
 def update_bias(moe: MoE, counts: Int[Tensor, "expert"], rate: float) -> None:
     """Update b_e <- b_e + rate * sign(mean of the counts - counts_e) in place (Wang et al. 2024, algorithm 1).
 
-    For a layer with `balanced`: an expert that got less than the even share in this step is chosen more easily in the
+    In a layer with `balanced`, an expert that got less than the even share in this step is chosen more easily in the
     next. Call it once after each update of the weights.
 
     Args:

@@ -1,6 +1,6 @@
-"""Key-value cache: the keys and values of tokens that have already been read (lesson 10).
+"""Key-value cache, which stores the keys and values of tokens that have already been read (lesson 10).
 
-A cache is a handle that the caller owns: it goes into a call, and a new one comes out. No module stores one, so two
+A cache is a handle that the caller owns. It goes into a call, and a new one comes out. No module stores one, so two
 conversations with one model cannot mix.
 
     out = model(tokens, cache=KVCache.create(model.config, batch=2, slots=64))
@@ -191,7 +191,7 @@ class KVCache:
     ) -> KVCache:
         """Create an empty cache with room for `slots` tokens in each of `batch` rows.
 
-        Memory: each layer stores d_head + d_v elements per kv_head and slot, or rank + d_rope per slot with latents. A
+        In memory, each layer has d_head + d_v elements per kv_head and slot, or rank + d_rope per slot with latents. A
         local layer has only `rolling_cache.columns` of the slots, and also keeps all tokens of the last call until the
         next one, because only then is it known which of them were padding. A linear layer has
         `recurrent_cache.state_numbers` elements, in fp32 or wider, at any number of slots. `companion.account` counts

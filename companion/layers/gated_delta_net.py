@@ -90,7 +90,7 @@ class LinearAttention(nn.Module):
         o         = the recurrence of `companion.layers.linear_attention`
         y         = W_o (RMSNorm(o) f(W_g x)), with f the function of the gate
 
-    Modules: `query` and `key` have width key_heads d_head, `value` has heads d_v, and a key head serves heads /
+    The modules `query` and `key` have width key_heads d_head, `value` has heads d_v, and a key head serves heads /
     key_heads matrices. `convolution` runs over the three side by side. `strength`, `decay` and `gate` are W_b, W_a and
     W_g. With a rank, the gate goes through `gate_down`, and a decay by channel through `decay_down`.
 

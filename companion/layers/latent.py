@@ -49,7 +49,7 @@ class LatentAttention(nn.Module):
     This layer replaces `Attention` if `config.latent` is given, and takes the same arguments. Prompts and training use
     the expanded form; with a cache, the form is absorbed if `absorbs` says so.
 
-    Modules: `down` maps the stream to [c, k], (rank + d_rope). `latent_norm` normalises c, and k is rotated if
+    The module `down` maps the stream to [c, k], (rank + d_rope). `latent_norm` normalises c, and k is rotated if
     positions are rotary. `up` maps c to every head's key and value, one after the other, (heads (d_head + d_v)).
     `query` maps to every head's query, whose rotated part comes last, (heads (d_head + d_rope)), with `query_rank`
     through `query_down` and `query_norm`.

@@ -10,14 +10,14 @@ from torch import Tensor, nn
 
 
 class LaterHeads(nn.Module):
-    """Medusa heads: head i of `count`, counted from 1, predicts the token i positions after the next.
+    """Medusa heads, the i-th of which predicts the token i positions after the next one.
 
-    From the state h that predicts the next token, it computes
+    From the state h that predicts the next token, head i of `count`, counted from 1, computes
 
         h_i = h + silu(W_i h + b_i),    and the model's own output head computes logits from h_i
 
-    (Cai et al. 2024, "Medusa", section 2.1.1; trained together with the model as in multi-token prediction: Gloeckle et
-    al. 2024, section 2). No head sees the predictions of the others.
+    (Cai et al. 2024, "Medusa", section 2.1.1). The heads are trained together with the model, as in multi-token
+    prediction (Gloeckle et al. 2024, section 2). No head sees the predictions of the others.
     """
 
     def __init__(self, d_model: int, count: int) -> None:

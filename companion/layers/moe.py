@@ -1,6 +1,6 @@
-"""Mixture of experts: many feed-forward networks, of which each token visits only a few (lesson 11).
+"""Mixture of experts: many feed-forward networks, a few of which process each token (lesson 11).
 
-`routing` decides which ones; `experts` computes their outputs.
+`routing` chooses the experts, and `experts` computes their outputs.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Dispatch:
 
 
 class MoE(nn.Module):
-    """Mixture of experts: a router and `experts` feed-forward networks, of which each token visits `top_k`.
+    """Mixture of experts: a router and `experts` feed-forward networks. Each token visits `top_k` of them.
 
         out(x) = sum over the chosen e of weight_e FFN_e(x) + sum over the shared s of FFN_s(x)
                                                  (Shazeer et al. 2017, eq. 1; shared experts: Dai et al. 2024, eq. 9)

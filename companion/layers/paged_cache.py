@@ -1,9 +1,9 @@
-"""Paged cache: blocks of a few tokens, which sequences take as they grow and free when they end (lesson 18).
+"""Paged cache, made of blocks that sequences take as they grow and free when they end (lesson 18).
 
-A row of a `KVCache` has room for the longest text that may come. Here all texts share one pool of blocks, and a block
-table lists the blocks of each text in order (Kwon et al. 2023, "PagedAttention", section 4). Two texts with the same
-beginning may share blocks. `companion.generation.block_manager` decides who gets which block; this module only has the
-tensors.
+A row of a `KVCache` has room for the longest text that may come. Here all texts share one pool of blocks of a few
+tokens each, and a block table lists the blocks of each text in order (Kwon et al. 2023, "PagedAttention", section 4).
+Two texts with the same beginning may share blocks. `companion.generation.block_manager` decides who gets which block,
+and this module only has the tensors.
 
     pool = PagedCache.pool(model.config, blocks=100, size=16)
     out = model(tokens, cache=pool.rows([[7, 2], [7, 5, 3]], held=[20, 33], new=[1, 1]))
@@ -153,7 +153,7 @@ class PagedCache(KVCache):
     ) -> PagedCache:
         """Make a pool of `blocks` blocks of `size` tokens each, and block 0, without rows.
 
-        Memory: each layer stores d_head + d_v elements per kv_head and slot, or rank + d_rope per slot with latents. A
+        In memory, each layer has d_head + d_v elements per kv_head and slot, or rank + d_rope per slot with latents. A
         linear layer has `recurrent_cache.state_numbers` elements for each place, without a log, in fp32 or wider.
 
         Args:
@@ -241,7 +241,10 @@ class PagedCache(KVCache):
         )
 
     def clear(self, blocks: Sequence[int]) -> None:
-        """Set these blocks to zero: a masked slot has weight zero, and zero times arbitrary contents could be NaN."""
+        """Set these blocks to zero, because zero times arbitrary contents could be NaN.
+
+        A masked slot has weight zero, but attention still multiplies its value by this weight.
+        """
         for store in (*self.keys, *self.values):
             store[blocks] = 0
 
@@ -269,7 +272,7 @@ class PagedCache(KVCache):
         return self
 
     def shown(self, tokens: int) -> int:
-        """Return the number of slots that a mask covers: all of the longest row's blocks."""
+        """Return the number of slots that a mask covers, which is all of the longest row's blocks."""
         return self.slots
 
     def open(self, tokens: int) -> list[LayerCache | StateCache]:

@@ -1,4 +1,4 @@
-"""Positions: how a model represents the order of its tokens (lessons 04 and 05).
+"""Position encodings, which represent the order of tokens (lessons 04 and 05).
 
 Every function takes an integer tensor `positions`, so that a token has the same position whether it is computed with
 the whole sequence, as a single token with a cache, or in a batch of unequal prompts.
@@ -122,7 +122,7 @@ def relative_buckets(
 
 
 class RelativeBias(nn.Module):
-    """Relative position bias: a learned number for each head and bucket of distances, added to the scores.
+    """Relative position bias, a learned number for each head and bucket of distances that is added to the scores.
 
     All layers of a stack share it (Raffel et al. 2020, T5, section 2.1).
 
@@ -322,8 +322,8 @@ def _kept_by_pair(width: int, base: float, scaling: RotaryScaling, omega: Tensor
 def magnitude_of(scaling: RotaryScaling) -> float:
     """Return the factor by which rotation also stretches queries and keys.
 
-    It is sqrt(1 / t) of Peng et al. 2023, eq. 22, for yarn; for longrope as in Ding et al. 2024, section 3.3; 1 for the
-    others.
+    For yarn it is sqrt(1 / t) of Peng et al. 2023, eq. 22. For longrope it is as in Ding et al. 2024, section 3.3. For
+    the others it is 1.
     """
     if scaling.magnitude is not None:
         return scaling.magnitude

@@ -1,4 +1,4 @@
-"""Cache of linear layers: one matrix per head, and a log of what the last tokens have written (lesson 17).
+"""Cache of linear layers, with one matrix per head and a log of what the last tokens have written (lesson 17).
 
 A matrix cannot be cut back as keys and values can. So a layer stores the matrix from some tokens ago and a log of what
 each token has written since. The matrix after any of these tokens follows from both by equation (5) of

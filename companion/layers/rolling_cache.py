@@ -1,6 +1,6 @@
 """Cache of local layers, whose tokens see a window of the most recent tokens (lesson 12).
 
-If its window is much shorter than the text may become, a local layer's tensors are ring buffers that move: they have
+If its window is much shorter than the text may become, a local layer's tensors work like ring buffers. They have
 columns for the window and `BACK` tokens on either side of it, and when they are full, the last columns move to the
 front of new tensors. Everything that a token sees is in its window, so this does not change any result.
 """

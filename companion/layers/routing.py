@@ -1,4 +1,4 @@
-"""Routing: which experts a token visits, and with what weights (lesson 11)."""
+"""Routing, which chooses the experts that a token visits, and their weights (lesson 11)."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ from companion.layers.routing import RoutingStats
 
 
 class Memory(NamedTuple):
-    """Encoder output in the form that the decoder's layers read: computed once, read at every step.
+    """Encoder output in the form that the decoder's layers read, computed once and read at every step.
 
     Attributes:
         layers: Keys and values of the encoder's output, for each decoder layer.

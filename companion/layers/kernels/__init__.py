@@ -1,6 +1,6 @@
-"""Implementations of attention: one function of q, k and v, computed by different operations.
+"""Implementations of attention, one function of q, k and v that can be computed by different operations.
 
 The model uses `fused.fused`, which chooses among PyTorch's operators, and `chunked` if a mask of all pairs would be
-large. The others are separate, to learn from (lesson 12) and to measure: `tiled` shows the method of fused kernels,
+large. The others are separate, to learn from (lesson 12) and to measure. `tiled` shows the method of fused kernels,
 `window` computes only the band of a sliding window, and `triton` computes the same tiles in one GPU kernel.
 """

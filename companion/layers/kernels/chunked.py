@@ -58,7 +58,10 @@ def in_chunks(
 
 
 def _queries_at_once(keys: int, width: int | None) -> int:
-    """Return the size of a chunk: about `PAIRS` pairs, and with a window at most its width or `LEAST`."""
+    """Return the number of queries in a chunk.
+
+    A chunk has about `PAIRS` pairs, and with a window at most as many queries as the window is wide, or `LEAST`.
+    """
     if width is None:
         return max(1, masks.PAIRS // keys)
     return min(max(1, masks.PAIRS // min(keys, 2 * width)), max(width, LEAST))

@@ -34,8 +34,8 @@ def fused(
 ) -> Float[Tensor, "batch head query d_v"]:
     """Compute `attend` without softcapping.
 
-    Causality that is not part of the mask never needs a large mask: PyTorch needs none for equally many queries and
-    keys, it has a GPU kernel for fewer queries than keys, and otherwise queries are computed in chunks.
+    Causality that is not part of the mask never needs a large mask. PyTorch needs none for equally many queries and
+    keys, and has a GPU kernel for fewer queries than keys. Otherwise queries are computed in chunks.
     """
     if sinks is not None:
         return _with_sinks(q, k, v, mask, sinks, partial(fused, dropout=dropout), score_width)
