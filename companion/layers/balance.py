@@ -24,9 +24,9 @@ def switch_loss(routing: RoutingStats, counts: Int[Tensor, "expert"] | None = No
     *all* the router's logits; padding is left out of both. Counting has no gradient, so the gradient flows only through
     P. It moves probability away from the experts that were chosen more often than others.
 
-    The loss is 1 when the load or the mean probabilities are uniform. It is at most expert / top_k, when one of the
-    experts that every token visits has all the probability. It can also be below 1, when the most chosen experts are
-    not those with the most probability.
+    The loss is 1 when the load or the mean probabilities are uniform. It reaches its maximum, expert / top_k, when one
+    of the experts that every token visits has all the probability. It can also be below 1, when the most chosen experts
+    are not those with the most probability.
 
     Args:
         routing: The routing of one layer.
