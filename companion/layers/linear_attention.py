@@ -229,7 +229,7 @@ def _chunk(
 def _from(state: Tensor | None, x: Tensor, faded: Tensor | None, alone: _Alone | None) -> Tensor | None:
     """Read the matrix before the chunk.
 
-    `x` is keys (batch, head, token, d_head), or queries, which have one more axis.
+    `x` contains keys, (batch, head, token, d_head), or queries, which have one more axis.
     """
     if state is None:
         return None

@@ -248,7 +248,7 @@ class Visible(NamedTuple):
             set to zero.
         causal: In addition to `mask`, a query sees only keys up to its own position, with the last query at the last
             key. False if `mask` already includes causality.
-        window: With `causal`: number of most recent keys that a query sees, its own included. `None` means all.
+        window: If `causal`, the number of most recent keys that a query sees, its own included. `None` means all.
     """
 
     mask: Mask | None = None

@@ -113,8 +113,8 @@ class PagedState(StateCache):
 class PagedCache(KVCache):
     """A pool of blocks, and the rows of one call that use it. `pool` makes a pool, and `rows` adds the rows of a call.
 
-    Layers with a window also have a slot for every token. A handle is for one call: the caller describes what a row
-    then contains in the next call of `rows`.
+    Layers with a window also have a slot for every token. A handle is for one call, and the next call of `rows`
+    describes what each row contains by then.
 
     Attributes:
         keys: One tensor per layer that is not linear, (block, slot, kv_head, d_head). Block 0 is never assigned and

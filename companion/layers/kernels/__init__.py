@@ -1,4 +1,4 @@
-"""Implementations of attention, one function of q, k and v that can be computed by different operations.
+"""Implementations of attention, which compute the same function of q, k and v by different operations.
 
 The model uses `fused.fused`, which chooses among PyTorch's operators, and `chunked` if a mask of all pairs would be
 large. The others are separate, to learn from (lesson 12) and to measure. `tiled` shows the method of fused kernels,
