@@ -23,6 +23,9 @@ LEFT_OUT = re.compile(r"companion_school/exercises/lesson_\d\d$|/_\w*$")
 _OWN = "companion"  # the page of the modules that stand in no folder
 _DEEP = {"layers": 2, "training": 2}  # how many folders make a page, where it is more than one
 _TERM = re.compile(r"(\S.{0,60}?):?\s{2,}(\S.*)")  # two spaces or more
+_OF_ONE = ("Returns:", "Yields:", "Note:", "Example:", "Examples:")
+_SECTIONS = ("Args:", "Attributes:", "Raises:", *_OF_ONE)
+_ENTRY = re.compile(r"([\w*][\w*, .()|\[\]]*): ?(.*)")
 _MARKS = re.compile(r"([\\*_\[\]<>$#|~^{}])")
 
 
@@ -174,11 +177,13 @@ def _first(docstring: str) -> str:
 
 
 def words(docstring: str) -> str:
-    """A docstring as Markdown: paragraphs, what is said of each parameter, lists, and examples, which are indented."""
+    """Return a docstring as Markdown: paragraphs, sections in Google style, lists, and examples, which are indented."""
     parts = []
     for paragraph in re.split(r"\n\s*\n", textwrap.dedent(docstring).strip()):
         lines = paragraph.split("\n")
-        if all(line.startswith("    ") for line in lines):
+        if lines[0] in _SECTIONS and len(lines) > 1:
+            parts.append(_section(lines[0], textwrap.dedent("\n".join(lines[1:]))))
+        elif all(line.startswith("    ") for line in lines):
             parts.append(block("signature", textwrap.dedent(paragraph), language=_language(textwrap.dedent(paragraph))))
         elif entries := _entries(lines):
             parts.append("\n\n".join(f"{prose(term)}\n: {prose(said)}" for term, said in entries))
@@ -189,6 +194,21 @@ def words(docstring: str) -> str:
         else:
             parts.append(prose(" ".join(paragraph.split())))
     return "\n\n".join(parts)
+
+
+def _section(title: str, body: str) -> str:
+    """Return a section such as `Args:` as Markdown: a list of its entries, or a paragraph for `Returns:`."""
+    entries: list[list[str]] = []
+    for line in body.split("\n"):
+        opening = None if title in _OF_ONE or line.startswith(" ") else _ENTRY.fullmatch(line)
+        if opening:
+            entries.append([opening[1], opening[2]])
+        elif entries:
+            entries[-1][1] += f" {line.strip()}"
+        else:
+            return f"**{title[:-1]}**\n: {prose(' '.join(body.split()))}"
+    named = "\n\n".join(f"{prose(term)}\n: {prose(said.strip())}" for term, said in entries)
+    return f"**{title[:-1]}**\n\n{named}"
 
 
 def _language(example: str) -> str:

@@ -454,3 +454,19 @@ def test_the_flow_shows_each_of_its_parts_once_and_says_how_large_the_model_is()
     assert "this model has three of them" in pages["flow"] and config["layers"] == 3
     assert f"{round(flow.parameters() / 1000)} thousand parameters" in pages["chat"]
     assert f"Its context is {config['context']} tokens" in pages["chat"]
+
+
+def test_sections_of_a_docstring_are_lists_on_the_reference_pages():
+    shown = reference.words(
+        "Rotate x.\n\nArgs:\n    x: queries, which are\n        turned.\n    base, top (float): two more.\n\n"
+        "Returns:\n    The same\n    shape: (token).\n\nRaises:\n    ValueError: for an odd width."
+    )
+    assert shown.split("\n\n") == [
+        "Rotate x.",
+        "**Args**",
+        "x\n: queries, which are turned.",
+        "base, top (float)\n: two more.",
+        "**Returns**\n: The same shape: (token).",
+        "**Raises**",
+        "ValueError\n: for an odd width.",
+    ]
