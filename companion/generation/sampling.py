@@ -1,8 +1,8 @@
-"""How the next token is chosen (lesson 10): temperature, top-k, top-p, min-p as functions on logits, composed by
-`Sampling`.
+"""Choosing the next token (lesson 10): temperature, top-k, top-p and min-p are functions on logits, and `Sampling`
+composes them.
 
-A new rule is a function on logits, a field of `Sampling` and a line in `probabilities`. The flags of `companion
-generate`, what is read of a published folder and what `companion inspect` says of it are made of the fields.
+A new method takes a function on logits, a field of `Sampling` and a line in `probabilities`. The flags of `companion
+generate`, the settings read from a published folder and what `companion inspect` reports all come from the fields.
 """
 
 # ruff: noqa: RUF009  (each default is a dataclasses.field, made by _rule)
@@ -23,7 +23,7 @@ from companion.ground.number_limits import (
     require_limits,
 )
 
-if TYPE_CHECKING:  # flags are known without torch
+if TYPE_CHECKING:  # the command line reads the flags without importing torch
     from jaxtyping import Float
     from torch import Tensor
 
@@ -70,9 +70,9 @@ def top_p(logits: Float[Tensor, "*batch vocab"], p: float) -> Float[Tensor, "*ba
         return logits  # rounding in the running sum could cut the tail
     descending, order = logits.sort(dim=-1, descending=True, stable=True)
     probabilities = wide(descending).softmax(-1)
-    before = probabilities.cumsum(-1) - probabilities  # what the more probable tokens already add up to
+    before = probabilities.cumsum(-1) - probabilities  # total probability of the more probable tokens
     dropped = before >= p
-    dropped[..., :1] = False  # not even where p is too small for the dtype, and the comparison is with 0
+    dropped[..., :1] = False  # not even when p underflows to 0 in this dtype
     return logits.new_full(logits.shape, -math.inf).scatter(-1, order, descending.masked_fill(dropped, -math.inf))
 
 
@@ -88,16 +88,21 @@ def min_p(logits: Float[Tensor, "*batch vocab"], p: float) -> Float[Tensor, "*ba
 
 
 def _rule(default: Any, help: str, *, left_out: Any) -> Any:
-    """A field: the help of its flag, and what a published folder means that leaves it out, by the released code."""
+    """Define a field with the help text of its flag and the value that a published folder means when it omits it, which
+    follows the released code.
+    """
     return field(default=default, metadata={"help": help, "left_out": left_out})
 
 
 @dataclass(frozen=True)
 class Sampling:
-    """How the next token is chosen: logits through `temperature`, then `top_k`, `top_p` and `min_p`, then softmax.
+    """Settings for choosing the next token: `temperature`, `top_k`, `top_p` and `min_p` are applied to the logits in
+    this order, followed by softmax.
 
-    `None` leaves a step out; so does a top_k of 0, as published settings write it. A temperature of 0 is greedy
-    decoding. Raises `ValueError` for a value that its function would refuse.
+    `None` skips a step, and so does a top_k of 0, as in published settings. A temperature of 0 is greedy decoding.
+
+    Raises:
+        ValueError: for a value that the function of the same name would reject.
     """
 
     temperature: NonNegative = _rule(1.0, "sampling temperature; 0: always the most probable token", left_out=1.0)
@@ -115,7 +120,9 @@ class Sampling:
             object.__setattr__(self, "top_k", None)
 
     def probabilities(self, logits: Float[Tensor, "*batch vocab"]) -> Float[Tensor, "*batch vocab"]:
-        """What is drawn from; each row sums to one. Half-precision logits are taken to float32 first."""
+        """Return the distribution to draw from; each row sums to one. Half-precision logits are first converted to
+        float32.
+        """
         from companion.ground.precision import wide
 
         logits = temperature(wide(logits), self.temperature)
@@ -128,11 +135,13 @@ class Sampling:
         return logits.softmax(-1)
 
     def __str__(self) -> str:
-        """Its steps in words: temperature 0.7, top-k 50."""
+        """Return the steps in words, such as "temperature 0.7, top-k 50"."""
         steps = {f.name.replace("_", "-"): getattr(self, f.name) for f in fields(self)}
         return ", ".join(f"{name} {value:g}" for name, value in steps.items() if value is not None)
 
 
 def released() -> Sampling:
-    """What a published folder means that says nothing: the defaults of the released code, `transformers`."""
+    """Return what a published folder means when it states no settings: the defaults of the released code,
+    `transformers`.
+    """
     return Sampling(**{f.name: f.metadata["left_out"] for f in fields(Sampling)})
