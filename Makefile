@@ -58,6 +58,7 @@ help:
 	@echo '  make site-check        open every page in a real browser, move and answer everything (needs Chromium);'
 	@echo '                         PAGES="02 glossary" chooses'
 	@echo '  make site-quick        of that, in a minute or two: weight, links, print, search, and figures on a phone (needs Chromium)'
+	@echo '  make pictures          make the moving picture of the start page from the site (needs Chromium)'
 	@echo '  make bench             speed beside other libraries; BENCH="--quick --only decode" passes flags on'
 	@echo '  make gpu               everything that needs a GPU, proved and measured in under 8 minutes, with nothing but PyTorch,'
 	@echo '                         numpy, safetensors, jaxtyping and pytest; without a GPU a rehearsal; GPU="--only decode"'
@@ -103,6 +104,9 @@ test-notebooks:
 
 lab-check: $(VENV)/.dev
 	PYTHONPATH=tests $(PY) tests/lab/check.py $(if $(ONLY),--only $(ONLY)) --figures '$(FIGURES)' $(if $(LESSON),-- $(LESSON))
+
+pictures: $(VENV)/.dev site
+	PYTHONPATH=tests/lab:tests:. $(PY) tests/lab/pictures.py
 
 site-check: $(VENV)/.dev site
 	PYTHONPATH=tests:. $(PY) tests/lab/pages.py --figures '$(FIGURES)' $(PAGES)

@@ -136,6 +136,8 @@ def test_a_notebook_needs_nothing_but_the_package_with_its_extra_for_notebooks(n
     pictures = [
         found for cell in cells for found in re.findall(r"!\[[^\]]*\]\((?!https:)([^)]+)\)", "".join(cell["source"]))
     ]
+    if notebook.name == "start.ipynb":  # which is opened from a checkout or from the reader's copy of it
+        pictures = [picture for picture in pictures if not (notebook.parent / picture).is_file()]
     assert not pictures, f"{pictures}: a picture that lies in a file is not there"
 
 

@@ -12,6 +12,7 @@ from functools import partial
 from typing import Literal, NamedTuple
 
 import torch
+from torch import Tensor
 
 from companion.costs.account import cache_bytes
 from companion.generation.logit_rules import Rules, Until
@@ -22,7 +23,7 @@ from companion.ground.fields import require_number, require_whole, shown
 from companion.ground.memory import check_room
 from companion.ground.precision import wide
 from companion.layers.cache import KVCache
-from companion.transformer import Transformer
+from companion.transformer import Memory, Transformer
 
 
 @dataclass(frozen=True)
@@ -109,7 +110,6 @@ def beam_search(
         logits, cache, memory = prefill(model, prompts, source, slots)
         everyone, owners = memory, list(range(len(prompts)))  # owners: whose candidate each row of the cache is
         trails = [_Trail(len(prompt), [-1 - row]) for row, prompt in enumerate(prompts)]
-        anew = stretched_after(model)
         for step in range(steps):
             texts: list[Sequence[int]] = []
             if rules.looks_back:
@@ -142,10 +142,8 @@ def beam_search(
             if everyone is not None and now != owners:
                 memory = everyone.select(torch.tensor(now, device=logits.device))
             owners = now
-            if any(len(prompts[i]) + step == anew for i in now):  # kept keys were turned for shorter texts
-                so_far = [[*prompts[i], *beam.tokens] for i, s in enumerate(searches) for beam in s.live]
-                logits, cache, memory = prefill(model, so_far, source and [source[i] for i in now], slots)
-                trails = [_Trail(len(text), [-1 - row]) for row, text in enumerate(so_far)]
+            if any(len(prompts[i]) + step == stretched_after(model) for i in now):
+                logits, cache, memory, trails = _read_anew(model, prompts, searches, source, slots)
                 continue
             last = torch.tensor([beam.tokens[-1] for s in searches for beam in s.live], device=logits.device)
             logits, cache = decode(model, last, cache, memory)
@@ -165,6 +163,20 @@ class _Trail(NamedTuple):
         while agree and self.steps[agree - 1] != other.steps[agree - 1]:  # from there on back they all agree
             agree -= 1
         return self.given + agree - 1 if agree else 0
+
+
+def _read_anew(
+    model: Transformer,
+    prompts: Sequence[Sequence[int]],
+    searches: Sequence[_Search],
+    source: Sequence[Sequence[int]] | None,
+    slots: int,
+) -> tuple[Tensor, KVCache, Memory | None, list[_Trail]]:
+    """Every live candidate read from its beginning, where the keys kept were turned for shorter texts."""
+    texts = [[*prompts[i], *beam.tokens] for i, search in enumerate(searches) for beam in search.live]
+    sources = None if source is None else [source[i] for i, search in enumerate(searches) for _ in search.live]
+    trails = [_Trail(len(text), [-1 - row]) for row, text in enumerate(texts)]
+    return *prefill(model, texts, sources, slots), trails
 
 
 def _reordered(cache: KVCache, parents: Sequence[int], trails: Sequence[_Trail]) -> KVCache:

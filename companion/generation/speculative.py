@@ -21,7 +21,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from jaxtyping import Float, Float64
-from torch import Tensor
+from torch import Tensor, nn
 
 from companion.config.model import RotaryScaling
 from companion.generation.draft import Draft, Propose
@@ -104,16 +104,9 @@ def speculate(request: Request, texts: Sequence[Text], draft: Draft) -> Iterator
         reader.stream, reader.last = stream, last
         drafter = _OwnHeads(reader, request)
     functions = [draft.function() for _ in rows]
-    scaling, anew = model.config.positions.scaling, stretched_after(model)
     while not all(row.done for row in rows):
-        # No further than the last token but one: the pass itself gives one more.
-        counts = [0 if row.done else min(draft.ahead, steps - row.written - 1) for row in rows]
-        going = [row for row in rows if not row.done]
-        if scaling is not None and scaling.by_length:
-            counts = _within(rows, counts, scaling)
-        if any(len(row.ids) - 1 == anew for row in going):  # kept keys were turned for a shorter text
-            with torch.inference_mode(), evaluating(modules):
-                reader.anew(prefill(model, [row.ids for row in rows], source, slots)[1])
+        counts = _counts(request, rows, draft)
+        _read_anew(reader, request, rows, slots, modules)
         chances = None
         if drafter is not None:
             with torch.inference_mode(), evaluating(drafting):
@@ -135,6 +128,24 @@ def _called(propose: Propose, row: _Row, count: int, vocab: int) -> list[int]:
     proposed = list(propose(row.text.ids, count))[:count]
     check_ids("draft", proposed, vocab)
     return proposed
+
+
+def _counts(request: Request, rows: Sequence[_Row], draft: Draft) -> list[int]:
+    """How many tokens may be proposed for each row."""
+    # No further than the last token but one: the pass itself gives one more.
+    counts = [0 if row.done else min(draft.ahead, request.steps - row.written - 1) for row in rows]
+    scaling = request.model.config.positions.scaling
+    return counts if scaling is None or not scaling.by_length else _within(rows, counts, scaling)
+
+
+def _read_anew(
+    reader: _Reader, request: Request, rows: Sequence[_Row], slots: int, modules: Sequence[nn.Module]
+) -> None:
+    """Read all rows anew where one passes C of longrope, because the keys kept were turned for a shorter text."""
+    anew = stretched_after(request.model)
+    if any(not row.done and len(row.ids) - 1 == anew for row in rows):
+        with torch.inference_mode(), evaluating(modules):
+            reader.anew(prefill(request.model, [row.ids for row in rows], request.source, slots)[1])
 
 
 def _within(rows: Sequence[_Row], counts: Sequence[int], scaling: RotaryScaling) -> list[int]:

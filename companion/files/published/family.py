@@ -46,8 +46,8 @@ class Family:
     spelled:       gives a tensor's name back what `rename` takes off.
     says:          of a configuration, fields that the notes of the table do not say.
     ends:          and those tensors, on the device "meta", by which `config` knows what is there.
-    unread:        whether its tables have rows that no token reads and that are written as zeros. `export_model`
-                   prefers other families that have all parts of a model.
+    unread:        whether its tables have rows that no token reads, which are written as zeros. `export_model` prefers
+                   other families that have all parts of a model.
     """
 
     kind: str
