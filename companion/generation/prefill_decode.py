@@ -92,7 +92,7 @@ def prefill_stream(
     if scaling is not None and scaling.by_length:  # the scaling of a row depends on its own length, not on its padding
         positions = torch.arange(tokens.shape[1], device=tokens.device).minimum(lengths[:, None] - 1)
     counted = None
-    if empty.states is not None and len(set(map(len, prompts))) > 1:  # a matrix that has seen padding is no use
+    if empty.states is not None and len(set(map(len, prompts))) > 1:  # a recurrent state must not see padding
         counted = torch.arange(tokens.shape[1], device=tokens.device) < lengths[:, None]
     stream, _, cache = model.features(tokens, source=memory, cache=empty, positions=positions, counted=counted)
     assert cache is not None
