@@ -179,7 +179,7 @@ def _read_anew(
     source: Sequence[Sequence[int]] | None,
     slots: int,
 ) -> tuple[Tensor, KVCache, Memory | None, list[_Trail]]:
-    """Every live candidate read from its beginning, where the keys kept were turned for shorter texts."""
+    """Read every live candidate again from its beginning, because its cached keys were rotated for a shorter text."""
     texts = [[*prompts[i], *beam.tokens] for i, search in enumerate(searches) for beam in search.live]
     sources = None if source is None else [source[i] for i, search in enumerate(searches) for _ in search.live]
     trails = [_Trail(len(text), [-1 - row]) for row, text in enumerate(texts)]
