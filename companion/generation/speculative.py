@@ -136,7 +136,7 @@ def _called(propose: Propose, row: _Row, count: int, vocab: int) -> list[int]:
 
 
 def _counts(request: Request, rows: Sequence[_Row], draft: Draft) -> list[int]:
-    """How many tokens may be proposed for each row."""
+    """Return how many tokens may be proposed for each row."""
     # At most up to the second-to-last token, because the pass itself adds one more.
     counts = [0 if row.done else min(draft.ahead, request.steps - row.written - 1) for row in rows]
     scaling = request.model.config.positions.scaling
@@ -146,7 +146,7 @@ def _counts(request: Request, rows: Sequence[_Row], draft: Draft) -> list[int]:
 def _read_anew(
     reader: _Reader, request: Request, rows: Sequence[_Row], slots: int, modules: Sequence[nn.Module]
 ) -> None:
-    """Read all rows anew where one passes C of longrope, because the keys kept were turned for a shorter text."""
+    """Read all rows again if one passes C of longrope, because its cached keys were rotated for a shorter text."""
     anew = stretched_after(request.model)
     if any(not row.done and len(row.ids) - 1 == anew for row in rows):
         with torch.inference_mode(), evaluating(modules):
