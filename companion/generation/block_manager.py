@@ -29,7 +29,7 @@ class Blocks:
 
     def __init__(self, count: int, size: int) -> None:
         self.count, self.size = count, size
-        self._free: OrderedDict[int, None] = OrderedDict.fromkeys(range(1, count + 1))  # the next to be taken first
+        self._free: OrderedDict[int, None] = OrderedDict.fromkeys(range(1, count + 1))  # in order of reuse
         self._users = [0] * (count + 1)
         self._known: dict[Key, tuple[int, int]] = {}  # the block, and the number of the prefix that ends with it
         self._keys: dict[int, Key] = {}
