@@ -348,7 +348,7 @@ class Server:
                 going.sort(key=lambda one: one[0].number)
                 drawn = self._drawn(going)
         except BaseException:
-            for handle, state in reversed(before):  # read again, with what they have written, at the next step
+            for handle, state in reversed(before):  # read again at the next step, with their new tokens
                 if handle.state == "running":
                     self._preempt(handle)
                 handle._request.streams[0].bit_generator.state = state
