@@ -128,7 +128,7 @@ class Trainer:
         self._batches: Callable[[int], Batch] = lambda number: self.batches(number)
         if on_gpu:
             self._batches = Ahead(self._batches, config.accumulate, pin=True)
-        self._experts = [module for module in model.modules() if isinstance(module, MoE)]  # in the order of the routing
+        self._experts = [module for module in model.modules() if isinstance(module, MoE)]  # in routing order
         # A frozen router keeps its bias. With adapters, the bias belongs to the base model.
         self._biased = [moe.bias is not None and moe.router.weight.requires_grad for moe in self._experts]
         self._steered = bool(self._experts) and (config.balance_loss > 0 or config.z_loss > 0 or any(self._biased))
