@@ -104,7 +104,7 @@ class _Exchange(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
-        back: Tensor = _Exchange.apply(grad, *ctx.back)  # by itself, so that a second derivative finds its way
+        back: Tensor = _Exchange.apply(grad, *ctx.back)  # so that it can be differentiated again
         return back, None, None, None
 
 
