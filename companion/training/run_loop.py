@@ -122,7 +122,7 @@ def fit(
             if main and (update.number % log_every == 0 or update.number == config.updates):
                 try:
                     log(_entry(update) | pace.entry())
-                except OSError as refused:  # the others are about to wait for us: they have to be told first
+                except OSError as refused:  # tell the other processes first; they are about to wait
                     unwritten = refused
             late = main and folder is not None and time.monotonic() - saved_at >= pause
             if parallel.agree(late or stop.is_set() or unwritten is not None):
