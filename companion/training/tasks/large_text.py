@@ -21,7 +21,7 @@ from companion.training.settings import TextSettings
 from companion.training.tasks.text import TextTask, total_bytes
 
 KEPT_BYTES, KEPT_DAYS = 10 * 10**9, 30
-"""Ids of other texts that stay on disk: so many bytes of them, and so long after their last use."""
+"""Limits for the ids of other texts on disk: total bytes, and days since their last use."""
 
 
 def open_text(settings: TextSettings, folder: RunFolder | None = None) -> TextTask:
