@@ -607,11 +607,13 @@ class PolicyTask(TuneTask):
         after 30 updates    46.2 %   40.8 %   33.2 %
         after 60 updates    45.6 %   45.0 %   32.0 %
 
-    Of 250 answers at temperature 1, 47 to 57 % show their steps at the start, and 92 to 96 % after 60 updates; 8 to 14
-    % are
-    right at the start, and 14 to 26 % after. From the first initial model, 48.8 % are right after 60 updates at 1e-4.
-    At
-    3e-4, the fraction of right answers to the first 100 sums falls from 40 % after 6 updates to 28 % after 24.
+    Of the answers to 250 sums at temperature 1, 47 to 57 % show their steps at the start, and 92 to 96 % after 60
+    updates; 8
+    to 14 % are right at the start, and 14 to 26 % after 60 updates. From the first initial model, 48.8 % are right
+    after 60
+    updates at 1e-4. At 3e-4, the fraction of right answers to the first 100 sums falls from 40 % after 6 updates to 28
+    %
+    after 24.
     """
 
     _unit: ClassVar[str] = "problem"
