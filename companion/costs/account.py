@@ -89,11 +89,12 @@ def forward_flops(
 
     Linear layers are computed in chunks, by equations (6) and (7) of `companion.layers.linear_attention`. In each head,
     a
-    chunk of n tokens costs 2 n^2 (2 d_k + d_v) + n (n - 1) d_v, without the d_k if each row has its own decay, because
-    those
-    are not matrix products. Reading the matrix and writing it cost 6 n d_k d_v. After `cached` tokens, of which a log
-    shows
-    up to 2 `recurrent_cache.BACK`, the matrix is only read. Folding the log into it, now and then, takes 2 d_k d_v per
+    chunk of n tokens costs 2 n^2 (2 d_k + d_v) + n (n - 1) d_v, without the d_k if each channel has its own decay,
+    because
+    those are not matrix products. Reading the matrix and writing it cost 6 n d_k d_v. After `cached` tokens, of which a
+    log
+    shows up to 2 `recurrent_cache.BACK`, the matrix is only read. Folding the log into it, now and then, takes 2 d_k
+    d_v per
     token, which is left out.
 
     For d_k = d_v = d / h, a plain feed-forward network and one token that makes t keys together with the `cached` ones,
@@ -136,7 +137,7 @@ def forward_flops(
     visits = encoder * read + decoder * written  # pairs of a token and a layer
     linear = config.linears  # number of layers, all in the decoder
     plain = (visits - linear * written) * (keys_values + queries_output) + linear * written * 2 * linear_weights(config)
-    asked = ((encoder > 0) * read + (decoder > 0) * written) * config.mixtures  # to one with experts
+    asked = ((encoder > 0) * read + (decoder > 0) * written) * config.mixtures  # those with experts
     experts = 0 if config.moe is None else config.moe.experts
     visited = shared_d_ff(config) + (0 if config.moe is None else config.moe.top_k * config.feed_forward.d_ff)
     gated = config.moe is not None and config.moe.shared_gate  # the gate of shared experts, one more product
