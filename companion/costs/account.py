@@ -43,11 +43,9 @@ class Flops:
 
     Attributes:
         projections: the matrices of attention, including its gate; with latents, also the matrix that expands them or
-            is
-            absorbed.
+            is absorbed.
         scores: q k^T and the weighted sum of the values, which grow with the number of pairs of tokens. Sinks, which
-            are
-            not tokens, are left out. For linear layers, everything that the recurrence computes.
+            are not tokens, are left out. For linear layers, everything that the recurrence computes.
         feed_forward: the feed-forward networks.
         router: the routers of mixtures of experts.
         head: the output head.
@@ -84,22 +82,16 @@ def forward_flops(
 
     With latents, new tokens by themselves are computed expanded. With cached ones, `companion.layers.latent.absorbs`
     decides: expanded, each visible key costs its expansion and each pair 2 h (d_head + d_rope + d_v); absorbed, each
-    new
-    token costs as much as an expansion and each pair 2 h (2 rank + d_rope).
+    new token costs as much as an expansion and each pair 2 h (2 rank + d_rope).
 
     Linear layers are computed in chunks, by equations (6) and (7) of `companion.layers.linear_attention`. In each head,
-    a
-    chunk of n tokens costs 2 n^2 (2 d_k + d_v) + n (n - 1) d_v, without the d_k if each channel has its own decay,
-    because
-    those are not matrix products. Reading the matrix and writing it cost 6 n d_k d_v. After `cached` tokens, of which a
-    log
-    shows up to 2 `recurrent_cache.BACK`, the matrix is only read. Folding the log into it, now and then, takes 2 d_k
-    d_v per
-    token, which is left out.
+    a chunk of n tokens costs 2 n^2 (2 d_k + d_v) + n (n - 1) d_v, without the d_k if each channel has its own decay,
+    because those are not matrix products. Reading the matrix and writing it cost 6 n d_k d_v. After `cached` tokens, of
+    which a log shows up to 2 `recurrent_cache.BACK`, the matrix is only read. Folding the log into it, now and then,
+    takes 2 d_k d_v per token, which is left out.
 
     For d_k = d_v = d / h, a plain feed-forward network and one token that makes t keys together with the `cached` ones,
-    a
-    layer costs 8 d^2 + 4 t d + 4 d d_ff (lesson 10).
+    a layer costs 8 d^2 + 4 t d + 4 d d_ff (lesson 10).
 
     Args:
         config: the model.
@@ -110,8 +102,7 @@ def forward_flops(
         logits: for which tokens the head runs.
         causal: count only those pairs in decoder self-attention that the causal mask, and in local layers the window,
             allows. Otherwise local layers count the pairs that are computed: of new tokens with each other, and with
-            the
-            cached ones in the window of any of them.
+            the cached ones in the window of any of them.
 
     Raises:
         ValueError: for an unknown `logits`, a `source` that does not fit the stack, or an encoder with `cached`.
@@ -158,8 +149,7 @@ def train_flops(config: ModelConfig, tokens: int, *, batch: int = 1, source: int
     """Count the FLOPs of one forward and backward pass.
 
     That is 3 forward passes, because each matrix product has two in its gradient. Multi-token-prediction heads only run
-    in
-    training: 2 d_model (d_model + vocab) per token and head in a forward pass.
+    in training: 2 d_model (d_model + vocab) per token and head in a forward pass.
     """
     later = config.later_heads * batch * tokens * 2 * config.d_model * (config.d_model + config.vocab)
     return 3 * (forward_flops(config, tokens, batch=batch, source=source).total + later)
@@ -201,8 +191,7 @@ def train_bytes(config: ModelConfig, dtype: torch.dtype = torch.float32) -> int:
     """Return the bytes that training with Adam needs at all times.
 
     These are weights, gradients, two moments, and for half-precision weights an fp32 master copy (Rajbhandari et al.
-    2020,
-    section 3.1): 16 bytes per parameter in both fp32 and bf16. Activations, which depend on the batch, are not
+    2020, section 3.1): 16 bytes per parameter in both fp32 and bf16. Activations, which depend on the batch, are not
     included.
     """
     moment = max(dtype.itemsize, 4)
@@ -216,9 +205,8 @@ def cache_bytes(
     """Return the bytes of a `KVCache` with room for `tokens` tokens in each of `batch` rows.
 
     A token takes layers kv_heads (d_head + d_v) elements, with latents layers (rank + d_rope). A local layer stores
-    little
-    more than a window of tokens, and a linear layer as many elements for any number of tokens, in fp32 at least. For an
-    encoder-decoder, the keys and values of `source` tokens are included.
+    little more than a window of tokens, and a linear layer as many elements for any number of tokens, in fp32 at least.
+    For an encoder-decoder, the keys and values of `source` tokens are included.
 
     Raises:
         ValueError: for an encoder, which has no cache, and for a decoder with a `source`.
@@ -286,13 +274,12 @@ def forward_bytes(
     """Return the minimum number of bytes that a forward pass moves between memory and processor.
 
     Every weight that is used is read once. Cached keys and values are read, in local layers those in the window, and
-    new
-    ones are written. For linear layers, everything stored is moved. Activations are assumed to stay close to the
+    new ones are written. For linear layers, everything stored is moved. Activations are assumed to stay close to the
     processor.
 
     Embedding tables and learned positions are read one row per token (a tied table entirely, for the head). With a
-    mixture
-    of experts, it counts the expected number of experts that `tokens * batch` tokens visit if each chooses at random.
+    mixture of experts, it counts the expected number of experts that `tokens * batch` tokens visit if each chooses at
+    random.
 
     Raises:
         ValueError: for a stack other than a decoder.
