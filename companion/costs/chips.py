@@ -108,8 +108,7 @@ def training_peak(device: torch.device, precision: str, devices: int = 1) -> Pea
     """Return the peak of `devices` GPUs like `device`, or `None` for a device other than a CUDA GPU.
 
     It is the maker's figure for a chip in the table, otherwise it is measured, in one to two seconds. What a CPU
-    reaches
-    depends mostly on what else is running.
+    reaches depends mostly on what else is running.
 
     Args:
         device: one of the devices.
@@ -145,8 +144,7 @@ def measure_reading(device: torch.device | str = "cpu") -> float:
     """Measure how many bytes per second this machine can read without writing, as a decode step reads its weights.
 
     This is the best rate over several sums of a tensor far larger than any cache, and several dot products of its
-    halves.
-    It takes less than a second; the result varies with what else is running.
+    halves. It takes less than a second; the result varies with what else is running.
     """
     device = torch.device(device)
     # As large as the tensor that is copied above. Servers have caches of 256 MB, which were twice as fast as their
@@ -162,8 +160,7 @@ def published_peak(device_name: str, dtype: torch.dtype) -> float | None:
     """Return the maker's dense matrix-product rate in FLOPs per second for a name of `torch.cuda.get_device_name`.
 
     The result is `None` for a chip or dtype that is not in the table, because a fraction of another chip's peak would
-    mean
-    nothing.
+    mean nothing.
     """
     if dtype not in (torch.bfloat16, torch.float16):
         return None
