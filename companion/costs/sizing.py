@@ -73,8 +73,7 @@ class Kept:
         """Return the activation bytes of `rows` rows.
 
         With `recompute`, the activations of one layer at a time are computed again from its input (Chen et al. 2016),
-        which
-        takes a third more arithmetic.
+        which takes a third more arithmetic.
         """
         layers = self.layers * self.entry + self.layer if recompute else self.layers * self.layer
         return rows * (layers + self.rest)
@@ -91,12 +90,9 @@ def kept(config: ModelConfig, tokens: int) -> Kept:
     """Measure what training on rows of `tokens` tokens saves for the backward pass.
 
     It is measured with fake tensors in models of one and two layers and batches of one and two rows. The size is linear
-    in
-    both, so these four are enough. If there are several kinds of layers in a repeating pattern, the models have one and
-    two
-    repetitions, and a layer's share is the mean. Dropout, whose masks would add a byte per element, is off. Attention
-    is the
-    fused kernel, which saves no scores, unless scores have a softcap.
+    in both, so these four are enough. If there are several kinds of layers in a repeating pattern, the models have one
+    and two repetitions, and a layer's share is the mean. Dropout, whose masks would add a byte per element, is off.
+    Attention is the fused kernel, which saves no scores, unless scores have a softcap.
     """
     require_whole("tokens", tokens, 1)
     if 0 < config.mixtures < config.layers:  # what one kind of layer saves does not depend on the others
@@ -193,9 +189,8 @@ def device_bytes(
         experts        16 (N - E) + 16 E / e         experts+shard    16 (N - E) / K + 16 E / e
 
     (Rajbhandari et al. 2020, sections 3 and 5; their 2 + 2 + 12 bytes are 4 + 4 + 8 here, because the weights
-    themselves
-    are in fp32.) `--shard` gathers the fp32 weights of the current layer and of the next, and a layer's gradient before
-    it is divided; the weights outside the layers, and their gradient, stay gathered all the time.
+    themselves are in fp32.) `--shard` gathers the fp32 weights of the current layer and of the next, and a layer's
+    gradient before it is divided; the weights outside the layers, and their gradient, stay gathered all the time.
 
     Args:
         config: the model.
@@ -206,8 +201,7 @@ def device_bytes(
 
     Raises:
         ValueError: for an unknown `way`, for expert parallelism without experts, or with a number of devices that is
-            not
-            a multiple of their number.
+            not a multiple of their number.
     """
     require_whole("devices", devices, 1)
     require_whole("rows", rows, 1)
