@@ -117,10 +117,8 @@ def devices_table(models: Mapping[str, ModelConfig], question: Question) -> Tabl
     """Tabulate the smallest number of devices that can train each model, for each size of memory or for the given chip.
 
     `1` means that each device can hold the whole model, so that any number can train it with data parallelism.
-    Otherwise it
-    is the number that `--shard` needs, followed in brackets by the number with activation checkpointing if that is
-    smaller.
-    A dash means that no number is enough.
+    Otherwise it is the number that `--shard` needs, followed in brackets by the number with activation checkpointing if
+    that is smaller. A dash means that no number is enough.
     """
     sizes = [question.named_chip.memory] if question.chip is not None else list(memories())
     rows = []
@@ -256,8 +254,8 @@ def account_data(config: ModelConfig) -> dict[str, Any]:
     it.
 
     Figures that do not apply to a model are left out: an encoder writes nothing and has no cache. `cache_token` is the
-    size
-    by which a cache grows with each token, `cache_text` the size that linear layers store for a text of any length.
+    size by which a cache grows with each token, `cache_text` the size that linear layers store for a text of any
+    length.
     """
     counted, context = parameters(config), config.context
     source = context if config.stack == "encoder_decoder" else 0
