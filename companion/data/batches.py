@@ -26,8 +26,7 @@ IGNORE = -100
 @runtime_checkable
 class Encoder(Protocol):
     """A function from text to ids, such as a `BytePairTokenizer`, which is not imported here because batches need no
-    tokenizer
-    library.
+    tokenizer library.
 
     Attributes:
         separator: the id that precedes every document.
@@ -58,10 +57,8 @@ class TrainingBatches:
     """Training batches of windows over concatenated documents.
 
     The documents form a ring: each follows its separator, and the first one follows the last. An epoch starts at a
-    random
-    position of the ring, cuts it into windows that do not overlap, and shuffles them. So in one epoch each token is a
-    target
-    at most once, and less than one window is left out, a different part each time.
+    random position of the ring, cuts it into windows that do not overlap, and shuffles them. So in one epoch each token
+    is a target at most once, and less than one window is left out, a different part each time.
 
     Args:
         documents: ids of each document, with its separator.
@@ -111,10 +108,9 @@ class EvaluationBatches:
     """Windows that score every token of every document exactly once.
 
     Each document is scored separately, starting with its separator. If it is longer than the context, the window moves
-    on
-    by `stride` tokens at a time and only its new tokens are scored, so that every later token is predicted from at
-    least
-    `context - stride` tokens before it. A smaller stride gives more context and costs `context / stride` times as much.
+    on by `stride` tokens at a time and only its new tokens are scored, so that every later token is predicted from at
+    least `context - stride` tokens before it. A smaller stride gives more context and costs `context / stride` times as
+    much.
 
     Args:
         documents: ids of each document, with its separator.
