@@ -1,8 +1,7 @@
 """Chat templates: how a published chat model expects a conversation to be formatted (lesson 13).
 
 A model that was fine-tuned on conversations read them in one format, with marks between the turns. Its folder contains
-a
-Jinja program that writes this format: `chat_template.jinja`, or a field of `tokenizer_config.json`. This is foreign
+a Jinja program that writes this format: `chat_template.jinja`, or a field of `tokenizer_config.json`. This is foreign
 code, so it runs in Jinja's sandbox, where it can only read its inputs.
 """
 
@@ -80,9 +79,8 @@ class ChatTemplate:
 
         Raises:
             ValueError: for no messages, for a template that is damaged, rejects these messages, takes longer than
-                `SECONDS` or
-                more memory than `MEMORY`, or writes more than `LONGEST` characters, and if jinja2 is missing or too
-                old.
+                `SECONDS` or more memory than `MEMORY`, or writes more than `LONGEST` characters, and if jinja2 is
+                missing or too old.
         """
         if not messages:
             raise ValueError("messages: expected at least one, got none")
@@ -149,8 +147,7 @@ def special_tokens(folder: str | Path) -> dict[str, str]:
     """Return the special tokens named in a folder's files, by `SPECIAL`.
 
     Older folders have them in special_tokens_map.json. It is read if tokenizer_config.json does not list all added
-    tokens,
-    and then takes precedence, as in the released code.
+    tokens, and then takes precedence, as in the released code.
     """
     folder = Path(folder)
     settings = dict(_settings(folder / SETTINGS)) if (folder / SETTINGS).is_file() else {}
@@ -178,8 +175,7 @@ def compiled(source: str, origin: str) -> Template:
     """Compile a template with the additions of the released code.
 
     These are `raise_exception`, `strftime_now`, `tojson` without HTML escapes, `break` and `continue` in loops, and
-    blocks of
-    `generation`, which mark the tokens that count in a loss and write nothing themselves.
+    blocks of `generation`, which mark the tokens that count in a loss and write nothing themselves.
 
     Raises:
         ValueError: for an invalid template, and if jinja2 is missing or too old.
