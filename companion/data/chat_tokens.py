@@ -67,8 +67,7 @@ class Dialect:
 
         Raises:
             ValueError: for a folder without a template or a tokenizer of a chat model, or with a damaged one, and if no
-                file
-                defines which token ends a text.
+                file defines which token ends a text.
         """
         folder = Path(folder)
         template, tokenizer = load_chat_template(folder), load_tokenizer(folder)
@@ -99,15 +98,12 @@ class Dialect:
         """Convert a conversation to training rows.
 
         This is one row, or one per answer if the template writes earlier turns differently once later ones follow. The
-        ids before
-        an answer are those of `prompt`, and together they are those of the whole text, unless the tokenizer would merge
-        an
-        answer's first characters with its prompt.
+        ids before an answer are those of `prompt`, and together they are those of the whole text, unless the tokenizer
+        would merge an answer's first characters with its prompt.
 
         Raises:
             ValueError: if there is no answer, if nothing precedes the first one, and for a template under which an
-                answer does
-                not continue its prompt, or does not end with a stop token.
+                answer does not continue its prompt, or does not end with a stop token.
         """
         rows: list[Row] = []
         done = None
@@ -142,8 +138,7 @@ class Dialect:
         """Return the ids that `text` adds to those of `before`, its beginning.
 
         A tokenizer may begin every text with a space of its own. So the rest of a text is only encoded separately if
-        the ids of
-        the whole text do not begin with those of `before`.
+        the ids of the whole text do not begin with those of `before`.
         """
         known, whole = self.encode(before), self.encode(text)
         return whole[len(known) :] if whole[: len(known)] == known else self.encode(text[len(before) :])
