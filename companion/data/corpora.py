@@ -82,8 +82,7 @@ def first_edition() -> Corpus:
     lesson.
 
     It is frozen, comes with the package and needs nothing else, so measurements on it can be repeated on any machine,
-    with
-    any Python and after any change of the lessons.
+    with any Python and after any change of the lessons.
 
     Raises:
         ValueError: if the file is missing from the installation, or damaged.
@@ -111,10 +110,8 @@ def python_reference() -> Corpus:
     """Return the language reference that most Pythons contain for their `help()`: about 200 documents.
 
     Each document is a section. Topics range from two lines to sixty thousand characters, so a few large ones would
-    determine
-    what the held-out text is like. The reference differs between Python versions, so figures measured on it are only
-    valid
-    for one version.
+    determine what the held-out text is like. The reference differs between Python versions, so figures measured on it
+    are only valid for one version.
 
     Raises:
         ValueError: if a reduced Python installation does not have it.
@@ -147,14 +144,12 @@ def read_corpus(paths: Sequence[str | Path], *, keep_repeats: bool = False) -> C
     of `NAMED_TEXTS`.
 
     Files are UTF-8, and are read in the order of `paths`, by name within a folder or glob, each at most once. A file
-    that is
-    named, or matched by a glob, must be text; in a folder, other files are left out and listed in `notes`. Repeated
-    paragraphs are removed (see `deduplicate`) unless `keep_repeats`.
+    that is named, or matched by a glob, must be text; in a folder, other files are left out and listed in `notes`.
+    Repeated paragraphs are removed (see `deduplicate`) unless `keep_repeats`.
 
     Raises:
         ValueError: for a path that does not exist, a glob that matches nothing, a file that is not text (invalid UTF-8
-            or a
-            NUL byte), and if there is no text at all.
+            or a NUL byte), and if there is no text at all.
     """
     if not paths:
         raise ValueError("data: expected at least one file, folder or glob, got none")
@@ -197,8 +192,7 @@ def read_files(
 
     Raises:
         ValueError: for a path that matches nothing, for a file that cannot be read, and for a file that is given
-            explicitly
-            but is not text.
+            explicitly but is not text.
     """
     for file, name, from_folder in files_of(path):
         if (real := file.resolve()) in seen:
@@ -250,20 +244,16 @@ def split(corpus: Corpus, held_out: float = 0.1) -> Split:
     """Split a corpus into training and held-out documents.
 
     A document is held out if a hash of its name, read as a number from 0 to 1, is below `held_out`. So it stays on its
-    side,
-    on every machine and whatever the order of the texts, when other documents are added or removed, when it is edited,
-    and
-    when it loses a paragraph that another one also has. What one model was trained on is therefore never used to
-    evaluate
-    another model, trained on the next version of the text. The price is that the fraction is only approximate. At most
-    `MOST_HELD_OUT` bytes are used for evaluation; the rest of what is held out is unused, and `notes` says how much.
+    side, on every machine and whatever the order of the texts, when other documents are added or removed, when it is
+    edited, and when it loses a paragraph that another one also has. What one model was trained on is therefore never
+    used to evaluate another model, trained on the next version of the text. The price is that the fraction is only
+    approximate. At most `MOST_HELD_OUT` bytes are used for evaluation; the rest of what is held out is unused, and
+    `notes` says how much.
 
-    If this would hold out less than a third or more than three times of the requested fraction (because there are few
-    documents, or one is far larger than the others), documents are taken in the order of a hash as long as they fit, or
-    the
-    smallest if none does. Then a document may change sides when others are added or removed, and `notes` says so. A
-    single
-    document is cut once, at the paragraph break nearest to the requested fraction from its end.
+    If this would hold out less than a third of the requested fraction or more than three times as much (because there
+    are few documents, or one is far larger than the others), documents are taken in the order of a hash as long as they
+    fit, or the smallest if none does. Then a document may change sides when others are added or removed, and `notes`
+    says so. A single document is cut once, at the paragraph break nearest to the requested fraction from its end.
 
     Raises:
         ValueError: for a fraction outside (0, 1) and for a text too short to be cut.
