@@ -192,8 +192,7 @@ class Parts:
     """Documents as ids, in parts: `parts(i)` returns the documents of part i, and `len(parts)` is the number of parts.
 
     Documents are shuffled by `seed`. The ids of a part are written to `folder`, with two or four bytes each, and mapped
-    into
-    memory; if that is not possible, they are computed each time.
+    into memory; if that is not possible, they are computed each time.
 
     Args:
         documents: the documents.
@@ -260,8 +259,7 @@ class StreamedBatches:
     """Batches of windows from one part after the other.
 
     An epoch passes through each part once, in windows made by `make`; the next epoch has another order of parts. A
-    batch is
-    a function of its number only, and may contain the end of one part and the beginning of the next.
+    batch is a function of its number only, and may contain the end of one part and the beginning of the next.
 
     Args:
         parts: the documents as ids.
