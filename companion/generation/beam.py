@@ -67,24 +67,22 @@ def beam_search(
 
     At every step each live candidate is continued by every token. Of all these, the `width` most probable that have not
     ended stay alive. One that ends (with a `stop` id, or because it was the last step) is kept if it is among the
-    `width`
-    most probable of its step and among the `width` best that have ended so far. The score of an ended candidate is
-    log_probability / length^length_penalty, where the length counts the new tokens, including the stop id.
+    `width` most probable of its step and among the `width` best that have ended so far. The score of an ended candidate
+    is log_probability / length^length_penalty, where the length counts the new tokens, including the stop id.
 
     Cost: the passes over sources and prompts, then per step a one-token pass for each live candidate.
 
     Args:
         prompts, source, start, max_new_tokens, stop, rules, until: as in `companion.generation.generate.generate`.
         width: number of candidates. 1 is greedy decoding (for length_penalty = 0). A width that holds every
-            continuation
-            certainly finds the best; in between, a prefix that drops out early is lost, however good its continuation.
+            continuation certainly finds the best; in between, a prefix that drops out early is lost, however good its
+            continuation.
         length_penalty: 0 compares the probabilities themselves, which favours short texts; 1 compares the means per
             token. (Wu et al. 2016, eq. 14 divide by ((5 + length) / 6)^alpha instead; `transformers` and we do not.)
         early_stopping: when a prompt's search ends before the last step; never before `width` candidates have ended.
             `True`: as soon as they have. `False`: when the score of the best live candidate, at its present length, is
-            no
-            higher than that of the worst ended one. `"never"`: when its score could not be higher at any length, which
-            for length_penalty > 0 is judged at max_new_tokens. For length_penalty <= 0 the last two are the same.
+            no higher than that of the worst ended one. `"never"`: when its score could not be higher at any length,
+            which for length_penalty > 0 is judged at max_new_tokens. For length_penalty <= 0 the last two are the same.
 
     Raises:
         ValueError: for a width below 1 or too large for memory, a length_penalty that is not finite or overflows, an
