@@ -76,8 +76,7 @@ class Moments:
     Attributes:
         h: (d_in, d_in), in float64.
         order: order of the columns, by decreasing H_jj, so that the most elements are left to compensate the errors
-            that
-            matter most.
+            that matter most.
         factor: upper triangular, factor^T factor = the inverse of the damped H in that order. Row j tells how a unit of
             error in column j is compensated by the columns after it.
 
@@ -120,9 +119,8 @@ def balancing(weight: Float[Tensor, "out d_in"], h: Float[Tensor, "d_in d_in"]) 
     """Return a factor for each input that balances the sizes of the columns and their inputs, or `None`.
 
     The factor is the power of two nearest to sqrt(size of the column / size of its input), over the median of all. With
-    it,
-    a channel whose inputs are c times as large and whose weights are c times as small is rounded like the others. The
-    result is `None` if it does not reduce the error of plain rounding.
+    it, a channel whose inputs are c times as large and whose weights are c times as small is rounded like the others.
+    The result is `None` if it does not reduce the error of plain rounding.
     """
     size, inputs = weight.double().square().mean(0).sqrt(), h.diagonal().clamp_min(0).sqrt()
     wanted = (size.clamp_min(1e-30) / inputs.clamp_min(1e-30)).log2() / 2
@@ -192,8 +190,7 @@ def calibrate(model: Transformer, tokens: Int[Tensor, "batch token"], **inputs: 
     weight changes.
 
     All layers are rounded in one pass, and each sees the outputs of the layers before it, already rounded. All windows
-    are
-    read at once, so memory is needed for the widest layer's inputs (4 bytes times batch, token and d_ff) and for H.
+    are read at once, so memory is needed for the widest layer's inputs (4 bytes times batch, token and d_ff) and for H.
 
     Args:
         tokens: windows of a text of the kind that the model is to write, some tens of thousands of tokens. With fewer
