@@ -52,8 +52,7 @@ def keep_programs() -> Path | None:
     them.
 
     That process then waits neither for tracing nor for the compiler. PyTorch's own cache is a temporary folder, which
-    does
-    not survive a restart of the machine, and it only stores what the compiler produced.
+    does not survive a restart of the machine, and it only stores what the compiler produced.
 
     If `TORCHINDUCTOR_CACHE_DIR` is set, that folder is used instead.
 
@@ -281,8 +280,7 @@ def _traced(step: nn.Module, given: list[Tensor], free: list[int | None]) -> Exp
     """Export the step as one graph.
 
     Raises what PyTorch raises for a step that cannot be exported, such as a loop over chosen experts, and `ValueError`
-    for a
-    step that contains tensors other than its inputs.
+    for a step that contains tensors other than its inputs.
     """
     from torch.export import Dim, export
 
