@@ -44,8 +44,7 @@ class Rules:
         repetition_penalty: scores of tokens already in the text, prompt included, are divided by it if they are
             positive and multiplied by it if they are negative (Keskar et al. 2019, section 4.1); 1 has no effect.
         no_repeat: no n-gram of this length, prompt included, is written a second time (`no_repeat_ngram_size`; Paulus
-            et
-            al. 2018, section 2.5); 0 has no effect.
+            et al. 2018, section 2.5); 0 has no effect.
         renormalised: whether the probabilities of the remaining tokens are renormalized to sum to one
             (`renormalize_logits`), which only affects beam search.
 
@@ -91,8 +90,7 @@ class Rules:
         """Return the scores of the tokens at one step, with -inf for those that are not allowed.
 
         A forced token has score 0 and all others -inf, so that it adds nothing to a sum of log-probabilities. Its score
-        is NaN
-        if the scores are not finite, so that the caller notices at this step too.
+        is NaN if the scores are not finite, so that the caller notices at this step too.
 
         Args:
             scores: logits or log-probabilities.
