@@ -128,8 +128,7 @@ def mark_of(weights: Sequence[Tensor]) -> list[tuple[torch.dtype, torch.Size, to
     """Return a mark of each weight: its dtype, shape and device, and a checksum of its bytes.
 
     Two different weights have the same checksum once in 2^32. The parameters of a model change together, and each has
-    its
-    own.
+    its own.
     """
     marks = []
     for weight in weights:
