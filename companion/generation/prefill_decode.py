@@ -133,8 +133,7 @@ def compiled_decode(model: Transformer) -> Callable[..., tuple[Float[Tensor, "ba
 
     Shapes and Python numbers change only when the cache enters its next bucket. If
     `companion.generation.compiled_steps` stores programs and can make one for this step, it is used; otherwise the step
-    is
-    compiled for this process only.
+    is compiled for this process only.
     """
     programs = programs_of(model)
 
