@@ -188,12 +188,9 @@ class Server:
     """Continuous batching for a decoder.
 
     The pool is allocated once (`companion.layers.paged_cache`), and each text takes as much of it as it needs, rounded
-    up
-    to blocks. With linear layers the pool has two recurrent states per row, one for a text and one stored for later
-    texts.
-    If positions are scaled by the length of a text, a prompt is read in one step, no prefix is shared, and a text gets
-    all
-    the blocks that it may need at once. Only one thread at a time may use a server.
+    up to blocks. With linear layers the pool has two recurrent states per row, one for a text and one stored for later
+    texts. If positions are scaled by the length of a text, a prompt is read in one step, no prefix is shared, and a
+    text gets all the blocks that it may need at once. Only one thread at a time may use a server.
 
     Args:
         model: a decoder.
@@ -292,8 +289,7 @@ class Server:
 
         Raises:
             ValueError: as `generate` does, and for a text that by itself has more tokens than the pool. Other texts are
-                not
-                affected.
+                not affected.
         """
         # The last token is written but never read.
         room = self.blocks.count * self.blocks.size + 1
@@ -332,8 +328,7 @@ class Server:
         """Write one more token of every text whose prompt has been read, and return the tokens in order of arrival.
 
         A text that cannot be continued ends with its own `error`. Nothing is raised then, and the others continue. If
-        an
-        exception such as Ctrl-C is raised, every text either has its token of this step or is as it was before.
+        an exception such as Ctrl-C is raised, every text either has its token of this step or is as it was before.
         """
         for handle in self._running.copy():
             self._settle(handle)
