@@ -157,10 +157,8 @@ def _within(rows: Sequence[_Row], counts: Sequence[int], scaling: RotaryScaling)
     """Limit `counts` to what one pass can judge with the same results as reading token by token.
 
     Where rotary frequencies depend on the length of a text, a pass uses those of its furthest position. Up to C tokens
-    they
-    are all the same. Beyond C, longrope again has one set, but dynamic scaling has another for every length, so nothing
-    is
-    proposed there.
+    they are all the same. Beyond C, longrope again has one set, but dynamic scaling has another for every length, so
+    nothing is proposed there.
     """
     assert scaling.original is not None
     room = [scaling.original - len(row.ids) for row in rows]
@@ -402,8 +400,7 @@ def verdict(
 
     Token x is accepted if u q(x) < p(x), so with probability min(1, p(x) / q(x)). At the first rejection, the token is
     drawn from max(0, p - q); if all are accepted, it is drawn from p. Together this gives p, because q(x) min(1, p(x) /
-    q(x))
-    = min(p, q), and the rest of p, max(0, p - q), has the probability of a rejection.
+    q(x)) = min(p, q), and the rest of p, max(0, p - q), has the probability of a rejection.
 
     Args:
         p: the model's probabilities at each proposed token, and after the last.
