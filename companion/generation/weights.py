@@ -118,8 +118,7 @@ def prepared(model: Transformer, weights: Weights, *, together: bool = True) -> 
     """Return the model with its linear layers in a weight format, for inference.
 
     Its weights and modules are those that the model has now. Products are stored beside the model and computed only
-    once,
-    until the elements of a weight change. Everything else is shared with the model.
+    once, until the elements of a weight change. Everything else is shared with the model.
 
     Args:
         model: the model, which is not changed.
@@ -163,10 +162,8 @@ def fast_form(model: Transformer, steps: int, tokens: int = 1, *, compile: bool 
 
     It is the format of the weights' own dtype, which computes the same up to rounding. It pays off on a processor whose
     kernel for one row is faster (measured once), from `PAYS_FROM_WEIGHTS` and `PAYS_FROM_STEPS` on, for a few tokens at
-    a
-    time, and if the copy takes at most a quarter of the machine's memory. With compilation, this was measured only for
-    fp32
-    with PyTorch's kernel, which the compiler can optimize.
+    a time, and if the copy takes at most a quarter of the machine's memory. With compilation, this was measured only
+    for fp32 with PyTorch's kernel, which the compiler can optimize.
     """
     weight = model.embedding.weight
     form, there = OWN.get(weight.dtype), memory()
@@ -288,8 +285,7 @@ def _alike(model: Transformer) -> Iterator[list[nn.Linear | nn.Embedding]]:
 
 def _is_plain(layer: nn.Module, kind: type[nn.Module]) -> bool:
     """Return whether a layer is exactly of this kind: not a subclass, without a parametrized weight, and without hooks
-    that
-    may change its weight or its x first.
+    that may change its weight or its x first.
     """
     return (
         type(layer) is kind
