@@ -96,8 +96,7 @@ class Parallel:
         """Call `make()`, which must not contain a collective, in each process and return its own result.
 
         If it raises `ValueError` or `OSError` in any process, the main process raises it too, naming the process, and
-        the others
-        raise `Elsewhere`.
+        the others raise `Elsewhere`.
         """
         return make()
 
