@@ -16,9 +16,8 @@ def wilson(right: int, total: int, confidence: float = 0.95) -> tuple[float, flo
 
     It consists of all fractions p from which the observed one, right / total, lies at most z standard deviations
     sqrt(p (1 - p) / total) away. Unlike the observed fraction plus or minus z of *its* standard deviations, it stays
-    within
-    0 and 1, and it is informative even if none or all are right: with 20 out of 20, the true fraction may be as low as
-    84 %.
+    within 0 and 1, and it is informative even if none or all are right: with 20 out of 20, the true fraction may still
+    be as low as 84 %.
 
     Raises:
         ValueError: unless 0 <= right <= total, total >= 1 and 0 < confidence < 1.
