@@ -21,8 +21,7 @@ class Tuner(Trainer):
     """A `Trainer` in one process whose batches may depend on the current model, such as texts that it writes itself.
 
     An update is still a function of the weights, the optimizer's state and its number, so a killed run can be resumed
-    from
-    the last one. With adapters, `weights` returns only these, under peft's names.
+    from the last one. With adapters, `weights` returns only these, under peft's names.
 
     Args:
         model, batches, config: as in `Trainer`.
