@@ -102,9 +102,8 @@ class TrainingConfig(Learning):
         learning_rate: the peak learning rate, reached after `warmup` updates.
         warmup: number of updates until the peak.
         schedule: how the rate falls after the peak. `"cosine"` (half a cosine) and `"linear"` fall to `last_share` of
-            the
-            peak at the last update; `"inverse_sqrt"` falls with the inverse square root of the update; `"wsd"` stays at
-            the peak and falls to `last_share` in the last updates.
+            the peak at the last update; `"inverse_sqrt"` falls with the inverse square root of the update; `"wsd"`
+            stays at the peak and falls to `last_share` in the last updates.
         decay_share: for `"wsd"`: fraction of the updates in which the rate falls.
         decay_shape: for `"wsd"`: `"linear"` or `"1-sqrt"`.
         width_base: d_model of a narrower model for which the rate was tuned; the rate of hidden matrices is then scaled
