@@ -40,8 +40,7 @@ Batch = tuple[Tensor, ...]
 
 class Scored(NamedTuple):
     """The loss of one batch as a sum and a count, because only these may be added over several batches (lesson 09,
-    equation
-    9.4; lesson 14, equation 14.4).
+    equation 9.4; lesson 14, equation 14.4).
 
     Attributes:
         nats: sum of the loss over the scored tokens, in nats.
@@ -65,23 +64,20 @@ def cross_entropy_sum(
 
     It returns a sum and a count rather than a mean, because means of batches with unequal numbers of tokens must not be
     averaged: the sum over several batches is divided once, by the number of all tokens. It is computed in fp32 or
-    better,
-    whatever the dtype of `logits`. Positions with the target `IGNORE` do not count and get no gradient.
+    better, whatever the dtype of `logits`. Positions with the target `IGNORE` do not count and get no gradient.
 
     More than `Limits.whole` logits are processed in chunks of tokens. Besides the logits and their gradient, in their
-    own
-    dtype, this creates no (token, vocab) tensor, whereas the plain formula makes five in fp32 (at 16 x 1,024 tokens and
-    50,257 ids 3.3 GB each). The sum is the same up to rounding, but differentiating its gradient again raises
+    own dtype, this creates no (token, vocab) tensor, whereas the plain formula makes five in fp32 (at 16 x 1,024 tokens
+    and 50,257 ids 3.3 GB each). The sum is the same up to rounding, but differentiating its gradient again raises
     `RuntimeError`.
 
     Args:
         logits: unnormalized scores.
         targets: token ids or `IGNORE`.
         smoothing: the fraction e of the target's probability that is spread evenly over all ids (label smoothing,
-            Szegedy
-            et al. 2016, section 7; Vaswani et al. 2017, section 5.4, with e = 0.1). The loss is then the cross-entropy
-            against q = (1 - e) onehot(target) + e / vocab. Its gradient with respect to the logits is p - q, and its
-            minimum is the entropy of q, not zero.
+            Szegedy et al. 2016, section 7; Vaswani et al. 2017, section 5.4, with e = 0.1). The loss is then the
+            cross-entropy against q = (1 - e) onehot(target) + e / vocab. Its gradient with respect to the logits is p -
+            q, and its minimum is the entropy of q, not zero.
 
     Raises:
         ValueError: unless 0 <= smoothing < 1, and targets are whole numbers, one for each token.
@@ -168,8 +164,7 @@ class _Last(torch.autograd.Function):
     """A gradient that raises when it is differentiated.
 
     PyTorch's `once_differentiable` does not raise if the incoming gradient is a constant, as it is for a loss: the
-    second
-    derivative would silently lack a term.
+    second derivative would silently lack a term.
     """
 
     @staticmethod
@@ -277,10 +272,8 @@ def packed_next_token_loss(
         targets: the id after each token, or `IGNORE`.
         hide: `"documents"`: a token only sees its own document, at its position there, so that its logits are those of
             the document by itself. Otherwise it also sees the documents before its own. `"padding"`: the model is given
-            a
-            padding mask, so that experts do not count padding. No token can see the padding in any case, because it
-            comes
-            last.
+            a padding mask, so that experts do not count padding. No token can see the padding in any case, because it
+            comes last.
         smoothing, later: as in `next_token_loss`.
     """
     real = places != PADDING
