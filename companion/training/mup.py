@@ -38,8 +38,7 @@ def wide_config(config: ModelConfig, width_base: int) -> ModelConfig:
 
     Raises:
         ValueError: for a `width_base` below 1, and for an encoder, latent or linear attention layers and per-head
-            gates,
-            which the table does not cover.
+            gates, which the table does not cover.
     """
     require_whole("width_base", width_base)
     attention = config.attention
@@ -64,8 +63,7 @@ def begin_wide(model: Transformer, width_base: int) -> None:
     """Rescale a newly initialized model in place, according to the table above.
 
     The initialization of the blocks by `Transformer` is right already. That of tables and heads is smaller the wider
-    the
-    model is, and that of a router larger.
+    the model is, and that of a router larger.
     """
     wider = math.sqrt(model.config.d_model / width_base)
     model.embedding.weight *= wider
