@@ -24,10 +24,8 @@ def decayed(model: nn.Module) -> set[str]:
     experts.
 
     Gains and biases do not decay, because their size is not a measure of complexity. Neither do lookup tables (token
-    and
-    position embeddings, a head tied to them, relative positions): AdamW decays at every update, and a row whose token
-    did
-    not occur has no gradient to counteract it.
+    and position embeddings, a head tied to them, relative positions): AdamW decays at every update, and a row whose
+    token did not occur has no gradient to counteract it.
     """
     tables = {
         id(module.weight) for module in model.modules() if isinstance(module, (nn.Embedding, Learned, RelativeBias))
@@ -41,9 +39,8 @@ def hidden_matrices(model: nn.Module) -> set[str]:
 
     These are the matrices of attention, of feed-forward networks, of routers, and of each expert, of which a stack with
     three axes holds many. They do not include embeddings and heads, one side of which is the vocabulary, nor filters
-    over a
-    few tokens: each row of a `ShortConvolution` is for one channel, so it is not a product of all inputs with all
-    outputs.
+    over a few tokens: each row of a `ShortConvolution` is for one channel, so it is not a product of all inputs with
+    all outputs.
     """
     filters = {id(module.weight) for module in model.modules() if isinstance(module, ShortConvolution)}
     inside = {name for name in decayed(model) if name.startswith(("encoder.", "decoder."))}
@@ -77,8 +74,7 @@ def adamw(
     """Make an AdamW over the parameters of `model`, in groups by decay. The learning rate is set before each update.
 
     Tensors of different types, which a sharded model may have, are in different groups, because a fused step takes only
-    one
-    type.
+    one type.
 
     Args:
         model: the model.
@@ -109,27 +105,23 @@ def adamw(
 class MuonWithAdamW:
     """PyTorch's Muon for the hidden matrices of a model and AdamW for everything else, as one optimizer.
 
-    Muon (Jordan et al. 2024) keeps a momentum of each matrix's gradients, M <- 0.95 M + 0.05 G. It steps along
-    0.05 G + 0.95 M with all singular values moved close to 1 by five iterations of
-    X <- a X + (b X X^T + c (X X^T)^2) X, starting from X = that matrix / its norm, with
-    (a, b, c) = (3.4445, -4.7750, 2.0315). This is steepest descent if the size of a step is its largest singular value
-    (Bernstein and Newhouse 2024). Steps are multiplied by 0.2 sqrt(max(rows, columns)), which gives their elements
-    about
-    the size of AdamW's, so that both can share one learning rate and one decay (Liu et al. 2025, Moonlight, section
-    2.2).
+    Muon (Jordan et al. 2024) keeps a momentum of each matrix's gradients, M <- 0.95 M + 0.05 G. It steps along 0.05 G +
+    0.95 M with all singular values moved close to 1 by five iterations of X <- a X + (b X X^T + c (X X^T)^2) X,
+    starting from X = that matrix / its norm, with (a, b, c) = (3.4445, -4.7750, 2.0315). This is steepest descent if
+    the size of a step is its largest singular value (Bernstein and Newhouse 2024). Steps are multiplied by 0.2
+    sqrt(max(rows, columns)), which gives their elements about the size of AdamW's, so that both can share one learning
+    rate and one decay (Liu et al. 2025, Moonlight, section 2.2).
 
     Matrices are taken as the layers define them: queries, keys and values are three, latents' `up` and `down` one each,
-    as
-    they are stored. Each expert has its own: every slice of a stack (expert, d_in, d_out) is a matrix. Matrices with a
-    single row or column are vectors, which AdamW updates.
+    as they are stored. Each expert has its own: every slice of a stack (expert, d_in, d_out) is a matrix. Matrices with
+    a single row or column are vectors, which AdamW updates.
 
     Args:
         model, weight_decay, betas, fused, shares: as in `adamw`.
 
     Raises:
         ValueError: for a sharded model (FSDP), because the singular values need the whole matrix, and for a model
-            without
-            hidden matrices.
+            without hidden matrices.
     """
 
     def __init__(
