@@ -26,8 +26,7 @@ def tf32(precision: str) -> Iterator[None]:
     """For `"tf32"`, let fp32 matrix products on a CUDA GPU use TensorFloat-32 inside this block, forward and backward.
 
     Factors are then rounded to 8 exponent bits and 10 mantissa bits, which is several times as fast. For other
-    precisions
-    and devices nothing changes.
+    precisions and devices nothing changes.
     """
     products = torch.backends.cuda.matmul
     before = products.allow_tf32
