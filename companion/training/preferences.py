@@ -46,8 +46,7 @@ def preference_loss(
         L = -log sigmoid(beta log(p(c) / p_ref(c)) - beta log(p(r) / p_ref(r)))
 
     This is the Bradley-Terry likelihood (their eq. 1) of the rewards beta log(p / p_ref), for which p is the best
-    policy
-    under a penalty on its divergence from the reference (their eq. 5).
+    policy under a penalty on its divergence from the reference (their eq. 5).
 
     Args:
         log_probs: log-probabilities of both answers, the chosen one first.
@@ -72,9 +71,8 @@ def group_advantages(
         A_i = (r_i - mean(r)) / (std(r) + 0.0001)
 
     The standard deviation is that of a sample (the divisor is the number of answers minus one, as in trl; the lesson
-    divides
-    by all n, so its advantages are sqrt(n / (n - 1)) times as large). A group whose answers all earn the same has
-    zero advantages, and teaches nothing.
+    divides by all n, so its advantages are sqrt(n / (n - 1)) times as large). A group whose answers all earn the same
+    has zero advantages, and teaches nothing.
 
     Args:
         rewards: one reward per answer.
@@ -131,16 +129,14 @@ def policy_loss(
     Args:
         log_probs: log-probabilities of the answers' tokens.
         old: those under the policy that wrote the answers. In the first step on them q is 1, and the gradient is that
-            of
-            -A log p.
+            of -A log p.
         reference: those under the reference policy, see `divergence`; used if beta > 0.
         advantages: one per answer.
         scored: which tokens belong to the answers.
         clip: c, beyond which a ratio gains nothing more (Schulman et al. 2017, eq. 7).
         beta: weight of the KL divergence.
         lengths: `"answer"` divides by |o_i|, which makes long wrong answers cheap; `"constant"` divides by `longest`
-            (Liu
-            et al. 2025, Dr. GRPO).
+            (Liu et al. 2025, Dr. GRPO).
         longest: maximum number of tokens per answer.
 
     Raises:
