@@ -132,8 +132,7 @@ class RunFolder:
         """Give the run the number of updates in `settings`, which is larger than before.
 
         Its result is deleted, because the run is no longer finished; everything else stays. Checkpoints keep the digest
-        that
-        they were written with.
+        that they were written with.
         """
         record = dict(self.record())
         record |= {"settings": settings.what_matters(), "updates": settings.steps, SEAL: seal_of(record)}
@@ -266,16 +265,14 @@ class RunFolder:
         """Restore `trainer` from the last complete checkpoint, and cut the log to match. A collective.
 
         Damaged checkpoints are set aside. `say` is called with a line about each of them, and if the log is missing,
-        which is
-        then started anew.
+        which is then started anew.
 
         Returns:
             The number of updates done, 0 without a checkpoint.
 
         Raises:
             ValueError: if all checkpoints are damaged, if the checkpoint belongs to another model, or if the log up to
-                there
-                was changed.
+                there was changed.
         """
         parallel = trainer.parallel
         found: list[Saved] = []
