@@ -42,8 +42,7 @@ def fit(
 
     The first Ctrl-C lets the update in progress finish and saves; a second one stops at once, and the last checkpoint
     remains. With a `folder`, the run resumes from its last checkpoint, and a checkpoint is saved after each evaluation,
-    every
-    `save_seconds`, and at the end.
+    every `save_seconds`, and at the end.
 
     With several processes this is a collective: all of them call it, and the main one measures, writes and prints.
 
@@ -191,8 +190,7 @@ class _Pace:
 
     Evaluations and checkpoints, which come between updates, do not count. The fraction counts the FLOPs that the scored
     tokens of a decoder need (Chowdhery et al. 2022, appendix B), each with the model's full context. Padding and
-    recomputed
-    activations are not useful work, so they do not count.
+    recomputed activations are not useful work, so they do not count.
     """
 
     def __init__(self, trainer: Trainer, peak: float | None, seconds: float) -> None:
