@@ -57,12 +57,9 @@ def warmup_cosine(update: int, *, updates: int, warmup: int, peak: float, last: 
     """Return the learning rate of update number `update` = 1 ... `updates`.
 
     It rises linearly to `peak`, reached at update number `warmup`, and falls along half a cosine to `last`, reached at
-    the
-    last update. Updates are optimizer steps. If gradients are accumulated over several micro-batches, there is one for
-    all
-    of them; a schedule counted in micro-batches would end far too early, or never. `warmup` is limited to a fifth of
-    the
-    run.
+    the last update. Updates are optimizer steps. If gradients are accumulated over several micro-batches, there is one
+    for all of them; a schedule counted in micro-batches would end far too early, or never. `warmup` is limited to a
+    fifth of the run.
 
     Sources: Loshchilov and Hutter 2017 (SGDR), equation 5, for the cosine, here without restarts; lesson 14, equation
     14.8.
@@ -98,10 +95,8 @@ def warmup_stable_decay(
     """Return the learning rate of the warmup-stable-decay schedule (Hu et al. 2024, MiniCPM, section 4).
 
     It rises linearly to `peak`, reached at update number `warmup`, stays there, and falls to `last` over the last
-    `share`
-    of the updates. Before the fall it does not depend on the length of the run, so runs of several lengths can branch
-    off
-    from a checkpoint of that part.
+    `share` of the updates. Before the fall it does not depend on the length of the run, so runs of several lengths can
+    branch off from a checkpoint of that part.
 
     Args:
         update: number of the update, counted from 1.
@@ -110,8 +105,7 @@ def warmup_stable_decay(
         peak: highest learning rate.
         last: learning rate of the last update.
         share: fraction of all updates in which the rate falls, rounded to whole updates, at least one; the warm-up is
-            not
-            shortened.
+            not shortened.
         shape: `"linear"`, or `"1-sqrt"`: last + (peak - last) (1 - sqrt(t)), where t is the completed fraction of the
             fall, which falls fast at first (Hägele et al. 2024, section 3).
 
@@ -134,8 +128,8 @@ def inverse_sqrt(update: int, *, warmup: int, peak: float) -> float:
     """Return the learning rate of Vaswani et al. 2017, section 5.3: peak * min(update / warmup, sqrt(warmup / update)).
 
     It rises linearly to `peak`, reached at update number `warmup`, and falls with the inverse square root of the update
-    number, so it needs no end. With `peak = paper_peak(d_model, warmup)` it is the paper's
-    d_model^-0.5 * min(update^-0.5, update * warmup^-1.5).
+    number, so it needs no end. With `peak = paper_peak(d_model, warmup)` it is the paper's d_model^-0.5 *
+    min(update^-0.5, update * warmup^-1.5).
 
     Raises:
         ValueError: for an update below 1.
