@@ -246,8 +246,7 @@ class Settings(RunSettings, ABC):
 
         Raises:
             ValueError: for an impossible model, for a file that cannot be read, is not the JSON of a `ModelConfig` or
-                has
-                another `stack` than the task, and as `wide_config` does.
+                has another `stack` than the task, and as `wide_config` does.
         """
         stated = self._stated(vocab)
         if self.width_base is None:
