@@ -55,12 +55,10 @@ def translate(
         words: the languages and their vocabulary.
         numbers: the numbers whose names to translate.
         beams: 1: take the most probable token at each step (greedy decoding); more: search for the most probable name,
-            with
-            a length penalty of 1 as in `beam_search`.
+            with a length penalty of 1 as in `beam_search`.
         precision: as in `Trainer`.
         draft: what proposes tokens that the model judges several at a time. The names are the same, in fewer passes;
-            the
-            draft counts them.
+            the draft counts them.
 
     Raises:
         ValueError: for beams below 1, and for a draft combined with more than one beam.
