@@ -593,27 +593,21 @@ class PreferenceTask(TuneTask):
 @dataclass(frozen=True)
 class PolicyTask(TuneTask):
     """Policy optimization on the model's own answers, which a function checks: those that earn more than others to the
-    same
-    problem are reinforced.
+    same problem are reinforced.
 
     This makes frequent what the initial model only does sometimes. So its answers must vary in something that also pays
-    off
-    on other problems. The following fractions of 500 held-out sums are answered right with the recipe in
-    `companion tune --help` (16 problems per step, rate 5e-5), from three initial models that show their steps in half
-    of
-    their answers (`worked`):
+    off on other problems. The following fractions of 500 held-out sums are answered right with the recipe in `companion
+    tune --help` (16 problems per step, rate 5e-5), from three initial models that show their steps in half of their
+    answers (`worked`):
 
         at the start        32.6 %   35.8 %   23.0 %
         after 30 updates    46.2 %   40.8 %   33.2 %
         after 60 updates    45.6 %   45.0 %   32.0 %
 
     Of the answers to 250 sums at temperature 1, 47 to 57 % show their steps at the start, and 92 to 96 % after 60
-    updates; 8
-    to 14 % are right at the start, and 14 to 26 % after 60 updates. From the first initial model, 48.8 % are right
-    after 60
-    updates at 1e-4. At 3e-4, the fraction of right answers to the first 100 sums falls from 40 % after 6 updates to 28
-    %
-    after 24.
+    updates; 8 to 14 % are right at the start, and 14 to 26 % after 60 updates. From the first initial model, 48.8 % are
+    right after 60 updates at 1e-4. At 3e-4, the fraction of right answers to the first 100 sums falls from 40 % after 6
+    updates to 28 % after 24.
     """
 
     _unit: ClassVar[str] = "problem"
