@@ -35,8 +35,7 @@ class Board:
         """Open a board in the `tensorboard` folder of a run, or without a `folder` one that writes nothing.
 
         A new board begins with the entries of the run's log so far. When a run resumes after update `done`, TensorBoard
-        drops
-        later entries. Raises `ValueError` if TensorBoard is not installed.
+        drops later entries. Raises `ValueError` if TensorBoard is not installed.
         """
         if folder is None:
             yield cls(None)
