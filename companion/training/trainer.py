@@ -85,8 +85,8 @@ class Trainer:
         recompute: activation checkpointing: store little of each block for the backward pass, which runs it again
             (`training.activation_checkpointing`).
         parallel: the processes that train together; each makes a trainer with the same arguments. `model` is
-            distributed
-            over them, in place. From then on, `whole` returns the model to measure or to generate text with.
+            distributed over them, in place. From then on, `whole` returns the model to measure or to generate text
+            with.
 
     Raises:
         ValueError: for an unknown `precision`, for an argument of the wrong type, and if `parallel` is to distribute
@@ -141,18 +141,14 @@ class Trainer:
         """Make one optimizer step on `accumulate` micro-batches.
 
         The gradient is that of the mean over *all* their tokens: sums are accumulated and divided once, so that k
-        micro-batches
-        with unequal numbers of tokens give the same result as one batch of them all. The losses that balance experts
-        also use
-        the load of the whole batch. It is known only after all micro-batches, so if there is more than one, they are
-        first run
-        without gradients to count, which takes a third more time.
+        micro-batches with unequal numbers of tokens give the same result as one batch of them all. The losses that
+        balance experts also use the load of the whole batch. It is known only after all micro-batches, so if there is
+        more than one, they are first run without gradients to count, which takes a third more time.
 
         Raises:
             Diverged: if the loss or the gradient is not finite; weights and optimizer are unchanged.
             ValueError: if no micro-batch has a target, or if `loss` does not return the routing of experts that are to
-                be
-                balanced.
+                be balanced.
         """
         number = self.done + 1
         self.model.train()
@@ -229,9 +225,8 @@ class Trainer:
         """Return, in the main process, the plain model with the current weights, to measure or to generate text with.
 
         In a single process, and wherever each process holds all the weights, this is the trained model itself;
-        otherwise it is
-        a copy on the same device. The other processes get the model that they have, which may be only a part. A
-        collective.
+        otherwise it is a copy on the same device. The other processes get the model that they have, which may be only a
+        part. A collective.
         """
         if self.parallel.keeps_whole:
             return self.model
@@ -345,8 +340,7 @@ class _Load:
 
     def summary(self) -> list[Tensor]:
         """Return the effective number of experts of the least even layer, and the fraction of visits dropped over all
-        layers;
-        empty without layers.
+        layers; empty without layers.
         """
         if not self.counts:
             return []
