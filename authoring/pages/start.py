@@ -13,12 +13,15 @@ import nbformat
 from authoring import exercises
 from authoring.lesson import Lesson
 from authoring.minutes import Part
+from authoring.site.fault import Faults
+from authoring.site.repository import address
 from companion_school.course.release.notebook_cells import IN_ANOTHER_KERNEL, KERNEL
 from companion_school.study import progress_table
 
 FILE = progress_table.FILE
 PATH = "../companion_school/study/path.json"
 TEXT = Path(__file__).with_suffix(".md")
+ROOT = Path(__file__).parents[2]
 CODE = f"{IN_ANOTHER_KERNEL}\nfrom companion_school.study import progress_table\n\nprogress_table.show()"
 MARK = "<!-- the path -->"  # in start.md: where the cell stands that shows the path
 
@@ -48,6 +51,11 @@ def cell_of(lesson: Lesson, part: Part) -> str:
     return str(lesson.cells[lesson.heading(part.title).index].id)
 
 
+def whom_to_tell(repository: str) -> str:
+    """Where a reader reports a mistake: at the repository's address, if pyproject.toml names one."""
+    return f"[open an issue]({repository}/issues)" if repository else "tell whoever gave you the course"
+
+
 def course(lessons: Sequence[Lesson]) -> str:
     """The path for the package: what a start page shows that runs without its file."""
     return json.dumps(lessons_on_the_path(lessons), ensure_ascii=False, indent=1) + "\n"
@@ -55,7 +63,8 @@ def course(lessons: Sequence[Lesson]) -> str:
 
 def render(lessons: Sequence[Lesson]) -> str:
     """The notebook, with the path as a reader finds it who has done nothing yet."""
-    before, _, after = TEXT.read_text(encoding="utf-8").partition(MARK)
+    text = TEXT.read_text(encoding="utf-8").replace("{tell}", whom_to_tell(address(ROOT, Faults())))
+    before, _, after = text.partition(MARK)
     picture, *parts = after.split("\n## ")
     known = lessons_on_the_path(lessons)
     shown = nbformat.v4.new_output(

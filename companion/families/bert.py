@@ -63,7 +63,7 @@ def _says(config: ModelConfig) -> Mapping[str, Any]:
     return {"architectures": ["BertForPreTraining" if config.embedding.classes else without]}
 
 
-def ends(config: ModelConfig) -> Mapping[str, Tensor]:
+def bert_ends(config: ModelConfig) -> Mapping[str, Tensor]:
     import torch
 
     has, table = config.embedding, torch.empty(config.embedding.classes, config.d_model, device="meta")
@@ -139,7 +139,7 @@ FAMILIES = (
         architecture="BertForPreTraining",
         spelled=spelled,
         says=_says,
-        ends=ends,
+        ends=bert_ends,
     ),
 )
 

@@ -13,7 +13,7 @@ from typing import Any
 from torch import Tensor
 
 from companion.config.model import ModelConfig
-from companion.families.pretrained import family_of, kind_of, load_pretrained
+from companion.families.pretrained import family_in, family_of, load_pretrained
 from companion.files.gguf.container import opened
 from companion.files.gguf.folder import origin
 from companion.files.models import CONFIG, plain_dtype, read_config
@@ -80,7 +80,7 @@ def read_card(card: Mapping[str, Any], named: str | Path = CONFIG) -> Inspection
 
     Raises `ValueError` for a card of a kind that is not known, and for the fields of some other file.
     """
-    family = kind_of(card, Path(named))
+    family = family_in(card, Path(named))
     if family is None:
         found = Inspection(family, [Became(name, value, "taken") for name, value in card.items()])
         try:

@@ -86,10 +86,10 @@ def family_of(folder: Path) -> Family | None:
             f"{folder}: {ADAPTER} says that this is an adapter, the changes to another model: expected the folder of "
             "that model, with the changes merged into it"
         )
-    return kind_of(read_config(folder), folder / CONFIG)
+    return family_in(read_config(folder), folder / CONFIG)
 
 
-def kind_of(config: Mapping[str, Any], path: Path) -> Family | None:
+def family_in(config: Mapping[str, Any], path: Path) -> Family | None:
     """Return the family that the fields of a config.json name; `None` if they are a configuration of companion.
 
     Raises:

@@ -71,7 +71,7 @@ FAMILIES = tuple(
         architecture=architecture,
         spelled=bert.spelled,
         says=says,
-        ends=bert.ends,
+        ends=bert.bert_ends,
         pieces=_PIECES,
         unread=True,
     )

@@ -34,9 +34,13 @@ WEIGHTS, CONFIG = "model.safetensors", "config.json"
 
 
 def _save_file(tensors: Mapping[str, Tensor], path: Path, metadata: Mapping[str, str] | None = None) -> None:
-    """`safetensors.torch.save_file`, whose errors of the operating system are `OSError`s here too."""
+    """Save as `safetensors.torch.save_file` does, but with `OSError` for errors of the operating system, and with the
+    permissions of any new file, where the library would let nobody but the owner read."""
+    path.touch()
+    mode = path.stat().st_mode
     try:
         save_file(_apart(tensors), path, None if metadata is None else dict(metadata))
+        path.chmod(mode)
     except SafetensorError as error:
         code = re.search(r"\(os error (\d+)\)", str(error))
         if code is None:

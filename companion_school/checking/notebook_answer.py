@@ -88,9 +88,11 @@ class Printed(io.TextIOBase):
         self._start, self._ends, self._size = "", 0, 0
 
     def writable(self) -> bool:
+        """Always true."""
         return True
 
     def write(self, text: str) -> int:
+        """Keep the beginning of the text, and count all of it."""
         self._ends += text.count("\n")
         self._size += len(text)
         self._start += text[: MOST_PRINTED - len(self._start)]

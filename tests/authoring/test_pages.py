@@ -15,7 +15,7 @@ from authoring import imports
 from authoring.lesson import NOTEBOOKS, ROOT, Lesson, LessonError
 from authoring.notation import atoms, meanings, plain, second_meanings
 from authoring.pages import __main__ as command
-from authoring.pages import differ, drawing, front, glossary, map, notation, readme
+from authoring.pages import differ, drawing, front, glossary, map, notation, readme, start
 
 LESSONS = built_lessons()
 MARKDOWN = [page.path for page in command.PAGES if page.path.suffix == ".md"]
@@ -218,13 +218,13 @@ def test_arrows_keep_every_need_and_draw_none_that_follows():
     graph = map.Graph.of(LESSONS)
     reached = {x.number: set() for x in LESSONS}
     for number in reached:
-        for start, end in graph.arrows:
-            reached[number] |= {start, *reached[start]} if end == number else set()
+        for begin, end in graph.arrows:
+            reached[number] |= {begin, *reached[begin]} if end == number else set()
     for x in LESSONS:
         assert set(x.needs) <= reached[x.number], x.name
-    for start, end in graph.arrows:
-        others = {a for a, b in graph.arrows if b == end} - {start}
-        assert not any(start in reached[other] for other in others), (start, end)
+    for begin, end in graph.arrows:
+        others = {a for a, b in graph.arrows if b == end} - {begin}
+        assert not any(begin in reached[other] for other in others), (begin, end)
 
 
 @pytest.mark.parametrize("path", PICTURES, ids=lambda path: path.name)
@@ -281,3 +281,9 @@ def test_command_writes_what_is_stale_and_then_finds_nothing_to_do(tmp_path, mon
     assert "new.md: STALE" in capsys.readouterr().out
     assert command.main([]) == 0 and page.path.read_text() == f"{len(LESSONS)} lessons\n"
     assert command.main(["--check"]) == 0
+
+
+def test_the_start_page_says_whom_to_tell_of_a_mistake():
+    assert start.whom_to_tell("https://github.com/o/n") == "[open an issue](https://github.com/o/n/issues)"
+    page = start.render(LESSONS)
+    assert "{tell}" not in page and start.whom_to_tell("") in page

@@ -34,7 +34,7 @@ def test_bash_completes_commands_flags_choices_and_folders(tmp_path, capsys) -> 
     said = subprocess.run([bash, "-c", TRY], cwd=tmp_path, capture_output=True, text=True, check=True).stdout
     every, *found = said.splitlines()
     assert set(COMMANDS) <= set(every.split())
-    assert found == ["generate get", "--weights", "int8 int4", "bf16", "release", "--questions", "folder"]
+    assert found == ["generate", "--weights", "int8 int4", "bf16", "release", "--questions", "folder"]
 
 
 @pytest.mark.parametrize("shell", ["zsh", "tcsh"])

@@ -333,3 +333,15 @@ def test_a_layer_that_stands_in_two_places_is_saved_in_both(tmp_path):
     again = load_model(tmp_path)
     assert all(map(torch.equal, again.state_dict().values(), model.state_dict().values()))
     torch.testing.assert_close(again(tokens).logits, model(tokens).logits)  # in other memory sums may round otherwise
+
+
+def test_saved_weights_can_be_read_by_whoever_can_read_other_new_files(tmp_path):
+    before = os.umask(0o027)
+    try:
+        (tmp_path / "plain.txt").touch()
+        save_tensors(tmp_path / "a.safetensors", {"x": torch.arange(3)})
+        save_model(tmp_path / "model", Transformer(CONFIG))
+    finally:
+        os.umask(before)
+    files = [path for path in tmp_path.rglob("*.*") if path.is_file()]
+    assert len(files) == 4 and len({path.stat().st_mode for path in files}) == 1
