@@ -163,7 +163,7 @@ def counted_flops(run: Callable[[], Any]) -> int:
     """
 
     def attention(q: torch.Size, k: torch.Size, v: torch.Size, *_: Any, out_shape: Any = None, **__: Any) -> int:
-        k, v = (torch.Size((*x[:1], q[1], *x[2:])) for x in (k, v))  # PyTorch 2.11 does not know shared heads
+        k, v = (torch.Size((*x[:1], q[1], *x[2:])) for x in (k, v))  # does not support shared heads
         return sdpa_flop_count(q, k, v)
 
     def grouped(a: torch.Size, b: torch.Size, *_: Any, **__: Any) -> int:
