@@ -107,8 +107,8 @@ class Peak(NamedTuple):
 def training_peak(device: torch.device, precision: str, devices: int = 1) -> Peak | None:
     """Return the peak of `devices` GPUs like `device`, or `None` for a device other than a CUDA GPU.
 
-    It is the maker's figure for a chip in the table, otherwise it is measured, in one to two seconds. What a CPU
-    reaches depends mostly on what else is running.
+    It is the maker's figure for a chip in the table, otherwise it is measured, in one to two seconds. A CPU has no
+    meaningful peak, because its speed depends mostly on what else is running.
 
     Args:
         device: one of the devices.
