@@ -66,7 +66,7 @@ class Dialect:
         """Load the format from a folder with `TEXT_FILES`, of a published model or of a fine-tuning run.
 
         Raises:
-            ValueError: for a folder without a template or a tokenizer of a chat model, or with a damaged one, and if no
+            ValueError: for a folder without a template or a tokenizer of a decoder, or with a damaged one, and if no
                 file defines which token ends a text.
         """
         folder = Path(folder)
