@@ -297,7 +297,7 @@ class StreamedBatches:
             self._ends.append(self._ends[-1] + self._windows(self._part(len(self._ends) - 1)))
         visit = bisect_right(self._ends, number) - 1
         made: Windows = self._ready(self._part(visit)).result()
-        self._ready(self._part(visit + 1))  # meanwhile
+        self._ready(self._part(visit + 1))  # prepare the next part in the background
         epoch = visit // len(self._parts)
         return made(epoch * made.windows + number - self._ends[visit])
 
