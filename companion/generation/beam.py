@@ -62,11 +62,10 @@ def beam_search(
     length_penalty: float = 0.0,
     early_stopping: bool | Literal["never"] = False,
 ) -> list[list[Beam]]:
-    """For every prompt, return the best continuations that a beam of `width` candidates finds: at most `width`, best
-    first.
+    """Return, for every prompt, at most `width` best continuations found with a beam of that width, best first.
 
-    At every step each live candidate is continued by every token. Of all these, the `width` most probable that have not
-    ended stay alive. One that ends (with a `stop` id, or because it was the last step) is kept if it is among the
+    At every step each live candidate is continued by every token. The `width` most probable of these that have not
+    ended stay alive. One that ends (with a `stop` id, or because it was the last step) is stored if it is among the
     `width` most probable of its step and among the `width` best that have ended so far. The score of an ended candidate
     is log_probability / length^length_penalty, where the length counts the new tokens, including the stop id.
 
@@ -75,14 +74,14 @@ def beam_search(
     Args:
         prompts, source, start, max_new_tokens, stop, rules, until: as in `companion.generation.generate.generate`.
         width: number of candidates. 1 is greedy decoding (for length_penalty = 0). A width that holds every
-            continuation certainly finds the best; in between, a prefix that drops out early is lost, however good its
-            continuation.
+            continuation certainly finds the best; with smaller widths, a prefix that drops out early is lost, however
+            good its continuation.
         length_penalty: 0 compares the probabilities themselves, which favours short texts; 1 compares the means per
             token. (Wu et al. 2016, eq. 14 divide by ((5 + length) / 6)^alpha instead; `transformers` and we do not.)
         early_stopping: when a prompt's search ends before the last step; never before `width` candidates have ended.
-            `True`: as soon as they have. `False`: when the score of the best live candidate, at its present length, is
-            no higher than that of the worst ended one. `"never"`: when its score could not be higher at any length,
-            which for length_penalty > 0 is judged at max_new_tokens. For length_penalty <= 0 the last two are the same.
+            `True`: as soon as they have. `False`: when the best live candidate, at its present length, does not score
+            higher than the worst ended one. `"never"`: when it could not score higher at any length, which for
+            length_penalty > 0 is judged at max_new_tokens. For length_penalty <= 0 the last two are the same.
 
     Raises:
         ValueError: for a width below 1 or too large for memory, a length_penalty that is not finite or overflows, an
@@ -112,7 +111,7 @@ def beam_search(
     ]
     with evaluating(model.modules()):
         logits, cache, memory = prefill(model, prompts, source, slots)
-        everyone, owners = memory, list(range(len(prompts)))  # owners: whose candidate each row of the cache is
+        everyone, owners = memory, list(range(len(prompts)))  # owners: the prompt of each row of the cache
         trails = [_Trail(len(prompt), [-1 - row]) for row, prompt in enumerate(prompts)]
         for step in range(steps):
             texts: list[Sequence[int]] = []
