@@ -29,25 +29,32 @@ if TYPE_CHECKING:  # the command line reads the flags without importing torch
 
 
 def temperature(logits: Float[Tensor, "*batch vocab"], t: float) -> Float[Tensor, "*batch vocab"]:
-    """logits / t: p_i becomes proportional to p_i^(1/t). Flatter for t > 1, sharper for t < 1, unchanged for t = 1.
+    """Divide logits by t, which makes p_i proportional to p_i^(1/t): flatter for t > 1, sharper for t < 1, unchanged
+    for t = 1.
 
-    t = 0 is the limit: all but the largest logit become -inf (of equal largest ones the first stays), which makes
-    drawing the same as greedy decoding. Raises `ValueError` unless t is a finite number >= 0.
+    t = 0 is the limit: all logits except the largest become -inf (of equal largest ones the first remains), so sampling
+    is the same as greedy decoding.
+
+    Raises:
+        ValueError: unless t is a finite number >= 0.
     """
     from torch import finfo
 
     require_limits("temperature", t, NonNegative)
     if t == 0:
         return top_k(logits, 1)
-    if t < 1e-6:  # the quotients could be infinite, all but those of the largest logit
+    if t < 1e-6:  # the quotients could be infinite, except that of the largest logit
         logits, t = logits - logits.amax(-1, keepdim=True), max(t, finfo(logits.dtype).tiny)
     return logits / min(float(t), finfo(logits.dtype).max)  # beyond it t would be infinite, and -inf / t no number
 
 
 def top_k(logits: Float[Tensor, "*batch vocab"], k: int) -> Float[Tensor, "*batch vocab"]:
-    """Keep the k largest logits, all others become -inf (Fan et al. 2018).
+    """Set all logits except the k largest to -inf (Fan et al. 2018).
 
-    Exactly k stay, also among equal ones; a k beyond the vocabulary keeps all. Raises `ValueError` unless k >= 1.
+    Exactly k remain, even if some are equal. If k exceeds the vocabulary, all remain.
+
+    Raises:
+        ValueError: unless k >= 1.
     """
     require_limits("top_k", k, Count)
     if k == 1:
@@ -58,10 +65,13 @@ def top_k(logits: Float[Tensor, "*batch vocab"], k: int) -> Float[Tensor, "*batc
 
 
 def top_p(logits: Float[Tensor, "*batch vocab"], p: float) -> Float[Tensor, "*batch vocab"]:
-    """Keep the fewest most probable tokens whose probabilities sum to at least p (Holtzman et al. 2020, section 3.1).
+    """Restrict logits to the fewest most probable tokens whose probabilities sum to at least p.
 
-    The token that carries the sum across p is kept, so at least one always stays; all others become -inf.
-    Raises `ValueError` unless 0 < p <= 1.
+    (Holtzman et al. 2020, section 3.1.) The token with which the sum reaches p is included, so at least one always
+    remains; all others become -inf.
+
+    Raises:
+        ValueError: unless 0 < p <= 1.
     """
     from companion.ground.precision import wide
 
@@ -77,9 +87,12 @@ def top_p(logits: Float[Tensor, "*batch vocab"], p: float) -> Float[Tensor, "*ba
 
 
 def min_p(logits: Float[Tensor, "*batch vocab"], p: float) -> Float[Tensor, "*batch vocab"]:
-    """Keep the tokens that are at least p times as probable as the most probable one (Nguyen et al. 2024, section 3).
+    """Restrict logits to tokens that are at least p times as probable as the most probable one.
 
-    That one always stays; all others become -inf. Raises `ValueError` unless 0 <= p <= 1.
+    (Nguyen et al. 2024, section 3.) The most probable token always remains; all others become -inf.
+
+    Raises:
+        ValueError: unless 0 <= p <= 1.
     """
     require_limits("min_p", p, Probability)
     if p == 0:
