@@ -327,8 +327,11 @@ class Server:
     def step(self) -> list[Written]:
         """Write one more token of every text whose prompt has been read, and return the tokens in order of arrival.
 
-        A text that cannot be continued ends with its own `error`. Nothing is raised then, and the others continue. If
-        an exception such as Ctrl-C is raised, every text either has its token of this step or is as it was before.
+        A text that cannot be continued ends with its own `error`. Nothing is raised then, and the others continue.
+
+        Raises:
+            BaseException: whatever interrupts the step, such as Ctrl-C. Every text then either has its token of this
+                step or is as it was before.
         """
         for handle in self._running.copy():
             self._settle(handle)
