@@ -77,7 +77,7 @@ class Formed(nn.Module):
         self.out_features, self.in_features = weight.shape
         self.of = (
             weight,
-        )  # in a tuple it is no parameter of this module: programs would ask for what they do not read
+        )  # in a tuple it is not a parameter of this module; otherwise programs would request it without reading it
         self.bias = None if layer is None else layer.bias
         self.product, self.place = product, place
 
