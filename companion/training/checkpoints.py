@@ -211,8 +211,8 @@ class Checkpoints:
                 path.unlink()
 
     def _better(self, done: int, error: float | None, best: dict[str, Any] | None) -> dict[str, Any] | None:
-        """Return the best checkpoint so far. Of equals it is the later one, which was trained longer and is more likely
-        the last.
+        """Return the best checkpoint so far; of equally good ones the later, which was trained longer and is more
+        likely the last.
         """
         if error is None or not math.isfinite(error):
             return best
