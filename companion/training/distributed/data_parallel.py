@@ -78,7 +78,7 @@ class Processes(Parallel):
         spread = "" if self.experts is None else f", experts over {self.experts}"
         return f"{self.world} process{'es' if self.world > 1 else ''}, {kind}{spread}"
 
-    # What is agreed on
+    # Agreement between processes
 
     def agree(self, flag: bool) -> bool:
         return bool(self.total([torch.tensor(float(flag))])[0])
@@ -125,7 +125,7 @@ class Processes(Parallel):
             raise failure
         raise (ValueError if codes[first] == 2 else OSError)(f"process {first} of {self.world}: {what}")
 
-    # What the trainer needs
+    # For the trainer
 
     def total(self, tensors: Sequence[Tensor]) -> list[Tensor]:
         if not tensors:
@@ -160,7 +160,7 @@ class Processes(Parallel):
         return self._ddp
 
     def _sharded(self, device: torch.device, objective: nn.Module, blocks: Sequence[Block]) -> nn.Module:
-        from torch.distributed.fsdp import fully_shard  # a second to import
+        from torch.distributed.fsdp import fully_shard  # takes a second to import
         from torch.distributed.tensor import DTensor
 
         self._sharded_kind = (DTensor,)
