@@ -100,7 +100,7 @@ class Parallel:
         """
         return make()
 
-    # What the trainer needs
+    # For the trainer
 
     def total(self, tensors: Sequence[Tensor]) -> list[Tensor]:
         """Return each tensor summed over the processes. A collective."""
