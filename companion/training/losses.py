@@ -76,8 +76,8 @@ def cross_entropy_sum(
         targets: token ids or `IGNORE`.
         smoothing: the fraction e of the target's probability that is spread evenly over all ids (label smoothing,
             Szegedy et al. 2016, section 7; Vaswani et al. 2017, section 5.4, with e = 0.1). The loss is then the
-            cross-entropy against q = (1 - e) onehot(target) + e / vocab. Its gradient with respect to the logits is p -
-            q, and its minimum is the entropy of q, not zero.
+            cross-entropy against q = (1 - e) onehot(target) + e / vocab. Its gradient with respect to the logits is
+            p - q, and its minimum is the entropy of q, not zero.
 
     Raises:
         ValueError: unless 0 <= smoothing < 1, and targets are whole numbers, one for each token.
