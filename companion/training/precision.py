@@ -23,7 +23,8 @@ def autocast(device: torch.device, precision: str) -> contextlib.AbstractContext
 
 @contextlib.contextmanager
 def tf32(precision: str) -> Iterator[None]:
-    """For `"tf32"`, let fp32 matrix products on a CUDA GPU use TensorFloat-32 inside this block, forward and backward.
+    """Use TensorFloat-32 in this block for fp32 matrix products on a CUDA GPU, forward and backward, if `precision` is
+    `"tf32"`.
 
     Factors are then rounded to 8 exponent bits and 10 mantissa bits, which is several times as fast. For other
     precisions and devices nothing changes.
