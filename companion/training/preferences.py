@@ -66,7 +66,7 @@ def group_advantages(
 ) -> Float[Tensor, "group answer"]:
     """Compare each answer's reward with those of the other answers to the same question.
 
-    (Shao et al. 2024, DeepSeekMath, section 4.1.2; lesson 20, equation 20.10):
+    The advantage is (Shao et al. 2024, DeepSeekMath, section 4.1.2; lesson 20, equation 20.10)
 
         A_i = (r_i - mean(r)) / (std(r) + 0.0001)
 
