@@ -131,7 +131,7 @@ def fit(
             if due := update.number % evaluate_every == 0 or update.number == config.updates:
                 model = trainer.whole()
                 error = parallel.on_main(lambda: look(model))  # noqa: B023  (called at once)
-                del model  # with several processes a copy, as large as the model
+                del model  # with several processes this is a copy as large as the model
             if folder is not None and (due or stopping or late):
                 began = time.monotonic()
                 folder.save(trainer, keep=keep, error=error)
@@ -145,7 +145,7 @@ def seconds_per_update(trainer: Trainer, seconds: float = 3.0) -> float:
 
     A collective; the main process's time counts.
     """
-    for _ in range(2):  # the first ones allocate memory, and compile
+    for _ in range(2):  # the first updates allocate memory and compile
         trainer.update()
     began, count = time.monotonic(), 0
     while trainer.parallel.agree(trainer.parallel.main and (count < 3 or time.monotonic() - began < seconds)):
