@@ -57,7 +57,7 @@ class Task(ABC):
     preparing: ClassVar[str] = ""
     """Progress message for what takes a moment before training; `{title}` is the task's title."""
 
-    # What the loop needs
+    # For the training loop
 
     @property
     @abstractmethod
@@ -84,7 +84,7 @@ class Task(ABC):
     def measure(self, model: Transformer, precision: str = "fp32", *, brief: bool = False) -> Measured:
         """Evaluate `model` on held-out data. `brief`: use less of it, if that takes long."""
 
-    # How long a run is
+    # Length of a run
 
     usual: int
     """Number of updates if neither steps nor minutes are given."""
@@ -94,7 +94,7 @@ class Task(ABC):
         """Number of updates beyond which more do harm. It does not limit `steps`."""
         return None
 
-    # What the run's folder contains
+    # Contents of the run's folder
 
     @property
     @abstractmethod
@@ -118,7 +118,7 @@ class Task(ABC):
     def record(self) -> dict[str, Any]:
         """Return further contents of `run.json`; `text` has `title` and `fingerprint`."""
 
-    # What a reader sees
+    # Output for the user
 
     @abstractmethod
     def facts(self) -> Sequence[tuple[str, str]]:
