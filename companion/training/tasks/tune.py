@@ -123,7 +123,7 @@ class TuneTask(Task):
     def with_files(self, files: Mapping[str, str]) -> TuneTask:
         return replace(self, given=files)
 
-    # What is learned from
+    # Training data
 
     @abstractmethod
     def batches_of(self, model: Transformer, precision: str = "fp32") -> Callable[[int], Batch]:
@@ -184,7 +184,7 @@ class TuneTask(Task):
 
     _unit: ClassVar[str] = "conversation"
 
-    # What is measured
+    # Evaluation
 
     def right_share(self, model: Transformer, problems: Sequence[Problem], precision: str = "fp32") -> Tuned:
         """Evaluate the fraction of problems that the model answers right with greedy decoding."""
@@ -596,9 +596,9 @@ class PolicyTask(TuneTask):
     same problem are reinforced.
 
     This makes frequent what the initial model only does sometimes. So its answers must vary in something that also pays
-    off on other problems. The following fractions of 500 held-out sums are answered right with the recipe in `companion
-    tune --help` (16 problems per step, rate 5e-5), from three initial models that show their steps in half of their
-    answers (`worked`):
+    off on other problems. The following fractions of 500 held-out sums are answered right with the recipe in
+    `companion tune --help` (16 problems per step, rate 5e-5), from three initial models that show their steps in half
+    of their answers (`worked`):
 
         at the start        32.6 %   35.8 %   23.0 %
         after 30 updates    46.2 %   40.8 %   33.2 %
