@@ -45,7 +45,7 @@ def temperature(logits: Float[Tensor, "*batch vocab"], t: float) -> Float[Tensor
         return top_k(logits, 1)
     if t < 1e-6:  # the quotients could be infinite, except that of the largest logit
         logits, t = logits - logits.amax(-1, keepdim=True), max(t, finfo(logits.dtype).tiny)
-    return logits / min(float(t), finfo(logits.dtype).max)  # beyond it t would be infinite, and -inf / t no number
+    return logits / min(float(t), finfo(logits.dtype).max)  # a larger t would be infinite, and -inf / t NaN
 
 
 def top_k(logits: Float[Tensor, "*batch vocab"], k: int) -> Float[Tensor, "*batch vocab"]:
