@@ -105,12 +105,13 @@ def adamw(
 class MuonWithAdamW:
     """PyTorch's Muon for the hidden matrices of a model and AdamW for everything else, as one optimizer.
 
-    Muon (Jordan et al. 2024) keeps a momentum of each matrix's gradients, M <- 0.95 M + 0.05 G. It steps along 0.05 G +
-    0.95 M with all singular values moved close to 1 by five iterations of X <- a X + (b X X^T + c (X X^T)^2) X,
-    starting from X = that matrix / its norm, with the coefficients (a, b, c) = (3.4445, -4.7750, 2.0315). This is
-    steepest descent if the size of a step is its largest singular value (Bernstein and Newhouse 2024). Steps are
-    multiplied by 0.2 sqrt(max(rows, columns)), which gives their elements about the size of AdamW's, so that both can
-    share one learning rate and one decay (Liu et al. 2025, Moonlight, section 2.2).
+    Muon (Jordan et al. 2024) keeps a momentum of each matrix's gradients, M <- 0.95 M + 0.05 G. It steps along
+    0.05 G + 0.95 M with all singular values moved close to 1 by five iterations of
+    X <- a X + (b X X^T + c (X X^T)^2) X, starting from X = that matrix / its norm, with the coefficients
+    (a, b, c) = (3.4445, -4.7750, 2.0315). This is steepest descent if the size of a step is its largest singular value
+    (Bernstein and Newhouse 2024). Steps are multiplied by 0.2 sqrt(max(rows, columns)), which gives their elements
+    about the size of AdamW's, so that both can share one learning rate and one decay (Liu et al. 2025, Moonlight,
+    section 2.2).
 
     Matrices are taken as the layers define them: queries, keys and values are three, latents' `up` and `down` one each,
     as they are stored. Each expert has its own: every slice of a stack (expert, d_in, d_out) is a matrix. Matrices with
