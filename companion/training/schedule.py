@@ -128,8 +128,8 @@ def inverse_sqrt(update: int, *, warmup: int, peak: float) -> float:
     """Return the learning rate of Vaswani et al. 2017, section 5.3: peak * min(update / warmup, sqrt(warmup / update)).
 
     It rises linearly to `peak`, reached at update number `warmup`, and falls with the inverse square root of the update
-    number, so it needs no end. With `peak = paper_peak(d_model, warmup)` it is the paper's d_model^-0.5 *
-    min(update^-0.5, update * warmup^-1.5).
+    number, so it needs no end. With `peak = paper_peak(d_model, warmup)` it is the paper's
+    d_model^-0.5 * min(update^-0.5, update * warmup^-1.5).
 
     Raises:
         ValueError: for an update below 1.
