@@ -144,9 +144,10 @@ _NAMED = {"name", "template"}
 
 
 def special_tokens(folder: str | Path) -> dict[str, str]:
-    """Return the special tokens named in a folder's files, by `SPECIAL`.
+    """Return the special tokens that a folder's files define, under the names in `SPECIAL`.
 
-    Older folders have them in special_tokens_map.json. It is read if tokenizer_config.json does not list all added
+    Older folders have them in special_tokens_map.json. That file is read if tokenizer_config.json does not list all
+    added
     tokens, and then takes precedence, as in the released code.
     """
     folder = Path(folder)
