@@ -700,7 +700,7 @@ def _facts(dice: random.Random, sort: str) -> Facts:
 
 
 def _filled(beat: str, sorts: Mapping[str, str], roles: Mapping[str, Facts]) -> str:
-    """Fill the slots of a beat with its roles."""
+    """Fill the slots of a beat with the texts for its roles."""
     return _SLOT.sub(lambda slot: _text_of(sorts[slot[1]], slot[2] or "", tuple(roles[slot[1]].items())), beat)
 
 
