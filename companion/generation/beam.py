@@ -76,7 +76,7 @@ def beam_search(
         width: number of candidates. 1 is greedy decoding (for length_penalty = 0). A width that holds every
             continuation certainly finds the best; with smaller widths, a prefix that drops out early is lost, however
             good its continuation.
-        length_penalty: 0 compares the probabilities themselves, which favours short texts; 1 compares the means per
+        length_penalty: 0 compares the probabilities themselves, which favors short texts; 1 compares the means per
             token. (Wu et al. 2016, eq. 14 divide by ((5 + length) / 6)^alpha instead; `transformers` and we do not.)
         early_stopping: when a prompt's search ends before the last step; never before `width` candidates have ended.
             `True`: as soon as they have. `False`: when the best live candidate, at its present length, does not score
