@@ -65,10 +65,11 @@ def top_k(logits: Float[Tensor, "*batch vocab"], k: int) -> Float[Tensor, "*batc
 
 
 def top_p(logits: Float[Tensor, "*batch vocab"], p: float) -> Float[Tensor, "*batch vocab"]:
-    """Restrict logits to the fewest most probable tokens whose probabilities sum to at least p.
+    """Restrict logits to the fewest most probable tokens whose probabilities sum to at least p (nucleus sampling).
 
-    (Holtzman et al. 2020, section 3.1.) The token with which the sum reaches p is included, so at least one always
-    remains; all others become -inf.
+    The token with which the sum reaches p is included, so at least one always remains; all others become -inf (Holtzman
+    et
+    al. 2020, section 3.1).
 
     Raises:
         ValueError: unless 0 < p <= 1.
@@ -89,7 +90,7 @@ def top_p(logits: Float[Tensor, "*batch vocab"], p: float) -> Float[Tensor, "*ba
 def min_p(logits: Float[Tensor, "*batch vocab"], p: float) -> Float[Tensor, "*batch vocab"]:
     """Restrict logits to tokens that are at least p times as probable as the most probable one.
 
-    (Nguyen et al. 2024, section 3.) The most probable token always remains; all others become -inf.
+    The most probable token always remains; all others become -inf (Nguyen et al. 2024, section 3).
 
     Raises:
         ValueError: unless 0 <= p <= 1.
