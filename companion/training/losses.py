@@ -118,7 +118,7 @@ class _InChunks(torch.autograd.Function):
     """Compute `cross_entropy_sum` for (token, vocab) logits, in chunks of tokens.
 
     The gradient p - q, where q is the smoothed target, uses the same exponentials as the loss, so it is computed in the
-    forward pass and stored. `way_back` is any number computed from the logits: through it, differentiating the gradient
+    forward pass and stored. `way_back` is any number computed from the logits: when the gradient is differentiated, it
     leads back to the logits, and so to `_Last`.
     """
 
