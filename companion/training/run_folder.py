@@ -264,15 +264,17 @@ class RunFolder:
     def restore(self, trainer: Trainer, say: Callable[[str], None] = print) -> int:
         """Restore `trainer` from the last complete checkpoint, and cut the log to match. A collective.
 
-        Damaged checkpoints are set aside. `say` is called with a line about each of them, and if the log is missing,
-        which is then started anew.
+        Damaged checkpoints are set aside. If the log is missing, a new one is started. `say` is called with a line
+        about each of
+        these events.
 
         Returns:
             The number of updates done, 0 without a checkpoint.
 
         Raises:
             ValueError: if all checkpoints are damaged, if the checkpoint belongs to another model, or if the log up to
-                there was changed.
+                the
+                checkpoint was changed.
         """
         parallel = trainer.parallel
         found: list[Saved] = []
