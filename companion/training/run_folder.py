@@ -265,8 +265,7 @@ class RunFolder:
         """Restore `trainer` from the last complete checkpoint, and cut the log to match. A collective.
 
         Damaged checkpoints are set aside. If the log is missing, a new one is started. `say` is called with a line
-        about each of
-        these events.
+        about each of these events.
 
         Returns:
             The number of updates done, 0 without a checkpoint.
