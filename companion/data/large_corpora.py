@@ -89,8 +89,10 @@ class Piece(Document):
 
 
 def is_large(paths: Sequence[str | Path]) -> bool:
-    """Return whether the files of `paths` have `LARGE` bytes together. Raises `ValueError` for a path that does not
-    exist.
+    """Return whether the files of `paths` have `LARGE` bytes together.
+
+    Raises:
+        ValueError: for a path that does not exist.
     """
     size = 0
     for path in paths:
