@@ -610,8 +610,9 @@ class Reading:
 
 
 def stories(count: int, seed: int = 0) -> Iterator[Story]:
-    """Generate `count` stories with different texts. The same seed gives the same stories; a larger count only adds
-    more.
+    """Generate `count` stories with different texts.
+
+    The same seed gives the same stories; a larger count only adds more.
 
     Raises:
         ValueError: for a count or a seed that is not a whole number from 0 on.
@@ -714,8 +715,9 @@ def _text_of(sort: str, form: str, facts: tuple[tuple[str, str], ...]) -> str:
 
 
 def _said(beat: str, sorts: Mapping[str, str], roles: Mapping[str, Facts]) -> set[tuple[str, str]]:
-    """Return (role, key) for everything that the beat says about its roles. A name implies the sex, so only the name
-    counts.
+    """Return (role, key) for everything that the beat says about its roles.
+
+    A name implies the sex, so only the name counts.
     """
     said = set()
     for slot in _SLOT.finditer(beat):
