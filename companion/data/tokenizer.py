@@ -65,8 +65,9 @@ class BytePairTokenizer:
 
     @classmethod
     def train(cls, texts: Iterable[str], vocab: int = 1024) -> BytePairTokenizer:
-        """Train a tokenizer with at most `vocab` tokens. The same texts give the same tokens, for any number of
-        threads.
+        """Train a tokenizer with at most `vocab` tokens.
+
+        The same texts give the same tokens, for any number of threads.
 
         Raises:
             ValueError: if `vocab` is too small for the 256 bytes and the separator.
@@ -90,8 +91,10 @@ class BytePairTokenizer:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> BytePairTokenizer:
-        """Load a tokenizer from a file with the result of `to_json`. Raises `ValueError` for a missing, truncated or
-        foreign file.
+        """Load a tokenizer from a file with the result of `to_json`.
+
+        Raises:
+            ValueError: for a missing, truncated or foreign file.
         """
         path = Path(path)
         try:
@@ -106,8 +109,10 @@ class BytePairTokenizer:
 
     @classmethod
     def from_json(cls, text: str) -> BytePairTokenizer:
-        """Return the tokenizer whose `to_json` is `text`. Raises `ValueError` if it is not the JSON of a byte-level
-        BPE.
+        """Return the tokenizer whose `to_json` is `text`.
+
+        Raises:
+            ValueError: if it is not the JSON of a byte-level BPE.
         """
         with library_faults("tokenizer: expected the JSON of a byte-level BPE"):
             tokenizer = Tokenizer.from_str(text)
@@ -146,8 +151,10 @@ class BytePairTokenizer:
         return b"".join(self.bytes_of(i) for i in ids).decode("utf-8", errors="replace")
 
     def bytes_of(self, token: int) -> bytes:
-        """Return the bytes of one token; empty for the separator. Raises `ValueError` for an id outside the
-        vocabulary.
+        """Return the bytes of one token; empty for the separator.
+
+        Raises:
+            ValueError: for an id outside the vocabulary.
         """
         if not 0 <= token < self.vocab:
             raise ValueError(f"token={token!r}: expected an id from 0 to {self.vocab - 1}")
