@@ -97,8 +97,9 @@ class NgramModel:
         self._tables: list[tuple[npt.NDArray[Any], ...]] = []
 
     def fit(self, texts: Iterable[bytes]) -> NgramModel:
-        """Count every n-gram of `texts`, each a separate document. This takes O(order * n log n) time and O(n)
-        memory.
+        """Count every n-gram of `texts`, each a separate document.
+
+        This takes O(order * n log n) time and O(n) memory.
         """
         stream, depth = _join(texts)
         self._tables = []
