@@ -152,8 +152,9 @@ def output_error(
 
 
 def _corrected(weight: Tensor, grid: FourBits, moments: Moments) -> Tensor:
-    """Round one column after the other, correcting the remaining ones after each. Columns are stored as rows, (d_in,
-    out), so that each is contiguous.
+    """Round one column after the other, correcting the remaining ones after each.
+
+    Columns are stored as rows, (d_in, out), so that each is contiguous.
     """
     order, factor = moments.order, moments.factor
     left, levels = weight.T[order].contiguous(), torch.empty_like(grid.levels.T)
@@ -186,8 +187,9 @@ def windows_of(ids: Int[Tensor, "token"], context: int) -> Int[Tensor, "batch wi
 
 @torch.no_grad()
 def calibrate(model: Transformer, tokens: Int[Tensor, "batch token"], **inputs: Any) -> Calibrated:
-    """Choose int4 levels with a calibration text. `weights="int4"` uses them from now on in this process, until a
-    weight changes.
+    """Choose int4 levels with a calibration text.
+
+    `weights="int4"` uses them from now on in this process, until a weight changes.
 
     All layers are rounded in one pass, and each sees the outputs of the layers before it, already rounded. All windows
     are read at once, so memory is needed for the widest layer's inputs (4 bytes times batch, token and d_ff) and for H.
