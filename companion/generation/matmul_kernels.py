@@ -280,8 +280,9 @@ def _in_large_pages(weight: Float[Tensor, "out d_in"]) -> np.ndarray:
 
 
 def _packed_int8(weight: Tensor) -> Made:
-    """Use an integer kernel. Each element of x is split into two digits of 7 bits, as two rows, which read the weights
-    once.
+    """Use an integer kernel.
+
+    Each element of x is split into two digits of 7 bits, as two rows, which read the weights once.
 
     The rounding error is smaller than that of bf16, and no row depends on another.
     """
