@@ -64,8 +64,9 @@ def prefill(
     slots: int,
     bucket: int = 1,
 ) -> tuple[Float[Tensor, "batch vocab"], KVCache, Memory | None]:
-    """Read all sources in one pass and all prompts in another. Return the logits after each prompt, the cache without
-    the padding, and the encoder output, if any.
+    """Read all sources in one pass and all prompts in another.
+
+    Return the logits after each prompt, the cache without the padding, and the encoder output, if any.
     """
     stream, cache, memory = prefill_stream(model, prompts, source, slots, bucket)
     return model.head(stream), cache, memory
