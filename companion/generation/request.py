@@ -130,8 +130,10 @@ def _chosen(name: str, value: Kind | None, kind: Callable[[], Kind], expected: s
 
 
 def streams_of(seed: int, streams: Sequence[Stream] | None, rows: int) -> list[np.random.Generator]:
-    """Return one generator per row, as described in `generate`. Raises `ValueError` for an invalid seed or stream
-    number.
+    """Return one generator per row, as described in `generate`.
+
+    Raises:
+        ValueError: for an invalid seed or stream number.
     """
     require_whole("seed", seed, 0)
     if streams is None:
