@@ -134,8 +134,9 @@ class Sampling:
             object.__setattr__(self, "top_k", None)
 
     def probabilities(self, logits: Float[Tensor, "*batch vocab"]) -> Float[Tensor, "*batch vocab"]:
-        """Return the distribution to draw from; each row sums to one. Half-precision logits are first converted to
-        float32.
+        """Return the distribution to draw from; each row sums to one.
+
+        Half-precision logits are first converted to float32.
         """
         from companion.ground.precision import wide
 
