@@ -457,8 +457,9 @@ class Server:
         return chunks
 
     def _make_room(self, handle: Handle) -> None:
-        """Give a text its own block for the next token to read. If none is free, the text that came last is
-        preempted.
+        """Give a text its own block for the next token to read.
+
+        If none is free, the text that came last is preempted.
         """
         blocks, place = handle._blocks, handle._held // self.blocks.size
         if place < len(blocks) and not self.blocks.shared(blocks[place]):
