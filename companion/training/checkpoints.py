@@ -78,8 +78,10 @@ class Checkpoints:
         return found[-1] if (found := self.all()) else None
 
     def best(self) -> Path:
-        """Return the folder of the best checkpoint. Raises `ValueError` if none has been measured yet, or if it is
-        gone.
+        """Return the folder of the best checkpoint.
+
+        Raises:
+            ValueError: if none has been measured yet, or if it is gone.
         """
         last = self.last()
         if last is None or (best := _state(last)["best"]) is None:
