@@ -43,8 +43,9 @@ from companion.training.losses import Scored
 
 
 class Processes(Parallel):
-    """Several processes, one per device, which divide the work as described in the module. Use
-    `launch.start_processes`.
+    """Several processes, one per device, which divide the work as described in the module.
+
+    Use `launch.start_processes`.
 
     Args:
         device: this process's device.
