@@ -93,8 +93,9 @@ def keep_the_compiler_out() -> None:
 
 
 class _Exchange(torch.autograd.Function):
-    """Send `sent[p]` rows to each process p of a group, in order, and receive `received[p]`. Gradients go the other
-    way.
+    """Send `sent[p]` rows to each process p of a group, in order, and receive `received[p]`.
+
+    Gradients go the other way.
     """
 
     @staticmethod
