@@ -57,8 +57,9 @@ def share_task(task: Task, parallel: Parallel) -> Task:
 
 @dataclass(frozen=True)
 class Plan:
-    """Length of a new run, fixed at its start because the schedule and resumed runs depend on it. `why` explains a
-    limit.
+    """Length of a new run, fixed at its start because the schedule and resumed runs depend on it.
+
+    `why` explains a limit.
     """
 
     updates: int
