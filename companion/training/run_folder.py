@@ -351,8 +351,9 @@ class RunFolder:
         return digest_of([{k: v for k, v in entry.items() if k not in MACHINE_FIELDS} for entry in lines])
 
     def _cut_log(self, done: int) -> None:
-        """Remove the lines of updates after the checkpoint, which will be made and written again. This needs no disk
-        space.
+        """Remove the lines of updates after the checkpoint, which will be made and written again.
+
+        This needs no disk space.
         """
         kept = max((end for end, entry in self._lines() if entry["update"] <= done), default=0)
         with suppress(FileNotFoundError):
@@ -385,8 +386,10 @@ def _digest(data: bytes) -> str:
 
 
 def newest_run(home: str | os.PathLike[str] = "runs", *, task: str | None = None) -> RunFolder:
-    """Return the most recently started run below `home`, for one task or for any. Raises `ValueError` if there is
-    none.
+    """Return the most recently started run below `home`, for one task or for any.
+
+    Raises:
+        ValueError: if there is none.
     """
     found = [path for path in Path(home).glob("*/run.json")]
     for path in sorted(found, key=lambda path: (path.stat().st_mtime, path), reverse=True):
