@@ -112,8 +112,9 @@ def exact_match(
     beams: int = 1,
     precision: str = "fp32",
 ) -> ExactMatch:
-    """Count how many names `model` translates without a mistake, by the number of digits. Arguments are as in
-    `translate`.
+    """Count how many names `model` translates without a mistake, by the number of digits.
+
+    Arguments are as in `translate`.
 
     Raises:
         ValueError: for no numbers, and for beams below 1.
@@ -133,8 +134,10 @@ class NumberWordsTask(Task):
 
     @classmethod
     def open(cls, settings: NumberWordsSettings) -> NumberWordsTask:
-        """Open the task. Raises `ValueError` for unknown languages, and for a model that is impossible or too short for
-        them.
+        """Open the task.
+
+        Raises:
+            ValueError: for unknown languages, and for a model that is impossible or too short for them.
         """
         words = number_words.task(
             settings.source,
@@ -251,7 +254,8 @@ class NumberWordsTask(Task):
         return f"companion translate --run {shlex.quote(str(folder))} {shlex.quote(self.words.source.name(21_304))}"
 
     def plot(self, entries: Sequence[Mapping[str, Any]], path: Path, record: Mapping[str, Any]) -> bool:
-        """Plot the loss of each update, and exact match at each evaluation. Return False if matplotlib is not
-        installed.
+        """Plot the loss of each update, and exact match at each evaluation.
+
+        Return False if matplotlib is not installed.
         """
         return plot_exact_match(entries, path)
