@@ -67,8 +67,9 @@ class Task(ABC):
     @property
     @abstractmethod
     def batches(self) -> Callable[[int], Batch]:
-        """Function from the number of a micro-batch to tensors for `loss`, the targets last. It depends on the number
-        only.
+        """Function from the number of a micro-batch to tensors for `loss`, the targets last.
+
+        It depends on the number only.
         """
 
     @property
