@@ -104,8 +104,10 @@ class TextTask(Task):
 
     @cached_property
     def batches(self) -> TrainingBatches | PackedBatches:
-        """Training batches. Raises `ValueError` if the text is shorter than the context, most of which would never be
-        used.
+        """Training batches.
+
+        Raises:
+            ValueError: if the text is shorter than the context, most of which would never be used.
         """
         made = TrainingBatches if self.settings.packing == "ring" else PackedBatches
         settings, context = self.settings, self.config.context
