@@ -228,8 +228,9 @@ def cache_bytes(
 
 
 def state_bytes(config: ModelConfig, tokens: int, *, batch: int = 1, dtype: torch.dtype = torch.float32) -> int:
-    """Return the part of `cache_bytes` that linear layers store, which is constant from `2 * recurrent_cache.BACK`
-    tokens on.
+    """Return the part of `cache_bytes` that linear layers store.
+
+    It is constant from `2 * recurrent_cache.BACK` tokens on.
     """
     if config.memory is None:
         return 0
@@ -331,9 +332,7 @@ def intensity(
 
 
 def _of_the_decoder(config: ModelConfig, tokens: int, cached: int, causal: bool) -> tuple[int, int]:
-    """Return the FLOPs of the scores of self-attention in a decoder's layers, and of the expansion of cached
-    latents.
-    """
+    """Return the FLOPs of the scores of a decoder's self-attention, and of the expansion of cached latents."""
     scores, expanded, sizes = 0, 0, config.sizes
     scores += config.linears * _of_a_recurrence(config, tokens, cached)
     for layer in config.attending:
@@ -374,8 +373,9 @@ def _pair(sizes: ResolvedAttention, absorbed: bool = False) -> int:
 
 
 def _seen(config: ModelConfig, layer: int, tokens: int, cached: int, causal: bool) -> tuple[int, int]:
-    """Return, for the self-attention of a decoder's layer, the number of keys read, and of pairs of a query and a
-    key that are computed, or with `causal` used.
+    """Count the keys and the pairs of the self-attention of a decoder's layer.
+
+    The keys are those that are read. The pairs of a query and a key are those that are computed, or with `causal` used.
     """
     window = config.attention.window
     if window is None or not config.local(layer):
