@@ -43,9 +43,7 @@ class Chip:
         return min(self.flops, intensity * self.bandwidth)
 
     def seconds(self, flops: float, bytes: float) -> float:
-        """Return the minimum time for some work: the longer of the times for its arithmetic and for its memory
-        traffic.
-        """
+        """Return the minimum time for some work: the longer of the times for its arithmetic and its memory traffic."""
         return max(flops / self.flops, bytes / self.bandwidth)
 
     def bound(self, intensity: float) -> Literal["memory", "compute"]:
