@@ -79,8 +79,9 @@ class Kept:
         return rows * (layers + self.rest)
 
     def copies(self, *, recompute: bool = False) -> int:
-        """Return the bytes of the copies of all weights, or with `recompute`, of one layer and of the weights
-        outside the layers.
+        """Return the bytes of the copies of all weights.
+
+        With `recompute`, they are the copies of one layer and of the weights outside the layers.
         """
         return (1 if recompute else self.layers) * self.layer_copies + self.rest_copies
 
@@ -285,8 +286,9 @@ class Cost:
     flops: float
 
     def days(self, devices: int, share: float, peak: float) -> float:
-        """Return the training time in days on `devices` devices that each reach the fraction `share` of `peak` FLOPs
-        per second.
+        """Return the training time in days.
+
+        Each of `devices` devices reaches the fraction `share` of `peak` FLOPs per second.
 
         Raises:
             ValueError: for a fraction that is not above 0 and at most 1, and for less than one device.
@@ -326,8 +328,9 @@ def memories() -> dict[float, list[Chip]]:
 
 
 def _by_place(config: ModelConfig) -> tuple[int, int]:
-    """Return the number of parameters of the largest layer (in an encoder-decoder, one of each stack), and outside the
-    layers.
+    """Return the number of parameters of the largest layer, and of everything outside the layers.
+
+    In an encoder-decoder, a layer is one of each stack.
     """
     kinds = [config]
     if config.moe is not None and config.mixtures < config.layers:
