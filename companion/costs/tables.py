@@ -1,6 +1,4 @@
-"""Costs as tables: the account of a model, its maximum decoding speed on a chip, and the sizing of several models;
-also as JSON.
-"""
+"""Costs as tables, also as JSON: a model's account, its maximum decoding speed on a chip, and the sizing of models."""
 
 from __future__ import annotations
 
@@ -167,8 +165,9 @@ def cost_table(models: Mapping[str, ModelConfig], question: Question) -> Table:
 
 
 def data(models: Mapping[str, ModelConfig], question: Question) -> list[dict[str, Any]]:
-    """Return all figures as numbers for JSON: bytes, FLOPs, days, and the fewest devices for each chip and
-    distribution.
+    """Return all figures as numbers for JSON.
+
+    These are bytes, FLOPs, days, and the fewest devices for each chip and distribution.
     """
     chips = CHIPS if question.chip is None else {question.chip: question.named_chip}
     found = []
@@ -250,8 +249,9 @@ COLUMNS = {"fp32": torch.float32, "bf16": torch.bfloat16, "int8": torch.int8}
 
 
 def account_data(config: ModelConfig) -> dict[str, Any]:
-    """Return the account of a model as numbers: parameters by part, FLOPs per token, and bytes to hold, train and serve
-    it.
+    """Return the account of a model as numbers.
+
+    It contains parameters by part, FLOPs per token, and bytes to hold, train and serve the model.
 
     Figures that do not apply to a model are left out: an encoder writes nothing and has no cache. `cache_token` is the
     size by which a cache grows with each token, `cache_text` the size that linear layers store for a text of any
@@ -287,8 +287,9 @@ def account_data(config: ModelConfig) -> dict[str, Any]:
 
 
 def account_table(config: ModelConfig, width: int = WIDTH) -> str:
-    """Return the account of a model as text: parameters by part, FLOPs per token, and memory to hold, train and serve
-    it.
+    """Return the account of a model as text.
+
+    It contains parameters by part, FLOPs per token, and memory to hold, train and serve the model.
 
     In the column int8 the weights take one byte each, and the cache is bf16.
     """
