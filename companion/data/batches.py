@@ -25,8 +25,9 @@ IGNORE = -100
 
 @runtime_checkable
 class Encoder(Protocol):
-    """A function from text to ids, such as a `BytePairTokenizer`, which is not imported here because batches need no
-    tokenizer library.
+    """A function from text to ids, such as a `BytePairTokenizer`.
+
+    That class is not imported here, because batches need no tokenizer library.
 
     Attributes:
         separator: the id that precedes every document.
