@@ -69,8 +69,9 @@ class ChatTemplate:
     special: Mapping[str, str] = field(default_factory=dict)
 
     def write(self, messages: Sequence[Message], *, answer: bool = True, **options: Any) -> str:
-        """Format a conversation as its model read it in training; the result contains special tokens and is ready to
-        tokenize.
+        """Format a conversation as its model read it in training.
+
+        The result contains special tokens and is ready to tokenize.
 
         Args:
             messages: the conversation.
@@ -147,8 +148,7 @@ def special_tokens(folder: str | Path) -> dict[str, str]:
     """Return the special tokens that a folder's files define, under the names in `SPECIAL`.
 
     Older folders have them in special_tokens_map.json. That file is read if tokenizer_config.json does not list all
-    added
-    tokens, and then takes precedence, as in the released code.
+    added tokens, and then takes precedence, as in the released code.
     """
     folder = Path(folder)
     settings = dict(_settings(folder / SETTINGS)) if (folder / SETTINGS).is_file() else {}
