@@ -39,8 +39,9 @@ TEXT_FILES = (
 
 @dataclass(frozen=True)
 class Row:
-    """A conversation as ids, and which of them are scored: those of answers, including the token that ends each of
-    them.
+    """A conversation as ids, and which of them are scored.
+
+    Scored are the ids of answers, including the token that ends each of them.
     """
 
     ids: list[int]
