@@ -78,8 +78,9 @@ class Split:
 
 
 def first_edition() -> Corpus:
-    """Return the prose of this course's first edition: 550 kB of English and LaTeX, with one document per section of a
-    lesson.
+    """Return the prose of this course's first edition.
+
+    It has 550 kB of English and LaTeX, with one document per section of a lesson.
 
     It is frozen, comes with the package and needs nothing else, so measurements on it can be repeated on any machine,
     with any Python and after any change of the lessons.
@@ -140,8 +141,9 @@ NAMED_TEXTS: Mapping[str, Callable[[], Corpus]] = {"course": first_edition, "pyt
 
 
 def read_corpus(paths: Sequence[str | Path], *, keep_repeats: bool = False) -> Corpus:
-    """Read the text of `paths`: files, folders (recursively, without hidden entries), globs (`**` included), and names
-    of `NAMED_TEXTS`.
+    """Read the text of files, folders, globs and names of `NAMED_TEXTS`.
+
+    Folders are read recursively, without hidden entries; globs may contain `**`.
 
     Files are UTF-8, and are read in the order of `paths`, by name within a folder or glob, each at most once. A file
     that is named, or matched by a glob, must be text; in a folder, other files are left out and listed in `notes`.
