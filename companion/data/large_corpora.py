@@ -163,8 +163,9 @@ def _pieces(file: Path, name: str, count: Callable[[int], object]) -> list[tuple
 
 
 def _end(data: mmap.mmap, start: int, size: int) -> int:
-    """Return where a piece that begins at `start` ends: at a break between paragraphs, lines, words, or else
-    characters.
+    """Return where a piece that begins at `start` ends.
+
+    This is at a break between paragraphs, lines, words, or else characters.
     """
     if size - start <= PIECE:
         return size
