@@ -139,8 +139,9 @@ class NumberWords:
 
     @cached_property
     def longest(self) -> int:
-        """Maximum number of tokens of a source, or of a target with its `BOS` or `EOS`: the context that a model
-        needs.
+        """Maximum number of tokens of a source, or of a target with its `BOS` or `EOS`.
+
+        This is the context that a model needs.
         """
         return max(self.source.longest(self.source_pieces), 1 + self.target.longest(self.target_pieces))
 
