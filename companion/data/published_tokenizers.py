@@ -76,8 +76,9 @@ class JsonTokenizer:
         self.vocab: int = max(tokenizer.get_vocab().values(), default=-1) + 1
 
     def encode(self, text: str, *, special: bool = True) -> list[int]:
-        """Encode `text`; `special=False`: without special tokens around it, as for a text written by a chat
-        template.
+        """Encode `text`.
+
+        With `special=False`, no special tokens are added around it, as for a text written by a chat template.
         """
         with library_faults("tokenizer: cannot encode this text"):
             return list(self._tokenizer.encode(text, add_special_tokens=special).ids)
@@ -93,8 +94,9 @@ class JsonTokenizer:
 
 
 class MarianTokenizer:
-    """Marian's tokenizer: SentencePiece splits the text, and a table shared by both languages gives the ids of the
-    pieces.
+    """Marian's tokenizer.
+
+    SentencePiece splits the text, and a table shared by both languages gives the ids of the pieces.
 
     A text may begin with a language code such as ">>fra<<". `encode` adds the end token, as in the model's training.
     """
