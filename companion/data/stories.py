@@ -1,5 +1,4 @@
-"""Short stories from a grammar, in any number, and a reader that checks whether a story is consistent about who did
-what.
+"""Short stories from a grammar, and a reader that checks whether a story is consistent about who did what.
 
 A plot is a sequence of beats, and a beat has several wordings. Persons, things and places have roles in a plot (who
 loses the thing, who finds it), and each sentence names its roles. So every story makes sense, and whether a text by
@@ -636,8 +635,9 @@ def read(text: str) -> Reading:
 
 
 def keeps(text: str) -> bool:
-    """Return whether `text` is a whole story that is consistent about who did what to whom, with what and where, see
-    `read`.
+    """Return whether `text` is a whole story that is consistent about who did what to whom, with what and where.
+
+    See `read`.
     """
     return read(text).keeps
 
@@ -800,8 +800,10 @@ def _pairs(plot: Plot, roles: Mapping[str, Facts]) -> Iterator[tuple[str, str]]:
 def _bound(
     plot: Plot, roles: Mapping[str, Mapping[str, str]], found: re.Match[str], slots: Sequence[tuple[str, str]]
 ) -> tuple[dict[str, dict[str, str]], list[tuple[str, str]]]:
-    """Return the roles with what this beat says about them, and (role, contradiction) for what does not fit earlier
-    beats.
+    """Add what this beat says to the roles.
+
+    Returns:
+        The roles, and (role, contradiction) for what does not fit earlier beats.
     """
     new: dict[str, dict[str, str]] = {role: dict(facts) for role, facts in roles.items()}
     faults: list[tuple[str, str]] = []
