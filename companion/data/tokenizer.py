@@ -180,8 +180,9 @@ class BytePairTokenizer:
 
 
 class StreamDecoder:
-    """Incremental decoding that never returns half a character: if a token ends inside one, it waits for the next
-    token.
+    """Incremental decoding that never returns half a character.
+
+    If a token ends inside a character, that character waits for the next token.
     """
 
     def __init__(self, tokenizer: BytePairTokenizer) -> None:
