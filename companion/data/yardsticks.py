@@ -33,8 +33,9 @@ class Yardstick:
 
 
 def yardsticks(train: Sequence[Document], held_out: Sequence[Document]) -> list[Yardstick]:
-    """Measure the baselines on `held_out`: `xz -9` by itself and primed with the training text, and n-grams of order 3,
-    4 and 5.
+    """Measure the baselines on `held_out`.
+
+    They are `xz -9` by itself and primed with the training text, and n-grams of order 3, 4 and 5.
 
     Without training text only the first can be measured. If there are more than `MOST_READ` bytes of training text,
     they read a sample from all of it, and their names say how much. This takes seconds for megabytes; sorting
@@ -111,8 +112,9 @@ class NgramModel:
         return self
 
     def bits(self, text: bytes, order: int | None = None) -> float:
-        """Return the length of `text` under the model in bits, -sum of log2 p; `order` may be lower than the model's
-        own.
+        """Return the length of `text` under the model in bits, -sum of log2 p.
+
+        `order` may be lower than the model's own.
         """
         return float(-np.log2(self.probabilities(text, order)).sum())
 
@@ -158,8 +160,9 @@ def _join(texts: Iterable[bytes]) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np
 
 
 def _keys(stream: npt.NDArray[np.uint8], length: int) -> npt.NDArray[np.uint64]:
-    """Return every run of `length` bytes as an integer, with the most recent byte lowest: (len(stream) - length +
-    1,).
+    """Return every run of `length` bytes as an integer, with the most recent byte lowest.
+
+    The shape is (len(stream) - length + 1,).
     """
     count = max(0, len(stream) - length + 1)
     keys = np.zeros(count, np.uint64)
