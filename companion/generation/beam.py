@@ -154,8 +154,10 @@ def beam_search(
 
 
 class _Trail(NamedTuple):
-    """Origin of a cache row's contents: `given` prompt tokens, and for the prompt and each later token a number of the
-    row and step that computed it. Two rows hold the same bits as far as their numbers agree.
+    """Origin of a cache row's contents.
+
+    These are `given` prompt tokens, and for the prompt and each later token a number of the row and step that
+    computed it. Two rows hold the same bits as far as their numbers agree.
     """
 
     given: int
