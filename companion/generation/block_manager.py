@@ -119,8 +119,10 @@ class Blocks:
 
 
 class Places:
-    """Slots for the recurrent states of a pool: one for each of `texts` texts, and as many for stored states at the
-    ends of blocks, from which other texts with the same prefix continue.
+    """Slots for the recurrent states of a pool.
+
+    There is one for each of `texts` texts, and as many for stored states at the ends of blocks, from which other texts
+    with the same prefix continue.
     """
 
     def __init__(self, texts: int) -> None:
@@ -142,8 +144,9 @@ class Places:
         return number in self._kept
 
     def keep(self, number: int) -> int:
-        """Return a slot for the state after the prefix with this number; if none is left, evict the least recently
-        used.
+        """Return a slot for the state after the prefix with this number.
+
+        If no slot is left, the least recently used state is evicted.
         """
         place = self._spare.pop() if self._spare else self._kept.popitem(last=False)[1]
         self._kept[number] = place
