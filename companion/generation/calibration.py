@@ -96,8 +96,9 @@ class Moments:
 
 
 def corrected_levels(weight: Float[Tensor, "out d_in"], moments: Moments) -> FourBits:
-    """Choose the levels for a matrix whose inputs have these second moments (Frantar et al. 2022, algorithm 1; in
-    float64).
+    """Choose the levels for a matrix whose inputs have these second moments.
+
+    This is algorithm 1 of Frantar et al. 2022, in float64.
 
     Scales and zero points are those of `in_four_bits`. A row whose chosen levels have no smaller output error than the
     nearest ones keeps the nearest, so no row ever gets worse.
@@ -131,8 +132,9 @@ def balancing(weight: Float[Tensor, "out d_in"], h: Float[Tensor, "d_in d_in"]) 
 
 
 def rounded_by(weight: Float[Tensor, "out d_in"], h: Float[Tensor, "d_in d_in"]) -> FourBits:
-    """Quantize a matrix given the second moments of its inputs: balance it if that helps, then apply
-    `corrected_levels`.
+    """Quantize a matrix given the second moments of its inputs.
+
+    It is balanced if that helps; then `corrected_levels` chooses the levels.
     """
     factor = balancing(weight, h)
     if factor is None:
@@ -144,8 +146,9 @@ def rounded_by(weight: Float[Tensor, "out d_in"], h: Float[Tensor, "d_in d_in"])
 def output_error(
     weight: Float[Tensor, "out d_in"], rounded: FourBits, h: Float[Tensor, "d_in d_in"]
 ) -> Float[Tensor, "out"]:
-    """Return the squared change of each output by rounding, summed over the inputs: d H d^T for each row d of W' -
-    W.
+    """Return the squared change of each output by rounding, summed over the inputs.
+
+    This is d H d^T for each row d of W' - W.
     """
     change = rounded.numbers(torch.float64) - weight.double()
     return ((change @ h) * change).sum(-1)
