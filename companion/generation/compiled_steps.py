@@ -48,8 +48,7 @@ _kept: Path | None = None
 
 
 def keep_programs() -> Path | None:
-    """Store compiled programs in the folder `compiled` of `companion.ground.user_files`, where the next process finds
-    them.
+    """Store compiled programs in the folder `compiled` of `companion.ground.user_files`.
 
     That process then waits neither for tracing nor for the compiler. PyTorch's own cache is a temporary folder, which
     does not survive a restart of the machine, and it only stores what the compiler produced.
@@ -78,8 +77,9 @@ def keep_programs() -> Path | None:
 
 
 def _own(folder: Path) -> bool:
-    """Return whether only this user can write to the folder, as far as the system tells: others could run programs
-    as us.
+    """Return whether only this user can write to the folder, as far as the system tells.
+
+    Anyone else who can write to it could run programs as this user.
     """
     told = folder.stat()
     return not hasattr(os, "getuid") or (told.st_uid == os.getuid() and not told.st_mode & 0o022)
