@@ -361,8 +361,9 @@ def packs(form: str) -> bool:
 
 
 def _numpy_has_our_threads() -> bool:
-    """Return whether NumPy uses no more threads than PyTorch; its library reads the number from the environment,
-    once.
+    """Return whether NumPy uses no more threads than PyTorch.
+
+    NumPy's library reads the number from the environment, once.
     """
     named = os.environ.get("OPENBLAS_NUM_THREADS") or os.environ.get("OMP_NUM_THREADS") or ""
     return (int(named) if named.isdigit() else os.cpu_count() or 1) <= torch.get_num_threads()
@@ -370,9 +371,7 @@ def _numpy_has_our_threads() -> bool:
 
 @lru_cache
 def quicker(form: str) -> bool:
-    """Return whether one row is multiplied faster by weights in this format than by `nn.Linear` in the format's own
-    dtype, on this CPU.
-    """
+    """Return whether this format multiplies one row faster than `nn.Linear` in the format's own dtype, on this CPU."""
     dtype = HALF.get(form, torch.float32)
     return possible(form, "cpu") and _is_quicker(PACKED[form] if packs(form) else PLAIN[form], _as_it_is(dtype))
 
