@@ -36,8 +36,9 @@ def most_probable(logits: Float[Tensor, "batch vocab"]) -> Int[Tensor, "batch"]:
 
 
 def pick(weights: Float[Tensor, "batch vocab"], uniform: Sequence[float]) -> Int[Tensor, "batch"]:
-    """Return, for each row, the first token whose cumulative weight exceeds u times the sum of the weights, where u is
-    a uniform random number in [0, 1). Rows whose weights are not finite get `NOTHING`.
+    """Draw a token per row: the first one whose cumulative weight exceeds u times the sum of the weights.
+
+    Here u is a uniform random number in [0, 1). Rows whose weights are not finite get `NOTHING`.
     """
     cumulative = exactly(weights).cumsum(-1)
     u = torch.tensor(uniform, dtype=torch.float64, device=cumulative.device)
