@@ -1,5 +1,4 @@
-"""The passes of text generation (lesson 10): all prompts in one pass (prefill), then one token per row and step
-(decode).
+"""The passes of text generation (lesson 10): one over all prompts (prefill), then one token per row and step (decode).
 
 An encoder-decoder first reads its sources once; what the decoder's layers need from them is stored in a `Memory`.
 """
