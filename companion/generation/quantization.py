@@ -13,16 +13,19 @@ GROUP = 32
 
 
 def in_eight_bits(weight: Float[Tensor, "*axes d_in"]) -> tuple[Int8[Tensor, "*axes d_in"], Float[Tensor, "*axes"]]:
-    """Quantize each row to the values -127 to 127, and return them with the row's scale (Dettmers et al. 2022, section
-    2.1).
+    """Quantize each row to the values -127 to 127 (Dettmers et al. 2022, section 2.1).
+
+    Returns:
+        The quantized values, and the scale of each row.
     """
     scale = (weight.abs().amax(-1) / 127).clamp_min(1e-12)
     return (weight / scale[..., None]).round().to(torch.int8), scale
 
 
 class FourBits(NamedTuple):
-    """A matrix (out, d_in) quantized to four bits per element plus two parameters per `GROUP` of a row: five bits in
-    all.
+    """A matrix (out, d_in) quantized to four bits per element.
+
+    With two parameters for each `GROUP` of a row, it takes five bits in all.
 
     Attributes:
         levels: quantized values from 0 to 15, (out, d_in), in a byte each until they are packed.
