@@ -1,5 +1,6 @@
-"""Choosing the next token (lesson 10): temperature, top-k, top-p and min-p are functions on logits, and `Sampling`
-composes them.
+"""Choosing the next token (lesson 10).
+
+Temperature, top-k, top-p and min-p are functions on logits, and `Sampling` composes them.
 
 A new method takes a function on logits, a field of `Sampling` and a line in `probabilities`. The flags of `companion
 generate`, the settings read from a published folder and what `companion inspect` reports all come from the fields.
@@ -29,8 +30,9 @@ if TYPE_CHECKING:  # the command line reads the flags without importing torch
 
 
 def temperature(logits: Float[Tensor, "*batch vocab"], t: float) -> Float[Tensor, "*batch vocab"]:
-    """Divide logits by t, which makes p_i proportional to p_i^(1/t): flatter for t > 1, sharper for t < 1, unchanged
-    for t = 1.
+    """Divide logits by t, which makes p_i proportional to p_i^(1/t).
+
+    The distribution is flatter for t > 1, sharper for t < 1, and unchanged for t = 1.
 
     t = 0 is the limit: all logits except the largest become -inf (of equal largest ones the first remains), so sampling
     is the same as greedy decoding.
@@ -68,8 +70,7 @@ def top_p(logits: Float[Tensor, "*batch vocab"], p: float) -> Float[Tensor, "*ba
     """Restrict logits to the fewest most probable tokens whose probabilities sum to at least p (nucleus sampling).
 
     The token with which the sum reaches p is included, so at least one always remains; all others become -inf (Holtzman
-    et
-    al. 2020, section 3.1).
+    et al. 2020, section 3.1).
 
     Raises:
         ValueError: unless 0 < p <= 1.
@@ -102,16 +103,18 @@ def min_p(logits: Float[Tensor, "*batch vocab"], p: float) -> Float[Tensor, "*ba
 
 
 def _rule(default: Any, help: str, *, left_out: Any) -> Any:
-    """Define a field with the help text of its flag and the value that a published folder means when it omits it, which
-    follows the released code.
+    """Define a field with the help text of its flag and the value that it has if a published folder omits it.
+
+    That value follows the released code.
     """
     return field(default=default, metadata={"help": help, "left_out": left_out})
 
 
 @dataclass(frozen=True)
 class Sampling:
-    """Settings for choosing the next token: `temperature`, `top_k`, `top_p` and `min_p` are applied to the logits in
-    this order, followed by softmax.
+    """Settings for choosing the next token.
+
+    `temperature`, `top_k`, `top_p` and `min_p` are applied to the logits in this order, followed by softmax.
 
     `None` skips a step, and so does a top_k of 0, as in published settings. A temperature of 0 is greedy decoding.
 
@@ -156,7 +159,5 @@ class Sampling:
 
 
 def released() -> Sampling:
-    """Return what a published folder means when it states no settings: the defaults of the released code,
-    `transformers`.
-    """
+    """Return the settings of a published folder that states none: the defaults of the released code, `transformers`."""
     return Sampling(**{f.name: f.metadata["left_out"] for f in fields(Sampling)})
