@@ -1,5 +1,4 @@
-"""Speculative decoding (lessons 10 and 18): a fast draft proposes the next tokens, and the model judges them in one
-pass.
+"""Speculative decoding (lessons 10 and 18): a fast draft proposes the next tokens, which the model judges in one pass.
 
 A step of one row reads every weight for one token. A pass over five tokens also reads them once, and takes hardly
 longer. So all proposed tokens are read in one pass, and those that the model would have written are accepted. The
@@ -204,8 +203,9 @@ class _Reader:
         self.cache, self._held = cache, None
 
     def read(self, tokens: Sequence[Sequence[int]], starts: list[int]) -> Float[Tensor, "batch token d_model"]:
-        """Return the stream for `tokens`, which begin at position `starts[r]` in row r, after dropping cached tokens
-        from there.
+        """Return the stream for `tokens`, which begin at position `starts[r]` in row r.
+
+        Cached tokens from there on are dropped first.
         """
         if starts != self._held:
             self.cache = self.cache.rewind(torch.tensor(starts))
@@ -312,8 +312,9 @@ class _SmallModel(_Drafter):
 
 
 class _OwnHeads(_Drafter):
-    """Multi-token-prediction heads of the model itself, which predict later tokens from the stream that the last token
-    was drawn from.
+    """Multi-token-prediction heads of the model itself.
+
+    They predict later tokens from the stream that the last token was drawn from.
     """
 
     def possible(self, rows: Sequence[_Row], counts: Sequence[int]) -> list[int]:
