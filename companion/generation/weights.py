@@ -93,8 +93,9 @@ class Formed(nn.Module):
 
 
 class Together:
-    """Fused linear: one product for several layers that read the same x, computed when the first of them needs its
-    part.
+    """Fused linear: one product for several layers that read the same x.
+
+    It is computed when the first of them needs its part.
 
     Each part is returned once. If it is requested again, everything is recomputed.
     """
@@ -284,8 +285,9 @@ def _alike(model: Transformer) -> Iterator[list[nn.Linear | nn.Embedding]]:
 
 
 def _is_plain(layer: nn.Module, kind: type[nn.Module]) -> bool:
-    """Return whether a layer is exactly of this kind: not a subclass, without a parametrized weight, and without hooks
-    that may change its weight or its x first.
+    """Return whether a layer is exactly of this kind.
+
+    It must not be a subclass, and must have neither a parametrized weight nor hooks that may change its weight or x.
     """
     return (
         type(layer) is kind
