@@ -97,9 +97,7 @@ class Checkpoints:
         return model
 
     def check(self, folder: Path) -> None:
-        """Raise `ValueError` unless the weights of a checkpoint, and the file that describes them, are those that were
-        saved.
-        """
+        """Raise `ValueError` unless a checkpoint's weights, and the file that describes them, are unchanged."""
         _check(folder, _state(folder), _files(folder))
 
     def write(
@@ -193,8 +191,10 @@ class Checkpoints:
         return Saved(folder, config, weights, optimizer, state["done"], state["log"])
 
     def set_aside(self, after: Path) -> list[Path]:
-        """Rename the damaged checkpoints after `after`, so that they are no longer found, and return their new
-        paths.
+        """Rename the damaged checkpoints after `after`, so that they are no longer found.
+
+        Returns:
+            Their new paths.
         """
         moved = []
         for folder in self.all():
@@ -213,8 +213,9 @@ class Checkpoints:
                 path.unlink()
 
     def _better(self, done: int, error: float | None, best: dict[str, Any] | None) -> dict[str, Any] | None:
-        """Return the best checkpoint so far; of equally good ones the later, which was trained longer and is more
-        likely the last.
+        """Return the best checkpoint so far.
+
+        Of equally good ones it is the later, which was trained longer and is more likely the last.
         """
         if error is None or not math.isfinite(error):
             return best
