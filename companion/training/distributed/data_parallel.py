@@ -268,8 +268,9 @@ class Processes(Parallel):
 
 
 class _Objective(nn.Module):
-    """The loss as a module around the model, so that DDP and FSDP see one forward pass, whatever it calls in the
-    model.
+    """The loss as a module around the model.
+
+    DDP and FSDP then see one forward pass, whatever it calls in the model.
     """
 
     def __init__(self, model: nn.Module, loss: Callable[..., Scored]) -> None:
