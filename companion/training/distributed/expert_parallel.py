@@ -39,8 +39,9 @@ class Spread(Dispatch):
 
 
 class Exchanged(Spread):
-    """Token dispatcher for expert parallelism: each process of a group has some of the experts, to which tokens are
-    sent.
+    """Token dispatcher for expert parallelism.
+
+    Each process of a group has some of the experts, to which tokens are sent.
 
     Args:
         rows_of_all, own_rows: as in `Spread`.
