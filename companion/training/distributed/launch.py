@@ -46,8 +46,7 @@ def processes_launched() -> int:
 
 
 def check_launch() -> None:
-    """Check what the launcher says about this process: its number, how many there are, and the address of the first
-    one.
+    """Check the launcher's variables: this process's number, how many there are, and the address of the first one.
 
     Raises:
         ValueError: if it is impossible.
@@ -220,9 +219,7 @@ def _own_device(device: torch.device) -> torch.device:
 
 
 def is_lost(error: BaseException) -> bool:
-    """Return whether `error` is how a collective fails when another process is gone, or has not answered for
-    `TIMEOUT`.
-    """
+    """Return whether `error` is how a collective fails if another process is gone, or does not answer for `TIMEOUT`."""
     return isinstance(error, dist.DistNetworkError) or any(sign in str(error).lower() for sign in _SIGNS)
 
 
