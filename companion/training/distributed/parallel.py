@@ -31,8 +31,9 @@ class Lost(RuntimeError):
 
 
 class Elsewhere(RuntimeError):
-    """Raised when another process of this run failed and reports why; this one only has to exit with the same
-    `code`.
+    """Raised when another process of this run failed and reports why.
+
+    This process only has to exit with the same `code`.
     """
 
     def __init__(self, code: int) -> None:
@@ -78,14 +79,16 @@ class Parallel:
         return flag
 
     def broadcast(self, value: Any) -> Any:
-        """Return the main process's `value`, which must be JSON-serializable, in all processes; those of the others are
-        ignored.
+        """Return the main process's `value` in all processes; those of the others are ignored.
+
+        The value must be JSON-serializable.
         """
         return value
 
     def on_main(self, make: Callable[[], Made]) -> Made:
-        """Call `make()` in the main process and return its result, which must be JSON-serializable or `None`, in all
-        processes.
+        """Call `make()` in the main process, and return its result in all processes.
+
+        The result must be JSON-serializable or `None`.
 
         An exception is raised in the main process, and the others raise `Elsewhere`, so that none waits for a failed
         process.
@@ -120,8 +123,10 @@ class Parallel:
         return tuple(tensor[start:stop] for tensor in batch)
 
     def prepare(self, model: nn.Module, loss: Callable[..., Scored], compile: bool) -> Callable[..., Scored]:
-        """Distribute `model` over the processes in place, and return `loss(model, *batch)` as a function of the
-        batch.
+        """Distribute `model` over the processes in place.
+
+        Returns:
+            `loss(model, *batch)` as a function of the batch.
         """
         if compile and getattr(model, "later", None) is not None:
             compile_blocks(model)  # the loss calls the model's features, not only its logits
