@@ -16,8 +16,9 @@ from companion.training.precision import autocast
 
 @dataclass(frozen=True)
 class Evaluation:
-    """A model's loss on a text: the sum in nats, the number of tokens it was summed over, and the bytes that they
-    encode.
+    """A model's loss on a text.
+
+    It consists of the sum in nats, the number of tokens it was summed over, and the bytes that they encode.
     """
 
     nats: float
@@ -31,7 +32,7 @@ class Evaluation:
 
     @property
     def perplexity(self) -> float:
-        """exp of the mean nats per token; comparable only between models with the same tokenizer."""
+        """Exponential of the mean nats per token; comparable only between models with the same tokenizer."""
         return math.exp(self.nats / self.tokens)
 
     @property
