@@ -29,8 +29,9 @@ LARGEST = 3.4028234663852886e38
 
 
 def setting(group: str, default: Any, help: str, *, flag: str | None = None) -> Any:
-    """Define a field that is a flag of `companion train`: its default, its help, and its name if Python does not
-    allow it.
+    """Define a field that is a flag of `companion train`.
+
+    It has a default, a help text, and a name if Python does not allow the flag's own name.
     """
     made = {"default_factory": lambda: list(default)} if isinstance(default, list) else {"default": default}
     return field(**made, metadata={"group": group, "help": help, "flag": flag})
@@ -81,8 +82,9 @@ class Learning:
         return {f.name: getattr(self, f.name) for f in fields(Learning)}
 
     def unused(self) -> tuple[str, str] | None:
-        """Return the name of a field that would have no effect, and what is expected with it; `None` if there is
-        none.
+        """Return the name of a field that would have no effect, and what is expected with it.
+
+        The result is `None` if there is none.
         """
         for name in ("decay_share", "decay_shape"):
             (default,) = [f.default for f in fields(Learning) if f.name == name]
