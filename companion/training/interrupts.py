@@ -1,6 +1,4 @@
-"""Ctrl-C and SIGTERM during training: the first one requests a stop, so that the update in progress is finished and
-saved.
-"""
+"""Ctrl-C and SIGTERM in training: the first one requests a stop, so that the current update is finished and saved."""
 
 from __future__ import annotations
 
