@@ -39,8 +39,9 @@ Batch = tuple[Tensor, ...]
 
 
 class Scored(NamedTuple):
-    """The loss of one batch as a sum and a count, because only these may be added over several batches (lesson 09,
-    equation 9.4; lesson 14, equation 14.4).
+    """The loss of one batch as a sum and a count.
+
+    Only these may be added over several batches (lesson 09, equation 9.4; lesson 14, equation 14.4).
 
     Attributes:
         nats: sum of the loss over the scored tokens, in nats.
@@ -295,8 +296,9 @@ def translation_loss(
     padding: int,
     smoothing: float = 0.0,
 ) -> Scored:
-    """Compute the loss of an encoder-decoder with teacher forcing: at each position it is given the correct target so
-    far.
+    """Compute the loss of an encoder-decoder with teacher forcing.
+
+    At each position, its input is the correct target so far.
 
     Args:
         model: an encoder-decoder.
