@@ -1,6 +1,4 @@
-"""AdamW (Loshchilov and Hutter 2019), Muon (Jordan et al. 2024), which parameters decay, and optimizer state by
-name.
-"""
+"""AdamW (Loshchilov and Hutter 2019), Muon (Jordan et al. 2024), weight decay, and optimizer state by name."""
 
 from __future__ import annotations
 
@@ -20,8 +18,9 @@ MOMENTUM = "momentum_buffer"
 
 
 def decayed(model: nn.Module) -> set[str]:
-    """Return the names of the parameters with weight decay: matrices that multiply a stream, including those of
-    experts.
+    """Return the names of the parameters with weight decay.
+
+    These are the matrices that multiply a stream, including those of experts.
 
     Gains and biases do not decay, because their size is not a measure of complexity. Neither do lookup tables (token
     and position embeddings, a head tied to them, relative positions): AdamW decays at every update, and a row whose
