@@ -18,8 +18,9 @@ if TYPE_CHECKING:
 def plot_loss(
     entries: Sequence[Mapping[str, Any]], path: str | Path, *, bytes_per_token: float, yardsticks: Mapping[str, float]
 ) -> bool:
-    """Plot training and held-out bits per byte against updates, with the baselines as lines and the load of any experts
-    below.
+    """Plot training and held-out bits per byte against updates.
+
+    Baselines are drawn as lines, and the load of any experts below.
 
     Args:
         entries: the lines of a run's log.
@@ -133,9 +134,7 @@ def _with_experts(entries: Sequence[Mapping[str, Any]]) -> bool:
 
 
 def _draw_experts(axes: Axes, entries: Sequence[Mapping[str, Any]]) -> None:
-    """Plot the effective number of experts in the least even layer, and the fraction of dropped visits if there is a
-    limit.
-    """
+    """Plot the effective number of experts in the least even layer, and any fraction of dropped visits."""
     used = [(entry["update"], entry["effective_experts"]) for entry in entries if "effective_experts" in entry]
     axes.plot(*_columns(used), color="#009E73", linewidth=1)
     axes.set_ylim(0, 1.1 * max(value for _, value in used))
