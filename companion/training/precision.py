@@ -13,8 +13,9 @@ PRECISIONS = ("fp32", "tf32", "bf16")
 
 
 def autocast(device: torch.device, precision: str) -> contextlib.AbstractContextManager[Any]:
-    """Return a context with bfloat16 matrix products for `"bf16"`, with those of `tf32` for `"tf32"`, and unchanged for
-    `"fp32"`.
+    """Return a context for matrix products in this precision.
+
+    It uses bfloat16 for `"bf16"`, `tf32` for `"tf32"`, and changes nothing for `"fp32"`.
     """
     if precision == "bf16":
         return torch.autocast(device.type, torch.bfloat16)
@@ -23,8 +24,9 @@ def autocast(device: torch.device, precision: str) -> contextlib.AbstractContext
 
 @contextlib.contextmanager
 def tf32(precision: str) -> Iterator[None]:
-    """Use TensorFloat-32 in this block for fp32 matrix products on a CUDA GPU, forward and backward, if `precision` is
-    `"tf32"`.
+    """Use TensorFloat-32 for fp32 matrix products on a CUDA GPU in this block, if `precision` is `"tf32"`.
+
+    This applies to the forward and the backward pass.
 
     Factors are then rounded to 8 exponent bits and 10 mantissa bits, which is several times as fast. For other
     precisions and devices nothing changes.
