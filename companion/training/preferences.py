@@ -1,5 +1,7 @@
-"""Losses of preference and policy optimization: the better of two answers, and answers that earn more than others to
-the same question (lesson 20).
+"""Losses of preference optimization and policy optimization (lesson 20).
+
+The first prefer the better of two answers, the second reinforce answers that earn more than others to the same
+question.
 
 They are functions of log-probabilities in nats, so they work with any model.
 """
@@ -41,7 +43,9 @@ class Preferred(NamedTuple):
 def preference_loss(
     log_probs: Float[Tensor, "pair 2"], reference: Float[Tensor, "pair 2"], *, beta: float
 ) -> Preferred:
-    """Compute the loss of direct preference optimization (Rafailov et al. 2023, eq. 7; lesson 20, equation 20.7):
+    """Compute the loss of direct preference optimization.
+
+    Its formula is (Rafailov et al. 2023, eq. 7; lesson 20, equation 20.7)
 
         L = -log sigmoid(beta log(p(c) / p_ref(c)) - beta log(p(r) / p_ref(r)))
 
@@ -90,8 +94,9 @@ def group_advantages(
 def divergence(
     log_probs: Float[Tensor, "answer token"], reference: Float[Tensor, "answer token"]
 ) -> Float[Tensor, "answer token"]:
-    """Estimate KL(p || p_ref) from tokens drawn from p (Schulman 2020, k3; Shao et al. 2024, eq. 4; lesson 20, equation
-    20.12).
+    """Estimate KL(p || p_ref) from tokens drawn from p.
+
+    Sources: Schulman 2020, k3; Shao et al. 2024, eq. 4; lesson 20, equation 20.12.
 
     The estimate is exp(d) - d - 1 with d = log p_ref - log p, which is never negative.
     """
