@@ -54,8 +54,9 @@ def yardstick_table(marks: Mapping[str, float], own: float | None = None) -> str
 
 
 def text_verdict(marks: Mapping[str, float], result: Mapping[str, Any]) -> str:
-    """Compare a finished run on text with the baselines, whether it beats them or not; without baselines, report its
-    result.
+    """Compare a finished run on text with the baselines, whether it beats them or not.
+
+    Without baselines, only its result is reported.
     """
     perplexity = f"Perplexity {result['perplexity']:.1f} per token over {result['tokens']:,} tokens."
     if not marks:
