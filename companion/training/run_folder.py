@@ -272,8 +272,7 @@ class RunFolder:
 
         Raises:
             ValueError: if all checkpoints are damaged, if the checkpoint belongs to another model, or if the log up to
-                the
-                checkpoint was changed.
+                the checkpoint was changed.
         """
         parallel = trainer.parallel
         found: list[Saved] = []
@@ -369,8 +368,9 @@ class RunFolder:
     # Files
 
     def check_ours(self) -> None:
-        """Raise `ValueError` unless the folder is missing or empty, or contains a run, possibly one killed while it was
-        created.
+        """Raise `ValueError` unless the folder is missing or empty, or contains a run.
+
+        The run may have been killed while it was created.
         """
         if not self.path.exists() or self.exists:
             return
@@ -407,8 +407,9 @@ def newest_run(home: str | os.PathLike[str] = "runs", *, task: str | None = None
 
 @dataclass(frozen=True)
 class Start:
-    """Starting point of a run: the folder of a run on text, of a fine-tuning run or of a published model, or a GGUF
-    file.
+    """Starting point of a run.
+
+    This is the folder of a run on text, of a fine-tuning run or of a published model, or a GGUF file.
     """
 
     folder: Path
