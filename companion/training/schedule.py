@@ -72,8 +72,9 @@ def warmup_cosine(update: int, *, updates: int, warmup: int, peak: float, last: 
 
 
 def warmup_linear(update: int, *, updates: int, warmup: int, peak: float, last: float) -> float:
-    """Return the learning rate as in `warmup_cosine`, but with a linear fall (Devlin et al. 2019, appendix A.2, with
-    `last` = 0).
+    """Return the learning rate as in `warmup_cosine`, but with a linear fall.
+
+    Source: Devlin et al. 2019, appendix A.2, with `last` = 0.
 
     Raises:
         ValueError: for an update outside the run.
@@ -141,8 +142,9 @@ def inverse_sqrt(update: int, *, warmup: int, peak: float) -> float:
 
 
 def paper_peak(d_model: int, warmup: int) -> float:
-    """Return the peak learning rate of Vaswani et al. 2017, equation 3: (d_model * warmup)^-0.5 (lesson 09, equation
-    D9.7).
+    """Return the peak learning rate of Vaswani et al. 2017, equation 3: (d_model * warmup)^-0.5.
+
+    Source: lesson 09, equation D9.7.
 
     Raises:
         ValueError: for a `d_model` or a `warmup` below 1.
