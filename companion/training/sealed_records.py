@@ -1,5 +1,7 @@
-"""Checksummed records of a run: run.json, result.json and state.json contain a digest of their contents, so that
-edited, truncated or swapped files are noticed before they are used.
+"""Checksummed records of a run.
+
+run.json, result.json and state.json contain a digest of their contents, so that edited, truncated or swapped files are
+noticed before they are used.
 
 The digests of result.json and state.json include that of their run, so that files of another run are rejected. Runs
 from before there were digests have none in any file, and are accepted. This does not protect against deliberate
