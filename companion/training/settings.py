@@ -58,8 +58,9 @@ LONGEST_NAME = 100
 
 
 def flag(f: Field[Any]) -> str:
-    """Return the flag of a setting without its dashes: its name, or the one given where Python does not allow it as a
-    name.
+    """Return the flag of a setting without its dashes.
+
+    It is the name of the field, or a given one if Python does not allow the flag's name.
     """
     return f.metadata["flag"] or f.name.replace("_", "-")
 
@@ -151,8 +152,9 @@ class RunSettings(Learning, ABC):
         """Return the default name of the folder in `runs`."""
 
     def what_matters(self) -> dict[str, Any]:
-        """Return the settings that determine the result, as in JSON: all except where the run is computed and
-        stored.
+        """Return the settings that determine the result, as in JSON.
+
+        These are all except where the run is computed and stored.
         """
         chosen = {name: value for name, value in asdict(self).items() if name not in _OF_THE_MACHINE}
         return {"task": self.task, **chosen}
@@ -406,8 +408,9 @@ class TextSettings(Settings):
         return AttentionConfig(self.heads, self.kv_heads, **parts)
 
     def model_config(self, vocab: int) -> ModelConfig:
-        """Return the configuration as for every task, with the multi-token-prediction heads; with `init_from`, that
-        of its model.
+        """Return the configuration as for every task, with the multi-token-prediction heads.
+
+        With `init_from`, it is the configuration of that model.
         """
         if self.init_from is not None:
             return self._begun(Path(self.init_from).expanduser()).with_(dropout=float(self.dropout))
