@@ -181,8 +181,9 @@ class NumberWordsTask(Task):
 
     @cached_property
     def batches(self) -> PairBatches:
-        """Function from the number of a micro-batch to its pairs of names, as (source, inputs, targets) of
-        `translation_loss`.
+        """Function from the number of a micro-batch to its pairs of names.
+
+        They are (source, inputs, targets) of `translation_loss`.
         """
         settings = self.settings
         return PairBatches(self.words, batch=settings.batch, seed=derived_seed(settings.seed, 1))
