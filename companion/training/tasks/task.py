@@ -1,5 +1,6 @@
-"""The interface of a task: what a model is trained to do, the only thing that differs between runs of `companion
-train`.
+"""The interface of a task: what a model is trained to do.
+
+The task is the only thing that differs between runs of `companion train`.
 
 The training loop, the run's folder, its log, its checkpoints and its progress only use this interface.
 """
