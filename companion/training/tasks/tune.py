@@ -127,9 +127,7 @@ class TuneTask(Task):
 
     @abstractmethod
     def batches_of(self, model: Transformer, precision: str = "fp32") -> Callable[[int], Batch]:
-        """Return a function from the number of a micro-batch to tensors for `loss`, targets last, for a model being
-        fine-tuned.
-        """
+        """Return a function from the number of a micro-batch to tensors for `loss`, targets last, for this model."""
 
     @property
     def batches(self) -> Callable[[int], Batch]:
@@ -345,8 +343,9 @@ def _inputs_and_targets(rows: Sequence[Row]) -> tuple[Tensor, Tensor]:
 
 
 def _chosen(number: int, batch: int, among: int, seed: int) -> list[int]:
-    """Return the examples of micro-batch `number`: all of them, in an order drawn for each pass, one pass after the
-    other.
+    """Return the examples of micro-batch `number`.
+
+    Each pass uses all examples, in an order of its own.
     """
     places = [divmod(place, among) for place in range(number * batch, (number + 1) * batch)]
     orders = {turn: np.random.default_rng((seed, turn)).permutation(among) for turn in {turn for turn, _ in places}}
@@ -373,8 +372,9 @@ def answer_loss(model: nn.Module, tokens: Tensor, targets: Tensor) -> Scored:
 def _pair_loss(
     model: nn.Module, tokens: Tensor, targets: Tensor, reference: Tensor, counted: Tensor, *, beta: float
 ) -> Scored:
-    """Compute the `preference_loss` of pairs: tokens, targets (pair, 2, token), reference (pair, 2), the chosen answer
-    first.
+    """Compute the `preference_loss` of pairs, with the chosen answer first.
+
+    Shapes: tokens and targets (pair, 2, token), reference (pair, 2).
     """
     out = model(tokens.flatten(0, 1), counted=read_for(targets.flatten(0, 1)))
     each = target_log_probs(out.logits, targets.flatten(0, 1)).sum(-1).view(-1, 2)
@@ -400,8 +400,9 @@ def _sampled_loss(
     *,
     settings: TuneSettings,
 ) -> Scored:
-    """Compute the `policy_loss` of sampled answers; each row is an answer, and those to the same problem are
-    adjacent.
+    """Compute the `policy_loss` of sampled answers.
+
+    Each row is an answer, and those to the same problem are adjacent.
     """
     out = model(tokens, counted=read_for(targets))
     each, scored = target_log_probs(out.logits, targets), targets != IGNORE
@@ -592,8 +593,9 @@ class PreferenceTask(TuneTask):
 
 @dataclass(frozen=True)
 class PolicyTask(TuneTask):
-    """Policy optimization on the model's own answers, which a function checks: those that earn more than others to the
-    same problem are reinforced.
+    """Policy optimization on the model's own answers, which a function checks.
+
+    Answers that earn more than others to the same problem are reinforced.
 
     This makes frequent what the initial model only does sometimes. So its answers must vary in something that also pays
     off on other problems. The following fractions of 500 held-out sums are answered right with the recipe in
