@@ -295,9 +295,7 @@ class Trainer:
         return self.parallel.total(load.counts)
 
     def _scored(self, i: int, batch: Batch) -> Scored:
-        """Compute the loss of this process's rows of the update's micro-batch i, with the dropout and noise that
-        belong to it.
-        """
+        """Compute the loss of this process's rows of the update's micro-batch i, with its dropout and noise."""
         seed = derived_seed(self.config.seed, self.done * self.config.accumulate + i)
         own = [tensor.to(self.device, non_blocking=True) for tensor in self.parallel.share(batch)]
         with self.parallel.drawing(seed, len(batch[-1])), autocast(self.device, self.precision):
@@ -339,8 +337,9 @@ class _Load:
                 self.dropped = self.dropped.to(layer.kept.device) + (~layer.kept).sum()
 
     def summary(self) -> list[Tensor]:
-        """Return the effective number of experts of the least even layer, and the fraction of visits dropped over all
-        layers; empty without layers.
+        """Return the effective number of experts of the least even layer, and the fraction of dropped visits in all.
+
+        The result is empty without layers.
         """
         if not self.counts:
             return []
