@@ -1,7 +1,7 @@
 """companion: the package that the course The Executable Transformer builds.
 
-The public names stand in `__init__.pyi` beside this file, in reading order. Each is imported when it is first used, so
-that `companion --help` and a mistyped flag are answered without torch.
+The public names are listed in `__init__.pyi` beside this file, in reading order. Each one is imported when it is first
+used, so that `companion --help` and a mistyped flag are answered without importing torch.
 """
 
 import ast
@@ -19,8 +19,11 @@ if importlib.util.find_spec("torch") is None:
 
 
 def _public() -> dict[str, str]:
-    """Each public name, and the module it comes from, as the stub says. Read here and not by a library, so that the
-    models run wherever PyTorch, numpy, safetensors and jaxtyping are."""
+    """Map each public name to the module that defines it, as listed in the stub.
+
+    The stub is parsed here instead of with a library, so that the models need only PyTorch, numpy, safetensors and
+    jaxtyping.
+    """
     stub = ast.parse(Path(__file__).with_suffix(".pyi").read_text(encoding="utf-8"))
     lines = [line for line in stub.body if isinstance(line, ast.ImportFrom)]
     return {entry.name: f"{__name__}.{line.module}" for line in lines for entry in line.names}

@@ -40,11 +40,12 @@ from companion.layers.stack import Stack
 
 
 class Output(NamedTuple):
-    """What a forward pass gives back.
+    """Result of a forward pass.
 
-    logits:   one score per token id, (batch, token, vocab).
-    routing:  where each layer's experts were sent its tokens; empty without a mixture of experts.
-    cache:    what the decoder has now seen, to be passed to the next call; `None` if none was passed in.
+    Attributes:
+        logits: One score per token id, (batch, token, vocab).
+        routing: How each layer with experts routed its tokens; empty without a mixture of experts.
+        cache: The cache after this call, to be passed to the next one; `None` if none was passed in.
     """
 
     logits: Float[Tensor, "batch token vocab"]
@@ -53,7 +54,7 @@ class Output(NamedTuple):
 
 
 class Features(NamedTuple):
-    """The stream after the last block and norm, before the output head; the rest as in `Output`."""
+    """The stream after the last block and norm, before the output head. The other fields are as in `Output`."""
 
     stream: Float[Tensor, "batch token d_model"]
     routing: tuple[RoutingStats, ...]
@@ -61,11 +62,11 @@ class Features(NamedTuple):
 
 
 _numbers = count(1)
-"""Each model has a number of its own, by which a cache knows who filled it."""
+"""Numbers for models, which a cache stores to recognise the model that filled it."""
 
 
 class Inputs(TypedDict, total=False):
-    """What goes into a `Transformer` beside the tokens; `Transformer.features` says what each is."""
+    """Arguments of a `Transformer` besides the tokens; `Transformer.features` documents them."""
 
     source: Tensor | Memory | None
     positions: Tensor | None
@@ -82,25 +83,25 @@ _HINTS = {
     "mask": "which tokens are not padding is said by real, (batch, key)",
     "cache": "KVCache.create(config, batch, slots) makes one",
 }
-"""What else to say of an argument that does not fit."""
+"""Advice that is added to the error message about an argument."""
 
 
 class Transformer(nn.Module):
-    """Token ids in, one score per possible next (or masked) token out.
+    """A transformer, from token ids to one score per possible next (or masked) token.
 
-    With `config.embedding.tied` the head *is* the embedding table: one parameter, whose gradient is the sum of both
-    uses. It has a bias, and more, only where `config.embedding.head` says so. An encoder is a `Bert`, which has more at
-    both ends.
+    If `config.embedding.tied` is set, the head *is* the embedding table: one parameter, whose gradient is the sum of
+    both uses. The head has a bias or further layers only if `config.embedding.head` says so. An encoder is made as a
+    `Bert`, which adds layers at both ends.
 
-    Embeddings start normal with variance 1 / d_model, so that the logits of a normalised state have variance one
-    whatever the width (a fixed 0.02 leaves those of a narrow model near zero, and its first updates slow); other
-    weights with variance 2 / (5 d_model) (Nguyen and Salazar 2019), with the rank in place of d_model where they read a
-    latent, and those that write to the stream 1 / sqrt(number
-    of writes) smaller (Radford et al. 2019), so that its variance does not grow with depth.
+    Embeddings are initialised from a normal distribution with variance 1 / d_model, so that the logits of a normalised
+    state have variance one at any width (a fixed standard deviation of 0.02 leaves those of a narrow model near zero
+    and slows its first updates). Other weights have variance 2 / (5 d_model) (Nguyen and Salazar 2019), with the rank
+    in place of d_model if they read a latent. Weights that write to the stream are smaller by 1 / sqrt(number of
+    writes) (Radford et al. 2019), so that its variance does not grow with depth.
     """
 
     published_kind: str | None = None
-    """The `model_type` of the published folder that the model was read from, whose names its adapters get."""
+    """The `model_type` of the published folder that the model was loaded from. It decides how adapters are named."""
 
     def __new__(cls, config: ModelConfig | None = None) -> Transformer:
         berts = isinstance(config, ModelConfig) and (config.stack == "encoder" or config.embedding.head == "masked")
@@ -115,7 +116,7 @@ class Transformer(nn.Module):
         self.positions = Learned(config.context, config.d_model) if config.positions.kind == "learned" else None
         self._make_entrance(config)
         self.embedding_norm = norm(config.norm, config.d_model) if config.embedding.norm else None
-        apart = config.embedding.apart  # the encoder's own entrance; else the two above serve both stacks
+        apart = config.embedding.apart  # the encoder has its own entrance; otherwise both stacks share the above
         self.source_positions = (
             Learned(config.context, config.d_model) if apart and self.positions is not None else None
         )
@@ -129,10 +130,10 @@ class Transformer(nn.Module):
         self._initialise()
 
     def _make_entrance(self, config: ModelConfig) -> None:
-        """What stands before the first block beside tokens and positions: nothing but in a `Bert`."""
+        """Make the modules before the first block other than embeddings and positions; only a `Bert` has any."""
 
     def _make_exit(self, config: ModelConfig) -> None:
-        """What stands behind the last norm: the table, if it is not that of the tokens, and a bias."""
+        """Make the modules after the last norm: an output table, if it is not tied to the embeddings, and a bias."""
         ends = config.embedding
         self.unembedding = None if ends.tied else nn.Linear(config.d_model, config.vocab, bias=False)
         self.head_bias = nn.Parameter(torch.zeros(config.vocab)) if ends.head != "linear" else None
@@ -151,7 +152,7 @@ class Transformer(nn.Module):
                     if weight is not None:
                         nn.init.normal_(weight, std=std)
         for module in self.modules():
-            if isinstance(module, LatentAttention):  # keys and values begin as wide as if they came from the stream
+            if isinstance(module, LatentAttention):  # keys and values start at the scale they have without latents
                 nn.init.normal_(module.up.weight, std=math.sqrt(2 / (5 * module.up.in_features)))
                 nn.init.normal_(module.query.weight, std=math.sqrt(2 / (5 * module.query.in_features)))
             if isinstance(module, LinearAttention):
@@ -171,7 +172,7 @@ class Transformer(nn.Module):
         nn.init.normal_(self.embedding.weight, std=d_model**-0.5)
 
     def forward(self, tokens: Int[Tensor, "batch token"], **inputs: Unpack[Inputs]) -> Output:
-        """Logits for every token: the `head` of `features`, which says what else goes in and what is refused."""
+        """Return logits for every token: `head` applied to `features`, which documents the arguments and errors."""
         stream, routing, cache = self.features(tokens, **inputs)
         return Output(self.head(stream), routing, cache)
 
@@ -192,25 +193,32 @@ class Transformer(nn.Module):
         document: Int[Tensor, "batch token"] | None = None,
         cache: KVCache | None = None,
     ) -> Features:
-        """The stream before the head, for callers that want the logits of a few tokens only.
+        """Compute the stream before the head, for callers that need the logits of only a few tokens.
 
-        source:     for an encoder-decoder: the source's ids, or the `Memory` that `encode` made of them.
-        positions:  (token) or (batch, token). Default: 0, 1, ..., or from where each row of the cache stands.
-        segments:   for an encoder with `config.embedding.segments`: which one each token belongs to. Default: 0.
-        real:       (batch, key): which tokens are not padding (True, or 1) and which are (False, or 0). No query sees
-                    padding, and no expert counts it. With a cache, key counts the slots it shows. Default: all.
-        counted:    (batch, token), in place of `real` for padding at the end of rows, which a causal stack hides by
-                    itself: experts do not count it, linear layers do not keep it in a cache, and attention needs no
-                    mask. Default: `real`.
-        mask:       who may look at whom: broadcasts to (batch, head, token, key), with key as in `real`. Not for a
-                    model with linear layers, which have no pairs of tokens to hide.
-        document:   for a decoder without a cache: which document of a packed row each token is of. Those of one stand
-                    together, and nothing passes from one document to another.
-        cache:      what the decoder has seen so far; call under `torch.no_grad()` and go on with `Features.cache`.
+        Args:
+            tokens: Token ids, (batch, token).
+            source: For an encoder-decoder: the source's ids, or the `Memory` that `encode` computed from them.
+            positions: (token) or (batch, token). Default: 0, 1, ..., or with a cache the next free slots of each row.
+            segments: For an encoder with `config.embedding.segments`: the segment of each token. Default: 0.
+            real: Attention mask, (batch, key): True or 1 for tokens, False or 0 for padding. No query attends to
+                padding, and no expert counts it. With a cache, key counts the slots that it shows. Default: all True.
+            counted: Token mask, (batch, token), used instead of `real` for padding at the end of rows, which a causal
+                stack hides anyway. Experts do not count this padding, linear layers do not store it in a cache, and
+                attention needs no mask. Default: `real`.
+            mask: Which tokens may attend to which; broadcasts to (batch, head, token, key), with key as in `real`. Not
+                for models with linear layers, which have no pairs of tokens to hide.
+            document: Document ids for sequence packing, for a decoder without a cache. The tokens of a document are
+                contiguous, and no information passes between documents.
+            cache: Cache of the tokens that the decoder has already read. Call under `torch.no_grad()`, and continue
+                with `Features.cache`.
 
-        Raises `ValueError` if the stack and the arguments do not fit each other, an argument has another dtype or
-        shape, the tokens do not fit the cache or the learned positions, and for an id that is not in the vocabulary (on
-        a GPU only as `companion.ground.arguments` says).
+        Returns:
+            The stream, (batch, token, d_model), with the routing and the cache.
+
+        Raises:
+            ValueError: If the arguments do not fit the stack or each other, an argument has the wrong dtype or shape,
+                the tokens do not fit the cache or the learned positions, or an id is not in the vocabulary (on a GPU
+                only as described in `companion.ground.arguments`).
         """
         memory = self.encode(source) if isinstance(source, Tensor) else source
         ends = None if cache is None or cache.states is None or counted is None else counted.sum(-1)
@@ -219,7 +227,7 @@ class Transformer(nn.Module):
         if positions is None:
             positions = torch.arange(tokens.shape[1], device=tokens.device) if opened is None else opened[0].slots
         x = self._embed(tokens, positions, segments)
-        stack = self.decoder or self.encoder  # its blocks one after the other, and the last norm
+        stack = self.decoder or self.encoder
         assert stack is not None
         given: dict[str, Any] = {"real": real, "counted": counted, "mask": mask, "document": document}
         x, routing = stack(x, positions=positions, cache=opened, memory=memory, **given)
@@ -228,11 +236,17 @@ class Transformer(nn.Module):
 
     @checked(settles=lambda given: given["self"]._settle_source(given))
     def encode(self, source: Int[Tensor, "batch key"], *, real: Shaped[Tensor, "#batch key"] | None = None) -> Memory:
-        """The source as the decoder's layers see it; run it once and pass it as `source` from then on.
+        """Encode a source once, to be passed as `source` from then on.
 
-        real: (batch, key), which source tokens are not padding. Default: all.
+        Args:
+            source: Token ids, (batch, key).
+            real: Attention mask, (batch, key): which source tokens are not padding. Default: all.
 
-        Raises `ValueError` unless this is an encoder-decoder, and as `features` does.
+        Returns:
+            The keys and values that the decoder's layers read.
+
+        Raises:
+            ValueError: If this is not an encoder-decoder, and as in `features`.
         """
         assert self.encoder is not None and self.decoder is not None
         positions = torch.arange(source.shape[1], device=source.device)
@@ -241,23 +255,29 @@ class Transformer(nn.Module):
         return Memory(layers, real, routing)
 
     def head(self, stream: Float[Tensor, "*batch d_model"]) -> Float[Tensor, "*batch vocab"]:
-        """Logits of states of the stream: stream @ E^T when tied, plus what `config.embedding.head` adds, divided and
-        capped where it says so."""
+        """Compute the logits of states of the stream.
+
+        They are stream @ E^T if the head is tied. `config.embedding` may add a bias, divide them and cap them.
+        """
         if self.unembedding is None:
             return self.limited(nn.functional.linear(stream, self.embedding.weight, self.head_bias))
         logits = self.unembedding(stream)
         return self.limited(logits if self.head_bias is None else logits + self.head_bias)
 
     def limited(self, logits: Float[Tensor, "*batch vocab"]) -> Float[Tensor, "*batch vocab"]:
-        """The logits over `config.embedding.logit_divisor`, then c tanh(logits / c) for the cap c of `logit_cap`, where
-        there is one."""
+        """Divide and softcap logits as configured.
+
+        They are divided by `config.embedding.logit_divisor`, and then become c tanh(logits / c) if `logit_cap` is c.
+        """
         ends = self.config.embedding
         logits = logits if ends.logit_divisor == 1 else logits / ends.logit_divisor
         return logits if ends.logit_cap is None else capped(logits, ends.logit_cap)
 
     def _settle(self, given: dict[str, Any]) -> None:
-        """Puts `real`, `counted` and `mask` as the layers take them among the arguments of a call. Raises `ValueError`
-        for what does not belong to this model, its tokens, or each other."""
+        """Check a call's arguments, and convert `real`, `counted` and `mask` to what the layers expect.
+
+        Raises `ValueError` for arguments that do not fit this model, its tokens, or each other.
+        """
         tokens, cache = given["tokens"], given.get("cache")
         check_ids("tokens", tokens)
         real = given["real"] = None if given.get("real") is None else padding_of(given["real"])
@@ -280,7 +300,7 @@ class Transformer(nn.Module):
             given["mask"] = mask_of(given["mask"], anywhere=True)
 
     def _check_document(self, document: Tensor | None, tokens: Tensor, cache: KVCache | None) -> None:
-        """Raises `ValueError` for numbers of documents that are not those of the tokens of a decoder."""
+        """Raise `ValueError` unless `document` has the shape of the tokens and this is a decoder without a cache."""
         if document is None:
             return
         alone = self.decoder is not None and self.encoder is None and cache is None
@@ -290,7 +310,7 @@ class Transformer(nn.Module):
             raise ValueError(f"document has shape {tuple(document.shape)}: expected {tuple(tokens.shape)}, as tokens")
 
     def _settle_source(self, given: dict[str, Any]) -> None:
-        """The same for `encode`."""
+        """Check and convert the arguments of `encode`."""
         if self.encoder is None or self.decoder is None:
             raise ValueError(f"stack={self.config.stack!r}: expected 'encoder_decoder', the one stack with a source")
         source, real = given["source"], given.get("real")
@@ -331,13 +351,13 @@ class Transformer(nn.Module):
                 )
 
     def _check_memory(self, memory: Memory, batch: int) -> None:
-        """Raises `ValueError` for a source of another batch size, or one that another model has read."""
+        """Raise `ValueError` for a source with another batch size, or one that a different model has encoded."""
         assert self.decoder is not None
         if len(memory.layers) != len(self.decoder.blocks):
             raise ValueError(
                 f"source is of a model with {len(memory.layers)} layers: expected {len(self.decoder.blocks)}, as here"
             )
-        if isinstance(memory.layers[0], CrossCache):  # a layer that looks at nothing may have been put in its place
+        if isinstance(memory.layers[0], CrossCache):  # cross-attention may have been replaced by another layer
             memory.layers[0].check(batch, self.config.sizes)
 
     def _check_reach(self, name: str, tokens: int) -> None:
@@ -350,7 +370,7 @@ class Transformer(nn.Module):
     def _embed(
         self, tokens: Tensor, positions: Tensor, segments: Tensor | None = None, *, name: str = "tokens"
     ) -> Float[Tensor, "batch token d_model"]:
-        """A vector for each token, and where positions are added, with them."""
+        """Embed the tokens, and add positions if the configuration has additive ones."""
         x = look_up(name, self.embedding, tokens)
         if self.config.embedding.scaled:
             factor = math.sqrt(self.config.d_model)
@@ -369,14 +389,17 @@ class Transformer(nn.Module):
         return self.dropout(x if entering is None else entering(x))
 
     def _enter(self, x: Tensor, segments: Tensor | None) -> Tensor:
-        """What a `Bert` adds to its tokens; nothing here."""
+        """Return `x` unchanged; a `Bert` adds its segment vectors here."""
         return x
 
 
 class Bert(Transformer):
-    """An encoder with what BERT has at both ends, as far as the configuration asks for it: vectors of segments beside
-    those of tokens, a layer before the table that scores them, and one vector of a whole sequence with a classifier
-    (Devlin et al. 2019; lesson 13). `Transformer(config)` makes one of an encoder's configuration."""
+    """An encoder with BERT's additions at both ends, as far as the configuration has them.
+
+    These are segment vectors added to the token embeddings, a layer before the output table, and a pooled vector of the
+    whole sequence with a classifier (Devlin et al. 2019; lesson 13). `Transformer(config)` makes a `Bert` from an
+    encoder's configuration.
+    """
 
     def _make_entrance(self, config: ModelConfig) -> None:
         segments = config.embedding.segments
@@ -402,14 +425,15 @@ class Bert(Transformer):
         return x + (self.segments.weight[0] if segments is None else look_up("segments", self.segments, segments))
 
     def head(self, stream: Float[Tensor, "*batch d_model"]) -> Float[Tensor, "*batch vocab"]:
-        """Logits of states of the stream; BERT's go through one more layer before."""
+        """Compute the logits of states of the stream; BERT applies one more layer first."""
         return super().head(stream if self.transform is None else self.transform(stream))
 
     @checked(sizes=lambda model: {"d_model": model.config.d_model})
     def pool(self, stream: Float[Tensor, "batch token d_model"]) -> Float[Tensor, "batch d_model"]:
-        """The vector that BERT makes of a whole sequence's stream (of `features`, that is).
+        """Pool a sequence's stream, as `features` returns it, into one vector.
 
-        Raises `ValueError` unless `config.embedding.pooled`.
+        Raises:
+            ValueError: If `config.embedding.pooled` is false.
         """
         if self.pooler is None:
             raise ValueError("pooled=False: this model has no layer that makes one vector of a sequence")
@@ -417,9 +441,10 @@ class Bert(Transformer):
 
     @checked(sizes=lambda model: {"d_model": model.config.d_model})
     def classify(self, stream: Float[Tensor, "batch token d_model"]) -> Float[Tensor, "batch class"]:
-        """The scores that the classifier gives the pooled sequence.
+        """Return the classifier's scores for the pooled sequence.
 
-        Raises `ValueError` unless `config.embedding.classes`.
+        Raises:
+            ValueError: If `config.embedding.classes` is 0.
         """
         if self.classifier is None:
             raise ValueError("classes=0: this model has no classifier of sequences")

@@ -1,5 +1,5 @@
-"""What a model is, as frozen values that travel as JSON.
+"""Configurations of models: frozen, validated values that travel as JSON.
 
 model            the configuration of a model, and its groups
-parameter_count  how many numbers a model learns, and whether this machine could hold them
+parameter_count  the number of parameters of a model, and whether this machine could hold them
 """

@@ -1,7 +1,7 @@
-"""What a model is: frozen, validated dataclasses that travel as JSON.
+"""Configurations of models: frozen, validated dataclasses that travel as JSON.
 
-A configuration says only what the model *is*. How it runs (device, dtype, attention backend, compilation, cache size)
-is an argument of the call that runs it.
+A configuration describes only what the model *is*. How it runs (device, dtype, attention backend, compilation, cache
+size) is an argument of the call that runs it.
 
 Axis names, used in every signature and lesson of the course:
 
@@ -9,8 +9,8 @@ Axis names, used in every signature and lesson of the course:
 |-----------|---------------------------------------------|----------|--------------------------------------------|
 | `batch`   | independent sequences                       | `d_model`| width of the residual stream               |
 | `token`   | positions of a sequence                     | `d_head` | width of one head's queries and keys (d_k) |
-| `query`   | positions that look                         | `d_v`    | width of one head's values                 |
-| `key`     | positions that are looked at                | `d_ff`   | hidden width of a feed-forward network     |
+| `query`   | positions that attend                       | `d_v`    | width of one head's values                 |
+| `key`     | positions that are attended to              | `d_ff`   | hidden width of a feed-forward network     |
 | `head`    | query heads                                 | `vocab`  | number of different token ids              |
 | `kv_head` | key and value heads, at most `head`         | `expert` | feed-forward networks to choose from       |
 """
@@ -27,51 +27,56 @@ _Kind = TypeVar("_Kind")
 
 
 def in_turn(pattern: tuple[_Kind, ...], layer: int) -> _Kind:
-    """What a pattern says of layer `layer`, counted from 0: it begins anew where it is used up."""
+    """Return a repeating pattern's entry for layer `layer`, counted from 0."""
     return pattern[layer % len(pattern)]
 
 
 def how_many(pattern: tuple[bool, ...], layers: int) -> int:
-    """How many of so many layers a pattern chooses."""
+    """Count how many of the first `layers` layers a repeating pattern selects."""
     whole, rest = divmod(layers, len(pattern))
     return whole * sum(pattern) + sum(pattern[:rest])
 
 
 def require_pattern(name: str, pattern: tuple[bool, ...]) -> None:
-    """Raises `ValueError` unless the pattern, the argument called `name`, says something and chooses some layer."""
+    """Raise `ValueError`, naming the argument `name`, unless the pattern selects at least one layer."""
     require(any(pattern), name, pattern, "at least one True")
 
 
 @dataclass(frozen=True)
 class RotaryScaling:
-    """How the frequencies of rotary positions are changed, so that a model reads texts longer than it was trained on.
+    """Scaling of rotary frequencies, so that a model reads longer texts than it was trained on.
 
-    With omega_j the frequency of pair j, s the factor, C the original context and r_j = C omega_j / (2 pi), the turns
-    that pair j makes in it:
+    Let omega_j be the frequency of pair j, s the factor, C the original context, and r_j = C omega_j / (2 pi) the
+    number of full rotations of pair j within C tokens:
 
     `"linear"`   omega_j / s: every position is divided by s (Chen et al. 2023, section 2.3).
     `"dynamic"`  omega_j of a larger base, base (s n / C - s + 1)^(d / (d - 2)), once a text has n > C tokens; d is the
-                 width that is turned (bloc97 and emozilla 2023; Peng et al. 2023, section 3.3). A row goes by its
-                 furthest position in a call, as released code does; keys that a cache holds stay as they were turned.
+                 rotated width (bloc97 and emozilla 2023; Peng et al. 2023, section 3.3). As in released code, n comes
+                 from the furthest position of a row in a call, and cached keys keep their earlier rotation.
     `"yarn"`     (1 - g_j) omega_j / s + g_j omega_j, where g falls from 1 to 0 linearly in j, between the pairs that
-                 make `fast` and `slow` turns; cosines and sines are multiplied by `magnitude` (Peng et al. 2023).
-    `"llama3"`   the same with g_j = (r_j - slow) / (fast - slow), cut to [0, 1] (Grattafiori et al. 2024, and the
-                 code released with Llama 3.1).
-    `"longrope"` omega_j / long_j in a text of more than C tokens, omega_j / short_j in others, by divisors that were
-                 searched for; cosines and sines are multiplied by `magnitude` (Ding et al. 2024; Phi-3). A row goes by
-                 its furthest position in a call, as with `"dynamic"`; whatever writes a text reads it anew where it
+                 make `fast` and `slow` rotations; cosines and sines are multiplied by `magnitude` (Peng et al. 2023).
+    `"llama3"`   yarn's frequencies with g_j = (r_j - slow) / (fast - slow), clamped to [0, 1] (Grattafiori et al.
+                 2024, and the code released with Llama 3.1).
+    `"longrope"` omega_j / long_j in a text of more than C tokens, omega_j / short_j in others, with divisors found by
+                 a search; cosines and sines are multiplied by `magnitude` (Ding et al. 2024; Phi-3). As with
+                 `"dynamic"`, the furthest position of a row in a call counts; generation reads a text anew when it
                  passes C.
 
-    factor:     s, at least 1. Of longrope it makes nothing but the magnitude.
-    original:   C in tokens. All but `"linear"` need it.
-    slow, fast: turns in C: pairs that make fewer than `slow` are slowed down by the whole factor, those that make more
-                than `fast` are left alone. `None`: 1, and 32 for yarn or 4 for llama3.
-    magnitude:  of yarn and longrope. `None`: 0.1 ln(s) + 1, or sqrt(1 + ln(s) / ln(C)).
-    whole:      of yarn: the ramp begins and ends at whole pairs, rounded outwards.
-    short:      of longrope: a divisor for each pair that is turned, the fastest first; all above 0.
-    long:       the same for texts of more than C tokens.
+    Args:
+        kind: One of the five methods above.
+        factor: s, at least 1. For longrope it only determines the default magnitude.
+        original: C in tokens. All kinds but `"linear"` need it.
+        slow: For yarn and llama3: pairs that make fewer rotations in C are slowed down by the whole factor. `None`
+            means 1.
+        fast: For yarn and llama3: pairs that make more rotations in C are left unchanged. `None` means 32 for yarn, 4
+            for llama3.
+        magnitude: For yarn and longrope. `None` means 0.1 ln(s) + 1 for yarn, sqrt(1 + ln(s) / ln(C)) for longrope.
+        whole: For yarn: round the ends of the ramp outwards to whole pairs.
+        short: For longrope: one divisor for each rotated pair, the fastest first; all above 0.
+        long: The same for texts of more than C tokens.
 
-    Raises `ValueError` naming the field, what it was and what it must be.
+    Raises:
+        ValueError: If a field is invalid; the message names the field, its value and what was expected.
     """
 
     kind: Literal["linear", "dynamic", "yarn", "llama3", "longrope"]
@@ -98,7 +103,7 @@ class RotaryScaling:
             value = getattr(self, name)
             require(ramp or value is None, name, value, f"None for kind={self.kind!r}, which has no ramp")
         slow, fast = self.ramp
-        cut = self.kind == "llama3" and slow == fast  # no ramp, but a step
+        cut = self.kind == "llama3" and slow == fast  # the ramp is then a step
         require(0 < slow < fast or (cut and slow > 0), "slow", self.slow, f"a number > 0 and below fast={fast}")
         stretches = self.kind in ("yarn", "longrope")
         require(stretches or self.magnitude is None, "magnitude", self.magnitude, f"None for kind={self.kind!r}")
@@ -120,27 +125,33 @@ class RotaryScaling:
 
     @property
     def by_length(self) -> bool:
-        """Whether frequencies depend on how long a text is."""
+        """True if frequencies depend on the length of the text."""
         return self.kind in ("dynamic", "longrope")
 
     @property
     def ramp(self) -> tuple[float, float]:
-        """`slow` and `fast` with their defaults filled in."""
+        """`slow` and `fast`, with their defaults filled in."""
         fast = 32.0 if self.kind == "yarn" else 4.0
         return 1.0 if self.slow is None else self.slow, fast if self.fast is None else self.fast
 
 
 @dataclass(frozen=True)
 class WindowConfig:
-    """Local layers: a token sees itself and the `width - 1` tokens before it (Beltagy et al. 2020; Jiang et al. 2023).
-    In an encoder it sees itself and `width // 2` tokens on either side (ModernBERT, Warner et al. 2024).
+    """Local layers, in which a token sees itself and the `width - 1` tokens before it.
 
-    width:    tokens that a token sees, its own included; in an encoder of even width, one more.
-    pattern:  which layers are local, from the first on; it begins anew where it is used up. (True,): all (Mistral 7B).
-              (True, False): every second is global (Gemma 2). Five times True, then False: every sixth (Gemma 3).
-    base:     of the rotary frequencies in local layers, which are not scaled then. `None`: as in the global ones.
+    They are described by Beltagy et al. (2020) and Jiang et al. (2023). In an encoder a token sees itself and `width //
+    2` tokens on either side (ModernBERT, Warner et al. 2024).
 
-    Raises `ValueError` naming the field, what it was and what it must be.
+    Args:
+        width: Number of tokens that a token sees, its own included; in an encoder of even width, one more.
+        pattern: Which layers are local, from the first on; the pattern repeats. (True,): all (Mistral 7B). (True,
+            False): every second layer is global (Gemma 2). Five times True, then False: every sixth layer is global
+            (Gemma 3).
+        base: Base of the rotary frequencies in local layers, which are then not scaled. `None` means the same as in the
+            global layers.
+
+    Raises:
+        ValueError: If a field is invalid; the message names the field, its value and what was expected.
     """
 
     width: int
@@ -156,16 +167,21 @@ class WindowConfig:
 
 @dataclass(frozen=True)
 class LatentConfig:
-    """Latent attention: keys and values of all heads are made of one small vector a token (DeepSeek-AI 2024,
-    DeepSeek-V2, section 2.1), which is all that a cache keeps, beside one turned key that the heads share.
+    """Latent attention, in which the keys and values of all heads are computed from one small vector per token.
 
-    rank:        width of that vector (d_c).
-    d_rope:      width of the shared key and of the part of each query that meets it: what rotary positions turn. With
-                 other kinds of positions it may be 0.
-    query_rank:  queries too are made of a small vector, of this width (d'_c). `None`: of the stream.
-    eps:         of the norms of these vectors. `None`: that of the model's norms.
+    A cache stores only this vector (the latent) and one rotated key that the heads share (DeepSeek-AI 2024,
+    DeepSeek-V2, section 2.1).
 
-    Raises `ValueError` naming the field, what it was and what it must be.
+    Args:
+        rank: Width of the latent (d_c), called `kv_lora_rank` in released configurations.
+        d_rope: Width of the shared key, and of the part of each query that is compared with it. Rotary positions rotate
+            only these components. It may be 0 with other kinds of positions.
+        query_rank: Width (d'_c, `q_lora_rank`) of the small vector from which queries are computed. If `None`, they are
+            computed from the stream.
+        eps: Epsilon of the norms of these vectors. `None` means that of the model's norms.
+
+    Raises:
+        ValueError: If a field is invalid; the message names the field, its value and what was expected.
     """
 
     rank: int
@@ -184,30 +200,37 @@ class LatentConfig:
 
 @dataclass(frozen=True)
 class LinearConfig:
-    """Linear layers: in place of keys and values, a head keeps one matrix of d_head rows and d_v columns, which each
-    token fades, writes and reads (lesson 17). `companion.layers.gated_delta_net.LinearAttention` says how.
+    """Linear layers, in which each head stores one matrix of d_head rows and d_v columns instead of keys and values.
 
-    pattern:      which layers are linear, from the first on; it begins anew where it is used up. The others have the
-                  attention that stands beside this. Three times True, then False: every fourth is in full (Qwen3-Next).
-    heads:        how many matrices there are, each with values of its own. `None`: as many as attention has heads.
-    key_heads:    heads of queries and keys, each of which serves heads / key_heads matrices. `None`: `heads`.
-    d_head:       width of a query and of a key. `None`: that of attention.
-    d_v:          width of a value. `None`: `d_head`.
-    rule:         `"delta"`: a token writes what its value has and the matrix does not yet say for its key, times a
-                  strength from 0 to 1 (Schlag et al. 2021; Yang et al. 2024). `"sum"`: it adds its value, whatever is
-                  there (Katharopoulos et al. 2020).
-    negative:     strengths go from 0 to 2, so that a write can turn what is there round (Grazzi et al. 2024).
-    decay:        what fades before a token writes: `"head"`, a factor for each matrix, made of the token (Mamba-2, Dao
-                  and Gu 2024; gated delta, Yang et al. 2024); `"channel"`, one for each of its rows (Kimi Linear);
-                  `"fixed"`, 1 - 2^(-5 - h) for matrix h, whatever the token (RetNet, Sun et al. 2023). `None`: nothing.
-    convolution:  each number of a query, key and value is a sum over the last so many tokens, weighted by learned
-                  numbers of its own, and goes through a silu. 1: over the token itself.
-    gate:         what is read is normalised, and multiplied by this function of a linear map of the layer's input.
-                  `None`: it is only normalised.
-    rank:         the gate, and a decay by channel, come by way of a vector of this width (Kimi Linear: d_head). `None`:
-                  by one matrix.
+    Each token decays this matrix, writes to it and reads from it (lesson 17).
+    `companion.layers.gated_delta_net.LinearAttention` documents the computation.
 
-    Raises `ValueError` naming the field, what it was and what it must be.
+    Args:
+        pattern: Which layers are linear, from the first on; the pattern repeats. The others use softmax attention as
+            configured beside this. Three times True, then False: every fourth layer has softmax attention (Qwen3-Next).
+        heads: Number of matrices, each with its own values. `None` means the number of attention heads.
+        key_heads: Number of heads of queries and keys, each of which serves heads / key_heads matrices. `None` means
+            `heads`.
+        d_head: Width of a query and of a key. `None` means that of attention.
+        d_v: Width of a value. `None` means `d_head`.
+        rule: With `"delta"`, a token writes the difference between its value and what the matrix returns for its key,
+            times a strength from 0 to 1 (Schlag et al. 2021; Yang et al. 2024). With `"sum"`, it adds its value
+            regardless of the matrix (Katharopoulos et al. 2020).
+        negative: Let strengths go from 0 to 2, so that a write can reverse the sign of what is stored (Grazzi et al.
+            2024).
+        decay: How the matrix decays before a token writes. `"head"`: by one factor for each matrix, computed from the
+            token (Mamba-2, Dao and Gu 2024; gated delta, Yang et al. 2024). `"channel"`: by one factor for each row
+            (Kimi Linear). `"fixed"`: by 1 - 2^(-5 - h) for matrix h, whatever the token (RetNet, Sun et al. 2023).
+            `None` means no decay.
+        convolution: Width of the short convolution: each component of a query, key and value is a learned weighted sum
+            over this many most recent tokens, followed by a SiLU. With 1 it sees only the token itself.
+        gate: The output is normalised and multiplied by this function of a linear map of the layer's input. If `None`,
+            it is only normalised.
+        rank: Width of a bottleneck through which the gate, and a decay by channel, are computed (Kimi Linear: d_head).
+            If `None`, each is computed with one matrix.
+
+    Raises:
+        ValueError: If a field is invalid; the message names the field, its value and what was expected.
     """
 
     pattern: tuple[bool, ...] = (True,)
@@ -235,40 +258,43 @@ class LinearConfig:
         require(used or self.rank is None, "rank", self.rank, "None where neither a gate nor a decay by channel is")
 
     def resolved(self, heads: int, d_head: int) -> LinearConfig:
-        """The same with every size filled in, beside attention of `heads` heads whose keys are `d_head` wide."""
+        """Fill in every size, for use beside attention with `heads` heads whose keys are `d_head` wide."""
         heads, d_head = self.heads or heads, self.d_head or d_head
         return replace(self, heads=heads, key_heads=self.key_heads or heads, d_head=d_head, d_v=self.d_v or d_head)
 
 
 @dataclass(frozen=True)
 class AttentionConfig:
-    """The heads of an attention layer (Vaswani et al. 2017, section 3.2.2; grouped queries: Ainslie et al. 2023).
+    """Heads of an attention layer (Vaswani et al. 2017, section 3.2.2; grouped queries: Ainslie et al. 2023).
 
-    heads:        number of query heads.
-    kv_heads:     number of key and value heads; `heads / kv_heads` query heads share one. `None`: as many as `heads`.
-    d_head:       width of a query and of a key (d_k). `None`: `d_model / heads`.
-    d_v:          width of a value. `None`: `d_head`.
-    bias:         whether the projections to queries, keys and values add a bias.
-    output_bias:  whether the one back to the stream does. `None`: as `bias` (Qwen2: biases on the first three alone).
-    qk_norm:      queries and keys are normalised before they are turned (Henry et al. 2020), by norms of the model's
-                  kind and epsilon: `"head"`, each head's d_head numbers on their own, with one gain for all the heads
-                  (Qwen3, Gemma 3); `"width"`, all heads of a token together (OLMo 2); `"unit"`, each head's numbers
-                  are divided by the root of their mean square, without a gain, in layers that turn them alone
-                  (Llama 4). `None`: they are not.
-    score_width:  scores are q k^T / sqrt(score_width) (Gemma 2 27B: d_model / heads, with a wider d_head). `None`:
-                  the width of a whole query: d_head, with latents d_head + d_rope. (DeepSeek, which for longer texts
-                  multiplies scores by m^2, has that width / m^4.)
-    score_cap:    scores s become cap tanh(s / cap) before they are masked (Gemma Team 2024, Gemma 2, section 2).
-                  `None`: they stay.
-    window:       layers that see the last tokens only. `None`: every layer sees all.
-    sinks:        each head has a logit, learned, that joins every row's softmax and takes weight from it, and has no
-                  value: a row's weights sum to less than one (OpenAI 2025, gpt-oss).
-    gate:         what the heads found is multiplied by a sigmoid of a linear map of the layer's input, before the
-                  output matrix (Qiu et al. 2025): `"width"`, each of their heads d_v numbers by one of its own
-                  (Qwen3-Next); `"head"`, one number a head. `None`: it is not.
-    latent:       keys and values are made of a small vector. Then d_head is the width of the part of a query and a key
-                  that is not turned, and each head has keys and values of its own. `None`: they are made of the stream.
-    linear:       layers that keep a matrix in place of keys and values. `None`: none does.
+    Args:
+        heads: Number of query heads.
+        kv_heads: Number of key and value heads; `heads / kv_heads` query heads share one. `None` means as many as
+            `heads`.
+        d_head: Width of a query and of a key (d_k). `None` means `d_model / heads`.
+        d_v: Width of a value. `None` means `d_head`.
+        bias: Add a bias in the projections to queries, keys and values.
+        output_bias: Add a bias in the output projection. `None` means the same as `bias` (Qwen2 has biases only in the
+            first three).
+        qk_norm: Normalise queries and keys before they are rotated (Henry et al. 2020), with norms of the model's kind
+            and epsilon. `"head"`: the d_head components of each head separately, with one gain shared by all heads
+            (Qwen3, Gemma 3). `"width"`: all heads of a token together (OLMo 2). `"unit"`: divide each head's components
+            by their root mean square, without a gain and only in layers that rotate them (Llama 4). `None` means no
+            norm.
+        score_width: Scores are q k^T / sqrt(score_width) (Gemma 2 27B: d_model / heads, with a wider d_head). `None`
+            means the width of a whole query, which is d_head, or d_head + d_rope with latents. (DeepSeek multiplies
+            scores by m^2 for longer texts, which corresponds to that width / m^4.)
+        score_cap: Attention softcapping: scores s become cap tanh(s / cap) before they are masked (Gemma Team 2024,
+            Gemma 2, section 2). `None` means no cap.
+        window: Layers that see only the most recent tokens. If `None`, every layer sees all tokens.
+        sinks: Give each head a learned logit that joins every row's softmax and has no value, so that a row's weights
+            sum to less than one (OpenAI 2025, gpt-oss).
+        gate: Multiply the heads' output by a sigmoid of a linear map of the layer's input, before the output matrix
+            (Qiu et al. 2025). `"width"`: one factor for each of a head's d_v components (Qwen3-Next). `"head"`: one
+            factor for each head. `None` means no gate.
+        latent: Compute keys and values from a small vector. Then d_head is the width of the unrotated part of a query
+            and a key, and each head has its own keys and values. If `None`, they are computed from the stream.
+        linear: Layers that store a matrix instead of keys and values. `None` if there are none.
     """
 
     heads: int
@@ -311,7 +337,7 @@ class AttentionConfig:
             require(not self.sinks, "sinks", self.sinks, "False beside latent")
 
     def gates(self, d_v: int) -> int:
-        """How many numbers a token's output gate has, where values are `d_v` wide."""
+        """Return the number of output gates per token, for values of width `d_v`."""
         return {None: 0, "head": self.heads, "width": self.heads * d_v}[self.gate]
 
     @property
@@ -320,7 +346,7 @@ class AttentionConfig:
         return self.bias if self.output_bias is None else self.output_bias
 
     def resolved(self, d_model: int) -> ResolvedAttention:
-        """The same heads with every width filled in for a model of width `d_model`."""
+        """Fill in every width, for a model of width `d_model`."""
         require_whole("d_model", d_model)
         if self.d_head is None:
             require(
@@ -335,7 +361,7 @@ class AttentionConfig:
 
 @dataclass(frozen=True)
 class ResolvedAttention:
-    """The sizes of an attention layer, none of them left to a default."""
+    """Sizes of an attention layer with all defaults filled in."""
 
     heads: int
     kv_heads: int
@@ -345,48 +371,49 @@ class ResolvedAttention:
 
     @property
     def d_turned(self) -> int:
-        """Width of that of a query or key which rotary positions may turn."""
+        """Width of the part of a query or key that rotary positions may rotate."""
         return self.d_head if self.latent is None else self.latent.d_rope
 
     @property
     def kept(self) -> tuple[int, int, int]:
-        """What a cache keeps of a token in a layer: how many heads, and the widths of the key and the value of each.
-        With latents one key, whose first `rank` numbers are the value, so that none is stored beside it."""
+        """Number of heads that a cache stores for each token in a layer, and the widths of a key and a value.
+
+        With latents this is one key whose first `rank` components are the value, so the width of a separate value is 0.
+        """
         if self.latent is None:
             return self.kv_heads, self.d_head, self.d_v
         return 1, self.latent.rank + self.latent.d_rope, 0
 
     @property
     def kept_numbers(self) -> int:
-        """How many numbers that is."""
+        """Number of elements that a cache stores for each token in a layer."""
         heads, key, value = self.kept
         return heads * (key + value)
 
 
 @dataclass(frozen=True)
 class PositionConfig:
-    """How a model is told the order of its tokens.
+    """How a model represents the order of its tokens.
 
-    kind:    `"sinusoidal"` (added, Vaswani et al. 2017), `"learned"` (added, GPT-2 and BERT), `"rotary"` (rotates
-             queries and keys, Su et al. 2021), `"relative"` (a learned number is added to each score, by head and by
-             the distance between query and key; Raffel et al. 2020, T5, section 2.1) or `"none"`.
-    base:    the 10000 of the sinusoidal and rotary frequencies.
-    layout:  which two components make a pair: `"half"` i and i + width/2 (LLaMA as published by Hugging Face; Marian's
-             sinusoids), `"interleaved"` 2i and 2i + 1 (both papers). `None`: `"half"` for rotary, else `"interleaved"`.
-
-    Of rotary positions alone:
-
-    share:    of each head's width, the part that is turned: its first int(share d_head) components, an even number. The
-              others pass as they are, and frequencies come from the width that is turned (Black et al. 2022, GPT-NeoX).
-    scaling:  of the frequencies, for longer texts. `None`: none.
-    pattern:  which layers turn queries and keys, from the first on; it begins anew where it is used up. The others know
-              no positions but by their causal mask (Kazemnejad et al. 2023; every fourth layer of SmolLM3).
-
-    Of relative positions alone:
-
-    buckets:  how many numbers a head has; an even number. Half of them are for distances one by one, the others for
-              ranges that widen logarithmically. A stack that sees both ways has half of them for each direction.
-    reach:    the distance from which on all keys are in the last bucket.
+    Args:
+        kind: `"sinusoidal"` (added to embeddings, Vaswani et al. 2017), `"learned"` (added, GPT-2 and BERT), `"rotary"`
+            (rotates queries and keys, Su et al. 2021), `"relative"` (adds a learned bias to each score, which depends
+            on the head and the distance between query and key; Raffel et al. 2020, T5, section 2.1) or `"none"`.
+        base: The 10000 of the sinusoidal and rotary frequencies.
+        layout: Which two components make a pair: `"half"` i and i + width/2 (NeoX style: LLaMA as published by Hugging
+            Face; Marian's sinusoids), `"interleaved"` 2i and 2i + 1 (GPT-J style: both papers). `None` means `"half"`
+            for rotary, otherwise `"interleaved"`.
+        share: Only for rotary: the fraction of each head's width that is rotated (`partial_rotary_factor`), its first
+            int(share d_head) components, an even number. The others pass unchanged, and frequencies are computed from
+            the rotated width (Black et al. 2022, GPT-NeoX).
+        scaling: Only for rotary: scaling of the frequencies for longer texts. `None` means none.
+        pattern: Only for rotary: which layers rotate queries and keys, from the first on; the pattern repeats. The
+            others get the order of tokens only from the causal mask (Kazemnejad et al. 2023; every fourth layer of
+            SmolLM3).
+        buckets: Only for relative: the number of biases per head; an even number. Half of the buckets are for single
+            distances, the others for ranges that widen logarithmically. A bidirectional stack uses half of them for
+            each direction.
+        reach: Only for relative: the distance from which on all keys are in the last bucket.
     """
 
     kind: Literal["sinusoidal", "learned", "rotary", "relative", "none"] = "rotary"
@@ -412,7 +439,7 @@ class PositionConfig:
         for name, plain in (("share", 1.0), ("scaling", None), ("pattern", (True,))):
             value = getattr(self, name)
             require(self.kind == "rotary" or value == plain, name, value, f"{plain!r} for kind={self.kind!r}")
-        # Its ramp is over the logarithms of frequencies, which are all alike where the base is 1.
+        # yarn's ramp is over the logarithms of frequencies, which are all equal if the base is 1.
         falls = self.base > 1 or self.scaling is None or self.scaling.kind != "yarn"
         require(falls, "base", self.base, "a number > 1 for yarn")
 
@@ -424,21 +451,24 @@ class PositionConfig:
 
 @dataclass(frozen=True)
 class NormConfig:
-    """Normalisation: which, where, and its epsilon (added inside the square root).
+    """Normalisation: its kind, its placement and its epsilon (added inside the square root).
 
-    kind:         `"layer"` (Ba et al. 2016) or `"rms"` (Zhang and Sennrich 2019).
-    placement:    for a sub-layer f on the stream x; all but the first have one more norm at the end of the stack.
-                  `"post"`:  norm(x + f(x)), as in 2017.
-                  `"pre"`:   x + f(norm(x)) (Xiong et al. 2020).
-                  `"both"`:  x + norm'(f(norm(x))), two norms (Ding et al. 2021, section 2.3; Gemma 2).
-                  `"after"`: x + norm(f(x)) (OLMo Team 2025, OLMo 2, section 3).
-                  The last two read the stream side by side, with attention a and feed-forward network f:
-                  `"parallel"`:        x + a(norm(x)) + f(norm'(x)) (Black et al. 2022, GPT-NeoX, section 2.1).
-                  `"parallel_shared"`: x + a(norm(x)) + f(norm(x)), with one norm (GPT-J; Cohere's Command R).
-    unit_offset:  the gain is 1 + weight, and weights begin at zero (Gemma). Only for `"rms"`.
-    bias:         whether a layer norm adds a bias (Cohere's do not). RMS norms never have one.
-    first:        whether the first block has a norm before its attention (ModernBERT, which normalises embeddings, has
-                  none). `False` only for `"pre"`.
+    Args:
+        kind: `"layer"` (Ba et al. 2016) or `"rms"` (Zhang and Sennrich 2019).
+        placement: Where the norms of a sub-layer f on the stream x are. All placements but `"post"` have one more norm
+            at the end of the stack.
+            `"post"`:  norm(x + f(x)), as in 2017.
+            `"pre"`:   x + f(norm(x)) (Xiong et al. 2020).
+            `"both"`:  x + norm'(f(norm(x))), two norms (Ding et al. 2021, section 2.3; Gemma 2).
+            `"after"`: x + norm(f(x)) (OLMo Team 2025, OLMo 2, section 3).
+            The last two have attention a and the feed-forward network f read the stream in parallel:
+            `"parallel"`:        x + a(norm(x)) + f(norm'(x)) (Black et al. 2022, GPT-NeoX, section 2.1).
+            `"parallel_shared"`: x + a(norm(x)) + f(norm(x)), with one norm (GPT-J; Cohere's Command R).
+        eps: Epsilon.
+        unit_offset: Use 1 + weight as the gain, with weights that begin at zero (Gemma). Only for `"rms"`.
+        bias: Add a bias in layer norms (Cohere's have none). RMS norms never have one.
+        first: Put a norm before the first block's attention (ModernBERT, which normalises embeddings, has none).
+            `False` requires `placement="pre"`.
     """
 
     kind: Literal["layer", "rms"] = "rms"
@@ -459,20 +489,21 @@ class NormConfig:
 
     @property
     def parallel(self) -> bool:
-        """Whether attention and the feed-forward network read the same state of the stream."""
+        """True if attention and the feed-forward network read the same state of the stream."""
         return self.placement in ("parallel", "parallel_shared")
 
 
 @dataclass(frozen=True)
 class FeedForwardConfig:
-    """A feed-forward network; with experts, each of them.
+    """A feed-forward network; with a mixture of experts, the network of each expert.
 
-    d_ff:        hidden width.
-    activation:  `"relu"`, `"gelu"` (exact), `"gelu_tanh"` (GPT-2's approximation), `"silu"` (x sigmoid(x)); or gated,
-                 with three matrices: `"swiglu"` by a silu, `"geglu"` by a gelu, `"geglu_tanh"` by its approximation
-                 (Shazeer 2020; Gemma); `"swiglu_clamped"` (min(x, 7) sigmoid(1.702 min(x, 7)) times 1 + the hidden
-                 number, cut to [-7, 7]; OpenAI 2025, gpt-oss).
-    bias:        whether its products add a bias.
+    Args:
+        d_ff: Hidden width.
+        activation: `"relu"`, `"gelu"` (exact), `"gelu_tanh"` (GPT-2's approximation) or `"silu"` (x sigmoid(x)). Gated
+            networks have three matrices: `"swiglu"` is gated by a SiLU, `"geglu"` by a GELU, `"geglu_tanh"` by its
+            approximation (Shazeer 2020; Gemma). `"swiglu_clamped"` is min(x, 7) sigmoid(1.702 min(x, 7)) times 1 + the
+            hidden activation, which is clamped to [-7, 7] (OpenAI 2025, gpt-oss).
+        bias: Add biases to the matrix products.
     """
 
     d_ff: int
@@ -483,7 +514,7 @@ class FeedForwardConfig:
 
     @property
     def gated(self) -> bool:
-        """Whether a third matrix makes a gate."""
+        """True if a third matrix computes a gate."""
         return self.activation in ("swiglu", "geglu", "geglu_tanh", "swiglu_clamped")
 
     def __post_init__(self) -> None:
@@ -495,37 +526,39 @@ class FeedForwardConfig:
 class MoEConfig:
     """A mixture of experts in place of feed-forward networks (Shazeer et al. 2017).
 
-    experts:      how many feed-forward networks there are to choose from.
-    top_k:        how many of them each token visits.
-    gating:       how the router's logits become the weights of the chosen experts.
-                  `"topk_softmax"`: softmax over the chosen logits (Mixtral); equals `"softmax_topk_renormalised"`.
-                  `"softmax_topk"`: softmax over all, then cut: the weights sum to less than one (Switch, DeepSeek-V2).
-                  `"sigmoid"`: a sigmoid each, then divided by their sum (DeepSeek-V3). With k = 1 the three that
-                  renormalise give weight one and the router no gradient.
-                  `"sigmoid_topk"`: a sigmoid each, as it is (Llama 4).
-    shared:       further experts that every token visits with weight one (DeepSeekMoE).
-    capacity:     most tokens an expert takes in training, as a multiple of the even share tokens * top_k / experts;
-                  later ones are dropped and get zero from it. `None`: no token is dropped.
-    noise:        standard deviation of normal noise added to the logits in training.
-    balanced:     a bias for each expert, not trained by gradient, enters the choice of experts but not their weights,
-                  and is moved towards even load (Wang et al. 2024).
-    router_bias:  whether the logits have a bias, which is trained and enters the weights too (gpt-oss).
-    groups:       experts stand in so many groups of equal size, and a token chooses among those of its best groups
-                  alone (DeepSeek-AI 2024, DeepSeek-V2, section 2.2.2). 1: among all.
-    top_groups:   how many groups these are.
-    group_best:   what makes a group good: the sum of so many of its best scores, the bias of `balanced` included
-                  (DeepSeek-V3: 2; DeepSeek-V2: 1).
-    scale:        all weights are multiplied by it (DeepSeek-V3: 2.5).
-    weighted:     `"output"`: weights multiply what experts answer. `"input"`: what they are asked (Llama 4).
-    pattern:      which layers have experts, from the first on; it begins anew where it is used up. The others have one
-                  plain network. (False,) + (True,) * 45: the first of 46 layers is plain (GLM-4.5-Air). (False, True):
-                  every second has experts (Llama 4 Maverick).
-    plain_d_ff:   hidden width of the networks in layers without experts. `None`: that of an expert.
-    shared_d_ff:  hidden width of each shared expert. `None`: that of the others.
-    shared_gate:  what the shared experts answer is multiplied by a sigmoid of a number that is made of the token
-                  (Qwen2-MoE, Qwen3-Next).
+    Args:
+        experts: Number of feed-forward networks to choose from.
+        top_k: Number of experts that each token visits.
+        gating: How the router's logits become the weights of the chosen experts. With k = 1 the three that renormalise
+            give weight one, and the router gets no gradient.
+            `"topk_softmax"`: softmax over the chosen logits (Mixtral); equals `"softmax_topk_renormalised"`.
+            `"softmax_topk"`: softmax over all, then cut: the weights sum to less than one (Switch, DeepSeek-V2).
+            `"sigmoid"`: a sigmoid of each logit, divided by their sum (DeepSeek-V3).
+            `"sigmoid_topk"`: a sigmoid of each logit, not renormalised (Llama 4).
+        shared: Number of further experts that every token visits with weight one (DeepSeekMoE).
+        capacity: Maximum number of tokens per expert in training, as a multiple of the even share tokens * top_k /
+            experts; later tokens are dropped and get zero from that expert. If `None`, no token is dropped.
+        noise: Standard deviation of the normal noise added to the logits in training.
+        balanced: Add a bias for each expert to the choice of experts but not to their weights. It is not trained by
+            gradient but moved towards an even load (Wang et al. 2024).
+        router_bias: Give the logits a trained bias, which affects the weights too (gpt-oss).
+        groups: Number of equal groups of experts; a token chooses only among the experts of its best groups
+            (DeepSeek-AI 2024, DeepSeek-V2, section 2.2.2). With 1 group it chooses among all experts.
+        top_groups: Number of groups that a token chooses from.
+        group_best: A group's score is the sum of this many of its best scores, with the bias of `balanced` included
+            (DeepSeek-V3: 2; DeepSeek-V2: 1).
+        scale: Factor for all weights (DeepSeek-V3: 2.5).
+        weighted: `"output"`: weights multiply the experts' outputs. `"input"`: their inputs (Llama 4).
+        pattern: Which layers have experts, from the first on; the pattern repeats. The others have one plain network.
+            (False,) + (True,) * 45: the first of 46 layers is plain (GLM-4.5-Air). (False, True): every second layer
+            has experts (Llama 4 Maverick).
+        plain_d_ff: Hidden width of the networks in layers without experts. `None` means that of an expert.
+        shared_d_ff: Hidden width of each shared expert. `None` means that of the others.
+        shared_gate: Multiply the output of the shared experts by the sigmoid of one logit computed from the token
+            (Qwen2-MoE, Qwen3-Next).
 
-    Raises `ValueError` naming the field, what it was and what it must be.
+    Raises:
+        ValueError: If a field is invalid; the message names the field, its value and what was expected.
     """
 
     experts: int
@@ -572,8 +605,11 @@ class MoEConfig:
 
 
 def require_groups(experts: int, top_k: int, groups: int, top_groups: int, group_best: int) -> None:
-    """Raises `ValueError` naming a size of `MoEConfig` by which a token cannot choose among the experts of its best
-    groups."""
+    """Check that a token can choose `top_k` experts from its best groups.
+
+    Raises:
+        ValueError: If it cannot; the message names the field of `MoEConfig` that prevents it.
+    """
     require(experts % groups == 0, "groups", groups, f"a divisor of experts={shown(experts)}")
     size = experts // groups
     require(top_groups <= groups, "top_groups", top_groups, f"at most groups={shown(groups)}")
@@ -585,24 +621,28 @@ def require_groups(experts: int, top_k: int, groups: int, top_groups: int, group
 
 @dataclass(frozen=True)
 class EmbeddingConfig:
-    """The table of token vectors, and what stands at both ends of the stack.
+    """The token embeddings, and the layers at both ends of the stack.
 
-    tied:           the output head uses the same table (one parameter, not a copy; Press and Wolf 2017).
-    scaled:         embeddings are multiplied by sqrt(d_model) (Vaswani et al. 2017, section 3.4).
-    rounded:        that factor is first rounded to the dtype of the table, as where Gemma was trained: in bf16 25.25
-                    for the square root of 640, 25.298. In fp32 it changes nothing.
-    multiplier:     embeddings are multiplied by it (Granite).
-    norm:           what enters the first block is normalised (BERT).
-    apart:          the two stacks of an encoder-decoder have learned positions, and norms of what enters, of their own
-                    (BART). Otherwise they share both.
-    segments:       how many kinds of segment have a vector that is added to their tokens' (BERT: 2); 0: none.
-    head:           what stands between the last block and the logits: `"linear"`; `"biased"`, with one bias per token
-                    id (Marian); `"masked"`, BERT's dense layer, activation and norm, then the table and a bias.
-    dense_bias:     whether that dense layer has a bias (ModernBERT's has none).
-    pooled:         a dense layer and a tanh make a vector of the first token's last state (BERT).
-    classes:        outputs of a classifier of that vector (BERT: 2, is the second sentence the next one?); 0: none.
-    logit_divisor:  logits are divided by it, before they are capped (Granite).
-    logit_cap:      logits z become cap tanh(z / cap) (Bello et al. 2017, section 5.1; Gemma 2). `None`: they stay.
+    Args:
+        tied: Use the embedding table in the output head too (one parameter, not a copy; Press and Wolf 2017).
+        scaled: Multiply embeddings by sqrt(d_model) (Vaswani et al. 2017, section 3.4).
+        norm: Normalise the input of the first block (BERT).
+        segments: Number of kinds of segment, each with a vector that is added to its tokens' embeddings (BERT: 2); 0
+            for none.
+        head: Layers between the last block and the logits: `"linear"`; `"biased"`, with one bias per token id (Marian);
+            `"masked"`, BERT's dense layer, activation and norm, then the table and a bias.
+        pooled: Compute a vector for the sequence from the first token's last state, with a dense layer and a tanh
+            (BERT).
+        classes: Number of outputs of a classifier of that vector (BERT has 2 for next-sentence prediction); 0 for none.
+        rounded: Round the factor of `scaled` to the dtype of the table first, as in Gemma's training: in bf16, the
+            square root of 640 becomes 25.25 instead of 25.298. It makes no difference in fp32.
+        logit_cap: Final logit softcapping: logits z become cap tanh(z / cap) (Bello et al. 2017, section 5.1; Gemma 2).
+            `None` means no cap.
+        multiplier: Factor for embeddings (Granite).
+        logit_divisor: Divisor of the logits, applied before they are capped (Granite).
+        apart: Give the two stacks of an encoder-decoder separate learned positions and input norms (BART). Otherwise
+            they share both.
+        dense_bias: Add a bias in the dense layer of the `"masked"` head (ModernBERT's has none).
     """
 
     tied: bool = True
@@ -635,20 +675,27 @@ class EmbeddingConfig:
 
 @dataclass(frozen=True)
 class ModelConfig:
-    """One model of the family: the 2017 encoder-decoder, an encoder, or a decoder, from one set of parts.
+    """A complete model: the 2017 encoder-decoder, an encoder, or a decoder, from one set of parts.
 
-    vocab:         number of token ids.
-    d_model:       width of the residual stream.
-    layers:        number of blocks (in an encoder-decoder: of each of the two stacks).
-    context:       the longest sequence, in tokens, the model is meant for.
-    feed_forward:  of each block, or of each expert.
-    moe:           `None` for a plain feed-forward network in each block.
-    stack:         `"decoder"` (causal), `"encoder"` (sees both ways) or `"encoder_decoder"`.
-    dropout:       probability, applied in training to embeddings, attention weights and each sub-layer's output.
-    residual:      what each sub-layer adds to the stream is multiplied by it (Granite).
-    later_heads:   further heads of a decoder, for that many tokens after the next one: `companion.layers.medusa_heads`.
+    Args:
+        vocab: Number of token ids.
+        d_model: Width of the residual stream.
+        layers: Number of blocks (in an encoder-decoder, of each of the two stacks).
+        context: Length in tokens of the longest sequence that the model is meant for.
+        attention: The heads of each block.
+        feed_forward: The network of each block, or each expert.
+        positions: How the order of tokens is represented.
+        norm: The norms of all blocks.
+        embedding: The embeddings and the output head.
+        moe: A mixture of experts. `None` means a plain feed-forward network in each block.
+        stack: `"decoder"` (causal), `"encoder"` (bidirectional) or `"encoder_decoder"`.
+        dropout: Probability, applied in training to embeddings, attention weights and each sub-layer's output.
+        residual: Factor for what each sub-layer adds to the stream (Granite).
+        later_heads: Number of Medusa heads of a decoder, which predict tokens after the next one:
+            `companion.layers.medusa_heads`.
 
-    Raises `ValueError` naming the field, what it was and what it must be.
+    Raises:
+        ValueError: If a field is invalid; the message names the field, its value and what was expected.
     """
 
     vocab: int
@@ -690,7 +737,8 @@ class ModelConfig:
             require(some, turns, sizes.d_turned, "an even width: rotary turns pairs of components")
             share = self.positions.share
             require(share == 1 or sizes.latent is None, "share", share, "1 beside latent, whose d_rope says what turns")
-            turned = sizes.d_turned if share == 1 else int(share * sizes.d_head)  # of any size, if all of it is turned
+            # A share of 1 is not multiplied, so that a large d_head does not become a float.
+            turned = sizes.d_turned if share == 1 else int(share * sizes.d_head)
             whole = f"a share of d_head={shown(sizes.d_head)} that is an even number of components, not {shown(turned)}"
             require(turned > 0 and turned % 2 == 0, "share", share, whole)
             divisors = None if self.positions.scaling is None else self.positions.scaling.short
@@ -707,7 +755,7 @@ class ModelConfig:
             )
 
     def _check_layers(self) -> None:
-        """Of the kinds of layers that only some stacks have."""
+        """Check the kinds of layers that only some stacks support."""
         side_by_side = self.norm.parallel and self.stack == "encoder_decoder"
         place = "one without 'parallel' in an encoder_decoder, whose cross-attention stands between the two sub-layers"
         require(not side_by_side, "placement", self.norm.placement, place)
@@ -718,7 +766,7 @@ class ModelConfig:
             require(self.stack == "decoder", "latent", latent, "None; only a decoder keeps latents")
         if self.attention.linear is not None:
             require(self.stack == "decoder", "linear", self.attention.linear, "None; only a decoder has linear layers")
-            self.memory  # noqa: B018  (its sizes are checked where they are filled in)
+            self.memory  # noqa: B018  (filling in the sizes checks them)
         if window is not None:
             alone = self.stack != "encoder_decoder"
             require(alone, "window", window, "None; an encoder_decoder sees all, only one stack alone has windows")
@@ -731,34 +779,38 @@ class ModelConfig:
 
     @property
     def sizes(self) -> ResolvedAttention:
-        """heads, kv_heads, d_head and d_v with every default filled in, and the latents."""
+        """Sizes of attention: heads, kv_heads, d_head and d_v with every default filled in, and the latents."""
         return self.attention.resolved(self.d_model)
 
     def local(self, layer: int) -> bool:
-        """Whether layer `layer`, counted from 0, looks through the window; a linear one does not."""
+        """Return whether layer `layer`, counted from 0, is limited to the window; linear layers never are."""
         window = self.attention.window
         return window is not None and in_turn(window.pattern, layer) and not self.linear(layer)
 
     @property
     def memory(self) -> LinearConfig | None:
-        """What linear layers are made of, with every size filled in; `None` where there are none, as where a pattern is
-        longer than the stack."""
+        """Configuration of the linear layers with every size filled in.
+
+        `None` if the model has no linear layers, for example because the pattern is longer than the stack.
+        """
         sizes, linear = self.sizes, self.attention.linear
         return None if linear is None or not self.linears else linear.resolved(sizes.heads, sizes.d_head)
 
     def linear(self, layer: int) -> bool:
-        """Whether layer `layer`, counted from 0, keeps a matrix in place of keys and values."""
+        """Return whether layer `layer`, counted from 0, stores a matrix instead of keys and values."""
         linear = self.attention.linear
         return linear is not None and in_turn(linear.pattern, layer)
 
     @property
     def attending(self) -> tuple[int, ...]:
-        """The numbers of the layers that keep keys and values: all that are not linear."""
+        """Indices of the layers that store keys and values, which are all that are not linear."""
         return tuple(layer for layer in range(self.layers) if not self.linear(layer))
 
     def layer(self, layer: int) -> tuple[AttentionConfig, PositionConfig]:
-        """What layer `layer`, counted from 0, is made of: its attention, with a window only if it is local, and linear
-        only if it is that; and its positions."""
+        """Return the attention and the positions of layer `layer`, counted from 0.
+
+        The attention has a window only if the layer is local, and a `LinearConfig` only if the layer is linear.
+        """
         if self.linear(layer):
             return replace(self.attention, linear=self.memory, window=None), PositionConfig("none")
         window, positions = self.attention.window, self.positions
@@ -770,19 +822,22 @@ class ModelConfig:
         return self._seen(layer), replace(positions, pattern=(True,))
 
     def network(self, layer: int) -> tuple[FeedForwardConfig, MoEConfig | None]:
-        """The feed-forward network of layer `layer`, counted from 0; if it has experts, that of each, and which."""
+        """Return the feed-forward network of layer `layer`, counted from 0, and its mixture of experts.
+
+        In a layer with experts, the network is that of each expert. In other layers, the mixture is `None`.
+        """
         if self.moe is None or in_turn(self.moe.pattern, layer):
             return self.feed_forward, self.moe
         return replace(self.feed_forward, d_ff=self.moe.plain_d_ff or self.feed_forward.d_ff), None
 
     @property
     def mixtures(self) -> int:
-        """How many layers of a stack have experts."""
+        """Number of layers of a stack that have experts."""
         return 0 if self.moe is None else how_many(self.moe.pattern, self.layers)
 
     @property
     def linears(self) -> int:
-        """How many layers keep a matrix in place of keys and values."""
+        """Number of layers that store a matrix instead of keys and values."""
         linear = self.attention.linear
         return 0 if linear is None else how_many(linear.pattern, self.layers)
 
@@ -791,19 +846,23 @@ class ModelConfig:
         return replace(seen, linear=None)
 
     def with_(self, **changes: Any) -> ModelConfig:
-        """A copy with some fields changed, validated again."""
+        """Return a copy with some fields changed, and validate it again."""
         known = [f.name for f in fields(self)]
         for name, value in changes.items():
             require(name in known, name, value, f"one of the fields {', '.join(known)}")
         return replace(self, **changes)
 
     def to_json(self) -> str:
-        """The configuration as JSON text; `from_json` gives an equal one back."""
+        """Return the configuration as JSON text, from which `from_json` makes an equal one."""
         return json.dumps(asdict(self), indent=2) + "\n"
 
     @classmethod
     def from_json(cls, text: str) -> ModelConfig:
-        """Read what `to_json` wrote. Raises `ValueError` for bad JSON, an unknown, missing or ill-typed field."""
+        """Parse the output of `to_json`.
+
+        Raises:
+            ValueError: If the text is not JSON, or a field is unknown, missing or of the wrong type.
+        """
         try:
             data = parse_json(text)
         except ValueError as error:

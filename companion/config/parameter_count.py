@@ -1,4 +1,4 @@
-"""How many numbers a model learns, in closed form, and whether this machine could hold them (lesson 13)."""
+"""Number of parameters of a model in closed form, and whether this machine could hold them (lesson 13)."""
 
 from __future__ import annotations
 
@@ -12,21 +12,26 @@ from companion.ground.fields import require, shown
 from companion.ground.memory import check_room
 
 OBJECTS = 30_000
-"""Bytes that Python takes for the modules of a layer, at the least, wherever their numbers are."""
+"""Minimum of bytes that Python needs for the modules of a layer, on whatever device their parameters are."""
 
 
 @dataclass(frozen=True)
 class Parameters:
-    """How many numbers a model learns, by part.
+    """Number of parameters of a model, by part.
 
-    embedding:     the table of tokens, and that of segments.
-    feed_forward:  all experts, where there are several, the shared ones included.
-    norms:         those of queries, keys and latents included.
-    head:          0 when it is the embedding table and no more; BERT's dense layer, its norm and the bias belong to it.
-    later_heads:   the matrices and biases of the heads for later tokens.
-    pooler:        the dense layer that makes one vector of a sequence, and the classifier of that vector.
-    active:        those that take part in one token's forward pass: all but the experts it does not visit, and the
-                   heads for later tokens.
+    Attributes:
+        embedding: The token embeddings and the segment embeddings.
+        positions: The learned position vectors, or the biases of relative positions.
+        attention: The matrices, biases and sinks of all attention layers, and linear layers except for their norms.
+        feed_forward: All feed-forward networks, which includes all experts and shared experts.
+        router: The routers of mixtures of experts.
+        norms: All norms, including those of queries, keys and latents.
+        head: The output head: 0 if it is only the embedding table. BERT's dense layer, its norm and the bias belong to
+            it.
+        later_heads: The matrices and biases of the heads for later tokens.
+        pooler: The dense layer that computes one vector for a sequence, and the classifier of that vector.
+        active: Parameters that take part in one token's forward pass: all but the experts that it does not visit and
+            the heads for later tokens.
     """
 
     embedding: int
@@ -42,7 +47,7 @@ class Parameters:
 
     @property
     def total(self) -> int:
-        """All parameters, each counted once."""
+        """Number of parameters, each counted once."""
         return sum(self.parts.values())
 
     @property
@@ -52,15 +57,15 @@ class Parameters:
 
 
 def parameters(config: ModelConfig) -> Parameters:
-    """Parameters of the model, counted in closed form; exactly those of `Transformer(config)`.
+    """Count the parameters of `Transformer(config)` in closed form.
 
-    An attention has d_model (head + kv_head) (d_head + d_v), which is 4 d_model^2 in the ordinary case, or what
-    `attention_weights` says with latents, and a linear layer what `linear_weights` says; a feed-forward network
-    2 d_model d_ff, or 3 with SwiGLU; biases, norms, gates and sinks come on top.
+    An attention layer has d_model (head + kv_head) (d_head + d_v) weights, which is 4 d_model^2 in the ordinary case;
+    `attention_weights` counts them with latents, and `linear_weights` those of a linear layer. A feed-forward network
+    has 2 d_model d_ff weights, or 3 d_model d_ff if it is gated. Biases, norms, gates and sinks are added.
     """
     d_model, sizes, moe = config.d_model, config.sizes, config.moe
     encoder, decoder = stacks(config)
-    cross = decoder if encoder else 0  # a decoder beside an encoder looks at it in every layer
+    cross = decoder if encoder else 0  # in an encoder-decoder, every decoder layer has cross-attention
     attention = attention_weights(config)
     if config.attention.bias:
         attention += sizes.heads * sizes.d_head + sizes.kv_heads * (sizes.d_head + sizes.d_v)
@@ -103,7 +108,7 @@ def parameters(config: ModelConfig) -> Parameters:
 
 
 def norms_of_blocks(config: ModelConfig) -> int:
-    """How many norms the stacks have over the width of the stream: those of their blocks, and their last ones."""
+    """Count the norms over the width of the stream, including the last one of each stack."""
     encoder, decoder = stacks(config)
     layers, cross, several = encoder + decoder, decoder if encoder else 0, (encoder > 0) + (decoder > 0)
     per_block = {"both": 4, "parallel_shared": 1}.get(config.norm.placement, 2)
@@ -113,10 +118,12 @@ def norms_of_blocks(config: ModelConfig) -> int:
 
 
 def check_makeable(config: object) -> None:
-    """Count the bytes of a model before it is made.
+    """Check that a model fits this machine before it is made.
 
-    Raises `ValueError` for what is no `ModelConfig`, and, naming its largest size, for a model that is larger than the
-    memory of the device on which it would be made (on "meta", which holds no numbers: than PyTorch can count).
+    Raises:
+        ValueError: If `config` is not a `ModelConfig`, or the model is larger than the memory of the device on which it
+            would be made (on "meta", which stores no data: larger than PyTorch can count). The message names the
+            model's largest size.
     """
     check_kind("config", config, ModelConfig, "a ModelConfig")
     assert isinstance(config, ModelConfig)
@@ -134,13 +141,16 @@ def check_makeable(config: object) -> None:
 
 
 def stacks(config: ModelConfig) -> tuple[int, int]:
-    """Layers in the encoder and in the decoder."""
+    """Return the number of layers in the encoder and in the decoder."""
     return (config.layers if config.stack != "decoder" else 0), (config.layers if config.stack != "encoder" else 0)
 
 
 def attention_weights(config: ModelConfig) -> int:
-    """Numbers in the matrices of one attention: four, and that of its gate; with latents queries come from the stream
-    or from a vector of their own, that vector and the latent from the stream, keys and values from the latent."""
+    """Count the weights in the four matrices of one attention layer, and in the matrix of its gate.
+
+    With latents, queries come from the stream or from a small vector, that vector and the latent come from the stream,
+    and keys and values come from the latent.
+    """
     sizes, latent = config.sizes, config.sizes.latent
     if latent is not None:
         queries = sizes.heads * (sizes.d_head + latent.d_rope)
@@ -153,8 +163,10 @@ def attention_weights(config: ModelConfig) -> int:
 
 
 def linear_weights(config: ModelConfig) -> int:
-    """Numbers in the matrices of a linear layer: queries, keys, values, what is written and fades, the gate, the way
-    back; 0 where there are none."""
+    """Count the weights in the matrices of one linear layer; 0 if the model has none.
+
+    They are the projections to queries, keys, values, write strengths and decay, the gate, and the output projection.
+    """
     sizes, d_model = config.memory, config.d_model
     if sizes is None:
         return 0
@@ -171,7 +183,7 @@ def linear_weights(config: ModelConfig) -> int:
 
 
 def linear_vectors(config: ModelConfig) -> int:
-    """Its other numbers but those of its norm: of the convolution, and of what fades."""
+    """Count the parameters of one linear layer's convolution and decay."""
     sizes = config.memory
     if sizes is None:
         return 0
@@ -180,7 +192,7 @@ def linear_vectors(config: ModelConfig) -> int:
 
 
 def rates(config: ModelConfig) -> int:
-    """How many factors a token of a linear layer makes of its stream, by which matrices fade."""
+    """Return the number of decay factors that a linear layer computes for each token."""
     sizes = config.memory
     if sizes is None or sizes.decay not in ("head", "channel"):
         return 0
@@ -188,45 +200,45 @@ def rates(config: ModelConfig) -> int:
 
 
 def expansion_weights(config: ModelConfig) -> int:
-    """Numbers in the matrix that makes keys and values of a latent: 0 where there are none."""
+    """Count the weights in the matrix that expands a latent to keys and values; 0 without latents."""
     sizes = config.sizes
     return 0 if sizes.latent is None else sizes.latent.rank * sizes.heads * (sizes.d_head + sizes.d_v)
 
 
 def matrices(config: ModelConfig) -> int:
-    """Matrices of one feed-forward network: in, out, and a gate where there is one."""
+    """Return the number of matrices in one feed-forward network: 2, or 3 with a gate."""
     return 3 if config.feed_forward.gated else 2
 
 
 def network(config: ModelConfig, d_ff: int) -> int:
-    """Numbers in one feed-forward network of that hidden width: its matrices, and where it has some its biases."""
+    """Count the parameters of one feed-forward network of hidden width `d_ff`, including its biases if it has any."""
     biases = ((matrices(config) - 1) * d_ff + config.d_model) * config.feed_forward.bias
     return matrices(config) * config.d_model * d_ff + biases
 
 
 def routed(config: ModelConfig) -> int:
-    """Numbers in all the experts among which routers choose."""
+    """Count the parameters of all routed experts, those that routers choose among."""
     experts = 0 if config.moe is None else config.moe.experts
     return sum(map(bool, stacks(config))) * config.mixtures * experts * network(config, config.feed_forward.d_ff)
 
 
 def shared_d_ff(config: ModelConfig) -> int:
-    """Hidden width of the shared experts of a layer, together."""
+    """Return the hidden width of all shared experts of a layer together."""
     return 0 if config.moe is None else config.moe.shared * (config.moe.shared_d_ff or config.feed_forward.d_ff)
 
 
 def shared(config: ModelConfig) -> int:
-    """Numbers in the shared experts of one layer, and in the gate of what they answer."""
+    """Count the parameters of the shared experts of one layer, and of the gate on their output."""
     if config.moe is None or not config.moe.shared:
         return 0
     return network(config, shared_d_ff(config)) + config.d_model * config.moe.shared_gate
 
 
 def plain_d_ff(config: ModelConfig) -> int:
-    """Hidden width of the network of a layer without experts."""
+    """Return the hidden width of the network in a layer without experts."""
     return (config.moe and config.moe.plain_d_ff) or config.feed_forward.d_ff
 
 
 def plain_network(config: ModelConfig) -> int:
-    """Numbers in the network of a layer without experts."""
+    """Count the parameters of the network in a layer without experts."""
     return network(config, plain_d_ff(config))

@@ -1,19 +1,19 @@
-"""What every floor stands on: values that are checked, files that are written whole, and the machine.
+"""The base layer: checked values, files that are written completely or not at all, and the machine.
 
-annotations    arguments against the annotations of a public function: its door
-arguments      what annotations cannot say of what a caller hands in: ids, masks, padding
+annotations    check arguments against the annotations of a public function
+arguments      check what annotations cannot express about arguments: ids, masks, padding
 fields         fields of configurations
 number_limits  numbers with limits
-padding        rows of unequal lengths as one table
+padding        pad rows of unequal lengths to one table
 display        figures, counts and tables as text
-atomic         files that are written whole or not at all
-reading        a file, and nothing else in its place
-user_files     what is kept of a reader
-lock           one process at a time
-time_limit     an end to code that may never come to one
-device         which device and precision
-precision      what sums and exponentials are computed in
+atomic         files that are written completely or not at all
+reading        read a file, and reject anything that is not one
+user_files     small files that are stored for a user
+lock           allow one process at a time
+time_limit     limits for code that may never end
+device         which device and precision to use
+precision      the precision of sums and exponentials
 processor      this machine's processor, and the variables that choose its kernels
-installed      what is installed beside the course
-memory         what this machine can hold
+installed      which packages are installed beside the course
+memory         how much memory this machine has
 """

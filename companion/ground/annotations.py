@@ -1,12 +1,12 @@
-"""The door of a public function: what a caller hands in is held against the function's own annotations, once.
+"""Check the arguments of public functions against the functions' own annotations, once per call from outside.
 
-`checked` reads the annotations (jaxtyping's axes and dtypes, choices, numbers, classes) and says in one sentence which
-argument does not fit, what came, and what was expected: "k has batch=1: expected 2, as in q". What annotations cannot
-say, such as that one axis divides another, stands beside them as a function. Nothing is looked at again inside: a model
-looks at its arguments once, however many layers see them.
+`checked` reads the annotations (jaxtyping's axes and dtypes, choices, numbers, classes). Its errors say in one sentence
+which argument is wrong, what came, and what was expected: "k has batch=1: expected 2, as in q". What annotations cannot
+express, such as that one axis divides another, is checked by functions that are passed to it. Nested calls are not
+checked again, so a model checks its arguments once, however many layers read them.
 
-jaxtyping and beartype could look at the same annotations at each call. They take five times as long as what is done
-here, and say it in a dozen lines; the tests have them look at everything, results included.
+jaxtyping and beartype could check the same annotations at each call. They take five times as long as this module, and
+their messages have a dozen lines. The tests run them on everything, results included.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ R = TypeVar("R")
 
 _NUMBERS = ("no", "one", "two", "three", "four", "five")
 _MOST_KINDS = 4096
-"""Kinds of calls that a door remembers; then it begins anew."""
+"""Maximum number of kinds of calls that a function remembers as checked before it forgets all of them."""
 
 
 _PLAIN = frozenset((bool, int, float, str))
@@ -38,9 +38,9 @@ _NO_SIZES: Mapping[str, int] = {}
 
 
 class _Here(threading.local):
-    """Whether a thread is inside a function that is `checked`."""
+    """Thread-local flag that is set while a thread is inside a function that is `checked`."""
 
-    def __init__(self) -> None:  # an attribute of the class, compilers could not follow
+    def __init__(self) -> None:  # compilers could not follow an attribute of the class
         self.inside = False
 
 
@@ -54,16 +54,19 @@ def checked(
     settles: Callable[[dict[str, Any]], None] | None = None,
     hints: Mapping[str, str] | None = None,
 ) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """A function whose arguments are looked at where it is called from outside: not by another one that is `checked`.
+    """Make a decorator that checks a function's arguments, except in calls from another function that is `checked`.
 
-    sizes:    of a method: axes whose size its object knows.
-    fits:     raises `ValueError` for arguments that fit their annotations and not each other. Of tensors it may ask
-              dtype and shape alone, because calls that are alike in these are looked at once.
-    settles:  the same for what stands in the arguments; it may put others in their place, such as True and False for
-              ones and zeros. Runs for each call from outside.
-    hints:    of a parameter: what to add to a sentence about it.
+    Args:
+        sizes: For a method: returns the axes whose sizes its object knows.
+        fits: Raises `ValueError` for arguments that match their annotations but not each other. It may use only the
+            dtype and shape of tensors, because it runs once for calls that are alike in these.
+        settles: The same for checks that depend on the contents of arguments. It may also replace arguments, for
+            example ones and zeros by booleans. It runs for each call from outside.
+        hints: By parameter: advice to add to an error message about it.
 
-    Raises `ValueError` naming the argument, what came and what was expected.
+    Raises:
+        ValueError: If an argument is wrong; the message names it, what came and what was expected. The decorated
+            function raises it.
     """
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
@@ -73,7 +76,7 @@ def checked(
 
         @wraps(function)
         def door(*args: P.args, **kwargs: P.kwargs) -> R:
-            if _here.inside or len(args) > len(names):  # of too many arguments Python says it best
+            if _here.inside or len(args) > len(names):  # Python's own error for too many arguments is best
                 return function(*args, **kwargs)
             given = dict(zip(names, args, strict=False))
             given.update(kwargs)
@@ -92,7 +95,7 @@ def checked(
 
 
 class _Looks:
-    """How the arguments of one function are looked at: once for calls that are alike."""
+    """Checks of one function's arguments, which run once for calls that are alike."""
 
     def __init__(
         self,
@@ -106,7 +109,7 @@ class _Looks:
         self.alike: set[Hashable] = set()
 
     def at(self, given: dict[str, Any]) -> None:
-        """Raises `ValueError` unless the arguments fit their annotations and each other."""
+        """Raise `ValueError` unless the arguments match their annotations and each other."""
         known = _NO_SIZES if self.sizes is None else self.sizes(given["self"])
         if is_compiling():  # sizes may be symbols
             return self._at(given, known)
@@ -138,7 +141,7 @@ class _Looks:
 
 
 def _kind(value: Any) -> Hashable:
-    """All of a value that is looked at once for calls that are alike."""
+    """Return everything about a value that its checks depend on."""
     if isinstance(value, Tensor):
         return value.dtype, value.shape
     kind = type(value)
@@ -149,19 +152,19 @@ def _kind(value: Any) -> Hashable:
 
 @dataclass(frozen=True)
 class _Array:
-    """A tensor of an annotation: its dtypes (`None`: any) and the names of its axes."""
+    """A tensor annotation: its dtypes (`None` means any) and the names of its axes."""
 
     dtypes: tuple[str, ...] | None
     axes: tuple[str, ...]
 
     def holds(self, tensor: Tensor) -> bool:
-        """Whether it may have the tensor's dtype."""
+        """Return whether the tensor's dtype is allowed."""
         return self.dtypes is None or str(tensor.dtype).removeprefix("torch.") in self.dtypes
 
 
 @dataclass(frozen=True)
 class Expected:
-    """What one parameter's annotation asks for: any of these alternatives."""
+    """The alternatives that one parameter's annotation allows."""
 
     arrays: tuple[_Array, ...] = ()
     choices: tuple[str, ...] = ()
@@ -171,7 +174,7 @@ class Expected:
 
     @classmethod
     def of(cls, hint: Any) -> Expected:
-        """That of an annotation. What it does not know, a list of something for one, it does not look at."""
+        """Parse an annotation. Kinds that are not supported, such as lists of something, are not checked."""
         arrays: list[_Array] = []
         choices: list[str] = []
         kinds: list[type] = []
@@ -191,7 +194,11 @@ class Expected:
         return cls(tuple(arrays), tuple(choices), tuple(kinds), tuple(numbers), callables)
 
     def look(self, name: str, value: Any, sizes: dict[str, tuple[int, str]]) -> None:
-        """Raises `ValueError` unless the value is one of these. Notes the sizes of its axes, and where they are."""
+        """Check that a value matches one alternative, and record the sizes of its axes and where they were found.
+
+        Raises:
+            ValueError: If it matches none.
+        """
         if isinstance(value, Tensor) and self.arrays:
             array = next((array for array in self.arrays if array.holds(value)), None)
             if array is None:
@@ -203,7 +210,7 @@ class Expected:
             raise ValueError(f"{name}={described(value)}: expected {self.said()}")
 
     def said(self) -> str:
-        """For a message."""
+        """Describe the alternatives for a message."""
         said = []
         if self.arrays:
             known = [array.dtypes for array in self.arrays if array.dtypes is not None]
@@ -226,7 +233,7 @@ def _is(value: Any, kind: type) -> bool:
 
 
 def _tensor(dtypes: set[str] | None) -> str:
-    """A tensor of these dtypes, in words."""
+    """Describe a tensor of these dtypes."""
     floats, whole, truth = ("a floating tensor", "a tensor of whole numbers", "a tensor of True and False")
     if dtypes is None:
         return "a tensor"
@@ -235,13 +242,13 @@ def _tensor(dtypes: set[str] | None) -> str:
 
 
 def _axes(axes: tuple[str, ...], ones: str = " or 1 in place of any") -> str:
-    """(batch, token), as it stands in docstrings; `ones`: what to say of axes that broadcast."""
+    """Format axes as in docstrings, (batch, token); `ones` is appended if some of them broadcast."""
     names = ["..." if _is_some(axis) else axis.lstrip("#") for axis in axes]
     return f"({', '.join(names)}{',' * (len(names) == 1)}){ones if any(axis[:1] == '#' for axis in axes) else ''}"
 
 
 def _look_at_axes(name: str, tensor: Tensor, axes: tuple[str, ...], sizes: dict[str, tuple[int, str]]) -> None:
-    """Raises `ValueError` unless the tensor has these axes, and those with a name the size that they have elsewhere."""
+    """Raise `ValueError` unless the tensor has these axes, with the sizes that named axes have elsewhere."""
     shape = tuple(tensor.shape)
     pairs = _paired(axes, shape)
     if pairs is None:
@@ -271,12 +278,12 @@ def _look_at_axes(name: str, tensor: Tensor, axes: tuple[str, ...], sizes: dict[
 
 
 def _is_some(axis: str) -> bool:
-    """Whether a name stands for any number of axes."""
+    """Return whether an axis name matches any number of axes."""
     return axis.startswith(("*", "..."))
 
 
 def _paired(axes: tuple[str, ...], shape: tuple[int, ...]) -> list[tuple[str, int]] | None:
-    """Each named axis with its size; `None` where there are not as many."""
+    """Pair each named axis with its size; `None` if their numbers differ."""
     some = [i for i, axis in enumerate(axes) if _is_some(axis)]
     if not some:
         return list(zip(axes, shape, strict=True)) if len(axes) == len(shape) else None
@@ -287,12 +294,10 @@ def _paired(axes: tuple[str, ...], shape: tuple[int, ...]) -> list[tuple[str, in
 
 
 def _wanted(axis: str, sizes: dict[str, tuple[int, str]]) -> tuple[int | None, str]:
-    """The size that an axis of that name has, and where; `None` where nobody has said it yet."""
+    """Return the size of the named axis and where it was found; `None` if it is not known yet."""
     if axis.isdecimal():
         return int(axis), ""
-    bare, _, more = axis.partition(
-        "+"
-    )  # a compiler reads this too, and knows no regular expressions before PyTorch 2.13
+    bare, _, more = axis.partition("+")  # no regular expression, because PyTorch before 2.13 cannot compile one
     known = sizes.get(bare)
     if known is None:
         return None, ""

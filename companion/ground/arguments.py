@@ -1,16 +1,18 @@
-"""What a caller hands in, looked at once where it enters the package: a sentence in place of an error from deep inside
-PyTorch, or of numbers that mean nothing.
+"""Check arguments once, where they enter the package.
 
-Shapes and dtypes are known without asking the device, and are checked always. Whether an id is in range is a question
-about numbers. The CPU answers it in the look-up itself, at no cost. A GPU would have to be waited for at every step,
-and ends the process some time after such an id; there, ids are looked at only where the environment says
-COMPANION_CHECK_IDS=1, which is for finding the culprit. `generate` and `beam_search` take prompts as lists and check
-those anywhere.
+A clear sentence replaces an error from deep inside PyTorch, or meaningless results.
 
-Masks are decided here, too. True and False say who may look; so do ones and zeros of whole numbers, as tokenizers of
-other libraries give them. Of floating numbers a `mask` is added to the scores, but ones and zeros alone were hardly
-meant to be, and are refused; a `real` of floating ones and zeros is taken for what it says. Whether there is anything
-else in them is looked at where they enter the model, and in `attend` as ids are.
+Shapes and dtypes are known without waiting for the device, and are always checked. Whether an id is in range depends on
+the contents of a tensor. The CPU finds out in the look-up itself, at no cost. A GPU would have to be waited for at
+every step, and such an id ends the process some time later. There, ids are checked only if the environment variable
+COMPANION_CHECK_IDS is 1, which helps to find the culprit. `generate` and `beam_search` take prompts as lists and check
+them on any device.
+
+This module also interprets masks. In a boolean mask, or one of the integers 1 and 0, as the tokenizers of other
+libraries return, True and 1 mean that a token may be attended to. A floating-point `mask` is added to the scores, but
+one of only ones and zeros is rejected, because it was hardly meant to be added. A floating-point `real` of ones and
+zeros is read like an integer one. Other contents are checked where masks enter the model, and in `attend` under the
+same condition as ids.
 """
 
 from __future__ import annotations
@@ -26,31 +28,43 @@ from torch import Tensor, nn
 from companion.ground.fields import shown
 
 CHECKS_IDS = os.environ.get("COMPANION_CHECK_IDS") == "1"
-"""Whether ids are looked at on devices that have to be waited for."""
+"""True if ids are checked even on devices that have to be waited for."""
 _WHOLE = (torch.int64, torch.int32)
 
 
 def described(value: object) -> str:
-    """What came, for a message: a tensor by its dtype and shape, anything else as it is written, cut short."""
+    """Describe a value for a message: a tensor by its dtype and shape, anything else by its shortened repr."""
     if isinstance(value, Tensor):
         return f"{str(value.dtype).removeprefix('torch.')} of shape {tuple(value.shape)}"
     return shown(value)
 
 
 def check_kind(name: str, value: object, kinds: type | tuple[type, ...], expected: str) -> None:
-    """Raises `ValueError` unless `value`, the argument called `name`, is of one of these kinds."""
+    """Check that an argument has one of these types.
+
+    Raises:
+        ValueError: If `value`, the argument called `name`, has another type.
+    """
     if not isinstance(value, kinds):
         raise ValueError(f"{name}={described(value)}: expected {expected}")
 
 
 def check_dtype(dtype: object) -> None:
-    """Raises `ValueError` unless `dtype` is `None`, or one that a model's weights can have."""
+    """Check that a dtype is `None`, or one that a model's weights can have.
+
+    Raises:
+        ValueError: If it is not.
+    """
     if dtype is not None and dtype not in (torch.float32, torch.bfloat16, torch.float16, torch.float64):
         raise ValueError(f"dtype={described(dtype)}: expected a floating torch.dtype, such as torch.bfloat16")
 
 
 def check_device(device: object) -> None:
-    """Raises `ValueError` unless `device` is `None`, or the name of a device that PyTorch knows."""
+    """Check that a device is `None`, or the name of a device that PyTorch knows.
+
+    Raises:
+        ValueError: If it is not.
+    """
     try:
         if device is not None:
             torch.device(device)  # type: ignore[call-overload]
@@ -59,9 +73,12 @@ def check_device(device: object) -> None:
 
 
 def check_ids(name: str, ids: object, axes: str = "(batch, token)") -> None:
-    """Raises `ValueError` unless `ids` is a tensor of whole numbers with two axes, none of them empty.
+    """Check that `ids` is a tensor of integers with two axes, neither of them empty.
 
-    Whether a table has these ids is found where they are looked up, by `look_up`.
+    `look_up` finds out whether a table has these ids.
+
+    Raises:
+        ValueError: If it is not.
     """
     if not isinstance(ids, Tensor):
         raise ValueError(f"{name}={described(ids)}: expected a tensor of token ids, {axes}; torch.tensor makes one")
@@ -75,7 +92,11 @@ def check_ids(name: str, ids: object, axes: str = "(batch, token)") -> None:
 
 
 def check_positions(positions: object, batch: int, tokens: int) -> None:
-    """Raises `ValueError` unless `positions` is whole numbers, (token) or (batch, token), one for each token."""
+    """Check that `positions` holds one integer for each token, (token) or (batch, token).
+
+    Raises:
+        ValueError: If it does not.
+    """
     expected = f"whole numbers, (token) or (batch, token), ({tokens},) or {(batch, tokens)}"
     if not isinstance(positions, Tensor) or positions.dtype not in _WHOLE:
         raise ValueError(f"positions={described(positions)}: expected {expected}")
@@ -85,10 +106,11 @@ def check_positions(positions: object, batch: int, tokens: int) -> None:
 
 
 def padding_of(real: object, axes: str = "(batch, key)") -> Tensor:
-    """Which tokens are not padding, as True and False, whatever numbers say it.
+    """Convert an attention mask of any type to a boolean one, which is true for tokens that are not padding.
 
-    Raises `ValueError` for what is no tensor, and numbers other than 0 and 1. Floating zeros alone could be meant for
-    adding to scores, where they hide nothing: they are refused.
+    Raises:
+        ValueError: If it is not a tensor, or contains numbers other than 0 and 1. A floating-point mask of only zeros
+            is rejected too: it may be meant as an additive mask, which would hide nothing.
     """
     if not isinstance(real, Tensor) or real.is_complex():
         raise ValueError(f"real={described(real)}: expected a tensor, {axes}: True for tokens that are not padding")
@@ -110,9 +132,10 @@ def padding_of(real: object, axes: str = "(batch, key)") -> Tensor:
 
 
 def counted_of(counted: object, tokens: Tensor, real: Tensor | None, *, causal: bool) -> Tensor | None:
-    """Which tokens experts count, where `real` does not say it, as True and False; `None` stays.
+    """Convert a token mask that replaces `real` to a boolean one; `None` is returned unchanged.
 
-    Raises `ValueError` for it beside `real` or in a stack that hides nothing, and for another shape than the tokens'.
+    Raises:
+        ValueError: If `real` is given too, the stack is not causal, or the shape differs from that of the tokens.
     """
     if counted is None:
         return None
@@ -124,13 +147,17 @@ def counted_of(counted: object, tokens: Tensor, real: Tensor | None, *, causal: 
 
 
 def mask_of(mask: Tensor, *, anywhere: bool = False) -> Tensor:
-    """Who may look at whom: True and False, or floating numbers to add to scores. Whole numbers 1 and 0 become the
-    first.
+    """Convert a mask to a boolean one, or to floating-point numbers to add to scores.
 
-    anywhere:  look at the numbers also on devices that have to be waited for.
+    The integers 1 and 0 become booleans.
 
-    Raises `ValueError` for other whole numbers, for floating ones and zeros alone, and for NaN and plus infinity, which
-    would make a softmax of them NaN.
+    Args:
+        mask: The mask.
+        anywhere: Check the contents even on devices that would have to be waited for.
+
+    Raises:
+        ValueError: For other integers, for a floating-point mask of only ones and zeros, and for NaN and plus infinity,
+            which would make a softmax NaN.
     """
     if mask.dtype == torch.bool:
         return mask
@@ -157,7 +184,7 @@ def mask_of(mask: Tensor, *, anywhere: bool = False) -> Tensor:
 
 
 def _contents(tensor: Tensor) -> tuple[float, float, bool]:
-    """The least and the largest number of a tensor, and whether all are 0 or 1."""
+    """Return the least and the largest number of a tensor, and whether all are 0 or 1."""
     usual = (torch.float32, torch.bfloat16, torch.float16, torch.float64, torch.int64)
     numbers = tensor.detach()
     if tensor.dtype not in usual:
@@ -167,14 +194,18 @@ def _contents(tensor: Tensor) -> tuple[float, float, bool]:
 
 
 def _to_be_seen(tensor: Tensor, anywhere: bool) -> bool:
-    """Whether a tensor's numbers are looked at."""
+    """Return whether the contents of a tensor are checked."""
     near = tensor.device.type == "cpu" or anywhere or CHECKS_IDS
     return near and tensor.device.type != "meta" and tensor.numel() > 0 and not torch.compiler.is_compiling()
 
 
 def check_broadcasts(name: str, given: Tensor, shape: Sequence[int], axes: str) -> None:
-    """Raises `ValueError` unless `given`, which has as many axes as `shape`, broadcasts to it."""
-    # Not `in`: of sizes that are symbols a compiler does not know it.
+    """Check that `given`, which has as many axes as `shape`, broadcasts to it.
+
+    Raises:
+        ValueError: If it does not.
+    """
+    # Not `in`, which a compiler does not support for symbolic sizes.
     if any(got != 1 and got != wanted for got, wanted in zip(given.shape, shape, strict=True)):
         raise ValueError(
             f"{name} has shape {tuple(given.shape)}: expected {axes}, {tuple(shape)}, or 1 in place of any"
@@ -182,8 +213,13 @@ def check_broadcasts(name: str, given: Tensor, shape: Sequence[int], axes: str) 
 
 
 def heads_fit(given: Mapping[str, Any]) -> None:
-    """Raises `ValueError` unless the heads of `k` divide those of `q`, each serving as many query heads, and all of the
-    tensors `q`, `k`, and `v` if there is one, have one dtype."""
+    """Check that the key heads divide the query heads, and that `q`, `k` and `v` have the same dtype.
+
+    `v` may be missing.
+
+    Raises:
+        ValueError: If they do not.
+    """
     q, k, v = given["q"], given["k"], given.get("v")
     if k.shape[1] == 0 or q.shape[1] % k.shape[1]:
         raise ValueError(f"k has kv_head={k.shape[1]}: expected a divisor of head={q.shape[1]}, as in q")
@@ -193,15 +229,20 @@ def heads_fit(given: Mapping[str, Any]) -> None:
 
 
 def settle_mask(given: dict[str, Any]) -> None:
-    """Puts `mask_of` a tensor in place of the argument `mask`."""
+    """Replace the argument `mask` by `mask_of` it, if it is a tensor."""
     mask = given.get("mask")
     if isinstance(mask, Tensor):
         given["mask"] = mask_of(mask)
 
 
 def check_numbers(name: str, x: Tensor) -> None:
-    """Raises `ValueError` for NaN and plus infinity, which would make a softmax NaN; -infinity rules out. A device that
-    would have to be waited for is asked only as for ids."""
+    """Check that a tensor has no NaN and no plus infinity, which would make a softmax NaN; -infinity excludes an entry.
+
+    A device that would have to be waited for is checked only under the same condition as for ids.
+
+    Raises:
+        ValueError: If it does.
+    """
     if _to_be_seen(x, anywhere=False):
         most = x.detach().max().item()
         if math.isnan(most) or most == math.inf:
@@ -209,8 +250,11 @@ def check_numbers(name: str, x: Tensor) -> None:
 
 
 def look_up(name: str, table: nn.Module, ids: Tensor) -> Tensor:
-    """What a table, a module with one `weight`, has for `ids`. Raises `ValueError` for an id without a row; see above
-    for when."""
+    """Look up `ids` in a table, a module with one `weight`.
+
+    Raises:
+        ValueError: If an id has no row. The module's docstring says when this is checked.
+    """
     if CHECKS_IDS and ids.device.type not in ("cpu", "meta") and not torch.compiler.is_compiling():
         _check_range(name, table, ids)
     try:

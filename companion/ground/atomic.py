@@ -1,4 +1,4 @@
-"""Files that are written whole or not at all, whatever happens meanwhile."""
+"""Write files completely or not at all, even if the process is interrupted."""
 
 from __future__ import annotations
 
@@ -19,12 +19,15 @@ _FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 class NotWritten(OSError):
-    """Something could not be written, and nothing of it is there; the message says what, why and how much it needs."""
+    """A file could not be written, and no part of it remains. The message says which file, why, and its size."""
 
 
 @contextmanager
 def writing(path: str | Path, needed: int) -> Iterator[None]:
-    """An `OSError` in this block becomes a `NotWritten` of `path`, of `needed` bytes; so does that of a part."""
+    """Convert an `OSError` in this block to a `NotWritten` for `path`, which needs `needed` bytes.
+
+    A `NotWritten` for a part of `path` is converted too.
+    """
     try:
         yield
     except OSError as raised:
@@ -42,16 +45,19 @@ def writing(path: str | Path, needed: int) -> Iterator[None]:
 
 
 def sync_folder(folder: str | Path) -> None:
-    """Flush the names in a folder to the disk: a file that was renamed there keeps its new name through a power cut.
+    """Flush the names in a folder to the disk, so that a renamed file keeps its new name through a power cut.
 
-    Does nothing where the system knows no such thing (Windows). Raises `OSError` when the disk fails.
+    Does nothing on systems that do not support this (Windows).
+
+    Raises:
+        OSError: If the disk fails.
     """
     if not hasattr(os, "O_DIRECTORY"):
         return
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)
-    except OSError as error:  # some network file systems: they keep names in their own way
+    except OSError as error:  # some network file systems do not support this
         if error.errno not in (errno.EINVAL, errno.ENOTSUP):
             raise
     finally:
@@ -60,10 +66,10 @@ def sync_folder(folder: str | Path) -> None:
 
 @contextmanager
 def replacing(*paths: Path) -> Iterator[list[Path]]:
-    """Give paths to write to in the folder of `paths`, which is made if it is missing.
+    """Yield temporary paths to write to, in the folder of `paths`, which is created if it is missing.
 
-    If the block succeeds, all are flushed to the disk and then renamed to `paths`; if it does not, all are removed. A
-    reader that uses `read_together` meets all the old files or all the new ones.
+    If the block succeeds, all are flushed to the disk and then renamed to `paths`; otherwise all are removed. A reader
+    that uses `read_together` sees all the old files or all the new ones.
     """
     folder = paths[0].parent
     folder.mkdir(parents=True, exist_ok=True)
@@ -81,7 +87,7 @@ def replacing(*paths: Path) -> Iterator[list[Path]]:
 
 
 _MARK = ".replacing"
-"""A file that is there while several files of a folder are being replaced; after a kill in between it stays."""
+"""Name of a file that exists while several files of a folder are being replaced, and stays if the process is killed."""
 
 
 def _rename(drafts: Sequence[Path], paths: Sequence[Path]) -> None:
@@ -98,12 +104,18 @@ def _rename(drafts: Sequence[Path], paths: Sequence[Path]) -> None:
 
 
 def read_together(folder: Path, read: Callable[[], T], *, seconds: float = 5.0) -> T:
-    """Return what `read` gives of a folder's .json and .safetensors files, as they were together at one moment.
+    """Return what `read` makes of a folder's .json and .safetensors files, as they were together at one moment.
 
-    Where `replacing` gives them other contents meanwhile, they are read again.
+    If `replacing` changes the files meanwhile, they are read again.
 
-    Raises what `read` raises, and `ValueError` where after so many seconds the files are still being replaced, or a
-    kill has left some of the old beside some of the new.
+    Args:
+        folder: The folder.
+        read: Reads the files.
+        seconds: How long to try.
+
+    Raises:
+        ValueError: If the files are still being replaced after this time, or an interrupted process has left some of
+            the old files beside some of the new ones. Errors of `read` are raised too.
     """
     end = time.monotonic() + seconds
     while True:
@@ -125,7 +137,7 @@ def read_together(folder: Path, read: Callable[[], T], *, seconds: float = 5.0) 
 
 
 def _versions(folder: Path) -> dict[str, tuple[int, int, int]]:
-    """What tells each file from one that takes its name later."""
+    """Return, by file name, what distinguishes a file from one that takes its name later."""
     found = {}
     with suppress(OSError), os.scandir(folder) as entries:
         for entry in entries:
@@ -137,9 +149,12 @@ def _versions(folder: Path) -> dict[str, tuple[int, int, int]]:
 
 
 def write_atomic(path: str | Path, data: bytes | str) -> None:
-    """Write `data` (text as UTF-8) to `path` so that a reader, or a crash, never meets half of it.
+    """Write `data` (text as UTF-8) to `path` so that neither a reader nor a crash leaves half of it visible.
 
-    Missing folders are made. Raises `NotWritten`, with what was there before left as it was, and no draft behind.
+    Missing folders are created.
+
+    Raises:
+        NotWritten: If it could not be written. The previous contents are unchanged then, and no temporary file remains.
     """
     data = data.encode() if isinstance(data, str) else data
     with writing(path, len(data)), replacing(Path(path)) as (draft,):

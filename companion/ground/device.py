@@ -1,4 +1,4 @@
-"""Which device and which precision to compute with, and the versions that decide what comes out."""
+"""Choose the device and the precision, and report the versions that results depend on."""
 
 from __future__ import annotations
 
@@ -11,7 +11,11 @@ from companion.ground.installed import installed
 
 
 def find_device(name: str) -> torch.device:
-    """The device of that name; `"auto"`: the first CUDA GPU, else the CPU. Raises `ValueError` unless it is here."""
+    """Return the device of this name, where `"auto"` is the first CUDA GPU, or the CPU without one.
+
+    Raises:
+        ValueError: If this machine does not have it.
+    """
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
@@ -30,7 +34,11 @@ def find_device(name: str) -> torch.device:
 
 
 def find_precision(name: str, device: torch.device) -> str:
-    """`"auto"`: bfloat16 where a GPU has it, else fp32. Raises `ValueError` for `"tf32"` on anything but a CUDA GPU."""
+    """Resolve `"auto"` to bfloat16 on a GPU that supports it, and otherwise to fp32.
+
+    Raises:
+        ValueError: For `"tf32"` on anything but a CUDA GPU.
+    """
     if name == "tf32" and device.type != "cuda":
         raise ValueError(f"--precision tf32: expected fp32 or bf16 on {device.type}; TF32 is of CUDA GPUs")
     if name != "auto":
@@ -39,7 +47,7 @@ def find_precision(name: str, device: torch.device) -> str:
 
 
 def versions() -> dict[str, str]:
-    """What a number measured here depends on."""
+    """Return the versions and settings that a measurement here depends on."""
     return {
         "python": platform.python_version(),
         "torch": torch.__version__,

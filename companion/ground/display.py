@@ -1,4 +1,4 @@
-"""Figures, counts, tables and texts as a terminal shows them: few digits, columns in line, no control characters."""
+"""Format figures, counts, tables and texts for a terminal: few digits, aligned columns, no control characters."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ import shutil
 from collections.abc import Collection, Sequence
 
 WIDTH = 80
-"""Columns of a terminal that everybody has."""
+"""Columns that any terminal has."""
 
 Table = tuple[Sequence[str], Sequence[Sequence[str]]]
-"""The headings of the columns, and the rows, of which each has a cell for each heading."""
+"""The headings of the columns, and the rows, each with a cell for each heading."""
 
 
 def columns(most: int = WIDTH) -> int:
-    """Columns that a line may have: `most`, or those of a narrower terminal; at least 30."""
+    """Return the columns available for a line: `most`, or those of a narrower terminal; at least 30."""
     return max(min(shutil.get_terminal_size().columns, most), 30)
 
 
@@ -27,14 +27,15 @@ def table(
     indent: int = 2,
     width: int | None = WIDTH,
 ) -> str:
-    """Rows of cells in columns as wide as their widest cell, two spaces apart.
+    """Format rows of cells in columns as wide as their widest cell, two spaces apart.
 
-    rows:    a cell each; a row may end early.
-    head:    the headings, if there are any.
-    left:    the columns that are words, flush left; the others are figures, flush right.
-    indent:  spaces before each line.
-    width:   columns that would make a line longer than this follow in a further block below, beside the first column
-             again. `None`: lines are as long as they are.
+    Args:
+        rows: The cells of each row; a row may end early.
+        head: The headings, if there are any.
+        left: Indices of columns with words, aligned left; the others are figures, aligned right.
+        indent: Spaces before each line.
+        width: Maximum length of a line. Columns that do not fit follow in another block below, which repeats the first
+            column. `None` means no limit.
     """
     lines = [[*row] for row in ([head] if head else [])] + [[*row] for row in rows]
     number = max(map(len, lines), default=0)
@@ -53,13 +54,13 @@ def table(
 
 
 def count(number: float, noun: str) -> str:
-    """`3 documents`, `1 point`."""
+    """Format a number with its noun: `3 documents`, `1 point`."""
     return f"{number:,.15g} {noun}{'' if number == 1 else 's'}"
 
 
 def readable_bytes(size: float) -> str:
-    """Bytes in decimal units: 1 kB is 1000 bytes."""
-    if size >= 1e18:  # nobody has them: how many zeros there are is all there is to say
+    """Format bytes in decimal units: 1 kB is 1000 bytes."""
+    if size >= 1e18:  # no machine has that much, so the order of magnitude is enough
         return f"1e{math.floor(math.log10(size))} B"
     for unit in ("B", "kB", "MB", "GB"):
         if size < 1000:
@@ -69,7 +70,7 @@ def readable_bytes(size: float) -> str:
 
 
 def figure(number: float) -> str:
-    """Three digits, the zeros of large numbers included: more than an allowance is worth would be too many."""
+    """Format a number with at most three digits; large numbers are rounded to three digits followed by zeros."""
     if number >= 100:
         digits = len(str(int(number))) - 3
         return f"{round(number, -digits):,.0f}"
@@ -77,7 +78,7 @@ def figure(number: float) -> str:
 
 
 def many(number: float) -> str:
-    """Three digits of a count: 124 M, 46.7 B."""
+    """Format a count with at most three digits and a unit: 124 M, 46.7 B."""
     for size, unit in ((1e12, "T"), (1e9, "B"), (1e6, "M"), (1e3, "k")):
         if number >= 0.9995 * size:
             return f"{figure(number / size)} {unit}"
@@ -85,8 +86,10 @@ def many(number: float) -> str:
 
 
 def printable(text: str) -> str:
-    """A text without what would command a terminal: control characters, but for tabs and line ends, as \\x1b.
-    Those from \\x80 to \\x9f command some terminals as well: \\x9b is an escape with its bracket."""
+    r"""Replace control characters, which could command a terminal, by escapes such as \x1b; tabs and line ends stay.
+
+    Those from \x80 to \x9f are included, because some terminals obey them: \x9b is an escape with its bracket.
+    """
     return _COMMANDS.sub(lambda found: f"\\x{ord(found.group()):02x}", text)
 
 

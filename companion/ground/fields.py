@@ -1,6 +1,6 @@
-"""Fields of configurations: the sentence about one that cannot be, and how JSON becomes one.
+"""Fields of configurations, with error messages about invalid ones and conversion from JSON.
 
-What is refused here is refused alike whether it comes from Python or from a file.
+A value is rejected in the same way whether it comes from Python or from a file.
 """
 
 from __future__ import annotations
@@ -15,46 +15,57 @@ from typing import Any, Literal, TypeGuard, Union, get_args, get_origin, get_typ
 
 
 def shown(value: object) -> str:
-    """A value as it is written in Python, cut short, for a message."""
+    """Return a value's repr for a message, shortened if it is long."""
     try:
         text = repr(value)
-    except (ValueError, RecursionError):  # a number of thousands of digits, or what has no bottom
+    except (ValueError, RecursionError):  # a number of thousands of digits, or endless nesting
         return f"a very long {type(value).__name__}"
     return cut(text)
 
 
 def plain(text: str) -> str:
-    """The name of a file or a flag's text for a message: as it is, but for what no terminal shows, and without its
-    middle where it is long: a path ends in what it names."""
+    """Escape a file name or a flag's text for a message.
+
+    Characters that terminals do not show are escaped. The middle of a long text is left out, because the end of a path
+    is what identifies it.
+    """
     text = repr(text)[1:-1]
     return text if len(text) <= 100 else f"{text[:30]}...{text[-67:]}"
 
 
 def cut(text: str, most: int = 80) -> str:
-    """A text for a message: in one line, and at most so many of its characters."""
+    """Put a text into one line of at most `most` characters, for a message."""
     text = " ".join(text.split())
     return text if len(text) <= most else f"{text[: most - 3]}..."
 
 
 def why(error: BaseException) -> str:
-    """What a library says is wrong, for a message: some of them repeat the whole file."""
+    """Return a library's error message in at most 200 characters, because some libraries repeat the whole file."""
     return cut(str(error) or type(error).__name__, 200)
 
 
 def require(condition: bool, name: str, value: object, expected: str) -> None:
-    """Raises `ValueError` naming an argument, what it was and what was expected, unless the condition holds."""
+    """Check a condition on an argument.
+
+    Raises:
+        ValueError: If the condition is false; the message names the argument, its value and what was expected.
+    """
     if not condition:
         raise ValueError(f"{name}={shown(value)}: expected {expected}")
 
 
 def require_whole(name: str, value: object, least: int = 1) -> None:
-    """Raises `ValueError` unless `value`, the argument called `name`, is a whole number of at least `least`."""
+    """Check that an argument is an integer of at least `least`.
+
+    Raises:
+        ValueError: If `value`, the argument called `name`, is not.
+    """
     whole = isinstance(value, int) and not isinstance(value, bool)
     require(whole and value >= least, name, value, f"a whole number >= {least}")  # type: ignore[operator]
 
 
 def is_number(value: object) -> TypeGuard[int | float]:
-    """Whether `value` is a finite number that a float can hold; True is none."""
+    """Return whether `value` is a finite number that a float can hold; booleans are not."""
     try:
         return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
     except OverflowError:
@@ -62,7 +73,11 @@ def is_number(value: object) -> TypeGuard[int | float]:
 
 
 def require_number(name: str, value: object, expected: str = "a finite number") -> float:
-    """`value` as a number. Raises `ValueError` unless `value`, the argument called `name`, is a finite one."""
+    """Return an argument as a float.
+
+    Raises:
+        ValueError: If `value`, the argument called `name`, is not a finite number.
+    """
     if not is_number(value):
         raise ValueError(f"{name}={shown(value)}: expected {expected}")
     return float(value)
@@ -70,23 +85,33 @@ def require_number(name: str, value: object, expected: str = "a finite number") 
 
 @cache
 def _hints(kind: Any) -> dict[str, Any]:
-    """The annotations of a configuration's class; working them out takes longer than all the checks."""
+    """Return the annotations of a configuration's class.
+
+    They are cached, because resolving them takes longer than all the checks.
+    """
     return get_type_hints(kind)
 
 
 def require_share(name: str, value: object) -> float:
-    """`value` as a number. Raises `ValueError` unless `value`, the argument called `name`, is a probability."""
+    """Return an argument that is a probability as a float.
+
+    Raises:
+        ValueError: If `value`, the argument called `name`, is not a probability.
+    """
     if not is_number(value) or not 0 <= value <= 1:
         raise ValueError(f"{name}={shown(value)}: expected a probability in [0, 1]")
     return float(value)
 
 
 def require_types(config: Any) -> None:
-    """Raises `ValueError` naming the first field of a dataclass whose value is not of its annotated type.
+    """Check that the fields of a dataclass have their annotated types.
 
-    As strict as JSON: 1 is no `bool` and True no number, a `float` may be a whole number but must be finite, and a
-    string is one of the choices of its `Literal`. The limits of sizes are for the dataclass itself to check. A whole
-    number that no tensor could hold becomes the float it stands for.
+    The check is as strict as JSON: 1 is not a `bool` and True is not a number, a `float` may be an integer but must be
+    finite, and a string must be one of the choices of its `Literal`. The dataclass itself checks the limits of sizes.
+    An integer in a `float` field becomes a float if it is above 2^53.
+
+    Raises:
+        ValueError: If a field does not; the message names the first one.
     """
     kind: Any = type(config)
     for name, hint in _hints(kind).items():
@@ -101,7 +126,7 @@ def require_types(config: Any) -> None:
             require(known, f"{type(config).__name__}.{name}", value, "one of " + ", ".join(map(repr, choices)))
         elif hint is float:
             number = require_number(name, value)
-            if abs(number) > 2**53:  # beyond which a float is a whole number anyway
+            if abs(number) > 2**53:  # larger floats are whole numbers anyway
                 object.__setattr__(config, name, number)
         elif hint is bool:
             require(isinstance(value, bool), name, value, "True or False")
@@ -117,10 +142,11 @@ def require_types(config: Any) -> None:
 
 
 def parse_json(text: str | bytes) -> Any:
-    """The value of a JSON text.
+    """Parse a JSON text.
 
-    Raises `ValueError` for what is not JSON, is nested too deeply, has a number of thousands of digits, one field
-    twice, or a field whose name no message could show.
+    Raises:
+        ValueError: If it is not JSON, is nested too deeply, has a number of thousands of digits, contains a field
+            twice, or has a field whose name cannot be shown in a message.
     """
     try:
         return json.loads(text, object_pairs_hook=_once)
@@ -129,7 +155,10 @@ def parse_json(text: str | bytes) -> Any:
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """An object of JSON. Of a field that stands in it twice all but the last would be lost without a word."""
+    """Make an object of JSON.
+
+    Raises `ValueError` for duplicate fields, because all but the last would be lost silently.
+    """
     value = dict(pairs)
     if len(value) < len(pairs):
         seen: set[str] = set()
@@ -142,7 +171,11 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def build(kind: Any, data: Any, where: str) -> Any:
-    """`data` (from JSON) as an instance of the dataclass `kind`, checked field by field against its annotations."""
+    """Make an instance of the dataclass `kind` from JSON data, checking each field against its annotation.
+
+    Raises:
+        ValueError: If a field is unknown, missing or invalid; the message names it, with the prefix `where`.
+    """
     if not isinstance(data, Mapping):
         raise ValueError(f"{where}: expected an object with the fields of {kind.__name__}, got {shown(data)}")
     hints = _hints(kind)
@@ -167,9 +200,9 @@ def _value(hint: Any, value: Any, where: str) -> Any:
     if is_dataclass(hint):
         return build(hint, value, where)
     if get_origin(hint) is Literal:
-        return value  # the dataclass itself checks choices, with a message of its own
+        return value  # the dataclass itself checks choices, with its own message
     if get_origin(hint) is tuple:
-        return tuple(value) if isinstance(value, list) else value  # and what is in it
+        return tuple(value) if isinstance(value, list) else value  # the dataclass itself checks the elements
     fits = isinstance(value, (int, float)) if hint is float else isinstance(value, hint)
     if not fits or (isinstance(value, bool) and hint is not bool):
         raise ValueError(f"{where}={shown(value)}: expected {hint.__name__}")

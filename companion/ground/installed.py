@@ -1,4 +1,4 @@
-"""What is installed beside the package, asked without importing it, and which extra brings what is not."""
+"""Find out what is installed without importing it, and which extra provides what is missing."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ NAME = "executable-transformer"
 SCHOOL = "executable-transformer-school"
 """The school's name for pip; in a checkout, the folder school/ installs it."""
 CHECKOUT = Path(__file__).resolve().parents[2]
-"""Where the package lies in its checkout, if it does."""
+"""Root of the checkout, if the package is in one."""
 _BROUGHT_BY = {"IPython": "ipykernel", "PIL": "pillow", "yaml": "pyyaml"}
-"""What brings a module that has another name."""
+"""Packages that provide a module with another name."""
 
 
 def installed(package: str) -> str | None:
-    """The version of a package by the name that pip knows; `None` where it is not installed."""
+    """Return the version of a package by its pip name; `None` if it is not installed."""
     try:
         return metadata.version(package)
     except metadata.PackageNotFoundError:
@@ -31,7 +31,7 @@ def installed(package: str) -> str | None:
 
 @cache
 def requirements() -> tuple[Requirement, ...]:
-    """What the package asks for: as it was installed, else as its checkout says; empty where neither is here."""
+    """Return the requirements of the installed package, or those of its checkout; empty if there is neither."""
     asked = None
     try:
         asked = metadata.requires(NAME)
@@ -50,7 +50,7 @@ def requirements() -> tuple[Requirement, ...]:
 
 
 def asked_by(extra: str = "") -> list[Requirement]:
-    """What an extra names; empty: what the package itself needs."""
+    """Return the requirements of an extra; without a name, those of the package itself."""
     return [asked for asked in requirements() if _belongs(asked, extra)]
 
 
@@ -61,7 +61,10 @@ def _belongs(asked: Requirement, extra: str) -> bool:
 
 
 def missing(extra: str = "") -> list[Requirement]:
-    """What the extra asks for (empty: what the package needs itself) and is not here, or not in a version it takes."""
+    """Return the requirements of an extra that are not installed, or not in an accepted version.
+
+    Without a name, these are the requirements of the package itself.
+    """
     found = []
     for asked in asked_by(extra):
         if asked.name == NAME:
@@ -80,7 +83,7 @@ def install_line(extra: str) -> str:
 
 
 def how_to_get(module: str, extras: tuple[str, ...]) -> str | None:
-    """The sentence about a module that could not be imported; `None` for one that none of the extras brings."""
+    """Return advice about a module that could not be imported; `None` if none of the extras provides it."""
     top = module.partition(".")[0]
     wanted = _BROUGHT_BY.get(top, top).lower().replace("_", "-")
     for extra in extras:

@@ -1,4 +1,4 @@
-"""One process at a time: a lock that the system takes back when its holder dies, however it dies."""
+"""Allow one process at a time, with a lock that the system releases when its holder dies, however it dies."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from filelock import FileLock, Timeout
 from companion.ground.atomic import writing
 
 _PATIENCE = 0.5
-"""Seconds to try again: a holder that has just ended may still be removing the file."""
+"""Seconds to keep trying, because a holder that has just ended may still be removing the file."""
 
 
 class Busy(ValueError):
@@ -23,13 +23,14 @@ class Busy(ValueError):
 
 @contextmanager
 def locked(path: Path, what: str) -> Iterator[None]:
-    """Hold the lock of the file `path` in this block; the file is made, and removed afterwards.
+    """Hold the lock of the file `path` in this block; the file is created, and removed afterwards.
 
-    A kill leaves the file, which locks nothing: what counts is the system's lock on it, and that ends with the process.
-    On a file system without locks (some network ones) nothing is locked.
+    If the process is killed, the file stays but locks nothing, because the lock is the system's and ends with the
+    process. On a file system without locks (some network ones) nothing is locked.
 
-    Raises `Busy`, saying `what` the lock is for, if another process holds it, and `NotWritten` if the file cannot be
-    made.
+    Raises:
+        Busy: If another process holds the lock; the message says `what` the lock is for.
+        NotWritten: If the file cannot be created.
     """
     lock = FileLock(path, mode=0o644)
     with writing(path, 1):
@@ -44,11 +45,11 @@ def locked(path: Path, what: str) -> Iterator[None]:
             if error.errno not in (errno.ENOLCK, errno.ENOTSUP):
                 raise
     try:
-        with suppress(OSError):  # who holds it is for people to read; a full disk does without
+        with suppress(OSError):  # the holder's name only informs people, so a full disk does not matter
             path.write_text(f"{os.getpid()} on {socket.gethostname()}\n", "utf-8")
         yield
     finally:
-        with suppress(OSError):  # Windows removes no open file
+        with suppress(OSError):  # Windows does not remove open files
             path.unlink()
         lock.release()
 

@@ -1,4 +1,4 @@
-"""What this machine can hold, asked before anything is made that it cannot."""
+"""Memory of this machine, checked before anything is allocated that does not fit."""
 
 from __future__ import annotations
 
@@ -14,10 +14,12 @@ from companion.ground.display import readable_bytes
 
 @cache
 def memory(device: torch.device | str = "cpu") -> int | None:
-    """Bytes of memory that a process here can have at most: of a GPU its own, else the machine's, or those of the
-    container around the process. `None` where the system does not say."""
+    """Return the maximum memory of a process here in bytes; `None` if the system does not tell.
+
+    For a GPU this is its own memory, otherwise that of the machine or of the container around the process.
+    """
     device = torch.device(device)
-    if device.type == "meta":  # which holds shapes alone
+    if device.type == "meta":  # it stores only shapes
         return None
     if device.type == "cuda":
         return torch.cuda.get_device_properties(device).total_memory
@@ -33,13 +35,13 @@ def check_room(asked: str, what: str, needed: int, device: torch.device | str | 
     """Check that `needed` bytes fit into the memory of a device.
 
     Args:
-        asked: the argument or flag that asks for them, with its value.
-        what: what takes them, as in "this model".
-        needed: their number.
-        device: where they are needed (default: the CPU). Fake tensors, which have shapes only, need none.
+        asked: The argument or flag that asks for the memory, with its value.
+        what: What needs it, as in "this model".
+        needed: Number of bytes.
+        device: Where they are needed (default: the CPU). Fake tensors, which have only shapes, need none.
 
     Raises:
-        ValueError: if they do not fit.
+        ValueError: If they do not fit.
     """
     if torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.FAKE) is not None:
         return

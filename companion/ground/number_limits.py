@@ -1,4 +1,4 @@
-"""Numbers with limits, as the types of flags and settings, and how each is called in a message."""
+"""Numbers with limits, as types of flags and settings, with their names in messages."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _LIMITS = {"above": operator.gt, "least": operator.ge, "below": operator.lt, "mo
 
 
 def _limited(base: type, words: str, **limits: float) -> Any:
-    """A type of numbers between limits, called so in messages; another value is a `ValueError` to it."""
+    """Make a type of numbers between limits, which raises `ValueError` for others; `words` describes it in messages."""
 
     def make(kind: Any, value: Any) -> object:
         part = base is int and isinstance(value, float) and not value.is_integer()
@@ -46,17 +46,17 @@ Probability: TypeAlias = Annotated[float, _limited(float, "a number from 0 to 1"
 
 _ALL = (Count, CountFromZero, CountFromTwo, Positive, NonNegative, PartOfOne, Number, InnerShare, Decay, Probability)
 LIMITED: tuple[Any, ...] = tuple(get_args(quantity)[1] for quantity in _ALL)
-"""All types of numbers with limits, as `kind_of` gives them."""
+"""All types of numbers with limits, as `kind_of` returns them."""
 
 WORDS: dict[Any, str] = {
     **{int: "a whole number", float: "a number", bool: "true or false", str: "text"},
     **{kind: kind.words for kind in LIMITED},
 }
-"""What is expected of a value, by its type."""
+"""Descriptions of expected values, by type."""
 
 
 def kind_of(hint: Any) -> Any:
-    """The type of a flag without its `None`: of an annotated setting, the one with the limits."""
+    """Return the type of a flag without its `None`; for an annotated setting, the type with the limits."""
     if get_origin(hint) in (types.UnionType, Union):
         kinds = [kind for kind in get_args(hint) if kind is not type(None)]
         return kind_of(kinds[0]) if len(kinds) == 1 else hint
@@ -64,25 +64,32 @@ def kind_of(hint: Any) -> Any:
 
 
 def flag_type(hint: Any) -> Any:
-    """The type of the flag for a setting of this annotation. A text that may be left out is any text, "null" too."""
+    """Return the type of the flag for a setting with this annotation.
+
+    An optional text accepts any text, even "null".
+    """
     return kind_of(hint) | None if type(None) in get_args(hint) and kind_of(hint) is not str else kind_of(hint)
 
 
 def choices(hint: Any) -> list[str]:
-    """The values of a `Literal`, as they are typed; none for any other type."""
+    """Return the values of a `Literal` as they are typed; none for any other type."""
     kind = kind_of(hint)
     return [str(value) for value in get_args(kind)] if get_origin(kind) is Literal else []
 
 
 def expected(hint: Any) -> str:
-    """What is expected of a value of this type, in words."""
+    """Describe the values of this type."""
     if values := choices(hint):
         return f"one of {', '.join(values)}"
     return WORDS.get(kind_of(hint), "another value")
 
 
 def check(values: Mapping[str, Any], hints: Mapping[str, Any]) -> None:
-    """Raise `ValueError` for the first of the `values`, by flag, that is outside the limits of its type."""
+    """Check values, by flag, against the limits of their types.
+
+    Raises:
+        ValueError: For the first value outside the limits of its type.
+    """
     for flag, value in values.items():
         kind = kind_of(hints[flag])
         if value is None and type(None) not in get_args(hints[flag]) and (kind in WORDS or choices(kind)):
@@ -97,7 +104,11 @@ def check(values: Mapping[str, Any], hints: Mapping[str, Any]) -> None:
 
 
 def require_limits(name: str, value: object, hint: Any) -> None:
-    """Raises `ValueError` unless `value`, the argument called `name`, is a number within its annotation's limits."""
+    """Check that an argument is a number within its annotation's limits.
+
+    Raises:
+        ValueError: If `value`, the argument called `name`, is not.
+    """
     kind = kind_of(hint)
     fits = is_number(value) if issubclass(kind, float) else isinstance(value, int) and not isinstance(value, bool)
     if fits:
@@ -115,7 +126,11 @@ def _limits(kind: Any) -> dict[str, Any]:
 
 
 def require_fields(config: Any) -> None:
-    """Raises `ValueError` naming the first field of a dataclass whose number is outside its annotation's limits."""
+    """Check that the numbers in a dataclass are within their annotations' limits.
+
+    Raises:
+        ValueError: If one is not; the message names the first such field.
+    """
     kind: Any = type(config)
     for name, hint in _limits(kind).items():
         value = getattr(config, name)

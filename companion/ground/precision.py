@@ -1,4 +1,4 @@
-"""The precision that sums and exponentials are computed in: fp32 or better, since half precision is too coarse."""
+"""Precision of sums and exponentials, which is fp32 or wider because half precision is too coarse for them."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from torch import Tensor
 
 
 def wide_dtype(dtype: torch.dtype) -> torch.dtype:
-    """fp32 for half precision; fp32 and fp64 as they are."""
+    """Return fp32 for half precision, and fp32 and fp64 unchanged."""
     return torch.promote_types(dtype, torch.float32)
 
 
 def wide(x: Float[Tensor, "*axes"]) -> Float[Tensor, "*axes"]:
-    """`x` in fp32 or better; the same tensor where it already is."""
+    """Convert `x` to fp32 or wider; return the same tensor if it already is."""
     return x.to(wide_dtype(x.dtype))

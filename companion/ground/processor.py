@@ -1,4 +1,4 @@
-"""This machine's processor, as the system describes it, and the variables that choose its kernels. Without torch."""
+"""This machine's processor as the system describes it, and the variables that choose its kernels; without torch."""
 
 from __future__ import annotations
 
@@ -45,11 +45,11 @@ SETTINGS: dict[str, dict[str, str]] = {
         "AVX512_CORE_AMX": "amx_bf16",
     },
 }
-"""What chooses kernels on x86: each value, and the flag of the processor that it needs (empty: none)."""
+"""Variables that choose kernels on x86: each value, and the processor flag that it needs (empty: none)."""
 
 
 def processor() -> str:
-    """The processor's name as its maker wrote it, as far as the system tells."""
+    """Return the processor's name as its maker wrote it, as far as the system tells."""
     if name := _told("model name"):
         return " ".join(name.split())
     if platform.system() == "Darwin":
@@ -61,18 +61,18 @@ def processor() -> str:
 
 
 def processors() -> int:
-    """How many this process may use."""
+    """Return the number of processors that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def processor_flags() -> set[str] | None:
-    """What the processor can do, in Linux's words; `None` where the system does not tell."""
+    """Return the processor's features by their Linux names; `None` if the system does not tell."""
     return set(_told("flags").split()) or None
 
 
 @cache
 def _told(field: str) -> str:
-    """What Linux says of the first processor; empty where it does not."""
+    """Return a field of the first processor in Linux's /proc/cpuinfo; empty if it is missing."""
     try:
         lines = Path("/proc/cpuinfo").read_text("utf-8").splitlines()
     except OSError:

@@ -1,4 +1,7 @@
-"""Reading a file that may be something else: a named pipe, which would keep its reader waiting, or no text."""
+"""Read text files, and reject anything else.
+
+A named pipe would keep its reader waiting, and binary data is not text.
+"""
 
 from __future__ import annotations
 
@@ -12,16 +15,21 @@ from companion.ground.fields import parse_json, why
 
 
 def read_file(path: str | Path) -> bytes:
-    """What a file holds. Raises `OSError` if it cannot be read, or something other than a file is there."""
+    """Return the contents of a file.
+
+    Raises:
+        OSError: If it cannot be read, or is not a regular file.
+    """
     if os.path.exists(path) and not os.path.isfile(path):
         raise OSError(errno.EINVAL, "it is no file", str(path))
     return Path(path).read_bytes()
 
 
 def text_of(data: bytes) -> str:
-    """The text of a file in UTF-8, line ends as they are, without the byte order mark that some editors put in front.
+    """Decode a file in UTF-8, with line ends unchanged and without the byte order mark that some editors write.
 
-    Raises `UnicodeError` for what is no text, and for text in UTF-16 or UTF-32, which Windows writes, by this name.
+    Raises:
+        UnicodeError: If it is not text; for UTF-16 and UTF-32, which Windows writes, the message names the encoding.
     """
     for mark, name in _OTHER.items():
         if data.startswith(mark):
@@ -32,7 +40,7 @@ def text_of(data: bytes) -> str:
 
 
 _OTHER = {
-    codecs.BOM_UTF32_LE: "UTF-32",  # begins as that of UTF-16 does: first
+    codecs.BOM_UTF32_LE: "UTF-32",  # checked first, because it begins like the mark of UTF-16
     codecs.BOM_UTF32_BE: "UTF-32",
     codecs.BOM_UTF16_LE: "UTF-16",
     codecs.BOM_UTF16_BE: "UTF-16",
@@ -43,11 +51,15 @@ _POINTER = b"version https://git-lfs.github.com/spec/"
 
 
 def raise_pointer(path: str | Path) -> None:
-    """Raise `ValueError` if a file is what Git has in place of a large file that was not fetched."""
+    """Check that a file is not a Git LFS pointer, which replaces a large file that was not fetched.
+
+    Raises:
+        ValueError: If it is.
+    """
     try:
         with open(path, "rb") as file:
             pointer = file.read(len(_POINTER)) == _POINTER
-    except OSError:  # whoever reads it says why
+    except OSError:  # reading the file raises a clearer error
         return
     if pointer:
         raise ValueError(
@@ -57,7 +69,13 @@ def raise_pointer(path: str | Path) -> None:
 
 
 def read_text(path: str | Path) -> str:
-    """`text_of` a file. Raises `OSError` as `read_file` does, `UnicodeError`, and `ValueError` as `raise_pointer`."""
+    """Read a file and decode it with `text_of`.
+
+    Raises:
+        OSError: As in `read_file`.
+        UnicodeError: As in `text_of`.
+        ValueError: As in `raise_pointer`.
+    """
     data = read_file(path)
     if data.startswith(_POINTER):
         raise_pointer(path)
@@ -65,13 +83,20 @@ def read_text(path: str | Path) -> str:
 
 
 def lines_of(text: str) -> list[str]:
-    """The lines of a text as files have them. `str.splitlines` also cuts where JSON and prose go on: at U+2028, a form
-    feed, and a few more."""
+    """Split a text into lines at line ends only.
+
+    `str.splitlines` also splits at U+2028, form feeds and a few more, where a line of JSON or prose continues.
+    """
     return text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
 
 
 def read_json(path: Path) -> Any:
-    """The value in a file. Raises `ValueError` naming it if it is not JSON, and `OSError` if it cannot be read."""
+    """Return the value in a JSON file.
+
+    Raises:
+        ValueError: If it is not JSON; the message names the file.
+        OSError: If it cannot be read.
+    """
     raise_pointer(path)
     try:
         return parse_json(read_text(path))

@@ -1,4 +1,4 @@
-"""A dataclass with some fields changed, where a compiler looks on."""
+"""Replace some fields of a dataclass in code that is compiled."""
 
 from __future__ import annotations
 
@@ -8,8 +8,11 @@ Made = TypeVar("Made")
 
 
 def replaced(old: Made, **changes: Any) -> Made:
-    """`dataclasses.replace`, as PyTorch compiles it: before 2.13 it cannot hand out what that one makes, because it
-    asks the object and not `type` for its class."""
+    """Replace fields as `dataclasses.replace` does, in a way that PyTorch can compile.
+
+    PyTorch before 2.13 cannot return what `dataclasses.replace` makes, because that asks the object and not `type` for
+    its class.
+    """
     kind = type(old)
     fields: dict[str, Any] = {name: getattr(old, name) for name in kind.__dataclass_fields__}  # type: ignore[attr-defined]
     return kind(**(fields | changes))

@@ -1,4 +1,4 @@
-"""An end to code that may never come to one, or that may take all memory there is."""
+"""Limit the time and the memory of code that may never end."""
 
 from __future__ import annotations
 
@@ -11,14 +11,17 @@ from typing import Any
 
 
 class OutOfTime(BaseException):
-    """The time of a block is over. Code that catches every `Exception` does not catch it."""
+    """The time of a block is over.
+
+    It is not an `Exception`, so that code that catches every `Exception` does not catch it.
+    """
 
 
 @contextmanager
 def at_most(seconds: float) -> Iterator[None]:
-    """Raise `OutOfTime` in a block that goes on for longer, where the system can: in a main thread, not on Windows.
+    """Raise `OutOfTime` in a block that runs longer, if the system can: in the main thread, not on Windows.
 
-    The processor's seconds count: a machine that does much else at a time makes no right answer wrong.
+    Processor time counts, so that a busy machine does not make a right answer wrong.
     """
     if not hasattr(signal, "setitimer") or threading.current_thread() is not threading.main_thread():
         yield
@@ -34,14 +37,14 @@ def at_most(seconds: float) -> Iterator[None]:
     finally:
         signal.setitimer(signal.ITIMER_PROF, 0)
         signal.signal(signal.SIGPROF, before)
-        signal.setitimer(signal.ITIMER_PROF, left)  # of a block around this one
+        signal.setitimer(signal.ITIMER_PROF, left)  # the remaining time of an enclosing block
 
 
 @contextmanager
 def within(size: int) -> Iterator[None]:
     """Raise `MemoryError` in a block that asks for more than `size` bytes beyond what the process has, on Linux.
 
-    The limit holds for all threads of the process meanwhile, so the block should be short.
+    During the block the limit applies to all threads of the process, so the block should be short.
     """
     try:
         import resource

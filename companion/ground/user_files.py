@@ -1,7 +1,7 @@
-"""What is kept of a reader from day to day: small files in one folder, each a table of entries by key; and folders of
-what could be made again, which are bounded.
+"""Small files that are stored for a user, and bounded folders of what can be made again.
 
-The folder is the one that `COMPANION_HOME` names, or `.companion` of the home folder.
+Each file is a table of entries by key. The files are in the folder that `COMPANION_HOME` names, or in `.companion` of
+the home folder.
 """
 
 from __future__ import annotations
@@ -23,18 +23,22 @@ Entry = TypeVar("Entry")
 
 
 def kept_file(name: str) -> Path:
-    """Where the file of that name is, or will be."""
+    """Return the path of the file with this name, whether it exists or not."""
     home = os.environ.get("COMPANION_HOME")
     return (Path(home) if home else Path.home() / ".companion") / name
 
 
 def read_kept(name: str, what: str, made: Callable[[Any], Entry]) -> dict[str, Entry]:
-    """What the file keeps, by key; nothing if it is not there.
+    """Read the entries of a file, by key; none if it does not exist.
 
-    what:  what is expected in it, for the message.
-    made:  makes an entry of its JSON value; raises `ValueError`, `TypeError` or `AttributeError` for anything else.
+    Args:
+        name: Name of the file.
+        what: Description of the expected contents, for the message.
+        made: Makes an entry from its JSON value; raises `ValueError`, `TypeError` or `AttributeError` for any other
+            value.
 
-    Raises `ValueError` naming the file if it cannot be read or understood.
+    Raises:
+        ValueError: If the file cannot be read or understood; the message names it.
     """
     file = kept_file(name)
     try:
@@ -51,14 +55,25 @@ def read_kept(name: str, what: str, made: Callable[[Any], Entry]) -> dict[str, E
 
 
 def write_kept(name: str, entries: Mapping[str, Any]) -> None:
-    """Keep these entries, which JSON can write, and no others."""
+    """Replace the entries of a file by these, which JSON must be able to represent."""
     write_atomic(kept_file(name), json.dumps(entries, indent=1))
 
 
 def forget(folder: Path, *, keep: Path | None = None, most: int, days: float) -> int:
-    """Remove folders of `folder` that hold what could be made again: those last used more than `days` days ago, and of
-    the others those unused longest, until at most `most` bytes are left beside `keep`, which stays and counts as used
-    now. Returns the bytes removed; what another process holds fast, and what is not there, is passed over."""
+    """Remove folders of `folder` that hold what can be made again.
+
+    Folders that were last used more than `days` days ago are removed, then those unused longest, until at most `most`
+    bytes are left beside `keep`. Folders that another process holds open, or that no longer exist, are skipped.
+
+    Args:
+        folder: The folder to clean up.
+        keep: A folder that stays, and counts as used now.
+        most: Maximum number of bytes left beside `keep`.
+        days: Maximum age in days since the last use.
+
+    Returns:
+        The number of bytes removed.
+    """
     now, found = time.time(), []
     if keep is not None:
         with suppress(OSError):

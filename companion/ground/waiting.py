@@ -1,7 +1,8 @@
-"""A sign of life where somebody waits: a bar on standard error, if that is a terminal and a command asked for it.
+"""Show progress while a person waits.
 
-What may take long says so here, `counted` where it has parts to be counted, `waiting` where it has none. Both are
-silent until a command has entered `bars`: whoever imports the package sees nothing that was not asked for.
+A bar appears on standard error, if that is a terminal and a command asked for it. Long operations report here, with
+`counted` or `counting` if they have parts to count, and with `waiting` otherwise. Nothing is shown until a command has
+entered `bars`, so that people who import the package see no output they did not ask for.
 """
 
 from __future__ import annotations
@@ -16,15 +17,15 @@ from typing import Any, TypeVar
 
 T = TypeVar("T")
 DELAY = 1.0
-"""Seconds that a wait has lasted before it is shown: what is over at once needs no bar."""
+"""Seconds before a wait is shown, because short operations need no bar."""
 EVERY = 0.5
-"""Seconds from one sign of life to the next where there is nothing to count."""
+"""Seconds between two updates if there is nothing to count."""
 _asked: ContextVar[bool] = ContextVar("asked", default=False)
 
 
 @contextmanager
 def bars() -> Iterator[None]:
-    """Within it, waits are shown where standard error is a terminal."""
+    """Show progress in this block if standard error is a terminal."""
     before = _asked.set(True)
     try:
         yield
@@ -33,14 +34,20 @@ def bars() -> Iterator[None]:
 
 
 def counted(things: Iterable[T], *, unit: str, total: int | None = None, what: str = "") -> Iterable[T]:
-    """The things, one after the other, behind a bar. total: how many, where they cannot say."""
+    """Iterate over the things behind a progress bar; `total` is their number if they have no length."""
     return _bar(things, unit=unit, total=total, desc=what) if _seen() else things
 
 
 @contextmanager
 def counting(total: int | None, *, unit: str, what: str = "", scale: bool = False) -> Iterator[Callable[[int], Any]]:
-    """What to call with the number of parts that are done. scale: the parts are so many that they are said in k and M.
-    total: how many there are; `None`: nobody knows."""
+    """Yield a function to call with the number of parts that were just finished.
+
+    Args:
+        total: Number of parts; `None` if it is unknown.
+        unit: What a part is called.
+        what: What the bar is called.
+        scale: Show large counts in k and M.
+    """
     if not _seen():
         yield lambda parts: None
         return
@@ -50,7 +57,7 @@ def counting(total: int | None, *, unit: str, what: str = "", scale: bool = Fals
 
 @contextmanager
 def waiting(what: str) -> Iterator[None]:
-    """One thing that has no parts to count: its name, and how long it takes by now."""
+    """Show the name of an operation without parts to count, and how long it has taken so far."""
     if not _seen():
         yield
         return
@@ -73,7 +80,7 @@ def waiting(what: str) -> Iterator[None]:
 
 
 def started(things: Iterable[T], what: str) -> Iterator[T]:
-    """The things, once the first of them is there: until then it is waited for, and nothing else is printed."""
+    """Wait for the first of the things with `waiting`, and then return all of them."""
     rest = iter(things)
     with waiting(what):
         first = [*islice(rest, 1)]

@@ -1,18 +1,18 @@
-"""The layers of the transformer, one idea a file. No file here knows about training, files on disk, or processes.
+"""Layers of the transformer, one idea per file. No file here depends on training, files on disk, or processes.
 
-positions         how a model is told the order of its tokens: learned, sinusoidal, rotary and its scalings (YaRN)
-masks             who may look at whom
-attention         `attend`, and the layer: heads, shared keys, windows, sinks
-kernels/          other ways to compute the same function
-latent            keys and values out of one small vector
-cache             the keys and values of earlier tokens; rolling_cache: of local layers; paged_cache: in blocks
+positions         the order of tokens: learned, sinusoidal, relative, rotary and its scalings (YaRN)
+masks             which tokens may attend to which
+attention         `attend`, and the layer around it: heads, grouped queries, windows, sinks
+kernels/          other implementations of the same function
+latent            keys and values computed from one small vector
+cache             keys and values of earlier tokens; rolling_cache: of local layers; paged_cache: in blocks
 norms             LayerNorm and RMSNorm
-feedforward       the network of a block
-routing           which experts a token visits; balance: that all of them are visited
-moe               a mixture of experts; experts: how their answers are computed
-block             one block; stack: an encoder or a decoder without its ends
-linear_attention  another function in attention's place; gated_delta_net: its layer; recurrent_cache: what is kept of it
-low_rank          a narrow change beside a matrix that stays (LoRA)
-medusa_heads      guesses of later tokens
-bert              what BERT alone has behind its blocks
+feedforward       the feed-forward network of a block
+routing           which experts a token visits; balance: how to load them evenly
+moe               a mixture of experts; experts: how expert outputs are computed
+block             one block; stack: an encoder or a decoder without embeddings and head
+linear_attention  attention without a softmax; gated_delta_net: its layer; recurrent_cache: its recurrent state
+low_rank          a low-rank update beside a frozen matrix (LoRA)
+medusa_heads      predictions of later tokens
+bert              the layers that only BERT has after its blocks
 """

@@ -1,7 +1,8 @@
-"""Attention: every query takes a weighted average of values (lessons 02 and 03).
+"""Attention, in which every query takes a weighted average of values (lessons 02 and 03).
 
-`attend` is the operation on projected heads; `Attention` the layer around it: projections, positions, cache. One layer
-serves self- and cross-attention, causal or not, cached or not, with grouped queries or without.
+`attend` is the operation on projected heads. `Attention` is the layer around it, with projections, positions and a
+cache. The same layer serves self-attention and cross-attention, causal or not, cached or not, with or without grouped
+queries.
 """
 
 from __future__ import annotations
@@ -28,17 +29,17 @@ from companion.layers.norms import UnitNorm, norm
 from companion.layers.positions import Rotary, Rotation
 
 Backend = Literal["reference", "sdpa"]
-"""How attention is computed; see `attend`. Both give the same numbers, up to rounding."""
+"""Implementations of attention; see `attend`. Both give the same result, up to rounding."""
 
 
 def capped(scores: Float[Tensor, "*axes"], cap: float) -> Float[Tensor, "*axes"]:
-    """cap tanh(scores / cap), between -cap and cap."""
-    cap = min(float(cap), 1e30)  # beyond it nothing is capped, and single precision ends
+    """Softcap scores to cap tanh(scores / cap), which lies between -cap and cap."""
+    cap = min(float(cap), 1e30)  # a larger cap changes nothing, and may not fit single precision
     return cap * torch.tanh(scores / cap)
 
 
 def _fits(given: dict[str, Any]) -> None:
-    """What the annotations of attention do not say."""
+    """Check what the annotations of the attention functions cannot express."""
     heads_fit(given)
     require_share("dropout", given.get("dropout", 0.0))
     if given.get("window") is not None:
@@ -60,11 +61,14 @@ def attention_weights(
     score_cap: float | None = None,
     sinks: Float[Tensor, "head"] | None = None,
 ) -> Float[Tensor, "batch head query key"]:
-    """softmax(q k^T / sqrt(d_head) + mask) over the keys (Vaswani et al. 2017, eq. 1; lesson 02).
+    """Compute softmax(q k^T / sqrt(d_head) + mask) over the keys (Vaswani et al. 2017, eq. 1; lesson 02).
 
-    Scores are scaled first and masked then, before the softmax. Rows sum to one, or with `sinks` to less; a row that
-    may look nowhere is all zeros. With fewer key heads than query heads, consecutive query heads share one. Half
-    precision is computed in fp32, as fused operators do. `attend` says what the arguments are.
+    Scores are scaled and then masked, before the softmax. Each row sums to one, or to less with `sinks`; the row of a
+    query that may attend to no key is all zeros. With fewer key heads than query heads, consecutive query heads share a
+    key head. Half precision is computed in fp32, as in fused operators. `attend` documents the arguments.
+
+    Returns:
+        The weights, (batch, head, query, key).
     """
     k = _for_each(q, k)
     scores = wide(q) @ wide(k).transpose(-2, -1) / math.sqrt(q.shape[-1] if score_width is None else score_width)
@@ -74,7 +78,7 @@ def attention_weights(
     added = addable(seen.mask, q.dtype)
     if added is not None:
         scores = scores.masked_fill(~added, -math.inf) if added.dtype == torch.bool else scores + added
-    if sinks is not None:  # one more column, of which nothing is read
+    if sinks is not None:  # one more column, which takes weight and has no value
         scores = torch.cat([scores, sinks.to(scores.dtype).view(-1, 1, 1).expand(*scores.shape[:3], 1)], -1)
     weights = scores.softmax(-1)[..., : k.shape[2]].to(q.dtype)
     return weights if seen.empty is None else weights.masked_fill(seen.empty, 0.0)
@@ -97,32 +101,42 @@ def attend(
 ) -> Float[Tensor, "batch head query d_v"]:
     """Scaled dot-product attention: softmax(q k^T / sqrt(d_head) + mask) v (Vaswani et al. 2017, eq. 1; lesson 02).
 
-    mask:         four axes that broadcast to (batch, head, query, key). Boolean, or whole numbers 1 and 0: True may
-                  look. Floating: added to the scaled scores. Or a predicate of `companion.layers.masks`, with the last
-                  query at the last key. Or what `masks.visible` made of all that, and of the next two.
-    causal:       a query sees the keys up to its own place; with more keys than queries, the last query is at the last
-                  key.
-    window:       a query sees the last so many of these, its own included. `None`: all.
-    dropout:      probability of dropping a weight (the rest is scaled up). The caller passes 0 outside training.
-    backend:      `"reference"` is the formula, `"sdpa"` PyTorch's fused operator.
-    score_width:  scores are q k^T / sqrt(score_width). `None`: d_head.
-    score_cap:    c: scaled scores s become c tanh(s / c), between -c and c, before the mask (Gemma Team 2024, Gemma 2).
-                  The fused operator cannot: they are computed by the formula. `None`: they stay.
-    sinks:        of each head a logit s: weights are exp(z_j) / (exp(s) + sum over the keys of exp(z)), and what a row
-                  has not given to keys adds nothing (OpenAI 2025, gpt-oss). `None`: weights are a softmax.
+    A query that may attend to no key returns zeros and gets no gradient, on either backend. The cost is 2 query key
+    (d_head + d_v) floating-point operations per head.
 
-    A query that may look nowhere gives zeros, and no gradient, on either backend. Cost: 2 query key (d_head + d_v)
-    floating-point operations per head.
+    Args:
+        q: Queries, (batch, head, query, d_head).
+        k: Keys, (batch, kv_head, key, d_head).
+        v: Values, (batch, kv_head, key, d_v).
+        mask: A tensor with four axes that broadcast to (batch, head, query, key). In a boolean mask, or one of the
+            integers 1 and 0, True means that the query may attend to the key. A floating-point mask is added to the
+            scaled scores. It may also be a predicate of `companion.layers.masks`, with the last query at the last key,
+            or the result of `masks.visible` for the mask, `causal` and `window` together.
+        causal: Let a query attend only to keys up to its own position. With more keys than queries, the last query is
+            at the last key.
+        window: Number of most recent keys that a query attends to, its own included. `None` means all of them.
+        dropout: Probability of dropping a weight (the others are scaled up). Pass 0 outside training.
+        backend: `"reference"` computes the formula, `"sdpa"` calls PyTorch's fused operator.
+        score_width: Scores are q k^T / sqrt(score_width). `None` means d_head.
+        score_cap: Softcapping: before the mask, each scaled score s becomes c tanh(s / c), between -c and c (Gemma Team
+            2024, Gemma 2). The fused operator does not support it, so the formula is used. `None` means no cap.
+        sinks: One logit s per head. Weights are exp(z_j) / (exp(s) + sum over the keys of exp(z)), and the weight that
+            goes to the sink adds nothing to the output (OpenAI 2025, gpt-oss). If `None`, weights are a plain softmax.
 
-    Raises `ValueError` if shapes or dtypes do not fit each other, the head counts do not divide, the mask has not four
-    axes, `backend` is unknown, the window is no number of tokens, or the last two are not numbers above 0.
+    Returns:
+        The weighted averages, (batch, head, query, d_v).
+
+    Raises:
+        ValueError: If shapes or dtypes do not match, the head counts do not divide, the mask does not have four axes,
+            `backend` is unknown, `window` is not a number of tokens, or `score_width` or `score_cap` is not a number
+            above 0.
     """
     shape, as_table = (*q.shape[:3], k.shape[2]), backend == "reference"
     seen = visible(mask, shape, q.device, causal=causal, window=window, as_table=as_table)
     if backend == "sdpa" and score_cap is None:
         return fused(q, k, v, mask=seen, dropout=dropout, score_width=score_width, sinks=sinks)
     options: dict[str, Any] = {"score_width": score_width, "score_cap": score_cap, "sinks": sinks}
-    if seen.causal:  # said beside the mask, as a table of all pairs would be large
+    if seen.causal:  # causality is not in the mask here, because a table of all pairs would be large
         return in_chunks(partial(attend, dropout=dropout, backend="reference", **options), q, k, v, seen)
     weights = attention_weights(q, k, mask=seen, **options)
     weights = F.dropout(weights, dropout, training=dropout > 0)
@@ -130,12 +144,12 @@ def attend(
 
 
 def _for_each(q: Tensor, kept: Tensor) -> Tensor:
-    """Keys or values once for each query head; not copied where they are."""
+    """Repeat keys or values once for each query head; return them uncopied if the head counts are equal."""
     return kept if q.shape[1] == kept.shape[1] else kept.repeat_interleave(q.shape[1] // kept.shape[1], dim=1)
 
 
 def settle(given: dict[str, Any]) -> None:
-    """A mask that has other sizes than this call is refused, and becomes True and False, or numbers to add."""
+    """Raise `ValueError` if the mask's shape does not fit this call; otherwise make it boolean or additive."""
     x, source, mask, cache = given["x"], given.get("source"), given.get("mask"), given.get("cache")
     if not isinstance(mask, Tensor):
         return
@@ -150,17 +164,19 @@ def settle(given: dict[str, Any]) -> None:
 class Attention(nn.Module):
     """Multi-head attention with grouped queries (Vaswani et al. 2017, section 3.2.2; Ainslie et al. 2023).
 
-    d_model:    width of what comes in and goes out.
-    config:     the heads and their widths.
-    causal:     whether a token may look only at itself and what came before it.
-    positions:  rotary positions turn queries and keys here; the other kinds do nothing in this layer.
-    dropout:    probability of dropping an attention weight in training.
-    norms:      the kind of those of queries and keys, where `config.qk_norm` asks for them.
+    A layer with `config.window` is local: it looks back, or to both sides if it is not causal. `ModelConfig.layer`
+    decides which layers of a model are local.
 
-    A layer with `config.window` is local: it looks back, or if it is not causal to both sides. Which layers of a model
-    are local is for `ModelConfig.layer` to say.
+    Args:
+        d_model: Width of the input and the output.
+        config: The heads and their widths.
+        causal: Let a token attend only to itself and to earlier tokens.
+        positions: Rotary positions rotate queries and keys in this layer; the other kinds have no effect here.
+        dropout: Probability of dropping an attention weight in training.
+        norms: Kind of norm for queries and keys, if `config.qk_norm` asks for one.
 
-    Raises `ValueError` for an odd `d_head` with rotary positions, or heads that do not divide.
+    Raises:
+        ValueError: If `d_head` is odd with rotary positions, or the head counts do not divide.
     """
 
     def __init__(
@@ -183,7 +199,7 @@ class Attention(nn.Module):
         self.key = nn.Linear(d_model, sizes.kv_heads * sizes.d_head, bias=config.bias)
         self.value = nn.Linear(d_model, sizes.kv_heads * sizes.d_v, bias=config.bias)
         self.output = nn.Linear(sizes.heads * sizes.d_v, d_model, bias=config.biased_output)
-        self.by_width = config.qk_norm == "width"  # else by head
+        self.by_width = config.qk_norm == "width"  # otherwise each head is normalised separately
         widths = (sizes.heads * sizes.d_head, sizes.kv_heads * sizes.d_head) if self.by_width else (sizes.d_head,) * 2
         self.query_norm: nn.Module | None
         self.key_norm: nn.Module | None
@@ -207,29 +223,39 @@ class Attention(nn.Module):
         cache: LayerCache | CrossCache | None = None,
         backend: Backend = "sdpa",
     ) -> Float[Tensor, "batch token d_model"]:
-        """Each token of `x` looks at `x` itself, at what the cache holds, or at `source`.
+        """Let each token of `x` attend to `x` itself, to the cache and `x`, or to `source`.
 
-        source:     cross-attention: keys and values come from here, queries from `x`.
-        positions:  (token) or (batch, token), for rotary; or what `Rotary.at` made of them, once for all layers.
-                    Default: 0, 1, ... from where the cache stands.
-        mask:       broadcast to (batch, head, token, key); with a cache, key counts the slots it shows. Or a predicate.
-                    Or what `visible` or `LayerCache.seen` made of it, causality and the window, once for all layers.
-        cache:      a `LayerCache` for self-attention (written), or a `CrossCache` in place of `source` (read).
+        Args:
+            x: The stream, (batch, token, d_model).
+            source: For cross-attention: keys and values come from here, queries from `x`.
+            positions: (token) or (batch, token), for rotary positions; or the result of `Rotary.at`, computed once for
+                all layers. Default: 0, 1, ..., or with a cache the slots of the new tokens.
+            mask: A mask that broadcasts to (batch, head, token, key), where with a cache `key` counts the slots that
+                the cache shows. It may also be a predicate, or the result of `visible` or `LayerCache.seen`, which
+                combine mask, causality and window once for all layers.
+            cache: A `LayerCache` for self-attention, which is written, or a `CrossCache` in place of `source`, which is
+                read.
+            backend: As in `attend`.
 
-        Raises `ValueError` for a `LayerCache` without a causal mask, under which alone kept keys stay right.
+        Returns:
+            What the heads found, projected back to the stream, (batch, token, d_model).
+
+        Raises:
+            ValueError: If a `LayerCache` is passed to a layer that is not causal. Cached keys stay correct only under a
+                causal mask.
         """
         causal, window = self.causal, self.window
         if source is not None and not isinstance(cache, CrossCache):
             cache = self.project_source(source)
-        if isinstance(cache, CrossCache):  # at a source, of which every query sees all
+        if isinstance(cache, CrossCache):  # attend to a source, which every query sees in full
             q = self._heads(self.query(x), self.sizes.heads, self.query_norm)
             k, v, causal, window = cache.keys, cache.values, False, None
-        elif cache is None:  # at x itself
+        elif cache is None:  # attend to x itself
             q, k, v = self.project(x, torch.arange(x.shape[1], device=x.device) if positions is None else positions)
             if not causal and window is not None:
                 mask = visible_around(mask, (*q.shape[:3], k.shape[2]), x.device, window)
                 window = None
-        else:  # at what was kept, and at x
+        else:  # attend to the cached tokens and to x
             require(causal, "causal", causal, "True with a cache: under a causal mask alone kept keys stay right")
             q, k, v = self.project(x, cache.slots if positions is None else positions)
             k, v = cache.write(k, v)
@@ -245,7 +271,7 @@ class Attention(nn.Module):
             score_cap=self.score_cap,
             sinks=self.sinks,
         )
-        if self.gate is not None:  # a number for each head, or for each of its own
+        if self.gate is not None:  # one factor per head, or one per component of a head's output
             heads = heads * self._split(self.gate(x).sigmoid(), self.sizes.heads)
         return self.output(self._merge(heads))
 
@@ -259,8 +285,10 @@ class Attention(nn.Module):
         Float[Tensor, "batch kv_head token d_head"],
         Float[Tensor, "batch kv_head token d_v"],
     ]:
-        """Queries, keys and values of `x`, split into heads; queries and keys normalised where there is a norm for
-        them, and rotated if positions are rotary."""
+        """Project `x` to queries, keys and values, split into heads.
+
+        Queries and keys are normalised if there is a norm for them, and rotated if positions are rotary.
+        """
         queries, keys, values = self._projected(x)
         q = self._heads(queries, self.sizes.heads, self.query_norm)
         k, v = self._heads(keys, self.sizes.kv_heads, self.key_norm), self._split(values, self.sizes.kv_heads)
@@ -270,13 +298,14 @@ class Attention(nn.Module):
         return q, k, v
 
     def _projected(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Queries, keys and values of `x`, their heads side by side."""
+        """Return the queries, keys and values of `x`, with their heads side by side."""
         return self.query(x), self.key(x), self.value(x)
 
     def project_source(self, source: Float[Tensor, "batch key d_model"] | None) -> CrossCache:
-        """Keys and values of a source, to be computed once and passed as `cache` from then on (lesson 10).
+        """Project a source to keys and values once, to be passed as `cache` from then on (lesson 10).
 
-        Raises `ValueError` if there is none.
+        Raises:
+            ValueError: If `source` is `None`.
         """
         if source is None:
             raise ValueError("source=None: expected the tensor that cross-attention looks at, (batch, key, d_model)")
@@ -288,18 +317,21 @@ class Attention(nn.Module):
     def _heads(
         self, x: Float[Tensor, "batch token wide"], heads: int, norm: nn.Module | None
     ) -> Float[Tensor, "batch head token d_head"]:
-        """Queries or keys split into heads, and normalised before or after, or not at all."""
+        """Split queries or keys into heads, normalising before the split (by width) or after it, if there is a norm."""
         if norm is None:
             return self._split(x, heads)
         return self._split(norm(x), heads) if self.by_width else norm(self._split(x, heads))
 
     @staticmethod
     def _split(x: Float[Tensor, "batch token wide"], heads: int) -> Float[Tensor, "batch head token d_head"]:
-        """(batch, token, head * d) -> (batch, head, token, d). Viewing first and transposing then keeps each token's
-        components together; a direct view to the final shape would mix tokens with heads."""
+        """Reshape (batch, token, head * d) to (batch, head, token, d).
+
+        Viewing first and transposing afterwards keeps each token's components together. A direct view to the final
+        shape would mix tokens with heads.
+        """
         return x.view(*x.shape[:2], heads, -1).transpose(1, 2)
 
     @staticmethod
     def _merge(heads: Float[Tensor, "batch head token d_head"]) -> Float[Tensor, "batch token wide"]:
-        """The way back: heads side by side again, in every token."""
+        """Undo `_split`: put the heads of each token side by side again."""
         return heads.transpose(1, 2).flatten(2)

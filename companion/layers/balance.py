@@ -1,7 +1,7 @@
-"""Keeping experts evenly loaded: two losses for the router, and a bias that needs no loss (lesson 11).
+"""Balance the load of experts, with two losses for the router or with a bias that needs no loss (lesson 11).
 
-A router left alone sends ever more tokens to the experts that are already good, because only those improve. None of
-these functions keeps anything: they take the `RoutingStats` that a forward pass returned.
+Without balancing, a router sends more and more tokens to the experts that are already good, because only those improve.
+These functions have no state. They take the `RoutingStats` that a forward pass returned.
 """
 
 from __future__ import annotations
@@ -18,21 +18,28 @@ from companion.layers.routing import RoutingStats
 
 @checked()
 def switch_loss(routing: RoutingStats, counts: Int[Tensor, "expert"] | None = None) -> Float[Tensor, ""]:
-    """expert * sum over e of f_e P_e      (Fedus et al. 2022, eq. 4, with top_k choices a token)
+    """Compute expert * sum over e of f_e P_e (Fedus et al. 2022, eq. 4, with top_k choices per token).
 
-    f_e is the share of all choices that fell on expert e, P_e the mean over the tokens of the softmax over *all* the
-    router's logits; padding is left out of both. The gradient goes through P alone, for counting has none, and pushes
-    probability away from the experts that were chosen more often than others.
+    f_e is the fraction of all choices that fell on expert e, and P_e is the mean over the tokens of the softmax over
+    *all* the router's logits; padding is left out of both. Counting has no gradient, so the gradient flows only through
+    P. It moves probability away from the experts that were chosen more often than others.
 
-    It is 1 when the load or the mean probabilities are uniform, and at most expert / top_k: where one of the experts
-    that every token visits has all the probability. It can be below 1 too: where the experts chosen most are not those
-    with the most probability.
+    The loss is 1 when the load or the mean probabilities are uniform. It reaches its maximum, expert / top_k, when one
+    of the experts that every token visits has all the probability. It can also be below 1, when the most chosen experts
+    are not those with the most probability.
 
-    counts:  for a batch that comes in parts, `RoutingStats.counts` summed over all of them. Each part then gives its
-             share, and the shares add up to the loss, and the gradient, of the whole batch. The mean of the parts' own
-             losses is another number: it asks for balance in each part. `None`: the routing is the whole batch.
+    Args:
+        routing: The routing of one layer.
+        counts: For a batch that is processed in parts, `RoutingStats.counts` summed over all parts. Each part then
+            returns its share, and the shares add up to the loss, and the gradient, of the whole batch. The mean of the
+            parts' separate losses differs from it, because it demands balance within each part. If `None`, the routing
+            is the whole batch.
 
-    Raises `ValueError` for counts of another number of experts.
+    Returns:
+        The loss, a scalar.
+
+    Raises:
+        ValueError: If `counts` is for a different number of experts.
     """
     counts = _checked(routing.counts if counts is None else counts, routing.logits.shape[-1])
     shares = _only_real(wide(routing.logits).softmax(-1), routing).flatten(0, -2).sum(0)
@@ -42,10 +49,17 @@ def switch_loss(routing: RoutingStats, counts: Int[Tensor, "expert"] | None = No
 
 @checked()
 def z_loss(routing: RoutingStats, counts: Int[Tensor, "expert"] | None = None) -> Float[Tensor, ""]:
-    """The mean over the tokens of (ln sum over e of exp(z_e))^2     (Zoph et al. 2022, eq. 5)
+    """Compute the mean over the tokens of (ln sum over e of exp(z_e))^2 (Zoph et al. 2022, eq. 5).
 
-    It keeps the logits z small, where they are exact in half precision and a softmax has a gradient. Padding is left
-    out; `counts` as in `switch_loss`.
+    This loss keeps the logits z small, where they are precise in half precision and the softmax has a gradient. Padding
+    is left out.
+
+    Args:
+        routing: The routing of one layer.
+        counts: As in `switch_loss`.
+
+    Returns:
+        The loss, a scalar.
     """
     counts = _checked(routing.counts if counts is None else counts, routing.logits.shape[-1])
     squares = _only_real(wide(routing.logits).logsumexp(-1).square()[..., None], routing)
@@ -55,13 +69,18 @@ def z_loss(routing: RoutingStats, counts: Int[Tensor, "expert"] | None = None) -
 @checked()
 @torch.no_grad()
 def update_bias(moe: MoE, counts: Int[Tensor, "expert"], rate: float) -> None:
-    """b_e <- b_e + rate * sign(mean of the counts - counts_e), in place     (Wang et al. 2024, algorithm 1)
+    """Update b_e <- b_e + rate * sign(mean of the counts - counts_e) in place (Wang et al. 2024, algorithm 1).
 
-    For a layer with `balanced`: an expert that got less than the even share in this update is chosen more easily in the
-    next. Call it once after each update of the weights, with the counts of the whole batch. The bias is in units of the
-    scores it is added to, which lie between 0 and 1; 0.001 is usual.
+    In a layer with `balanced`, an expert that got less than the even share in this step is chosen more easily in the
+    next. Call it once after each update of the weights.
 
-    Raises `ValueError` for a layer without a bias, counts of another number of experts, or a negative rate.
+    Args:
+        moe: The layer.
+        counts: How many tokens of the whole batch chose each expert, (expert).
+        rate: Step size in units of the scores, which lie between 0 and 1; 0.001 is usual.
+
+    Raises:
+        ValueError: If the layer has no bias, `counts` is for a different number of experts, or the rate is negative.
     """
     if moe.bias is None:
         raise ValueError("moe has balanced=False: expected a layer with a bias to move")
@@ -72,7 +91,7 @@ def update_bias(moe: MoE, counts: Int[Tensor, "expert"], rate: float) -> None:
 
 
 def _tokens(counts: Tensor, routing: RoutingStats) -> Tensor:
-    """How many tokens made those choices, at least one."""
+    """Return the number of tokens behind these counts, at least one."""
     return (counts.sum() / routing.experts.shape[-1]).clamp(min=1)
 
 

@@ -1,5 +1,8 @@
-"""One block of a stack: attention, optionally cross-attention, then a feed-forward network or a mixture of experts,
-each with its residual and its norm (lessons 06 to 08)."""
+"""One block of a stack (lessons 06 to 08).
+
+A block has attention, optionally cross-attention, and a feed-forward network or a mixture of experts, each with its
+residual connection and its norm.
+"""
 
 from __future__ import annotations
 
@@ -26,26 +29,32 @@ from companion.layers.routing import RoutingStats
 
 
 def _settle(given: dict[str, Any]) -> None:
-    """Masks become True and False, or numbers to add."""
+    """Convert masks to boolean or additive ones."""
     for name in ("mask", "source_mask"):
         if isinstance(given.get(name), Tensor):
             given[name] = mask_of(given[name])
 
 
 class Block(nn.Module):
-    """A layer of an encoder (`causal=False`), a decoder, or a decoder that looks at a source (`cross=True`).
+    """A layer of an encoder (`causal=False`), a decoder, or a decoder with cross-attention (`cross=True`).
 
-    With s for each sub-layer in turn:  post-norm  x <- norm(x + s(x))         (Vaswani et al. 2017, section 3.1)
-                                        pre-norm   x <- x + s(norm(x))         (Xiong et al. 2020)
-                                        both       x <- x + norm'(s(norm(x)))  (Ding et al. 2021, section 2.3)
-                                        after      x <- x + norm(s(x))         (OLMo Team 2025, section 3)
+    Each sub-layer s updates the stream x in turn:
 
-    In a parallel block attention a and the network f read the same state, and their results are added together:
-    x <- x + a(norm(x)) + f(norm'(x)) (Black et al. 2022, section 2.1); where they share a norm, norm' is norm.
+        post-norm  x <- norm(x + s(x))         (Vaswani et al. 2017, section 3.1)
+        pre-norm   x <- x + s(norm(x))         (Xiong et al. 2020)
+        both       x <- x + norm'(s(norm(x)))  (Ding et al. 2021, section 2.3)
+        after      x <- x + norm(s(x))         (OLMo Team 2025, section 3)
 
-    What is added is first multiplied by `config.residual`.
+    In a parallel block, attention a and the network f read the same state, and both results are added to it: x <- x +
+    a(norm(x)) + f(norm'(x)) (Black et al. 2022, section 2.1). If they share a norm, norm' is norm.
 
-    layer: its number in the stack, counted from 0, by which `ModelConfig.layer` knows its window and its positions.
+    Whatever a sub-layer adds to the stream is first multiplied by `config.residual`.
+
+    Args:
+        config: The model.
+        causal: Let a token attend only to itself and to earlier tokens.
+        cross: Add cross-attention to a source.
+        layer: Index of the block in its stack, from which `ModelConfig.layer` finds its window and positions.
     """
 
     def __init__(self, config: ModelConfig, *, causal: bool, cross: bool = False, layer: int = 0) -> None:
@@ -94,13 +103,24 @@ class Block(nn.Module):
         written: Bool[Tensor, "batch token"] | None = None,
         document: Int[Tensor, "batch token"] | None = None,
     ) -> tuple[Float[Tensor, "batch token d_model"], RoutingStats | None]:
-        """The next state of the stream, and where a mixture of experts sent its tokens (`None` without one).
+        """Apply the block to the stream.
 
-        `source` is what cross-attention looks at: the encoder's output, or its keys and values projected before.
-        `real` is for a mixture of experts: which tokens are not padding. The last two are for a linear layer, which
-        takes no mask: the same where padding may stand anywhere, and which document of a packed row a token is of.
+        Args:
+            x: The stream, (batch, token, d_model).
+            positions: As in `Attention`.
+            mask: As in `Attention`.
+            cache: This layer's part of a cache; it is written.
+            source: What cross-attention reads: the encoder's output, or its keys and values, projected before.
+            source_mask: Mask over the source.
+            real: For a mixture of experts: which tokens are not padding.
+            written: For a linear layer, which takes no mask: which tokens are not padding, wherever the padding is.
+            document: For a linear layer: the document of each token in a packed row.
+
+        Returns:
+            The next state of the stream, (batch, token, d_model), and the routing of a mixture of experts (`None`
+            without one).
         """
-        attention: Callable[..., Tensor] = self.attention  # one of three kinds, each with a cache of its own
+        attention: Callable[..., Tensor] = self.attention  # one of three kinds, each with its own type of cache
         normed = self._in(x, self.attention_norm)
         if self.linear:
             h = attention(normed, cache=cache, real=written, document=document)
@@ -123,7 +143,7 @@ class Block(nn.Module):
         __call__ = forward
 
     def _network(self, x: Tensor, real: Tensor | None) -> tuple[Tensor, RoutingStats | None]:
-        """The output of the feed-forward network, and the routing of a mixture of experts."""
+        """Return the output of the feed-forward network, and the routing of a mixture of experts."""
         return (
             (self.feed_forward(x), None)
             if isinstance(self.feed_forward, FeedForward)
@@ -131,11 +151,11 @@ class Block(nn.Module):
         )
 
     def _in(self, x: Tensor, norm: nn.Module | None) -> Tensor:
-        """What a sub-layer sees of the stream, by one of the equations above."""
+        """Normalise the input of a sub-layer if the placement says so."""
         return norm(x) if self.pre and norm is not None else x
 
     def _out(self, x: Tensor, h: Tensor, norm: nn.Module | None, out_norm: nn.Module | None) -> Tensor:
-        """The stream after a sub-layer, which made h; dropout acts on what is added to the stream."""
+        """Add a sub-layer's output h to the stream, with the norms and dropout that belong there."""
         if self.pre:
             h = h if out_norm is None else out_norm(h)
         elif self.placement == "after" and norm is not None:

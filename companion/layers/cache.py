@@ -1,17 +1,18 @@
-"""What generation keeps: the keys and values of tokens already seen (lesson 10).
+"""Key-value cache, which stores the keys and values of tokens that have already been read (lesson 10).
 
-A cache is a handle that the caller owns: it goes into a call and a new one comes out. No module holds one, so two
-conversations on one model cannot meet.
+A cache is a handle that the caller owns. It goes into a call, and a new one comes out. No module stores one, so two
+conversations with one model cannot mix.
 
     out = model(tokens, cache=KVCache.create(model.config, batch=2, slots=64))
     out = model(next_tokens, cache=out.cache)
 
-The tensors are allocated once and written in place; only `lengths` tells what is in them. Handles of one conversation
-share them: an older handle stays valid for what it describes, and going on from it overwrites what came later
-(`rewind` says so explicitly); `clone` it first to keep both futures.
+The tensors are allocated once and written in place; only `lengths` says how much of them is in use. The handles of one
+conversation share these tensors: an older handle stays valid for the tokens that it describes, and continuing from it
+overwrites what came later (`rewind` does so explicitly). `clone` it first to keep both continuations.
 
-Local layers, whose tokens see a window of the last ones, keep no more than these: `companion.layers.rolling_cache`.
-Linear layers keep a matrix in place of keys and values: `companion.layers.recurrent_cache`.
+Local layers, whose tokens see a window of the most recent tokens, store no more than these:
+`companion.layers.rolling_cache`. Linear layers store a matrix instead of keys and values:
+`companion.layers.recurrent_cache`.
 """
 
 from __future__ import annotations
@@ -52,7 +53,11 @@ class CrossCache:
     values: Float[Tensor, "batch kv_head key d_v"]
 
     def check(self, batch: int, sizes: ResolvedAttention) -> None:
-        """Raises `ValueError` for a source of another batch size, or of a model with other sizes."""
+        """Check that this cache fits a batch and a model.
+
+        Raises:
+            ValueError: If the source has another batch size, or comes from a model with other sizes.
+        """
         rows, heads, _, d_head = self.keys.shape
         if rows != batch:
             raise ValueError(f"source has batch={rows}: expected {batch}, a row for each row of tokens")
@@ -63,24 +68,25 @@ class CrossCache:
             )
 
     def select(self, rows: Int[Tensor, "row"]) -> CrossCache:
-        """The given rows, in that order and as often as named, copied."""
+        """Return a copy of the given rows, in that order, repeated if an index is repeated."""
         return CrossCache(self.keys[rows], self.values[rows])
 
 
 @dataclass(frozen=True)
 class LayerCache:
-    """One layer's share of a `KVCache`, opened for a call of `token` new tokens.
+    """One layer's part of a `KVCache`, opened for a call with `token` new tokens.
 
-    slots:    where each new token goes, (batch, token). It is also its position.
-    filled:   columns in use before this call when that is the same for every row, else `None`.
-    visible:  how many slots a mask counts.
-    mask:     which of the keys each new token may see; `None` when causality and the layer's window say it all.
-    first:    the first column that attention reads,
-    end:      and the one behind the last.
-    gone:     tokens of each row that a rolling layer holds no more, so that its column c is slot c + gone; `None`: the
-              columns are the slots.
-
-    `values` is `None` where the keys say them (latent attention).
+    Attributes:
+        keys: Stored keys, (batch, kv_head, slot, d_head).
+        values: Stored values; `None` if they are part of the keys (latent attention).
+        slots: Slot of each new token, which is also its position, (batch, token).
+        filled: Number of columns in use before this call if it is the same for every row, otherwise `None`.
+        visible: Number of slots that a mask covers.
+        mask: Which of the keys each new token may attend to; `None` if causality and the layer's window determine that.
+        first: First column that attention reads.
+        end: One past the last column that attention reads.
+        gone: Number of tokens of each row that a rolling layer has dropped, so that its column c is slot c + gone. If
+            `None`, columns are slots.
     """
 
     keys: Float[Tensor, "batch kv_head slot d_head"]
@@ -96,9 +102,10 @@ class LayerCache:
     def write(
         self, k: Float[Tensor, "batch kv_head token d_head"], v: Float[Tensor, "batch kv_head token d_v"]
     ) -> tuple[Float[Tensor, "batch kv_head key d_head"], Float[Tensor, "batch kv_head key d_v"]]:
-        """Store the new keys (already rotated) and values; give back every column that attention reads.
+        """Store the new keys (already rotated) and values, and return all columns that attention reads.
 
-        Raises `ValueError` where a gradient is being recorded, which writing in place would break.
+        Raises:
+            ValueError: If a gradient is being recorded, which writing in place would break.
         """
         assert self.values is not None
         return self.put(self.keys, k), self.put(self.values, v)
@@ -106,8 +113,11 @@ class LayerCache:
     def put(
         self, store: Float[Tensor, "batch kv_head slot wide"], new: Float[Tensor, "batch kv_head token wide"]
     ) -> Float[Tensor, "batch kv_head key wide"]:
-        """Write into one of the two stores; give back every column that attention reads of it. Raises `ValueError` as
-        `write` does."""
+        """Write into one of the two stores, and return all columns of it that attention reads.
+
+        Raises:
+            ValueError: If a gradient is being recorded, as in `write`.
+        """
         if torch.is_grad_enabled() and new.requires_grad:
             raise ValueError("cache: writing in place would break the gradient; expected a call under torch.no_grad()")
         if self.filled is not None:
@@ -119,8 +129,15 @@ class LayerCache:
         return store[:, :, self.first : self.end]
 
     def seen(self, mask: Mask | Predicate | Visible | None, heads: int, window: int | None) -> Visible:
-        """What a mask over all slots, (batch, head, token, slot), permits of the columns that attention reads, in a
-        layer of so many heads with that window; the same for every layer with that window."""
+        """Restrict a mask over all slots to the columns that attention reads, combined with causality and the window.
+
+        The result is the same for every layer with the same window.
+
+        Args:
+            mask: A mask, (batch, head, token, slot), or a predicate. A `Visible` is returned unchanged.
+            heads: Number of query heads of the layer.
+            window: Width of the layer's window; `None` if it has none.
+        """
         if isinstance(mask, Visible):
             return mask
         batch, tokens = self.slots.shape
@@ -128,7 +145,7 @@ class LayerCache:
             mask = evaluate(mask, batch, heads, self.slots, torch.arange(self.visible, device=self.slots.device))
         if mask is not None:
             mask = shown(mask, self.first, self.end, self.visible, self.gone)
-        if self.mask is not None:  # in which no row is empty: a token sees itself
+        if self.mask is not None:  # none of its rows is empty, because a token sees itself
             return Visible(self.mask) if mask is None else settled(visible_and(mask, self.mask))
         shape = (batch, heads, tokens, self.end - self.first)
         return visible(mask, shape, self.slots.device, causal=True, window=window, as_table=False)
@@ -138,19 +155,20 @@ class LayerCache:
 class KVCache:
     """Keys and values of every layer of a decoder, for `batch` sequences of unequal lengths.
 
-    keys, values:  one tensor per layer that is not linear, (batch, kv_head, slot, d_head) and (batch, kv_head, slot,
-                   d_v). With latents each has one key head [latent, turned key], whose first numbers are the value: no
-                   `values`.
-    lengths:       tokens held of each row, (batch,). Slots from there on are free, whatever they contain.
-    filled:        an upper bound on `lengths`, known without asking the device.
-    uniform:       whether every row's length is exactly `filled`.
-    bucket:        attention reads a multiple of this many slots, so that a compiled step meets few different shapes.
-    writer:        the number of the model that filled it; `None` while it is empty.
-    local:         of the layers that look through a window; `None` if there are none.
-    states:        of the linear layers; `None` if there are none.
+    Attributes:
+        keys: One tensor per layer that is not linear, (batch, kv_head, slot, d_head). With latents, each has one key
+            head [latent, rotated key].
+        values: As `keys`, (batch, kv_head, slot, d_v). Empty with latents, whose first components are the value.
+        lengths: Number of tokens stored for each row, (batch,). Later slots are free, whatever they contain.
+        filled: An upper bound on `lengths`, known without waiting for the device.
+        uniform: True if every row's length is exactly `filled`.
+        bucket: Attention reads a multiple of this many slots, so that a compiled step sees few different shapes.
+        writer: Number of the model that filled the cache; `None` while it is empty.
+        local: State of the layers with a window; `None` if there are none.
+        states: State of the linear layers; `None` if there are none.
     """
 
-    keys: tuple[Float[Tensor, "batch kv_head _ d_head"], ...]  # not as many slots in rolling layers
+    keys: tuple[Float[Tensor, "batch kv_head _ d_head"], ...]  # rolling layers have fewer slots
     values: tuple[Float[Tensor, "batch kv_head _ d_v"], ...]
     lengths: Int[Tensor, "batch"]
     filled: int = 0
@@ -171,13 +189,24 @@ class KVCache:
         device: torch.device | str | None = None,
         bucket: int = 1,
     ) -> KVCache:
-        """An empty cache with room for `slots` tokens in each of `batch` rows.
+        """Create an empty cache with room for `slots` tokens in each of `batch` rows.
 
-        Memory: d_head + d_v numbers for each layer, kv_head and slot, with latents rank + d_rope for each layer and
-        slot, of a local layer for `rolling_cache.columns` of the slots; `companion.account` counts the bytes. A local
-        layer also keeps all that the last call brought until the next, because only then is it known which of it was
-        padding. A linear layer has `recurrent_cache.state_numbers` in fp32 at least, however many slots there are.
-        Raises `ValueError` if a size is below 1, or memory has no room for it.
+        In memory, each layer has d_head + d_v elements per kv_head and slot, or rank + d_rope per slot with latents. A
+        local layer has only `rolling_cache.columns` of the slots, and also keeps all tokens of the last call until the
+        next one, because only then is it known which of them were padding. A linear layer has
+        `recurrent_cache.state_numbers` elements, in fp32 or wider, at any number of slots. `companion.account` counts
+        the bytes.
+
+        Args:
+            config: The model.
+            batch: Number of rows.
+            slots: Room in each row, in tokens.
+            dtype: Type of keys and values.
+            device: Where the tensors are allocated.
+            bucket: See the class.
+
+        Raises:
+            ValueError: If a size is below 1, or the cache does not fit in memory.
         """
         check_kind("config", config, ModelConfig, "a ModelConfig, as model.config is one")
         for name, value in (("batch", batch), ("slots", slots), ("bucket", bucket)):
@@ -202,7 +231,7 @@ class KVCache:
 
     @property
     def batch(self) -> int:
-        """How many rows it holds."""
+        """Number of rows."""
         return self.lengths.shape[0]
 
     @property
@@ -213,7 +242,15 @@ class KVCache:
         return self.keys[0].shape[2] if self.local is None else self.local.slots
 
     def check_layers(self, config: ModelConfig, heads: int) -> None:
-        """Raises `ValueError` unless this has the layers of a model of `config`, `heads` being its key heads."""
+        """Check that this cache has the layers of a model.
+
+        Args:
+            config: The model.
+            heads: Number of key heads that this cache stores.
+
+        Raises:
+            ValueError: If the layers differ.
+        """
         memory = (
             None if config.memory is None else (Log.of(config.memory), tuple(map(config.linear, range(config.layers))))
         )
@@ -228,7 +265,11 @@ class KVCache:
             raise ValueError(f"cache has {named(*got)}: expected {named(*expected)}, as this model has")
 
     def check(self, config: ModelConfig, writer: int) -> None:
-        """Raises `ValueError` unless this is a cache for a model of `config`, and none that another one has filled."""
+        """Check that this is a cache for a model of `config` that no other model has filled.
+
+        Raises:
+            ValueError: If it is not.
+        """
         self.check_layers(config, self.keys[0].shape[1] if self.keys else 0)
         seen, local = config.attention.window, self.local
         layers = tuple(map(config.local, config.attending))
@@ -242,13 +283,17 @@ class KVCache:
             )
 
     def ready(self, tokens: int, ends: Int[Tensor, "batch"] | None = None) -> KVCache:
-        """This cache with columns for `tokens` more tokens in its local and linear layers: itself, or one whose layers
-        have moved their last columns to new tensors, which leaves this one as it was.
+        """Make room for `tokens` more tokens in the local and linear layers.
 
-        ends: how many of these tokens each row has before the padding behind it, for linear layers and long calls;
-        `None`: all.
+        Returns this cache if there is room, or otherwise a new one, whose local and linear layers have moved their last
+        columns to new tensors; this cache is then unchanged.
+
+        Args:
+            tokens: Number of new tokens in each row.
+            ends: For linear layers and long calls: how many of these tokens each row has before its trailing padding.
+                `None` means all.
         """
-        if self.filled + tokens > self.slots:  # too many: `open` refuses them
+        if self.filled + tokens > self.slots:  # `open` raises
             return self
         if self.states is not None:
             states = self.states.ready(self.lengths, tokens, ends)
@@ -261,10 +306,12 @@ class KVCache:
         return replaced(self, keys=stores[: len(self.keys)], values=stores[len(self.keys) :], local=local)
 
     def rounded(self, limit: int) -> KVCache:
-        """This cache, `ready` for one token, described by as few different Python numbers as there are buckets up to
-        `limit` slots: a step that is compiled for them serves a whole bucket. What it writes goes into the same tensors
-        as if this cache itself had been given."""
-        # `filled` and `columns` are only upper bounds on what rows hold, so they may be given as the last that fit.
+        """Return this cache with its Python numbers rounded up to the end of a bucket.
+
+        A step that is compiled for these numbers then serves a whole bucket of up to `limit` slots. The step writes
+        into the same tensors as with this cache. Call it on the result of `ready` for one token.
+        """
+        # `filled` and `columns` are only upper bounds on what rows hold, so they may be rounded up.
         last = min(-(-(self.filled + 1) // self.bucket) * self.bucket, limit) - 1
         local = self.local
         if local is not None:
@@ -275,17 +322,19 @@ class KVCache:
         return replaced(self, filled=last, uniform=False, local=local, states=states)
 
     def shown(self, tokens: int) -> int:
-        """How many slots a mask counts, for a call that brings `tokens` new tokens to each row."""
+        """Return the number of slots that a mask covers in a call with `tokens` new tokens per row."""
         reach = self.filled + tokens
-        # A chunk of a uniform cache needs no mask where it reads no more than there is; only steps are for buckets.
+        # A chunk of a uniform cache needs no mask if it reads only filled slots; buckets are only for single steps.
         chunk = self.uniform and tokens > 1
         return reach if chunk else min(self.slots, -(-reach // self.bucket) * self.bucket)
 
     def open(self, tokens: int) -> list[LayerCache | StateCache]:
-        """Every layer's share, for a call that brings `tokens` new tokens to each row; with local or linear layers, of
-        what `ready` gave back.
+        """Return every layer's part, for a call with `tokens` new tokens per row.
 
-        Raises `ValueError` if they do not fit; nothing has been written then.
+        With local or linear layers, call this on the result of `ready`.
+
+        Raises:
+            ValueError: If the tokens do not fit; nothing has been written then.
         """
         if self.filled + tokens > self.slots:
             raise ValueError(
@@ -307,9 +356,9 @@ class KVCache:
         return [next(linear) if here else next(attending) for here in self.states.layers]
 
     def _near(self, opened: list[LayerCache], slots: Int[Tensor, "batch token"]) -> list[LayerCache]:
-        """The shares of layers with keys and values, where local ones read no more than they have to."""
+        """Let local layers read only the columns that their windows can reach."""
         local, tokens = self.local, slots.shape[1]
-        if local is None or self.filled + tokens <= local.width:  # nothing is out of any window
+        if local is None or self.filled + tokens <= local.width:  # every token is inside the window
             return opened
         shown_slots = opened[0].visible
         room = self.keys[local.layers.index(True)].shape[2]
@@ -320,18 +369,21 @@ class KVCache:
         ]
 
     def advance(self, tokens: int, writer: int | None = None) -> KVCache:
-        """The cache after a call that wrote `tokens` tokens to every row. `writer`: the number of the model."""
+        """Return the cache after a call by model number `writer` that wrote `tokens` tokens to every row."""
         local = None if self.local is None else replaced(self.local, columns=self.local.columns + tokens)
         states = None if self.states is None else self.states.advance(tokens)
         lengths, filled = self.lengths + tokens, self.filled + tokens
         return replaced(self, lengths=lengths, filled=filled, writer=writer, local=local, states=states)
 
     def rewind(self, lengths: int | Int[Tensor, "batch"]) -> KVCache:
-        """Forget what lies beyond `lengths`: padding of unequal prompts, or tokens to be taken back.
+        """Shorten rows to `lengths`, to drop the padding of unequal prompts or to take tokens back.
 
-        Raises `ValueError` for what is no number of tokens, if a row would have to hold more than it does, and if
-        local layers no longer hold what its last token saw: they are sure to for what the last call brought, and for
-        `BACK` tokens. Linear layers are for `states.BACK`, and for a last call of at most `states.WHOLE`.
+        Local layers can always take back the tokens of the last call and `BACK` more. Linear layers can take back
+        `recurrent_cache.BACK` tokens and those of the last call, if it had at most `recurrent_cache.WHOLE`.
+
+        Raises:
+            ValueError: If `lengths` is not a number of tokens, a row would have to hold more than it does, or local or
+                linear layers no longer have what the row's last token saw.
         """
         expected = f"a whole number, or a tensor of one for each of the {self.batch} rows"
         if isinstance(lengths, Tensor):
@@ -359,13 +411,16 @@ class KVCache:
         return replaced(self, lengths=wanted.clone(), filled=longest, uniform=uniform, writer=writer, **now)
 
     def clone(self) -> KVCache:
-        """A copy with storage of its own, to follow two continuations of one text."""
+        """Copy the cache to new tensors, to follow two continuations of one text."""
         return self.select(torch.arange(self.batch, device=self.lengths.device))
 
     def select(self, rows: Int[Tensor, "row"]) -> KVCache:
-        """The given rows, in that order and as often as named, copied (beam search reorders its beams so).
+        """Return a copy of the given rows, in that order, repeated if an index is repeated.
 
-        Raises `ValueError` for what are no numbers of rows, (row,); on a GPU their range is not looked at.
+        Beam search reorders its beams with it.
+
+        Raises:
+            ValueError: If `rows` does not hold indices of rows, (row,); on a GPU their range is not checked.
         """
         if not isinstance(rows, Tensor) or rows.dtype not in (torch.int64, torch.int32) or rows.ndim != 1:
             raise ValueError(f"rows={described(rows)}: expected a tensor of whole numbers, (row,)")
@@ -373,8 +428,8 @@ class KVCache:
             raise ValueError(f"rows={rows.tolist()}: expected numbers of rows from 0 to {self.batch - 1}")
 
         def pick(store: Tensor, filled: int) -> Tensor:
-            # What no row has filled is not worth copying. It is zero, not left undefined: a masked slot has weight
-            # zero, and zero times whatever a float may hold could be NaN.
+            # Free slots are not copied but set to zero. They cannot stay undefined: a masked slot has weight zero,
+            # and zero times an arbitrary float could be NaN.
             picked = store.new_zeros(len(rows), *store.shape[1:])
             picked[:, :, :filled] = store[rows, :, :filled]
             return picked

@@ -1,4 +1,4 @@
-"""How the answers of experts are computed: tokens sorted by expert, or matrices gathered by token (lesson 11)."""
+"""Compute expert outputs, with tokens sorted by expert or matrices gathered by token (lesson 11)."""
 
 # No "from __future__ import annotations": the operators' schemas are read from the annotations.
 
@@ -12,17 +12,19 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 Way = Literal["auto", "loop", "grouped", "gather", "every"]
-"""The ways; see `answers_of`. All give the same numbers."""
+"""Implementations; see `answers_of`. All give the same results."""
 
 
 class Networks(NamedTuple):
-    """Feed-forward networks of one size side by side: all experts of a layer, or for each row that of its own.
+    """Feed-forward networks of one size: all experts of a layer, or one network for each row.
 
-    hidden:  `feedforward.hidden`: between the products.
-    gate:    (expert, d_model, d_ff), or `None`.
-    inner:   (expert, d_model, d_ff).
-    outer:   (expert, d_ff, d_model).
-    biases:  of gate, inner and outer, (expert, d_ff), the same, and (expert, d_model); each may be `None`.
+    Attributes:
+        hidden: The function between the matrix products, from `feedforward.hidden`.
+        gate: (expert, d_model, d_ff), or `None`.
+        inner: (expert, d_model, d_ff).
+        outer: (expert, d_ff, d_model).
+        biases: Biases of gate, inner and outer, (expert, d_ff), (expert, d_ff) and (expert, d_model); each may be
+            `None`.
     """
 
     hidden: Callable[..., Tensor]
@@ -33,7 +35,7 @@ class Networks(NamedTuple):
 
 
 def network_of(networks: Networks, index: int | Int[Tensor, "visit"]) -> Networks:
-    """That of one expert, or copies for as many visits."""
+    """Select the network of one expert, or copy one network for each visit."""
     gate, *biases = (None if tensor is None else tensor[index] for tensor in (networks.gate, *networks.biases))
     first, second, third = biases
     return Networks(networks.hidden, gate, networks.inner[index], networks.outer[index], (first, second, third))
@@ -46,7 +48,7 @@ def _affine(x: Tensor, matrix: Tensor, bias: Tensor | None) -> Tensor:
 
 def _affine_grouped(ends: Tensor, key: Tensor, rows: Tensor, matrices: Tensor, bias: Tensor | None) -> Tensor:
     out = grouped(rows, matrices, ends)
-    return out if bias is None else out + F.pad(bias, (0, 0, 0, 1))[key]  # the last row is that of dropped visits
+    return out if bias is None else out + F.pad(bias, (0, 0, 0, 1))[key]  # dropped visits use the padded last row
 
 
 def outputs(
@@ -54,7 +56,13 @@ def outputs(
     x: Float[Tensor, "*expert row d_model"],
     product: Callable[[Tensor, Tensor, Tensor | None], Tensor] = _affine,
 ) -> Float[Tensor, "*expert row d_model"]:
-    """What they make of x, by a product with a bias that may take many matrices at once."""
+    """Apply the networks to x.
+
+    Args:
+        networks: The networks.
+        x: Their inputs, (..., row, d_model).
+        product: Computes x @ matrix + bias, for one matrix or for many at once.
+    """
     of_gate, of_inner, of_outer = networks.biases
     inner = product(x, networks.inner, of_inner)
     if networks.gate is None:
@@ -69,23 +77,33 @@ def answers_of(
     kept: Bool[Tensor, "*batch top_k"] | None = None,
     way: Way = "auto",
 ) -> Float[Tensor, "row top_k d_model"]:
-    """Each chosen expert's answer to each token, not weighted; anything at all for a visit that was dropped.
+    """Compute the output of each chosen expert for each token, without the routing weights.
 
-    chosen:  numbers of experts.
-    kept:    which visits take place; `None`: all.
-    way:     how it is computed. All ways give the same numbers:
+    The implementations give the same results:
 
-    `"loop"`     the tokens sorted by expert, one expert after the other. Any dtype and size; asks the device for the
-                 experts' numbers of tokens, and waits.
-    `"grouped"`  the same in one call, `F.grouped_mm`: fp32, bf16 or fp16, with rows of d_model and of d_ff numbers that
-                 are multiples of 16 bytes. Nothing waits.
-    `"gather"`   every token gets copies of its experts' matrices: for a few tokens on a GPU, which then need not wait.
-                 At most as many visits as there are experts, so that the copies are never larger than these.
-    `"every"`    every expert answers every token, and what was not asked for is left: expert / top_k times the work.
-                 For what follows no data: `torch.func`, the device "meta".
-    `"auto"`     what is fastest among those that can.
+    `"loop"`     Sort the tokens by expert and run one expert after the other. It supports any dtype and size, but reads
+                 the number of tokens per expert from the device, and waits for it.
+    `"grouped"`  The same in one call of `F.grouped_mm`, without waiting. It needs fp32, bf16 or fp16, and rows of
+                 d_model and of d_ff elements that are multiples of 16 bytes.
+    `"gather"`   Copy the matrices of its experts for every token: for a few tokens on a GPU, which then need not wait.
+                 It allows at most as many visits as there are experts, so that the copies are never larger than the
+                 originals.
+    `"every"`    Run every expert on every token and discard what was not chosen: expert / top_k times the work. It does
+                 not depend on data, as `torch.func` and the device "meta" require.
+    `"auto"`     The fastest of those that support the call.
 
-    Raises `ValueError` for a way that cannot serve the call.
+    Args:
+        networks: The experts.
+        tokens: Expert inputs, (row, d_model).
+        chosen: Indices of experts, (row, top_k).
+        kept: Which visits take place; `None` means all.
+        way: The implementation.
+
+    Returns:
+        Expert outputs, (row, top_k, d_model), undefined for visits that were dropped.
+
+    Raises:
+        ValueError: If the implementation does not support the call.
     """
     way = _way(networks, tokens, chosen, way)
     if way == "every":
@@ -99,7 +117,7 @@ def answers_of(
     key, order, inverse = by_expert(chosen, kept, len(networks.inner))
     rows = Reordered.apply(tokens, order, inverse, chosen.shape[1])
     if way == "grouped":
-        if kept is not None:  # the kernel writes nothing to dropped visits, neither now nor in the gradient
+        if kept is not None:  # the kernel leaves the results and gradients of dropped visits undefined
             rows = rows.masked_fill((key == len(networks.inner))[:, None], 0)
         ends = _ends(networks, key).to(torch.int32)
         answers = outputs(networks, rows, partial(_affine_grouped, ends, key))
@@ -109,15 +127,15 @@ def answers_of(
 
 
 def _ends(networks: Networks, key: Int[Tensor, "visit"]) -> Int[Tensor, "expert"]:
-    """Behind each expert's last visit, where visits are in the order of the experts."""
+    """Return the index after each expert's last visit, for visits that are sorted by expert."""
     return torch.searchsorted(key, torch.arange(len(networks.inner), device=key.device), right=True)
 
 
 def _in_turn(networks: Networks, rows: Float[Tensor, "visit d_model"], ends: Int[Tensor, "expert"]) -> Tensor:
-    """Each expert's answers to its own rows, one expert after the other."""
+    """Run the experts one after the other, each on its own rows."""
     sizes = ends.diff(prepend=ends.new_zeros(1)).tolist()
     *pieces, dropped = rows.split([*sizes, len(rows) - sum(sizes)])
-    # unbind, because the gradient of inner[e] would be as large as inner, for every e
+    # unbind, because with inner[e] each expert's gradient would be as large as the whole of inner
     gates, b1, b2, b3 = (
         [None] * len(pieces) if tensor is None else tensor.unbind() for tensor in (networks.gate, *networks.biases)
     )
@@ -133,7 +151,7 @@ def _in_turn(networks: Networks, rows: Float[Tensor, "visit d_model"], ends: Int
 
 
 def _way(networks: Networks, tokens: Tensor, chosen: Tensor, wanted: Way) -> Way:
-    """The way to compute these answers; the tokens' dtype is that of the products."""
+    """Choose the implementation, given the tokens in the dtype of the products."""
     if wanted not in get_args(Way):
         raise ValueError(f"experts={wanted!r}: expected 'auto', 'loop', 'grouped', 'gather' or 'every'")
     (number, d_model, d_ff), visits, top_k = networks.inner.shape, chosen.numel(), chosen.shape[1]
@@ -155,28 +173,33 @@ def _way(networks: Networks, tokens: Tensor, chosen: Tensor, wanted: Way) -> Way
     if wanted == "auto" and (tokens.is_meta or _transformed(tokens)):
         return "every"
     if wanted != "auto":
-        return wanted if visits else "loop"  # nothing to do is done the plain way
+        return wanted if visits else "loop"  # kernels need not support an empty call
     if tokens.is_cuda and visits <= top_k:
         return "gather"
     if not (fits and aligned and visits):
         return "loop"
     if torch.compiler.is_compiling():
-        return "grouped"  # a loop is another program for every routing
-    # On a CPU nothing waits for a device, and one expert's matrices or hidden numbers fit its cache; all do not.
+        return "grouped"  # a loop would be compiled anew for every routing
+    # A CPU has no device to wait for, and its cache holds the matrices or activations of one expert but not of all.
     return "loop" if tokens.device.type == "cpu" and not top_k < visits < 8192 else "grouped"
 
 
 def _transformed(tokens: Tensor) -> bool:
-    """Whether this is a tensor inside a transform of `torch.func`, whose numbers no program can follow."""
+    """Return whether this is a tensor inside a `torch.func` transform, whose values Python code cannot read."""
     return not torch.compiler.is_compiling() and torch._C._functorch.is_functorch_wrapped_tensor(tokens)
 
 
 def by_expert(
     chosen: Int[Tensor, "row top_k"], kept: Bool[Tensor, "*batch top_k"] | None, experts: int
 ) -> tuple[Int[Tensor, "visit"], Int[Tensor, "visit"], Int[Tensor, "visit"]]:
-    """The experts of all visits in order, which visits these are (visit v is of row v // top_k), and the way back.
+    """Sort all visits by expert.
 
-    A visit that was dropped counts as one to expert number `experts`, which is behind the last and computes nothing.
+    A visit that was dropped counts as one to expert number `experts`, which comes after the last one and computes
+    nothing.
+
+    Returns:
+        The experts in sorted order, the visit at each sorted index (visit v belongs to row v // top_k), and the inverse
+        permutation.
     """
     key = chosen.flatten()
     if kept is not None:
@@ -187,10 +210,10 @@ def by_expert(
 
 
 class Reordered(torch.autograd.Function):
-    """Row order[i] // copies of x as row i: x with every row `copies` times over, in another order.
+    """Reorder rows, with each row of x repeated `copies` times: row i of the result is row order[i] // copies of x.
 
-    The gradient collects by the inverse order instead of scattering: the same sum in the same order every time, on a
-    GPU too.
+    The backward pass gathers by the inverse order instead of scattering, so that the sum has the same order every time,
+    even on a GPU.
     """
 
     @staticmethod
@@ -201,24 +224,25 @@ class Reordered(torch.autograd.Function):
         inverse: Int[Tensor, " visit"],
         copies: int,
     ) -> Float[Tensor, "visit wide"]:
-        """The rows in their new order; `inverse` undoes it: inverse[order[i]] = i. There are `copies` visits a row."""
+        """Return the rows in their new order; `inverse` is the inverse permutation, with inverse[order[i]] = i."""
         ctx.save_for_backward(inverse)
         ctx.copies = copies
         return x.index_select(0, order if copies == 1 else order // copies)
 
     @staticmethod
     def backward(ctx: Any, grad: Float[Tensor, "visit wide"]) -> tuple[Float[Tensor, "row wide"], None, None, None]:
-        """Each row's gradient: the sum of its copies'."""
+        """Sum the gradients of each row's copies."""
         (inverse,) = ctx.saved_tensors
         back = grad.index_select(0, inverse)
         return back if ctx.copies == 1 else back.unflatten(0, (-1, ctx.copies)).sum(1), None, None, None
 
 
 def grouped(rows: Tensor, matrices: Tensor, ends: Tensor) -> Tensor:
-    """`F.grouped_mm(rows, matrices, offs=ends)`: products of groups of rows, each with a matrix of its own.
+    """Compute `F.grouped_mm(rows, matrices, offs=ends)`: products of groups of rows, each with its own matrix.
 
-    PyTorch 2.13 compiles it in half precision alone. In fp32 there would be a loop over the experts, whose sizes a
-    compiler takes for constants, a new program for every routing: there it sees one operation and does not look inside.
+    PyTorch 2.13 compiles `grouped_mm` only in half precision. In fp32 it would become a loop over the experts whose
+    sizes the compiler treats as constants, and so a new program for every routing. In fp32 the compiler therefore gets
+    one opaque operator.
     """
     if torch.compiler.is_compiling() and rows.dtype == torch.float32:
         return grouped_operator(rows, matrices, ends)
@@ -227,9 +251,9 @@ def grouped(rows: Tensor, matrices: Tensor, ends: Tensor) -> Tensor:
 
 @torch.library.custom_op("companion::grouped", mutates_args=())
 def grouped_operator(rows: Tensor, matrices: Tensor, ends: Tensor) -> Tensor:
-    """rows[i] @ matrices[group of i]: (row, wide) and (group, wide, out) to (row, out).
+    """Multiply rows[i] @ matrices[group of i]: (row, wide) and (group, wide, out) to (row, out).
 
-    ends: behind each group's last row, int32; rows behind all groups give anything at all.
+    `ends` holds the index after each group's last row, int32; the results of rows after all groups are undefined.
     """
     return F.grouped_mm(rows, matrices, offs=ends)
 
@@ -241,7 +265,7 @@ def _(rows: Tensor, matrices: Tensor, ends: Tensor) -> Tensor:
 
 @torch.library.custom_op("companion::grouped_outer", mutates_args=())
 def grouped_outer(rows: Tensor, gradient: Tensor, ends: Tensor) -> Tensor:
-    """Of each group rows^T gradient: (row, wide) and (row, out) to (group, wide, out)."""
+    """Compute rows^T gradient for each group: (row, wide) and (row, out) to (group, wide, out)."""
     return F.grouped_mm(rows.T, gradient, offs=ends)
 
 

@@ -1,4 +1,4 @@
-"""The feed-forward network: what happens to each token on its own (lesson 06)."""
+"""Feed-forward network, which is applied to each token separately (lesson 06)."""
 
 from __future__ import annotations
 
@@ -15,16 +15,19 @@ from companion.config.model import FeedForwardConfig
 from companion.ground.annotations import checked
 
 LIMIT, SHARPNESS = 7.0, 1.702
-"""Of `"swiglu_clamped"`: where its numbers are cut, and the factor that makes x sigmoid(1.702 x) nearly a GELU."""
+"""Constants of `"swiglu_clamped"`: the clamping limit, and the factor that makes x sigmoid(1.702 x) nearly a GELU."""
 
 
 @checked()
 def activation(
     kind: Literal["relu", "gelu", "gelu_tanh", "silu", "swiglu", "geglu", "geglu_tanh", "swiglu_clamped"],
 ) -> Callable[[Tensor], Tensor]:
-    """The scalar nonlinearity of `kind`; of a gated one that of its gate: `"swiglu"` SiLU, x * sigmoid(x).
+    """Return the scalar nonlinearity of `kind`.
 
-    Raises `ValueError` for another kind.
+    For gated kinds it is that of the gate: SiLU, x * sigmoid(x), for `"swiglu"`.
+
+    Raises:
+        ValueError: If `kind` is unknown.
     """
     match kind:
         case "swiglu_clamped":
@@ -40,8 +43,10 @@ def activation(
 
 
 def hidden(kind: Any) -> Callable[..., Tensor]:
-    """What stands between the products of a network of `kind`: a function of x W_in; where it is gated, of x W_gate and
-    x W_in."""
+    """Return the function between the matrix products of a network of `kind`.
+
+    It takes x W_in, or x W_gate and x W_in if the network is gated.
+    """
     if kind == "swiglu_clamped":
         return _gated_clamped
     plain = activation(kind)
@@ -62,13 +67,17 @@ def _clamped(gate: Tensor) -> Tensor:
 
 
 class FeedForward(nn.Module):
-    """Plain: f(x W_in + b_in) W_out + b_out (Vaswani et al. 2017, eq. 2, with f = ReLU).
-    Gated (`"swiglu"`): (silu(x W_gate) * (x W_in)) W_out (Shazeer 2020, eq. 6); `"geglu"` has a GELU there (eq. 5).
-    `"swiglu_clamped"`: (g sigmoid(1.702 g) * (h + 1)) W_out, with g = x W_gate cut from above at 7 and h = x W_in cut
-    to [-7, 7] (OpenAI 2025, gpt-oss).
-    Biases only if the config asks.
+    """Feed-forward network.
 
-    W_in and W_gate are (d_model, d_ff), W_out (d_ff, d_model); `nn.Linear` stores the transpose.
+    Plain: f(x W_in + b_in) W_out + b_out (Vaswani et al. 2017, eq. 2, with f = ReLU).
+
+    Gated: (silu(x W_gate) * (x W_in)) W_out for `"swiglu"` (Shazeer 2020, eq. 6); `"geglu"` has a GELU instead (eq. 5).
+
+    `"swiglu_clamped"`: (g sigmoid(1.702 g) * (h + 1)) W_out, with g = x W_gate clamped to at most 7 and h = x W_in
+    clamped to [-7, 7] (OpenAI 2025, gpt-oss).
+
+    There are biases only if the configuration asks for them. W_in and W_gate are (d_model, d_ff), W_out is (d_ff,
+    d_model); `nn.Linear` stores the transpose.
     """
 
     def __init__(self, d_model: int, config: FeedForwardConfig) -> None:
@@ -81,7 +90,7 @@ class FeedForward(nn.Module):
 
     @checked(sizes=lambda layer: {"d_model": layer.d_model})
     def forward(self, x: Float[Tensor, "... d_model"]) -> Float[Tensor, "... d_model"]:
-        """The network, applied to each token alone."""
+        """Apply the network to each token separately."""
         inner = self.inner(x)
         return self.outer(self.hidden(inner) if self.gate is None else self.hidden(self.gate(x), inner))
 

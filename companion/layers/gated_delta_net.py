@@ -1,7 +1,8 @@
-"""A linear layer: what it keeps of all tokens before is one matrix a head (lesson 17).
+"""Linear attention layer, which stores one matrix per head for all earlier tokens (lesson 17).
 
-`companion.layers.linear_attention` is the recurrence; here is what stands around it in Mamba-2, gated delta networks
-and Kimi Linear: short convolutions, keys and queries of length one, what fades and how strongly is written, and a gate.
+`companion.layers.linear_attention` is the recurrence. This module is the layer around it, as in Mamba-2, gated delta
+networks and Kimi Linear: short convolutions, unit-length keys and queries, decay and write strength, and an output
+gate.
 """
 
 from __future__ import annotations
@@ -24,17 +25,17 @@ from companion.layers.norms import RMSNorm
 from companion.layers.recurrent_cache import StateCache, written_where
 
 UNIT_EPS = 1e-6
-"""Added to the square of a key's or a query's length before it is divided by."""
+"""Epsilon, added to the squared length of a key or a query before dividing by the length."""
 SLOWEST, FASTEST = 1e-3, 1e-1
-"""Between these a layer begins to fade at each token, times a number from 1 to `RATES` a head (Gu and Dao 2023,
-section 3.6; Dao and Gu 2024)."""
+"""Range of the initial decay rate per token, which each head multiplies by a number from 1 to `RATES` (Gu and Dao
+2023, section 3.6; Dao and Gu 2024)."""
 RATES = 16.0
 
 
 class ShortConvolution(nn.Module):
-    """Each channel's weighted sum of its last `width` numbers: y_t = sum_i w_i x_(t - width + 1 + i), without a bias.
+    """Causal depthwise convolution without a bias: y_t = sum_i w_i x_(t - width + 1 + i) for each channel.
 
-    weight: (channel, width), the token's own last.
+    `weight` is (channel, width); the last column is for the token itself.
     """
 
     def __init__(self, channels: int, width: int) -> None:
@@ -43,7 +44,7 @@ class ShortConvolution(nn.Module):
         self.reset()
 
     def reset(self) -> None:
-        """Weights as PyTorch's convolutions begin."""
+        """Initialise the weights as PyTorch's convolutions do."""
         nn.init.uniform_(self.weight, -(self.weight.shape[1] ** -0.5), self.weight.shape[1] ** -0.5)
 
     @checked(sizes=lambda layer: {"channel": layer.weight.shape[0]})
@@ -53,7 +54,13 @@ class ShortConvolution(nn.Module):
         before: Float[Tensor, "batch before channel"] | None = None,
         document: Int[Tensor, "batch token"] | None = None,
     ) -> Float[Tensor, "batch token channel"]:
-        """`before`: the width - 1 numbers before these; `None`: zeros. `document`: nothing comes from another one."""
+        """Convolve the tokens.
+
+        Args:
+            x: Inputs, (batch, token, channel).
+            before: The width - 1 inputs before these; `None` means zeros.
+            document: Document of each token; the convolution does not cross from one document into another.
+        """
         width, tokens = self.weight.shape[1], x.shape[1]
         x = F.pad(x, (0, 0, width - 1, 0)) if before is None else torch.cat((before.to(x.dtype), x), 1)
         out = x[:, width - 1 :] * self.weight[:, -1]
@@ -72,23 +79,23 @@ def _settle(given: dict[str, Any]) -> None:
 
 
 class LinearAttention(nn.Module):
-    """The gated delta rule and its kin (Yang, Kautz and Hatamizadeh 2024; Kimi Team 2025), in the place of `Attention`
-    where `config.linear` is given.
+    """The gated delta rule and related rules (Yang, Kautz and Hatamizadeh 2024; Kimi Team 2025).
 
-    With x the stream, and for each head its own part of every vector:
+    This layer replaces `Attention` if `config.linear` is given. With x the stream, each head uses its own part of every
+    vector:
 
         q, k, v   = silu(convolution(W x)), q and k then divided by their length, and q by sqrt(d_head)
-        strength  = sigmoid(W_b x), twice that where `negative`
-        log decay = -exp(rate) softplus(W_a x + bias), one number a head or a row; or fixed
+        strength  = sigmoid(W_b x), or twice that with `negative`
+        log decay = -exp(rate) softplus(W_a x + bias), one number per head or per row; or fixed
         o         = the recurrence of `companion.layers.linear_attention`
-        y         = W_o (RMSNorm(o) f(W_g x)), f the function of the gate
+        y         = W_o (RMSNorm(o) f(W_g x)), with f the function of the gate
 
-    query, key, value:  (key_heads d_head), the same, and (heads d_v); a key head serves heads / key_heads matrices.
-    convolution:        over the three side by side.
-    strength, decay, gate: W_b, W_a and W_g; with a rank the last two by way of `decay_down` (by channel) and
-                        `gate_down`.
+    The modules `query` and `key` have width key_heads d_head, `value` has heads d_v, and a key head serves heads /
+    key_heads matrices. `convolution` runs over the three side by side. `strength`, `decay` and `gate` are W_b, W_a and
+    W_g. With a rank, the gate goes through `gate_down`, and a decay by channel through `decay_down`.
 
-    Raises `ValueError` without `config.linear`, or where it is not causal.
+    Raises:
+        ValueError: If `config.linear` is missing, or `causal` is false.
     """
 
     def __init__(
@@ -127,7 +134,7 @@ class LinearAttention(nn.Module):
         self.reset()
 
     def reset(self) -> None:
-        """What fades begins at times spread evenly over their logarithm, and the convolution as PyTorch's do."""
+        """Initialise the decay, with time scales spread evenly over their logarithm, and the convolution."""
         self.convolution.reset()
         if self.decay_bias is not None and self.decay_rate is not None:
             nn.init.uniform_(self.decay_rate, 1.0, RATES)
@@ -135,7 +142,7 @@ class LinearAttention(nn.Module):
             with torch.no_grad():
                 self.decay_rate.log_()
                 step = self.decay_bias.exp()
-                self.decay_bias.copy_(step + torch.log(-torch.expm1(-step)))  # softplus undone
+                self.decay_bias.copy_(step + torch.log(-torch.expm1(-step)))  # the inverse of softplus
 
     @checked(sizes=lambda layer: {"d_model": layer.d_model}, settles=_settle)
     def forward(
@@ -148,20 +155,27 @@ class LinearAttention(nn.Module):
         real: Bool[Tensor, "batch token"] | None = None,
         document: Int[Tensor, "batch token"] | None = None,
     ) -> Float[Tensor, "batch token d_model"]:
-        """Each token reads what it and those before it have written.
+        """Let each token read what it and the tokens before it have written.
 
-        positions:  make no difference: order is in the recurrence.
-        mask:       refused, but for `None`.
-        cache:      it is written.
-        real:       which tokens are not padding. The others neither fade a matrix nor write to it, nor are they among
-                    those that the convolution sees, wherever they stand.
-        document:   a number for each document of a packed row, whose tokens stand together: each is read as if alone.
+        Args:
+            x: The stream, (batch, token, d_model).
+            positions: Ignored, because the recurrence already encodes the order.
+            mask: Must be `None`.
+            cache: The layer's part of a cache; it is written.
+            real: Which tokens are not padding. Padding neither decays a matrix nor writes to it, and the convolution
+                skips it, wherever it is.
+            document: Document ids of a packed row, whose tokens are contiguous; each document is read as if it were the
+                only one.
 
-        Raises `ValueError` for a mask, and for documents beside a cache.
+        Returns:
+            The layer's output, (batch, token, d_model).
+
+        Raises:
+            ValueError: If a mask is given, or documents beside a cache.
         """
         require(cache is None or document is None, "document", document, "None beside a cache")
         back = None
-        if real is not None:  # padding last, where nothing comes after it
+        if real is not None:  # sort padding to the end, where no real token can read it
             order = torch.argsort((~real).byte(), dim=1, stable=True)
             x, back = _placed(x, order), torch.argsort(order, dim=1)
             real = real.gather(1, order)
@@ -194,7 +208,7 @@ class LinearAttention(nn.Module):
     def _projected(
         self, raw: Float[Tensor, "batch token channel"], tail: Tensor | None, document: Tensor | None
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Queries and keys of every matrix, in fp32 or better, and values, each (batch, head, token, its width)."""
+        """Return queries and keys for every matrix, in fp32 or wider, and values, each (batch, head, token, width)."""
         q, k, v = F.silu(self.convolution(raw, tail, document)).split(self.widths, -1)
         q, k = (_unit(self._heads(part, self.key_heads)) for part in (q, k))
         share = self.heads // self.key_heads
@@ -203,7 +217,7 @@ class LinearAttention(nn.Module):
         return q * q.shape[-1] ** -0.5, k, self._heads(v, self.heads)
 
     def _keep(self, cache: StateCache, raw: Tensor, written: Writes, real: Tensor | None, back: Tensor | None) -> None:
-        """Write what new tokens have written, those that were put last for being padding in their own places."""
+        """Write new tokens to the cache, after moving padding, which `forward` sorted last, back to its positions."""
         if real is None or back is None:
             cache.write(None, raw, written)
             return
@@ -217,14 +231,14 @@ class LinearAttention(nn.Module):
         x: Float[Tensor, "batch token d_model"],
         back: Int[Tensor, "batch token"] | None,
     ) -> Float[Tensor, "batch token d_model"]:
-        """What the layer makes of what its heads have read, its tokens back in the places that they had."""
+        """Gate and project the heads' output, and restore the original order of the tokens."""
         out = self.output(self._gated(heads.to(x.dtype).transpose(1, 2), x).flatten(2))
         return out if back is None else _placed(out, back)
 
     def _rates(
         self, x: Float[Tensor, "batch token d_model"]
     ) -> tuple[Float[Tensor, "batch head token"] | None, Float[Tensor, "batch head token rate"] | None]:
-        """How strongly each token writes, and the logarithm of what is left of what was there."""
+        """Return the write strength of each token, and the logarithm of its decay factors."""
         strength, log_decay = None, None
         if self.strength is not None:
             strength = wide(self.strength(x)).sigmoid().transpose(1, 2) * (2 if self.linear.negative else 1)
@@ -240,7 +254,7 @@ class LinearAttention(nn.Module):
     def _gated(
         self, heads: Float[Tensor, "batch token head d_v"], x: Float[Tensor, "batch token d_model"]
     ) -> Float[Tensor, "batch token head d_v"]:
-        """What the heads have read, normalised and gated."""
+        """Normalise the heads' output and apply the gate."""
         heads = self.norm(heads)
         if self.gate is None:
             return heads
@@ -253,7 +267,7 @@ class LinearAttention(nn.Module):
 
 
 def _unit(x: Float[Tensor, "*axes d_head"]) -> Float[Tensor, "*axes d_head"]:
-    """Vectors of length one, in fp32 or better."""
+    """Scale vectors to length one, in fp32 or wider."""
     x = wide(x)
     return x * torch.rsqrt(x.square().sum(-1, keepdim=True) + UNIT_EPS)
 
@@ -261,6 +275,6 @@ def _unit(x: Float[Tensor, "*axes d_head"]) -> Float[Tensor, "*axes d_head"]:
 def _placed(
     x: Float[Tensor, "*axes token wide"], order: Int[Tensor, "*#axes token"]
 ) -> Float[Tensor, "*axes token wide"]:
-    """The tokens in that order."""
+    """Reorder the tokens."""
     order = order.expand(*x.shape[:-2], -1)[..., None]
     return x.gather(-2, order.expand(*order.shape[:-1], x.shape[-1]))

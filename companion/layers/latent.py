@@ -1,11 +1,10 @@
-"""Latent attention: keys and values of all heads come from one small vector, which is all that is kept of a token
-(lesson 15).
+"""Latent attention, which caches one small vector per token instead of keys and values (lesson 15).
 
-With c the latent of a token, k its turned key and q' the turned part of a query, a head's score is
-(q . U_k c + q' . k) / sqrt(width). *Expanded*, U_k c and the value U_v c are made, as many as there are heads.
-*Absorbed*, the matrices go to the other side, q . U_k c = (U_k^T q) . c, and the weighted sum of values is U_v times
-that of latents: the kept vectors [c, k] are the one key head of all queries, and c is its value. Both give the same
-numbers, up to rounding.
+With c the latent of a token, k its rotated key and q' the rotated part of a query, the score of a head is (q . U_k c +
+q' . k) / sqrt(width). The *expanded* form computes the key U_k c and the value U_v c of every head. The *absorbed* form
+moves the matrices to the other side: q . U_k c = (U_k^T q) . c, and the weighted sum of values is U_v times that of
+latents. The cached vectors [c, k] are then the only key head of all queries, and c is its value. Both forms give the
+same result, up to rounding.
 """
 
 from __future__ import annotations
@@ -29,12 +28,13 @@ from companion.layers.positions import Rotary, Rotation
 
 
 def absorbs(sizes: ResolvedAttention, tokens: int, keys: int) -> bool:
-    """Whether `tokens` new tokens that look at `keys` kept ones are computed absorbed: where that takes no more
-    floating-point operations than to expand all that is kept, as it does for one token and for a few.
+    """Return whether the absorbed form is used for `tokens` new tokens that attend to `keys` cached ones.
 
-    For each head, with r the rank and w = d_head + d_v, they cost, but for what is the same:
-    expanded    2 r w for each key, and 2 w for each pair of token and key;
-    absorbed    2 r w for each token, and 4 r for each pair.
+    It is used if it takes no more floating-point operations than to expand all cached latents, as for one token or a
+    few. For each head, with r the rank and w = d_head + d_v, the costs, without what both have in common, are
+
+        expanded    2 r w for each key, and 2 w for each pair of token and key;
+        absorbed    2 r w for each token, and 4 r for each pair.
     """
     assert sizes.latent is not None
     rank, width = sizes.latent.rank, sizes.d_head + sizes.d_v
@@ -44,16 +44,19 @@ def absorbs(sizes: ResolvedAttention, tokens: int, keys: int) -> bool:
 
 
 class LatentAttention(nn.Module):
-    """Multi-head latent attention (DeepSeek-AI 2024, DeepSeek-V2, section 2.1 and eqs. 37 to 47), in the place of
-    `Attention` where `config.latent` is given, with the same arguments.
+    """Multi-head latent attention (DeepSeek-AI 2024, DeepSeek-V2, section 2.1 and eqs. 37 to 47).
 
-    down, latent_norm:  the stream to [c, k], (rank + d_rope); c is normalised, k turned if positions are rotary.
-    up:                 c to every head's key and value, one behind the other, (heads (d_head + d_v)).
-    query:              to every head's query, the part that is turned last, (heads (d_head + d_rope)); with
-                        `query_rank` by way of `query_down` and `query_norm`.
+    This layer replaces `Attention` if `config.latent` is given, and takes the same arguments. Prompts and training use
+    the expanded form; with a cache, the form is absorbed if `absorbs` says so.
 
-    For prompts and in training it computes expanded, from a cache absorbed where `absorbs` says so.
-    Raises `ValueError` without latents, for an odd `d_rope` with rotary positions, or a window that is not causal.
+    The module `down` maps the stream to [c, k], (rank + d_rope). `latent_norm` normalises c, and k is rotated if
+    positions are rotary. `up` maps c to every head's key and value, one after the other, (heads (d_head + d_v)).
+    `query` maps to every head's query, whose rotated part comes last, (heads (d_head + d_rope)), with `query_rank`
+    through `query_down` and `query_norm`.
+
+    Raises:
+        ValueError: If `config.latent` is missing, `d_rope` is odd with rotary positions, or there is a window without
+            causality.
     """
 
     def __init__(
@@ -103,12 +106,22 @@ class LatentAttention(nn.Module):
         backend: Backend = "sdpa",
         absorbed: bool | None = None,
     ) -> Float[Tensor, "batch token d_model"]:
-        """Each token of `x` looks at `x` itself, and at what the cache holds. The arguments are as in `Attention`.
+        """Let each token of `x` attend to `x` itself and to the cache.
 
-        absorbed: which of the two forms; `None`: as the class says.
+        Args:
+            x: The stream, (batch, token, d_model).
+            positions: As in `Attention`.
+            mask: As in `Attention`.
+            cache: The layer's part of a cache; it is written.
+            backend: As in `attend`.
+            absorbed: Use the absorbed form. If `None`, the form is chosen as the class describes.
 
-        Raises `ValueError` for a cache without a causal mask, and for `absorbed=True` where something else than a
-        matrix has been put in the place of `up`.
+        Returns:
+            What the heads found, projected back to the stream, (batch, token, d_model).
+
+        Raises:
+            ValueError: If a cache is passed to a layer that is not causal, or `absorbed=True` is passed when `up` was
+                replaced by something other than a plain linear layer.
         """
         causal, window = self.causal, self.window
         if positions is None:
@@ -144,7 +157,7 @@ class LatentAttention(nn.Module):
     def queries(
         self, x: Float[Tensor, "batch token d_model"], turn: Rotation | None
     ) -> Float[Tensor, "batch head token d_query"]:
-        """Every head's query of `x`, its last d_rope components turned."""
+        """Project `x` to every head's query, with the last d_rope components rotated."""
         if self.query_down is not None and self.query_norm is not None:
             x = self.query_norm(self.query_down(x))
         return self._turned(self._split(self.query(x)), self.sizes.d_head, turn)
@@ -152,14 +165,17 @@ class LatentAttention(nn.Module):
     def latents(
         self, x: Float[Tensor, "batch token d_model"], turn: Rotation | None
     ) -> Float[Tensor, "batch 1 token kept"]:
-        """What is kept of each token, [c, k]: its normalised latent, and its turned key. kept = rank + d_rope."""
+        """Compute what is cached for each token: [c, k], its normalised latent and its rotated key.
+
+        kept = rank + d_rope.
+        """
         c, key = self.down(x).split((self.rank, self.d_query - self.sizes.d_head), -1)
         return self._turned(torch.cat((self.latent_norm(c), key), -1)[:, None], self.rank, turn)
 
     def expand(
         self, kept: Float[Tensor, "batch 1 key kept"]
     ) -> tuple[Float[Tensor, "batch head key d_query"], Float[Tensor, "batch head key d_v"]]:
-        """Every head's keys and values of what is kept."""
+        """Compute every head's keys and values from the cached latents."""
         sizes = self.sizes
         both = self._split(self.up(kept[:, 0, :, : self.rank]))
         key, value = both.split((sizes.d_head, sizes.d_v), -1)
@@ -167,7 +183,11 @@ class LatentAttention(nn.Module):
         return torch.cat((key, shared), -1), value
 
     def matrices(self) -> tuple[Float[Tensor, "head d_head rank"], Float[Tensor, "head d_v rank"]]:
-        """U_k and U_v of each head: the rows of `up`. Raises `ValueError` where that is no longer a matrix alone."""
+        """Return U_k and U_v of each head, which are the rows of `up`.
+
+        Raises:
+            ValueError: If `up` is no longer a plain linear layer.
+        """
         if not self._is_matrix():
             raise ValueError("up: expected a linear layer as it was made, whose matrix is all that it does")
         weight = self.up.weight.view(self.sizes.heads, -1, self.rank)
@@ -186,32 +206,34 @@ class LatentAttention(nn.Module):
         seen: Visible,
         asked: dict[str, Any],
     ) -> Float[Tensor, "batch head token d_v"]:
-        """What every head takes of the values, which are never made. All heads' queries are queries of one head, so
-        that what is kept is read once."""
+        """Compute every head's weighted average of values, without computing the values.
+
+        All heads' queries become queries of one head, so that the cached latents are read only once.
+        """
         to_latent, to_value = self.matrices()
         plain, turned = q.split((self.sizes.d_head, self.d_query - self.sizes.d_head), -1)
-        # einsum makes one product a head of all rows; `@` would copy the matrices for each row.
+        # einsum makes one product per head over all rows; `@` would copy the matrices for each row.
         q = torch.cat((torch.einsum("bhnd,hdr->bhnr", plain, to_latent), turned), -1)
         heads, tokens = q.shape[1:3]
         mask = Visible(_side_by_side(seen.mask, heads, tokens), _side_by_side(seen.empty, heads, tokens))
-        if wide_dtype(q.dtype) == q.dtype:  # else the formula would first widen all that is kept
-            asked["backend"] = "reference"  # of one head, two plain products are as fast as the fused operator
+        if wide_dtype(q.dtype) == q.dtype:  # in half precision the formula would first widen the whole cache
+            asked["backend"] = "reference"  # for one head, two plain products are as fast as the fused operator
         sums = attend(q.flatten(1, 2)[:, None], kept, kept[..., : self.rank], mask=mask, **asked)
         return torch.einsum("bhnr,hvr->bhnv", sums[:, 0].unflatten(1, (heads, tokens)), to_value)
 
     def _split(self, x: Tensor) -> Tensor:
-        """(batch, token, head * wide) -> (batch, head, token, wide)."""
+        """Reshape (batch, token, head * wide) to (batch, head, token, wide)."""
         return x.view(*x.shape[:2], self.sizes.heads, -1).transpose(1, 2)
 
     def _turned(self, x: Tensor, plain: int, turn: Rotation | None) -> Tensor:
-        """`x` with what stands behind its `plain` first components turned."""
+        """Rotate all but the first `plain` components of `x`."""
         if self.rotary is None or turn is None:
             return x
         return torch.cat((x[..., :plain], self.rotary.turn(x[..., plain:], turn)), -1)
 
 
 def _side_by_side(mask: Tensor | None, heads: int, tokens: int) -> Tensor | None:
-    """A mask of (batch, head, token, key) for queries of all heads in one, (batch, 1, head * token, key)."""
+    """Reshape a mask (batch, head, token, key) for the queries of all heads in one, (batch, 1, head * token, key)."""
     if mask is None or mask.shape[1] == mask.shape[2] == 1:
         return mask
     return mask.expand(-1, heads, tokens, -1).flatten(1, 2)[:, None]

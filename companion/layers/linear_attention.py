@@ -1,12 +1,12 @@
-"""Linear attention: another function than `attend`, without a softmax; what has been read is one matrix of fixed size,
-which every token fades, writes and reads (lessons 12 and 17).
+"""Linear attention, which stores the past in one matrix of fixed size (lessons 12 and 17).
 
-One recurrence serves all its kinds. A head keeps a matrix S of d_head rows and d_v columns; at token t, with key k,
-value v, query q, the factors a = exp(log_decay) by which rows fade, and strength b,
+It is a different function from `attend` and has no softmax. Every token decays the matrix, writes to it and reads from
+it, and one recurrence covers all variants. A head stores a matrix S of d_head rows and d_v columns. At token t, with
+key k, value v, query q, the decay factors a = exp(log_decay) of the rows, and strength b,
 
     (1)  S'  = diag(a_t) S_(t-1)
-    (2)  u_t = v_t                               `"sum"`: what is written is the value (Katharopoulos et al. 2020)
-         u_t = b_t (v_t - S'^T k_t)              `"delta"`: what the matrix does not yet say (Schlag et al. 2021)
+    (2)  u_t = v_t                               `"sum"`: write the value (Katharopoulos et al. 2020)
+         u_t = b_t (v_t - S'^T k_t)              `"delta"`: write what S' does not yet return (Schlag et al. 2021)
     (3)  S_t = S' + k_t u_t^T
     (4)  o_t = S_t^T q_t
 
@@ -14,16 +14,16 @@ For tokens 1 to n of a chunk that begins with S_0, let c_t = log a_1 + ... + log
 
     (5)  S_t = diag(exp c_t) S_0 + sum_(j<=t) diag(exp(c_t - c_j)) k_j u_j^T,
 
-and with that in (2), where the sum ends before t,
+and by substituting that in (2), where the sum ends before t,
 
     (6)  u_t + b_t sum_(j<t) A_tj u_j = b_t (v_t - S_0^T (exp(c_t) k_t)),     A_tj = sum_d k_td exp(c_td - c_jd) k_jd,
 
 a unit lower triangular system for all u of the chunk at once (Yang et al. 2024, section 3; with decay: Yang, Kautz and
-Hatamizadeh 2024, section 3.3). By (4) and (5) the rest is products of matrices:
+Hatamizadeh 2024, section 3.3). By (4) and (5) the rest is a set of matrix products:
 
     (7)  o_t = S_0^T (exp(c_t) q_t) + sum_(j<=t) B_tj u_j,                    B_tj = sum_d q_td exp(c_td - c_jd) k_jd.
 
-No exponent in (5) to (7) is above 0, so nothing overflows however fast a matrix fades.
+No exponent in (5) to (7) is above 0, so nothing overflows however fast a matrix decays.
 """
 
 from __future__ import annotations
@@ -41,25 +41,37 @@ from companion.ground.fields import require
 from companion.ground.precision import wide
 
 CHUNK = 64
-"""Tokens of a chunk."""
+"""Tokens per chunk."""
 CHUNK_BY_CHANNEL = 16
-"""The same where rows fade each in its own way: then (6) and (7) hold d_head numbers for each pair of tokens."""
+"""Tokens per chunk if each row has its own decay; (6) and (7) then need d_head elements for each pair of tokens."""
 
 
 class Writes(NamedTuple):
-    """What tokens have written, from which (5) makes a matrix: their keys, what they wrote, and their decay."""
+    """Writes of some tokens. Equation (5) computes a matrix from them.
+
+    Attributes:
+        k: Keys.
+        u: What the tokens wrote for their keys.
+        log_decay: Logarithms of the decay factors; `None` means no decay.
+    """
 
     k: Float[Tensor, "batch head token d_head"]
     u: Float[Tensor, "batch head token d_v"]
     log_decay: Float[Tensor, "batch head token #d_head"] | None
 
     def to(self, dtype: torch.dtype) -> Writes:
-        """The same numbers in another dtype."""
+        """Convert all tensors to another dtype."""
         return Writes(self.k.to(dtype), self.u.to(dtype), None if self.log_decay is None else self.log_decay.to(dtype))
 
 
 class Reading(NamedTuple):
-    """What the recurrence gives. out: o. written: by each token. state: S after the last one."""
+    """Result of the recurrence.
+
+    Attributes:
+        out: o, the output of each token.
+        written: What each token has written.
+        state: S after the last token.
+    """
 
     out: Float[Tensor, "batch head token d_v"]
     written: Writes
@@ -85,21 +97,27 @@ def recurrence(
     chunk: int | None = None,
     keep: bool = True,
 ) -> Reading:
-    """Equations (1) to (4) of this file, a chunk of tokens at a time by (5) to (7); chunks of 1 are the recurrence.
+    """Compute equations (1) to (4) of this module, one chunk of tokens at a time by (5) to (7).
 
-    log_decay:  log a, at most 0: one number a head, or one for each row of its matrix. `None`: nothing fades.
-    strength:   b of the delta rule. `None`: the sum.
-    state:      S before these tokens, or before those of `before`. `None`: zeros.
-    before:     tokens between `state` and these, which have written already.
-    document:   a number that says which document of a packed row a token is of. Those of one stand together; each
-                begins with zeros, but the first with `state`.
-    chunk:      tokens at a time. `None`: `CHUNK`, by rows `CHUNK_BY_CHANNEL`. Any gives the same, up to rounding.
-    keep:       whether the last state is wanted, which costs a product.
-
-    Several query heads may share one matrix, as in `attend`. For each of n tokens a head's chunks of C cost about
+    Several query heads may share one matrix, as in `attend`. For each of n tokens, a head with chunks of C costs about
     2 C (d_head + d_v) multiplications and additions for the pairs, and 6 d_head d_v with the matrix.
 
-    Raises `ValueError` if shapes or dtypes do not fit each other, the head counts do not divide, or chunk < 1.
+    Args:
+        q: Queries, (batch, head, token, d_head).
+        k: Keys, (batch, kv_head, token, d_head).
+        v: Values, (batch, kv_head, token, d_v).
+        log_decay: log a, at most 0: one number per head, or one for each row of its matrix. `None` means no decay.
+        strength: b of the delta rule. `None` means the sum rule.
+        state: S before these tokens, or before those of `before`. `None` means zeros.
+        before: Writes of tokens between `state` and these.
+        document: Document id of each token in a packed row. The tokens of a document are contiguous. The first document
+            starts from `state`, each later one from zeros.
+        chunk: Tokens per chunk; 1 is the plain recurrence. `None` means `CHUNK`, or `CHUNK_BY_CHANNEL` with a decay by
+            row. The result is the same up to rounding.
+        keep: Compute the last state, which costs one more product.
+
+    Raises:
+        ValueError: If shapes or dtypes do not match, the head counts do not divide, or chunk < 1.
     """
     if chunk is None:
         chunk = CHUNK if log_decay is None or log_decay.shape[-1] == 1 else CHUNK_BY_CHANNEL
@@ -126,8 +144,13 @@ def recurrence(
 
 
 class _Alone(NamedTuple):
-    """Which tokens of a chunk are of one document. first: those that are of the document that was there before.
-    pairs: of two tokens, whether they are of one. last: which are of the last token's."""
+    """Which tokens of a chunk belong to the same document.
+
+    Attributes:
+        first: Tokens that belong to the document that was open before the chunk.
+        pairs: Pairs of tokens that belong to the same document.
+        last: Tokens that belong to the last token's document.
+    """
 
     first: Bool[Tensor, "batch 1 token 1"]
     pairs: Bool[Tensor, "batch 1 token token"]
@@ -143,7 +166,7 @@ class _Alone(NamedTuple):
 
 
 def _together(before: Writes, after: Writes) -> Writes:
-    """What was written first and then."""
+    """Concatenate what was written before with what was written after it."""
     decay = None
     if before.log_decay is not None and after.log_decay is not None:
         decay = torch.cat((before.log_decay, after.log_decay), 2)
@@ -153,7 +176,7 @@ def _together(before: Writes, after: Writes) -> Writes:
 def fold(
     state: Float[Tensor, "batch head d_head d_v"] | None, written: Writes, alone: _Alone | None = None
 ) -> Float[Tensor, "batch head d_head d_v"]:
-    """Equation (5): the matrix after what was written. Tokens with k = 0 and no decay leave it as it is."""
+    """Compute equation (5): the matrix after these writes. Tokens with k = 0 and no decay leave it unchanged."""
     k, u, log_decay = written
     faded: Tensor | None = None
     if log_decay is not None:
@@ -176,7 +199,7 @@ def _chunk(
     before: Writes | None,
     alone: _Alone | None,
 ) -> tuple[Float[Tensor, "batch head token d_v"], Float[Tensor, "batch kv_head token d_v"]]:
-    """What the tokens of a chunk read, and what they write."""
+    """Return what the tokens of a chunk read, and what they write."""
     k, u, log_decay = new
     tokens, past = k.shape[2], 0 if before is None else before.k.shape[2]
     keys, c = k, None if log_decay is None else log_decay.cumsum(2)
@@ -195,7 +218,7 @@ def _chunk(
         if tokens > 1:
             system = strength[..., None] * pairs[..., past:]
             u = torch.linalg.solve_triangular(system, u, upper=False, unitriangular=True)
-    # Query heads that share a matrix have an axis of their own.
+    # Query heads that share a matrix get a separate axis.
     q = q.unflatten(1, (k.shape[1], -1))
     all_u = u if before is None else torch.cat((before.u, u), 2)
     out = product(_pairs(q, keys.unsqueeze(2), fades.unsqueeze(2)), all_u.unsqueeze(2))
@@ -204,7 +227,10 @@ def _chunk(
 
 
 def _from(state: Tensor | None, x: Tensor, faded: Tensor | None, alone: _Alone | None) -> Tensor | None:
-    """What keys (batch, head, token, d_head), or queries with an axis more, read of the matrix before the chunk."""
+    """Read the matrix before the chunk.
+
+    `x` contains keys, (batch, head, token, d_head), or queries, which have one more axis.
+    """
     if state is None:
         return None
     first = None if alone is None else alone.first
@@ -218,7 +244,10 @@ def _from(state: Tensor | None, x: Tensor, faded: Tensor | None, alone: _Alone |
 def _between(
     c: Tensor | None, tokens: int, like: Tensor, past: int, alone: _Alone | None
 ) -> Float[Tensor, "#batch #head token key #d_head"]:
-    """exp(c_t - c_j) for j <= t, else 0, of each token t and each j of those before and these."""
+    """Compute exp(c_t - c_j) for j <= t, otherwise 0.
+
+    t runs over the tokens of the chunk, j over these and earlier ones.
+    """
     here = torch.ones(1, 1, tokens, past + tokens, dtype=torch.bool, device=like.device).tril(past)
     if alone is not None:
         seen = alone.first.expand(-1, -1, -1, past)
@@ -229,29 +258,29 @@ def _between(
 
 
 def _pairs(x: Tensor, keys: Tensor, fades: Tensor) -> Float[Tensor, "*batch token key"]:
-    """sum_d x_td fades_tjd k_jd: one product where a head's rows fade alike."""
+    """Compute sum_d x_td fades_tjd k_jd, as one product if all rows of a head decay alike."""
     if fades.shape[-1] == 1:
         return product(x, keys.mT) * fades[..., 0]
     return (x[..., :, None, :] * keys[..., None, :, :] * fades).sum(-1)
 
 
 def product(a: Float[Tensor, "*#axes m k"], b: Float[Tensor, "*#axes k n"]) -> Float[Tensor, "*axes m n"]:
-    """a @ b in the precision that they have, also where autocast would give half of it."""
+    """Compute a @ b in the operands' own precision, even where autocast would use half precision."""
     return (a @ b).to(a.dtype)
 
 
 def positive_features(x: Float[Tensor, "*axes d_head"]) -> Float[Tensor, "*axes d_head"]:
-    """phi(x) = elu(x) + 1: x + 1 above zero, exp(x) below (Katharopoulos et al. 2020, eq. 7).
+    """Compute phi(x) = elu(x) + 1: x + 1 above zero, exp(x) below (Katharopoulos et al. 2020, eq. 7).
 
-    Written out, because elu(x) + 1 rounds to zero in fp32 from about -17 on, and a sum of zeros cannot be divided by.
+    It is written out because in fp32 elu(x) + 1 rounds to zero below about -17, and dividing by a sum of zeros fails.
     """
     above = x > 0
-    # Not clamped: at its bound, where the slope is 1, the gradient of clamp depends on the version of PyTorch.
+    # Not clamp: at its bound, where the slope is 1, its gradient depends on the version of PyTorch.
     return torch.where(above, x + 1, x.masked_fill(above, 0).exp())
 
 
 def _fits(given: dict[str, Any]) -> None:
-    """What the annotations of linear attention do not say."""
+    """Check what the annotations of linear attention cannot express."""
     heads_fit(given)
     chunk, queries, keys = given.get("chunk", 64), given["q"].shape[2], given["k"].shape[2]
     require(chunk >= 1, "chunk", chunk, "at least one token")
@@ -269,19 +298,28 @@ def linear_attention(
     real: Bool[Tensor, "batch key"] | None = None,
     chunk: int = 64,
 ) -> Float[Tensor, "batch head query d_v"]:
-    """sum_j phi(q_i).phi(k_j) v_j / sum_j phi(q_i).phi(k_j), phi = elu + 1 (Katharopoulos et al. 2020; lesson 12).
+    """Normalised causal or bidirectional linear attention (Katharopoulos et al. 2020; lesson 12).
 
-    Another function than softmax attention, not a faster way to it: a model trained with one does not run with the
-    other. Without a softmax in between, (phi(Q) phi(K)^T) V = phi(Q) (phi(K)^T V), and the right side never forms the
-    query-by-key matrix: 2 (query + key) d_head (d_v + 1) operations per head, linear in the length. (The 1 is the
-    normaliser, carried along as one more value that is 1 everywhere.)
+    It computes sum_j phi(q_i).phi(k_j) v_j / sum_j phi(q_i).phi(k_j) with phi = elu + 1. This is a different function
+    from softmax attention, not a faster way to compute it: a model trained with one does not run with the other.
+    Without a softmax in between, (phi(Q) phi(K)^T) V = phi(Q) (phi(K)^T V), and the right side never forms the
+    query-by-key matrix. It takes 2 (query + key) d_head (d_v + 1) operations per head, which is linear in the length.
+    (The 1 is the normaliser, computed as one more value component that is 1 everywhere.)
 
-    causal:  the j <= i alone; as many queries as keys. By `recurrence`.
-    real:    which keys are real; the others are padding and left out. A query with no key gives zeros.
-    chunk:   tokens computed at once where causal. Within a chunk the cost is quadratic: 2 chunk (d_head + d_v + 1)
-             operations a token and head, on top of the above.
+    Args:
+        q: Queries, (batch, head, query, d_head).
+        k: Keys, (batch, kv_head, key, d_head).
+        v: Values, (batch, kv_head, key, d_v).
+        causal: Sum only over j <= i, with `recurrence`; needs as many queries as keys.
+        real: Which keys are not padding; the others are left out. A query without any key returns zeros.
+        chunk: Tokens computed at once if causal. The cost within a chunk is quadratic: 2 chunk (d_head + d_v + 1)
+            operations per token and head, in addition to the above.
 
-    Raises `ValueError` if the head counts do not divide, chunk < 1, or causal with different lengths.
+    Returns:
+        The weighted averages, (batch, head, query, d_v).
+
+    Raises:
+        ValueError: If the head counts do not divide, chunk < 1, or `causal` is set and the lengths differ.
     """
     if not causal:
         keys, values = _features(k, v, real)
@@ -300,17 +338,25 @@ def linear_attention_step(
     *,
     real: Bool[Tensor, "batch token"] | None = None,
 ) -> tuple[Float[Tensor, "batch head token d_v"], Float[Tensor, "batch kv_head d_head d_v+1"]]:
-    """Causal linear attention as a recurrent network: the next tokens, and the state after them (lesson 12).
+    """Run causal linear attention as a recurrent network on the next tokens (lesson 12).
 
         S_t = S_(t-1) + phi(k_t) [v_t, 1]^T        [a_t, l_t] = phi(q_t)^T S_t        out_t = a_t / l_t
 
-    One token at a time for decoding, or several at once, which gives the same. Where a key-value cache grows with every
-    token, this state has d_head (d_v + 1) numbers per key head at any length. It is a value: the old state stays good.
+    Pass one token at a time for decoding, or several at once, which gives the same result. A key-value cache grows with
+    every token; this state has d_head (d_v + 1) elements per key head at any length. The old state is not changed.
 
-    state:  what the last step returned; `None` at the beginning.
-    real:   which tokens are real; the others leave the state alone.
+    Args:
+        q: Queries, (batch, head, token, d_head).
+        k: Keys, (batch, kv_head, token, d_head).
+        v: Values, (batch, kv_head, token, d_v).
+        state: The state that the last step returned; `None` at the beginning.
+        real: Which tokens are not padding; the others leave the state unchanged.
 
-    Raises `ValueError` if the head counts do not divide.
+    Returns:
+        The outputs of these tokens, and the state after them.
+
+    Raises:
+        ValueError: If the head counts do not divide.
     """
     read, (keys, values) = positive_features(wide(q)), _features(k, v, real)
     totals, _, after = recurrence(read, keys, values, state=state, chunk=max(1, q.shape[2]))
@@ -319,8 +365,8 @@ def linear_attention_step(
 
 
 def _features(k: Tensor, v: Tensor, real: Tensor | None) -> tuple[Tensor, Tensor]:
-    """phi(k), zero for padding, and v with the normaliser's 1 appended."""
-    k, v = wide(k), wide(v)  # sums over all tokens: half precision would overflow, or stop to grow
+    """Return phi(k), zero for padding, and v with the normaliser's 1 appended."""
+    k, v = wide(k), wide(v)  # sums over all tokens would overflow in half precision, or stop growing
     features = positive_features(k)
     if real is not None:
         features = features.masked_fill(~real[:, None, :, None], 0.0)
@@ -328,6 +374,6 @@ def _features(k: Tensor, v: Tensor, real: Tensor | None) -> tuple[Tensor, Tensor
 
 
 def _normalise(totals: Float[Tensor, "batch head query d_v_1"]) -> Float[Tensor, "batch head query d_v"]:
-    """The weighted sum over the sum of the weights; zeros where there was nothing to sum."""
+    """Divide the weighted sum by the sum of the weights; return zeros if that sum is 0."""
     weighted, weight = totals[..., :-1], totals[..., -1:]
     return weighted / weight.masked_fill(weight == 0, 1.0)

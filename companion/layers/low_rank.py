@@ -1,4 +1,4 @@
-"""Low-rank adapters: a linear layer that stays as it is, and a narrow change beside it that learns (lesson 20)."""
+"""Low-rank adapters (LoRA): a frozen linear layer with a trainable low-rank update beside it (lesson 20)."""
 
 from __future__ import annotations
 
@@ -16,24 +16,31 @@ from companion.ground.fields import is_number, require, require_whole
 
 
 class LowRank(nn.Linear):
-    """A linear layer with a change of low rank beside its matrix (Hu et al. 2021, LoRA, section 4.1; lesson 20,
-    equation 20.2):
+    """A linear layer with a low-rank update of its matrix (Hu et al. 2021, LoRA, section 4.1).
+
+    The layer computes (lesson 20, equation 20.2)
 
         h = W x + b + (alpha / rank) B A x
 
-    W and b are those of the `layer` it stands for, the same tensors, and do not learn. `down` is A, (rank, in), drawn
-    as a linear layer draws its matrix; `up` is B, (out, rank), zero at first: until it has learned, h is what it was,
-    bit for bit. Its rank bounds what can change, and (rank (in + out)) numbers learn in place of (in out).
+    W and b are the same tensors as those of the replaced `layer`, and are frozen. `down` is A, (rank, in), initialised
+    as a linear layer initialises its matrix. `up` is B, (out, rank), and starts at zero, so that h is unchanged, bit
+    for bit, until training starts. The rank bounds the change, and rank (in + out) parameters are trained instead of in
+    out.
 
-    down:  another layer's A, to be shared with it; `None`: one of its own.
+    Args:
+        layer: The layer to replace.
+        rank: Rank of the update.
+        alpha: Scale of the update.
+        down: Another layer's A, to be shared; `None` means a new one.
 
-    Raises `ValueError` for a rank below 1, and an alpha that is not above 0.
+    Raises:
+        ValueError: If the rank is below 1, or alpha is not above 0.
     """
 
     def __init__(self, layer: nn.Linear, rank: int, alpha: float, *, down: nn.Parameter | None = None) -> None:
         require_whole("rank", rank)
         require(is_number(alpha) and alpha > 0, "alpha", alpha, "a number > 0")
-        nn.Module.__init__(self)  # a linear layer of its own would draw numbers that nobody reads
+        nn.Module.__init__(self)  # nn.Linear's would draw random weights only to discard them
         self.in_features, self.out_features = layer.in_features, layer.out_features
         self.weight, self.bias = layer.weight, layer.bias
         self.weight.requires_grad_(False)
@@ -46,7 +53,7 @@ class LowRank(nn.Linear):
         self.rank, self.alpha, self.on = rank, float(alpha), True
 
     def forward(self, x: Float[Tensor, "*axes d_in"]) -> Float[Tensor, "*axes out"]:
-        """h, as above; without the change where it is off."""
+        """Compute h as above, without the update if it is switched off."""
         out = super().forward(x)
         return out + self.alpha / self.rank * F.linear(F.linear(x, self.down), self.up) if self.on else out
 
@@ -55,18 +62,18 @@ class LowRank(nn.Linear):
 
     @torch.no_grad()
     def matrix(self) -> Float[Tensor, "out d_in"]:
-        """W + (alpha / rank) B A: the one matrix that computes the same, up to rounding."""
+        """Return W + (alpha / rank) B A, the single matrix that computes the same, up to rounding."""
         return self.weight + self.alpha / self.rank * (self.up @ self.down)
 
 
 def low_rank_layers(model: nn.Module) -> dict[str, LowRank]:
-    """Those of a model, by the names of their places."""
+    """Return a model's low-rank layers by module name."""
     return {name: module for name, module in model.named_modules() if isinstance(module, LowRank)}
 
 
 @contextmanager
 def without_adapters(model: nn.Module) -> Iterator[None]:
-    """In this block every `LowRank` of the model is the layer that it stands for: the model from which it began."""
+    """Switch every `LowRank` of the model off in this block, which gives the base model."""
     layers = low_rank_layers(model).values()
     before = [layer.on for layer in layers]
     try:

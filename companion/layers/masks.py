@@ -1,11 +1,11 @@
-"""Masks: who may look at whom, as tables of pairs and as predicates that combine (lessons 02 and 08).
+"""Masks, which say which tokens may attend to which, as tensors and as composable predicates (lessons 02 and 08).
 
-A predicate answers, for a batch row, a head, a query position and a key position, whether the query may look at the
-key. It is written once and works on whole index grids, so the same predicate serves `materialize` here and PyTorch's
-`flex_attention`, whose `mask_mod` has this signature. True always means *may look*.
+A predicate returns, for a batch row, a head, a query position and a key position, whether the query may attend to the
+key. It works on whole index grids, so the same predicate serves `materialize` here and PyTorch's `flex_attention`,
+whose `mask_mod` has this signature. True always means *may attend*.
 
-`visible` makes of all that is said about a call (a mask, causality, a window) what attention reads: once, however many
-layers see alike.
+`visible` combines a call's mask, causality and window into what attention reads. It runs once for all layers with the
+same window.
 """
 
 from __future__ import annotations
@@ -20,31 +20,32 @@ from jaxtyping import Bool, Float, Int, Integer
 from torch import Tensor
 
 Mask = Bool[Tensor, "#batch #head #query #key"] | Float[Tensor, "#batch #head #query #key"]
-"""Four axes that broadcast to (batch, head, query, key). Bool: True = may look. Float: added to scaled scores."""
+"""Four axes that broadcast to (batch, head, query, key). Bool: True = may attend. Float: added to scaled scores."""
 
 GivenMask = Mask | Integer[Tensor, "#batch #head #query #key"]
-"""A `Mask` as callers may say it: whole numbers 1 and 0 are True and False."""
+"""A `Mask` as callers may pass it: the integers 1 and 0 are True and False."""
 
 SourceMask = (
     Bool[Tensor, "#batch #head #query #source"]
     | Float[Tensor, "#batch #head #query #source"]
     | Integer[Tensor, "#batch #head #query #source"]
 )
-"""A `GivenMask` over the keys of a source, of which there are not as many as in the mask beside it."""
+"""A `GivenMask` over the keys of a source, whose number differs from that of the keys of self-attention."""
 
 Predicate = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
-"""(batch index, head index, query position, key position) -> may look, all broadcast against each other."""
+"""(batch index, head index, query position, key position) -> may attend, all broadcast against each other."""
 
 
 def causal(batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
-    """A token sees itself and what came before it: key <= query."""
+    """Let a token attend to itself and to earlier tokens: key <= query."""
     return key <= query
 
 
 def window(width: int) -> Predicate:
-    """The last `width` tokens up to and including the query's own, and nothing after it.
+    """Let a query attend to the last `width` tokens, its own included, and to nothing after it.
 
-    Raises `ValueError` unless width >= 1.
+    Raises:
+        ValueError: Unless width >= 1.
     """
     if width < 1:
         raise ValueError(f"width={width}: expected a number of tokens >= 1, the query's own included")
@@ -52,45 +53,58 @@ def window(width: int) -> Predicate:
 
 
 def around(width: int) -> Predicate:
-    """The query's own token and `width // 2` tokens on either side. Raises `ValueError` unless width >= 1."""
+    """Let a query attend to its own token and `width // 2` tokens on either side.
+
+    Raises:
+        ValueError: Unless width >= 1.
+    """
     if width < 1:
         raise ValueError(f"width={width}: expected a number of tokens >= 1, the query's own included")
     return lambda batch, head, query, key: (query - key).abs() <= width // 2
 
 
 def backwards(width: int | None) -> Predicate:
-    """`window(width)`; `causal` where the width is `None`."""
+    """Return `window(width)`, or `causal` if the width is `None`."""
     return causal if width is None else window(width)
 
 
 def padding(lengths: Int[Tensor, "batch"]) -> Predicate:
-    """Keys from `lengths[row]` on are padding and hidden; query rows are left alone (they hide columns, not rows)."""
+    """Hide keys from `lengths[row]` on as padding. Padding queries are not masked, because hiding columns is enough."""
     return lambda batch, head, query, key: key < lengths[batch]
 
 
 def documents(ids: Int[Tensor, "batch token"]) -> Predicate:
-    """Tokens of different documents packed in one row do not see each other: ids[query] == ids[key]."""
+    """Let tokens attend only within their own document of a packed row: ids[query] == ids[key]."""
     return lambda batch, head, query, key: ids[batch, query] == ids[batch, key]
 
 
 def both(*predicates: Predicate) -> Predicate:
-    """May look only if every predicate says so. Raises `ValueError` if there is none."""
+    """Allow a pair only if every predicate allows it.
+
+    Raises:
+        ValueError: If there is no predicate.
+    """
     if not predicates:
         raise ValueError("predicates: expected at least one, got none")
     return lambda *index: reduce(torch.logical_and, (p(*index) for p in predicates))
 
 
 def either(*predicates: Predicate) -> Predicate:
-    """May look if any predicate says so. Raises `ValueError` if there is none."""
+    """Allow a pair if any predicate allows it.
+
+    Raises:
+        ValueError: If there is no predicate.
+    """
     if not predicates:
         raise ValueError("predicates: expected at least one, got none")
     return lambda *index: reduce(torch.logical_or, (p(*index) for p in predicates))
 
 
 def per_head(*predicates: Predicate) -> Predicate:
-    """Head h follows predicate h mod the number of predicates: 0, 1, 0, 1, ... for two.
+    """Apply predicate h mod the number of predicates to head h: 0, 1, 0, 1, ... for two.
 
-    Raises `ValueError` if there is none.
+    Raises:
+        ValueError: If there is no predicate.
     """
     if not predicates:
         raise ValueError("predicates: expected at least one, got none")
@@ -103,41 +117,47 @@ def per_head(*predicates: Predicate) -> Predicate:
 
 
 def every(stride: int) -> Predicate:
-    """The query's own token and each `stride`-th before it: the far-reaching half of `strided`.
+    """Let a query attend to its own token and each `stride`-th one before it: the long-range half of `strided`.
 
-    Raises `ValueError` unless stride >= 1.
+    Raises:
+        ValueError: Unless stride >= 1.
     """
     _check_stride(stride)
     return lambda batch, head, query, key: (key <= query) & ((query - key) % stride == 0)
 
 
 def strided(stride: int) -> Predicate:
-    """The strided pattern (Child et al. 2019): `window(stride)` or `every(stride)`, in one head.
+    """Combine `window(stride)` and `every(stride)` in one head: the strided pattern (Child et al. 2019).
 
-    With `per_head(window(stride), every(stride))` the two halves go to alternate heads instead. Either way two steps
-    lead from a query to any token before it: back by a multiple of the stride, then within the window. For n tokens
-    and stride sqrt(n), about 1.5 n^1.5 pairs are left of the n^2 / 2 that are causal: n^1.5 in the window, 0.5 n^1.5
-    outside it. Another function than full attention, not a faster way to the same one.
+    Use `per_head(window(stride), every(stride))` to give the two halves to alternate heads instead. Either way, two
+    steps lead from a query to any token before it: back by a multiple of the stride, then within the window. For n
+    tokens and stride sqrt(n), about 1.5 n^1.5 of the n^2 / 2 causal pairs remain: n^1.5 in the window and 0.5 n^1.5
+    outside it. This is a different function from full attention, not a faster way to compute it.
 
-    Raises `ValueError` unless stride >= 1.
+    Raises:
+        ValueError: Unless stride >= 1.
     """
     _check_stride(stride)
     return either(window(stride), every(stride))
 
 
 def own_block(stride: int) -> Predicate:
-    """What came before the query in its own block of `stride` tokens, and itself: the near half of `fixed`.
+    """Let a query attend to itself and to earlier tokens of its block of `stride` tokens: the local half of `fixed`.
 
-    Raises `ValueError` unless stride >= 1.
+    Raises:
+        ValueError: Unless stride >= 1.
     """
     _check_stride(stride)
     return lambda batch, head, query, key: (key <= query) & (key // stride == query // stride)
 
 
 def summaries(stride: int, count: int = 1) -> Predicate:
-    """The last `count` tokens of each block of `stride`, up to the query: the far-reaching half of `fixed`.
+    """Let a query attend to the last `count` tokens of each block of `stride`, up to itself.
 
-    Raises `ValueError` unless 1 <= count <= stride.
+    This is the long-range half of `fixed`.
+
+    Raises:
+        ValueError: Unless 1 <= count <= stride.
     """
     _check_stride(stride)
     if not 1 <= count <= stride:
@@ -146,13 +166,14 @@ def summaries(stride: int, count: int = 1) -> Predicate:
 
 
 def fixed(stride: int, count: int = 1) -> Predicate:
-    """The fixed pattern (Child et al. 2019): `own_block(stride)` or `summaries(stride, count)`, in one head.
+    """Combine `own_block(stride)` and `summaries(stride, count)` in one head: the fixed pattern (Child et al. 2019).
 
     Two steps lead from a query to any token before it: to the end of that token's block, then back within the block.
-    For n tokens, stride sqrt(n) and count 1 about n^1.5 pairs are left: half in the blocks, half in the summaries, and
-    another 0.5 n^1.5 for each further summary.
+    For n tokens, stride sqrt(n) and count 1, about n^1.5 pairs remain, half of them in the blocks and half in the
+    summaries. Each further summary adds 0.5 n^1.5.
 
-    Raises `ValueError` unless 1 <= count <= stride.
+    Raises:
+        ValueError: Unless 1 <= count <= stride.
     """
     return either(own_block(stride), summaries(stride, count))
 
@@ -164,10 +185,16 @@ def evaluate(
     queries: Int[Tensor, "*batch query"],
     keys: Int[Tensor, "key"],
 ) -> Bool[Tensor, "#batch #head #query #key"]:
-    """The predicate at these positions, four axes long; an axis that it does not depend on may stay 1.
+    """Evaluate a predicate at positions.
 
-    queries:  positions, (query) or (batch, query).
-    keys:     positions.
+    The result has four axes. An axis that the predicate does not depend on may have length 1.
+
+    Args:
+        predicate: The predicate.
+        batch: Number of rows.
+        heads: Number of heads.
+        queries: Positions of the queries, (query) or (batch, query).
+        keys: Positions of the keys.
     """
     rows = torch.arange(batch, device=queries.device).view(-1, 1, 1, 1)
     head = torch.arange(heads, device=queries.device).view(1, -1, 1, 1)
@@ -183,11 +210,16 @@ def materialize(
     heads: int = 1,
     device: torch.device | str | None = None,
 ) -> Bool[Tensor, "batch head query key"]:
-    """The predicate as a boolean tensor (batch, heads, query, key), ready for `attend(mask=...)`.
+    """Evaluate a predicate to a boolean tensor (batch, heads, query, key), ready for `attend(mask=...)`.
 
-    queries:  how many queries there are, the last of them aligned with the last key; or their positions, (query) or
-              (batch, query), when rows stand at different places.
-    keys:     how many keys there are, at positions 0 ... keys - 1.
+    Args:
+        predicate: The predicate.
+        batch: Number of rows.
+        queries: The number of queries, the last of which is aligned with the last key; or their positions, (query), or
+            (batch, query) if rows are at different positions.
+        keys: Number of keys, which are at positions 0 ... keys - 1.
+        heads: Number of heads.
+        device: Device of the result, if `queries` is a number.
     """
     if isinstance(queries, Tensor):
         positions, device = queries, queries.device
@@ -203,18 +235,20 @@ def _check_stride(stride: int) -> None:
 
 
 PAIRS = 2**22
-"""Most pairs of a query and a key for which a model makes a table of causality at once."""
+"""Maximum number of pairs of a query and a key for which a model makes a causal mask."""
 
 
 class Visible(NamedTuple):
-    """Who may look at whom, as attention reads it: made once by `visible` for all layers that see alike.
+    """A mask in the form that attention reads, made by `visible` once for all layers with the same window.
 
-    mask:    of the pairs, in which no row is empty; `None`: all of them.
-    empty:   queries that may look nowhere, (batch, head, query, 1) or 1 in place; `None`: there are none. In `mask`
-             they see every key, so that their softmax and its gradient are finite, and their output is set to zero.
-    causal:  whether a query sees besides only keys up to its own place, the last query at the last key. Where `mask`
-             says that already it is False.
-    window:  and of these how many, the last its own. `None`: all.
+    Attributes:
+        mask: Mask over pairs, in which no row is empty; `None` means that all pairs are allowed.
+        empty: Queries that may attend to no key, (batch, head, query, 1), or 1 in place of any; `None` if there are
+            none. In `mask` they see every key, so that their softmax and its gradient are finite, and their output is
+            set to zero.
+        causal: In addition to `mask`, a query sees only keys up to its own position, with the last query at the last
+            key. False if `mask` already includes causality.
+        window: If `causal`, the number of most recent keys that a query sees, its own included. `None` means all.
     """
 
     mask: Mask | None = None
@@ -232,18 +266,23 @@ def visible(
     window: int | None = None,
     as_table: bool = True,
 ) -> Visible:
-    """What a mask, causality and a window permit together, for attention of that shape, (batch, head, query, key);
-    what is a `Visible` already says that itself.
+    """Combine a mask, causality and a window.
 
-    as_table:  whether causality and the window are always written into the mask. Otherwise they stay beside it where
-               kernels need no table, or where it would have more than `PAIRS` pairs.
+    Args:
+        mask: A mask or a predicate. A `Visible` already includes the other arguments.
+        shape: Shape of the attention, (batch, head, query, key).
+        device: Device of the result.
+        causal: As in `attend`.
+        window: As in `attend`.
+        as_table: Always write causality and the window into the mask. Otherwise they stay separate if kernels need no
+            mask for them, or if it would have more than `PAIRS` pairs.
     """
     if isinstance(mask, Visible):
         if not (as_table and mask.causal):
             return mask
         mask, _, causal, window = mask
     queries, keys = shape[2:]
-    causal = (causal or window is not None) and (queries > 1 or window is not None)  # a last query alone sees all
+    causal = (causal or window is not None) and (queries > 1 or window is not None)  # a single query is the last one
     window = None if window is None or keys <= window else window
     if mask is not None and not isinstance(mask, Tensor):
         places = torch.arange(keys - queries, keys, device=device)
@@ -260,8 +299,7 @@ def visible(
 def visible_around(
     mask: Mask | Predicate | Visible | None, shape: tuple[int, int, int, int], device: torch.device, width: int
 ) -> Visible:
-    """What a mask permits of the keys that `around(width)` shows a query, for self-attention that is not causal; a
-    `Visible` already says that itself."""
+    """Combine a mask with `around(width)`, for self-attention that is not causal; return a `Visible` unchanged."""
     if isinstance(mask, Visible):
         return mask
     places = torch.arange(shape[3], device=device)
@@ -271,7 +309,7 @@ def visible_around(
 
 
 def settled(mask: Mask | None) -> Visible:
-    """A mask that says all there is to say, without its empty rows."""
+    """Turn a mask that already includes everything into a `Visible`, without empty rows."""
     if mask is None:
         return Visible()
     if mask.dtype == torch.bool:
@@ -282,17 +320,17 @@ def settled(mask: Mask | None) -> Visible:
 
 
 def visible_and(mask: Mask | None, allowed: Bool[Tensor, "#batch #head #query #key"]) -> Mask:
-    """What `mask` permits of what is `allowed`."""
+    """Restrict `mask` to the pairs that are `allowed`."""
     if mask is None:
         return allowed
     return mask & allowed if mask.dtype == torch.bool else mask.masked_fill(~allowed, -math.inf)
 
 
 def addable(mask: Mask | None, dtype: torch.dtype) -> Mask | None:
-    """A mask for scores of that dtype: numbers to add become it, where half precision could not hold them, too.
+    """Convert an additive mask to the dtype of the scores, even if its values do not fit in half precision.
 
-    A softmax does not change where a row's scores all grow alike. So a row that is -10^9 everywhere is brought to 0
-    before it is rounded, and not to the -infinity that would make of it a row without keys.
+    A softmax does not change if all scores of a row grow by the same amount. So a row that is -10^9 everywhere is
+    shifted to 0 before it is rounded. Otherwise it would round to -infinity and become a row without keys.
     """
     if mask is None or mask.dtype in (torch.bool, dtype):
         return mask

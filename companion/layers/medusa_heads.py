@@ -1,4 +1,4 @@
-"""Heads for later tokens: what comes after the next one, guessed from the same state (lesson 18)."""
+"""Heads that predict later tokens from the state that predicts the next one (lesson 18)."""
 
 from __future__ import annotations
 
@@ -10,13 +10,14 @@ from torch import Tensor, nn
 
 
 class LaterHeads(nn.Module):
-    """Head i of `count`, from 1 on, guesses the token i places after the next, from the state h that the next token
-    comes of:
+    """Medusa heads, the i-th of which predicts the token i positions after the next one.
 
-        h_i = h + silu(W_i h + b_i),    and the model's own output head makes logits of h_i
+    From the state h that predicts the next token, head i of `count`, counted from 1, computes
 
-    (Cai et al. 2024, "Medusa", section 2.1.1; learned together with the model: Gloeckle et al. 2024, section 2). No
-    head knows what the others guess.
+        h_i = h + silu(W_i h + b_i),    and the model's own output head computes logits from h_i
+
+    (Cai et al. 2024, "Medusa", section 2.1.1). The heads are trained together with the model, as in multi-token
+    prediction (Gloeckle et al. 2024, section 2). No head sees the predictions of the others.
     """
 
     def __init__(self, d_model: int, count: int) -> None:
@@ -24,5 +25,5 @@ class LaterHeads(nn.Module):
         self.moves = nn.ModuleList(nn.Linear(d_model, d_model) for _ in range(count))
 
     def forward(self, stream: Float[Tensor, "*batch d_model"]) -> Iterator[Float[Tensor, "*batch d_model"]]:
-        """h_1, h_2, ..., each made when it is asked for."""
+        """Yield h_1, h_2, ..., each computed on demand."""
         return (stream + F.silu(move(stream)) for move in self.moves)

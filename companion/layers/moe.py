@@ -1,6 +1,6 @@
-"""Mixture of experts: many feed-forward networks, of which each token visits a few (lesson 11).
+"""Mixture of experts: many feed-forward networks, a few of which process each token (lesson 11).
 
-Which ones is said in `routing`; how their answers are computed, in `experts`.
+`routing` chooses the experts, and `experts` computes their outputs.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from companion.layers.feedforward import FeedForward, hidden
 from companion.layers.routing import RoutingStats, route, within_capacity
 
 NAMES = ("gate", "inner", "outer")
-"""The matrices of an expert, by the names of an `MoE`'s parameters; with `_bias` behind, their biases."""
+"""Parameters of an `MoE` that hold the experts' matrices; those of their biases end in `_bias`."""
 
 
 class Dispatch:
-    """How the tokens of a layer get to its experts, and the answers back. A layer asks its `MoE.dispatch` for both.
+    """Token dispatcher, which brings the tokens of a layer to its experts, and their outputs back.
 
-    Here all tokens and all experts are in this process, and there is nothing to send. Training on several processes has
-    others, in `companion.training.distributed`.
+    A layer uses its `MoE.dispatch`. In this class all tokens and all experts are in one process, and nothing has to be
+    sent. `companion.training.distributed` has dispatchers for training on several processes.
     """
 
     def within_capacity(self, routing: RoutingStats, capacity: float) -> Bool[Tensor, "*batch top_k"]:
-        """Which of the visits take place; the function `within_capacity` says what that is."""
+        """Return which visits take place, as the function `within_capacity` does."""
         return within_capacity(routing, capacity)
 
     def answers(
@@ -42,34 +42,33 @@ class Dispatch:
         kept: Bool[Tensor, "*batch top_k"] | None,
         way: Way,
     ) -> Float[Tensor, "row top_k d_model"]:
-        """Each chosen expert's answer to each token, not weighted; anything at all for a visit that was dropped."""
+        """Compute the output of each chosen expert for each token, without weights.
+
+        The output is undefined for a visit that was dropped.
+        """
         return moe.answers(tokens, chosen, kept, way)
 
 
 class MoE(nn.Module):
-    """A router and `experts` feed-forward networks; each token's output is the weighted sum over its `top_k`.
+    """Mixture of experts: a router and `experts` feed-forward networks. Each token visits `top_k` of them.
 
-    out(x) = sum over the chosen e of weight_e FFN_e(x) + sum over the shared s of FFN_s(x)
-                                             (Shazeer et al. 2017, eq. 1; shared experts: Dai et al. 2024, eq. 9)
+        out(x) = sum over the chosen e of weight_e FFN_e(x) + sum over the shared s of FFN_s(x)
+                                                 (Shazeer et al. 2017, eq. 1; shared experts: Dai et al. 2024, eq. 9)
 
-    With `weighted="input"` FFN_e(weight_e x) stands there in place of weight_e FFN_e(x) (Meta 2025, Llama 4).
+    With `weighted="input"`, weight_e FFN_e(x) is replaced by FFN_e(weight_e x) (Meta 2025, Llama 4).
 
-    Each expert's matrices are slices of one parameter: inner and gate (expert, d_model, d_ff), outer
-    (expert, d_ff, d_model); so are its biases, where it has some: inner_bias, gate_bias and outer_bias. The shared
-    experts are one `FeedForward`, `shared`, as wide as all of them together, which is the same function; `shared_gate`
-    (1, d_model), where there is one, makes the number whose sigmoid multiplies what they answer. `bias`
-    (expert) is a buffer, saved with the model and moved by `balance.update_bias` alone.
+    The experts' matrices are slices of one parameter each: inner and gate (expert, d_model, d_ff), outer (expert, d_ff,
+    d_model). So are their biases, if they have any: inner_bias, gate_bias and outer_bias. The shared experts are one
+    `FeedForward`, `shared`, as wide as all of them together, which is the same function. `shared_gate` (1, d_model), if
+    there is one, computes the logit whose sigmoid multiplies their output. `bias` (expert) is a buffer, which is saved
+    with the model and changed only by `balance.update_bias`.
 
-    In training, noise is added to the logits and a visit that finds its expert full is dropped: it adds exactly zero,
-    and the other weights stay as they are. In evaluation neither happens, so that what a token gets does not depend on
-    its neighbours.
+    In training, noise is added to the logits, and a visit to a full expert is dropped: it adds exactly zero, and the
+    other weights stay as they are. Neither happens in evaluation, so that a token's output does not depend on its
+    neighbours.
 
-    How the experts' products are computed (see `experts.answers_of`) is chosen by the call, or else by the layer's
-    attribute `way`.
-
-    `dispatch` is where experts are: in this process, unless training has put them elsewhere.
-
-    Raises `ValueError` for a way that cannot serve the call.
+    The call, or else the attribute `way`, selects the implementation of the experts' products (see
+    `experts.answers_of`). `dispatch` says where the experts are: in this process, unless training has distributed them.
     """
 
     bias: Tensor | None
@@ -106,11 +105,19 @@ class MoE(nn.Module):
         real: Bool[Tensor, "batch token"] | None = None,
         experts: Way | None = None,
     ) -> tuple[Float[Tensor, "batch token d_model"], RoutingStats]:
-        """The output, and where the tokens went.
+        """Apply the layer.
 
-        real:     which tokens are not padding. Padding visits its experts like any token, but is not counted and takes
-                  no place.
-        experts:  how it is computed; default: `way`. Raises `ValueError` where that cannot serve this input.
+        Args:
+            x: The stream, (batch, token, d_model).
+            real: Which tokens are not padding. Padding visits its experts like any token, but is not counted and takes
+                no capacity.
+            experts: The implementation; default: `way`.
+
+        Returns:
+            The output, (batch, token, d_model), and the routing.
+
+        Raises:
+            ValueError: If the implementation does not support this input.
         """
         config = self.config
         logits = self.router(x)
@@ -131,7 +138,7 @@ class MoE(nn.Module):
             routing = RoutingStats(*routing[:4], self.dispatch.within_capacity(routing, config.capacity))
         answers = self._answers(x, routing, self.way if experts is None else experts)
         if routing.kept is not None:
-            answers = answers.masked_fill(~routing.kept[..., None], 0)  # whatever is there: it may be NaN
+            answers = answers.masked_fill(~routing.kept[..., None], 0)  # undefined values may be NaN
         if config.weighted == "output":
             answers = answers * routing.weights[..., None].to(answers.dtype)
         out = answers.sum(2)
@@ -146,11 +153,11 @@ class MoE(nn.Module):
     def _answers(
         self, x: Float[Tensor, "batch token d_model"], routing: RoutingStats, way: Way
     ) -> Float[Tensor, "batch token top_k d_model"]:
-        """What the chosen experts say, not weighted, unless what they are asked is."""
-        # Under autocast the logits have the dtype that products are computed in: the experts use it too.
+        """Compute the outputs of the chosen experts; if weights apply to inputs, they are included."""
+        # Under autocast the logits have the dtype that products are computed in, which the experts use too.
         tokens, chosen = x.flatten(0, 1).to(routing.logits.dtype), routing.experts.flatten(0, 1)
         kept = routing.kept
-        if self.config.weighted == "input":  # every visit is then a token of its own
+        if self.config.weighted == "input":  # every visit then has its own input
             weights = routing.weights.flatten(0, 1)[..., None].to(tokens.dtype)
             tokens, chosen = (tokens[:, None] * weights).flatten(0, 1), chosen.flatten()[:, None]
             kept = None if kept is None else kept.flatten()[:, None]
@@ -158,7 +165,7 @@ class MoE(nn.Module):
         return answers.view(*routing.experts.shape, x.shape[-1])
 
     def expert(self, e: int, x: Float[Tensor, "row d_model"]) -> Float[Tensor, "row d_model"]:
-        """What expert `e` alone makes of each row."""
+        """Apply only expert `e`, to each row."""
         return outputs(network_of(self.networks(x.dtype), e), x)
 
     def answers(
@@ -168,11 +175,11 @@ class MoE(nn.Module):
         kept: Bool[Tensor, "*batch top_k"] | None,
         way: Way = "auto",
     ) -> Float[Tensor, "row top_k d_model"]:
-        """`experts.answers_of` the experts that are in this process, among which `chosen` counts."""
+        """Call `experts.answers_of` for the experts in this process, which `chosen` indexes."""
         return answers_of(self.networks(tokens.dtype), tokens, chosen, kept, way)
 
     def networks(self, dtype: torch.dtype) -> Networks:
-        """The experts, their matrices in that dtype."""
+        """Return the experts with their matrices in this dtype."""
         biases = self._in(dtype, "gate_bias"), self._in(dtype, "inner_bias"), self._in(dtype, "outer_bias")
         return Networks(self.hidden, self._in(dtype, "gate"), self.inner.to(dtype), self.outer.to(dtype), biases)
 

@@ -1,4 +1,4 @@
-"""Normalisation: LayerNorm and RMSNorm (lesson 06). Both act on one token's vector at a time, over d_model."""
+"""Normalisation: LayerNorm and RMSNorm (lesson 06). Both normalise one token's vector at a time, over d_model."""
 
 from __future__ import annotations
 
@@ -22,20 +22,24 @@ def _require_eps(eps: float) -> None:
 def rms_norm(
     x: Float[Tensor, "... d_model"], gain: Float[Tensor, "d_model"], eps: float
 ) -> Float[Tensor, "... d_model"]:
-    """x / sqrt(mean(x^2) + eps) * gain, over the last axis (Zhang and Sennrich 2019, eq. 4).
+    """Compute x / sqrt(mean(x^2) + eps) * gain over the last axis (Zhang and Sennrich 2019, eq. 4).
 
-    Half precision is squared in fp32, where it cannot overflow. Written out to be read: `RMSNorm` takes PyTorch's
-    operator where that is the same.
+    Half precision is squared in fp32, where it cannot overflow. The formula is written out to be read; `RMSNorm` calls
+    PyTorch's operator when that gives the same result.
     """
     w = wide(x)
     return (w * torch.rsqrt(w.square().mean(-1, keepdim=True) + eps)).to(x.dtype) * gain
 
 
 class RMSNorm(nn.Module):
-    """`rms_norm` with a learned gain (d_model).
+    """`rms_norm` with a learned gain, (d_model).
 
-    unit_offset: the gain is 1 + weight (Gemma): weights begin at zero, and decay pulls the gain to one. Half precision
-    is multiplied by it in fp32, before it is rounded; a gain near one would lose its last digits there.
+    Args:
+        d_model: Width of the vectors.
+        eps: Epsilon, added inside the square root.
+        unit_offset: Use 1 + weight as the gain (Gemma): weights begin at zero, and weight decay pulls the gain to one.
+            Half precision is then multiplied by the gain in fp32 before it is rounded, because half precision would
+            lose the last digits of a gain near one.
     """
 
     def __init__(self, d_model: int, eps: float = 1e-6, *, unit_offset: bool = False) -> None:
@@ -47,13 +51,13 @@ class RMSNorm(nn.Module):
 
     @checked(sizes=lambda layer: {"d_model": len(layer.weight)})
     def forward(self, x: Float[Tensor, "... d_model"]) -> Float[Tensor, "... d_model"]:
-        """Each token normalised alone, over its last axis."""
+        """Normalise each token separately, over its last axis."""
         if self.unit_offset:
             return rms_norm(wide(x), 1 + wide(self.weight), self.eps).to(x.dtype)
         if x.dtype == torch.float32 == self.weight.dtype:
             return nn.functional.rms_norm(x, self.weight.shape, self.weight, self.eps)
         if x.dtype == self.weight.dtype in (torch.bfloat16, torch.float16):
-            # Given the gain, PyTorch's operator would round once, behind it, and not as `rms_norm` does.
+            # With the gain inside, PyTorch's operator would round only once, after it, unlike `rms_norm`.
             return nn.functional.rms_norm(x, self.weight.shape, None, self.eps) * self.weight
         return rms_norm(x, self.weight, self.eps)
 
@@ -62,7 +66,7 @@ class RMSNorm(nn.Module):
 
 
 class UnitNorm(nn.Module):
-    """x / sqrt(mean(x^2) + eps), over the last axis: `rms_norm` without a gain."""
+    """x / sqrt(mean(x^2) + eps) over the last axis: `rms_norm` without a gain."""
 
     def __init__(self, eps: float = 1e-6) -> None:
         super().__init__()
@@ -71,14 +75,15 @@ class UnitNorm(nn.Module):
 
     @checked()
     def forward(self, x: Float[Tensor, "... d_model"]) -> Float[Tensor, "... d_model"]:
-        """Each vector alone."""
+        """Normalise each vector separately."""
         return nn.functional.rms_norm(x, x.shape[-1:], None, self.eps)
 
 
 class LayerNorm(nn.Module):
     """(x - mean) / sqrt(var + eps) * gain + bias, with the biased variance (Ba et al. 2016, eq. 4).
 
-    Two statistics for each token, over d_model; epsilon inside the root. With `bias=False` nothing is added.
+    Mean and variance are computed for each token over d_model; epsilon is inside the square root. With `bias=False` no
+    bias is added.
     """
 
     def __init__(self, d_model: int, eps: float = 1e-5, *, bias: bool = True) -> None:
@@ -90,7 +95,7 @@ class LayerNorm(nn.Module):
 
     @checked(sizes=lambda layer: {"d_model": len(layer.weight)})
     def forward(self, x: Float[Tensor, "... d_model"]) -> Float[Tensor, "... d_model"]:
-        """Each token normalised alone, over its last axis."""
+        """Normalise each token separately, over its last axis."""
         return nn.functional.layer_norm(x, self.weight.shape, self.weight, self.bias, self.eps)
 
     if TYPE_CHECKING:
@@ -98,7 +103,7 @@ class LayerNorm(nn.Module):
 
 
 def norm(config: NormConfig, d_model: int) -> LayerNorm | RMSNorm:
-    """The norm that `config` asks for, for vectors of width `d_model`."""
+    """Make the norm that `config` asks for, for vectors of width `d_model`."""
     match config.kind:
         case "layer":
             return LayerNorm(d_model, config.eps, bias=config.bias)

@@ -1,17 +1,17 @@
-"""A cache in blocks of a few tokens each, which sequences take as they grow and give back when they end (lesson 18).
+"""Paged cache, made of blocks that sequences take as they grow and free when they end (lesson 18).
 
-A row of a `KVCache` has room for the longest text that may come. Here all texts share one pool of blocks, and a table
-says of each text which blocks hold it, in their order (Kwon et al. 2023, "PagedAttention", section 4). Two texts that
-begin alike may name the same blocks. Who may have which block is no matter of tensors:
-`companion.generation.block_manager`.
+A row of a `KVCache` has room for the longest text that may come. Here all texts share one pool of blocks of a few
+tokens each, and a block table lists the blocks of each text in order (Kwon et al. 2023, "PagedAttention", section 4).
+Two texts with the same beginning may share blocks. `companion.generation.block_manager` decides who gets which block,
+and this module only has the tensors.
 
     pool = PagedCache.pool(model.config, blocks=100, size=16)
     out = model(tokens, cache=pool.rows([[7, 2], [7, 5, 3]], held=[20, 33], new=[1, 1]))
 
-What a token sees are the same numbers in the same order as in a `KVCache`, so attention computes the same.
+A token sees the same keys and values in the same order as in a `KVCache`, so attention computes the same.
 
-A linear layer has no blocks: a pool has places beside them, each with the matrices of one text as they are after its
-last token. Nothing is taken back here, so they need no log as in `companion.layers.recurrent_cache`.
+A linear layer has no blocks. Instead, a pool has places, each of which stores the matrices of one text after its last
+token. Tokens are never taken back here, so no log is needed as in `companion.layers.recurrent_cache`.
 """
 
 from __future__ import annotations
@@ -44,11 +44,15 @@ from companion.layers.recurrent_cache import (
 
 @dataclass(frozen=True, kw_only=True)
 class PagedLayer(LayerCache):
-    """One layer's share of a `PagedCache`; `slots` and `mask` are as in a `LayerCache`.
+    """One layer's part of a `PagedCache`; `slots` and `mask` are as in a `LayerCache`.
 
-    table:  the blocks of each row; 0 where it has no more.
-    into:   the places in the pool, block * size + slot, of the tokens that are written,
-    taken:  and which tokens of the call these are, counted through all rows; `None`: all of them.
+    Attributes:
+        keys: The pool's keys, (block, slot, kv_head, d_head).
+        values: The pool's values, (block, slot, kv_head, d_v), or `None`.
+        table: Blocks of each row; 0 after its last block.
+        into: Index in the pool, block * size + slot, for each token that is written.
+        taken: Which tokens of the call are written, as indices into all rows one after the other; `None` means all of
+            them.
     """
 
     keys: Float[Tensor, "block slot kv_head d_head"]
@@ -60,7 +64,11 @@ class PagedLayer(LayerCache):
     def put(
         self, store: Float[Tensor, "block slot kv_head wide"], new: Float[Tensor, "batch kv_head token wide"]
     ) -> Float[Tensor, "batch kv_head key wide"]:
-        """Write into one of the two stores; give back every row's blocks of it, one after the other (a copy)."""
+        """Write into one of the two stores, and return a copy of every row's blocks of it, one after the other.
+
+        Raises:
+            ValueError: If a gradient is being recorded, which writing in place would break.
+        """
         if torch.is_grad_enabled() and new.requires_grad:
             raise ValueError("cache: writing in place would break the gradient; expected a call under torch.no_grad()")
         tokens = new.transpose(1, 2).flatten(0, 1)
@@ -73,12 +81,13 @@ class PagedLayer(LayerCache):
 
 @dataclass(frozen=True, kw_only=True)
 class PagedState(StateCache):
-    """One linear layer's share of a `PagedCache`: `matrix` and `tail` are those of the rows, copied, and the log is
-    empty.
+    """One linear layer's part of a `PagedCache`. `matrix` and `tail` are copies for the rows, and the log is empty.
 
-    matrices, tails:  of all texts; what comes out is written into
-    places:           the place of each row.
-    new:              which tokens of the call are no padding behind a row; `None`: all.
+    Attributes:
+        matrices: Matrices of all texts, which are updated.
+        tails: Last convolution inputs of all texts, which are updated.
+        places: Place of each row.
+        new: Which tokens of the call are not padding at the end of a row; `None` means all.
     """
 
     matrices: Float[Tensor, "place head d_head d_v"]
@@ -87,7 +96,11 @@ class PagedState(StateCache):
     new: Bool[Tensor, "batch token"] | None
 
     def write(self, real: Bool[Tensor, "batch token"] | None, raw: Tensor, written: Writes) -> None:
-        """Fold what new tokens have written into the matrices. Raises `ValueError` as `StateCache.write`."""
+        """Fold the writes of new tokens into the matrices.
+
+        Raises:
+            ValueError: As in `StateCache.write`.
+        """
         refuse_gradients(raw, written)
         here = self.new if real is None else real if self.new is None else real & self.new
         raw = raw.to(self.tails.dtype)
@@ -98,20 +111,23 @@ class PagedState(StateCache):
 
 @dataclass(frozen=True, kw_only=True)
 class PagedCache(KVCache):
-    """A pool of blocks, and the rows of one call that look into it: `pool` makes it, `rows` those of a call.
+    """A pool of blocks, and the rows of one call that use it. `pool` makes a pool, and `rows` adds the rows of a call.
 
-    keys, values:  one tensor per layer that is not linear, (block, slot, kv_head, d_head) and (block, slot, kv_head,
-                   d_v); as in a `KVCache` no `values` with latents. Block 0 belongs to nobody and stays zero.
-    states:        of the linear layers: a row for each place, and no log; `None` if there are none.
-    size:          tokens of a block.
-    table:         the blocks of each row.
-    into, taken:   where its new tokens go, as in a `PagedLayer`.
-    ends:          tokens that each row holds after the call, (batch,).
-    places:        of each row's matrices; empty without linear layers.
-    windows:       of each layer that is not linear, `None` where it sees all.
+    Layers with a window also have a slot for every token. A handle is for one call, and the next call of `rows`
+    describes what each row contains by then.
 
-    Layers that look through a window have a slot for every token too. A handle is for one call: what a row holds
-    afterwards is for the caller to say in the next `rows`.
+    Attributes:
+        keys: One tensor per layer that is not linear, (block, slot, kv_head, d_head). Block 0 is never assigned and
+            stays zero.
+        values: As `keys`, (block, slot, kv_head, d_v); empty with latents, as in a `KVCache`.
+        states: State of the linear layers, with one row for each place and no log; `None` if there are none.
+        size: Tokens per block.
+        table: Blocks of each row.
+        into: Where the new tokens go, as in a `PagedLayer`.
+        taken: Which tokens are written, as in a `PagedLayer`.
+        ends: Number of tokens of each row after the call, (batch,).
+        places: Place of each row's matrices; empty without linear layers.
+        windows: Width of the window of each layer that is not linear; `None` if it sees all.
     """
 
     keys: tuple[Float[Tensor, "block slot kv_head d_head"], ...]
@@ -135,12 +151,21 @@ class PagedCache(KVCache):
         dtype: torch.dtype = torch.float32,
         device: torch.device | str | None = None,
     ) -> PagedCache:
-        """A pool of `blocks` blocks of `size` tokens each, without rows; block 0 beside them. `places`: how many texts
-        the linear layers keep, where there are any.
+        """Make a pool of `blocks` blocks of `size` tokens each, and block 0, without rows.
 
-        Memory: d_head + d_v numbers for each layer, kv_head and slot, with latents rank + d_rope for each layer and
-        slot; for each linear layer and place `recurrent_cache.state_numbers` without a log, in fp32 at least.
-        Raises `ValueError` if a size is below 1, or memory has no room for it.
+        In memory, each layer has d_head + d_v elements per kv_head and slot, or rank + d_rope per slot with latents. A
+        linear layer has `recurrent_cache.state_numbers` elements for each place, without a log, in fp32 or wider.
+
+        Args:
+            config: The model.
+            blocks: Number of blocks.
+            size: Tokens per block.
+            places: Number of texts that linear layers store, if there are any.
+            dtype: Type of keys and values.
+            device: Where the tensors are allocated.
+
+        Raises:
+            ValueError: If a size is below 1, or the pool does not fit in memory.
         """
         check_kind("config", config, ModelConfig, "a ModelConfig, as model.config is one")
         for name, value in (("blocks", blocks), ("size", size), ("places", places)):
@@ -174,7 +199,7 @@ class PagedCache(KVCache):
 
     @property
     def batch(self) -> int:
-        """How many rows the call has."""
+        """Number of rows of the call."""
         return len(self.lengths)
 
     @property
@@ -185,13 +210,15 @@ class PagedCache(KVCache):
     def rows(
         self, tables: Sequence[Sequence[int]], held: Sequence[int], new: Sequence[int], places: Sequence[int] = ()
     ) -> PagedCache:
-        """A handle for a call of as many rows, padded on the right to the longest.
+        """Make a handle for a call of as many rows, padded on the right to the longest.
 
-        tables:  the blocks of each, with room for what it holds and for what is new.
-        held:    tokens that each holds,
-        new:     and that the call brings to it, at least one; what is beyond these is padding and written nowhere.
-        places:  of each row's matrices, with linear layers; a row that holds nothing begins with zeros, whatever is
-                 there.
+        Args:
+            tables: Blocks of each row, with room for its stored and new tokens.
+            held: Number of stored tokens of each row.
+            new: Number of new tokens of each row, at least one; later tokens of the call are padding and are not
+                written.
+            places: Place of each row's matrices, with linear layers. A row without stored tokens starts from zeros,
+                whatever its place contains.
         """
         size, device, tokens = self.size, self.lengths.device, max(new)
         ends = [start + count for start, count in zip(held, new, strict=True)]
@@ -210,40 +237,47 @@ class PagedCache(KVCache):
             lengths=torch.tensor(held, device=device),
             ends=torch.tensor(ends, device=device),
             places=torch.tensor(places, dtype=torch.long, device=device),
-            filled=max(ends) - tokens,  # so that padding beside a longer row counts for nothing
+            filled=max(ends) - tokens,  # padding beside a longer row does not count
         )
 
     def clear(self, blocks: Sequence[int]) -> None:
-        """Make these blocks zero: a masked slot has weight zero, and zero times whatever they held could be NaN."""
+        """Set these blocks to zero, because zero times arbitrary contents could be NaN.
+
+        A masked slot has weight zero, but attention still multiplies its value by this weight.
+        """
         for store in (*self.keys, *self.values):
             store[blocks] = 0
 
     def copy(self, old: int, new: int) -> None:
-        """Block `new` holds what `old` does."""
+        """Copy block `old` to block `new`."""
         for store in (*self.keys, *self.values):
             store[new] = store[old]
 
     def copy_state(self, old: int, new: int) -> None:
-        """Place `new` holds what `old` does."""
+        """Copy the matrices at place `old` to place `new`."""
         assert self.states is not None
         for store in self.states.tensors:
             store[new] = store[old]
 
     def check(self, config: ModelConfig, writer: int) -> None:
-        """Raises `ValueError` unless this is a pool for a model of `config`."""
+        """Check that this is a pool for a model of `config`.
+
+        Raises:
+            ValueError: If it is not.
+        """
         self.check_layers(config, self.keys[0].shape[2] if self.keys else 0)
 
     def ready(self, tokens: int, ends: Tensor | None = None) -> PagedCache:
-        """Itself: nothing rolls."""
+        """Return this cache, which has no rolling layers."""
         return self
 
     def shown(self, tokens: int) -> int:
-        """How many slots a mask counts: all of the longest row's blocks."""
+        """Return the number of slots that a mask covers, which is all of the longest row's blocks."""
         return self.slots
 
     def open(self, tokens: int) -> list[LayerCache | StateCache]:
-        """Every layer's share, for the call that `rows` has described."""
-        # Padding stands where the last real token does: a row goes by its own length.
+        """Return every layer's part, for the call that `rows` described."""
+        # Padding gets the position of the last real token, so that it needs no slot.
         last = self.ends[:, None] - 1
         slots = (self.lengths[:, None] + torch.arange(tokens, device=last.device)).minimum(last)
         masks = {width: materialize(backwards(width), self.batch, slots, self.slots) for width in set(self.windows)}
@@ -270,7 +304,7 @@ class PagedCache(KVCache):
         return [next(linear) if here else next(attending) for here in self.states.layers]
 
     def _states(self, states: States, slots: Int[Tensor, "batch token"]) -> list[PagedState]:
-        """The share of each linear layer."""
+        """Return the part of each linear layer."""
         new = None
         if self.taken is not None:
             new = torch.arange(slots.shape[1], device=slots.device) < (self.ends - self.lengths)[:, None]
@@ -294,5 +328,5 @@ class PagedCache(KVCache):
         ]
 
     def advance(self, tokens: int, writer: int | None = None) -> PagedCache:
-        """The cache after the call: rows hold what is theirs, and no padding."""
+        """Return the cache after the call, in which rows contain only their real tokens."""
         return replaced(self, lengths=self.ends, writer=writer)

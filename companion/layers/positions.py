@@ -1,7 +1,7 @@
-"""Positions: how a model is told the order of its tokens (lessons 04 and 05).
+"""Position encodings, which represent the order of tokens (lessons 04 and 05).
 
-Every function takes an integer tensor `positions`, so that a token keeps its place whether it is computed with the
-whole sequence, alone beside a cache, or in a batch of unequal prompts.
+Every function takes an integer tensor `positions`, so that a token has the same position whether it is computed with
+the whole sequence, as a single token with a cache, or in a batch of unequal prompts.
 """
 
 from __future__ import annotations
@@ -24,8 +24,10 @@ from companion.ground.precision import wide_dtype
 def frequencies(
     width: int, base: float | Float[Tensor, "*rows 1"], like: Float[Tensor, "*places"]
 ) -> Float[Tensor, "*rows pair"]:
-    """omega_i = base^(-2i / width) for i = 0 ... width/2 - 1: one frequency for each pair of components, in the dtype
-    and on the device of `like`."""
+    """Compute omega_i = base^(-2i / width) for i = 0 ... width/2 - 1, one frequency for each pair of components.
+
+    The result has the dtype and device of `like`.
+    """
     exponent = torch.arange(0, width, 2, device=like.device, dtype=like.dtype) / width
     return base**-exponent
 
@@ -35,7 +37,7 @@ def _angles(
 ) -> Float[Tensor, "*batch token pair"]:
     if width % 2:
         raise ValueError(f"{name}={width}: expected an even width, because components are taken in pairs")
-    # Angles reach thousands of radians: half precision would blur neighbouring positions into one.
+    # Angles reach thousands of radians, where half precision could not tell neighbouring positions apart.
     places = positions.to(wide_dtype(dtype))
     return places[..., None] * frequencies(width, base, places)
 
@@ -54,11 +56,22 @@ def sinusoidal(
 ) -> Float[Tensor, "*batch token d_model"]:
     """Sinusoidal encoding (Vaswani et al. 2017, section 3.5; lesson 04).
 
-    PE(pos, 2i) = sin(pos / base^(2i/d_model)),  PE(pos, 2i+1) = cos(pos / base^(2i/d_model)); i counts pairs.
-    With `layout="half"` all the sines come first, then all the cosines, as in Marian (and in
-    tensor2tensor, whose frequencies differ a little: there the last is 1 / base exactly).
+    PE(pos, 2i) = sin(pos / base^(2i/d_model)), PE(pos, 2i+1) = cos(pos / base^(2i/d_model)), where i counts pairs. With
+    `layout="half"` all the sines come first, then all the cosines, as in Marian (and in tensor2tensor, whose
+    frequencies differ slightly: its last one is exactly 1 / base).
 
-    Raises `ValueError` if `d_model` is odd, or for another layout.
+    Args:
+        positions: Positions, (token) or (batch, token).
+        d_model: Width of the encoding.
+        base: Base of the frequencies.
+        dtype: Type of the result.
+        layout: Order of the components.
+
+    Returns:
+        The encoding, (..., token, d_model).
+
+    Raises:
+        ValueError: If `d_model` is odd, or the layout is unknown.
     """
     angles = _angles(positions, d_model, base, dtype, "d_model")
     waves = angles.sin(), angles.cos()
@@ -68,7 +81,7 @@ def sinusoidal(
 
 
 class Learned(nn.Module):
-    """One trained vector per position, as in GPT-2 and BERT. It cannot go past `context`.
+    """Learned position embeddings, one vector per position up to `context`, as in GPT-2 and BERT.
 
     `forward(positions: (..., token)) -> (..., token, d_model)`.
     """
@@ -80,7 +93,7 @@ class Learned(nn.Module):
 
     @checked()
     def forward(self, positions: Int[Tensor, "*batch token"]) -> Float[Tensor, "*batch token d_model"]:
-        """The rows of these positions."""
+        """Look up the vectors of these positions."""
         return nn.functional.embedding(positions, self.weight)
 
     if TYPE_CHECKING:
@@ -90,11 +103,11 @@ class Learned(nn.Module):
 def relative_buckets(
     distance: Int[Tensor, "*pairs"], buckets: int, reach: int, *, both_ways: bool
 ) -> Int[Tensor, "*pairs"]:
-    """The bucket of each distance, key - query (Raffel et al. 2020, section 2.1, with the ranges of the released code).
+    """Return the bucket of each distance, key - query (Raffel et al. 2020, section 2.1).
 
-    With n buckets for a direction, those of a distance d below n/2 are d itself; from there on the bucket is
-    n/2 + floor(n/2 ln(d / (n/2)) / ln(reach / (n/2))), at most n - 1. With `both_ways` the keys behind the query have
-    the second half of the buckets; else they all have bucket 0, and a causal mask hides them.
+    The ranges are those of the released code. With n buckets for a direction, a distance d below n/2 has bucket d. From
+    there on the bucket is n/2 + floor(n/2 ln(d / (n/2)) / ln(reach / (n/2))), at most n - 1. With `both_ways`, keys
+    after the query use the second half of the buckets. Otherwise they all have bucket 0, and a causal mask hides them.
     """
     behind = torch.zeros_like(distance)
     if both_ways:
@@ -109,11 +122,12 @@ def relative_buckets(
 
 
 class RelativeBias(nn.Module):
-    """What relative positions add to the scores of a stack's self-attention: a learned number for each head and each
-    bucket of distances, the same in all layers (Raffel et al. 2020, T5, section 2.1).
+    """Relative position bias, a learned number for each head and bucket of distances that is added to the scores.
 
-    `forward(queries: (batch, query) or (query), keys: (batch, key) or (key)) -> (#batch, head, query, key)`, of their
-    positions. It is added as any other mask that is not boolean.
+    All layers of a stack share it (Raffel et al. 2020, T5, section 2.1).
+
+    `forward(queries: (batch, query) or (query), keys: (batch, key) or (key)) -> (#batch, head, query, key)`, from their
+    positions. The result is used as an additive mask.
     """
 
     def __init__(self, config: PositionConfig, heads: int, *, both_ways: bool) -> None:
@@ -126,6 +140,7 @@ class RelativeBias(nn.Module):
     def forward(
         self, queries: Int[Tensor, "*batch query"], keys: Int[Tensor, "*others key"]
     ) -> Float[Tensor, "#batch head query key"]:
+        """Return the biases for these positions of queries and keys."""
         distance = keys[..., None, :] - queries[..., None]
         found = relative_buckets(distance, len(self.weight), self.reach, both_ways=self.both_ways)
         bias = nn.functional.embedding(found, self.weight).movedim(-1, -3)
@@ -139,29 +154,46 @@ class RelativeBias(nn.Module):
 def rotary_angles(
     positions: Int[Tensor, "*batch token"], d_head: int, base: float = 10000.0, dtype: torch.dtype = torch.float32
 ) -> Float[Tensor, "*batch token pair"]:
-    """The angle, in radians, by which each pair of components turns at each position (Su et al. 2021, eq. 15).
+    """Compute the rotation angle of each pair of components at each position, in radians (Su et al. 2021, eq. 15).
 
-    angle(m, j) = m * base^(-2j / d_head) for the pair j = 0 ... d_head/2 - 1. Frequencies come from the width of a
-    *head*. Raises `ValueError` if `d_head` is odd.
+    angle(m, j) = m * base^(-2j / d_head) for the pair j = 0 ... d_head/2 - 1. Frequencies are computed from the width
+    of a *head*.
+
+    Args:
+        positions: Positions, (token) or (batch, token).
+        d_head: Width of a head, or its rotated part.
+        base: Base of the frequencies.
+        dtype: Type of the tensors to be rotated.
+
+    Returns:
+        The angles, (..., token, pair), in fp32 or wider.
+
+    Raises:
+        ValueError: If `d_head` is odd.
     """
     return _angles(positions, d_head, base, dtype, "d_head")
 
 
 class Rotation(NamedTuple):
-    """Cosines and sines of rotary angles, made once for all the layers that turn by them: (token, pair), or
-    (batch, 1, token, pair) where rows stand at different positions."""
+    """Cosines and sines of rotary angles, computed once for all the layers that rotate by them.
+
+    They are (token, pair), or (batch, 1, token, pair) if rows are at different positions.
+    """
 
     cos: Float[Tensor, "... token pair"]
     sin: Float[Tensor, "... token pair"]
 
 
 def rotation(angles: Float[Tensor, "... token pair"], dtype: torch.dtype, magnitude: float = 1.0) -> Rotation:
-    """What `rotate` needs of the angles, (token, pair) or (batch, token, pair), in the dtype of what it will turn.
+    """Compute the cosines and sines that `rotate` needs.
 
-    magnitude: by which turning also stretches; 1 is a rotation and nothing else.
+    Args:
+        angles: Angles, (token, pair) or (batch, token, pair).
+        dtype: Type of the tensors to be rotated.
+        magnitude: Factor that stretches what is rotated; with 1 it is a pure rotation.
     """
     if angles.ndim == 3:
-        angles = angles[:, None]  # (batch, 1, token, pair): all heads of a row turn alike
+        angles = angles[:, None]  # (batch, 1, token, pair): all heads of a row have the same angles
     cos, sin = angles.cos(), angles.sin()
     if magnitude != 1.0:
         cos, sin = magnitude * cos, magnitude * sin
@@ -169,7 +201,10 @@ def rotation(angles: Float[Tensor, "... token pair"], dtype: torch.dtype, magnit
 
 
 def _settle(given: dict[str, Any]) -> None:
-    """Raises `ValueError` unless there is an angle for each token and pair; one pair's would broadcast to all."""
+    """Raise `ValueError` unless there is an angle for each token and pair.
+
+    The angles of a single pair would otherwise broadcast to all pairs.
+    """
     x, angles = given["x"], given["angles"]
     cos = angles.cos if isinstance(angles, Rotation) else angles
     wanted, rows = (x.shape[2], x.shape[3] // 2), (1, x.shape[0])
@@ -186,11 +221,21 @@ def rotate(
     angles: Float[Tensor, "... token pair"] | Rotation,
     layout: Literal["half", "interleaved"] = "half",
 ) -> Float[Tensor, "batch head token d_head"]:
-    """Turn each pair of components of `x` by its angle (Su et al. 2021, eq. 34; lesson 05).
+    """Rotate each pair of components of `x` by its angle (Su et al. 2021, eq. 34; lesson 05).
 
-    (a, b) -> (a cos - b sin, a sin + b cos). `angles` is (token, pair) or (batch, token, pair), or their `Rotation`.
-    `layout` says which components make a pair: `"half"` i and i + d_head/2, `"interleaved"` 2i and 2i + 1.
-    Raises `ValueError` for any other layout, and unless there is an angle for each token and pair.
+    (a, b) -> (a cos - b sin, a sin + b cos).
+
+    Args:
+        x: Queries or keys, (batch, head, token, d_head).
+        angles: (token, pair) or (batch, token, pair), or their `Rotation`.
+        layout: Which components make a pair: `"half"` i and i + d_head/2 (NeoX style), `"interleaved"` 2i and 2i + 1
+            (GPT-J style).
+
+    Returns:
+        The rotated tensor, (batch, head, token, d_head).
+
+    Raises:
+        ValueError: If the layout is unknown, or there is not an angle for each token and pair.
     """
     cos, sin = angles if isinstance(angles, Rotation) else rotation(angles, x.dtype)
     if cos.dtype != x.dtype:  # under autocast the stream is wider than its projections
@@ -208,9 +253,17 @@ def _turned(a: Tensor, b: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Ten
 def scaled_frequencies(
     width: int, base: float, scaling: RotaryScaling, places: Float[Tensor, "*batch token"]
 ) -> Float[Tensor, "*rows pair"]:
-    """The frequencies by the equations of `RotaryScaling`, for tokens at these positions (floating, of the dtype that
-    angles are computed in). Those of `"dynamic"` and `"longrope"` are (batch, 1, pair) where rows have positions of
-    their own."""
+    """Compute the frequencies by the equations of `RotaryScaling`.
+
+    Args:
+        width: Rotated width.
+        base: Base of the unscaled frequencies.
+        scaling: The scaling.
+        places: Positions of the tokens in the floating-point type of the angles.
+
+    Returns:
+        Frequencies, (pair); or (batch, 1, pair) for `"dynamic"` and `"longrope"` if rows have separate positions.
+    """
     if scaling.kind == "dynamic":
         return frequencies(width, _larger_base(width, base, scaling, places), places)
     omega = frequencies(width, base, places)
@@ -231,7 +284,7 @@ def scaled_frequencies(
 def _larger_base(
     width: int, base: float, scaling: RotaryScaling, places: Float[Tensor, "*batch token"]
 ) -> Float[Tensor, "*rows 1"]:
-    """The base for a text as long as the furthest position of each row says. It stays on the device."""
+    """Compute the base for a text as long as each row's furthest position implies, without leaving the device."""
     assert scaling.original is not None
     length = (places.amax(-1, keepdim=True) + 1).clamp(min=scaling.original)
     stretch = scaling.factor * length / scaling.original - (scaling.factor - 1)
@@ -240,7 +293,7 @@ def _larger_base(
 
 
 def _divisors(scaling: RotaryScaling, places: Float[Tensor, "*batch token"]) -> Float[Tensor, "*rows pair"]:
-    """What longrope divides the frequencies by, for a text as long as the furthest position of each row says."""
+    """Return longrope's divisors for a text as long as each row's furthest position implies."""
     assert scaling.original is not None and scaling.short is not None and scaling.long is not None
     short, long = places.new_tensor(scaling.short), places.new_tensor(scaling.long)
     found = torch.where(places.amax(-1, keepdim=True) + 1 > scaling.original, long, short)
@@ -248,14 +301,15 @@ def _divisors(scaling: RotaryScaling, places: Float[Tensor, "*batch token"]) -> 
 
 
 def _kept_by_pair(width: int, base: float, scaling: RotaryScaling, omega: Tensor) -> Float[Tensor, "pair"]:
-    """The share of each pair's frequency that yarn leaves alone: a ramp in the number of the pair (Peng et al. 2023,
-    section 3.2, with the ramp of the released code, which is linear in the pair and not in its turns).
+    """Compute the fraction of each pair's frequency that yarn leaves unscaled.
 
-    omega_j = base^(-2j / width) makes t turns in C tokens where j = width ln(C / (2 pi t)) / (2 ln base).
+    It is a ramp in the index of the pair (Peng et al. 2023, section 3.2, with the ramp of the released code, which is
+    linear in the index and not in the number of rotations). omega_j = base^(-2j / width) makes t rotations in C tokens
+    at j = width ln(C / (2 pi t)) / (2 ln base).
     """
     assert scaling.original is not None
     slow, fast = scaling.ramp
-    least, most = sys.float_info.min, sys.float_info.max  # a logarithm of 0 or of infinity would be no place
+    least, most = sys.float_info.min, sys.float_info.max  # keeps the logarithms below finite
     ratios = (min(max(scaling.original / (2 * math.pi * turns), least), most) for turns in (fast, slow))
     first, last = (width * math.log(ratio) / (2 * math.log(base)) for ratio in ratios)
     if scaling.whole:
@@ -266,8 +320,11 @@ def _kept_by_pair(width: int, base: float, scaling: RotaryScaling, omega: Tensor
 
 
 def magnitude_of(scaling: RotaryScaling) -> float:
-    """By how much turning also stretches queries and keys: sqrt(1 / t) of Peng et al. 2023, eq. 22, for yarn; for
-    longrope as in Ding et al. 2024, section 3.3; 1 for the others."""
+    """Return the factor by which rotation also stretches queries and keys.
+
+    For yarn it is sqrt(1 / t) of Peng et al. 2023, eq. 22. For longrope it is as in Ding et al. 2024, section 3.3. For
+    the others it is 1.
+    """
     if scaling.magnitude is not None:
         return scaling.magnitude
     if scaling.kind == "longrope":
@@ -278,15 +335,18 @@ def magnitude_of(scaling: RotaryScaling) -> float:
 
 @dataclass(frozen=True)
 class Rotary:
-    """Rotary positions of heads of one width (Su et al. 2021; lesson 05). Layers whose `Rotary` is equal turn alike.
+    """Rotary positions for heads of one width (Su et al. 2021; lesson 05). Layers whose `Rotary` is equal rotate alike.
 
-    d_head:   width of a query and of a key.
-    base:     of the frequencies, see `rotary_angles`.
-    layout:   which components make a pair, see `rotate`.
-    width:    how many components are turned, the first of each head; the others pass. `None`: all.
-    scaling:  of the frequencies, see `companion.config.model.RotaryScaling`.
+    Args:
+        d_head: Width of a query and of a key.
+        base: Base of the frequencies, see `rotary_angles`.
+        layout: Which components make a pair, see `rotate`.
+        width: Number of components that are rotated, the first of each head; the others pass unchanged. `None` means
+            all.
+        scaling: Scaling of the frequencies, see `companion.config.model.RotaryScaling`.
 
-    Raises `ValueError` if the width that is turned is odd.
+    Raises:
+        ValueError: If the rotated width is odd.
     """
 
     d_head: int
@@ -307,14 +367,14 @@ class Rotary:
 
     @classmethod
     def of(cls, config: PositionConfig | None, d_head: int) -> Rotary | None:
-        """The rotary positions that `config` asks for; `None` for the other kinds."""
+        """Make the rotary positions that `config` asks for; `None` for other kinds of positions."""
         if config is None or config.kind != "rotary":
             return None
         width = None if config.share == 1.0 else int(config.share * d_head)
         return cls(d_head, config.base, config.pairing, width, config.scaling)
 
     def at(self, positions: Int[Tensor, "*batch token"], dtype: torch.dtype) -> Rotation:
-        """By how much queries and keys of that dtype turn at these positions."""
+        """Compute the rotation of queries and keys of this dtype at these positions."""
         if self.scaling is None:
             return rotation(rotary_angles(positions, self.turned, self.base, dtype), dtype)
         places = positions.to(wide_dtype(dtype))
@@ -324,7 +384,11 @@ class Rotary:
     def turn(
         self, x: Float[Tensor, "batch head token d_head"], by: Rotation
     ) -> Float[Tensor, "batch head token d_head"]:
-        """`x` turned, and what is not turned beside it as it was. Raises `ValueError` as `rotate` does."""
+        """Rotate the first `turned` components of `x`, and leave the others unchanged.
+
+        Raises:
+            ValueError: As in `rotate`.
+        """
         if self.turned == x.shape[-1]:
             return rotate(x, by, self.layout)
         front, rest = x[..., : self.turned], x[..., self.turned :]
@@ -332,11 +396,14 @@ class Rotary:
 
 
 def half_from_interleaved(d_head: int) -> Int[Tensor, "d_head"]:
-    """The permutation between the two rotary layouts: `rotate(x, a, "interleaved")[..., p]` equals
-    `rotate(x[..., p], a, "half")` for p = `half_from_interleaved(d_head)`.
+    """Return the permutation p between the two rotary layouts.
 
-    Permuting the rows of a trained query and key projection the same way converts a checkpoint from one layout to the
-    other. Raises `ValueError` if `d_head` is odd.
+    `rotate(x, a, "interleaved")[..., p]` equals `rotate(x[..., p], a, "half")` for p = `half_from_interleaved(d_head)`.
+    Permuting the rows of a trained query and key projection in the same way converts a checkpoint from one layout to
+    the other.
+
+    Raises:
+        ValueError: If `d_head` is odd.
     """
     if d_head % 2:
         raise ValueError(f"d_head={d_head}: expected an even width, because components are taken in pairs")

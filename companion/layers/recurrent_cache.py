@@ -1,10 +1,10 @@
-"""What a cache keeps of linear layers: a matrix for each head, and what the last tokens have written (lesson 17).
+"""Cache of linear layers, with one matrix per head and a log of what the last tokens have written (lesson 17).
 
-A matrix cannot be cut back as keys and values can. So a layer keeps it as it was some tokens ago, and beside it a log
-of what each token since has written: from both comes the matrix after any of these, by equation (5) of
-`companion.layers.linear_attention`. A log that is full is folded into a new matrix, but for its last `BACK` tokens;
-older handles keep the old one. So a cache of linear layers is as large after a million tokens as after a hundred, and
-can take back `BACK` tokens and what the last call brought, if that were at most `WHOLE`.
+A matrix cannot be cut back as keys and values can. So a layer stores the matrix from some tokens ago and a log of what
+each token has written since. The matrix after any of these tokens follows from both by equation (5) of
+`companion.layers.linear_attention`. A full log is folded into a new matrix, except for its last `BACK` tokens; older
+handles keep the old matrix. A cache of linear layers is therefore as large after a million tokens as after a hundred.
+It can take back `BACK` tokens, and those of the last call if there were at most `WHOLE`.
 """
 
 from __future__ import annotations
@@ -22,16 +22,17 @@ from companion.ground.replaced import replaced
 from companion.layers.linear_attention import CHUNK, Writes, fold
 
 BACK = 16
-"""Tokens of a log that are not folded, so that as many can be taken back."""
+"""Number of tokens of a log that are not folded, so that they can be taken back."""
 WHOLE = CHUNK
-"""Tokens of a call that a log keeps all; of more tokens it keeps the last `BACK` of each row."""
+"""Maximum number of tokens of a call that a log stores completely. Of a longer call it stores the last `BACK`."""
 
 
 @dataclass(frozen=True)
 class Log:
-    """The parts of a log, for a layer of these sizes: numbers that a token has in one row of it.
+    """Sizes of the parts of a log: the number of elements that each token has in one row of it.
 
-    real:  1 where a token was not padding. raw: what went into the convolution. The others: `Writes`, all heads.
+    The parts are `real` (1 if a token was not padding), `raw` (the input of the convolution), and those of `Writes` for
+    all heads.
     """
 
     channels: int
@@ -42,35 +43,35 @@ class Log:
 
     @classmethod
     def of(cls, sizes: LinearConfig) -> Log:
-        """Of a layer whose sizes are filled in."""
+        """Compute the sizes from a configuration without defaults left."""
         heads, keys, d_head, d_v = sizes.heads or 0, sizes.key_heads or 0, sizes.d_head or 0, sizes.d_v or 0
         rates = {None: 0, "fixed": 1, "head": 1, "channel": d_head}[sizes.decay]
         return cls(2 * keys * d_head + heads * d_v, heads, d_head, d_v, rates)
 
     @property
     def widths(self) -> tuple[int, ...]:
-        """Of each part, in order."""
+        """Width of each part, in order."""
         return 1, self.channels, self.heads * self.d_head, self.heads * self.d_v, self.heads * self.rates
 
     def split(self, log: Float[Tensor, "batch column wide"]) -> tuple[Tensor, Tensor, Writes]:
-        """`real` (batch, column), `raw` (batch, column, channel), and what was written."""
+        """Split a log into `real` (batch, column), `raw` (batch, column, channel), and the writes."""
         real, raw, *parts = log.split(self.widths, -1)
         k, u, decay = (part.unflatten(-1, (self.heads, -1)).transpose(1, 2) for part in self._nonempty(parts))
         return real[..., 0] > 0, raw, Writes(k, u, decay if self.rates else None)
 
     def _nonempty(self, parts: list[Tensor]) -> list[Tensor]:
-        """A part without numbers cannot be split among heads; its place is held by the one before."""
+        """Replace an empty part by the one before, because it cannot be split into heads."""
         return parts if self.rates else [*parts[:2], parts[1]]
 
     def joined(self, real: Tensor | None, raw: Tensor, written: Writes) -> Float[Tensor, "batch column wide"]:
-        """The way back."""
+        """Undo `split`."""
         flags = raw.new_ones(*raw.shape[:2], 1) if real is None else real[..., None].to(raw.dtype)
         parts = [part.transpose(1, 2).flatten(2) for part in written if part is not None]
         return torch.cat([flags, *(part.to(raw.dtype) for part in (raw, *parts))], -1)
 
 
 def written_where(written: Writes, here: Bool[Tensor, "batch token"] | None) -> Writes:
-    """What was written where `here`; elsewhere nothing, so that a matrix stays as it is there."""
+    """Keep the writes where `here` is true, and let the other tokens leave a matrix unchanged."""
     if here is None:
         return written
     there = ~here[:, None, :, None]
@@ -83,7 +84,10 @@ def last_real(
     raw: Float[Tensor, "batch column channel"],
     here: Bool[Tensor, "batch column"],
 ) -> Float[Tensor, "batch before channel"]:
-    """As many as `tail` has: the last of `tail` and then of those of `raw` that are `here`."""
+    """Return the last convolution inputs, as many as `tail` has.
+
+    They come from `tail`, followed by the inputs in `raw` where `here` is true.
+    """
     if tail.shape[1] == 0:
         return tail
     both = torch.cat((tail, raw), 1)
@@ -94,20 +98,30 @@ def last_real(
 
 
 def refuse_gradients(raw: Tensor, written: Writes) -> None:
-    """Raises `ValueError` where a gradient is being recorded, which writing in place would break."""
+    """Check that no gradient is being recorded, which writing in place would break.
+
+    Raises:
+        ValueError: If there is one.
+    """
     if torch.is_grad_enabled() and (raw.requires_grad or written.u.requires_grad):
         raise ValueError("cache: writing in place would break the gradient; expected a call under torch.no_grad()")
 
 
 @dataclass(frozen=True)
 class StateCache:
-    """One linear layer's share of a `KVCache`, opened for a call of `token` new tokens.
+    """One linear layer's part of a `KVCache`, opened for a call with `token` new tokens.
 
-    matrix, tail:  after all but the tokens of the log, and the convolution's last inputs before these.
-    log:           of the tokens since; `held`: how many of them each row has.
-    slots:         where each new token goes. `filled`: that column of the log, where it is the same for every row.
-    kept:          of a call of more than `WHOLE` tokens: the matrix, the tail and the log that it fills, and how many
-                   of its tokens go into the matrix, (batch,).
+    Attributes:
+        sizes: Sizes of the log.
+        matrix: The matrix before the tokens of the log.
+        tail: The convolution's last inputs before the tokens of the log.
+        log: What the tokens since then have written.
+        held: Number of tokens in each row of the log.
+        slots: Slot of each new token.
+        filled: Column of the log for the first new token if it is the same for every row, otherwise `None`.
+        end: Number of columns of the log in use.
+        kept: In a call of more than `WHOLE` tokens: the matrix, tail and log to be filled, and how many of the tokens
+            are folded into the matrix, (batch,).
     """
 
     sizes: Log
@@ -121,7 +135,7 @@ class StateCache:
     kept: tuple[Tensor, Tensor, Tensor, Tensor] | None = None
 
     def before(self) -> tuple[Float[Tensor, "batch before channel"], Writes | None]:
-        """The convolution's last inputs, and what was written since `matrix`."""
+        """Return the convolution's last inputs, and the writes since `matrix`."""
         if self.end == 0:
             return self.tail, None
         real, raw, written = self.sizes.split(self.log[:, : self.end])
@@ -129,9 +143,10 @@ class StateCache:
         return last_real(self.tail, raw, here & real), written_where(written, here)
 
     def write(self, real: Bool[Tensor, "batch token"] | None, raw: Tensor, written: Writes) -> None:
-        """Store what new tokens have written.
+        """Store the writes of new tokens.
 
-        Raises `ValueError` where a gradient is being recorded, which writing in place would break.
+        Raises:
+            ValueError: If a gradient is being recorded, which writing in place would break.
         """
         refuse_gradients(raw, written)
         new = self.sizes.joined(real, raw.to(self.log.dtype), written)
@@ -159,16 +174,19 @@ class StateCache:
 
 @dataclass(frozen=True)
 class States:
-    """What a `KVCache` knows of its linear layers.
+    """State of the linear layers of a `KVCache`, in fp32 or wider.
 
-    layers:    which layers of the model are linear.
-    matrices, tails, logs:  of each of these: (batch, head, d_head, d_v); what the convolution saw before, (batch,
-               convolution - 1, channel); and (batch, column, wide), see `Log`. In fp32 at least.
-    slots:     room in each row, in tokens.
-    columns:   of the logs in use; an upper bound, and exact where the cache is uniform.
-    gone:      tokens of each row that are in the matrices, (batch,).
-    previous:  inside of a call of more than `WHOLE` tokens: those that it reads; these are to be filled.
-    padded:    after such a call whose rows end in padding: that is still to be taken back.
+    Attributes:
+        sizes: Sizes of the logs.
+        layers: Which layers of the model are linear.
+        matrices: One tensor per linear layer, (batch, head, d_head, d_v).
+        tails: The convolution's earlier inputs per linear layer, (batch, convolution - 1, channel).
+        logs: One log per linear layer, (batch, column, wide), see `Log`.
+        slots: Room in each row, in tokens.
+        columns: Number of columns of the logs in use: an upper bound, exact if the cache is uniform.
+        gone: Number of tokens of each row that are folded into the matrices, (batch,).
+        previous: During a call of more than `WHOLE` tokens: the state that it reads, while this one is filled.
+        padded: True after such a call if rows end in padding that has not been taken back yet.
     """
 
     sizes: Log
@@ -184,7 +202,7 @@ class States:
 
     @classmethod
     def of(cls, config: ModelConfig, lengths: Int[Tensor, "batch"], slots: int, dtype: torch.dtype) -> States | None:
-        """Of an empty cache; `None` where no layer is linear."""
+        """Make the state for an empty cache; `None` if no layer is linear."""
         sizes = config.memory
         if sizes is None:
             return None
@@ -199,11 +217,15 @@ class States:
         return cls(log, layers, matrices, tails, logs, slots, 0, torch.zeros_like(lengths))
 
     def ready(self, lengths: Int[Tensor, "batch"], tokens: int, ends: Int[Tensor, "batch"] | None) -> States:
-        """These with columns for `tokens` more tokens: themselves, or new ones; older handles keep what they have.
+        """Make room for `tokens` more tokens. Returns this state or a new one; older handles keep what they have.
 
-        ends: how many of the new tokens of each row are not padding behind its last; `None`: all.
+        Args:
+            lengths: Number of tokens of each row.
+            tokens: Number of new tokens.
+            ends: Number of new tokens of each row before its trailing padding; `None` means all.
 
-        Raises `ValueError` while padding of a long call has not been taken back.
+        Raises:
+            ValueError: If the padding of a long call has not been taken back.
         """
         if self.padded:
             raise ValueError("cache: its rows end in padding, as counted has said; expected one that was rewound")
@@ -215,7 +237,7 @@ class States:
             return replaced(new, columns=BACK, gone=lengths + folded, previous=self, padded=ends is not None)
         if self.columns + tokens <= self.logs[0].shape[1]:
             return self
-        if not self.columns:  # there is nothing to fold, only too little room
+        if not self.columns:  # the log is empty but too small
             return replaced(self, logs=self._like(tokens).logs)
         held = min(self.columns, BACK)
         shift = (lengths - self.gone - held).clamp(min=0)
@@ -232,17 +254,17 @@ class States:
 
     @property
     def tensors(self) -> tuple[Tensor, ...]:
-        """All that it keeps: the matrices of all layers, then the tails, then the logs."""
+        """All tensors: the matrices of all layers, then the tails, then the logs."""
         return (*self.matrices, *self.tails, *self.logs)
 
     def with_tensors(self, tensors: Sequence[Tensor], gone: Tensor) -> States:
-        """These with other tensors in the same order."""
+        """Replace all tensors, given in the order of `tensors`."""
         layers = len(self.logs)
         matrices, tails, logs = (tuple(tensors[at : at + layers]) for at in (0, layers, 2 * layers))
         return replaced(self, matrices=matrices, tails=tails, logs=logs, gone=gone)
 
     def _like(self, room: int) -> States:
-        """As many new matrices, tails, and logs of that many columns."""
+        """Allocate new matrices, tails, and logs of `room` columns."""
         logs = tuple(log.new_zeros(log.shape[0], room, log.shape[2]) for log in self.logs)
         matrices, tails = (tuple(map(torch.empty_like, stores)) for stores in (self.matrices, self.tails))
         return replaced(self, matrices=matrices, tails=tails, logs=logs)
@@ -250,7 +272,7 @@ class States:
     def open(
         self, lengths: Int[Tensor, "batch"], slots: Int[Tensor, "batch token"], *, uniform: bool
     ) -> list[StateCache]:
-        """Each linear layer's share, of what `ready` gave back."""
+        """Return each linear layer's part; call this on the result of `ready`."""
         of = self if self.previous is None else self.previous
         held = lengths - of.gone
         filled = of.columns if uniform else None
@@ -264,14 +286,17 @@ class States:
         return opened
 
     def advance(self, tokens: int) -> States:
-        """After a call of that many tokens."""
+        """Return the state after a call with `tokens` tokens."""
         if self.previous is not None:
             return replaced(self, previous=None)
         return replaced(self, columns=self.columns + tokens)
 
     def rewound(self, wanted: Int[Tensor, "batch"], lengths: Int[Tensor, "batch"]) -> States:
-        """After rows of these lengths have gone back to the wanted ones. Raises `ValueError` where these are no longer
-        among what the logs hold."""
+        """Return the state after rows of these lengths were shortened to the wanted ones.
+
+        Raises:
+            ValueError: If the logs no longer contain a wanted length.
+        """
         gone = self.gone.masked_fill(wanted == 0, 0)
         if bool((gone > wanted).any()):
             raise ValueError(
@@ -279,7 +304,7 @@ class States:
                 f"{lengths.tolist()}; linear layers keep what the last {BACK} tokens have written, and before these "
                 "one matrix, which cannot be taken back"
             )
-        if bool((gone != self.gone).any()):  # such rows begin anew
+        if bool((gone != self.gone).any()):  # rows of length 0 start again from zeros
             begun = (wanted == 0)[:, None, None]
             matrices = tuple(one.masked_fill(begun[..., None], 0) for one in self.matrices)
             tails = tuple(one.masked_fill(begun, 0) for one in self.tails)
@@ -287,21 +312,24 @@ class States:
         return replaced(self, columns=int((wanted - gone).max()), padded=False)
 
     def select(self, rows: Int[Tensor, "row"]) -> States:
-        """Of the given rows, copied."""
+        """Return a copy of the given rows."""
         return self.with_tensors([store[rows] for store in self.tensors], self.gone[rows])
 
 
 def columns(slots: int) -> int:
-    """Columns of the log of a linear layer, in a cache with room for `slots` tokens a row."""
+    """Return the number of columns of a linear layer's log, in a cache of `slots` tokens per row."""
     return min(slots, 2 * BACK)
 
 
 def matrix_shape(log: Log) -> tuple[int, int, int]:
-    """Of the matrices of a row of a layer."""
+    """Return the shape of a layer's matrices for one row."""
     return log.heads, log.d_head, log.d_v
 
 
 def state_numbers(sizes: LinearConfig, slots: int) -> int:
-    """How many numbers a linear layer keeps for a row with room for `slots` tokens; its sizes are filled in."""
+    """Return the number of elements that a linear layer stores for a row of `slots` tokens.
+
+    `sizes` must have no defaults left.
+    """
     log = Log.of(sizes)
     return log.heads * log.d_head * log.d_v + (sizes.convolution - 1) * log.channels + columns(slots) * sum(log.widths)

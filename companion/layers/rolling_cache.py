@@ -1,8 +1,8 @@
-"""What a cache keeps of local layers, whose tokens see a window of the last ones (lesson 12).
+"""Cache of local layers, whose tokens see a window of the most recent tokens (lesson 12).
 
-Where its window is much shorter than the text may get, a local layer's tensors roll: they have columns for the window
-and `BACK` tokens on either side of it, and when they are full, the last columns move to the front of new ones. What a
-token sees is in its window, so none of this changes a number.
+If its window is much shorter than the text may become, a local layer's tensors work like ring buffers. They have
+columns for the window and `BACK` tokens on either side of it, and when they are full, the last columns move to the
+front of new tensors. Everything that a token sees is in its window, so this does not change any result.
 """
 
 from __future__ import annotations
@@ -20,37 +20,39 @@ from companion.ground.replaced import replaced
 from companion.layers.masks import materialize, window
 
 BACK = 64
-"""Tokens that a rolling layer always holds before its window, so that as many can be taken back, and columns that are
-free after a move, so that moves are rare."""
+"""Number of tokens before its window that a rolling layer always stores, so that they can be taken back, and number of
+columns that are free after a move, so that moves are rare."""
 
 
 def columns(width: int, slots: int) -> int:
-    """Columns of a local layer with a window of `width` tokens, in a cache with room for `slots`."""
+    """Return the number of columns of a local layer with a window of `width` tokens, in a cache of `slots` tokens."""
     return min(slots, width - 1 + 2 * BACK)
 
 
 def shown(
     mask: Shaped[Tensor, "*rows slot"], first: int, end: int, slots: int, gone: Int[Tensor, "batch"] | None
 ) -> Shaped[Tensor, "*rows column"]:
-    """A mask over `slots` slots as one over columns `first` to `end`, where column c is slot c + gone."""
+    """Convert a mask over `slots` slots to one over columns `first` to `end`, where column c is slot c + gone."""
     if mask.shape[-1] == 1 or (gone is None and end - first == mask.shape[-1]):
         return mask
     if gone is None:
         return mask[..., first:end]
     column = torch.arange(first, end, device=mask.device)
-    slot = (column + gone[:, None]).clamp(max=slots - 1)  # columns from there on are in no window
+    slot = (column + gone[:, None]).clamp(max=slots - 1)  # later columns are in no window
     return mask.expand(len(slot), *mask.shape[1:]).take_along_dim(slot[:, None, None], dim=-1)
 
 
 @dataclass(frozen=True)
 class Local:
-    """What a `KVCache` knows of its local layers.
+    """State of the local layers of a `KVCache`.
 
-    width:    of the window, in tokens.
-    layers:   which layers are local, of those that keep keys and values.
-    slots:    room in each row, in tokens.
-    columns:  in use; an upper bound, and exact where the cache is uniform.
-    gone:     tokens of each row that these layers hold no more, (batch,); `None`: they have a column for every slot.
+    Attributes:
+        width: Width of the window, in tokens.
+        layers: Which of the layers that store keys and values are local.
+        slots: Room in each row, in tokens.
+        columns: Number of columns in use: an upper bound, exact if the cache is uniform.
+        gone: Number of tokens of each row that these layers have dropped, (batch,); `None` means that they have a
+            column for every slot.
     """
 
     width: int
@@ -61,7 +63,7 @@ class Local:
 
     @classmethod
     def of(cls, config: ModelConfig, slots: int) -> Local | None:
-        """Of an empty cache with a column for every slot; `None` where no layer is local."""
+        """Make the state for an empty cache with a column for every slot; `None` if no layer is local."""
         seen = config.attention.window
         layers = tuple(map(config.local, config.attending))
         if seen is None or not any(layers):
@@ -70,19 +72,22 @@ class Local:
 
     @property
     def room(self) -> list[int]:
-        """Columns of each layer of a new cache."""
+        """Number of columns of each layer in a new cache."""
         held = columns(self.width, self.slots)
         return [held if here else self.slots for here in self.layers]
 
     def used(self, filled: int) -> list[int]:
-        """Columns in use of each layer, where global ones use `filled`."""
+        """Return the number of columns in use of each layer, if global ones use `filled`."""
         return [self.columns if here else filled for here in self.layers]
 
     def rolled(
         self, stores: Sequence[Tensor], lengths: Int[Tensor, "batch"], tokens: int, *, uniform: bool
     ) -> tuple[tuple[Tensor, ...], Local]:
-        """The stores of all layers, keys and then values if there are any, with columns for `tokens` more tokens in the
-        local ones: these, or new ones to whose front the last columns have moved."""
+        """Make room for `tokens` more tokens in the local layers.
+
+        `stores` are the keys of all layers, then their values if there are any. Returns the same stores if there is
+        room, otherwise new ones whose first columns are the last columns of the old ones.
+        """
         here = self.layers * (len(stores) // len(self.layers))
         if self.gone is None or self.columns + tokens <= stores[here.index(True)].shape[2]:
             return tuple(stores), self
@@ -105,14 +110,21 @@ class Local:
     def share(
         self, slots: Int[Tensor, "batch token"], visible: int, room: int, *, uniform: bool, bucket: int
     ) -> dict[str, Any]:
-        """What a local layer's `LayerCache` has otherwise than a global one's, which shows `visible` slots, for tokens
-        that go to `slots`, where a local layer has `room` columns."""
+        """Return the fields of a local layer's `LayerCache` that differ from a global one's.
+
+        Args:
+            slots: Slots of the new tokens, (batch, token).
+            visible: Number of slots that a global layer's mask covers.
+            room: Number of columns of a local layer.
+            uniform: As in `KVCache`.
+            bucket: As in `KVCache`.
+        """
         batch, tokens = slots.shape
         end = self.columns + tokens
-        if uniform and (bucket == 1 or tokens > 1):  # only steps are for buckets
+        if uniform and (bucket == 1 or tokens > 1):  # buckets are only for single steps
             first = max(0, end - tokens - self.width + 1)  # no query sees further back
             return {"filled": self.columns, "mask": None, "first": first, "end": end, "gone": self.gone}
-        if bucket > 1:  # `filled` says where a bucket ends, and there are never more columns than slots
+        if bucket > 1:  # read a whole bucket, but never more columns than there are slots
             end = min(room, visible)
         places = slots if self.gone is None else slots - self.gone[:, None]
         mask = materialize(window(self.width), batch, places, end)
@@ -125,8 +137,11 @@ class Local:
         }
 
     def rewound(self, wanted: Int[Tensor, "batch"], lengths: Int[Tensor, "batch"]) -> Local:
-        """After rows of these lengths have gone back to the wanted ones. Raises `ValueError` where they no longer hold
-        what a last token saw."""
+        """Return the state after rows of these lengths were shortened to the wanted ones.
+
+        Raises:
+            ValueError: If a row no longer has what its last token saw.
+        """
         if self.gone is None:
             return replaced(self, columns=int(wanted.max()))
         gone = self.gone.masked_fill(wanted == 0, 0)
@@ -138,5 +153,5 @@ class Local:
         return replaced(self, columns=int((wanted - gone).max()), gone=gone)
 
     def select(self, rows: Int[Tensor, "row"]) -> Local:
-        """Of the given rows."""
+        """Return the state of the given rows."""
         return replaced(self, gone=None if self.gone is None else self.gone[rows])

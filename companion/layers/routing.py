@@ -1,4 +1,4 @@
-"""Routing: which experts a token visits, and how much each of them counts (lesson 11)."""
+"""Routing, which chooses the experts that a token visits, and their weights (lesson 11)."""
 
 from __future__ import annotations
 
@@ -24,18 +24,19 @@ _OF_GROUPS = ("groups", "top_groups", "group_best")
 
 
 def load_entropy(load: Float[Tensor, "*layer expert"]) -> Float[Tensor, "*layer"]:
-    """-sum of f ln f over the experts' shares f, in nats."""
+    """Compute -sum of f ln f over the experts' shares f of the load, in nats."""
     return -torch.xlogy(load, load).sum(-1)
 
 
 class RoutingStats(NamedTuple):
-    """Where a layer sent its tokens: returned with the output, never kept on the module.
+    """Routing of a layer's tokens, returned with the output and never stored in the module.
 
-    logits:   the router's score of each expert, (batch, token, expert), with the noise of training if there is any.
-    experts:  the experts each token visits, best first, (batch, token, top_k).
-    weights:  how much each of them counts, (batch, token, top_k); `route` says what they sum to.
-    real:     which tokens are not padding, (batch, token); `None`: all. The statistics below count these alone.
-    kept:     which visits take place, (batch, token, top_k); the others found their expert full. `None`: all.
+    Attributes:
+        logits: The router's score of each expert, (batch, token, expert), with the noise of training if there is any.
+        experts: The experts that each token visits, best first, (batch, token, top_k).
+        weights: The weight of each of them, (batch, token, top_k); `route` says what they sum to.
+        real: Which tokens are not padding, (batch, token); `None` means all. The statistics below count only these.
+        kept: Which visits take place, (batch, token, top_k); the others found their expert full. `None` means all.
     """
 
     logits: Float[Tensor, "*batch expert"]
@@ -46,38 +47,38 @@ class RoutingStats(NamedTuple):
 
     @property
     def counts(self) -> Int[Tensor, "expert"]:
-        """How many tokens chose each expert, those included that then found it full."""
+        """Number of tokens that chose each expert, including those that then found it full."""
         chosen = torch.ones_like(self.experts) if self.real is None else self.real[..., None].expand_as(self.experts)
-        # Not bincount, which asks the device how long its answer is, and waits for it.
+        # Not bincount, which waits for the device to learn the length of its result.
         zeros = torch.zeros(self.logits.shape[-1], dtype=torch.long, device=self.experts.device)
         return zeros.scatter_add(0, self.experts.flatten(), chosen.flatten().long())
 
     @property
     def load(self) -> Float[Tensor, "expert"]:
-        """The share of all choices that fell on each expert, f_e; they sum to one. Zeros when there is no token."""
+        """Fraction f_e of all choices that fell on each expert; fractions sum to one, or are zeros without tokens."""
         counts = self.counts.to(wide_dtype(self.logits.dtype))
         return counts / counts.sum().clamp(min=1)
 
     @property
     def entropy(self) -> Float[Tensor, ""]:
-        """Of the load, in nats: ln(expert) when all experts get the same, 0 when one expert gets all."""
+        """Entropy of the load in nats: ln(expert) if the load is even, 0 if one expert gets all."""
         return load_entropy(self.load)
 
     @property
     def effective_experts(self) -> Float[Tensor, ""]:
-        """exp(entropy): as many experts, evenly loaded, would have the same entropy. From 1 to `expert`."""
+        """exp(entropy): the number of evenly loaded experts with the same entropy, from 1 to `expert`."""
         return self.entropy.exp()
 
     @property
     def dropped(self) -> Float[Tensor, ""]:
-        """The share of all choices that found their expert full; 0 without a capacity."""
+        """Fraction of all choices that found their expert full; 0 without a capacity."""
         if self.kept is None:
             return torch.zeros((), dtype=self.load.dtype, device=self.logits.device)
         return (~self.kept).sum().to(self.load.dtype) / self.counts.sum().clamp(min=1)
 
 
 def _fits(given: dict[str, Any]) -> None:
-    """What the annotations of `route` do not say."""
+    """Check what the annotations of `route` cannot express."""
     top_k, experts = given["top_k"], given["logits"].shape[-1]
     require(1 <= top_k <= experts, "top_k", top_k, f"a number from 1 to the {experts} experts")
     groups, top_groups, best = (given.get(name, usual) for name, usual in zip(_OF_GROUPS, (1, 1, 2), strict=True))
@@ -100,7 +101,9 @@ def route(
     group_best: int = 2,
     scale: float = 1.0,
 ) -> RoutingStats:
-    """Each token's `top_k` best experts and their weights. With z the logits and S the chosen experts:
+    """Choose each token's `top_k` best experts and their weights.
+
+    With z the logits, S the chosen experts and s the sigmoid, the weights are:
 
         "topk_softmax"                exp(z_e) / sum over S of exp(z)     (Jiang et al. 2024, Mixtral)
         "softmax_topk"                exp(z_e) / sum over all of exp(z)   (Fedus et al. 2022, Switch; sums to < 1)
@@ -108,21 +111,31 @@ def route(
         "sigmoid"                     s(z_e) / sum over S of s(z)         (DeepSeek-AI 2024, DeepSeek-V3)
         "sigmoid_topk"                s(z_e)                              (Meta 2025, Llama 4)
 
-    bias:        for each expert, added to its score (the softmax over all logits, or the sigmoid) for the choice of S
-                 and not for the weights (Wang et al. 2024, eq. 3).
-    groups:      the experts stand in so many groups, one after the other, and S is chosen among those of the
-    top_groups:  best groups, by the sum of the
-    group_best:  best scores of each, their bias included (DeepSeek-AI 2024: V2, section 2.2.2, by 1; V3, by 2).
-    scale:       the weights are multiplied by it.
+    With top_k = 1, all but the two that end in `_topk` give weight one whatever the logits are, so that the router gets
+    no gradient from the loss. Weights are computed in fp32 or wider.
 
-    With top_k = 1 all but the two that end in `_topk` give weight one whatever the logits are, so that the loss has no
-    gradient at the router. Weights are computed in fp32 or better.
+    Args:
+        logits: The router's scores, (..., expert).
+        top_k: Number of experts per token.
+        gating: How logits become weights, as above.
+        bias: One bias per expert, added to its score (the softmax over all logits, or the sigmoid) in the choice of S
+            but not in the weights (Wang et al. 2024, eq. 3).
+        groups: Number of groups of consecutive experts. S is chosen only among the experts of the best groups.
+        top_groups: Number of groups to choose from.
+        group_best: A group's score is the sum of this many of its best scores, including the bias (DeepSeek-AI 2024: 1
+            in V2, section 2.2.2; 2 in V3).
+        scale: Factor for the weights.
 
-    Raises `ValueError` unless 1 <= top_k <= expert, for logits that are no floating tensor or not numbers, a bias of
-    another shape, an unknown gating, groups that `MoEConfig` would refuse, or a scale that is not above 0.
+    Returns:
+        The logits, the chosen experts and their weights.
+
+    Raises:
+        ValueError: Unless 1 <= top_k <= expert; or if the logits are not a floating-point tensor or contain NaN, the
+            bias has another shape, the gating is unknown, `MoEConfig` would reject the groups, or the scale is not
+            above 0.
     """
     z = wide(logits)
-    scores = z  # they rise with logits; and where they saturate, logits do not
+    scores = z  # the same order as probabilities, and logits do not saturate
     if bias is not None or groups > 1:
         scores = (z.sigmoid() if gating.startswith("sigmoid") else z.softmax(-1)) + (0 if bias is None else bias)
     if groups > 1:
@@ -144,7 +157,7 @@ def route(
 def _of_best_groups(
     scores: Float[Tensor, "*batch expert"], groups: int, top_groups: int, best: int
 ) -> Bool[Tensor, "*batch expert"]:
-    """Which experts are in one of the `top_groups` groups whose `best` best scores have the largest sum."""
+    """Return which experts are in the `top_groups` groups with the largest sums of their `best` best scores."""
     by_group = scores.unflatten(-1, (groups, -1))
     chosen = by_group.topk(best, dim=-1).values.sum(-1).topk(top_groups, dim=-1).indices
     open_ = torch.zeros(by_group.shape[:-1], dtype=torch.bool, device=scores.device).scatter(-1, chosen, True)
@@ -153,21 +166,21 @@ def _of_best_groups(
 
 @checked()
 def within_capacity(routing: RoutingStats, capacity: float) -> Bool[Tensor, "*batch top_k"]:
-    """Which visits take place when an expert takes at most ceil(capacity * tokens * top_k / experts) tokens.
+    """Return which visits take place if an expert takes at most ceil(capacity * tokens * top_k / experts) tokens.
 
-    First come, first served, in the order of the tokens, row after row of the batch (Fedus et al. 2022, section 2.2).
-    Padding takes no place and is never dropped. Places count the whole batch: those of a row depend on the rows before
-    it, and on how many of all tokens are padding.
+    Tokens are served in order, row after row of the batch (Fedus et al. 2022, section 2.2). Padding takes no capacity
+    and is never dropped. Capacity is shared by the whole batch: what is left for a row depends on the rows before it,
+    and the total depends on how many of all tokens are padding.
     """
     top_k, experts = routing.experts.shape[-1], routing.logits.shape[-1]
     chosen = routing.experts.flatten()
     visits: int | Tensor = chosen.numel()
     if routing.real is not None:
         real = routing.real[..., None].expand_as(routing.experts).flatten()
-        chosen = chosen.masked_fill(~real, experts)  # behind the last expert
+        chosen = chosen.masked_fill(~real, experts)  # an index after the last expert
         visits = routing.real.sum() * top_k
-    # Exact as written: 1.1 * 10 tokens are 11 places, not 12. From `experts` on there is room for all, and below a
-    # billionth for one: no count of tokens makes these products too large for 64 bits.
+    # A fraction is exact: 1.1 * 10 tokens make a capacity of 11, not 12. A capacity of `experts` or more has room for
+    # all tokens, and one below a billionth for one, so the bounds keep these products within 64 bits.
     share = Fraction(str(min(max(capacity, 1e-9), experts))).limit_denominator(10**9)
     places = -(-(share.numerator * visits) // (share.denominator * experts))
     order = chosen.argsort(stable=True)

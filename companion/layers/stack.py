@@ -1,4 +1,4 @@
-"""A stack of blocks: an encoder or a decoder without its ends (lessons 07 and 08)."""
+"""A stack of blocks: an encoder or a decoder without embeddings and head (lessons 07 and 08)."""
 
 from __future__ import annotations
 
@@ -20,11 +20,12 @@ from companion.layers.routing import RoutingStats
 
 
 class Memory(NamedTuple):
-    """A source as the decoder's layers see it: computed once, read at every step.
+    """Encoder output in the form that the decoder's layers read, computed once and read at every step.
 
-    layers:   each decoder layer's keys and values of the encoder's output.
-    real:     which source tokens are not padding, (batch, key); `None`: all.
-    routing:  of the encoder's layers.
+    Attributes:
+        layers: Keys and values of the encoder's output, for each decoder layer.
+        real: Which source tokens are not padding, (batch, key); `None` means all.
+        routing: Routing of the encoder's layers.
     """
 
     layers: tuple[CrossCache, ...]
@@ -32,14 +33,17 @@ class Memory(NamedTuple):
     routing: tuple[RoutingStats, ...]
 
     def select(self, rows: Int[Tensor, "row"]) -> Memory:
-        """The given rows, in that order and as often as named, copied; without `routing`, which is of whole batches."""
+        """Return a copy of the given rows, in that order, repeated if an index is repeated.
+
+        `routing` is dropped, because its statistics are for whole batches.
+        """
         layers = tuple(layer.select(rows) for layer in self.layers)
         real = None if self.real is None else self.real.expand(len(self.layers[0].keys), -1)[rows]
         return Memory(layers, real, ())
 
 
 class Stack(nn.Module):
-    """`layers` blocks one after the other, and unless they are post-norm a last norm."""
+    """A sequence of blocks, with a last norm unless they are post-norm."""
 
     def __init__(self, config: ModelConfig, *, causal: bool, cross: bool = False) -> None:
         super().__init__()
@@ -70,18 +74,21 @@ class Stack(nn.Module):
         memory: Memory | None = None,
         document: Int[Tensor, "batch token"] | None = None,
     ) -> tuple[Float[Tensor, "batch token d_model"], tuple[RoutingStats, ...]]:
-        """All blocks in order, then the last norm where the config has one.
+        """Apply all blocks in order, then the last norm if the configuration has one.
 
-        positions:  of each token; rotary angles are made of them here, once for all blocks that turn alike. Distances
-                    beside a cache are those of its slots.
-        real:       which keys are not padding: no query sees the others, and no expert counts them. `None`: all.
-        counted:    which tokens experts count, where `real` does not say it.
-        mask:       who may look at whom.
-        cache:      of each block; it is written.
-        memory:     what cross-attention looks at.
-        document:   which document of a packed row each token is of; nothing passes from one to another.
+        Args:
+            x: The stream, (batch, token, d_model).
+            positions: Position of each token. Rotary angles are computed from them once for all blocks that rotate
+                alike. With a cache, distances are between its slots.
+            real: Which keys are not padding: no query attends to padding, and no expert counts it. `None` means all.
+            counted: Which tokens experts count, if `real` is not given.
+            mask: Which tokens may attend to which.
+            cache: Each block's part of a cache; it is written.
+            memory: Input of cross-attention.
+            document: Document of each token in a packed row; no information passes between documents.
 
-        Returns the state, and the routing of each block that has experts.
+        Returns:
+            The state, (batch, token, d_model), and the routing of each block that has experts.
         """
         written = None
         if document is not None:
@@ -89,7 +96,7 @@ class Stack(nn.Module):
             apart = materialize(documents(document), batch, tokens, tokens, device=x.device)
             mask = visible_and(mask, apart)
         if real is not None:
-            mask = visible_and(mask, real[:, None, None, :])  # padding hides columns: keys, for every head and query
+            mask = visible_and(mask, real[:, None, None, :])  # padding hides keys for every head and query
             real = real.expand(len(x), -1)
             counted = written = real if cache is None else real.gather(1, cache[0].slots)
         if self.relative is not None:
@@ -98,7 +105,7 @@ class Stack(nn.Module):
         source_mask = None if memory is None or memory.real is None else settled(memory.real[:, None, None, :])
         rotations = [rotary.at(positions, x.dtype) for rotary in self.rotaries]
         routing = []
-        # Blocks may have been taken off the end.
+        # Blocks may have been removed from the end.
         layers = zip(self.blocks, self.turns, seen, self.linear, strict=False)
         for i, (block, turn, who, linear) in enumerate(layers):
             x, where = block(
@@ -119,7 +126,7 @@ class Stack(nn.Module):
     def _with_distances(
         relative: RelativeBias, mask: Mask | None, positions: Tensor, cache: list[LayerCache | StateCache] | None
     ) -> Mask:
-        """What relative positions add to the scores, and -infinity where `mask` hides a pair."""
+        """Return the biases of relative positions, with -infinity for the pairs that `mask` hides."""
         if cache is None:
             bias = relative(positions, positions)
         else:
@@ -131,8 +138,10 @@ class Stack(nn.Module):
         return bias + mask
 
     def _seen(self, x: Tensor, mask: Mask | None, cache: list[LayerCache | StateCache] | None) -> list[Visible | None]:
-        """Who may look at whom in each layer, settled here once for all that have the same window and rule; `None` in
-        a linear one."""
+        """Compute the mask of each layer; `None` for linear layers.
+
+        Each combination of window and causality is computed only once.
+        """
         shape = (x.shape[0], self.heads, x.shape[1], x.shape[1])
         settled_rules: dict[tuple[int | None, bool], Visible] = {}
         seen: list[Visible | None] = []
@@ -150,7 +159,7 @@ class Stack(nn.Module):
         return seen
 
     def _rules(self) -> list[tuple[int | None, bool]]:
-        """The window of each layer that is there, and whether its attention is causal: the layer itself says so."""
+        """Return each layer's window and whether its attention is causal, as the layer itself says."""
         attentions = [getattr(block, "attention", None) for block in self.blocks]
         causal = [getattr(attention, "causal", self.causal) for attention in attentions]
-        return list(zip(self.windows, causal, strict=False))  # blocks may have been taken off the end
+        return list(zip(self.windows, causal, strict=False))  # blocks may have been removed from the end

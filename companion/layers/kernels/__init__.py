@@ -1,6 +1,6 @@
-"""Ways to compute attention: one function of q, k and v, by other operations.
+"""Implementations of attention, which compute the same function of q, k and v by different operations.
 
-`fused.fused` is what the model takes: it chooses among PyTorch's operators, and `chunked` where a table of all pairs
-would be large. The others stand beside the model, to learn from (lesson 12) and to measure: `tiled` is the method of
-fused kernels in the open, `window` the band of a sliding window alone, and `triton` the same tiles as one GPU kernel.
+The model uses `fused.fused`, which chooses among PyTorch's operators, and `chunked` if a mask of all pairs would be
+large. The others are separate, to learn from (lesson 12) and to measure. `tiled` shows the method of fused kernels,
+`window` computes only the band of a sliding window, and `triton` computes the same tiles in one GPU kernel.
 """

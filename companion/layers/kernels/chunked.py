@@ -1,4 +1,4 @@
-"""Causal attention some queries at a time: no table of all pairs for long prompts and windows (lesson 12)."""
+"""Causal attention in chunks of queries, which needs no mask of all pairs for long prompts and windows (lesson 12)."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from companion.layers import masks
 from companion.layers.masks import Visible, visible
 
 LEAST = 256
-"""Queries at once at least, however narrow the window: many tiny products are slow."""
+"""Minimum number of queries per chunk, however narrow the window, because many tiny products are slow."""
 
 
 Kernel = Callable[..., Tensor]
-"""Attention as some way computes it: (q, k, v, mask=Visible) -> what the queries take of the values."""
+"""An implementation of attention: (q, k, v, mask=Visible) -> weighted averages of the values."""
 
 
 def in_chunks(
@@ -26,8 +26,20 @@ def in_chunks(
     v: Float[Tensor, "batch kv_head key d_v"],
     seen: Visible,
 ) -> Float[Tensor, "batch head query d_v"]:
-    """Causal attention of queries that are the last of the keys, as `kernel` computes it for a few of them over the
-    keys that they can reach: there is never a table of more than about `masks.PAIRS` pairs, whatever the length."""
+    """Compute causal attention a chunk of queries at a time, each over the keys that its queries can reach.
+
+    No mask has more than about `masks.PAIRS` pairs, whatever the length.
+
+    Args:
+        kernel: Computes the attention of one chunk.
+        q: Queries, the last of which is at the last key, (batch, head, query, d_head).
+        k: Keys, (batch, kv_head, key, d_head).
+        v: Values, (batch, kv_head, key, d_v).
+        seen: The mask and the window.
+
+    Returns:
+        The weighted averages, (batch, head, query, d_v).
+    """
     queries, keys, width = q.shape[2], k.shape[2], seen.window
     at_once, before = _queries_at_once(keys, width), keys - queries
     parts = []
@@ -46,7 +58,10 @@ def in_chunks(
 
 
 def _queries_at_once(keys: int, width: int | None) -> int:
-    """With a window at least half as many as it is wide, because all read the keys before them."""
+    """Return the number of queries in a chunk.
+
+    A chunk has about `PAIRS` pairs, and with a window at most as many queries as the window is wide, or `LEAST`.
+    """
     if width is None:
         return max(1, masks.PAIRS // keys)
     return min(max(1, masks.PAIRS // min(keys, 2 * width)), max(width, LEAST))

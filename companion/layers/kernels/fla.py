@@ -1,7 +1,7 @@
-"""The gated delta rule by the kernels of flash-linear-attention (Yang and Zhang 2024), where it and a GPU are.
+"""The gated delta rule with the kernels of flash-linear-attention (Yang and Zhang 2024), if it and a GPU are available.
 
-They compute in half precision and keep nothing of what each token wrote, so they serve training, and calls without a
-cache; everything else, and all that they do not know, is `companion.layers.linear_attention`.
+The kernels compute in half precision and do not return what each token wrote, so they serve training and calls without
+a cache. `companion.layers.linear_attention` does everything else, including the variants that they do not support.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Kernel = Callable[..., tuple[Tensor, Any]]
 
 @cache
 def kernels() -> tuple[Kernel, Kernel] | None:
-    """That of a decay by head and that of one by channel; `None` where the library is not installed."""
+    """Return the kernels for a decay by head and for one by channel; `None` if the library is not installed."""
     if find_spec("fla") is None:
         return None
     by_head = import_module("fla.ops.gated_delta_rule").chunk_gated_delta_rule
@@ -29,7 +29,7 @@ def kernels() -> tuple[Kernel, Kernel] | None:
 
 
 def serves(x: Tensor) -> bool:
-    """Whether the kernels take such a tensor."""
+    """Return whether the kernels support this tensor."""
     return x.is_cuda and x.dtype in (torch.bfloat16, torch.float16)
 
 
@@ -40,7 +40,10 @@ def by_library(
     log_decay: Float[Tensor, "batch head token #d_head"] | None,
     strength: Float[Tensor, "batch head token"] | None,
 ) -> Float[Tensor, "batch head token d_v"] | None:
-    """What `recurrence` gives as `out`, for q, k and v of half precision; `None` where these kernels cannot."""
+    """Compute the `out` of `recurrence` for q, k and v in half precision.
+
+    Returns `None` if these kernels do not support the call.
+    """
     if log_decay is None or strength is None or not all(map(serves, (q, k, v))):
         return None
     found = kernels()

@@ -1,4 +1,4 @@
-"""Attention by PyTorch's fused operator, in whichever of its forms fits what may be mask."""
+"""Attention with PyTorch's fused operator, in the variant that fits the mask."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from companion.layers.kernels.chunked import Kernel, in_chunks
 from companion.layers.masks import Mask, Visible, addable
 
 FEW = 16
-"""Queries up to which scores are made a second time rather than keys copied."""
+"""Maximum number of queries for which scores are computed a second time instead of copying keys."""
 LEAST = 2**12
-"""Pairs of a query and a key from which on it pays to give all three the same width, for which alone there are fused
-kernels: four to fourteen times as fast, on two cores from 256 to 1,024 tokens."""
+"""Minimum number of pairs of a query and a key for which it pays to pad q, k and v to the same width, because fused
+kernels support only equal widths. They are four to fourteen times as fast, on two cores from 256 to 1,024 tokens."""
 
 
 def fused(
@@ -32,9 +32,11 @@ def fused(
     score_width: float | None = None,
     sinks: Float[Tensor, "head"] | None = None,
 ) -> Float[Tensor, "batch head query d_v"]:
-    """`attend` without a cap on its scores. Where causality is not said by the mask there is never a large one: PyTorch
-    makes none for as many keys as queries, on a GPU it has a kernel for queries that are the last of more keys, and
-    else some queries are computed at a time."""
+    """Compute `attend` without softcapping.
+
+    Causality that is not part of the mask never needs a large mask. PyTorch needs none for equally many queries and
+    keys, and has a GPU kernel for fewer queries than keys. Otherwise queries are computed in chunks.
+    """
     if sinks is not None:
         return _with_sinks(q, k, v, mask, sinks, partial(fused, dropout=dropout), score_width)
     if q.shape[3] != v.shape[3] and (is_compiling() or q.shape[2] * k.shape[2] >= LEAST):
@@ -45,13 +47,13 @@ def fused(
     table, empty, causal, window = mask
     shares = q.shape[1] != k.shape[1] and (table is None or table.shape[1] == 1) and q.device.type == "cpu"
     if q.shape[2] == 1 and shares and not causal:
-        # Heads that share keys become queries of one head: the operator would read the keys once for each of them.
+        # Heads that share keys become queries of one head, because the operator would read the keys once for each head.
         some = q.reshape(q.shape[0], k.shape[1], -1, q.shape[3])
         return fused(some, k, v, mask=mask, dropout=dropout, score_width=score_width).reshape(*q.shape[:3], -1)
     operator = partial(
         F.scaled_dot_product_attention,
         dropout_p=dropout,
-        scale=None if score_width is None else score_width**-0.5,  # `None`: PyTorch's own, 1 / sqrt(d_head)
+        scale=None if score_width is None else score_width**-0.5,  # `None`: PyTorch's default, 1 / sqrt(d_head)
         enable_gqa=q.shape[1] != k.shape[1],
     )
     if not causal:
@@ -59,7 +61,7 @@ def fused(
         return out if empty is None else out.masked_fill(empty, 0.0)
     queries, keys = q.shape[2], k.shape[2]
     if table is None and window is None and queries == keys:
-        return operator(q, k, v, is_causal=True)  # PyTorch aligns it top-left, which is right for these alone
+        return operator(q, k, v, is_causal=True)  # aligned top-left by PyTorch, which is right only for equal lengths
     recording = torch.is_grad_enabled() and any(x.requires_grad for x in (q, k, v))  # the next kernel has no gradient
     if table is None and window is None and queries < keys and q.is_cuda and not recording and not is_compiling():
         from torch.nn.attention.bias import causal_lower_right  # loads the compiler, two seconds for every process
@@ -71,11 +73,14 @@ def fused(
 def _with_sinks(
     q: Tensor, k: Tensor, v: Tensor, mask: Visible, sinks: Tensor, kernel: Kernel, score_width: float | None
 ) -> Tensor:
-    """A sink as one more key, before all others, whose value is zero: queries have one more component, s sqrt(width),
-    and of the keys that one alone answers to it, by 1. So the operator needs no mask for it and gives its gradient.
+    """Compute attention with sinks, as one more key before all others, whose value is zero.
 
-    For a few queries, as in writing, keys are not copied to make room for it: without a sink weights are e^z / Z, with
-    Z their sum, and beside it Z / (Z + e^s) = sigmoid(ln Z - s) of that."""
+    Queries get one more component, s sqrt(width), which is 1 in the key of the sink and 0 in all others. So the
+    operator needs no mask for the sink, and gives its gradient.
+
+    With few queries, as in generation, keys are not copied to make room for the sink. Without it weights are e^z / Z,
+    with Z their sum; with it, the output is multiplied by Z / (Z + e^s) = sigmoid(ln Z - s).
+    """
     table, _, causal, window = mask
     if not causal and q.shape[2] <= FEW:
         share = torch.sigmoid(_log_sum(q, k, table, score_width) - sinks.view(-1, 1, 1))
@@ -84,13 +89,13 @@ def _with_sinks(
         some = partial(_with_sinks, sinks=sinks, kernel=kernel, score_width=score_width)
         return in_chunks(some, q, k, v, mask)
     width = q.shape[-1]
-    more = 8 - width % 8  # as kernels want it: a multiple of 8
+    more = 8 - width % 8  # kernels need a multiple of 8
     asked = (sinks * math.sqrt(score_width or width)).to(q.dtype).view(-1, 1, 1).expand(*q.shape[:3], 1)
     q = F.pad(torch.cat([q, asked], -1), (0, more - 1))
     answer = F.pad(k.new_ones(1), (width, more - 1)).expand(*k.shape[:2], 1, -1)
     k, v = torch.cat([answer, F.pad(k, (0, more))], 2), F.pad(v, (0, 0, 1, 0))
     alike = causal and q.shape[2] == k.shape[2] - 1
-    if alike:  # a first query that sees the sink alone: again as many as keys
+    if alike:  # add a first query that sees only the sink, so that there are as many queries as keys
         q = F.pad(q, (0, 0, 1, 0))
     if table is not None:
         table = table.expand(*table.shape[:3], k.shape[2] - 1)
@@ -102,7 +107,10 @@ def _with_sinks(
 def _log_sum(
     q: Tensor, k: Tensor, table: Mask | None, score_width: float | None
 ) -> Float[Tensor, "batch head query 1"]:
-    """ln of the sum over the keys of exp(z). Heads that share keys are queries of one head, so that none is copied."""
+    """Compute ln of the sum over the keys of exp(z).
+
+    Heads that share keys become queries of one head, so that no keys are copied.
+    """
     shared = q.unflatten(1, (k.shape[1], -1)).flatten(2, 3)
     scores = (wide(shared) @ wide(k).mT).view(*q.shape[:3], -1) / math.sqrt(score_width or q.shape[-1])
     added = addable(table, q.dtype)

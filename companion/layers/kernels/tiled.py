@@ -1,7 +1,7 @@
-"""Tiled attention: the function of `attend`, in memory that grows with the length and not its square (lesson 12).
+"""Tiled attention: the function of `attend`, in memory that grows linearly with the length (lesson 12).
 
-With n tokens, heads of width d and h heads, the formula of `attend(backend="reference")` takes 4 n^2 d h floating-point
-operations and keeps h n^2 weights for its backward pass. Tiles take as many operations and keep none of the weights.
+With n tokens and h heads of width d, the formula of `attend(backend="reference")` takes 4 n^2 d h floating-point
+operations and stores h n^2 weights for its backward pass. Tiles take as many operations and store none of the weights.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from companion.layers.masks import causal as causal_predicate
 
 
 def _fits(given: dict[str, Any]) -> None:
-    """What the annotations of `tiled_attention` do not say."""
+    """Check what the annotations of `tiled_attention` cannot express."""
     heads_fit(given)
     tile = given.get("tile", (1, 1))
     require(min(tile) >= 1, "tile", tile, "at least one query and one key")
@@ -40,35 +40,47 @@ def tiled_attention(
     causal: bool = False,
     tile: tuple[int, int] = (128, 128),
 ) -> Float[Tensor, "batch head query d_v"]:
-    """softmax(q k^T / sqrt(d_head)) v, one tile of the scores at a time (Dao et al. 2022; lesson 12).
+    """Compute softmax(q k^T / sqrt(d_head)) v, one tile of the scores at a time (Dao et al. 2022; lesson 12).
 
-    Exact, for any tile: the softmax is taken online (Milakov and Gimelshein 2018). Of the keys seen so far, each query
-    keeps the largest score m, the sum l of exp(score - m), and the sum a of exp(score - m) times value. A new tile that
-    raises m to m' scales l and a by exp(m - m'), adds its own terms, and at the end a / l is the weighted average.
+    The result is exact for any tile size, because the softmax is computed online (Milakov and Gimelshein 2018). Over
+    the keys seen so far, each query stores the largest score m, the sum l of exp(score - m), and the sum a of exp(score
+    - m) times value. A new tile that raises m to m' scales l and a by exp(m - m') and adds its own terms. At the end, a
+    / l is the weighted average.
 
-    mask:    boolean tensor with four axes, True = may look; or a predicate, which is asked tile by tile, so that the
-             mask needs no memory of its own.
-    causal:  as in `attend`: the last query is at the last key. Tiles without a pair that may look are skipped.
-    tile:    queries and keys in a tile.
+    The backward pass stores q, k, v, the output and one log-sum-exp per query and head, and computes each tile again;
+    nothing larger than a tile of scores is stored in between. Operations per head, if every tile is visited: 2 query
+    key (d_head + d_v) in the forward pass, and 2 query key (3 d_head + 2 d_v) in the backward pass, which has five
+    products instead of two. Half precision is computed in fp32 within a tile. A second derivative uses the formula,
+    with all its scores at once.
 
-    Memory: the backward pass keeps q, k, v, the output and one log-sum-exp per query and head, and computes each tile
-    again; nothing larger than a tile of scores lives in between. Operations per head, with every tile visited:
-    2 query key (d_head + d_v) forward and 2 query key (3 d_head + 2 d_v) backward, five products for the forward's two.
-    Half precision is computed in fp32 within a tile. A gradient that is to be differentiated again is that of the
-    formula, with all its scores at once.
+    This implementation is written to be read, as one small product after another. The fused kernels of `attend` avoid
+    the round trips to memory, which is what makes the method fast: prefer them.
 
-    This is the method made readable, one small product after another. The fused kernels of `attend` do the same without
-    the round trips to memory that make the method fast: prefer them.
+    Args:
+        q: Queries, (batch, head, query, d_head).
+        k: Keys, (batch, kv_head, key, d_head).
+        v: Values, (batch, kv_head, key, d_v).
+        mask: Boolean tensor with four axes, True = may attend; or a predicate, which is evaluated tile by tile, so that
+            the mask takes no memory.
+        causal: As in `attend`, the last query is at the last key. Tiles without an allowed pair are skipped.
+        tile: Number of queries and of keys in a tile.
 
-    Raises `ValueError` if the head counts do not divide, the mask is floating, or a tile is empty.
+    Returns:
+        The weighted averages, (batch, head, query, d_v).
+
+    Raises:
+        ValueError: If the head counts do not divide, the mask is floating-point, or a tile is empty.
     """
     out: Tensor = _Tiled.apply(q, k, v, mask, causal, tile)
     return out
 
 
 class _Tiled(torch.autograd.Function):
-    """The two passes of `tiled_attention`. Names of tensors without a suffix are whole; `_i` is a tile of queries, `_j`
-    a tile of keys, and P_ij the softmax weights between them."""
+    """Forward and backward pass of `tiled_attention`.
+
+    Tensors without a suffix are whole; `_i` is a tile of queries, `_j` a tile of keys, and P_ij the softmax weights
+    between them.
+    """
 
     @staticmethod
     def forward(
@@ -94,7 +106,7 @@ class _Tiled(torch.autograd.Function):
                 largest = raised
             empty = total == 0
             out[:, :, rows] = (weighted / total.masked_fill(empty, 1.0)[..., None]).to(out.dtype)
-            # A row that sees nothing gets +inf, so that exp(score - logsumexp) is zero for it in the backward pass.
+            # An empty row gets +inf, so that exp(score - logsumexp) is zero for it in the backward pass.
             logsumexp[:, :, rows] = torch.where(empty, math.inf, largest + total.log())
         ctx.save_for_backward(q, k, v, out, logsumexp)
         ctx.mask, ctx.causal, ctx.tile = mask, causal, tile
@@ -102,17 +114,17 @@ class _Tiled(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, dout: Tensor) -> tuple[Tensor | None, ...]:
-        """With S = scale q k^T, P = softmax(S), O = P v and a loss L:
+        """Compute the gradients.
+
+        With S = scale q k^T, P = softmax(S), O = P v and a loss L, they are
 
             dV = P^T dO        dP = dO V^T        dS = P * (dP - D)        dQ = scale dS K        dK = scale dS^T Q
 
-        where D = sum over keys of P dP = sum over d_v of O dO: the one quantity that ties a row's tiles together is
-        known from the output, before any tile is visited (Dao et al. 2022, appendix B.2).
+        where D = sum over keys of P dP = sum over d_v of O dO. It is the only quantity that connects the tiles of a
+        row, and it is known from the output before any tile is visited (Dao et al. 2022, appendix B.2).
         """
         q, k, v, out, logsumexp = ctx.saved_tensors
-        if (
-            torch.is_grad_enabled()
-        ):  # asked for by create_graph=True; the sums below keep no graph of where they are from
+        if torch.is_grad_enabled():  # create_graph=True; the sums below would not record a graph
             formula = attend(q, k, v, mask=ctx.mask, causal=ctx.causal, backend="reference")
             wanted = [x for x, needed in zip((q, k, v), ctx.needs_input_grad, strict=False) if needed]
             found = iter(torch.autograd.grad(formula, wanted, dout, create_graph=True))
@@ -141,7 +153,7 @@ def _tiles(
     tile: tuple[int, int],
     device: torch.device,
 ) -> Iterator[tuple[slice, Iterator[tuple[slice, Tensor | None]]]]:
-    """Each tile of queries with the tiles of keys it has to visit, and which of those pairs may look (`None`: all)."""
+    """Yield each tile of queries, with the tiles of keys to visit and their allowed pairs (`None` means all)."""
     batch, heads, n, _ = queries
     offset = keys[2] - n  # the last query is at the last key
     predicate = None if isinstance(mask, Tensor) else mask
@@ -169,7 +181,7 @@ def _tiles(
 
 
 def _cut(mask: Tensor, axis: int, start: int, end: int) -> Tensor:
-    """The part of a mask that belongs to a tile; an axis of length 1 broadcasts and stays."""
+    """Return the part of a mask that belongs to a tile; an axis of length 1 broadcasts and is not cut."""
     return mask if mask.shape[axis] == 1 else mask.narrow(axis, start, end - start)
 
 
@@ -179,10 +191,10 @@ def _scores(q_i: Tensor, k_j: Tensor, allowed: Tensor | None) -> Tensor:
 
 
 def _spread(x_j: Tensor, q: Tensor) -> Tensor:
-    """Keys or values of a tile, one copy for each query head that shares them."""
+    """Repeat the keys or values of a tile for each query head that shares them."""
     return wide(x_j).repeat_interleave(q.shape[1] // x_j.shape[1], dim=1)
 
 
 def _gather(dx_j: Tensor, x: Tensor) -> Tensor:
-    """The gradient of `_spread`: what the query heads that share a key head sent it, added up."""
+    """Sum the gradients of the query heads that share a key head, as the backward pass of `_spread`."""
     return dx_j.unflatten(1, (x.shape[1], -1)).sum(2)

@@ -1,10 +1,11 @@
 """Tiled attention as one GPU kernel, forward pass only (Dao et al. 2022; Dao 2023; lesson 12).
 
-`tiled_attention` is the method in the open: every tile of scores is written to memory and read back.
-Here the two inner products, the running maximum and the running sum stay in the registers of one program, so that the
-only traffic is q, k and v in and the output out. Equal to `attend`; to learn from, and not faster than it.
+`tiled_attention` shows the method in PyTorch, which writes every tile of scores to memory and reads it back. Here the
+two inner products, the running maximum and the running sum stay in the registers of one program, so that the only
+traffic is to read q, k and v and to write the output. The result equals `attend`; the kernel is for learning, and not
+faster than it.
 
-This module alone needs Triton, which comes with PyTorch's CUDA builds for Linux. Nothing else here imports it.
+Only this module needs Triton, which comes with PyTorch's CUDA builds for Linux. No other module here imports it.
 """
 
 from __future__ import annotations
@@ -62,12 +63,12 @@ def _forward(
     TILE_K: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
-    """One program: one tile of queries of one head in one row of the batch, against all tiles of keys in turn.
+    """Compute one tile of queries of one head in one row of the batch, against all tiles of keys in turn.
 
-    `x_batch`, `x_head`, `x_query` are strides. WIDTH_K and WIDTH_V are d_head and d_v rounded up to a power of two,
-    which a tile must be; what lies beyond the real width is read as zero, and changes no sum.
+    `x_batch`, `x_head`, `x_query` are strides. WIDTH_K and WIDTH_V are d_head and d_v rounded up to a power of two, as
+    a tile requires; components beyond the real width are read as zero and change no sum.
     """
-    # 64 bits: a batch of long sequences has more than 2^31 numbers.
+    # 64 bits, because a batch of long sequences has more than 2^31 elements.
     row = (tl.program_id(0) // heads).to(tl.int64)
     head = (tl.program_id(0) % heads).to(tl.int64)
     tile = tl.program_id(1)
@@ -109,8 +110,8 @@ def _forward(
             allowed = allowed & (key[None, :] <= query[:, None] + offset)
         scores = tl.where(allowed, scores, float("-inf"))
 
-        # The online softmax: a larger maximum shrinks what was summed so far. A row that has seen nothing yet has the
-        # maximum -inf, and -inf - (-inf) is not a number.
+        # In the online softmax a larger maximum shrinks the sums so far. Before a row's first visible key its maximum
+        # is -inf, and -inf - (-inf) is not a number.
         raised = tl.maximum(largest, tl.max(scores, 1))
         shift = tl.where(raised == float("-inf"), 0.0, raised)
         terms = tl.exp(scores - shift[:, None])
@@ -129,7 +130,7 @@ def _forward(
 
 
 def _fits(given: dict[str, Any]) -> None:
-    """What the annotations of `triton_attention` do not say."""
+    """Check what the annotations of `triton_attention` cannot express."""
     heads_fit(given)
     q, tile = given["q"], given.get("tile", (64, 64))
     if q.dtype not in (torch.float32, torch.bfloat16, torch.float16):
@@ -147,26 +148,35 @@ def triton_attention(
     causal: bool = False,
     tile: tuple[int, int] = (64, 64),
 ) -> Float[Tensor, "batch head query d_v"]:
-    """softmax(q k^T / sqrt(d_head)) v in one kernel: `attend(q, k, v, causal=causal)` without its gradient.
+    """Compute softmax(q k^T / sqrt(d_head)) v in one kernel: `attend(q, k, v, causal=causal)` without its gradient.
 
-    On a GPU, in fp32 (products in full precision, without TF32), bf16 or fp16 (sums in fp32). Causal is aligned
-    lower-right, as in `attend`; a query that sees no key gives zeros.
+    It runs on a GPU, in fp32 (products in full precision, without TF32), bf16 or fp16 (sums in fp32). Causal attention
+    is aligned lower-right, as in `attend`; a query that sees no key returns zeros.
 
-    tile:  queries and keys in a tile: powers of two, at least 16.
+    Args:
+        q: Queries, (batch, head, query, d_head).
+        k: Keys, (batch, kv_head, key, d_head).
+        v: Values, (batch, kv_head, key, d_v).
+        causal: As in `attend`.
+        tile: Number of queries and of keys in a tile: powers of two, at least 16.
 
-    Raises `ValueError` for tensors of other or different types, head counts that do not divide, a tile of another size,
-    or tensors that need a gradient while one is recorded.
+    Returns:
+        The weighted averages, (batch, head, query, d_v).
+
+    Raises:
+        ValueError: If dtypes differ or are not supported, the head counts do not divide, the tile has another size, or
+            tensors need a gradient while one is recorded.
     """
     if torch.is_grad_enabled() and any(x.requires_grad for x in (q, k, v)):
         raise ValueError("q, k or v needs a gradient: this kernel has none; expected torch.no_grad(), or attend()")
-    # The kernel takes neighbouring components to be neighbours in memory.
+    # The kernel assumes that neighbouring components are neighbours in memory.
     q, k, v = (x if x.stride(-1) == 1 else x.contiguous() for x in (q, k, v))
     batch, heads, queries, d_head = q.shape
     kv_heads, keys, d_v = v.shape[1:]
     out = q.new_empty(batch, heads, queries, d_v)
     if out.numel() == 0:
         return out
-    # A grid's first axis has room for 2^31 - 1 programs, the others for 65,535: four million tokens in tiles of 64.
+    # A grid's first axis allows 2^31 - 1 programs, the others 65,535, which is four million tokens in tiles of 64.
     _forward[(batch * heads, triton.cdiv(queries, tile[0]))](
         q,
         k,

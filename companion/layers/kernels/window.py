@@ -16,7 +16,7 @@ from companion.layers.attention import attend
 
 
 def _fits(given: dict[str, Any]) -> None:
-    """What the annotations of `sliding_window_attention` do not say."""
+    """Check what the annotations of `sliding_window_attention` cannot express."""
     heads_fit(given)
     require_whole("width", given["width"])
     require_share("dropout", given.get("dropout", 0.0))
@@ -34,16 +34,24 @@ def sliding_window_attention(
     dropout: float = 0.0,
     block: int | None = None,
 ) -> Float[Tensor, "batch head query d_v"]:
-    """`attend(q, k, v, mask=window(width))`, computed along the band only (Beltagy et al. 2020; lesson 12).
+    """Compute `attend(q, k, v, mask=window(width))` only along the band (Beltagy et al. 2020; lesson 12).
 
-    A block of b queries together sees b + width - 1 keys, cut out of the sequence as overlapping views. So a query
+    A block of b queries together sees b + width - 1 keys, which are overlapping views into the sequence. So a query
     costs 2 (b + width - 1) (d_head + d_v) floating-point operations per head, whatever the length: O(query width).
 
-    width:    tokens that a query sees, its own included; the last query is at the last key.
-    dropout:  probability of dropping a weight, as in `attend`.
-    block:    queries in a block; default: the width, and at least 32, because many tiny products are slow.
+    Args:
+        q: Queries, (batch, head, query, d_head).
+        k: Keys, (batch, kv_head, key, d_head).
+        v: Values, (batch, kv_head, key, d_v).
+        width: Number of tokens that a query sees, its own included; the last query is at the last key.
+        dropout: Probability of dropping a weight, as in `attend`.
+        block: Number of queries in a block; default: the width, and at least 32, because many tiny products are slow.
 
-    Raises `ValueError` unless width >= 1 and block >= 1, or if the head counts do not divide.
+    Returns:
+        The weighted averages, (batch, head, query, d_v).
+
+    Raises:
+        ValueError: Unless width >= 1 and block >= 1, or if the head counts do not divide.
     """
     if block is None:
         block = max(width, 32)
@@ -53,9 +61,9 @@ def sliding_window_attention(
     block = min(block, n)
     blocks = -(-n // block)
     span = block + width - 1
-    # Pad so that query i sees keys i ... i + width - 1: in front up to the first query's reach, behind to whole blocks.
+    # Pad so that query i sees keys i ... i + width - 1: in front to the first query's reach, behind to whole blocks.
     behind = blocks * block - n
-    front = n + width - 1 - k.shape[2]  # negative where no query reaches the first keys: they are cut off
+    front = n + width - 1 - k.shape[2]  # negative if no query reaches the first keys, which are then cut off
     q = F.pad(q, (0, 0, 0, behind))
     k, v = (F.pad(x, (0, 0, front, behind)).unfold(2, span, block).transpose(-2, -1) for x in (k, v))
     q = q.unflatten(2, (blocks, block))
