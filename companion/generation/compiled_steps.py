@@ -50,8 +50,8 @@ _kept: Path | None = None
 def keep_programs() -> Path | None:
     """Store compiled programs in the folder `compiled` of `companion.ground.user_files`.
 
-    That process then waits neither for tracing nor for the compiler. PyTorch's own cache is a temporary folder, which
-    does not survive a restart of the machine, and it only stores what the compiler produced.
+    The next process finds them there, and waits neither for tracing nor for the compiler. PyTorch's own cache is a
+    temporary folder, which does not survive a restart of the machine, and it only stores what the compiler produced.
 
     If `TORCHINDUCTOR_CACHE_DIR` is set, that folder is used instead.
 
