@@ -3,7 +3,7 @@
 The first prefer the better of two answers, the second reinforce answers that earn more than others to the same
 question.
 
-They are functions of log-probabilities in nats, so they work with any model.
+All losses here are functions of log-probabilities in nats, so they work with any model.
 """
 
 from __future__ import annotations
