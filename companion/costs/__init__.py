@@ -1,7 +1,7 @@
-"""What a model costs: parameters, FLOPs and bytes, on which chips, and on how many of them.
+"""Costs of a model: parameters, FLOPs and bytes, and the chips that it needs.
 
 account   parameters, FLOPs and bytes, counted from a configuration
-chips     what a chip can do: published, and measured on this machine
+chips     limits of a chip: published, and measured on this machine
 sizing    what training and serving need, and what fits where
 tables    the same as text for a terminal
 """

@@ -1,6 +1,6 @@
-"""What a chip can do: the makers' figures for some, a measurement for this machine (lessons 10 and 13).
+"""Limits of a chip: the makers' figures for some, and a measurement for this machine (lessons 10 and 13).
 
-A decode step of one row reads every weight that takes part, and the cache, once; it cannot be faster than the memory.
+A decode step of one row reads every weight that is used, and the cache, once, so it cannot be faster than the memory.
 """
 
 from __future__ import annotations
@@ -19,12 +19,13 @@ from companion.ground.fields import shown
 
 @dataclass(frozen=True)
 class Chip:
-    """A processor on the roofline (Williams et al. 2009), and the memory beside it.
+    """A processor and its memory in the roofline model (Williams et al. 2009).
 
-    flops:      per second at most, in dense matrix products.
-    bandwidth:  bytes per second between memory and processor.
-    memory:     bytes; infinite where it is not known.
-    name:       as `torch.cuda.get_device_name` has it.
+    Attributes:
+        flops: maximum FLOPs per second in dense matrix products.
+        bandwidth: bytes per second between memory and processor.
+        memory: bytes; infinite if unknown.
+        name: as in `torch.cuda.get_device_name`.
     """
 
     flops: float
@@ -34,19 +35,19 @@ class Chip:
 
     @property
     def balance(self) -> float:
-        """FLOPs per byte at which both limits meet: below it the memory decides, above it the arithmetic."""
+        """FLOPs per byte at which both limits meet: below it the memory is the limit, above it the arithmetic."""
         return self.flops / self.bandwidth
 
     def attainable(self, intensity: float) -> float:
-        """The roof: FLOPs per second that work of this intensity can reach."""
+        """Return the roof: the FLOPs per second that work of this intensity can reach."""
         return min(self.flops, intensity * self.bandwidth)
 
     def seconds(self, flops: float, bytes: float) -> float:
-        """The least time that work can take: the longer of its arithmetic and its memory traffic."""
+        """Return the minimum time for some work: the longer of the times for its arithmetic and its memory traffic."""
         return max(flops / self.flops, bytes / self.bandwidth)
 
     def bound(self, intensity: float) -> Literal["memory", "compute"]:
-        """Which of the two limits work of this intensity."""
+        """Return which of the two limits applies to work of this intensity."""
         return "memory" if intensity < self.balance else "compute"
 
 
@@ -62,12 +63,13 @@ CHIPS: dict[str, Chip] = {
     "l40s": Chip(362.05e12, 864e9, 48e9, "NVIDIA L40S"),
     "rtx-4090": Chip(165.2e12, 1008e9, 24e9, "NVIDIA GeForce RTX 4090"),
 }
-"""Makers' data sheets, by a short name: half-precision products accumulated in fp32 (the figures printed there "with
-sparsity" are twice these), and the bandwidth and size of the memory."""
+"""Figures from the makers' data sheets by short name: half-precision products accumulated in fp32 (the figures printed
+there "with sparsity" are twice these), and the bandwidth and size of the memory.
+"""
 
 
 def published_chip(name: str) -> Chip:
-    """A chip of the table, by its short name or by PyTorch's. Raises `ValueError` for any other."""
+    """Return a chip of the table, by its short name or by PyTorch's. Raises `ValueError` for any other name."""
     for short, chip in CHIPS.items():
         if name.lower() in (short, chip.name.lower()):
             return chip
@@ -77,8 +79,10 @@ def published_chip(name: str) -> Chip:
 
 
 def this_chip() -> Chip:
-    """The GPU that PyTorch would use, from the table if it is there, else measured; without a GPU the CPU, measured.
-    A measurement takes one to two seconds and varies with what else is running."""
+    """Return the GPU that PyTorch would use, from the table or measured; without a GPU, the CPU, measured.
+
+    A measurement takes one to two seconds and varies with what else is running.
+    """
     if not torch.cuda.is_available():
         return replace(measure_chip(), name="this CPU, measured now")
     name = torch.cuda.get_device_name()
@@ -89,10 +93,7 @@ def this_chip() -> Chip:
 
 
 class Peak(NamedTuple):
-    """What all devices of a run could reach in matrix products, and how that is known.
-
-    flops: FLOPs per second, of all together.
-    """
+    """Peak FLOPs per second of all devices of a run together in matrix products, and the origin of this figure."""
 
     flops: float
     origin: str
@@ -102,10 +103,15 @@ class Peak(NamedTuple):
 
 
 def training_peak(device: torch.device, precision: str, devices: int = 1) -> Peak | None:
-    """The peak of `devices` GPUs like `device`: the maker's for a chip in the table, else measured, in one to two
-    seconds. `None` for anything but a CUDA GPU: what a CPU reaches depends most on what else it does.
+    """Return the peak of `devices` GPUs like `device`, or `None` for a device other than a CUDA GPU.
 
-    precision: of matrix products, `"fp32"` or `"bf16"`; for `"tf32"` no peak is known, and the answer `None`.
+    It is the maker's figure for a chip in the table, otherwise it is measured, in one to two seconds. A CPU has no
+    meaningful peak, because its speed depends mostly on what else is running.
+
+    Args:
+        device: one of the devices.
+        precision: of matrix products, `"fp32"` or `"bf16"`; no peak is known for `"tf32"`, so the result is `None`.
+        devices: number of devices.
     """
     if device.type != "cuda" or precision == "tf32":
         return None
@@ -117,8 +123,10 @@ def training_peak(device: torch.device, precision: str, devices: int = 1) -> Pea
 
 
 def measure_chip(dtype: torch.dtype = torch.float32, device: torch.device | str = "cpu") -> Chip:
-    """What this machine reaches: its best rate over some matrix products, and over some copies of a large tensor (each
-    byte is read once and written once). Takes one to two seconds; the result varies with what else is running.
+    """Measure this machine: its best rate over several matrix products, and over several copies of a large tensor.
+
+    A copy reads each byte once and writes it once. This takes one to two seconds; the result varies with what else is
+    running.
     """
     device = torch.device(device)
     side, megabytes = (1024, 256) if device.type == "cpu" else (8192, 1024)
@@ -131,12 +139,14 @@ def measure_chip(dtype: torch.dtype = torch.float32, device: torch.device | str 
 
 
 def measure_reading(device: torch.device | str = "cpu") -> float:
-    """Bytes per second that this machine reads and does not write, as a decode step does its weights: the best rate
-    over some sums of a tensor far larger than any cache, and over some dot products of its halves. Takes under a
-    second; the result varies with what else is running.
+    """Measure how many bytes per second this machine can read without writing, as a decode step reads its weights.
+
+    This is the best rate over several sums of a tensor far larger than any cache, and several dot products of its
+    halves. It takes less than a second; the result varies with what else is running.
     """
     device = torch.device(device)
-    # As much as the copy has before it. Servers have caches of 256 MB, which were twice as quick as their memory.
+    # As large as the tensor that is copied above. Servers have caches of 256 MB, which were twice as fast as their
+    # memory.
     numbers = torch.ones((512 if device.type == "cpu" else 1024) * 2**18, device=device)
     halves = numbers.chunk(2)
     adding = _best_seconds(numbers.sum, device, 0.3)
@@ -145,21 +155,26 @@ def measure_reading(device: torch.device | str = "cpu") -> float:
 
 
 def published_peak(device_name: str, dtype: torch.dtype) -> float | None:
-    """The makers' dense matrix-product rate in FLOPs per second for exactly this name of `torch.cuda.get_device_name`;
-    `None` for a chip or a dtype that is not in the table: a share of another chip's peak would mean nothing."""
+    """Return the maker's dense matrix-product rate in FLOPs per second for a name of `torch.cuda.get_device_name`.
+
+    The result is `None` for a chip or dtype that is not in the table, because a fraction of another chip's peak would
+    mean nothing.
+    """
     if dtype not in (torch.bfloat16, torch.float16):
         return None
     return next((chip.flops for chip in CHIPS.values() if chip.name == device_name), None)
 
 
 def peak_share(flops: float, seconds: float, peak: float) -> float:
-    """The share of a chip's peak that was used (model FLOPs utilisation; Chowdhery et al. 2022, appendix B).
+    """Return the fraction of a chip's peak that was used (model FLOPs utilization; Chowdhery et al. 2022, appendix B).
 
-    flops:    counted operations.
-    seconds:  in which they were done.
-    peak:     of the chip, FLOPs a second.
+    Args:
+        flops: number of operations.
+        seconds: their duration.
+        peak: FLOPs per second of the chip.
 
-    Raises `ValueError` unless all three are > 0.
+    Raises:
+        ValueError: unless all three are > 0.
     """
     for name, value in (("flops", flops), ("seconds", seconds), ("peak", peak)):
         if not value > 0:
@@ -168,14 +183,16 @@ def peak_share(flops: float, seconds: float, peak: float) -> float:
 
 
 def _best_seconds(run: Callable[[], Any], device: torch.device, seconds: float = 0.5) -> float:
-    """The shortest of the runs that fit into `seconds`, after one to warm up. The shortest, because whatever else the
-    machine does only adds time."""
+    """Return the shortest of the runs that fit into `seconds`, after one to warm up.
+
+    The shortest is the right one, because whatever else the machine does only adds time.
+    """
     best, deadline = float("inf"), 0.0
     while best == float("inf") or time.perf_counter() < deadline:
         start = time.perf_counter()
         run()
         if device.type != "cpu":
-            torch.accelerator.synchronize(device)  # kernels run on while Python goes ahead
+            torch.accelerator.synchronize(device)  # kernels run asynchronously
         if deadline:
             best = min(best, time.perf_counter() - start)
         else:

@@ -1,7 +1,7 @@
-"""Which model fits on which machine, how to spread it, and what training it costs: from the configuration alone.
+"""Sizing: which model fits on which machine, how to distribute it, and what training it costs, from its configuration.
 
-The counts are those of `companion.costs.account`. What autograd keeps for the backward pass is measured, on tensors
-that have a shape and no memory. Everything here is a floor or an allowance, never a prediction: see
+The counts are those of `companion.costs.account`. What autograd saves for the backward pass is measured with fake
+tensors, which have a shape but no memory. All figures are lower bounds or allowances, never predictions: see
 `companion.costs.tables` for what is left out.
 """
 
@@ -26,34 +26,40 @@ from companion.layers.moe import MoE
 from companion.transformer import Transformer
 
 Way = Literal["data", "shard", "experts", "experts+shard"]
-"""How `companion train` spreads a model over devices: everybody has all of it; `--shard`; `--expert-parallel` with as
-many groups of experts as there are experts, the rest everywhere; the same with `--shard` for the rest."""
+"""How `companion train` distributes a model over devices: each device has all of it; `--shard`; `--expert-parallel`
+with as many groups of experts as there are experts, and the rest on every device; the same with `--shard` for the
+rest.
+"""
 
 LONGEST_ROW = 4096
-"""Tokens in a row to train on where the context is longer: nobody pretrains on rows of 32,768 from the start."""
+"""Maximum length of a training row if the context is longer: nobody pretrains on rows of 32,768 tokens from the
+start.
+"""
 USABLE = 0.9
-"""Share of a device's memory that a model may fill: an allowance for what is not counted."""
+"""Fraction of a device's memory that a model may fill, which leaves an allowance for what is not counted."""
 MOST_DEVICES = 4_096
-"""Where looking for enough devices ends."""
+"""Maximum number of devices to consider."""
 TOKENS_PER_PARAMETER = 20
-"""About as many make the best use of a given number of FLOPs (Hoffmann et al. 2022, table 3)."""
+"""About this ratio makes the best use of a given number of FLOPs (Hoffmann et al. 2022, table 3)."""
 SECONDS_A_DAY = 86_400
 
 
 def row_tokens(config: ModelConfig) -> int:
-    """Tokens in a row to train on, unless asked otherwise: the model's context, `LONGEST_ROW` at most."""
+    """Return the default length of a training row: the model's context, but at most `LONGEST_ROW`."""
     return min(config.context, LONGEST_ROW)
 
 
 @dataclass(frozen=True)
 class Kept:
-    """Bytes kept from a forward pass to its backward pass, in bf16 under autocast, as `companion train` does it.
+    """Bytes saved from a forward pass for its backward pass, in bf16 under autocast, as in `companion train`.
 
-    layer:         of one layer, for one row of tokens. In an encoder-decoder, a layer of each stack.
-    rest:          of the embeddings, the last norm, the head and the loss, for one row.
-    entry:         of the stream where it enters a layer, for one row: what recomputation keeps in place of `layer`.
-    layer_copies:  of the half-precision copies that autocast makes of one layer's weights, whatever the batch.
-    rest_copies:   the same of the other weights.
+    Attributes:
+        layers: number of layers.
+        layer: activations of one layer, for one row. In an encoder-decoder, a layer of each stack.
+        rest: activations of the embeddings, the last norm, the head and the loss, for one row.
+        entry: the stream that enters a layer, for one row; activation checkpointing stores it instead of `layer`.
+        layer_copies: the half-precision copies that autocast makes of one layer's weights, for any batch.
+        rest_copies: those of the other weights.
     """
 
     layers: int
@@ -64,25 +70,33 @@ class Kept:
     rest_copies: int
 
     def activations(self, rows: int = 1, *, recompute: bool = False) -> int:
-        """Of `rows` rows. With `recompute`, each layer's are made again, one layer at a time, from what enters it
-        (Chen et al. 2016), for a third more arithmetic."""
+        """Return the activation bytes of `rows` rows.
+
+        With `recompute`, the activations of one layer at a time are computed again from its input (Chen et al. 2016),
+        which takes a third more arithmetic.
+        """
         layers = self.layers * self.entry + self.layer if recompute else self.layers * self.layer
         return rows * (layers + self.rest)
 
     def copies(self, *, recompute: bool = False) -> int:
-        """Of all weights, or with `recompute` of the layer at work and of what is outside the layers."""
+        """Return the bytes of the copies of all weights.
+
+        With `recompute`, they are the copies of one layer and of the weights outside the layers.
+        """
         return (1 if recompute else self.layers) * self.layer_copies + self.rest_copies
 
 
 @lru_cache
 def kept(config: ModelConfig, tokens: int) -> Kept:
-    """What training on rows of `tokens` tokens keeps: measured, in models of one and two layers and batches of one and
-    two rows, on tensors without memory. It is linear in both, so these four say all; where layers are of several kinds
-    in turn, it is once and twice all kinds, and a layer's share is their mean. Dropout, whose masks would add a byte a
-    number, is off; attention is the fused one, which keeps no scores, unless scores are capped.
+    """Measure what training on rows of `tokens` tokens saves for the backward pass.
+
+    It is measured with fake tensors in models of one and two layers and batches of one and two rows. The size is linear
+    in both, so these four are enough. If there are several kinds of layers in a repeating pattern, the models have one
+    and two repetitions, and a layer's share is the mean. Dropout, whose masks would add a byte per element, is off.
+    Attention is the fused kernel, which saves no scores, unless scores have a softcap.
     """
     require_whole("tokens", tokens, 1)
-    if 0 < config.mixtures < config.layers:  # what one kind of layer keeps does not depend on the others
+    if 0 < config.mixtures < config.layers:  # what one kind of layer saves does not depend on the others
         with_, without = (kept(kind, tokens) for kind in _kinds(config))
         share = Fraction(config.mixtures, config.layers)
 
@@ -109,12 +123,12 @@ def kept(config: ModelConfig, tokens: int) -> Kept:
 
 
 def _saved(config: ModelConfig, tokens: int, rows: int) -> int:
-    """Bytes that autograd saves in one forward pass with its loss, the parameters themselves not counted."""
+    """Return the bytes that autograd saves in one forward pass with its loss, without the parameters themselves."""
     with FakeTensorMode():
         model = Transformer(config)
         for layer in model.modules():
             if isinstance(layer, MoE):
-                layer.way = "grouped"  # the others ask for numbers of tokens, and a tensor without numbers has none
+                layer.way = "grouped"  # the others need token counts, and a fake tensor has no values
         own = {parameter.untyped_storage()._cdata for parameter in model.parameters()}
         saved: dict[int, torch.UntypedStorage] = {}
 
@@ -139,12 +153,13 @@ def _saved(config: ModelConfig, tokens: int, rows: int) -> int:
 
 @dataclass(frozen=True)
 class DeviceBytes:
-    """What one device holds while it trains, in bytes.
+    """Memory of one device in training, in bytes.
 
-    state:        its part of the weights, gradients and two moments: 16 bytes a parameter in all.
-    copies:       half-precision copies of weights, see `Kept`.
-    gathered:     whole weights and gradients that `--shard` puts together for a moment.
-    activations:  see `Kept`.
+    Attributes:
+        state: its part of the weights, gradients and two moments: 16 bytes per parameter in all.
+        copies: half-precision copies of weights, see `Kept`.
+        gathered: whole weights and gradients that `--shard` gathers temporarily.
+        activations: see `Kept`.
     """
 
     state: int
@@ -154,7 +169,7 @@ class DeviceBytes:
 
     @property
     def total(self) -> int:
-        """All of them together, in bytes."""
+        """Sum of all parts, in bytes."""
         return self.state + self.copies + self.gathered + self.activations
 
 
@@ -167,21 +182,27 @@ def device_bytes(
     tokens: int | None = None,
     recompute: bool = False,
 ) -> DeviceBytes:
-    """What each of `devices` devices holds when they train a model with AdamW in bf16.
+    """Return the memory of each of `devices` devices that train a model with AdamW in bf16.
 
-    rows, tokens:  of the micro-batch of one device. `None`: `row_tokens`.
-    recompute:     of activations, which `companion train` does not do.
-
-    With N parameters, of which E are experts' (there are e of them), and K devices the state is
+    With N parameters, of which E belong to experts (there are e of them), and K devices, the state takes
 
         data           16 N                          shard            16 N / K
         experts        16 (N - E) + 16 E / e         experts+shard    16 (N - E) / K + 16 E / e
 
-    (Rajbhandari et al. 2020, sections 3 and 5; their 2 + 2 + 12 bytes are 4 + 4 + 8 here, where the weights themselves
-    are in fp32.) `--shard` gathers the fp32 weights of the layer at work and of the next, and a layer's gradient before
-    it is divided; those outside the layers, and their gradient, stay gathered all the while.
+    (Rajbhandari et al. 2020, sections 3 and 5; their 2 + 2 + 12 bytes are 4 + 4 + 8 here, because the weights
+    themselves are in fp32.) `--shard` gathers the fp32 weights of the current layer and of the next, and a layer's
+    gradient before it is divided; the weights outside the layers, and their gradient, stay gathered all the time.
 
-    Raises `ValueError` for experts without experts, or devices that do not divide by them.
+    Args:
+        config: the model.
+        way: how the model is distributed.
+        devices: number of devices.
+        rows, tokens: size of one device's micro-batch; `None` tokens: `row_tokens`.
+        recompute: whether activation checkpointing is used.
+
+    Raises:
+        ValueError: for an unknown `way`, for expert parallelism without experts, or with a number of devices that is
+            not a multiple of their number.
     """
     require_whole("devices", devices, 1)
     require_whole("rows", rows, 1)
@@ -198,7 +219,7 @@ def device_bytes(
     others = count.total - experts
     sharded = way in ("shard", "experts+shard")
     state = 16 * (-(-others // devices) if sharded else others) + 16 * experts // groups
-    # A copy is two bytes a number of a matrix; an expert's is made where the expert is.
+    # A copy takes two bytes per element of a matrix; that of an expert is where the expert is.
     away = 2 * (experts - experts // groups)
     copies = here.copies(recompute=recompute) - (away // config.layers if recompute else away)
     block, outside = _by_place(config)
@@ -217,9 +238,17 @@ def fewest_devices(
     tokens: int | None = None,
     recompute: bool = False,
 ) -> int | None:
-    """How many devices with `memory` bytes each are enough for `device_bytes`; `None` when no number is.
+    """Return how many devices with `memory` bytes each are enough for `device_bytes`; `None` if no number is.
 
-    usable: the share of the memory that may be filled. Raises `ValueError` for one that is not above 0 and at most 1.
+    Args:
+        config: the model.
+        way: how the model is distributed.
+        memory: bytes per device.
+        usable: fraction of the memory that may be filled.
+        rows, tokens, recompute: as in `device_bytes`.
+
+    Raises:
+        ValueError: for a fraction that is not above 0 and at most 1.
     """
     if not 0 < usable <= 1:
         raise ValueError(f"usable={usable!r}: expected a share above 0 and at most 1")
@@ -232,7 +261,7 @@ def fewest_devices(
     if fits(1):
         return step
     low, high = 1, 2
-    while not fits(high):  # more devices never need more each, but `--shard` on one gathers nothing
+    while not fits(high):  # with more devices none needs more, but `--shard` on one gathers nothing
         low, high = high, 2 * high
         if high * step > MOST_DEVICES:
             return None
@@ -244,11 +273,12 @@ def fewest_devices(
 
 @dataclass(frozen=True)
 class Cost:
-    """What training costs in arithmetic.
+    """Arithmetic cost of training.
 
-    tokens:  read in all; in an encoder-decoder, those of sources and targets together.
-    rule:    6 N tokens, N being the parameters that are active for a token.
-    flops:   counted: matrix products, attention included, the rows as long as `row_tokens`.
+    Attributes:
+        tokens: number of tokens read in all; in an encoder-decoder, of sources and targets together.
+        rule: FLOPs by the rule 6 N tokens, where N is the number of parameters that are active for a token.
+        flops: FLOPs counted: matrix products including attention, with rows of `row_tokens` tokens.
     """
 
     tokens: float
@@ -256,9 +286,12 @@ class Cost:
     flops: float
 
     def days(self, devices: int, share: float, peak: float) -> float:
-        """On `devices` devices that reach `share` of `peak` FLOPs per second each.
+        """Return the training time in days.
 
-        Raises `ValueError` for a share that is not above 0 and at most 1, and for no device.
+        Each of `devices` devices reaches the fraction `share` of `peak` FLOPs per second.
+
+        Raises:
+            ValueError: for a fraction that is not above 0 and at most 1, and for less than one device.
         """
         require_whole("devices", devices, 1)
         if not 0 < share <= 1:
@@ -267,10 +300,15 @@ class Cost:
 
 
 def train_cost(config: ModelConfig, tokens: float | None = None, *, row: int | None = None) -> Cost:
-    """What training on so many tokens costs. `None`: `TOKENS_PER_PARAMETER` for each active parameter.
+    """Return the cost of training on `tokens` tokens; `None`: `TOKENS_PER_PARAMETER` for each active parameter.
 
-    row: tokens in a row; `None`: `row_tokens`. In an encoder-decoder, a source and a target of that length.
-    Raises `ValueError` for a number of tokens that is not positive.
+    Args:
+        config: the model.
+        tokens: number of tokens.
+        row: length of a row; `None`: `row_tokens`. In an encoder-decoder, the length of both source and target.
+
+    Raises:
+        ValueError: for a number of tokens that is not positive.
     """
     active = parameters(config).active
     tokens = TOKENS_PER_PARAMETER * active if tokens is None else tokens
@@ -282,7 +320,7 @@ def train_cost(config: ModelConfig, tokens: float | None = None, *, row: int | N
 
 
 def memories() -> dict[float, list[Chip]]:
-    """The sizes of the chips' memories in bytes, ascending, each with the chips that have it."""
+    """Return the sizes of the chips' memories in bytes, ascending, each with the chips that have it."""
     found: dict[float, list[Chip]] = {}
     for chip in sorted(CHIPS.values(), key=lambda chip: chip.memory):
         found.setdefault(chip.memory, []).append(chip)
@@ -290,7 +328,10 @@ def memories() -> dict[float, list[Chip]]:
 
 
 def _by_place(config: ModelConfig) -> tuple[int, int]:
-    """Parameters of the largest layer (in an encoder-decoder, one of each stack), and those outside of layers."""
+    """Return the number of parameters of the largest layer, and of everything outside the layers.
+
+    In an encoder-decoder, a layer is one of each stack.
+    """
     kinds = [config]
     if config.moe is not None and config.mixtures < config.layers:
         kinds = _kinds(config)
@@ -302,7 +343,7 @@ def _by_place(config: ModelConfig) -> tuple[int, int]:
 
 
 def _kinds(config: ModelConfig) -> list[ModelConfig]:
-    """A model with experts in some of its layers as two: with experts in all, and in none."""
+    """Split a model with experts in some of its layers into two: one with experts in all layers, and one without."""
     assert config.moe is not None
     everywhere = replace(config.moe, pattern=(True,), plain_d_ff=None)
     plain = replace(config.feed_forward, d_ff=plain_d_ff(config))

@@ -1,4 +1,4 @@
-"""What a model costs as tables: its account, how fast a chip lets it write, and the sizing of several, also as JSON."""
+"""Costs as tables, also as JSON: a model's account, its maximum decoding speed on a chip, and the sizing of models."""
 
 from __future__ import annotations
 
@@ -38,16 +38,19 @@ from companion.ground.number_limits import Count, PartOfOne, Positive, check
 
 @dataclass(frozen=True)
 class Question:
-    """What is asked about each model.
+    """Options for the sizing of each model.
 
-    devices, chip:  that train it; `chip` by its short name in `CHIPS`, or `None` for a table of all sizes of memory.
-    share:          of the chip's peak in matrix products that training reaches: assumed, never predicted.
-    tokens:         to train on. `None`: `TOKENS_PER_PARAMETER` for each active parameter.
-    context:        tokens in a row to train on, and room in the cache. `None`: `row_tokens`, and the model's context.
-    batch:          rows in a device's micro-batch, and rows served at once.
-    usable:         share of the memory that may be filled.
+    Args:
+        devices: number of devices that train it.
+        chip: the chip by its short name in `CHIPS`, or `None` for a table of all sizes of memory.
+        share: fraction of the chip's peak in matrix products that training reaches: an assumption, not a prediction.
+        tokens: number of training tokens. `None`: `TOKENS_PER_PARAMETER` for each active parameter.
+        context: length of a training row, and of the cache. `None`: `row_tokens`, and the model's context.
+        batch: rows in a device's micro-batch, and rows served at once.
+        usable: fraction of the memory that may be filled.
 
-    Raises `ValueError` naming the flag, what it was and what it must be.
+    Raises:
+        ValueError: naming the flag, its value and what was expected.
     """
 
     devices: Count = 8
@@ -65,11 +68,11 @@ class Question:
 
     @property
     def named_chip(self) -> Chip:
-        """The chip that days are reckoned for."""
+        """The chip for which the training time is computed."""
         return CHIPS["h100" if self.chip is None else self.chip]
 
     def row(self, config: ModelConfig) -> int:
-        """Tokens in a row to train on. Raises `ValueError` for more than the model has learned positions."""
+        """Return the length of a training row. Raises `ValueError` if it exceeds the model's learned positions."""
         if self.context is None:
             return row_tokens(config)
         if config.positions.kind == "learned" and self.context > config.context:
@@ -81,7 +84,7 @@ class Question:
 
 
 def memory_table(models: Mapping[str, ModelConfig], question: Question) -> Table:
-    """What it takes to hold, to serve and to train each model."""
+    """Tabulate the memory needed to hold, to serve and to train each model."""
     head = (
         "model",
         "parameters",
@@ -109,11 +112,11 @@ def memory_table(models: Mapping[str, ModelConfig], question: Question) -> Table
 
 
 def devices_table(models: Mapping[str, ModelConfig], question: Question) -> Table:
-    """The fewest devices that can train each model, for each size of memory, or for the chip in question.
+    """Tabulate the smallest number of devices that can train each model, for each size of memory or for the given chip.
 
-    `1`: each device can hold all of it, so that any number may train by data parallel. Otherwise as many as `--shard`
-    needs, followed in brackets by the number with activation checkpointing where that is smaller. A dash: no number is
-    enough.
+    `1` means that each device can hold the whole model, so that any number can train it with data parallelism.
+    Otherwise it is the number that `--shard` needs, followed in brackets by the number with activation checkpointing if
+    that is smaller. A dash means that no number is enough.
     """
     sizes = [question.named_chip.memory] if question.chip is not None else list(memories())
     rows = []
@@ -149,7 +152,7 @@ def _fewest(config: ModelConfig, question: Question, memory: float, way: Way, re
 
 
 def cost_table(models: Mapping[str, ModelConfig], question: Question) -> Table:
-    """What training costs in FLOPs, and how long it takes on the devices in question at their share of the peak."""
+    """Tabulate the FLOPs of training, and its time on the given devices at the given fraction of their peak."""
     chip = question.named_chip
     head = ("model", "tokens", "6 N D", "counted", "counted / 6 N D", f"on {question.devices:,} {_short(chip)}")
     rows = []
@@ -162,7 +165,10 @@ def cost_table(models: Mapping[str, ModelConfig], question: Question) -> Table:
 
 
 def data(models: Mapping[str, ModelConfig], question: Question) -> list[dict[str, Any]]:
-    """All figures as numbers, for JSON: bytes, FLOPs, days, and for each chip the fewest devices for each way."""
+    """Return all figures as numbers for JSON.
+
+    These are bytes, FLOPs, days, and the fewest devices for each chip and distribution.
+    """
     chips = CHIPS if question.chip is None else {question.chip: question.named_chip}
     found = []
     for name, config in models.items():
@@ -207,7 +213,7 @@ def data(models: Mapping[str, ModelConfig], question: Question) -> list[dict[str
 
 
 def text(models: Mapping[str, ModelConfig], question: Question) -> str:
-    """What `companion sizing` prints."""
+    """Return the output of `companion sizing`."""
     where = f"of {question.named_chip.name}" if question.chip is not None else "by the size of their memory"
     parts = [
         "bytes (activations: of one device's micro-batch)",
@@ -239,14 +245,17 @@ def _short(chip: Chip) -> str:
 
 
 COLUMNS = {"fp32": torch.float32, "bf16": torch.bfloat16, "int8": torch.int8}
-"""The forms of weights that an account tells; a cache is fp32 beside fp32 weights, else bf16."""
+"""Weight formats in an account; the cache is fp32 with fp32 weights, and otherwise bf16."""
 
 
 def account_data(config: ModelConfig) -> dict[str, Any]:
-    """The account of a model as numbers: its parameters by part, FLOPs a token, and bytes to hold, train and serve it.
+    """Return the account of a model as numbers.
 
-    A figure that the model has not is left out: an encoder writes nothing and keeps no cache. `cache_token` is what a
-    cache grows by with each token, `cache_text` what linear layers keep of a text of any length.
+    It contains parameters by part, FLOPs per token, and bytes to hold, train and serve the model.
+
+    Figures that do not apply to a model are left out: an encoder writes nothing and has no cache. `cache_token` is the
+    size by which a cache grows with each token, `cache_text` the size that linear layers store for a text of any
+    length.
     """
     counted, context = parameters(config), config.context
     source = context if config.stack == "encoder_decoder" else 0
@@ -278,9 +287,11 @@ def account_data(config: ModelConfig) -> dict[str, Any]:
 
 
 def account_table(config: ModelConfig, width: int = WIDTH) -> str:
-    """The account of a model as text: parameters by part, FLOPs a token, and memory to hold, train and serve it.
+    """Return the account of a model as text.
 
-    In the column int8 the weights have one byte each; what serves them keeps a bf16 cache.
+    It contains parameters by part, FLOPs per token, and memory to hold, train and serve the model.
+
+    In the column int8 the weights take one byte each, and the cache is bf16.
     """
     found = account_data(config)
     count = dict(found["parameters"])
@@ -312,11 +323,14 @@ def account_table(config: ModelConfig, width: int = WIDTH) -> str:
 
 
 def decoding_data(config: ModelConfig, chip: Chip) -> dict[str, Any]:
-    """How many tokens a second one row can get at most on a chip, as numbers: the memory's limit, with an empty and a
-    full context, and how many chips hold weights and cache (`None` for a machine whose memory is not known).
+    """Return the maximum number of tokens per second that one row can get on a chip, as numbers.
 
-    In the column int8 the weights have one byte each and the cache two a number.
-    Raises `ValueError` for a stack other than a decoder.
+    The limit is that of the memory, with an empty and with a full context. The result also says how many chips hold the
+    weights and the cache (`None` for a machine whose memory is not known). In the column int8 the weights take one byte
+    each, and the cache two bytes per element.
+
+    Raises:
+        ValueError: for a stack other than a decoder.
     """
     if config.stack != "decoder":
         raise ValueError(f"config has stack={config.stack!r}: expected a decoder")
@@ -341,7 +355,7 @@ def decoding_data(config: ModelConfig, chip: Chip) -> dict[str, Any]:
 
 
 def decoding_table(config: ModelConfig, chip: Chip, width: int = WIDTH) -> str:
-    """`decoding_data` as text. Raises `ValueError` for a stack other than a decoder."""
+    """Return `decoding_data` as text. Raises `ValueError` for a stack other than a decoder."""
     found = decoding_data(config, chip)
     rows = [
         (f"  tokens a second, {name.replace('_', ' ')}", *map(_readable, limits.values()))
@@ -358,5 +372,5 @@ def _cache_dtype(dtype: torch.dtype) -> torch.dtype:
 
 
 def _readable(rate: float) -> str:
-    """Three digits are more than the limit means."""
+    """Format a rate with few digits, because the limit is not more precise than that."""
     return f"{rate:,.0f}" if rate >= 100 else f"{rate:.1f}" if rate >= 1 else f"{rate:.2g}"

@@ -1,7 +1,7 @@
-"""Windows of token ids to train on and to measure with, each a function of its number alone.
+"""Windows of token ids for training and evaluation.
 
-A batch depends on nothing but (seed, step): a run that is killed and started again at step 300 sees exactly the batch
-it would have seen, with no state to save.
+A training batch is a function of (seed, step) only: a run that is killed and resumed at step 300 sees exactly the batch
+that it would have seen, without any state to save.
 """
 
 from __future__ import annotations
@@ -20,25 +20,28 @@ from companion.ground.fields import require_whole, shown
 from companion.ground.padding import padded
 
 IGNORE = -100
-"""The target of a position that is not scored."""
+"""Target of a position that is not scored."""
 
 
 @runtime_checkable
 class Encoder(Protocol):
-    """Text to ids: a `BytePairTokenizer`, which is not named here because batches of ids need no tokenizer's library.
+    """A function from text to ids, such as a `BytePairTokenizer`.
 
-    separator: the id that stands before every document.
+    That class is not imported here, because batches need no tokenizer library.
+
+    Attributes:
+        separator: the id that precedes every document.
     """
 
     separator: int
 
     def encode(self, text: str) -> list[int]:
-        """The ids of a text."""
+        """Return the token ids of a text."""
         ...
 
 
 def encode_documents(tokenizer: Encoder, documents: Sequence[Document]) -> list[Int[Tensor, " _token"]]:
-    """Each document as ids, the separator first: the model predicts a document's first token from it."""
+    """Encode each document, with the separator first: the model predicts a document's first token from it."""
     return [torch.tensor([tokenizer.separator, *tokenizer.encode(document.text)]) for document in documents]
 
 
@@ -52,17 +55,24 @@ def require_a_window(documents: Sequence[Int[Tensor, " _token"]], context: int) 
 
 
 class TrainingBatches:
-    """Batches of windows of packed documents.
+    """Training batches of windows over concatenated documents.
 
-    The documents are laid end to end, each behind its separator, and the last is followed by the first. An epoch starts
-    at a random place of that ring, cuts it into windows that do not overlap, and shuffles them: in one epoch each token
-    is a target at most once, and less than one window's worth is left out, another one each time.
+    The documents form a ring: each follows its separator, and the first one follows the last. An epoch starts at a
+    random position of the ring, cuts it into windows that do not overlap, and shuffles them. So in one epoch each token
+    is a target at most once, and less than one window is left out, a different part each time.
 
-    tokens:   the ids of all documents, (token,).
-    context:  tokens a window predicts.
-    batch:    windows in a batch.
+    Args:
+        documents: ids of each document, with its separator.
+        context: number of tokens that a window predicts.
+        batch: windows per batch.
+        seed: seed of the order.
 
-    Raises `ValueError` when the documents do not fill a single window.
+    Attributes:
+        tokens: the ids of all documents, (token,).
+        windows: windows per epoch.
+
+    Raises:
+        ValueError: if the documents do not fill a single window.
     """
 
     def __init__(self, documents: Sequence[Int[Tensor, " _token"]], *, context: int, batch: int, seed: int) -> None:
@@ -75,14 +85,14 @@ class TrainingBatches:
         self._epoch = lru_cache(maxsize=2)(self._shuffled)
 
     def __call__(self, step: int) -> tuple[Int[Tensor, "batch token"], Int[Tensor, "batch token"]]:
-        """Inputs and targets of batch number `step`; a target is the token after its input."""
+        """Return inputs and targets of batch number `step`; a target is the token after its input."""
         starts = torch.tensor([self._start(step * self.batch + i) for i in range(self.batch)])
         places = (starts[:, None] + torch.arange(self.context + 1)) % len(self.tokens)
         window = self.tokens[places]
         return window[:, :-1], window[:, 1:]
 
     def epochs(self, steps: int) -> float:
-        """How often `steps` batches go through the text."""
+        """Return how many times `steps` batches pass through the text."""
         return steps * self.batch / self.windows
 
     def _start(self, number: int) -> int:
@@ -98,15 +108,19 @@ class TrainingBatches:
 class EvaluationBatches:
     """Windows that score every token of every document exactly once.
 
-    Each document is scored on its own, from its separator on. Where it is longer than the context, the window moves on
-    by `stride` tokens at a time and only what is new is scored, so that every later token is predicted from at least
-    `context - stride` tokens before it. A smaller stride gives more context and costs more: `context / stride` times.
+    Each document is scored separately, starting with its separator. If it is longer than the context, the window moves
+    on by `stride` tokens at a time and only its new tokens are scored, so that every later token is predicted from at
+    least `context - stride` tokens before it. A smaller stride gives more context and costs `context / stride` times as
+    much.
 
-    context:  most tokens in a window.
-    stride:   tokens scored in each window after a document's first; `None`: half of the context.
-    batch:    windows in a batch; short ones are padded on the right, where a causal model cannot look.
+    Args:
+        documents: ids of each document, with its separator.
+        context: maximum number of tokens in a window.
+        stride: number of tokens scored in each window after a document's first; `None`: half of the context.
+        batch: windows per batch; short ones are padded on the right, where a causal model cannot look.
 
-    Raises `ValueError` for a stride outside 1 to context.
+    Raises:
+        ValueError: for a stride outside 1 to context.
     """
 
     def __init__(
@@ -124,15 +138,15 @@ class EvaluationBatches:
             raise ValueError(f"stride={shown(stride)}: expected a whole number from 1 to context={context}")
         self.documents, self.context, self.stride, self.batch = list(documents), context, stride, batch
         self._spans = [span for i, ids in enumerate(self.documents) for span in self._cut(i, len(ids) - 1)]
-        # Windows of like length share a batch: less padding. Sorting is stable, so the order is fixed.
+        # Windows of similar length share a batch, which needs less padding. Sorting is stable, so the order is fixed.
         self._spans.sort(key=lambda span: span[2] - span[1])
 
     def __len__(self) -> int:
-        """Number of batches."""
+        """Return the number of batches."""
         return -(-len(self._spans) // self.batch)
 
     def __iter__(self) -> Iterator[tuple[Int[Tensor, "batch token"], Int[Tensor, "batch token"]]]:
-        """Inputs, and targets with `IGNORE` where a token is context or padding."""
+        """Yield inputs, and targets with `IGNORE` for context and padding."""
         for first in range(0, len(self._spans), self.batch):
             spans = self._spans[first : first + self.batch]
             inputs = padded([self.documents[document][start:stop] for document, start, stop, _ in spans])
@@ -143,7 +157,7 @@ class EvaluationBatches:
             yield inputs, targets
 
     def _cut(self, document: int, targets: int) -> Iterator[tuple[int, int, int, int]]:
-        """(document, first input, end of inputs, first input whose target is scored) for each window."""
+        """Yield (document, first input, end of inputs, first input whose target is scored) for each window."""
         scored = 0
         while scored < targets:
             stop = min(targets, self.context if scored == 0 else scored + self.stride)

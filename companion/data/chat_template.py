@@ -1,8 +1,8 @@
-"""Chat templates: how a published model that answers expects a conversation to be written (lesson 13).
+"""Chat templates: how a published chat model expects a conversation to be formatted (lesson 13).
 
-A model that was tuned on conversations read them in one form, with marks between the turns. Its folder holds a program
-in the language Jinja that writes this form: `chat_template.jinja`, or a field of `tokenizer_config.json`. It is
-somebody else's program, so it runs in Jinja's sandbox, which lets it read what it is given and nothing else.
+A model that was fine-tuned on conversations read them in one format, with marks between the turns. Its folder contains
+a Jinja program that writes this format: `chat_template.jinja`, or a field of `tokenizer_config.json`. This is foreign
+code, so it runs in Jinja's sandbox, where it can only read its inputs.
 """
 
 from __future__ import annotations
@@ -26,12 +26,13 @@ if TYPE_CHECKING:
 TEMPLATE, SETTINGS, SPECIAL_MAP = "chat_template.jinja", "tokenizer_config.json", "special_tokens_map.json"
 NEEDS = "a chat template needs jinja2 3.1.6 or newer; pip install 'executable-transformer[published]'"
 SPECIAL = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
-"""The special tokens that a template may name."""
+"""Special tokens that a template may name."""
 
 
 SECONDS, MEMORY, LONGEST = 10, 1 << 30, 20_000_000
-"""What a template may take to write one conversation: seconds of the processor, bytes beside what is there, and the
-characters that it writes."""
+"""Limits for writing one conversation with a template: seconds of CPU time, additional bytes of memory, and
+characters of output.
+"""
 
 
 class Message(TypedDict):
@@ -42,9 +43,10 @@ class Message(TypedDict):
 
 
 def conversation(turns: Sequence[str], system: str | None = None) -> list[Message]:
-    """The messages of turns that a user and an assistant take one after the other, the user the first and the last.
+    """Return the messages of alternating turns of a user and an assistant; the user has the first and the last turn.
 
-    Raises `ValueError` for an even number of turns.
+    Raises:
+        ValueError: for an even number of turns.
     """
     if len(turns) % 2 == 0:
         raise ValueError(f"turns: expected an odd number, the user's first and last, got {len(turns)}")
@@ -54,11 +56,12 @@ def conversation(turns: Sequence[str], system: str | None = None) -> list[Messag
 
 @dataclass(frozen=True)
 class ChatTemplate:
-    """A model's way to write conversations.
+    """A model's format for conversations.
 
-    source:   the template, in Jinja.
-    origin:   the file that it stands in, for messages.
-    special:  the model's special tokens by name, as templates ask for them: `bos_token` and its kin.
+    Attributes:
+        source: the template, in Jinja.
+        origin: the file that contains it, for error messages.
+        special: the model's special tokens by the names that templates use, such as `bos_token`.
     """
 
     source: str
@@ -66,14 +69,19 @@ class ChatTemplate:
     special: Mapping[str, str] = field(default_factory=dict)
 
     def write(self, messages: Sequence[Message], *, answer: bool = True, **options: Any) -> str:
-        """The conversation as its model read it in training; ready to be tokenized, special tokens and all.
+        """Format a conversation as its model read it in training.
 
-        answer:   with what begins the assistant's next turn (the generation prompt).
-        options:  further words that the template knows, such as `enable_thinking`.
+        The result contains special tokens and is ready to tokenize.
 
-        Raises `ValueError` for no messages, a template that is damaged or refuses these messages, takes longer than
-        `SECONDS` or more memory than `MEMORY`, or writes more than `LONGEST` characters, and where jinja2 is missing or
-        too old.
+        Args:
+            messages: the conversation.
+            answer: whether to add the beginning of the assistant's next turn (the generation prompt).
+            options: further variables of the template, such as `enable_thinking`.
+
+        Raises:
+            ValueError: for no messages, for a template that is damaged, rejects these messages, takes longer than
+                `SECONDS` or more memory than `MEMORY`, or writes more than `LONGEST` characters, and if jinja2 is
+                missing or too old.
         """
         if not messages:
             raise ValueError("messages: expected at least one, got none")
@@ -92,11 +100,12 @@ class ChatTemplate:
 
 
 def load_chat_template(folder: str | Path) -> ChatTemplate | None:
-    """The chat template of a published model's folder; `None` where it has none.
+    """Load the chat template of a published model's folder, or return `None` if it has none.
 
-    Of several in one file the one named "default" is taken.
+    If a file contains several, the one named "default" is used.
 
-    Raises `ValueError` for a file that is damaged, and several templates without a default.
+    Raises:
+        ValueError: for a damaged file, and for several templates without a default.
     """
     folder = Path(folder)
     path = folder / SETTINGS
@@ -122,7 +131,7 @@ def load_chat_template(folder: str | Path) -> ChatTemplate | None:
 
 @contextmanager
 def _bounded(origin: str) -> Iterator[None]:
-    """Raise `ValueError` for a template that takes more in this block than it may."""
+    """Raise `ValueError` if the template in this block exceeds its limits."""
     try:
         with at_most(SECONDS), within(MEMORY):
             yield
@@ -136,10 +145,10 @@ _NAMED = {"name", "template"}
 
 
 def special_tokens(folder: str | Path) -> dict[str, str]:
-    """The special tokens that a folder's files name, by `SPECIAL`.
+    """Return the special tokens that a folder's files define, under the names in `SPECIAL`.
 
-    Older folders have them in special_tokens_map.json, which is read where tokenizer_config.json does not list all
-    added tokens, and then prevails, as in released code.
+    Older folders have them in special_tokens_map.json. That file is read if tokenizer_config.json does not list all
+    added tokens, and then takes precedence, as in the released code.
     """
     folder = Path(folder)
     settings = dict(_settings(folder / SETTINGS)) if (folder / SETTINGS).is_file() else {}
@@ -157,18 +166,20 @@ def _settings(path: Path) -> Mapping[str, Any]:
 
 
 def _spelled(token: object) -> str | None:
-    """A special token, which files write as text or with its properties."""
+    """Return the text of a special token, which files store as text or with its properties."""
     token = token.get("content") if isinstance(token, Mapping) else token
     return token if isinstance(token, str) else None
 
 
 @cache
 def compiled(source: str, origin: str) -> Template:
-    """The template, with what released code lends to templates: `raise_exception`, `strftime_now`, `tojson` without
-    HTML's escapes, `break` and `continue` in loops, and blocks of `generation`, which mark what a loss counts and write
-    nothing.
+    """Compile a template with the additions of the released code.
 
-    Raises `ValueError` for what is no template, and where jinja2 is missing or too old.
+    These are `raise_exception`, `strftime_now`, `tojson` without HTML escapes, `break` and `continue` in loops, and
+    blocks of `generation`, which mark the tokens that count in a loss and write nothing themselves.
+
+    Raises:
+        ValueError: for an invalid template, and if jinja2 is missing or too old.
     """
     try:
         import jinja2
@@ -184,14 +195,14 @@ def compiled(source: str, origin: str) -> Template:
     world.filters["tojson"] = _as_json
     world.globals.update(raise_exception=_refuse, strftime_now=lambda form: datetime.now().strftime(form))
     try:
-        with _bounded(origin):  # what is constant in it is computed here
+        with _bounded(origin):  # compiling evaluates its constant expressions
             return world.from_string(source)
     except jinja2.TemplateSyntaxError as error:
         raise ValueError(f"{origin}: expected a template in Jinja: line {error.lineno}: {error.message}") from None
 
 
 def _generation() -> type:
-    """Jinja's class of an extension that writes what stands in a block of `generation`, as if there were no block."""
+    """Return a Jinja extension class that writes the contents of a `generation` block as if there were no block."""
     from jinja2.ext import Extension
     from jinja2.nodes import Node
     from jinja2.parser import Parser

@@ -1,5 +1,4 @@
-"""How one model reads conversations: its chat template and its tokenizer, and which tokens of them are an answer
-(lesson 20)."""
+"""How one model reads conversations: its chat template, its tokenizer, and which tokens are an answer (lesson 20)."""
 
 from __future__ import annotations
 
@@ -30,17 +29,20 @@ PLAIN = """\
     {{- 'Assistant:' -}}
 {%- endif -%}
 """
-"""The template of a model whose folder has none: turns in plain words, and what ends a text behind each answer."""
+"""Template for a model whose folder has none: turns in plain words, and the end-of-text token after each answer."""
 TEXT_FILES = (
     "tokenizer.json", SETTINGS, "special_tokens_map.json", GENERATION, TEMPLATE, "vocab.json", "merges.txt",
     "added_tokens.json",
 )  # fmt: skip
-"""What a folder holds of how its model reads text and conversations, as text."""
+"""Text files of a folder that define how its model reads text and conversations."""
 
 
 @dataclass(frozen=True)
 class Row:
-    """A conversation as ids, and which of them are scored: those of answers, each with the token that ends it."""
+    """A conversation as ids, and which of them are scored.
+
+    Scored are the ids of answers, including the token that ends each of them.
+    """
 
     ids: list[int]
     scored: list[bool]
@@ -48,11 +50,12 @@ class Row:
 
 @dataclass(frozen=True)
 class Dialect:
-    """How a model reads conversations.
+    """A model's conversation format.
 
-    template:   writes them as text.
-    tokenizer:  makes ids of the text, special tokens and all.
-    stop:       the ids that end an answer.
+    Attributes:
+        template: formats conversations as text.
+        tokenizer: encodes the text, including special tokens.
+        stop: ids that end an answer.
     """
 
     template: ChatTemplate
@@ -61,10 +64,11 @@ class Dialect:
 
     @classmethod
     def of(cls, folder: str | Path) -> Dialect:
-        """That of a folder with `TEXT_FILES`: a published model's, or a tuned run's.
+        """Load the format from a folder with `TEXT_FILES`, of a published model or of a fine-tuning run.
 
-        Raises `ValueError` for a folder without a template or a tokenizer of the kinds that answer, or with a damaged
-        one, and where nothing says which token ends a text.
+        Raises:
+            ValueError: for a folder without a template or a tokenizer of a decoder, or with a damaged one, and if no
+                file defines which token ends a text.
         """
         folder = Path(folder)
         template, tokenizer = load_chat_template(folder), load_tokenizer(folder)
@@ -77,24 +81,30 @@ class Dialect:
         return cls(template, tokenizer, stop)
 
     def encode(self, text: str) -> list[int]:
-        """The ids of a text that has its special tokens in it."""
+        """Return the ids of a text that contains its special tokens."""
         return self.tokenizer.encode(text, special=False)
 
     def prompt(self, messages: Sequence[Message]) -> list[int]:
-        """What the model reads before it answers. Raises `ValueError` as `ChatTemplate.write` does."""
+        """Return what the model reads before it answers. Raises `ValueError` as `ChatTemplate.write` does."""
         return self.encode(self.template.write(messages))
 
     def answer(self, ids: Iterable[int]) -> str:
-        """The text of an answer's ids, without what ends it. An id that only the model's table has adds nothing."""
+        """Return the text of an answer's ids, without the token that ends it.
+
+        Ids outside the tokenizer's vocabulary, for which only the model's table has rows, add nothing.
+        """
         return self.tokenizer.decode(id for id in ids if id < self.tokenizer.vocab).strip()
 
     def rows(self, messages: Sequence[Message]) -> list[Row]:
-        """A conversation to learn from: one row; or one for each answer, where the template writes earlier turns
-        otherwise once later ones follow. The ids before an answer are those that `prompt` gives, and together they are
-        those of the whole text, except where the tokenizer would join an answer's first characters to its prompt.
+        """Convert a conversation to training rows.
 
-        Raises `ValueError` for no answer, one that nothing comes before, and a template under which an answer does not
-        go on from its prompt, or does not end with a token that ends a text.
+        This is one row, or one per answer if the template writes earlier turns differently once later ones follow. The
+        ids before an answer are those of `prompt`, and together they are those of the whole text, unless the tokenizer
+        would merge an answer's first characters with its prompt.
+
+        Raises:
+            ValueError: if there is no answer, if nothing precedes the first one, and for a template under which an
+                answer does not continue its prompt, or does not end with a stop token.
         """
         rows: list[Row] = []
         done = None
@@ -126,20 +136,22 @@ class Dialect:
         return rows
 
     def _added(self, before: str, text: str) -> list[int]:
-        """Return the ids that `text` has beyond those of `before`, its beginning.
+        """Return the ids that `text` adds to those of `before`, its beginning.
 
-        A tokenizer may begin every text with a space of its own, so the rest of a text is not encoded alone, unless the
-        ids of the whole do not begin with those of `before`.
+        A tokenizer may begin every text with a space of its own. So the rest of a text is only encoded separately if
+        the ids of the whole text do not begin with those of `before`.
         """
         known, whole = self.encode(before), self.encode(text)
         return whole[len(known) :] if whole[: len(known)] == known else self.encode(text[len(before) :])
 
 
 def dialect_files(folder: str | Path) -> dict[str, str]:
-    """The `TEXT_FILES` of a published model's folder, or of a tuned run's, for another folder: with the template
-    `PLAIN` where there is none, and with the ids that end a text.
+    """Return the `TEXT_FILES` of a published model's folder or of a fine-tuning run's, to be written to another folder.
 
-    Raises `ValueError` for a folder without a tokenizer, or one that is not text.
+    The template `PLAIN` is added if there is none, and so are the ids that end a text.
+
+    Raises:
+        ValueError: for a folder without a tokenizer, and for a file that is not text.
     """
     folder = Path(folder)
     files = {}
@@ -164,7 +176,7 @@ def dialect_files(folder: str | Path) -> dict[str, str]:
 
 
 def files_of_run(tokenizer: BytePairTokenizer, context: int) -> dict[str, str]:
-    """The `TEXT_FILES` of a run on text: its tokenizer as published ones are, and the template `PLAIN`."""
+    """Return the `TEXT_FILES` of a run on text: its tokenizer in the published format, and the template `PLAIN`."""
     marks = dict.fromkeys(("bos_token", "eos_token", "pad_token"), SEPARATOR)
     about = {"tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": context, **marks}
     return {
@@ -179,7 +191,7 @@ _END = ("bos_token_id", "eos_token_id", "pad_token_id")
 
 
 def dialect_in(files: Mapping[str, str]) -> Dialect:
-    """The dialect of `TEXT_FILES` that are in no folder yet. Raises `ValueError` as `Dialect.of` does."""
+    """Return the format of `TEXT_FILES` that are not in a folder yet. Raises `ValueError` as `Dialect.of` does."""
     with TemporaryDirectory() as folder:
         for name, text in files.items():
             Path(folder, name).write_text(text, "utf-8")
@@ -190,7 +202,7 @@ def dialect_in(files: Mapping[str, str]) -> Dialect:
 
 
 def _stop_ids(folder: Path) -> frozenset[int]:
-    """The ids that end a text, as the folder says; none where it does not."""
+    """Return the ids that end a text according to the folder; empty if no file defines them."""
     for name in (GENERATION, CONFIG):
         if (folder / name).is_file():
             given = read_config(folder, name).get(IDS[2])

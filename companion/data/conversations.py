@@ -1,10 +1,10 @@
-"""Files of conversations, a JSON object a line, as they are commonly published (lesson 20).
+"""Files of conversations in the usual published format, one JSON object per line (lesson 20).
 
     {"messages": [{"role": "user", "content": "..."}, {"role": "assistant", "content": "..."}]}
     {"prompt": [{"role": "user", "content": "..."}], "chosen": "...", "rejected": "..."}
 
-The second form is a preference between two answers, as trl has them: a prompt may also be one text of the user, an
-answer also a list with its one message, and without a prompt both are whole conversations that differ in the last turn.
+The second form is a preference between two answers, as in trl. A prompt may also be a single text of the user, and an
+answer a list with its one message. Without a prompt, both are whole conversations that differ in their last turn.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ Entry = TypeVar("Entry")
 
 
 class Conversation(NamedTuple):
-    """Turns, and the file and line that they come from, for messages."""
+    """Turns of a conversation, and the file and line that they come from, for error messages."""
 
     messages: list[Message]
     where: str
 
 
 class Preference(NamedTuple):
-    """Turns, and of two answers to them the better and the worse; and where they come from."""
+    """Turns of a conversation, the better and the worse of two answers to them, and where they come from."""
 
     prompt: list[Message]
     chosen: str
@@ -38,16 +38,17 @@ class Preference(NamedTuple):
 
 
 def read_conversations(paths: Sequence[str | Path]) -> list[Conversation]:
-    """The conversations in files, in their order.
+    """Read the conversations of files, in order.
 
-    Raises `ValueError`, naming file and line, for a file that cannot be read or has none, and for a line that is no
-    conversation or has no turn of the assistant.
+    Raises:
+        ValueError: naming file and line, for a file that cannot be read or is empty, and for a line that is not a
+            conversation or has no turn of the assistant.
     """
     return _read(paths, _conversation)
 
 
 def read_preferences(paths: Sequence[str | Path]) -> list[Preference]:
-    """The preferences in files, in their order. Raises `ValueError` as `read_conversations` does."""
+    """Read the preferences of files, in order. Raises `ValueError` as `read_conversations` does."""
     return _read(paths, _preference)
 
 
@@ -64,7 +65,7 @@ def _objects(path: Path) -> Iterator[tuple[Mapping[str, Any], str]]:
         lines = lines_of(read_text(path))
     except OSError as error:
         raise ValueError(f"{name}: cannot be read ({error.strerror})") from None
-    except ValueError as error:  # no text, or no name
+    except ValueError as error:  # not text, or an invalid file name
         raise ValueError(f"{name}: expected text in UTF-8, got a file that is not ({why(error)})") from None
     if not any(line.strip() for line in lines):
         raise ValueError(f"{name}: expected a conversation a line, found none; the file is empty")

@@ -1,8 +1,8 @@
-"""Real text to learn from: what comes with this package, or any file, folder or glob of the reader's.
+"""Real text to learn from: texts that come with this package, or any file, folder or glob of the user's.
 
-A corpus is a list of documents. Some are held out to measure the model with, and a document is never on both sides:
-windows cut from one text at random would overlap, and a model that has seen 511 of a window's 512 tokens in training
-is not being tested. Paragraphs that occur a second time are removed before the split for the same reason.
+A corpus is a list of documents. Some are held out for evaluation, and a document is never on both sides: windows cut
+from one text at random would overlap, and a model that has seen 511 of a window's 512 tokens in training is not being
+tested. For the same reason, repeated paragraphs are removed before the split.
 """
 
 from __future__ import annotations
@@ -28,35 +28,35 @@ from companion.ground.reading import read_text
 
 Read = TypeVar("Read")
 SECTION = re.compile(r"^(?=\S.*\n([*=~^-])\1{2,}$)", re.MULTILINE)
-"""Where a section of the reference begins: a line that is underlined."""
+"""Beginning of a section in the reference: a line that is underlined."""
 MOST_HELD_OUT = 1_000_000
-"""Bytes of held-out text that are enough: they fix bits per byte to about a hundredth."""
+"""Sufficient size of held-out text in bytes: it determines bits per byte to about a hundredth."""
 FIRST_EDITION = "texts/first_edition.json.xz"
 FIRST_EDITION_SHA256 = "ba2b8c03f7b0f3e5f1b31689557114aa545a329a5d6bcae9f5ac1f911e56637e"
-"""Of the text in the file; `texts/make.py` says what it was made from."""
+"""Hash of the text in the file; `texts/make.py` documents its origin."""
 
 
 @dataclass(frozen=True)
 class Document:
-    """One text and the name it is known by."""
+    """A text and its name."""
 
     name: str
     text: str
 
     @property
     def bytes(self) -> int:
-        """Its length in UTF-8, in bytes."""
+        """Length in UTF-8, in bytes."""
         return len(self.text.encode())
 
     @property
     def digest(self) -> str:
-        """Equal for the same name and text, in hexadecimal."""
+        """Hexadecimal hash of the name and the text."""
         return hashlib.sha256(self.name.encode() + b"\0" + self.text.encode()).hexdigest()
 
 
 @dataclass(frozen=True)
 class Corpus:
-    """Documents in a fixed order, what they are in words, and what was left out of them."""
+    """Documents in a fixed order, a title, and notes on what was left out."""
 
     documents: tuple[Document, ...]
     title: str
@@ -64,13 +64,13 @@ class Corpus:
 
     @property
     def bytes(self) -> int:
-        """The length of all documents in UTF-8, in bytes."""
+        """Length of all documents in UTF-8, in bytes."""
         return sum(document.bytes for document in self.documents)
 
 
 @dataclass(frozen=True)
 class Split:
-    """Training and held-out documents. `notes` says how the text was divided where that is not plainly by document."""
+    """Training and held-out documents. `notes` explains the split if it is not simply by document."""
 
     train: tuple[Document, ...]
     held_out: tuple[Document, ...]
@@ -78,11 +78,15 @@ class Split:
 
 
 def first_edition() -> Corpus:
-    """The prose of this course's first edition: 550 kB of English and LaTeX, a document for each section of a lesson.
+    """Return the prose of this course's first edition.
 
-    It is frozen, comes with the package and needs nothing else, so that what is measured on it can be measured again on
-    any machine, with any Python and after any change of the lessons. Raises `ValueError` where it is missing from an
-    installation, or damaged.
+    It has 550 kB of English and LaTeX, with one document per section of a lesson.
+
+    It is frozen, comes with the package and needs nothing else, so measurements on it can be repeated on any machine,
+    with any Python and after any change of the lessons.
+
+    Raises:
+        ValueError: if the file is missing from the installation, or damaged.
     """
     file = resources.files("companion.data").joinpath(FIRST_EDITION)
     try:
@@ -104,11 +108,14 @@ def first_edition() -> Corpus:
 
 
 def python_reference() -> Corpus:
-    """The language reference that most Pythons carry for their `help()`: about 200 documents.
+    """Return the language reference that most Pythons contain for their `help()`: about 200 documents.
 
-    A document is a section: the topics run from two lines to sixty thousand characters, and a handful of the large ones
-    would decide alone what the held-out text is like. The reference differs between Python versions, so a number
-    measured on it belongs to one version. Raises `ValueError` where a cut-down Python has left it out.
+    Each document is a section. Topics range from two lines to sixty thousand characters, so a few large ones would
+    determine what the held-out text is like. The reference differs between Python versions, so figures measured on it
+    are only valid for one version.
+
+    Raises:
+        ValueError: if a reduced Python installation does not have it.
     """
     topics: Mapping[str, str] = {}
     with contextlib.suppress(ImportError):
@@ -130,19 +137,21 @@ def python_reference() -> Corpus:
 
 
 NAMED_TEXTS: Mapping[str, Callable[[], Corpus]] = {"course": first_edition, "python": python_reference}
-"""Texts that have a name in place of a path; a file of the same name is `./course`."""
+"""Texts that have a name instead of a path; a file with the same name is `./course`."""
 
 
 def read_corpus(paths: Sequence[str | Path], *, keep_repeats: bool = False) -> Corpus:
-    """The text of `paths`: files, folders (everything below, hidden entries excepted), globs (`**` included), and names
-    of `NAMED_TEXTS`.
+    """Read the text of files, folders, globs and names of `NAMED_TEXTS`.
+
+    Folders are read recursively, without hidden entries; globs may contain `**`.
 
     Files are UTF-8, and are read in the order of `paths`, by name within a folder or glob, each at most once. A file
-    that is named, or matched by a glob, must be text; in a folder, what is not text is left out and `notes` says so.
+    that is named, or matched by a glob, must be text; in a folder, other files are left out and listed in `notes`.
     Repeated paragraphs are removed (see `deduplicate`) unless `keep_repeats`.
 
-    Raises `ValueError` for a path that does not exist, a glob that matches nothing, a file that is not text (invalid
-    UTF-8 or a NUL byte), and when there is no text at all.
+    Raises:
+        ValueError: for a path that does not exist, a glob that matches nothing, a file that is not text (invalid UTF-8
+            or a NUL byte), and if there is no text at all.
     """
     if not paths:
         raise ValueError("data: expected at least one file, folder or glob, got none")
@@ -175,13 +184,17 @@ def read_corpus(paths: Sequence[str | Path], *, keep_repeats: bool = False) -> C
 def read_files(
     path: str, read: Callable[[Path, str], Read], seen: set[Any], not_text: list[str]
 ) -> Iterator[tuple[str, Read]]:
-    """The name of each file that a path stands for, and what `read` makes of it, given the file and that name.
+    """Yield the name of each file of a path, and the result of `read`, which is given the file and that name.
 
-    seen:      files that were read already, and are not once more.
-    not_text:  takes the names of files of a folder for which `read` raises `UnicodeError`.
+    Args:
+        path: a file, folder or glob.
+        read: reads one file.
+        seen: files that have been read already, which are skipped; new ones are added.
+        not_text: collects the names of a folder's files for which `read` raises `UnicodeError`.
 
-    Raises `ValueError` for a path that stands for nothing, for a file that cannot be read, and for one that is named
-    and no text.
+    Raises:
+        ValueError: for a path that matches nothing, for a file that cannot be read, and for a file that is given
+            explicitly but is not text.
     """
     for file, name, from_folder in files_of(path):
         if (real := file.resolve()) in seen:
@@ -201,18 +214,18 @@ def read_files(
 
 
 def left_out(not_text: Sequence[str]) -> str:
-    """The note on files of a folder that are not text."""
+    """Return the note on a folder's files that are not text."""
     shown = ", ".join(not_text[:3]) + (", ..." if len(not_text) > 3 else "")
     return f"left out, not UTF-8 text: {count(len(not_text), 'file')} ({shown})"
 
 
 def title_of(paths: Sequence[str | Path]) -> str:
-    """What a corpus is called: the first three of its paths."""
+    """Return the title of a corpus: the first three of its paths."""
     return ", ".join(map(str, paths[:3])) + (", ..." if len(paths) > 3 else "")
 
 
 def deduplicate(corpus: Corpus) -> Corpus:
-    """Keep the first of every document, and of every paragraph, that occurs more than once (`without_repeats`).
+    """Keep only the first occurrence of every document and of every paragraph (`without_repeats`).
 
     Without this, text that an author pasted into two places would be trained on and then "predicted".
     """
@@ -230,20 +243,22 @@ def deduplicate(corpus: Corpus) -> Corpus:
 
 
 def split(corpus: Corpus, held_out: float = 0.1) -> Split:
-    """Divide a corpus into text to train on and text to measure with; no document is on both sides.
+    """Split a corpus into training and held-out documents.
 
-    A document is held out when a hash of its name, read as a number from 0 to 1, is below `held_out`. So it stays on
-    its side, on every machine and in whatever order the text was read, when other documents are added or removed, when
-    it is edited, and when it loses a paragraph that another one has too: what one model was trained on is never what
-    another one, of the next version of the text, is measured with. The price is that the share is met roughly. At most
-    `MOST_HELD_OUT` bytes are measured with; what is held out beyond them is left unused, and `notes` says how much.
+    A document is held out if a hash of its name, read as a number from 0 to 1, is below `held_out`. So it stays on its
+    side, on every machine and whatever the order of the texts, when other documents are added or removed, when it is
+    edited, and when it loses a paragraph that another one also has. What one model was trained on is therefore never
+    used to evaluate another model, trained on the next version of the text. The price is that the fraction is only
+    approximate. At most `MOST_HELD_OUT` bytes are used for evaluation; the rest of what is held out is unused, and
+    `notes` says how much.
 
-    Where this would hold out less than a third of what was asked for or more than three times as much (there are few
-    documents, or one is far larger than the others), documents are taken in the order of a hash as far as they fit into
-    the share, or the smallest if none does; then a document may change sides when others come or go, and `notes` says
-    so. A single document is cut once, at the paragraph break nearest to the wanted share from its end.
+    If this would hold out less than a third of the requested fraction or more than three times as much (because there
+    are few documents, or one is far larger than the others), documents are taken in the order of a hash as long as they
+    fit, or the smallest if none does. Then a document may change sides when others are added or removed, and `notes`
+    says so. A single document is cut once, at the paragraph break nearest to the requested fraction from its end.
 
-    Raises `ValueError` for a share outside (0, 1) and for a text too short to be cut.
+    Raises:
+        ValueError: for a fraction outside (0, 1) and for a text too short to be cut.
     """
     if not 0 < held_out < 1:
         raise ValueError(f"held_out={held_out!r}: expected a share between 0 and 1, both excluded")
@@ -266,7 +281,7 @@ def split(corpus: Corpus, held_out: float = 0.1) -> Split:
 
 
 def fingerprint(documents: Iterable[Document]) -> str:
-    """A short hash of names and texts: equal for equal documents in the same order."""
+    """Return a short hash of the documents' names and texts, in order."""
     digest = hashlib.sha256()
     for document in documents:
         digest.update(bytes.fromhex(document.digest))
@@ -274,12 +289,12 @@ def fingerprint(documents: Iterable[Document]) -> str:
 
 
 def _lot(document: Document) -> float:
-    """A number from 0 to 1 that depends on the name alone."""
+    """Return a number from 0 to 1 that depends only on the name."""
     return int.from_bytes(hashlib.blake2b(document.name.encode()).digest()[:8], "big") / 2**64
 
 
 def _fitting(documents: Sequence[Document], most: float) -> list[Document]:
-    """The first documents that fit into `most` bytes; the smallest if none does."""
+    """Return the first documents that fit into `most` bytes, or the smallest if none does."""
     chosen: list[Document] = []
     size = 0
     for document in documents:
@@ -292,7 +307,7 @@ def _fitting(documents: Sequence[Document], most: float) -> list[Document]:
 def _divide(
     documents: Sequence[Document], chosen: Sequence[Document]
 ) -> tuple[tuple[Document, ...], tuple[Document, ...]]:
-    """The chosen ones and the others, both in the order of `documents`."""
+    """Return the chosen documents and the others, both in the order of `documents`."""
     ours = {id(document) for document in chosen}
     return (
         tuple(document for document in documents if id(document) in ours),
@@ -308,7 +323,7 @@ def _split_one(document: Document, wanted: float) -> Split:
     cut, unit = target, "character"
     for pattern, name in ((PARAGRAPH_BREAK, "paragraph"), (re.compile(r"\n"), "line"), (re.compile(r"\s"), "word")):
         breaks = [match.end() for match in pattern.finditer(text)]
-        # A break far from the wanted place would hold out half of the text, or next to nothing.
+        # A break far from the target would hold out half of the text, or next to nothing.
         near = [place for place in breaks if 0.5 <= (len(text) - place) / (len(text) - target) <= 2]
         if near:
             cut, unit = min(near, key=lambda place: abs(place - target)), name
@@ -322,9 +337,10 @@ def _split_one(document: Document, wanted: float) -> Split:
 
 
 def files_of(path: str) -> Iterable[tuple[Path, str, bool]]:
-    """(file, name, whether it was found inside a folder) for one path of the reader's, in a fixed order.
+    """Yield (file, name, whether it was found inside a folder) for one path of the user's, in a fixed order.
 
-    Raises `ValueError` for a path that does not exist, and a glob that matches nothing.
+    Raises:
+        ValueError: for a path that does not exist, and for a glob that matches nothing.
     """
     given = Path(path).expanduser()
     if given.is_file():
@@ -337,7 +353,7 @@ def files_of(path: str) -> Iterable[tuple[Path, str, bool]]:
         files = [match for match in matches if match.is_file()]
         if not files:
             raise ValueError(f"data: expected files for {path!r}, found none")
-        # Names are relative to the part of the pattern that is fixed, so that they are the same on another machine.
+        # Names are relative to the fixed part of the pattern, so that they are the same on another machine.
         base = Path(os.path.commonpath([file.parent for file in files]))
         for file in files:
             yield file, _plain(file.relative_to(base).as_posix()), False
@@ -347,7 +363,7 @@ def files_of(path: str) -> Iterable[tuple[Path, str, bool]]:
 
 
 def _plain(name: str) -> str:
-    """A file's name as text that UTF-8 can write: the bytes of another encoding as \\xe9."""
+    """Return a file's name as valid UTF-8, with bytes of other encodings escaped as \\xe9."""
     return name.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
 
 

@@ -1,7 +1,7 @@
-"""What a text says twice is learned once: repeated texts and paragraphs are found by their sentences.
+"""Deduplication: repeated texts and paragraphs are found by their sentences.
 
-A paragraph is what stands between blank lines. It is a repetition when sentences that occurred before make up a quarter
-of it or more; paragraphs under `SHORTEST_REPEAT` characters are left alone.
+Paragraphs are separated by blank lines. A paragraph is a repetition if sentences that occurred before make up a quarter
+of it or more. Paragraphs under `SHORTEST_REPEAT` characters are left alone.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from collections.abc import Iterable, Iterator, Sequence
 PARAGRAPH_BREAK = re.compile(r"(\n[ \t]*(?:\r?\n[ \t]*)*\r?\n)")
 SENTENCE_END = re.compile(r"(?<=[.:;!?]) ")
 SHORTEST_REPEAT = 60
-"""Paragraphs below this many characters (headings, rules, "See also") may repeat."""
+"""Paragraphs with fewer characters than this (headings, rules, "See also") may repeat."""
 
 
 def without_repeats(texts: Iterable[str]) -> Iterator[str]:
-    """Each text without the paragraphs that repeat what stands before; of a text that occurred before, nothing ("")."""
+    """Yield each text without the paragraphs that repeat earlier ones, and "" for a text that occurred before."""
     seen: set[str] = set()
     sentences: set[str] = set()
     for text in texts:
@@ -32,16 +32,16 @@ def without_repeats(texts: Iterable[str]) -> Iterator[str]:
 
 
 def repeated_share(train: Iterable[str], texts: Sequence[str]) -> float:
-    """Share of the bytes of `texts` in paragraphs that repeat what stands in `train`."""
+    """Return the fraction of the bytes of `texts` in paragraphs that repeat those of `train`."""
     pieces = [piece for text in texts for piece in PARAGRAPH_BREAK.split(text)[::2]]
-    ours = {s for piece in pieces for s in _sentences(piece)}  # as few as these are kept, however much `train` is
+    ours = {s for piece in pieces for s in _sentences(piece)}  # only these are stored, however large `train` is
     known = {s for text in train for piece in PARAGRAPH_BREAK.split(text)[::2] for s in _sentences(piece) if s in ours}
     total = sum(len(text.encode()) for text in texts)
     return sum(len(piece.encode()) for piece in pieces if _is_repeated(piece, known)) / total if total else 0.0
 
 
 def _sentences(paragraph: str) -> list[str]:
-    """The sentences of a paragraph; line breaks and indentation do not make them others."""
+    """Split a paragraph into sentences, ignoring line breaks and indentation."""
     return SENTENCE_END.split(" ".join(paragraph.split()))
 
 

@@ -1,9 +1,9 @@
-"""Text that is too large to hold: documents that stay on disk, and batches of parts that become ids as they are needed.
+"""Text that is too large for memory: documents stay on disk, and batches come from parts that are tokenized as needed.
 
-A corpus in memory takes its own size several times over, and minutes pass until all of it is ids. From `LARGE` bytes on
-files are cut into documents of at most `PIECE` bytes, known by where they lie; nothing is held of them but a checksum.
-Documents are mixed once and dealt into parts of about `PART` bytes. Training begins with the first part; another thread
-makes the next one ready meanwhile. The ids of a part are kept in a file, so that it is tokenized once.
+A corpus in memory takes several times its own size, and it takes minutes to tokenize. If files have `LARGE` bytes or
+more, they are cut into documents of at most `PIECE` bytes, of which only the position in the file and a checksum are
+stored. Documents are shuffled once and divided into parts of about `PART` bytes. Training begins with the first part,
+while another thread prepares the next one. The ids of a part are stored in a file, so that it is tokenized only once.
 """
 
 from __future__ import annotations
@@ -39,21 +39,22 @@ from companion.ground.atomic import write_atomic
 from companion.ground.waiting import counting
 
 LARGE = 64 * 2**20
-"""Bytes of files from which text stays on disk."""
+"""Size of files in bytes from which text stays on disk."""
 PIECE = 2**16
-"""Most bytes of a document that is a part of a file."""
+"""Maximum size in bytes of a document that is part of a file."""
 PART = 4 * 2**20
-"""Bytes of text whose ids are made together: seconds of work."""
+"""Bytes of text that are tokenized together, which takes seconds."""
 SAMPLE = 8 * 2**20
-"""Bytes of text that a tokenizer learns from."""
+"""Bytes of text that a tokenizer is trained on."""
 _BREAKS = (b"\n\n", b"\n", b" ")
 _BOM = b"\xef\xbb\xbf"
 
 
 class Piece(Document):
-    """A document that is a part of a file: bytes `start` to `end`, read whenever its text is asked for.
+    """A document that is part of a file: bytes `start` to `end`, read whenever its text is requested.
 
-    digest: of name and text, when it was first read.
+    Attributes:
+        digest: hash of name and text when it was first read.
     """
 
     file: Path
@@ -67,7 +68,7 @@ class Piece(Document):
 
     @property
     def text(self) -> str:
-        """Raises `ValueError` where the file has become another since."""
+        """The text. Raises `ValueError` if the file has changed since."""
         try:
             with open(self.file, "rb") as file:
                 file.seek(self.start)
@@ -88,7 +89,11 @@ class Piece(Document):
 
 
 def is_large(paths: Sequence[str | Path]) -> bool:
-    """Whether the files of `paths` are `LARGE` together. Raises `ValueError` for a path that does not exist."""
+    """Return whether the files of `paths` have `LARGE` bytes together.
+
+    Raises:
+        ValueError: for a path that does not exist.
+    """
     size = 0
     for path in paths:
         if path not in NAMED_TEXTS:
@@ -99,12 +104,13 @@ def is_large(paths: Sequence[str | Path]) -> bool:
 
 
 def read_large(paths: Sequence[str | Path]) -> Corpus:
-    """`companion.data.corpora.read_corpus` of files that are `LARGE` together: they are read once, and stay on disk.
+    """Read files that have `LARGE` bytes together, as `companion.data.corpora.read_corpus` does; they stay on disk.
 
-    A document that occurs twice is left out; paragraphs are not compared with each other. `StreamedBatches` leaves out
-    those that are held out as well.
+    Documents that occur twice are removed; paragraphs are not compared with each other. `Parts` also removes paragraphs
+    that are held out.
 
-    Raises `ValueError` as `read_corpus` does.
+    Raises:
+        ValueError: as `read_corpus` does.
     """
     documents: list[Document] = []
     not_text: list[str] = []
@@ -135,7 +141,7 @@ def read_large(paths: Sequence[str | Path]) -> Corpus:
 
 
 def _pieces(file: Path, name: str, count: Callable[[int], object]) -> list[tuple[Piece, bytes]]:
-    """The pieces of a file, each with what is equal for equal texts. Raises `UnicodeError` if it is no text."""
+    """Return the pieces of a file, each with a hash of its text. Raises `UnicodeError` if it is not text."""
     pieces: list[tuple[Piece, bytes]] = []
     size = file.stat().st_size
     if not size:
@@ -157,14 +163,17 @@ def _pieces(file: Path, name: str, count: Callable[[int], object]) -> list[tuple
 
 
 def _end(data: mmap.mmap, start: int, size: int) -> int:
-    """Where a piece that begins at `start` ends: at a break between paragraphs, lines, words, or else characters."""
+    """Return where a piece that begins at `start` ends.
+
+    This is at a break between paragraphs, lines, words, or else characters.
+    """
     if size - start <= PIECE:
         return size
     for gap in _BREAKS:
         if (place := data.rfind(gap, start + PIECE // 2, start + PIECE)) >= 0:
             return place + len(gap)
     end = start + PIECE
-    while end > start + PIECE - 4 and data[end] & 0xC0 == 0x80:  # inside a character
+    while end > start + PIECE - 4 and data[end] & 0xC0 == 0x80:  # step back out of a multi-byte character
         end -= 1
     return end
 
@@ -174,7 +183,7 @@ def _digest(name: str, of_text: bytes) -> str:
 
 
 def sample(documents: Sequence[Document], most: int) -> list[Document]:
-    """All documents, or every so many-th, so that they have about `most` bytes together; a longer one is cut."""
+    """Return all documents, or every n-th, so that they have about `most` bytes together; a longer one is cut."""
     total = sum(document.bytes for document in documents)
     if total <= most:
         return list(documents)
@@ -183,13 +192,18 @@ def sample(documents: Sequence[Document], most: int) -> list[Document]:
 
 
 class Parts:
-    """Documents as ids, in parts: `parts(i)` are those of part i, `len(parts)` how many there are.
+    """Documents as ids, in parts: `parts(i)` returns the documents of part i, and `len(parts)` is the number of parts.
 
-    They are mixed by `seed`. The ids of a part are written to `folder`, two or four bytes each, and mapped into memory
-    from then on; where that is not to be had, they are made again.
+    Documents are shuffled by `seed`. The ids of a part are written to `folder`, with two or four bytes each, and mapped
+    into memory; if that is not possible, they are computed each time.
 
-    vocab:     how many ids there are.
-    held_out:  paragraphs of these documents are left out of all others.
+    Args:
+        documents: the documents.
+        tokenizer: encodes them.
+        vocab: vocabulary size.
+        held_out: documents whose paragraphs are removed from all others.
+        seed: seed of the order.
+        folder: folder for the ids.
     """
 
     def __init__(
@@ -218,13 +232,13 @@ class Parts:
         return sum(document.bytes for document in self._parts[part])
 
     def __call__(self, part: int) -> list[Int[Tensor, " _token"]]:
-        """The ids of each document of a part, the separator first."""
+        """Return the ids of each document of a part, with the separator first."""
         file = self.folder / f"{part:06d}.ids"
         try:
             ids: npt.NDArray[np.integer] = np.memmap(file, self._kind, "r")
         except (OSError, ValueError):
             ids = np.array([i for document in self._parts[part] for i in self._encoded(document)], self._kind)
-            with suppress(OSError):  # a disk that is full: it works without
+            with suppress(OSError):  # the disk may be full; it works without the file
                 write_atomic(file, ids.tobytes())
         places = np.flatnonzero(ids == self._tokenizer.separator)
         return [torch.from_numpy(piece.astype(np.int64)) for piece in np.split(ids, places[1:])]
@@ -237,7 +251,7 @@ class Parts:
 
 @runtime_checkable
 class Windows(Protocol):
-    """`TrainingBatches` or `PackedBatches` of one part, a window in a batch."""
+    """The `TrainingBatches` or `PackedBatches` of one part, with one window per batch."""
 
     windows: int
 
@@ -245,18 +259,25 @@ class Windows(Protocol):
 
 
 class StreamedBatches:
-    """Batches of windows from one part after the other. In an epoch each part is gone through once, by what `make`
-    makes of it; the next epoch has them in another order. A batch is a function of its number alone, and may hold the
-    end of one part with the beginning of the next.
+    """Batches of windows from one part after the other.
 
-    make:    the windows of a part: from its documents.
-    total:   windows of an epoch, as far as it is known without all parts: by bytes, from the first one.
+    An epoch passes through each part once, in windows made by `make`; the next epoch has another order of parts. A
+    batch is a function of its number only, and may contain the end of one part and the beginning of the next.
+
+    Args:
+        parts: the documents as ids.
+        make: makes the windows of a part from its documents.
+        batch: windows per batch.
+        seed: seed of the order.
+
+    Attributes:
+        total: number of windows in an epoch, estimated by bytes from the first part.
     """
 
     def __init__(self, parts: Parts, make: Callable[[Sequence[Tensor]], Windows], *, batch: int, seed: int) -> None:
         self._parts, self._make, self.batch, self._seed = parts, make, batch, seed
         self._sizes: dict[int, int] = {}
-        self._ends = [0]  # of the windows of every visit to a part
+        self._ends = [0]  # cumulative number of windows over visits to parts
         self._ready = lru_cache(maxsize=3)(lambda part: self._pool.submit(self._made, part))
         self._pool = ThreadPoolExecutor(1, "ids")
         self._order = lru_cache(maxsize=2)(
@@ -266,12 +287,12 @@ class StreamedBatches:
         self.total = self._windows(self._part(0)) / share
 
     def __call__(self, step: int) -> tuple[Tensor, ...]:
-        """Batch number `step`, as `make`'s have it."""
+        """Return batch number `step`, in the format of `make`'s."""
         rows = [self._row(step * self.batch + i) for i in range(self.batch)]
         return tuple(torch.cat(column) for column in zip(*rows, strict=True))
 
     def epochs(self, steps: int) -> float:
-        """How often `steps` batches go through the text, about."""
+        """Return approximately how many times `steps` batches pass through the text."""
         return steps * self.batch / self.total
 
     def _row(self, number: int) -> tuple[Tensor, ...]:
@@ -279,7 +300,7 @@ class StreamedBatches:
             self._ends.append(self._ends[-1] + self._windows(self._part(len(self._ends) - 1)))
         visit = bisect_right(self._ends, number) - 1
         made: Windows = self._ready(self._part(visit)).result()
-        self._ready(self._part(visit + 1))  # meanwhile
+        self._ready(self._part(visit + 1))  # prepare the next part in the background
         epoch = visit // len(self._parts)
         return made(epoch * made.windows + number - self._ends[visit])
 

@@ -1,11 +1,11 @@
-"""Numbers below a million and their names in several languages, both ways (lesson 09).
+"""Numbers below a million and their names in several languages, in both directions (lesson 09).
 
-`num2words` knows the names. Its library is asked for 2,000 of them in each language: the name of 1000 k + r is that of
-1000 k, followed by what r adds to it, and what r adds does not depend on k. So a million names are made, and read, with
-two tables, and reading is the exact inverse of making. (That num2words itself says the same is tested.)
+The names come from `num2words`, which is called for 2,000 numbers in each language. The name of 1000 k + r is that of
+1000 k, followed by a text that only depends on r. So two tables suffice to write and to read a million names, and
+reading is the exact inverse of writing. (A test checks that num2words gives the same names.)
 
-One name is corrected: for 101,000 num2words 0.5 says "einhunderteinstausend", and so in all X01,xxx. German says
-"einhunderteintausend", and so does this module.
+One name is corrected: for 101,000 num2words 0.5 gives "einhunderteinstausend", and likewise in all X01,xxx. The correct
+German form, used here, is "einhunderteintausend".
 """
 
 from __future__ import annotations
@@ -18,15 +18,19 @@ from functools import cached_property
 from typing import Literal, NamedTuple, get_args
 
 MOST = 1_000_000
-"""Names are known of 0 to MOST - 1."""
+"""Names are known for 0 to MOST - 1."""
 PieceKind = Literal["parts", "characters"]
-"""What a name is cut into: its parts (the morphemes of a German compound, the words of other languages), or letters."""
+"""How a name is divided: into its parts (the morphemes of a German compound, the words of other languages), or
+letters.
+"""
 
 _GERMAN = (
     "null|eins|zehn|elf|zwölf|dreizehn|vierzehn|fünfzehn|sechzehn|siebzehn|achtzehn|neunzehn|zwanzig|dreißig|vierzig|"
     "fünfzig|sechzig|siebzig|achtzig|neunzig|ein|zwei|drei|vier|fünf|sechs|sieben|acht|neun|und|hundert|tausend"
 )
-"""Longer parts before those they begin with. Byte-pair encoding would not find these: its pieces are no morphemes."""
+"""Longer parts come before those that they begin with. Byte-pair encoding would not find these parts, because its
+pieces are not morphemes.
+"""
 _GERMAN_VARIANTS = (
     ("^(?=hundert|tausend)", "ein"),
     ("tausend(?=hundert)", "tausendein"),
@@ -37,13 +41,14 @@ _WORDS = r"[^\W\d_]+|[-,]"
 
 @dataclass(frozen=True)
 class Language:
-    """How a language names numbers.
+    """Number names in one language.
 
-    code:     num2words' name for it.
-    title:    its name in English.
-    parts:    a regular expression that finds the parts of a name.
-    compound: whether parts are written together, as in German, or as words with spaces between them.
-    variants: (regular expression, replacement): other spellings that are understood, turned into ours.
+    Attributes:
+        code: num2words' code for the language.
+        title: its name in English.
+        parts: a regular expression that matches the parts of a name.
+        compound: whether parts are written together, as in German, or as words separated by spaces.
+        variants: (regular expression, replacement) pairs that convert other accepted spellings to ours.
     """
 
     code: str
@@ -53,18 +58,20 @@ class Language:
     variants: tuple[tuple[str, str], ...] = ()
 
     def name(self, number: int) -> str:
-        """The name of a number from 0 to 999,999. Raises `ValueError` for any other."""
+        """Return the name of a number from 0 to 999,999. Raises `ValueError` for any other."""
         if isinstance(number, bool) or not isinstance(number, int) or not 0 <= number < MOST:
             raise ValueError(f"number={number!r}: expected a whole number from 0 to {MOST - 1:,}")
         thousands, rest = divmod(number, 1000)
         return self._tables.thousands[thousands] + self._tables.added[rest] if thousands else self._tables.small[rest]
 
     def number(self, name: str) -> int:
-        """The number that `name` names: the inverse of `name`.
+        """Return the number with this name: the inverse of `name`.
 
-        Capitals, extra spaces, "ss" for "ß", and a space in place of a hyphen or comma make no difference, and in
-        German neither does "hundert" for "einhundert". Raises `ValueError` for anything else, saying where it
-        stops being a name.
+        Capitals, extra spaces, "ss" for "ß", and a space instead of a hyphen or comma make no difference. Neither does
+        "hundert" for "einhundert" in German.
+
+        Raises:
+            ValueError: for anything else, saying where it stops being a name.
         """
         key = _key(name).lstrip()
         for pattern, replacement in self.variants:
@@ -79,7 +86,7 @@ class Language:
         raise ValueError(f"{_short(name)} is not {article} {self.title} number name: {self._fault(key)}")
 
     def split(self, name: str, kind: PieceKind = "parts") -> list[str]:
-        """`name`, cut into pieces; what is no part of a name stays together as a piece of its own."""
+        """Split `name` into pieces; text that is not part of any name stays together as one piece."""
         _check_kind(kind)
         if kind == "characters":
             return list(name)
@@ -87,28 +94,28 @@ class Language:
         return [piece for piece in map(str.strip, gaps_and_parts) if piece]
 
     def join(self, pieces: Sequence[str], kind: PieceKind = "parts") -> str:
-        """The text of pieces: `join(split(name)) == name` for every name."""
+        """Join pieces to a text: `join(split(name)) == name` for every name."""
         _check_kind(kind)
         if kind == "characters" or self.compound:
             return "".join(pieces)
         return " ".join(pieces).replace(" - ", "-").replace(" ,", ",")
 
     def pieces(self, kind: PieceKind = "parts") -> list[str]:
-        """All different pieces of all names, in the order of the smallest number that has them."""
+        """Return all different pieces of all names, in the order of the smallest number that has them."""
         return list(dict.fromkeys(piece for text in self.texts() for piece in self.split(text, kind)))
 
     def longest(self, kind: PieceKind = "parts") -> int:
-        """The most pieces that a name has."""
+        """Return the maximum number of pieces in a name."""
         small, thousands, added = (max(len(self.split(text, kind)) for text in texts) for texts in self._tables)
         return max(small, thousands + added)
 
     def texts(self) -> tuple[str, ...]:
-        """What all names are made of: languages with the same texts have the same names."""
+        """Return the texts that all names are composed of; languages with the same texts have the same names."""
         return tuple(text for texts in self._tables for text in texts)
 
     @cached_property
     def _tables(self) -> _Tables:
-        from num2words import num2words  # of the extra "school": nothing else in the package needs it
+        from num2words import num2words  # from the extra "school"; nothing else in the package needs it
 
         def ask(number: int) -> str:
             text = str(num2words(number, lang=self.code))
@@ -128,7 +135,7 @@ class Language:
         return _Readers(small, thousands, added)
 
     def _fault(self, key: str) -> str:
-        """What is wrong with `key`, which is no name."""
+        """Explain why `key` is not a name."""
         if not key:
             return "it is empty"
         if key.isdecimal() and len(key) < 10 and int(key) < MOST:
@@ -149,7 +156,7 @@ class Language:
         return f"it breaks off after {_short(begun)}"
 
     def _begins(self, text: str) -> bool:
-        """Whether a name begins with `text`, both as `_key` has them."""
+        """Return whether a name begins with `text`, both in the form of `_key`."""
         readers = self._readers
         if any(name.startswith(text) for table in (readers.small, readers.thousands) for name in table):
             return True
@@ -158,7 +165,7 @@ class Language:
 
 
 class _Tables(NamedTuple):
-    """The names of 0 to 999; those of 0 to 999 thousands; and what 0 to 999 add to a name of thousands."""
+    """Names of 0 to 999, names of 0 to 999 thousands, and what 0 to 999 add to a name of thousands."""
 
     small: list[str]
     thousands: list[str]
@@ -166,7 +173,7 @@ class _Tables(NamedTuple):
 
 
 class _Readers(NamedTuple):
-    """`_Tables` the other way: what each text, as `_key` has it, stands for."""
+    """Inverse of `_Tables`: the number for each text in the form of `_key`."""
 
     small: dict[str, int]
     thousands: dict[str, int]
@@ -185,12 +192,12 @@ _LANGUAGES = {
 
 
 def languages() -> tuple[Language, ...]:
-    """Those whose names are right in num2words, and come apart into pieces that mean something."""
+    """Return the languages whose names are correct in num2words, and can be divided into meaningful pieces."""
     return tuple(_LANGUAGES.values())
 
 
 def language(code: str) -> Language:
-    """The language of a code such as "de". Raises `ValueError` that lists all for one that is not known."""
+    """Return the language of a code such as "de". Raises `ValueError` listing all codes if it is not known."""
     if code not in _LANGUAGES:
         known = ", ".join(f"{found.code} ({found.title})" for found in languages())
         raise ValueError(f"language {code!r}: expected one of {known}")
@@ -198,7 +205,7 @@ def language(code: str) -> Language:
 
 
 def _key(text: str) -> str:
-    """What two spellings of a name have in common. A space in front stays: it is where what is added begins."""
+    """Normalize spellings of a name. A leading space is kept, because it marks the beginning of an added part."""
     return re.sub(r"[\s,-]+", " ", unicodedata.normalize("NFC", text).casefold()).rstrip()
 
 

@@ -1,7 +1,7 @@
-"""Translating number names: a task with word order, as much data as anyone wants, and answers that can be checked.
+"""Translating number names: a task with word order, unlimited data, and answers that can be checked.
 
-Which numbers are never trained on is decided by the number alone (`is_held_out`): no choice of languages, pieces,
-seeds or batches lets a held-out number into training.
+Whether a number is held out depends only on the number itself (`is_held_out`): no choice of languages, pieces, seeds or
+batches lets a held-out number into training.
 """
 
 from __future__ import annotations
@@ -22,19 +22,22 @@ from companion.ground.fields import require_whole
 from companion.ground.padding import padded
 
 PAD, BOS, EOS = 0, 1, 2
-"""Three ids for three things. Were the start symbol also the padding, or the end, its loss would be masked with it."""
+"""Three separate ids. If the start symbol were also the padding, or the end, its loss would be masked with it."""
 SPECIAL = ("<pad>", "<bos>", "<eos>")
 HELD_OUT = 10
-"""One in so many numbers is held out."""
+"""One in this many numbers is held out."""
 DIGITS = range(1, 7)
-"""The lengths of the numbers, in digits."""
+"""Possible lengths of a number, in digits."""
 
 
 def is_held_out(number: int) -> bool:
-    """Whether a number is only ever measured on: about one in ten, the same ones always.
+    """Return whether a number is reserved for evaluation: about one in ten, always the same ones.
 
-    The number's own hash (splitmix64, Steele et al. 2014) decides. 0 is not held out, as it must be: its name occurs in
-    no other, so that nothing else could teach it. Raises `ValueError` for a number that has no name here.
+    A hash of the number (splitmix64, Steele et al. 2014) decides. 0 is not held out, which is necessary because its
+    name does not occur in any other, so nothing else could teach it.
+
+    Raises:
+        ValueError: for a number that has no name here.
     """
     require_whole("number", number, 0)
     if number >= MOST:
@@ -52,9 +55,10 @@ def _held_out() -> np.ndarray:
 
 @lru_cache
 def one_side(digits: int, *, held_out: bool) -> Int[np.ndarray, " number"]:
-    """All numbers of so many digits (0 has one), in order, of one side of the division.
+    """Return all numbers with this many digits (0 has one), in order, that are held out or that are not.
 
-    Raises `ValueError` for a number of digits that names are not made for.
+    Raises:
+        ValueError: for a number of digits without names.
     """
     if digits not in DIGITS:
         raise ValueError(f"digits={digits!r}: expected a whole number from {DIGITS[0]} to {DIGITS[-1]}")
@@ -65,12 +69,15 @@ def one_side(digits: int, *, held_out: bool) -> Int[np.ndarray, " number"]:
 
 
 def held_out(count: int, *, seed: int = 0, digits: Sequence[int] = DIGITS) -> list[int]:
-    """`count` different held-out numbers in order, or all there are: as many of each length as of the others, where
-    there are so many (of one digit there is hardly any, of two digits some ten)."""
+    """Return `count` different held-out numbers in order, or all if there are fewer.
+
+    Each length gets an equal share if it has that many (there is hardly any held-out number with one digit, and about
+    ten with two).
+    """
     require_whole("count", count)
     random = np.random.default_rng(seed)
     chosen: list[int] = []
-    for i, length in enumerate(sorted(digits)):  # what short lengths do not have, longer ones fill up
+    for i, length in enumerate(sorted(digits)):  # longer lengths make up for what short ones do not have
         there = one_side(length, held_out=True)
         share = -(-(count - len(chosen)) // (len(digits) - i))
         chosen += random.permutation(there)[:share].tolist()
@@ -80,10 +87,10 @@ def held_out(count: int, *, seed: int = 0, digits: Sequence[int] = DIGITS) -> li
 def sample(
     count: int, *, seed: int | tuple[int, ...] | np.random.Generator = 0, digits: Sequence[int] = DIGITS
 ) -> list[int]:
-    """`count` numbers to train on, drawn with replacement, never a held-out one.
+    """Draw `count` training numbers with replacement, never held-out ones.
 
-    A length is drawn first, with a probability proportional to it: drawn evenly below a million, nine of ten numbers
-    would have six digits, and one in a hundred thousand would have one.
+    The number of digits is drawn first, with a probability proportional to it. If numbers below a million were drawn
+    uniformly, nine of ten would have six digits, and one in a hundred thousand would have one.
     """
     require_whole("count", count)
     random = np.random.default_rng(seed)
@@ -95,9 +102,10 @@ def sample(
 class Pairs(NamedTuple):
     """A batch of translations, padded on the right.
 
-    source:   the source's pieces, `PAD` after them.
-    inputs:   `BOS`, then the target's pieces: what the decoder is fed.
-    targets:  the target's pieces, then `EOS`: what it shall say, one place earlier; `IGNORE` after that.
+    Attributes:
+        source: the source's pieces, followed by `PAD`.
+        inputs: `BOS`, then the target's pieces: the decoder's input.
+        targets: the target's pieces, then `EOS`: the expected output, shifted by one position; followed by `IGNORE`.
     """
 
     source: Int[Tensor, "batch key"]
@@ -107,10 +115,10 @@ class Pairs(NamedTuple):
 
 @dataclass(frozen=True)
 class NumberWords:
-    """Translating the names of numbers from one language into another; `task` makes one.
+    """Translating number names from one language into another; use `task` to make one.
 
-    Both languages share one vocabulary, because a model has one table of embeddings: `PAD`, `BOS`, `EOS`, the pieces of
-    the source, and those of the target that the source does not have.
+    Both languages share one vocabulary, because a model has one embedding table: `PAD`, `BOS`, `EOS`, the pieces of the
+    source, and those of the target that the source does not have.
     """
 
     source: Language
@@ -126,22 +134,25 @@ class NumberWords:
 
     @property
     def vocab(self) -> int:
-        """How many ids there are."""
+        """Vocabulary size."""
         return len(self.vocabulary)
 
     @cached_property
     def longest(self) -> int:
-        """The most tokens of a source, or of a target with its `BOS` or its `EOS`: the context that a model needs."""
+        """Maximum number of tokens of a source, or of a target with its `BOS` or `EOS`.
+
+        This is the context that a model needs.
+        """
         return max(self.source.longest(self.source_pieces), 1 + self.target.longest(self.target_pieces))
 
     @property
     def title(self) -> str:
-        """`German to English`."""
+        """Name such as `German to English`."""
         return f"{self.source.title} to {self.target.title}"
 
     @cached_property
     def fingerprint(self) -> str:
-        """Equal for the same names, cut into the same pieces, with the same numbers held out."""
+        """Hash of the names, their pieces, and the held-out numbers."""
         digest = hashlib.blake2b(digest_size=16)
         for text in (*self.vocabulary, "", *self.source.texts(), "", *self.target.texts()):
             digest.update(text.encode() + b"\0")
@@ -149,26 +160,26 @@ class NumberWords:
         return digest.hexdigest()
 
     def encode(self, number: int) -> tuple[list[int], list[int]]:
-        """The ids of a number's name in the source and in the target language, without `BOS` and `EOS`."""
+        """Return the ids of a number's name in the source and in the target language, without `BOS` and `EOS`."""
         source = self.source.split(self.source.name(number), self.source_pieces)
         target = self.target.split(self.target.name(number), self.target_pieces)
         return [self._ids[piece] for piece in source], [self._ids[piece] for piece in target]
 
     def pieces(self, ids: Sequence[int]) -> list[str]:
-        """What each id stands for: labels for a figure's axis, say. Raises `ValueError` for an id that is not one."""
+        """Return the piece of each id, for example to label a figure's axis. Raises `ValueError` for an invalid id."""
         for token in ids:
             if not 0 <= token < self.vocab:
                 raise ValueError(f"id {token!r}: expected a whole number from 0 to {self.vocab - 1}")
         return [self.vocabulary[token] for token in ids]
 
     def decode(self, ids: Sequence[int]) -> str:
-        """The target's text that ids stand for, up to the first `EOS`; `PAD` and `BOS` are left out."""
+        """Return the target text of ids, up to the first `EOS`; `PAD` and `BOS` are left out."""
         ids = list(ids)
         ids = ids[: ids.index(EOS)] if EOS in ids else ids
         return self.target.join(self.pieces([i for i in ids if i not in (PAD, BOS)]), self.target_pieces)
 
     def batch(self, numbers: Sequence[int]) -> Pairs:
-        """The translations of `numbers`, a row each. Raises `ValueError` for none."""
+        """Return the translations of `numbers`, one per row. Raises `ValueError` if there are none."""
         if len(numbers) == 0:
             raise ValueError("numbers is empty: expected at least one")
         sources, targets = zip(*map(self.encode, numbers), strict=True)
@@ -186,9 +197,10 @@ class NumberWords:
 def task(
     source: str, target: str, *, source_pieces: PieceKind = "parts", target_pieces: PieceKind = "parts"
 ) -> NumberWords:
-    """Translating from the language of one code into that of another, as in `task("de", "en")`.
+    """Make the task of translating from one language into another, given their codes, as in `task("de", "en")`.
 
-    Raises `ValueError` for a language that is not known, the same one twice, or an unknown kind of pieces.
+    Raises:
+        ValueError: for an unknown language, the same one twice, or an unknown kind of pieces.
     """
     if source == target:
         raise ValueError(f"from {source!r} to {target!r}: expected two different languages")
@@ -199,9 +211,16 @@ def task(
 
 
 class PairBatches:
-    """Batches to train on, each a function of (seed, its number) alone, as `TrainingBatches` are.
+    """Training batches that are a function of (seed, number) only, like `TrainingBatches`.
 
-    numbers:  to draw from instead of all that may be trained on. Raises `ValueError` if there are none.
+    Args:
+        task: the languages and their vocabulary.
+        batch: pairs per batch.
+        seed: seed of the numbers.
+        numbers: numbers to draw from instead of all training numbers.
+
+    Raises:
+        ValueError: if `numbers` is empty.
     """
 
     def __init__(self, task: NumberWords, *, batch: int, seed: int, numbers: Sequence[int] | None = None) -> None:

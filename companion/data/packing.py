@@ -1,16 +1,17 @@
-"""Windows that no document crosses: whole documents, and pieces of long ones, packed so that little is left empty.
+"""Sequence packing: windows with whole documents, and pieces of long ones, so that little is left empty.
 
-Laid end to end and cut at fixed lengths (`batches.TrainingBatches`), most documents begin somewhere inside a window,
-behind the end of another, and are cut in two where a window happens to end. Here only a document longer than a window
-is cut, into pieces of a window each and one rest; windows are then filled by best fit (Ding et al. 2024, "Fewer
-truncations improve language modeling", section 3), and what stays empty is padding, which is never a target.
+If documents are concatenated and cut at fixed lengths (`batches.TrainingBatches`), most of them begin somewhere inside
+a window, after the end of another, and are cut in two wherever a window happens to end. Here only documents longer than
+a window are cut, into pieces of one window each and a remainder. Windows are then filled by best fit (Ding et al. 2024,
+"Fewer truncations improve language modeling", section 3), and the rest is padding, which is never a target.
 
-Why `companion train` packs documents unless told otherwise: with its default model and text, 400 updates and seeds 0, 1
-and 2, the bits per byte of held-out text were 2.010, 1.998, 2.008 in a ring; 1.998, 1.996, 2.010 packed; and 1.996,
-1.995, 2.005 packed with the mask that hides the other documents of a window. Packing is no worse, costs no time and
-leaves 0.2 % of the places empty. The mask is a little better for the same updates and takes 3 to 8 % longer, so that at
-equal time it is not ahead. Most sections of that text are longer than the window of 128 tokens; on the standard
-library's docstrings, which are short, the three came to 2.378, 2.370 and 2.367 (one seed, a smaller model).
+`companion train` packs documents by default for the following reason. With its default model and text, 400 updates and
+seeds 0, 1 and 2, the bits per byte of held-out text were 2.010, 1.998, 2.008 with a ring; 1.998, 1.996, 2.010 packed;
+and 1.996, 1.995, 2.005 packed with a mask that hides the other documents of a window. Packing is no worse, costs no
+time and leaves 0.2 % of the positions empty. The mask is slightly better for the same number of updates but takes 3 to
+8 % longer, so it has no advantage for the same training time. Most sections of that text are longer than the window of
+128 tokens. On the standard library's docstrings, which are short, the three came to 2.378, 2.370 and 2.367 (one seed, a
+smaller model).
 """
 
 from __future__ import annotations
@@ -30,24 +31,26 @@ from companion.data.batches import IGNORE
 from companion.ground.fields import require_whole
 
 PADDING = -1
-"""The place of what is no token."""
+"""Position of padding."""
 
 
 def best_fit(lengths: Sequence[int], room: int) -> list[int]:
-    """Which window each piece goes to when windows hold `room` tokens: best fit, longest piece first.
+    """Assign pieces to windows that hold `room` tokens: best fit, longest piece first.
 
-    A piece goes where it leaves the least room, into a new window if it fits nowhere; windows are numbered as they are
-    opened. Never more than 11/9 of the fewest possible windows and one (Johnson 1973). O(n log n) for n pieces.
+    A piece goes to the window where it leaves the least room, or to a new one if it fits nowhere; windows are numbered
+    in order. At most 11/9 of the minimum number of windows, plus one, are used (Johnson 1973). This takes O(n log n)
+    for n pieces.
 
-    Raises `ValueError` for a piece that is empty or longer than a window.
+    Raises:
+        ValueError: for a piece that is empty or longer than a window.
     """
     require_whole("room", room, 1)
     if wrong := [length for length in lengths if not 1 <= length <= room]:
         raise ValueError(f"lengths: expected whole numbers from 1 to room={room}, got {wrong[0]}")
     windows = [0] * len(lengths)
     used = 0
-    left: list[int] = []  # the different rooms there are, ascending
-    having: dict[int, list[int]] = {}  # the windows with so much room
+    left: list[int] = []  # different amounts of free room, ascending
+    having: dict[int, list[int]] = {}  # the windows with this much room
     for piece in sorted(range(len(lengths)), key=lambda piece: -lengths[piece]):
         length = lengths[piece]
         at = bisect_left(left, length)
@@ -67,8 +70,10 @@ def best_fit(lengths: Sequence[int], room: int) -> list[int]:
 
 
 class _Epoch(NamedTuple):
-    """Where the pieces of one epoch lie: `begin` in the text and `length`, window after window; those of window w are
-    numbers bounds[w] to bounds[w + 1]. `order`: the windows as they are seen."""
+    """Pieces of one epoch: `begin` in the text and `length`, window after window.
+
+    Window w has the pieces bounds[w] to bounds[w + 1]. `order` is the order in which windows are used.
+    """
 
     begin: npt.NDArray[np.int64]
     length: npt.NDArray[np.int64]
@@ -77,20 +82,25 @@ class _Epoch(NamedTuple):
 
 
 class PackedBatches:
-    """Batches of windows. A window holds whole documents, or pieces of one that is longer than a window, then padding.
+    """Training batches of packed windows. A window contains whole documents, or pieces of a longer one, then padding.
 
-    A document's targets are its tokens after the separator it begins with, and the separator again, which says that it
-    is over. In an epoch each of them is a target exactly once. The next epoch cuts long documents elsewhere, puts other
-    pieces together, and sees the windows in another order; their number stays. A batch is a function of (seed, step)
-    alone, and may hold the end of one epoch with the beginning of the next.
+    A document's targets are the tokens after its initial separator, followed by the separator, which marks its end. In
+    an epoch each of them is a target exactly once. The next epoch cuts long documents at other positions, combines
+    other pieces, and uses the windows in another order; their number stays the same. A batch is a function of (seed,
+    step) only, and may contain the end of one epoch and the beginning of the next.
 
-    documents:  ids, each document behind its separator.
-    context:    tokens a window predicts at most.
-    batch:      windows in a batch.
+    Args:
+        documents: ids, each document after its separator.
+        context: maximum number of tokens that a window predicts.
+        batch: windows per batch.
+        seed: seed of the packing.
 
-    `windows` is how many an epoch has, `padded` the share of their places that stays empty.
+    Attributes:
+        windows: number of windows in an epoch.
+        padded: fraction of their positions that stays empty.
 
-    Raises `ValueError` when there is nothing to predict.
+    Raises:
+        ValueError: if there is nothing to predict.
     """
 
     def __init__(self, documents: Sequence[Int[Tensor, " _token"]], *, context: int, batch: int, seed: int) -> None:
@@ -104,8 +114,8 @@ class PackedBatches:
         sizes = np.array([len(ids) for ids in documents])  # targets in each document
         self._start = np.cumsum(sizes + 1) - (sizes + 1)
         self._pieces = -(-sizes // context)
-        self._rest = sizes - (self._pieces - 1) * context  # a document is so many full pieces less one, and this one
-        # Which lengths share a window is settled here, once: pieces of equal length change places from epoch to epoch.
+        self._rest = sizes - (self._pieces - 1) * context  # the piece that is not full
+        # Which lengths share a window is fixed here; pieces of equal length are exchanged from epoch to epoch.
         lengths = np.sort(self._cut(np.zeros_like(sizes))[1])[::-1]
         self._window = np.array(best_fit(lengths.tolist(), context))
         self.windows = int(self._window.max()) + 1
@@ -115,11 +125,11 @@ class PackedBatches:
     def __call__(
         self, step: int
     ) -> tuple[Int[Tensor, "batch token"], Int[Tensor, "batch token"], Int[Tensor, "batch token"]]:
-        """Inputs, places and targets of batch number `step`.
+        """Return inputs, positions and targets of batch number `step`.
 
-        A place counts from 0 in each piece, and is `PADDING` where there is no token; the target there is `IGNORE`.
+        A position counts from 0 in each piece, and is `PADDING` where there is no token; the target there is `IGNORE`.
         """
-        begin, length, filled = [], [], []  # of all pieces, row after row
+        begin, length, filled = [], [], []  # for all pieces, row by row
         for row in range(step * self.batch, (step + 1) * self.batch):
             number, window = divmod(row, self.windows)
             epoch = self._epoch(number)
@@ -141,13 +151,13 @@ class PackedBatches:
         return inputs, places, targets
 
     def epochs(self, steps: int) -> float:
-        """How often `steps` batches go through the text."""
+        """Return how many times `steps` batches pass through the text."""
         return steps * self.batch / self.windows
 
     def _cut(self, short: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-        """Begin and length of every piece when of each document piece number `short` is the one that is not full.
+        """Return begin and length of every piece if piece number `short` of each document is the one that is not full.
 
-        The lengths of all pieces together are the same whichever it is.
+        The collection of lengths does not depend on `short`.
         """
         document = np.repeat(np.arange(len(self._pieces)), self._pieces)
         piece = np.arange(len(document)) - np.repeat(np.cumsum(self._pieces) - self._pieces, self._pieces)
@@ -160,7 +170,7 @@ class PackedBatches:
         begin, length = self._cut(random.integers(self._pieces))
         mixed = random.permutation(len(begin))
         longest_first = mixed[np.argsort(-length[mixed], kind="stable")]
-        # Within a window the order is drawn as well: a place near the start is not for long pieces alone.
+        # The order within a window is random too, so that positions near the start are not only for long pieces.
         by_window = np.lexsort((random.random(len(begin)), self._window))
         pieces = longest_first[by_window]
         bounds = np.searchsorted(self._window[by_window], np.arange(self.windows + 1))

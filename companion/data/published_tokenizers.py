@@ -1,7 +1,7 @@
-"""The tokenizers of published checkpoints, read from the model's own folder (lessons 01 and 13).
+"""Tokenizers of published checkpoints, loaded from the model's own folder (lessons 01 and 13).
 
-Three forms are in use: `tokenizer.json`, which the `tokenizers` library writes; GPT-2's first form and Qwen's,
-`vocab.json` with `merges.txt`; and Marian's, two SentencePiece models with one table of ids, `source.spm`,
+Three formats are in use: `tokenizer.json`, which the `tokenizers` library writes; the original format of GPT-2 and
+Qwen, `vocab.json` with `merges.txt`; and Marian's, two SentencePiece models with one table of ids, `source.spm`,
 `target.spm`, `vocab.json`.
 """
 
@@ -22,32 +22,35 @@ from companion.ground.reading import read_json, read_text
 
 @runtime_checkable
 class PublishedTokenizer(Protocol):
-    """What every published tokenizer can do.
+    """Interface of every published tokenizer.
 
-    vocab:  one more than the largest id; a model's table may have more rows than that, and not every id below it needs
-            to be a token.
+    Attributes:
+        vocab: one more than the largest id. A model's table may have more rows, and not every smaller id need be a
+            token.
     """
 
     vocab: int
 
     def encode(self, text: str) -> list[int]:
-        """Token ids of `text`, with the special tokens that its model expects around it.
+        """Return the token ids of `text`, with the special tokens that its model expects around it.
 
-        Raises `ValueError` for a text that it has none for.
+        Raises:
+            ValueError: for a text that cannot be encoded.
         """
 
     def decode(self, ids: Iterable[int]) -> str:
-        """The text of `ids`, special tokens left out."""
+        """Return the text of `ids`, without special tokens."""
 
     def spell(self, ids: Iterable[int]) -> str:
-        """The text of `ids`, special tokens in it; an id that only the model's table has adds nothing."""
+        """Return the text of `ids`, including special tokens; ids outside the tokenizer's vocabulary add nothing."""
 
 
 def load_tokenizer(folder: str | Path) -> PublishedTokenizer:
-    """The tokenizer in a published checkpoint's folder, whichever form it has.
+    """Load the tokenizer in a published checkpoint's folder, in any of the formats.
 
-    Raises `ValueError` if there is none, a file is missing or damaged, or Marian's needs `sentencepiece`, which the
-    extra `published` installs.
+    Raises:
+        ValueError: if there is none, if a file is missing or damaged, or if Marian's needs `sentencepiece`, which the
+            extra `published` installs.
     """
     folder = Path(folder)
     if (folder / UNREADABLE).is_file():
@@ -64,16 +67,19 @@ def load_tokenizer(folder: str | Path) -> PublishedTokenizer:
 
 
 class JsonTokenizer:
-    """A tokenizer of the `tokenizers` library, with its published normalisation, special tokens and decoder."""
+    """A tokenizer of the `tokenizers` library, with its published normalization, special tokens and decoder."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         tokenizer.no_padding()
-        tokenizer.no_truncation()  # a file may carry the settings of whoever saved it; a text must come back whole
+        tokenizer.no_truncation()  # a file may contain padding and truncation settings, but a text must stay whole
         self._tokenizer = tokenizer
         self.vocab: int = max(tokenizer.get_vocab().values(), default=-1) + 1
 
     def encode(self, text: str, *, special: bool = True) -> list[int]:
-        """As above; `special=False`: without those around it, as for a text that a chat template has written."""
+        """Encode `text`.
+
+        With `special=False`, no special tokens are added around it, as for a text written by a chat template.
+        """
         with library_faults("tokenizer: cannot encode this text"):
             return list(self._tokenizer.encode(text, add_special_tokens=special).ids)
 
@@ -88,9 +94,11 @@ class JsonTokenizer:
 
 
 class MarianTokenizer:
-    """Marian's tokenizer: SentencePiece cuts the text, and a table that both languages share numbers the pieces.
+    """Marian's tokenizer.
 
-    A text may begin with a language code such as ">>fra<<". `encode` adds the end token, as its model was trained.
+    SentencePiece splits the text, and a table shared by both languages gives the ids of the pieces.
+
+    A text may begin with a language code such as ">>fra<<". `encode` adds the end token, as in the model's training.
     """
 
     def __init__(self, folder: str | Path) -> None:
@@ -121,7 +129,7 @@ class MarianTokenizer:
         self.stop, self.pad = self._ids["</s>"], self._ids["<pad>"]
 
     def encode(self, text: str) -> list[int]:
-        """Ids of a source text, ended by `</s>`; a piece without an id becomes `<unk>`."""
+        """Return the ids of a source text, ended by `</s>`; a piece without an id becomes `<unk>`."""
         pieces = []
         end = text.find("<<")
         if text.startswith(">>") and end >= 0:
@@ -130,7 +138,7 @@ class MarianTokenizer:
         return [self._ids.get(piece, self._ids["<unk>"]) for piece in pieces] + [self.stop]
 
     def decode(self, ids: Iterable[int]) -> str:
-        """The target text of `ids`: end, padding and unknown pieces left out."""
+        """Return the target text of `ids`, without end, padding and unknown pieces."""
         special = {self.stop, self.pad, self._ids["<unk>"]}
         pieces = [self._pieces[i] for i in _checked(ids, self.vocab) if i not in special and i in self._pieces]
         text = self._target.DecodePieces(pieces)
@@ -141,17 +149,21 @@ class MarianTokenizer:
 
 
 KEPT = 16
-"""Tokens that a stream decodes again with each new one, at least: no tokenizer looks back further than one word."""
+"""Minimum number of tokens that a stream decodes again with each new one: no tokenizer looks back further than one
+word.
+"""
 
 
 class TextStream:
-    """The text of tokens as they arrive, for any tokenizer: `push` gives what each one adds, `finish` what is left.
+    """Incremental decoding for any tokenizer: `push` returns the text that a token adds, `finish` the remaining text.
 
-    A token's text can depend on those before it, so the last `KEPT` or more are decoded again and what is new is given;
-    a character of which only some bytes have come waits for the others. An id that only the model's table has adds
-    nothing.
+    The text of a token can depend on those before it, so at least the last `KEPT` tokens are decoded again, and only
+    the new text is returned. A character of which only some bytes have arrived waits for the others. Ids outside the
+    tokenizer's vocabulary add nothing.
 
-    before:  the ids that the text goes on from; their own text is not given.
+    Args:
+        tokenizer: the tokenizer.
+        before: ids of the preceding text, which is not returned.
     """
 
     def __init__(self, tokenizer: PublishedTokenizer, before: Iterable[int] = ()) -> None:
@@ -171,7 +183,7 @@ class TextStream:
         return new
 
     def _let_go(self, text: str) -> None:
-        """Forget all but the last tokens, whose whole text is `text`, where these alone give the end of it."""
+        """Forget all but the last tokens if these by themselves give the end of `text`, the text of all tokens."""
         for kept in range(KEPT, min(len(self._ids), KEPT + 4)):  # a character has at most four tokens
             last = self._tokenizer.decode(self._ids[-kept:])
             if last and text == self._shown and text.endswith(last) and "\ufffd" not in last:
@@ -200,8 +212,11 @@ def _from_json(path: Path) -> Tokenizer:
 
 
 def _from_merges(folder: Path) -> Tokenizer:
-    """Byte-level BPE from its first form, by the rules of the family that tokenizer_config.json names: GPT-2's, or
-    Qwen's, which normalises and cuts a text otherwise. Special tokens are those that the files beside it name."""
+    """Build a byte-level BPE from vocab.json and merges.txt.
+
+    It follows the rules of the family that tokenizer_config.json names: GPT-2's, or Qwen's, which normalizes and splits
+    a text differently. Special tokens are those named in the other files.
+    """
     _table(folder / "vocab.json")
     settings = _object(folder / SETTINGS)
     kind = str(settings.get("tokenizer_class") or "GPT2Tokenizer").removesuffix("Fast")
@@ -229,12 +244,15 @@ def _from_merges(folder: Path) -> Tokenizer:
 _QWEN_WORDS = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
-"""What Qwen's tokenizers take for a word (Qwen2Tokenizer of the released code)."""
+"""Word pattern of Qwen's tokenizers (Qwen2Tokenizer of the released code)."""
 
 
 def _added(folder: Path, settings: Mapping[str, Any]) -> list[AddedToken]:
-    """The tokens that no merge makes, in the order of their ids: those that tokenizer_config.json lists; in older
-    folders those of added_tokens.json, and the special ones that a file names."""
+    """Return the tokens that no merge produces, in the order of their ids.
+
+    These are the ones listed in tokenizer_config.json; in older folders those of added_tokens.json, and the special
+    tokens named in a file.
+    """
     listed = settings.get("added_tokens_decoder")
     with library_faults(f"{folder / SETTINGS}: expected added_tokens_decoder, from ids to tokens"):
         if listed:
@@ -252,7 +270,7 @@ def _added(folder: Path, settings: Mapping[str, Any]) -> list[AddedToken]:
 
 
 def _object(path: Path) -> dict[str, Any]:
-    """The fields of a JSON file that need not be there. Raises `ValueError` for one that is damaged or no object."""
+    """Return the fields of an optional JSON file. Raises `ValueError` if it is damaged or not an object."""
     found = read_json(path) if path.is_file() else {}
     if not isinstance(found, dict):
         raise ValueError(f"{path}: expected an object, got {shown(found)}")
@@ -260,7 +278,7 @@ def _object(path: Path) -> dict[str, Any]:
 
 
 def _table(path: Path) -> dict[str, int]:
-    """A table from pieces to ids. Raises `ValueError` if it is missing, damaged, or something else."""
+    """Return a table from pieces to ids. Raises `ValueError` if it is missing, damaged, or something else."""
     if not path.is_file():
         raise ValueError(f"{path}: expected a table from pieces to ids, found no such file")
     table = read_json(path)

@@ -1,12 +1,12 @@
-"""Short stories from a grammar, as many as anyone wants, and a reader that says whether a story keeps who did what.
+"""Short stories from a grammar, and a reader that checks whether a story is consistent about who did what.
 
-A plot is a row of beats, a beat a few ways to say the same. Persons, things and places have roles in it (who loses the
-thing, who finds it), and each sentence names its roles: so every story makes sense, and whether a text that somebody
-else wrote does can be decided. `read` finds the plot that a text follows and what it says of each role, and lists what
-it says twice in two ways: another name, another thing, "he" for "she", the wrong one who is glad.
+A plot is a sequence of beats, and a beat has several wordings. Persons, things and places have roles in a plot (who
+loses the thing, who finds it), and each sentence names its roles. So every story makes sense, and whether a text by
+another writer makes sense can be decided. `read` finds the plot that a text follows and what it says about each role,
+and lists contradictions: another name, another thing, "he" for "she", the wrong one who is glad.
 
-Everything is drawn with `random.Random(seed).random()`, the one method that Python promises to keep as it is: the same
-seed gives the same stories on every Python and machine.
+Everything is drawn with `random.Random(seed).random()`, the only method that Python guarantees not to change, so the
+same seed gives the same stories on every Python and machine.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from companion.data.corpora import Document
 from companion.ground.fields import require_whole
 
 Facts = Mapping[str, str]
-"""What is known of a role, such as {"name": "Mila", "kind": "mole", "she": "yes"}."""
+"""What is known about a role, such as {"name": "Mila", "kind": "mole", "she": "yes"}."""
 
 CAST = {"Emil": "frog", "Greta": "goat", "Hugo": "hare", "Mila": "mole", "Rosa": "owl", "Tom": "fox"}
-"""The persons, and what they are. Few, so that a small model meets each often enough to learn whom a text is about."""
+"""The persons, and what they are. There are few, so that a small model meets each one often enough."""
 GIRLS = ("Greta", "Mila", "Rosa")
 THINGS = {"ball": "blue", "bell": "golden", "boat": "little", "drum": "old", "hat": "striped", "kite": "red"}
 FOODS = {"cake": "big", "melon": "sweet", "pie": "warm"}
@@ -79,16 +79,17 @@ FORMS: Mapping[str, Mapping[str, Mapping[str, Facts]]] = {
     "box": _plain(BOXES),
     "time": _plain(TIMES),
 }
-"""Of each sort of role the forms in which a sentence may name it, and of each form: text -> what that text says."""
+"""For each sort of role, the forms in which a sentence may name it; for each form, a map from text to what it says."""
 
 
 @dataclass(frozen=True)
 class Plot:
-    """A row of beats, and what becomes of its roles.
+    """A sequence of beats, and the roles in it.
 
-    roles:  role -> its sort, a key of `FORMS`.
-    beats:  of each beat the ways to say it; "" is a beat that may be left out.
-    holds:  who has what in the end, role -> role.
+    Attributes:
+        roles: role -> its sort, a key of `FORMS`.
+        beats: for each beat its wordings; "" means that the beat may be left out.
+        holds: who has what in the end, role -> role.
     """
 
     roles: Mapping[str, str]
@@ -536,7 +537,7 @@ PLOTS: Mapping[str, Plot] = {
 
 @dataclass(frozen=True)
 class Story:
-    """A story of ours: what happens (a key of `PLOTS`), what each role is, and the text."""
+    """A generated story: its plot (a key of `PLOTS`), what each role is, and its sentences."""
 
     plot: str
     roles: Mapping[str, Facts]
@@ -544,7 +545,7 @@ class Story:
 
     @property
     def text(self) -> str:
-        """The story as it is read: sentences with a space between."""
+        """The text of the story: sentences separated by spaces."""
         return " ".join(_filled(beat, PLOTS[self.plot].roles, self.roles) for beat in self.beats)
 
     @property
@@ -554,13 +555,13 @@ class Story:
         return Document(f"{self.plot}: {', '.join(persons)}", self.text)
 
     def holds(self) -> dict[str, str]:
-        """Who has what in the end, by name: {"Mila": "red kite"}."""
+        """Return who has what in the end, by name: {"Mila": "red kite"}."""
         return _held(PLOTS[self.plot], self.roles)
 
     def bits(self) -> float:
-        """-log2 of the chance that the dice tell this text: no code, and no model, needs fewer bits in the mean.
+        """Return -log2 of the probability of this text: no code, and no model, needs fewer bits on average.
 
-        Of its roles only those that the text names count. (That no text is told twice is not counted.)
+        Only the roles that the text names count. (It ignores that no text is generated twice.)
         """
         plot = PLOTS[self.plot]
         said = {role for beat in self.beats for role, _ in _said(beat, plot.roles, self.roles)}
@@ -574,14 +575,15 @@ class Story:
 
 @dataclass(frozen=True)
 class Reading:
-    """What a text says, read as the plot that it follows furthest.
+    """Result of reading a text as the plot that it follows furthest.
 
-    plot:    that plot.
-    roles:   what the text says first of each role that it names.
-    followed: how many of its characters were read as beats of the plot.
-    whole:   whether it was read to its end, and the plot's own end was there.
-    faults:  what it says of a role in two ways, in the order of the text, a sentence each.
-    places:  how many of these are about a place.
+    Attributes:
+        plot: that plot.
+        roles: what the text first says about each role that it names.
+        followed: number of its characters that were read as beats of the plot.
+        whole: whether it was read to its end, and the plot's own end was there.
+        faults: contradictions about a role, in the order of the text, one sentence each.
+        places: number of contradictions that are about a place.
     """
 
     plot: str
@@ -593,7 +595,7 @@ class Reading:
 
     @property
     def keeps_who(self) -> bool:
-        """Whether the text is a whole story in which persons and things stay who and what they are, wherever."""
+        """Whether the text is a whole story in which persons and things stay who and what they are, ignoring places."""
         return self.whole and len(self.faults) == self.places
 
     @property
@@ -602,14 +604,17 @@ class Reading:
         return self.whole and not self.faults
 
     def holds(self) -> dict[str, str]:
-        """Who has what in the end, by name; nothing of a story that does not keep who did what."""
+        """Return who has what in the end, by name; empty for a story that is not consistent."""
         return _held(PLOTS[self.plot], self.roles) if self.keeps else {}
 
 
 def stories(count: int, seed: int = 0) -> Iterator[Story]:
-    """`count` stories, no two with the same text, the same ones for the same seed; of more stories, the first ones.
+    """Generate `count` stories with different texts.
 
-    Raises `ValueError` for a count or a seed that is no whole number from 0 on.
+    The same seed gives the same stories; a larger count only adds more.
+
+    Raises:
+        ValueError: for a count or a seed that is not a whole number from 0 on.
     """
     require_whole("count", count, 0)
     require_whole("seed", seed, 0)
@@ -623,22 +628,24 @@ def stories(count: int, seed: int = 0) -> Iterator[Story]:
 
 
 def read(text: str) -> Reading:
-    """What `text` says, as far as it follows a plot: see `Reading`. Spaces and line breaks make no difference."""
+    """Read `text` as far as it follows a plot, see `Reading`. Spaces and line breaks make no difference."""
     text = " ".join(text.split())
     found = [_followed(name, text) for name in PLOTS]
     return max(found, key=lambda reading: (reading.followed, -len(reading.faults)))
 
 
 def keeps(text: str) -> bool:
-    """Whether `text` is a whole story that keeps who did what to whom, with what and where: see `read`."""
+    """Return whether `text` is a whole story that is consistent about who did what to whom, with what and where.
+
+    See `read`.
+    """
     return read(text).keeps
 
 
 def swapped(story: Story) -> Iterator[tuple[str, str]]:
-    """(what was done, text): the story with one sentence wrong, in every way that another sentence contradicts.
+    """Yield (what was changed, text) for every way to make one sentence contradict another.
 
-    Two persons in it are exchanged; or a person is another one, a thing another thing, a place another place, "he" is
-    "she".
+    Two persons in the sentence are exchanged; or a person, a thing or a place is replaced by another, or "he" by "she".
     """
     plot = PLOTS[story.plot]
     said = [_said(beat, plot.roles, story.roles) for beat in story.beats]
@@ -654,7 +661,7 @@ def swapped(story: Story) -> Iterator[tuple[str, str]]:
 
 
 def _told_with(story: Story, number: int, wrong: Mapping[str, Facts]) -> str:
-    """The story's text, where in the sentence of that number some roles are what they are not."""
+    """Return the story's text with other facts about some roles in one sentence."""
     sorts = PLOTS[story.plot].roles
     roles = [{**story.roles, **wrong} if n == number else story.roles for n in range(len(story.beats))]
     return " ".join(_filled(beat, sorts, here) for beat, here in zip(story.beats, roles, strict=True))
@@ -670,7 +677,7 @@ def _one(dice: random.Random, options: Sequence[str]) -> str:
 
 
 def _drawn(dice: random.Random) -> Story:
-    """A story: a plot, what its roles are (no two alike), and a way to say each beat."""
+    """Draw a story: a plot, what its roles are (no two alike), and a wording of each beat."""
     name = _one(dice, sorted(PLOTS))
     roles: dict[str, Facts] = {}
     for role, sort in PLOTS[name].roles.items():
@@ -694,7 +701,7 @@ def _facts(dice: random.Random, sort: str) -> Facts:
 
 
 def _filled(beat: str, sorts: Mapping[str, str], roles: Mapping[str, Facts]) -> str:
-    """The beat with what each role is in the place of its slot."""
+    """Fill the slots of a beat with the texts for its roles."""
     return _SLOT.sub(lambda slot: _text_of(sorts[slot[1]], slot[2] or "", tuple(roles[slot[1]].items())), beat)
 
 
@@ -708,7 +715,10 @@ def _text_of(sort: str, form: str, facts: tuple[tuple[str, str], ...]) -> str:
 
 
 def _said(beat: str, sorts: Mapping[str, str], roles: Mapping[str, Facts]) -> set[tuple[str, str]]:
-    """(role, key) of all that the beat says of its roles; of a person's name and sex, which go together, the name."""
+    """Return (role, key) for everything that the beat says about its roles.
+
+    A name implies the sex, so only the name counts.
+    """
     said = set()
     for slot in _SLOT.finditer(beat):
         says = next(iter(FORMS[sorts[slot[1]]][slot[2] or ""].values()))
@@ -717,7 +727,7 @@ def _said(beat: str, sorts: Mapping[str, str], roles: Mapping[str, Facts]) -> se
 
 
 def _another(story: Story, role: str, key: str) -> Facts:
-    """Another value for one thing that is known of a role: another role's, where there is one of its sort."""
+    """Return another value for one fact about a role: that of another role of the same sort, if there is one."""
     sorts = PLOTS[story.plot].roles
     if key == "she":
         return {"she": "no" if story.roles[role]["she"] == "yes" else "yes"}
@@ -727,7 +737,7 @@ def _another(story: Story, role: str, key: str) -> Facts:
 
 
 def _options(sort: str, key: str) -> Sequence[str]:
-    """What one thing that is known of a role may be."""
+    """Return the possible values of one fact about a role."""
     if sort in _WORDS:
         return _WORDS[sort]
     pairs = CAST if sort == "person" else _SORTS[sort]
@@ -743,7 +753,7 @@ def _held(plot: Plot, roles: Mapping[str, Facts]) -> dict[str, str]:
 
 @cache
 def _pattern(plot: str, beat: str) -> tuple[re.Pattern[str], tuple[tuple[str, str], ...]]:
-    """What finds a beat whatever its roles are, and (role, form) of each of its groups."""
+    """Return a pattern that matches a beat with any roles, and (role, form) for each of its groups."""
     sorts, slots, parts, end = PLOTS[plot].roles, [], [], 0
     for slot in _SLOT.finditer(beat):
         texts = sorted(FORMS[sorts[slot[1]]][slot[2] or ""], key=len, reverse=True)
@@ -754,7 +764,7 @@ def _pattern(plot: str, beat: str) -> tuple[re.Pattern[str], tuple[tuple[str, st
 
 
 def _followed(name: str, text: str) -> Reading:
-    """The text, read as this plot: beat after beat, of the ways that fit the one with the fewest faults."""
+    """Read the text as this plot, beat after beat, choosing the matching wording with the fewest contradictions."""
     plot, at, missing = PLOTS[name], 0, False
     roles: dict[str, dict[str, str]] = {}
     faults: list[tuple[str, str]] = []
@@ -790,7 +800,11 @@ def _pairs(plot: Plot, roles: Mapping[str, Facts]) -> Iterator[tuple[str, str]]:
 def _bound(
     plot: Plot, roles: Mapping[str, Mapping[str, str]], found: re.Match[str], slots: Sequence[tuple[str, str]]
 ) -> tuple[dict[str, dict[str, str]], list[tuple[str, str]]]:
-    """The roles with what this beat says of them, and (role, what of it contradicts what was said before)."""
+    """Add what this beat says to the roles.
+
+    Returns:
+        The roles, and (role, contradiction) for what does not fit earlier beats.
+    """
     new: dict[str, dict[str, str]] = {role: dict(facts) for role, facts in roles.items()}
     faults: list[tuple[str, str]] = []
     for (role, form), text in zip(slots, found.groups(), strict=True):

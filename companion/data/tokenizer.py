@@ -1,7 +1,7 @@
-"""Text to token ids and back: byte-level byte-pair encoding (Sennrich et al. 2016; on bytes: Radford et al. 2019).
+"""Byte-level byte-pair encoding (Sennrich et al. 2016; on bytes: Radford et al. 2019).
 
-Every one of the 256 bytes is a token, so that any text can be written and comes back exactly; training adds the pairs
-that occur most. Lesson 01 builds the merges by hand; here the `tokenizers` library makes them.
+Each of the 256 bytes is a token, so any text can be encoded and decoded exactly. Training adds the most frequent pairs.
+Lesson 01 builds the merges by hand; here the `tokenizers` library makes them.
 """
 
 from __future__ import annotations
@@ -21,25 +21,27 @@ from companion.ground.fields import why
 from companion.ground.reading import read_text
 
 SEPARATOR = "<|document|>"
-"""Stands before every document. The text "<|document|>" in a document is ordinary text, never this token."""
+"""Precedes every document. The text "<|document|>" in a document is ordinary text, never this token."""
 SEPARATORS = (SEPARATOR, "<|endoftext|>", "<|end_of_text|>", "<|begin_of_text|>", "</s>", "<s>")
-"""What published tokenizers have in its place; the first that a tokenizer has is its separator."""
+"""Names of the separator in published tokenizers; the first one that a tokenizer has is used."""
 _PROBE = " The naïve\n\tcafé, 東京 1,234 \U0001f40d!  " + "".join(map(chr, range(32, 383)))
-"""A text with some of everything: what cannot give it back is no tokenizer for a run."""
+"""Test text with many kinds of characters: a tokenizer that does not restore it is unsuitable for a run."""
 SMALLEST_VOCAB = 257
 """256 bytes and the separator."""
 LONGEST_WORD = 10_000
-"""Characters of a word that training takes in one piece."""
+"""Maximum length in characters of a word that training takes in one piece."""
 _LONG = re.compile(rf"\S{{{LONGEST_WORD + 1},}}")
 
 
 class BytePairTokenizer:
-    """A trained byte-level BPE. `train` or `load` makes one.
+    """A trained byte-level BPE. Use `train` or `load` to make one.
 
-    vocab:      number of token ids, at most what was asked for (a short text does not have that many repeated pairs).
-    separator:  id of the token that stands before every document.
+    Attributes:
+        vocab: number of token ids, at most the requested number (a short text does not have that many repeated pairs).
+        separator: id of the token that precedes every document.
 
-    Raises `ValueError` for a tokenizer that is not byte-level, or has no separator.
+    Raises:
+        ValueError: for a tokenizer that is not byte-level, has no separator, or does not restore every text.
     """
 
     def __init__(self, tokenizer: Tokenizer) -> None:
@@ -48,7 +50,7 @@ class BytePairTokenizer:
         alphabet = pre_tokenizers.ByteLevel.alphabet()
         if separator is None or any(tokenizer.token_to_id(symbol) is None for symbol in alphabet):
             raise ValueError(f"tokenizer: expected a byte-level one with all 256 bytes and a token such as {SEPARATOR}")
-        tokenizer.encode_special_tokens = True  # not stored in the file: without it a text could forge a separator
+        tokenizer.encode_special_tokens = True  # not stored in the file; without it a text could forge a separator
         self._tokenizer = tokenizer
         self.vocab: int = tokenizer.get_vocab_size()
         self.separator: int = separator
@@ -63,9 +65,12 @@ class BytePairTokenizer:
 
     @classmethod
     def train(cls, texts: Iterable[str], vocab: int = 1024) -> BytePairTokenizer:
-        """Learn at most `vocab` tokens from `texts`. The same texts give the same tokens, whatever the threads.
+        """Train a tokenizer with at most `vocab` tokens.
 
-        Raises `ValueError` for a `vocab` that has no room for the 256 bytes and the separator.
+        The same texts give the same tokens, for any number of threads.
+
+        Raises:
+            ValueError: if `vocab` is too small for the 256 bytes and the separator.
         """
         if vocab < SMALLEST_VOCAB:
             raise ValueError(f"vocab={vocab!r}: expected at least {SMALLEST_VOCAB} (256 bytes and the separator)")
@@ -79,14 +84,18 @@ class BytePairTokenizer:
             initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
             show_progress=False,
         )
-        # The time is quadratic in the longest word: a line of megabytes without a blank is learned from in pieces.
+        # The time is quadratic in the longest word, so megabytes without a space are learned from in pieces.
         pieces = (piece for text in texts for piece in _in_pieces(_checked(text)))
         tokenizer.train_from_iterator(pieces, trainer)
         return cls(tokenizer)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> BytePairTokenizer:
-        """Read what `to_json` gave and a file kept. Raises `ValueError` for a missing, cut or foreign file."""
+        """Load a tokenizer from a file with the result of `to_json`.
+
+        Raises:
+            ValueError: for a missing, truncated or foreign file.
+        """
         path = Path(path)
         try:
             return cls.from_json(read_text(path))
@@ -100,18 +109,24 @@ class BytePairTokenizer:
 
     @classmethod
     def from_json(cls, text: str) -> BytePairTokenizer:
-        """The tokenizer whose `to_json` is `text`. Raises `ValueError` if it is not the JSON of a byte-level BPE."""
+        """Return the tokenizer whose `to_json` is `text`.
+
+        Raises:
+            ValueError: if it is not the JSON of a byte-level BPE.
+        """
         with library_faults("tokenizer: expected the JSON of a byte-level BPE"):
             tokenizer = Tokenizer.from_str(text)
         return cls(tokenizer)
 
     def to_json(self) -> str:
-        """The tokenizer as JSON text, in the format of the `tokenizers` library."""
+        """Return the tokenizer as JSON text, in the format of the `tokenizers` library."""
         return str(self._tokenizer.to_str(pretty=True)) + "\n"
 
     def to_published(self) -> str:
-        """`to_json`, for others, who do not put the separator before a text themselves: it says that it is there. (They
-        also take the text "<|document|>" for the separator, which `encode` never does.)"""
+        """Return `to_json` for other libraries, which do not add the separator themselves: the file tells them to.
+
+        These libraries also encode the text "<|document|>" as the separator, which `encode` never does.
+        """
         other = Tokenizer.from_str(self.to_json())
         other.post_processor = processors.TemplateProcessing(
             single=f"{SEPARATOR} $A", special_tokens=[(SEPARATOR, self.separator)]
@@ -119,40 +134,44 @@ class BytePairTokenizer:
         return str(other.to_str(pretty=True)) + "\n"
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write `to_json` to `path`: all of it or, when that is interrupted, nothing."""
+        """Write `to_json` to `path` atomically: if this is interrupted, nothing is written."""
         write_atomic(Path(path), self.to_json())
 
     def encode(self, text: str) -> list[int]:
-        """Token ids of `text`, no separator added. Raises `ValueError` for text that UTF-8 cannot write."""
+        """Return the token ids of `text`, without a separator. Raises `ValueError` for text that is not valid UTF-8."""
         text = _checked(text)
         with library_faults("tokenizer: cannot encode this text"):
             return list(self._tokenizer.encode(text, add_special_tokens=False).ids)
 
     def decode(self, ids: Iterable[int]) -> str:
-        """The text of `ids`, separators left out; `decode(encode(text)) == text` for every text.
+        """Return the text of `ids`, without separators; `decode(encode(text)) == text` for every text.
 
-        Ids that do not end on a whole character, as a model may write them, give U+FFFD there.
+        If ids end inside a character, as a model may write them, that character becomes U+FFFD.
         """
         return b"".join(self.bytes_of(i) for i in ids).decode("utf-8", errors="replace")
 
     def bytes_of(self, token: int) -> bytes:
-        """The bytes that one token stands for; none for the separator. Raises `ValueError` for an id outside vocab."""
+        """Return the bytes of one token; empty for the separator.
+
+        Raises:
+            ValueError: for an id outside the vocabulary.
+        """
         if not 0 <= token < self.vocab:
             raise ValueError(f"token={token!r}: expected an id from 0 to {self.vocab - 1}")
         return self._bytes[token]
 
     def lengths(self) -> Sequence[int]:
-        """How many bytes each token stands for: `vocab` numbers."""
+        """Return the number of bytes of each token: `vocab` numbers."""
         return [len(piece) for piece in self._bytes]
 
     def stream(self) -> StreamDecoder:
-        """A decoder for tokens that arrive one at a time."""
+        """Return a decoder for tokens that arrive one at a time."""
         return StreamDecoder(self)
 
     @cached_property
     def _bytes(self) -> list[bytes]:
         byte_of = {symbol: byte for byte, symbol in byte_symbols().items()}
-        added = self._tokenizer.get_added_tokens_decoder()  # their text is as it is, not in the symbols of bytes
+        added = self._tokenizer.get_added_tokens_decoder()  # their text is stored unchanged, not in byte symbols
         pieces = []
         for i in range(self.vocab):
             symbols = "" if i == self.separator else self._tokenizer.id_to_token(i) or ""
@@ -161,26 +180,30 @@ class BytePairTokenizer:
 
 
 class StreamDecoder:
-    """Text of tokens as they arrive, never half a character: a token may end inside one, which waits for the next."""
+    """Incremental decoding that never returns half a character.
+
+    If a token ends inside a character, that character waits for the next token.
+    """
 
     def __init__(self, tokenizer: BytePairTokenizer) -> None:
         self._tokenizer = tokenizer
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
 
     def push(self, token: int) -> str:
-        """The characters that `token` completes; often several, sometimes none."""
+        """Return the characters that `token` completes; often several, sometimes none."""
         return self._decoder.decode(self._tokenizer.bytes_of(token))
 
     def finish(self) -> str:
-        """What is left: U+FFFD for a character that never became whole, else nothing."""
+        """Return what is left: U+FFFD for an incomplete character, otherwise nothing."""
         return self._decoder.decode(b"", final=True)
 
 
 @contextmanager
 def library_faults(sentence: str) -> Iterator[None]:
-    """Whatever the `tokenizers` library says of a damaged file becomes a `ValueError`, `sentence` and what it said.
+    """Convert errors of the `tokenizers` library to a `ValueError` with `sentence` and the library's message.
 
-    It raises bare `Exception`s, and where its own code fails a `PanicException`, which is none and has no public name.
+    The library raises bare `Exception`s, and if its own code fails a `PanicException`, which is not an `Exception` and
+    has no public name.
     """
     try:
         yield
@@ -199,7 +222,7 @@ def _checked(text: str) -> str:
 
 
 def _in_pieces(text: str) -> Iterable[str]:
-    """The text, cut within words of more than `LONGEST_WORD` characters."""
+    """Yield the text, cut within words of more than `LONGEST_WORD` characters."""
     end = 0
     for word in _LONG.finditer(text):
         for start in range(word.start(), word.end(), LONGEST_WORD):
@@ -209,9 +232,9 @@ def _in_pieces(text: str) -> Iterable[str]:
 
 
 def byte_symbols() -> dict[int, str]:
-    """The printable character that byte-level BPE writes for each byte.
+    """Return the printable character that byte-level BPE writes for each byte.
 
-    Printable bytes stand for themselves; the 68 others are numbered, in order, from U+0100 on.
+    Printable bytes represent themselves; the 68 others are numbered, in order, from U+0100 on.
     """
     own = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
     others = [byte for byte in range(256) if byte not in own]

@@ -1,7 +1,7 @@
-"""Problems whose answers a function checks: what a reward is made of that nobody has to label (lesson 20).
+"""Verifiable problems, whose answers a function checks, so that rewards need no labels (lesson 20).
 
-A task is a small class: it draws problems, says how one is answered with its steps, and checks an answer. One problem
-in ten, by its own number, is held out: nobody who trains is shown it.
+A task is a small class that draws problems, writes answers with their steps, and checks an answer. One problem in ten,
+chosen by a hash of its prompt, is held out and never used for training.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from companion.ground.fields import shown
 
 
 class Problem(NamedTuple):
-    """What is asked, an answer with its steps, and what is right."""
+    """A question, an answer with its steps, and the right result."""
 
     prompt: str
     worked: str
@@ -31,12 +31,12 @@ class Problem(NamedTuple):
 
     @property
     def held_out(self) -> bool:
-        """Whether it is kept from training."""
+        """Whether the problem is excluded from training."""
         return zlib.crc32(self.prompt.encode()) % 10 == 0
 
     @property
     def messages(self) -> list[Message]:
-        """The conversation that asks for it."""
+        """The conversation that poses the problem."""
         return [{"role": "user", "content": self.prompt}]
 
 
@@ -48,18 +48,18 @@ class Checkable(ABC):
 
     @abstractmethod
     def draw(self, random: np.random.Generator) -> Problem:
-        """Some problem, held out or not."""
+        """Draw a problem, held out or not."""
 
     @abstractmethod
     def reward(self, problem: Problem, answer: str) -> float:
-        """1 for an answer that is right, 0 for any other."""
+        """Return 1 for a right answer, and 0 for any other."""
 
     @abstractmethod
     def wrong(self, problem: Problem, random: np.random.Generator) -> str:
-        """An answer in the same form that is not right."""
+        """Return a wrong answer in the same form."""
 
     def problems(self, count: int, seed: int, *, held_out: bool = False) -> list[Problem]:
-        """So many problems, the same for the same seed: held-out ones, or others alone."""
+        """Draw `count` problems, either only held-out ones or only others; the same seed gives the same problems."""
         random = np.random.default_rng(seed)
         found: list[Problem] = []
         while len(found) < count:
@@ -69,21 +69,21 @@ class Checkable(ABC):
 
 
 def spaced(number: int) -> str:
-    """A number with its digits apart: a tokenizer that learned on prose would make one token of some of them."""
+    """Return a number with spaces between its digits, because a tokenizer trained on prose would merge some of them."""
     return " ".join(str(number))
 
 
 def number_in(answer: str) -> int | None:
-    """The number that an answer ends with, behind its last semicolon; `None` where there is none."""
+    """Return the number at the end of an answer, after its last semicolon, or `None` if there is none."""
     digits = answer.rpartition(";")[2].replace(" ", "")
     return int(digits) if digits.isascii() and digits.isdigit() and len(digits) < 20 else None
 
 
 @dataclass(frozen=True)
 class Sums(Checkable):
-    """The sum of two numbers of so many digits, column by column from the right, with what is carried.
+    """Sums of two numbers with `digits` digits each, computed column by column from the right with carries.
 
-    `4 7 + 3 8` is answered `7 + 8 = 1 5; 4 + 3 + 1 = 8; 8 5`; only what is behind the last semicolon is checked.
+    `4 7 + 3 8` is answered `7 + 8 = 1 5; 4 + 3 + 1 = 8; 8 5`; only the text after the last semicolon is checked.
     """
 
     digits: int = 2
@@ -98,7 +98,7 @@ class Sums(Checkable):
         return float(number_in(answer) == problem.right)
 
     def wrong(self, problem: Problem, random: np.random.Generator) -> str:
-        """The steps as they are, with another number behind them."""
+        """Return the same steps, followed by another number."""
         steps, _, _ = problem.worked.rpartition(";")
         shift = int(random.integers(1, 10)) * (-1) ** int(random.integers(2))
         return f"{steps}; {spaced(abs(problem.right + shift) or 1)}"
@@ -114,9 +114,10 @@ class Sums(Checkable):
 
 @dataclass(frozen=True)
 class Names(Checkable):
-    """The number of an English name below a million: `forty-seven thousand and two` is answered `4 7 0 0 2`.
+    """Numbers of English names below a million: `forty-seven thousand and two` is answered `4 7 0 0 2`.
 
-    Raises `ValueError` where num2words is missing, which knows the names.
+    Raises:
+        ValueError: if num2words, which provides the names, is not installed.
     """
 
     name: ClassVar[str] = "names"
@@ -138,7 +139,7 @@ class Names(Checkable):
         return float(number_in(answer) == problem.right)
 
     def wrong(self, problem: Problem, random: np.random.Generator) -> str:
-        """The number with one of its digits changed."""
+        """Return the number with one of its digits changed."""
         digits = [int(digit) for digit in str(problem.right)]
         place = int(random.integers(len(digits)))
         digits[place] = (digits[place] + int(random.integers(1, 10))) % 10
@@ -146,11 +147,11 @@ class Names(Checkable):
 
 
 CHECKABLE: dict[str, type[Checkable]] = {kind.name: kind for kind in (Sums, Names)}
-"""Every such task, by its name."""
+"""All checkable tasks by name."""
 
 
 def checkable(name: str) -> Checkable:
-    """The task of that name. Raises `ValueError` for another name."""
+    """Return the task with this name. Raises `ValueError` for an unknown name."""
     if name not in CHECKABLE:
         raise ValueError(f"name={shown(name)}: expected one of {', '.join(CHECKABLE)}")
     return CHECKABLE[name]()

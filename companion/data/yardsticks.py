@@ -1,7 +1,7 @@
-"""What a model has to beat: a good compressor and byte n-gram models, in bits per byte on the same held-out text.
+"""Baselines for a model: a good compressor and byte n-gram models, in bits per byte on the same held-out text.
 
-Bits per byte is the mean of -log2 p over the bytes of a text. Unlike the loss per token it does not depend on the
-tokenizer, so that models, n-grams and compressors can be compared with each other.
+Bits per byte are the mean of -log2 p over the bytes of a text. Unlike the loss per token, they do not depend on the
+tokenizer, so models, n-grams and compressors can be compared with each other.
 """
 
 from __future__ import annotations
@@ -19,25 +19,27 @@ from companion.data.large_corpora import sample
 from companion.ground.display import readable_bytes
 
 XZ_WINDOW = 64 * 2**20
-"""`xz -9` looks back 64 MiB: more training text than this cannot help it."""
+"""`xz -9` looks back 64 MiB, so more training text than this cannot help it."""
 MOST_READ = 4 * 2**20
-"""Bytes of training text that the yardsticks read: seconds, and a few hundred megabytes of memory."""
+"""Maximum bytes of training text that the baselines read, which takes seconds and a few hundred megabytes of memory."""
 
 
 @dataclass(frozen=True)
 class Yardstick:
-    """One figure to beat."""
+    """One baseline."""
 
     name: str
     bits_per_byte: float
 
 
 def yardsticks(train: Sequence[Document], held_out: Sequence[Document]) -> list[Yardstick]:
-    """`xz -9` alone and primed with the training text, and n-grams of order 3, 4 and 5, all on `held_out`. Without
-    training text only the first can be measured.
+    """Measure the baselines on `held_out`.
 
-    Of more training text than `MOST_READ` bytes they read a sample from everywhere, and their names say how much.
-    Seconds for megabytes: sorting dominates, O(n log n) in the bytes of training text.
+    They are `xz -9` by itself and primed with the training text, and n-grams of order 3, 4 and 5.
+
+    Without training text only the first can be measured. If there are more than `MOST_READ` bytes of training text,
+    they read a sample from all of it, and their names say how much. This takes seconds for megabytes; sorting
+    dominates, with O(n log n) in the bytes of training text.
     """
     whole = _bytes(train)
     train = sample(train, MOST_READ)
@@ -56,10 +58,13 @@ def yardsticks(train: Sequence[Document], held_out: Sequence[Document]) -> list[
 
 
 def xz_bits_per_byte(train: Sequence[Document], held_out: Sequence[Document]) -> float:
-    """Bits per byte that `xz -9` adds for `held_out` after it has compressed `train` (nothing, when that is empty).
+    """Return the bits per byte that `xz -9` adds for `held_out` after compressing `train`, which may be empty.
 
-    With training text this is the size of both together less the size of the training text, of which the last
-    `XZ_WINDOW` bytes are used. Raises `ValueError` when `held_out` is empty.
+    With training text this is the size of both together minus the size of the training text, of which the last
+    `XZ_WINDOW` bytes are used.
+
+    Raises:
+        ValueError: if `held_out` is empty.
     """
     before = b"".join(document.text.encode() for document in train)[-XZ_WINDOW:]
     text = b"".join(document.text.encode() for document in held_out)
@@ -70,29 +75,33 @@ def xz_bits_per_byte(train: Sequence[Document], held_out: Sequence[Document]) ->
 
 
 class NgramModel:
-    """Byte n-grams, interpolated over all shorter contexts as Witten and Bell (1991) do.
+    """Byte n-grams, interpolated over all shorter contexts as in Witten and Bell (1991).
 
-    With c(h, b) the number of times byte b followed the context h, n(h) = sum_b c(h, b), t(h) the number of different
-    bytes seen after h, and h' being h without its first byte:
+    Let c(h, b) be the number of times byte b followed the context h, n(h) = sum_b c(h, b), t(h) the number of different
+    bytes seen after h, and h' the context h without its first byte:
 
         p(b | h) = (c(h, b) + t(h) p(b | h')) / (n(h) + t(h)),     p(b) before any context = 1 / 256
 
-    A context that was never seen has n = t = 0 and passes p(b | h') on. An order-n model looks at n - 1 bytes. Contexts
-    do not reach across the start of a document.
+    A context that was never seen has n = t = 0 and uses p(b | h'). An order-n model looks at n - 1 bytes. Contexts do
+    not cross the start of a document.
 
-    Raises `ValueError` for an order outside 1 to 8.
+    Raises:
+        ValueError: for an order outside 1 to 8.
     """
 
     def __init__(self, order: int) -> None:
         if not 1 <= order <= 8:
             raise ValueError(f"order={order!r}: expected a whole number from 1 to 8 (eight bytes fill a 64-bit key)")
         self.order = order
-        # One table for each context length k = 0 ... order-1, all sorted by key, so that a look-up is a binary search:
-        # (k+1)-grams with their counts, and contexts of k bytes with n(h) and t(h).
+        # One table for each context length k = 0 ... order-1, sorted by key for binary search: (k+1)-grams with their
+        # counts, and contexts of k bytes with n(h) and t(h).
         self._tables: list[tuple[npt.NDArray[Any], ...]] = []
 
     def fit(self, texts: Iterable[bytes]) -> NgramModel:
-        """Count every n-gram of `texts`, each text a document of its own. O(order * n log n) time, O(n) memory."""
+        """Count every n-gram of `texts`, each a separate document.
+
+        This takes O(order * n log n) time and O(n) memory.
+        """
         stream, depth = _join(texts)
         self._tables = []
         for k in range(self.order):
@@ -103,13 +112,17 @@ class NgramModel:
         return self
 
     def bits(self, text: bytes, order: int | None = None) -> float:
-        """The length of `text` under the model in bits: -sum of log2 p. `order`: a lower one than the model's own."""
+        """Return the length of `text` under the model in bits, -sum of log2 p.
+
+        `order` may be lower than the model's own.
+        """
         return float(-np.log2(self.probabilities(text, order)).sum())
 
     def probabilities(self, text: bytes, order: int | None = None) -> npt.NDArray[np.float64]:
-        """p of every byte of `text` given the bytes before it: (byte,).
+        """Return p of every byte of `text` given the bytes before it: (byte,).
 
-        Raises `ValueError` for an order above the model's, or before `fit`.
+        Raises:
+            ValueError: for an order above the model's, or before `fit`.
         """
         order = self.order if order is None else order
         if not 1 <= order <= self.order:
@@ -129,7 +142,7 @@ class NgramModel:
         return p
 
     def next_byte(self, context: bytes) -> npt.NDArray[np.float64]:
-        """p of each of the 256 bytes that could follow `context`: (256,), sums to 1."""
+        """Return p of each of the 256 bytes that could follow `context`: (256,), sums to 1."""
         tail = context[-(self.order - 1) :] if self.order > 1 else b""
         return np.array([self.probabilities(tail + bytes([byte]))[-1] for byte in range(256)])
 
@@ -139,7 +152,7 @@ def _bytes(documents: Sequence[Document]) -> int:
 
 
 def _join(texts: Iterable[bytes]) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]:
-    """All texts in one array, and each byte's place within its own text."""
+    """Concatenate all texts, and return each byte's position within its own text."""
     parts = [np.frombuffer(text, np.uint8) for text in texts]
     if not any(len(part) for part in parts):
         raise ValueError("texts: expected at least one byte to count, got none")
@@ -147,7 +160,10 @@ def _join(texts: Iterable[bytes]) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np
 
 
 def _keys(stream: npt.NDArray[np.uint8], length: int) -> npt.NDArray[np.uint64]:
-    """Every run of `length` bytes as one whole number, most recent byte lowest: (len(stream) - length + 1,)."""
+    """Return every run of `length` bytes as an integer, with the most recent byte lowest.
+
+    The shape is (len(stream) - length + 1,).
+    """
     count = max(0, len(stream) - length + 1)
     keys = np.zeros(count, np.uint64)
     for i in range(length):
@@ -158,7 +174,7 @@ def _keys(stream: npt.NDArray[np.uint8], length: int) -> npt.NDArray[np.uint64]:
 def _look_up(
     keys: npt.NDArray[np.uint64], values: npt.NDArray[np.integer], wanted: npt.NDArray[np.uint64]
 ) -> npt.NDArray[np.int64]:
-    """The value of each wanted key, 0 where there is none; `keys` are sorted."""
+    """Return the value of each wanted key, 0 if there is none; `keys` are sorted."""
     if not len(keys):  # no training text was long enough
         return np.zeros(len(wanted), np.int64)
     place = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)

@@ -1,18 +1,19 @@
-"""Text from a model, token by token.
+"""Text generation, token by token.
 
 sampling        the distribution that a token is drawn from
-logit_rules     which tokens may come when, whatever their probability: penalties, stops, n-grams
-next_token      a token is drawn
-prefill_decode  the model reads the prompts, then a token per row and step
-weights         the form in which steps read them, put into the one model
-calibration     the levels of int4, chosen by a text
+logit_rules     which tokens are allowed when, whatever their probability: penalties, stops, n-grams
+next_token      drawing a token
+prefill_decode  reading the prompts in one pass, then one token per row and step
+weights         the weight format that decode steps read
+calibration     int4 values chosen with a calibration text
 quantization    weights rounded to few bits
-matmul_kernels  one product in each of these forms; compiled_steps: made once, for the next process
-request         what is asked of a model, checked
-generate        a token for each row and step
-draft           who proposes tokens ahead of the model
-speculative     the model judges what is proposed, several tokens in a pass
-block_manager   who has which block of a paged cache
-serving         many texts at once, which come and go
+matmul_kernels  matrix products in each of these formats
+compiled_steps  compiled decode steps, stored on disk for the next process
+request         the arguments of a generation call, validated
+generate        one token per row and step
+draft           what proposes tokens ahead of the model
+speculative     the model judges the proposals, several tokens per pass
+block_manager   which text uses which block of a paged cache
+serving         many texts at once, which join and leave at any step
 beam            beam search
 """

@@ -1,6 +1,6 @@
-"""Beam search: the most probable text that keeping a few candidates at every step finds (lesson 10).
+"""Beam search (lesson 10): the most probable text found by keeping a few candidates at every step.
 
-It follows the rules of `transformers`' `generate(num_beams=...)`, so that the same settings give the same sequences.
+It follows the rules of `transformers`' `generate(num_beams=...)`, so the same settings give the same sequences.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from companion.transformer import Memory, Transformer
 
 @dataclass(frozen=True)
 class Beam:
-    """A continuation and ln p of it: the sum over its tokens, a stop token included, of ln p(token | what precedes).
+    """A continuation and its log-probability: the sum over its tokens of ln p(token | preceding tokens).
 
-    A token that `Rules.last` forced adds nothing. Where other rules forbid tokens, p is the model's own still: what
-    they take away is not shared out among the rest.
+    A stop token counts; a token forced by `Rules.last` adds nothing. Where other rules forbid tokens, p is still the
+    model's own: the probability of the forbidden tokens is not redistributed.
     """
 
     tokens: tuple[int, ...]
@@ -40,7 +40,7 @@ class Beam:
 
 @dataclass(frozen=True)
 class Search:
-    """What `beam_search` is to be told of a search, and calls by the same names; a width of 1 is none."""
+    """Settings of `beam_search`, with its argument names. A width of 1 means no search."""
 
     width: int
     length_penalty: float = 1.0
@@ -62,27 +62,30 @@ def beam_search(
     length_penalty: float = 0.0,
     early_stopping: bool | Literal["never"] = False,
 ) -> list[list[Beam]]:
-    """For every prompt, the best continuations that a beam of `width` candidates finds: at most `width`, best first.
+    """Return, for every prompt, at most `width` best continuations found with a beam of that width, best first.
 
-    At every step each live candidate is continued by every token. Of all these, the `width` most probable that have not
-    ended live on. One that ends (in a `stop` id, or because it was the last step) is kept if it is among the `width`
-    most probable of its step and among the `width` best that have ended so far. What has ended is worth
-    log_probability / length^length_penalty, its length counting the new tokens, the stop id among them.
+    At every step each live candidate is continued by every token. The `width` most probable of these that have not
+    ended stay alive. One that ends (with a `stop` id, or because it was the last step) is stored if it is among the
+    `width` most probable of its step and among the `width` best that have ended so far. The score of an ended candidate
+    is log_probability / length^length_penalty, where the length counts the new tokens, including the stop id.
 
-    prompts, source, start, max_new_tokens, stop, rules, until: as in `companion.generation.generate.generate`.
-    width:           1 is greedy decoding (for length_penalty = 0). A width that holds every continuation finds the best
-                     for certain; in between, a prefix that falls out early is lost, however good its continuation.
-    length_penalty:  0 compares the probabilities themselves, which favours short texts; 1 the means per token. (Wu et
-                     al. 2016, eq. 14 divide by ((5 + length) / 6)^alpha instead; `transformers` and we do not.)
-    early_stopping:  when a prompt's search ends before the last step; in every case only once `width` candidates have
-                     ended. `True`: then. `False`: when the best live candidate, at its present length, is worth no more
-                     than the worst that ended. `"never"`: when it could be worth more at no length, which for
-                     length_penalty > 0 is judged at max_new_tokens. For length_penalty <= 0 the last two are the same.
+    Cost: the passes over sources and prompts, then per step a one-token pass for each live candidate.
 
-    Cost: the passes over sources and prompts, then per step the pass of one token for each live candidate.
+    Args:
+        prompts, source, start, max_new_tokens, stop, rules, until: as in `companion.generation.generate.generate`.
+        width: number of candidates. 1 is greedy decoding (for length_penalty = 0). A width that holds every
+            continuation certainly finds the best; with smaller widths, a prefix that drops out early is lost, however
+            good its continuation.
+        length_penalty: 0 compares the probabilities themselves, which favors short texts; 1 compares the means per
+            token. (Wu et al. 2016, eq. 14 divide by ((5 + length) / 6)^alpha instead; `transformers` and we do not.)
+        early_stopping: when a prompt's search ends before the last step; never before `width` candidates have ended.
+            `True`: as soon as they have. `False`: when the best live candidate, at its present length, does not score
+            higher than the worst ended one. `"never"`: when it could not score higher at any length, which for
+            length_penalty > 0 is judged at max_new_tokens. For length_penalty <= 0 the last two are the same.
 
-    Raises `ValueError` for a width below 1 or too large for memory, a length_penalty that is not finite or overflows,
-    an unknown early_stopping, and as `generate` does.
+    Raises:
+        ValueError: for a width below 1 or too large for memory, a length_penalty that is not finite or overflows, an
+            unknown early_stopping, and as `generate` does.
     """
     rules = Rules() if rules is None else rules
     check_kind("rules", rules, Rules, "Rules, such as Rules(never=[0])")
@@ -95,12 +98,12 @@ def beam_search(
     if not isinstance(early_stopping, bool) and early_stopping != "never":
         raise ValueError(f"early_stopping={shown(early_stopping)}: expected True, False or 'never'")
     slots = max(map(len, prompts)) + steps - 1
-    # More than there are continuations cannot live; what the cache of those that can would take is known before.
+    # There cannot be more live candidates than continuations, so the cache's size is known in advance.
     rows = len(prompts) * min(width, model.config.vocab ** min(steps, 64))
     check_room(f"width={width}", "the cache of its beams", cache_bytes(model.config, slots, batch=rows))
 
     ends = frozenset(stop)
-    # With k stop ids, at most k * width of the best (1 + k) * width candidates end: `width` are left to live on.
+    # With k stop ids, at most k * width of the best (1 + k) * width candidates end, which leaves `width` to stay alive.
     considered = max(2, 1 + len(ends)) * width
     searches = [
         _Search(width, steps, ends, length_penalty, early_stopping, None if until is None else partial(until, row))
@@ -108,22 +111,22 @@ def beam_search(
     ]
     with evaluating(model.modules()):
         logits, cache, memory = prefill(model, prompts, source, slots)
-        everyone, owners = memory, list(range(len(prompts)))  # owners: whose candidate each row of the cache is
+        everyone, owners = memory, list(range(len(prompts)))  # owners: the prompt of each row of the cache
         trails = [_Trail(len(prompt), [-1 - row]) for row, prompt in enumerate(prompts)]
         for step in range(steps):
             texts: list[Sequence[int]] = []
             if rules.looks_back:
                 texts = [[*p, *b.tokens] for p, s in zip(prompts, searches, strict=True) for b in s.live]
             scores = rules.apply(wide(logits).log_softmax(-1), step, steps, ends, texts)
-            # A row's share of its prompt's best `considered` is among its own best.
+            # Any of a prompt's best `considered` candidates is among the best of its own row.
             best = scores.topk(min(considered, scores.shape[1]), dim=-1)
             values, ids = best.values.tolist(), best.indices.tolist()
-            if any(math.isnan(row[0]) for row in values):  # a NaN is the first of the best
+            if any(math.isnan(row[0]) for row in values):  # topk puts NaN first
                 raise NotFinite(
                     f"logits at step {step}: expected finite numbers, got others; so is a weight of the model"
                 )
             parents: list[int] = []
-            first = 0  # the row of the prompt's most probable candidate; the others follow
+            first = 0  # row of the prompt's most probable candidate; the others follow
             for search in searches:
                 candidates = [
                     (beam.log_probability + score, place, token)
@@ -151,16 +154,19 @@ def beam_search(
 
 
 class _Trail(NamedTuple):
-    """Where what a row of the cache holds comes from: `given` tokens of a prompt, and for the prompt and each later
-    token a number of the row and step that computed it. Two rows hold the same bits as far as their numbers agree."""
+    """Origin of a cache row's contents.
+
+    These are `given` prompt tokens, and for the prompt and each later token a number of the row and step that
+    computed it. Two rows hold the same bits as far as their numbers agree.
+    """
 
     given: int
     steps: list[int]
 
     def shared(self, other: _Trail) -> int:
-        """Slots that hold the same as those of `other`."""
+        """Return the number of slots whose contents equal those of `other`."""
         agree = min(len(self.steps), len(other.steps))
-        while agree and self.steps[agree - 1] != other.steps[agree - 1]:  # from there on back they all agree
+        while agree and self.steps[agree - 1] != other.steps[agree - 1]:  # everything before an agreement agrees too
             agree -= 1
         return self.given + agree - 1 if agree else 0
 
@@ -172,7 +178,7 @@ def _read_anew(
     source: Sequence[Sequence[int]] | None,
     slots: int,
 ) -> tuple[Tensor, KVCache, Memory | None, list[_Trail]]:
-    """Every live candidate read from its beginning, where the keys kept were turned for shorter texts."""
+    """Read every live candidate again from its beginning, because its cached keys were rotated for a shorter text."""
     texts = [[*prompts[i], *beam.tokens] for i, search in enumerate(searches) for beam in search.live]
     sources = None if source is None else [source[i] for i, search in enumerate(searches) for _ in search.live]
     trails = [_Trail(len(text), [-1 - row]) for row, text in enumerate(texts)]
@@ -180,12 +186,12 @@ def _read_anew(
 
 
 def _reordered(cache: KVCache, parents: Sequence[int], trails: Sequence[_Trail]) -> KVCache:
-    """`cache.select(parents)`; in place, and without copying what rows share, where as many rows live on as before.
+    """Compute `cache.select(parents)`, in place and without copying shared slots if the number of rows stays the same.
 
-    Candidates of one prompt differ in their last tokens: those alone are copied.
+    Candidates of one prompt differ only in their last tokens, so only those are copied.
     """
     moved = [(row, parent) for row, parent in enumerate(parents) if row != parent]
-    # Rolling layers number columns otherwise, and linear ones keep more than columns.
+    # Rolling layers number their columns differently, and linear layers store more than columns.
     apart = cache.local is not None or cache.states is not None
     if len(parents) != cache.batch or (moved and apart):
         return cache.select(torch.tensor(parents, device=cache.lengths.device))
@@ -201,9 +207,9 @@ def _reordered(cache: KVCache, parents: Sequence[int], trails: Sequence[_Trail])
 
 @dataclass
 class _Search:
-    """One prompt's search: the candidates that live, most probable first, and those kept that have ended, best first.
+    """The search for one prompt: live candidates, most probable first, and ended ones that are kept, best first.
 
-    When it is over nothing lives.
+    When the search is over, no candidate is live.
     """
 
     width: int
@@ -216,8 +222,12 @@ class _Search:
     ended: list[Beam] = field(default_factory=list)
 
     def advance(self, candidates: Iterable[tuple[float, int, int]], considered: int) -> list[int]:
-        """Take one step, given each candidate's ln p, its parent's place in `live` and its token; for each live beam,
-        the index of the beam it continues."""
+        """Take one step, and return for each live beam the index of the beam it continues.
+
+        Args:
+            candidates: each candidate's ln p, its parent's index in `live`, and its token.
+            considered: number of best candidates to look at.
+        """
         if not self.live:
             return []
         length = len(self.live[0].tokens) + 1
@@ -238,13 +248,13 @@ class _Search:
         return [place for _, place in going]
 
     def _over(self, best: Beam) -> bool:
-        """Whether to stop looking while `best` is the most probable live candidate."""
+        """Return whether to stop the search while `best` is the most probable live candidate."""
         if len(self.ended) < self.width:
             return False
         if self.early_stopping is True:
             return True
-        # The sum of log-probabilities only falls. Divided by a power of the length it is worth most where that power is
-        # largest: at the last step for a positive penalty.
+        # The sum of log-probabilities only falls. Divided by a power of the length, it gives the best score where that
+        # power is largest: at the last step if the penalty is positive.
         hopes = self.early_stopping == "never" and self.length_penalty > 0
         worst = self.ended[-1]
         return self._worth(best, self.steps if hopes else len(best.tokens)) <= self._worth(worst, len(worst.tokens))

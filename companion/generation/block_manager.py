@@ -1,12 +1,12 @@
-"""Who has which block of a paged cache: a free list, users of each block, and beginnings that are found again
-(lesson 18).
+"""Blocks of a paged cache: a free list, reference counts, and prefix caching (lesson 18).
 
-Blocks are numbers from 1 on. A block that is full may be known by what it holds: its tokens, and all those before it.
-Whoever begins a text with the same tokens finds it, and it is stored once, however many use it (Kwon et al. 2023,
-section 4.4; Zheng et al. 2024, "SGLang", section 3). Nobody has to be there for that: a known block whose last user
-has left is free, but keeps what it holds until all others have been taken.
+Blocks are numbered from 1. A full block can be registered under its contents: its tokens, and all those before it. A
+text that begins with the same tokens finds it, and the block is stored once, however many texts use it (Kwon et al.
+2023, section 4.4; Zheng et al. 2024, "SGLang", section 3). The texts need not overlap in time: a registered block
+whose last user has left is free, but keeps its contents until all other free blocks have been taken.
 
-What linear layers keep of a text is no sum of its blocks, but one state of fixed size: `Places` says who has which.
+Linear layers have one recurrent state of fixed size per text, which cannot be split into blocks; `Places` manages
+these.
 """
 
 from __future__ import annotations
@@ -15,38 +15,38 @@ from collections import OrderedDict
 from collections.abc import Sequence
 
 BEGINNING = 0
-"""The number of what stands before the first block: nothing."""
+"""Prefix number of the empty prefix, before the first block."""
 
 Key = tuple[int, tuple[int, ...]]
-"""What a block holds: the number of all that stands before it, and its tokens."""
+"""Contents of a block: the number of the prefix before it, and its tokens."""
 
 
 class Blocks:
-    """The blocks of a pool, each of `size` tokens.
+    """Blocks of a pool, each of `size` tokens.
 
-    A key is compared as it is, and not by its hash alone: no text ever gets another's block.
+    Keys are compared in full and not only by their hash, so no text ever gets another's block.
     """
 
     def __init__(self, count: int, size: int) -> None:
         self.count, self.size = count, size
-        self._free: OrderedDict[int, None] = OrderedDict.fromkeys(range(1, count + 1))  # the next to be taken first
+        self._free: OrderedDict[int, None] = OrderedDict.fromkeys(range(1, count + 1))  # in order of reuse
         self._users = [0] * (count + 1)
-        self._known: dict[Key, tuple[int, int]] = {}  # the block, and the number of what ends with it
+        self._known: dict[Key, tuple[int, int]] = {}  # the block, and the number of the prefix that ends with it
         self._keys: dict[int, Key] = {}
         self._numbers = BEGINNING
 
     @property
     def free(self) -> int:
-        """How many nobody uses."""
+        """Number of blocks without a user."""
         return len(self._free)
 
     @property
     def used(self) -> int:
-        """How many somebody uses, each counted once."""
+        """Number of blocks with at least one user."""
         return self.count - len(self._free)
 
     def take(self, count: int) -> list[int]:
-        """So many free blocks, of which there must be as many; what they were known by is forgotten."""
+        """Take `count` free blocks, of which there must be enough, and forget their contents."""
         taken = [self._free.popitem(last=False)[0] for _ in range(count)]
         for block in taken:
             self._users[block] = 1
@@ -54,7 +54,7 @@ class Blocks:
         return taken
 
     def leave(self, blocks: Sequence[int]) -> None:
-        """One user less of each, of a text's blocks in their order: its last is the first to be taken by another."""
+        """Remove one user from each of a text's blocks, given in order: the last block is the first to be reused."""
         for block in reversed(blocks):
             self._users[block] -= 1
             if not self._users[block]:
@@ -63,12 +63,15 @@ class Blocks:
                     self._free.move_to_end(block, last=False)
 
     def shared(self, block: int) -> bool:
-        """Whether more than one uses it."""
+        """Return whether a block has more than one user."""
         return self._users[block] > 1
 
     def find(self, ids: Sequence[int]) -> tuple[list[int], list[int]]:
-        """The blocks that hold the beginning of a text, as far as there are any, and of each the number of what ends
-        with it. They get a user more."""
+        """Find the stored blocks of the longest prefix of a text, and add a user to each.
+
+        Returns:
+            The blocks, and for each the number of the prefix that ends with it.
+        """
         found: list[int] = []
         numbers: list[int] = []
         for start in range(0, len(ids) - self.size + 1, self.size):
@@ -84,9 +87,13 @@ class Blocks:
         return found, numbers
 
     def known(self, block: int, before: int, ids: Sequence[int]) -> tuple[int, int]:
-        """Let a full block be found by what it holds: `ids` after all that has the number `before`. Gives back the
-        block to be used from now on, another where these tokens are there already, and the number of what ends with
-        it."""
+        """Register a full block under its contents: `ids` after the prefix with number `before`.
+
+        Returns:
+            The block to use from now on (another one if these contents are stored already), and the number of the
+            prefix
+            that ends with it.
+        """
         key = (before, tuple(ids))
         if key in self._known:
             other, number = self._known[key]
@@ -101,7 +108,7 @@ class Blocks:
         return block, self._numbers
 
     def forget(self) -> None:
-        """No block is found any more; whoever uses one keeps it."""
+        """Forget all contents, so that no block can be found any more; texts keep the blocks they use."""
         self._known.clear()
         self._keys.clear()
 
@@ -112,37 +119,48 @@ class Blocks:
 
 
 class Places:
-    """The places of a pool's states: one for each of `texts` texts, and as many for states at the ends of blocks, from
-    which others go on that have begun alike."""
+    """Slots for the recurrent states of a pool.
+
+    There is one for each of `texts` texts, and as many for stored states at the ends of blocks, from which other texts
+    with the same prefix continue.
+    """
 
     def __init__(self, texts: int) -> None:
         self.count = 2 * texts
         self._free = list(range(texts))
         self._spare = list(range(texts, self.count))
-        self._kept: OrderedDict[int, int] = OrderedDict()  # by the number of a beginning; the one used last is last
+        self._kept: OrderedDict[int, int] = OrderedDict()  # by prefix number, least recently used first
 
     def take(self) -> int:
-        """A place that no text has, of which there must be one."""
+        """Take a slot that no text uses, of which there must be one."""
         return self._free.pop()
 
     def leave(self, place: int) -> None:
-        """A text has gone."""
+        """Return the slot of a text that has left."""
         self._free.append(place)
 
     def known(self, number: int) -> bool:
-        """Whether the state after the beginning with that number is kept."""
+        """Return whether the state after the prefix with this number is stored."""
         return number in self._kept
 
     def keep(self, number: int) -> int:
-        """A place for the state after the beginning with that number; where none is left, that which nobody has used
-        for longest is given up."""
+        """Return a slot for the state after the prefix with this number.
+
+        If no slot is left, the least recently used state is evicted.
+        """
         place = self._spare.pop() if self._spare else self._kept.popitem(last=False)[1]
         self._kept[number] = place
         return place
 
     def find(self, numbers: Sequence[int]) -> tuple[int, int | None]:
-        """Of beginnings that each continue the one before: how many there are up to the last whose state is kept, and
-        its place; 0 and `None` where none is."""
+        """Find the longest of several nested prefixes whose state is stored.
+
+        Args:
+            numbers: prefix numbers, each prefix continuing the one before.
+
+        Returns:
+            How many of the prefixes lie up to that one, and the slot of its state; 0 and `None` if none is stored.
+        """
         for count in range(len(numbers), 0, -1):
             if numbers[count - 1] in self._kept:
                 self._kept.move_to_end(numbers[count - 1])

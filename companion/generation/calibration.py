@@ -1,16 +1,17 @@
-"""Rounding to four bits that loses least where a text goes (lesson 19): GPTQ, Frantar et al. 2022.
+"""Calibrated rounding to four bits (lesson 19): GPTQ, Frantar et al. 2022.
 
-A layer makes y = W x. Of all matrices W' on the grid of `in_four_bits` the best for inputs x_1 ... x_n is not
-the nearest one, but that with the least sum of |W' x_i - W x_i|^2 = tr (W' - W) H (W' - W)^T, H = sum of x_i x_i^T. Row
-by row, and one number after the other: what rounding it makes wrong, the numbers that are still to come make good as
-far as they can, which is a linear least-squares problem whose answer is read off a Cholesky factor of the inverse of H.
+A layer computes y = W x. Of all matrices W' on the grid of `in_four_bits`, the best for inputs x_1 ... x_n is not the
+nearest one, but the one that minimizes the sum of |W' x_i - W x_i|^2 = tr (W' - W) H (W' - W)^T, with H = sum of
+x_i x_i^T. Each row is rounded one element after the other, and the elements that are still to be rounded compensate the
+error as well as they can. That is a linear least-squares problem, whose solution can be read off a Cholesky factor of
+the inverse of H.
 
-A group of columns shares its levels, so one that is far larger than the others, or matters far more, costs all of
-them. Columns may therefore be multiplied by powers of two, and their inputs divided by them, which changes nothing but
-what is rounded (Xiao et al. 2023, SmoothQuant, equation 4; Lin et al. 2024, AWQ). Such powers are taken where plain
-rounding loses less with them; they are 2 bytes an input of the layers that read it.
+The columns of a group share their levels, so one that is far larger or far more important than the others costs
+accuracy in all of them. Columns may therefore be multiplied by powers of two, and their inputs divided by them, which
+changes nothing except the rounding (Xiao et al. 2023, SmoothQuant, equation 4; Lin et al. 2024, AWQ). Such powers are
+used where they reduce the error of plain rounding. They take 2 bytes per input, shared by the layers that read it.
 
-Otherwise the bytes are those of plain rounding: the same groups, each with a scale and a middle, but other levels.
+Otherwise the size is that of plain rounding: the same groups, each with a scale and a zero point, but other levels.
 """
 
 from __future__ import annotations
@@ -30,27 +31,29 @@ from companion.ground.waiting import counting
 from companion.transformer import Transformer
 
 DAMP = 0.01
-"""Of the mean of H's diagonal, added to the diagonal: inputs that hardly occur are not bent to serve others (Frantar et
-al. 2022, section 3.3)."""
+"""Damping: this fraction of the mean of H's diagonal is added to the diagonal, so that directions in which there is
+hardly any input are not distorted to serve others (Frantar et al. 2022, section 3.3).
+"""
 BLOCK = 128
-"""Columns whose corrections reach the columns behind them together."""
+"""Number of columns whose corrections are applied together to the columns after them."""
 
 
 TOKENS = 2**15
-"""Of a text, as many are read at most."""
+"""Maximum number of tokens that are read."""
 WINDOW = 512
-"""Of them at once, where the context is longer."""
+"""Maximum length of a window, if the context is longer."""
 
 
 @dataclass(frozen=True)
 class Calibrated:
-    """What a text made of a model's layers.
+    """Result of calibrating a model's layers with a text.
 
-    tokens:   how many were read.
-    layers:   how many were rounded.
-    plain:    of rounding to the nearest level, what it makes wrong in what the layers give, as a share of that: the sum
-              of |W' x - W x|^2 over that of |W x|^2, its mean over the layers.
-    chosen:   the same of the levels that were chosen.
+    Attributes:
+        tokens: number of tokens read.
+        layers: number of layers rounded.
+        plain: relative output error of rounding to the nearest level: the sum of |W' x - W x|^2 over that of |W x|^2,
+            averaged over the layers.
+        chosen: the same for the chosen levels.
     """
 
     tokens: int
@@ -66,15 +69,19 @@ class Calibrated:
 
 
 class Moments:
-    """The second moments H = sum of x x^T of a layer's inputs, and what rounding asks of them, computed once for all
-    layers that read these inputs.
+    """Second moments H = sum of x x^T of a layer's inputs, with the factors that rounding needs.
 
-    h:       (d_in, d_in), in float64.
-    order:   of columns, by falling H_jj: errors of what counts most find the most numbers that can make them good.
-    factor:  upper triangular, factor^T factor = the inverse of H in that order, damped. Row j says what a unit of error
-             in column j asks of the columns behind it.
+    They are computed once for all layers that read these inputs.
 
-    Raises `ValueError` unless H is square and finite.
+    Attributes:
+        h: (d_in, d_in), in float64.
+        order: order of the columns, by decreasing H_jj, so that the most elements are left to compensate the errors
+            that matter most.
+        factor: upper triangular, factor^T factor = the inverse of the damped H in that order. Row j tells how a unit of
+            error in column j is compensated by the columns after it.
+
+    Raises:
+        ValueError: unless H is square and finite.
     """
 
     def __init__(self, h: Float[Tensor, "d_in d_in"]) -> None:
@@ -89,12 +96,15 @@ class Moments:
 
 
 def corrected_levels(weight: Float[Tensor, "out d_in"], moments: Moments) -> FourBits:
-    """The levels for a matrix whose inputs have these second moments (Frantar et al. 2022, algorithm 1; in float64).
+    """Choose the levels for a matrix whose inputs have these second moments.
 
-    Scales and middles are those of `in_four_bits`. A row for which the levels are no better than the nearest ones, in
-    the sum that is to be small, keeps these: no row is ever worse.
+    This is algorithm 1 of Frantar et al. 2022, in float64.
 
-    Raises `ValueError` for a matrix that does not read these inputs, or whose rows are not whole groups.
+    Scales and zero points are those of `in_four_bits`. A row whose chosen levels have no smaller output error than the
+    nearest ones keeps the nearest, so no row ever gets worse.
+
+    Raises:
+        ValueError: for a matrix that does not read these inputs, or whose rows are not whole groups.
     """
     d_in = weight.shape[1]
     if d_in % GROUP or moments.h.shape[0] != d_in:
@@ -107,10 +117,12 @@ def corrected_levels(weight: Float[Tensor, "out d_in"], moments: Moments) -> Fou
 
 
 def balancing(weight: Float[Tensor, "out d_in"], h: Float[Tensor, "d_in d_in"]) -> Float[Tensor, "d_in"] | None:
-    """What to multiply each input by so that columns are as large as they matter: the power of two next to
-    sqrt(size of the column / size of its input), over the median of all. With it, a channel whose inputs are c times as
-    large and its weights c times as small is rounded as if it were like the others. `None` where plain rounding loses
-    no less with it."""
+    """Return a factor for each input that balances the sizes of the columns and their inputs, or `None`.
+
+    The factor is the power of two nearest to sqrt(size of the column / size of its input), over the median of all. With
+    it, a channel whose inputs are c times as large and whose weights are c times as small is rounded like the others.
+    The result is `None` if it does not reduce the error of plain rounding.
+    """
     size, inputs = weight.double().square().mean(0).sqrt(), h.diagonal().clamp_min(0).sqrt()
     wanted = (size.clamp_min(1e-30) / inputs.clamp_min(1e-30)).log2() / 2
     factor = 2 ** (wanted - wanted.median()).round().clamp(-30, 30)
@@ -120,7 +132,10 @@ def balancing(weight: Float[Tensor, "out d_in"], h: Float[Tensor, "d_in d_in"]) 
 
 
 def rounded_by(weight: Float[Tensor, "out d_in"], h: Float[Tensor, "d_in d_in"]) -> FourBits:
-    """What a matrix becomes by the second moments of its inputs: balanced where that helps, then `corrected_levels`."""
+    """Quantize a matrix given the second moments of its inputs.
+
+    It is balanced if that helps; then `corrected_levels` chooses the levels.
+    """
     factor = balancing(weight, h)
     if factor is None:
         return corrected_levels(weight, Moments(h))
@@ -131,14 +146,19 @@ def rounded_by(weight: Float[Tensor, "out d_in"], h: Float[Tensor, "d_in d_in"])
 def output_error(
     weight: Float[Tensor, "out d_in"], rounded: FourBits, h: Float[Tensor, "d_in d_in"]
 ) -> Float[Tensor, "out"]:
-    """The sum over the inputs of what rounding changes in each output, squared: d H d^T for each row d of W' - W."""
+    """Return the squared change of each output by rounding, summed over the inputs.
+
+    This is d H d^T for each row d of W' - W.
+    """
     change = rounded.numbers(torch.float64) - weight.double()
     return ((change @ h) * change).sum(-1)
 
 
 def _corrected(weight: Tensor, grid: FourBits, moments: Moments) -> Tensor:
-    """The levels, one column after the other, what is left corrected after each. A column is a row here, (d_in, out),
-    so that it lies in one piece."""
+    """Round one column after the other, correcting the remaining ones after each.
+
+    Columns are stored as rows, (d_in, out), so that each is contiguous.
+    """
     order, factor = moments.order, moments.factor
     left, levels = weight.T[order].contiguous(), torch.empty_like(grid.levels.T)
     scale, middle = (part.double().T[order // GROUP] for part in (grid.scale, grid.middle))
@@ -155,9 +175,10 @@ def _corrected(weight: Tensor, grid: FourBits, moments: Moments) -> Tensor:
 
 
 def windows_of(ids: Int[Tensor, "token"], context: int) -> Int[Tensor, "batch window"]:
-    """Windows of a text to calibrate with: `TOKENS` tokens at most, from all over it.
+    """Choose windows to calibrate with, evenly spaced over the text and with at most `TOKENS` tokens.
 
-    Raises `ValueError` for a text without a token.
+    Raises:
+        ValueError: for a text without tokens.
     """
     if len(ids) == 0:
         raise ValueError("ids has shape (0,): expected a text with at least one token")
@@ -169,17 +190,20 @@ def windows_of(ids: Int[Tensor, "token"], context: int) -> Int[Tensor, "batch wi
 
 @torch.no_grad()
 def calibrate(model: Transformer, tokens: Int[Tensor, "batch token"], **inputs: Any) -> Calibrated:
-    """Choose, by what these tokens send through the model, the levels that `weights="int4"` has for it from now on, in
-    this process, until a weight changes.
+    """Choose int4 levels with a calibration text.
 
-    Layer after layer in one pass: each sees what the layers before it, already rounded, give. All windows are read at
-    once, so that memory is that of the widest layer's inputs, 4 bytes times batch, token and d_ff, and of H.
+    `weights="int4"` uses them from now on in this process, until a weight changes.
 
-    tokens:  windows of a text of the kind that the model is to write, some tens of thousands of tokens. Fewer than the
-             inputs of a layer are too few to tell its directions apart; what is chosen then fits these windows.
-    inputs:  as of `Transformer.features`: the `source` of an encoder-decoder.
+    All layers are rounded in one pass, and each sees the outputs of the layers before it, already rounded. All windows
+    are read at once, so memory is needed for the widest layer's inputs (4 bytes times batch, token and d_ff) and for H.
 
-    Raises `ValueError` for no tokens, as `check_weights` does of int4, and as the model does.
+    Args:
+        tokens: windows of a text of the kind that the model is to write, some tens of thousands of tokens. With fewer
+            tokens than a layer has inputs, H is singular, and the chosen levels only fit these windows.
+        inputs: further arguments of `Transformer.features`, such as the `source` of an encoder-decoder.
+
+    Raises:
+        ValueError: for no tokens, for what `check_weights` rejects for int4, and as the model does.
     """
     check_weights(model, "int4")
     check_ids("tokens", tokens)
@@ -190,7 +214,7 @@ def calibrate(model: Transformer, tokens: Int[Tensor, "batch token"], **inputs: 
 
     def round_one(layer: nn.Linear, given: tuple[Tensor, ...], out: Tensor) -> Tensor:
         (x,) = given
-        if layer not in found:  # with the others that read this x
+        if layer not in found:  # together with the others that read this x
             group, flat = group_of[layer], x.flatten(0, -2).float()
             weight, h = torch.cat([one.weight.detach() for one in group]), (flat.T @ flat).double()
             whole = rounded_by(weight, h)

@@ -1,11 +1,11 @@
-"""Decode steps as programs on disk: compiled ahead of time once, and read by the next process without tracing anything.
+"""Decode steps as programs on disk, compiled ahead of time once and loaded by the next process without tracing.
 
-A program (AOTInductor's, with a library of machine code in it) is a function of tensors alone: the weights, the stores
-of the cache and what a step is given. So it serves every checkpoint of a shape, texts of any length and all buckets.
-What it is made for stands in its name, see `_name`; where there is none, it is made. Steps that PyTorch cannot write
-so, and those on other devices than a CPU, are compiled by `torch.compile` as they are without this file.
+A program (AOTInductor's, which contains a library of machine code) is a function of tensors only: the weights, the
+tensors of the cache and the inputs of a step. So it serves every checkpoint of the same shape, texts of any length and
+all buckets. Its name encodes everything it depends on, see `_name`; if there is none with that name, it is compiled.
+Steps that PyTorch cannot export, and those on devices other than a CPU, are compiled by `torch.compile` as usual.
 
-The folder has to be the reader's own: who can write to it can run programs as the reader.
+The folder must belong to the user, because anyone who can write to it can run programs as that user.
 """
 
 from __future__ import annotations
@@ -36,24 +36,27 @@ if TYPE_CHECKING:
     from torch.export import ExportedProgram
 
 TRACED = ("config", "generation", "ground", "layers")
-"""The floors whose text a program may come from, beside `transformer.py`."""
+"""Subpackages whose source code a program may depend on, besides `transformer.py`."""
 KEPT_BYTES = 2**30
 KEPT_DAYS = 90.0
 
 Program = Callable[[list[Tensor]], list[Tensor]]
-"""What `program_inputs` lists in, logits (batch, vocab) out; the stores of the cache are written."""
+"""A function from the list of `program_inputs` to logits (batch, vocab), which writes to the tensors of the cache."""
 
 _kept: Path | None = None
-"""Where `keep_programs` has said that programs are kept."""
+"""Folder set by `keep_programs`."""
 
 
 def keep_programs() -> Path | None:
-    """Let compiled programs be kept in the folder `compiled` of `companion.ground.user_files`, where the next process
-    finds them: what it then waits for is neither the tracing of the step nor the compiler. PyTorch's own place is a
-    temporary folder, which does not outlive the machine's next start, and keeps no more than what the compiler made.
+    """Store compiled programs in the folder `compiled` of `companion.ground.user_files`.
 
-    Where `TORCHINDUCTOR_CACHE_DIR` names another place, that is taken. Returns the folder, or `None` where it cannot be
-    written to: then nothing changes.
+    The next process finds them there, and waits neither for tracing nor for the compiler. PyTorch's own cache is a
+    temporary folder, which does not survive a restart of the machine, and it only stores what the compiler produced.
+
+    If `TORCHINDUCTOR_CACHE_DIR` is set, that folder is used instead.
+
+    Returns:
+        The folder, or `None` if it is not writable; then nothing changes.
     """
     global _kept
     named = os.environ.get("TORCHINDUCTOR_CACHE_DIR")
@@ -74,26 +77,29 @@ def keep_programs() -> Path | None:
 
 
 def _own(folder: Path) -> bool:
-    """Whether nobody else can write to the folder, as far as the system says: who can, could run programs as we."""
+    """Return whether only this user can write to the folder, as far as the system tells.
+
+    Anyone else who can write to it could run programs as this user.
+    """
     told = folder.stat()
     return not hasattr(os, "getuid") or (told.st_uid == os.getuid() and not told.st_mode & 0o022)
 
 
 def programs_of(model: Transformer) -> Programs | None:
-    """The programs of a model; `None` unless `keep_programs` has been called."""
+    """Return the programs of a model, or `None` unless `keep_programs` has been called."""
     return None if _kept is None else Programs(_kept, model)
 
 
 def named_tensors(model: nn.Module) -> dict[str, Tensor]:
-    """Every tensor of the model by its name, one that is shared by its first."""
+    """Return every parameter and buffer of the model by name, a shared one under its first name."""
     return {**dict(model.named_parameters()), **dict(model.named_buffers())}
 
 
 def program_inputs(
     weights: Mapping[str, Tensor], tokens: Int[Tensor, "batch"], cache: KVCache, memory: Memory | None
 ) -> list[Tensor]:
-    """What a program reads, in its order."""
-    # Programs see numbers as sizes only.
+    """Return the inputs of a program, in order."""
+    # A program takes tensors only, so a number is passed as a size.
     reach = tokens.new_empty(cache.filled + 1)
     given = [*weights.values(), tokens, reach, cache.lengths, *cache.keys, *cache.values]
     if cache.local is not None and cache.local.gone is not None:
@@ -109,7 +115,7 @@ def program_inputs(
 
 
 def situation(cache: KVCache, memory: Memory | None) -> tuple[object, ...]:
-    """What else decides about the operations of a step of one model, for a cache that is `rounded`."""
+    """Return everything else that determines the operations of a model's step, for a `rounded` cache."""
     local, near = cache.local, None
     if local is not None:
         visible = min(cache.slots, -(-(cache.filled + 1) // cache.bucket) * cache.bucket)
@@ -120,14 +126,14 @@ def situation(cache: KVCache, memory: Memory | None) -> tuple[object, ...]:
 
 
 class _Step(nn.Module):
-    """The step of a model as a function of what `program_inputs` lists."""
+    """A model's decode step as a function of the list of `program_inputs`."""
 
     def __init__(self, model: Transformer, names: list[str], cache: KVCache, memory: Memory | None) -> None:
         super().__init__()
-        self.of = (model, names, cache, memory)  # in a tuple it is no part whose weights would be taken as they are
+        self.of = (model, names, cache, memory)  # in a tuple it is not a submodule
 
     def forward(self, given: list[Tensor]) -> Float[Tensor, "batch vocab"]:
-        """The logits after one more token per row."""
+        """Return the logits after one more token per row."""
         model, names, cache, memory = self.of
         rest = iter(given)
         weights = dict(zip(names, rest, strict=False))
@@ -137,7 +143,7 @@ class _Step(nn.Module):
         if local is not None:
             gone = None if local.gone is None else next(rest)
             columns = keys[local.layers.index(True)].shape[2] - 1
-            # More room than this step reads, as there always is: how much is no matter.
+            # There is always more room than this step reads; how much does not matter.
             local = replace(local, columns=columns, gone=gone, slots=reach.shape[0] + cache.bucket)
         states = cache.states
         if states is not None:
@@ -153,9 +159,9 @@ class _Step(nn.Module):
 
 
 class Programs:
-    """The decode steps of one model by programs of a folder, as far as there are or can be any.
+    """Decode steps of one model through the programs in a folder, where they exist or can be compiled.
 
-    Its weights are those that it has now; they may change in place.
+    They use the tensors that the model has now, whose elements may change in place.
     """
 
     def __init__(self, folder: Path, model: Transformer) -> None:
@@ -165,8 +171,10 @@ class Programs:
     def logits(
         self, tokens: Int[Tensor, "batch"], cache: KVCache, memory: Memory | None
     ) -> Float[Tensor, "batch vocab"] | None:
-        """After one more token per row, for a cache that is `rounded`, whose stores are written. `None`: no program
-        can do this step."""
+        """Return the logits after one more token per row, or `None` if no program can compute this step.
+
+        The cache must be `rounded`; its tensors are written to.
+        """
         seen = situation(cache, memory)
         if seen not in self.found:
             self.found[seen] = self._find(tokens, cache, memory)
@@ -175,12 +183,12 @@ class Programs:
             return None
         try:
             return program(program_inputs(self.weights, tokens, cache, memory))[0]
-        except RuntimeError:  # it was made for other sizes, and says so before it writes anything
+        except RuntimeError:  # it was compiled for other sizes, and raises before it writes anything
             self.found[seen] = None
             return None
 
     def _find(self, tokens: Tensor, cache: KVCache, memory: Memory | None) -> Program | None:
-        """The program of this step and all like it: read, or else made."""
+        """Load the program for this step and all similar ones, or compile it."""
         given = program_inputs(self.weights, tokens, cache, memory)
         free = _free(len(self.weights), given, cache, memory)
         if not _usual(self.model) or not all(x.device.type == "cpu" and _is_dense(x) for x in given):
@@ -189,14 +197,14 @@ class Programs:
         file = self.folder / name / "step.pt2"
         program = _read(file)
         if program is None:
-            with suppress(Exception):  # whatever PyTorch's reason is, the step can be compiled in the usual way
+            with suppress(Exception):  # whatever PyTorch's reason is, the step can still be compiled the usual way
                 _make(file, _Step(self.model, list(self.weights), cache, memory), given, free)
                 program = _read(file)
         return program
 
 
 def _usual(model: Transformer) -> bool:
-    """Whether the model's text is what `_name` knows: nothing is hooked to it, and no part is another package's."""
+    """Return whether `_name` covers the model's code: there are no hooks, and no part is from another package."""
     return all(
         type(module).__module__.startswith(("companion.", "torch.nn."))
         and not module._forward_hooks
@@ -210,8 +218,8 @@ def _is_dense(x: Tensor) -> bool:
 
 
 def _free(count: int, given: list[Tensor], cache: KVCache, memory: Memory | None) -> list[int | None]:
-    """Which axis of each input may have any size."""
-    source = memory is not None and memory.layers[0].keys.shape[2] > 1  # of a single one it is another program
+    """Return, for each input, the axis that may have any size, or `None`."""
+    source = memory is not None and memory.layers[0].keys.shape[2] > 1  # a source of one token needs another program
     free: list[int | None] = [None] * count + [None, 0, None] + [2] * len((*cache.keys, *cache.values))
     free += [None] * (cache.local is not None and cache.local.gone is not None)
     free += [None] * (0 if cache.states is None else len(cache.states.tensors) + 1)
@@ -225,25 +233,25 @@ def _free(count: int, given: list[Tensor], cache: KVCache, memory: Memory | None
 def _name(
     model: Transformer, names: list[str], given: list[Tensor], free: list[int | None], seen: tuple[object, ...]
 ) -> str:
-    """Everything that a program is made for, in a word."""
+    """Return a hash of everything that a program depends on."""
     kinds = [(name, type(module).__qualname__) for name, module in model.named_modules()]
     sizes = [
         (x.dtype, x.shape, x.stride()) if axis is None else (x.dtype, x.shape[:axis], x.shape[axis + 1 :], _order(x))
         for x, axis in zip(given, free, strict=True)
     ]
-    threads = torch.get_num_threads()  # it is written into the program
+    threads = torch.get_num_threads()  # it is compiled into the program
     about = (_here(), threads, torch.get_default_dtype(), model.config, kinds, names, sizes, seen)
     return hashlib.sha256(repr(about).encode()).hexdigest()[:32]
 
 
 def _order(x: Tensor) -> list[int]:
-    """The axes as they lie in memory, the slowest first."""
+    """Return the axes in memory order, the slowest first."""
     return sorted(range(x.ndim), key=x.stride, reverse=True)
 
 
 @lru_cache
 def _here() -> tuple[object, ...]:
-    """PyTorch, the processor, and the text of what is compiled."""
+    """Return the version of PyTorch, the processor, and a hash of the source code that is compiled."""
     package = Path(__file__).parents[1]
     files = [package / "transformer.py", *(file for name in TRACED for file in sorted((package / name).rglob("*.py")))]
     text = hashlib.sha256(b"".join(hashlib.sha256(file.read_bytes()).digest() for file in files)).hexdigest()
@@ -253,26 +261,32 @@ def _here() -> tuple[object, ...]:
 
 
 def _read(file: Path) -> Program | None:
-    """The program in a file; `None` where there is none, or none that is whole. It is a zip archive without a pickle;
-    PyTorch's reader of it does not compare the checksums."""
+    """Load the program in a file, or return `None` if there is none or it is damaged.
+
+    The file is a zip archive without pickles, and PyTorch's loader does not verify its checksums.
+    """
     try:
-        os.utime(file.parent)  # used, so that it is not forgotten
+        os.utime(file.parent)  # mark it as used, so that it is not deleted
         with ZipFile(file) as archive:
             if archive.testzip() is not None:
                 return None
-        # `torch._inductor.aoti_load_package` makes the same of it, but loads the compiler before.
+        # does the same, but loads the compiler first
         return torch._C._aoti.AOTIModelPackageLoader(str(file), "model", False, 1, -1).run
-    except Exception:  # whatever the reason is, it is made anew
+    except Exception:  # whatever the reason is, it is compiled again
         return None
 
 
 def _traced(step: nn.Module, given: list[Tensor], free: list[int | None]) -> ExportedProgram:
-    """The step as one graph. Raises what PyTorch raises for what is none, such as a loop over chosen experts, and
-    `ValueError` for a step with tensors in it that are not among those given."""
+    """Export the step as one graph.
+
+    Raises what PyTorch raises for a step that cannot be exported, such as a loop over chosen experts, and `ValueError`
+    for a step that contains tensors other than its inputs.
+    """
     from torch.export import Dim, export
 
     with torch.inference_mode(False), torch.no_grad():
-        # What was made in inference mode cannot be traced outside it; nothing is read of it but what it is.
+        # Tensors created in inference mode cannot be traced outside it. Only their metadata is read, so empty ones will
+        # do.
         likes = [torch.empty_like(x) if x.is_inference() else x for x in given]
         sizes = [None if axis is None else {axis: Dim.DYNAMIC} for axis in free]
         traced = export(
@@ -284,9 +298,9 @@ def _traced(step: nn.Module, given: list[Tensor], free: list[int | None]) -> Exp
 
 
 def _make(file: Path, step: nn.Module, given: list[Tensor], free: list[int | None]) -> None:
-    """Write the program; another process that does the same at the same time does no harm.
+    """Compile and write the program. It is safe if another process does the same at the same time.
 
-    Raises what PyTorch raises for a step that it cannot write as one program.
+    Raises what PyTorch raises for a step that cannot be compiled into one program.
     """
     folder = file.parent
     with warnings.catch_warnings(), tempfile.TemporaryDirectory(dir=folder.parent) as made:
@@ -294,7 +308,7 @@ def _make(file: Path, step: nn.Module, given: list[Tensor], free: list[int | Non
         traced = _traced(step, given, free)
         from torch._inductor import aoti_compile_and_package
 
-        # To compile PyTorch's headers beforehand takes as long as six programs take longer without.
+        # Precompiling PyTorch's headers takes longer than it saves over six programs.
         alone = {"aot_inductor.precompile_headers": False}
         aoti_compile_and_package(traced, package_path=f"{made}/{file.name}", inductor_configs=alone)
         folder.mkdir(exist_ok=True)

@@ -1,9 +1,9 @@
-"""Who proposes tokens in speculative decoding (lessons 10 and 18), `companion.generation.speculative`.
+"""Sources of proposed tokens for speculative decoding (lessons 10 and 18), see `companion.generation.speculative`.
 
-n-gram   what followed the last few tokens when they stood in the text before (Saxena 2023, "prompt lookup
-         decoding"; Yang et al. 2023, "Inference with reference"). Nothing to load, no second model.
-a model  a smaller one of the same vocabulary, which writes the proposal (Leviathan et al. 2023; Chen et al. 2023).
-own      the model's own heads for later tokens, `companion.layers.medusa_heads` (Cai et al. 2024, "Medusa").
+n-gram   the tokens that followed an earlier occurrence of the last few tokens (Saxena 2023, "prompt lookup
+         decoding"; Yang et al. 2023, "Inference with reference"). It needs no second model.
+a model  a smaller one with the same vocabulary, which writes the proposal (Leviathan et al. 2023; Chen et al. 2023).
+own      the model's own multi-token-prediction heads, `companion.layers.medusa_heads` (Cai et al. 2024, "Medusa").
 yours    any function of the text so far and a number of tokens.
 """
 
@@ -21,17 +21,23 @@ from companion.layers.rolling_cache import BACK
 from companion.transformer import Transformer
 
 Propose = Callable[[Sequence[int], int], Sequence[int]]
-"""Given a text's tokens so far, and how many more are wanted: what may come next; fewer, or none, are welcome."""
+"""A function of a text's tokens so far and the number of tokens wanted. It returns a guess at the next tokens, which
+may be shorter than wanted or empty.
+"""
 Proposer = Transformer | Propose | Literal["ngram", "own"]
 AHEAD = 4
-"""Tokens proposed at a time: most of what is gained, where a part of them is refused."""
+"""Default number of draft tokens. It gets most of the possible gain when some of the proposals are rejected."""
 
 
 class Lookup:
-    """What followed the last tokens of a text where they stood in it before: of up to `longest` of them, the longest
-    run that did, where it did last. What follows a run that is still going on goes on in circles.
+    """Prompt lookup: propose the tokens that followed an earlier occurrence of the text's last tokens.
 
-    It remembers where runs stand, and takes no longer for a longer text; so it is for one text that grows.
+    It looks for the longest run of up to `longest` tokens that occurred before, and continues from its latest
+    occurrence. If that occurrence is so recent that its continuation reaches the end of the text, the continuation
+    repeats in a cycle.
+
+    An instance remembers where runs occur, so a call takes no longer for a longer text. Use one instance per growing
+    text.
     """
 
     def __init__(self, longest: int = 3) -> None:
@@ -40,7 +46,7 @@ class Lookup:
         self._seen = 1
 
     def __call__(self, ids: Sequence[int], count: int) -> list[int]:
-        """At most `count` tokens that may follow `ids`: as many, or none."""
+        """Return `count` tokens that may follow `ids`, or none."""
         for place in range(self._seen, len(ids)):
             for n in range(1, min(self.longest, place) + 1):
                 self._after[tuple(ids[place - n : place])] = place
@@ -54,18 +60,21 @@ class Lookup:
 
 @dataclass
 class Draft:
-    """Who proposes tokens, how many at a time, and what became of them: a value for `generate(..., draft=...)`.
+    """Settings and statistics of speculative decoding: a value for `generate(..., draft=...)`.
 
-    proposer:  `"ngram"`, `"own"`, a smaller `Transformer`, or a function of a text's ids and a number of tokens.
-    ahead:     how many tokens it proposes at a time at most, from 1 to 64; heads never more than there are of them.
+    Args:
+        proposer: `"ngram"`, `"own"`, a smaller `Transformer`, or a function of a text's ids and a number of tokens.
+        ahead: maximum number of draft tokens per pass, from 1 to 64. Heads propose at most one token each.
 
-    Counted, over all that was written with it:
+    Attributes:
+        proposed: number of proposed tokens that the model judged, so without those after the end of a text.
+        accepted: number of those that are in the text.
+        passes: number of passes of the large model, counted once for each unfinished row, without the prompts' passes.
 
-    proposed:  tokens that it proposed and the model judged, which are all but those behind the end of a text.
-    accepted:  those of them that are in the text.
-    passes:    of the large model, counted for each row that was not finished; the prompts' are left out.
+    The counts cover everything written with this object.
 
-    Raises `ValueError` for another proposer, or another number.
+    Raises:
+        ValueError: for an unknown proposer or a number outside the range.
     """
 
     proposer: Proposer
@@ -77,32 +86,40 @@ class Draft:
     def __post_init__(self) -> None:
         if not callable(self.proposer) and not (isinstance(self.proposer, str) and self.proposer in ("ngram", "own")):
             raise ValueError(f"draft={described(self.proposer)}: expected 'ngram', 'own', a Transformer or a function")
-        # A cache can take back so many tokens for sure, where layers keep a window of the last ones.
+        # Where layers cache only a window of the last tokens, this is how far a cache can be rolled back.
         require_whole("ahead", self.ahead)
         if self.ahead > BACK:
             raise ValueError(f"ahead={self.ahead}: expected at most {BACK}, as many as a cache takes back")
 
     def function(self) -> Propose:
-        """What proposes for one text; of no use where a model or its heads do."""
+        """Return the function that proposes tokens for one text. It is not used if a model or its heads propose."""
         return Lookup() if isinstance(self.proposer, (str, Transformer)) else self.proposer
 
     @property
     def rate(self) -> float:
-        """The acceptance rate: accepted / proposed; 0 where nothing was proposed."""
+        """Acceptance rate: accepted / proposed, or 0 if nothing was proposed."""
         return self.accepted / self.proposed if self.proposed else 0.0
 
     @property
     def per_pass(self) -> float:
-        """Tokens that a pass of the large model gave a row, from 1 to `ahead` + 1."""
+        """Mean number of tokens that a row gains per pass of the large model, from 1 to `ahead` + 1."""
         return 1 + self.accepted / self.passes if self.passes else 1.0
 
     def report(self) -> str:
-        """What became of what it proposed, in a line."""
+        """Summarize the acceptance counts in one line."""
         judged = display.count(self.proposed, "proposed token")
         return f"draft: {self.accepted:,} of {judged} accepted ({self.rate:.0%}), {self.per_pass:.1f} tokens a pass"
 
     def check(self, model: Transformer, reach: int) -> None:
-        """Raises `ValueError` unless it can propose for `model` in texts of up to `reach` tokens."""
+        """Check that this draft can propose tokens for `model`.
+
+        Args:
+            model: the large model.
+            reach: length of the longest text, in tokens.
+
+        Raises:
+            ValueError: if it cannot, naming what does not match.
+        """
         models = [model, self.proposer] if isinstance(self.proposer, Transformer) else [model]
         back = recurrent_cache.BACK
         if any(one.config.memory is not None for one in models) and self.ahead > back:
@@ -131,5 +148,5 @@ class Draft:
 
 
 def draft_of(draft: Draft | Proposer | None) -> Draft | None:
-    """A `Draft`, of what may stand for one. Raises `ValueError` for anything else."""
+    """Return `draft` as a `Draft`, or `None`. Raises `ValueError` for an invalid proposer."""
     return draft if draft is None or isinstance(draft, Draft) else Draft(draft)

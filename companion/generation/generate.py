@@ -1,10 +1,10 @@
-"""Writing text with a decoder or an encoder-decoder, a token per row and step (lesson 10).
+"""Text generation with a decoder or an encoder-decoder, one token per row and step (lesson 10).
 
-What is drawn from is one distribution, transformed: the functions of `companion.generation.sampling` compose, and
-`Sampling` composes them. `generate` streams; `complete` waits for the whole; `generate_long` goes on
-past the context. `companion.generation.beam` looks for the most probable text instead of drawing one,
-`companion.generation.speculative` writes several tokens a pass, and in a `companion.generation.serving.Server` texts
-come and go.
+Tokens are drawn from one transformed distribution: the functions of `companion.generation.sampling` compose, and
+`Sampling` composes them. `generate` streams, `complete` returns the finished texts, and `generate_long` continues
+past the context. `companion.generation.beam` searches for the most probable text instead of drawing one,
+`companion.generation.speculative` writes several tokens per pass, and in a `companion.generation.serving.Server`
+texts can join and leave at any step.
 """
 
 from __future__ import annotations
@@ -49,48 +49,57 @@ def generate(
     weights: Weights | None = "fast",
     draft: Draft | Proposer | None = None,
 ) -> Iterator[list[int | None]]:
-    """Continue every prompt, one token per row and step, as soon as it is known.
+    """Continue every prompt, yielding one token per row and step as soon as it is known.
 
-    prompts:         token ids, rows of unequal lengths. They are read together, padded on the right.
-    source:          for an encoder-decoder: the token ids of each row's source, of unequal lengths too. They are
-                     encoded once, together; what a row writes depends on its own source only.
-    start:           for an encoder-decoder, in place of prompts: the id that begins every target.
-    max_new_tokens:  how many steps at most. `None`: until the longest row fills `model.config.context`.
-    sampling:        how to choose among the tokens. `None`: `Sampling()`, the model's own distribution.
-    stop:            ids that end a row. The id itself is still given; after it the row gives `None`.
-    rules:           which tokens may not come, or must. `None`: all may.
-    until:           given a row's number and its new tokens so far, whether they end it, as a stop id does.
-    seed, streams:   row r draws from the random stream that `seed` and the number `streams[r]` (`None`: r) alone
-                     decide: its continuation does not depend on the other rows, nor on the device the model is on (but
-                     the last digits of the logits may). `streams[r]` may also be a NumPy generator, which is then read
-                     on from where it stands.
-    compile:         compile the decode step. Attention then reads the cache in multiples of 64 slots, so that few
-                     different shapes occur and one or two compilations serve a text of any length; with experts that
-                     are not computed `"grouped"`, one for each new routing, up to PyTorch's limit. They take from
-                     seconds to a minute: it pays for long continuations, or many, unless
-                     `companion.generation.compiled_steps` keeps them.
-    weights:         the form in which steps read the weights, `companion.generation.weights`: fp32, fp16, bf16, int8,
-                     int4, or auto, the fastest here. `"fast"`: the form of their own dtype, which computes the same up
-                     to rounding, where it pays: from a million weights and 16 steps on, for up to six tokens a step, on
-                     a processor that is quicker so. `None`: as they are. A form is of the weights that the model has
-                     when the second token is asked for. The prompts are read with the model itself, in every form: the
-                     first new token is that of `None`.
-    draft:           who proposes tokens that the model judges several at a time: `"ngram"`, `"own"` for the model's own
-                     heads for later tokens, a smaller model of the same vocabulary, or a `Draft`, which also says how
-                     many and counts how many were accepted. The same text, or where a model draws proposals the same
-                     distribution.
+    The model runs in evaluation mode and without gradients; between two steps and at the end, the caller finds both
+    settings as they were.
 
-    Yields a list with one entry per prompt; ends when every row has stopped. The model runs in evaluation mode and
-    without gradients inside; between two steps and afterwards the caller finds both as they were.
-
-    Cost: one forward pass over the sources and one over the prompts, then per step one token's pass;
+    Cost: one forward pass over the sources and one over the prompts, then one single-token pass per step;
     `companion.costs.account` counts them.
 
-    Raises `NotFinite` while it runs where the model's logits are not numbers. Raises `ValueError`, before anything
-    runs, for no prompt, an empty prompt or source, an id outside the vocabulary, a
-    prompt that with `max_new_tokens` would not fit the context, a source with a model that has no encoder or none with
-    one that has, a model that writes no text, a form of weights that this processor cannot do, a draft with another
-    vocabulary or a context too short for the text, or one beside `compile`.
+    Args:
+        model: a decoder or an encoder-decoder.
+        prompts: token ids, in rows of unequal lengths. They are read together, padded on the right.
+        source: for an encoder-decoder, the token ids of each row's source, also of unequal lengths. They are encoded
+            once, together; each row depends only on its own source.
+        start: for an encoder-decoder, the id that begins every target, in place of `prompts`.
+        max_new_tokens: maximum number of steps. `None`: until the longest row fills `model.config.context`.
+        sampling: how to choose the next token. `None`: `Sampling()`, the model's own distribution.
+        stop: ids that end a row. The id itself is still yielded; after it the row yields `None`.
+        rules: which tokens are forbidden or forced. `None`: all tokens are allowed.
+        until: a stopping criterion. It receives a row's number and its new tokens so far and returns whether they
+            end the row, as a stop id would.
+        seed: seed of the random streams.
+        streams: one entry per row. Row r draws from a random stream that depends only on `seed` and the number
+            `streams[r]` (`None`: r). So its continuation depends neither on the other rows nor on the model's device,
+            although the last digits of the logits may. `streams[r]` may also be a NumPy generator, which continues
+            from its current state.
+        compile: whether to compile the decode step. Attention then reads the cache in multiples of 64 slots, so that
+            there are few different shapes, and one or two compilations suffice for a text of any length. With experts
+            that are not computed `"grouped"`, there is one compilation for each new routing, up to PyTorch's limit.
+            A compilation takes from seconds to a minute. That pays off for long continuations, or for many, unless
+            `companion.generation.compiled_steps` stores the programs.
+        weights: the format in which decode steps read the weights (`companion.generation.weights`): fp32, fp16, bf16,
+            int8, int4, or auto, the fastest on this machine. `"fast"`: the format of the weights' own dtype, which
+            computes the same up to rounding, where it pays off: from a million weights and 16 steps on, for up to six
+            tokens per step, on a processor where it is faster. `None`: the weights unchanged. The weights are converted
+            when the second token is requested. The model itself reads the prompts whatever the format, so the
+            first new token is the same as with `None`.
+        draft: what proposes tokens that the model judges several at a time: `"ngram"`, `"own"` for the model's own
+            multi-token-prediction heads, a smaller model with the same vocabulary, or a `Draft`, which also sets the
+            number of draft tokens and counts how many were accepted. The text stays the same; where a model samples the
+            proposals, the distribution stays the same.
+
+    Yields:
+        A list with one entry per prompt, until every row has stopped.
+
+    Raises:
+        NotFinite: while running, if the model's logits are not finite.
+        ValueError: before anything runs, for no prompt, an empty prompt or source, an id outside the vocabulary, a
+            prompt that does not fit the context together with `max_new_tokens`, a source for a model without an encoder
+            or a missing source for a model with one, a model that cannot write text, a weight format that this
+            processor cannot compute, a draft with another vocabulary or too short a context, or a draft combined with
+            `compile`.
     """
     prompts, steps = check_prompts(model, prompts, source, start, max_new_tokens)
     request = checked(
@@ -130,13 +139,17 @@ def complete(
     draft: Draft | Proposer | None = None,
     at_once: int | None = None,
 ) -> list[list[int]]:
-    """`generate`, waited for: the new tokens of each prompt, a stop token (where one came) last.
+    """Run `generate` to the end and return the new tokens of each prompt, including the stop token if there is one.
 
-    at_once:  for many prompts of a decoder: so many are written at a time, and the next takes the place of one that has
-              ended, in a `companion.generation.serving.Server`. `None`: all together, until the longest has ended.
+    Args:
+        at_once: batch size for many prompts of a decoder. When one text ends, the next takes its slot in a
+            `companion.generation.serving.Server`. `None`: all prompts in one batch, until the longest has ended.
 
-    The other arguments, and the errors, are those of `generate`. Raises `ValueError` also for `at_once` beside a
-    source, a start, a draft or `compile`, and where one of the texts cannot go on, as soon as that is known.
+    The other arguments are those of `generate`.
+
+    Raises:
+        ValueError: as `generate` does; for `at_once` combined with a source, a start, a draft or `compile`; and if one
+            of the texts cannot be continued, as soon as that is known.
     """
     options: dict[str, Any] = {"max_new_tokens": max_new_tokens, "sampling": sampling, "stop": stop}
     options |= {"rules": rules, "until": until, "seed": seed}
@@ -164,15 +177,16 @@ def generate_long(
     weights: Weights | None = "fast",
     draft: Draft | Proposer | None = None,
 ) -> Iterator[list[int | None]]:
-    """`generate` for a decoder, also past the end of its context.
+    """Run `generate` for a decoder, continuing past the end of its context.
 
-    A row that fills the context keeps its last half and goes on from there: each token is written from at least half of
-    the context, where so much has been written. Rows fill it at different times; a row's tokens depend on no other row
-    all the same, because it is cut only when it is full itself, and its random stream runs on.
+    A row that fills the context is cut to its last half and continues from there. So each token is conditioned on at
+    least half of the context, once that much has been written. Rows fill the context at different times, but a row's
+    tokens do not depend on the other rows: it is cut only when it is full itself, and its random stream continues.
 
-    Cost: as `generate`, and one pass over what each row keeps whenever one of them is full.
+    Cost: that of `generate`, plus one pass over the remaining tokens of every row whenever one of them is full.
 
-    Raises `ValueError`, before anything runs, as `generate` does, and for a prompt longer than the context.
+    Raises:
+        ValueError: before anything runs, as `generate` does, and for a prompt longer than the context.
     """
     check_model(model)
     config = model.config
@@ -204,9 +218,9 @@ def generate_long(
 
 
 def _generate_long(request: Request, texts: Sequence[Text]) -> Iterator[list[int | None]]:
-    """`texts`, one for each prompt, grow, and keep what falls out of the context."""
+    """Extend `texts`, one per prompt, including the tokens that no longer fit the context."""
     context, rules, most = request.model.config.context, request.rules, request.steps
-    if request.weights == "fast":  # decided once for the whole text, however it is cut
+    if request.weights == "fast":  # decided once for the whole text, however often it is cut
         tokens = len(texts) * (1 if request.draft is None else 1 + request.draft.ahead)
         form = fast_form(request.model, most - 1, tokens, compile=request.compile)
         request = replace(request, weights=form)
@@ -236,28 +250,29 @@ def _generate_long(request: Request, texts: Sequence[Text]) -> Iterator[list[int
 
 
 def _generate(request: Request, texts: Sequence[Text]) -> Iterator[list[int | None]]:
-    """`texts`, one for each prompt, grow."""
+    """Extend `texts`, one per prompt."""
     if request.draft is not None:
         yield from speculate(request, texts, request.draft)
         return
     model, prompts, steps = request.model, request.prompts, request.steps
     bucket = BUCKET if request.compile else 1
-    # A compiled step never reads all slots: a view of all of them is contiguous, as others are not, and for a compiler
-    # that is another program.
+    # A compiled step never reads all slots, because a view of all of them is contiguous, unlike the others, and the
+    # compiler would need a second program for it.
     slots = -(-(max(map(len, prompts)) + steps - 1) // bucket) * bucket + (bucket if request.compile else 0)
     stopped = [False] * len(prompts)
     cache: KVCache | None = None
     memory: Memory | None = None
     next_logits: Callable[..., tuple[Tensor, KVCache]] | None = None
     tokens = torch.empty(0, dtype=torch.long)
-    modules = list(model.modules())  # found once: the walk costs as much as a layer's arithmetic
+    modules = list(model.modules())  # listed once, because the walk costs as much as a layer's arithmetic
     anew = stretched_after(model)
     for i in range(steps):
-        # Both are entered anew for each step: a generator that is waiting must not leave its caller without gradients.
+        # Both are entered anew for each step, because a suspended generator must not leave its caller without
+        # gradients.
         with torch.inference_mode(), evaluating(modules):
             if cache is None:
                 logits, cache, memory = prefill(model, prompts, request.source, slots, bucket)
-            elif any(len(prompt) + i - 1 == anew for prompt in prompts):  # kept keys were turned for a shorter text
+            elif any(len(prompt) + i - 1 == anew for prompt in prompts):  # cached keys were rotated for a shorter text
                 so_far = [[*prompt, *text.ids[-i:]] for prompt, text in zip(prompts, texts, strict=True)]
                 logits, cache, memory = prefill(model, so_far, request.source, slots, bucket)
             else:

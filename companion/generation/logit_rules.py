@@ -1,4 +1,4 @@
-"""Rules of writing: which tokens may come when, whatever their probability (lesson 10)."""
+"""Logits processors (lesson 10): which tokens are allowed when, whatever their probability."""
 
 from __future__ import annotations
 
@@ -14,11 +14,16 @@ from companion.ground.arguments import described
 from companion.ground.fields import require_number, require_whole, shown
 
 Until = Callable[[int, Sequence[int]], bool]
-"""Given a row's number and its new tokens so far: do they end it?"""
+"""A stopping criterion: a function of a row's number and its new tokens so far that returns whether they end the row.
+"""
 
 
 def check_ids(name: str, ids: Collection[int], vocab: int) -> None:
-    """Raises `ValueError` for an id that no token of the vocabulary has, and for what is no collection of ids."""
+    """Check a collection of token ids.
+
+    Raises:
+        ValueError: if it is not a collection of ids, or if an id is outside the vocabulary.
+    """
     if isinstance(ids, (str, bytes, Tensor)) or not isinstance(ids, Collection):
         raise ValueError(f"{name}={described(ids)}: expected a list of token ids")
     for token in ids:
@@ -28,21 +33,23 @@ def check_ids(name: str, ids: Collection[int], vocab: int) -> None:
 
 @dataclass(frozen=True)
 class Rules:
-    """Which tokens may come when, whatever their probability.
+    """Rules for which tokens are allowed when, whatever their probability.
 
-    never:           ids that are not chosen (in `transformers`: `bad_words_ids` of one token each, `suppress_tokens`).
-                     Marian's models need it for their padding id, which also begins every target.
-    min_new_tokens:  how many tokens come before the first stop id that is allowed (`transformers` has the same name).
-    last:            the id that the last permitted step takes if the text has not stopped by then
-                     (`forced_eos_token_id`). It wins over all other rules.
-    repetition_penalty:  scores of tokens that the text has already, prompt included, are divided by it where they are
-                     positive and multiplied where they are negative (Keskar et al. 2019, section 4.1); 1 does nothing.
-    no_repeat:       no run of so many tokens, prompt included, is written a second time (`no_repeat_ngram_size`; Paulus
-                     et al. 2018, section 2.5); 0 does nothing.
-    renormalised:    what the rules leave is made to sum to one again (`renormalize_logits`), which only a beam search
-                     can tell.
+    Args:
+        never: ids that are never chosen (in `transformers`: `bad_words_ids` of one token each, `suppress_tokens`).
+            Marian's models need this for their padding id, which also begins every target.
+        min_new_tokens: number of tokens before the first stop id is allowed (`transformers` has the same name).
+        last: the id that the last permitted step takes if the text has not stopped by then (`forced_eos_token_id`). It
+            takes precedence over all other rules.
+        repetition_penalty: scores of tokens already in the text, prompt included, are divided by it if they are
+            positive and multiplied by it if they are negative (Keskar et al. 2019, section 4.1); 1 has no effect.
+        no_repeat: no n-gram of this length, prompt included, is written a second time (`no_repeat_ngram_size`; Paulus
+            et al. 2018, section 2.5); 0 has no effect.
+        renormalised: whether the probabilities of the remaining tokens are renormalized to sum to one
+            (`renormalize_logits`), which only affects beam search.
 
-    Raises `ValueError` for an id, a count or a penalty that cannot be one.
+    Raises:
+        ValueError: for an invalid id, count or penalty.
     """
 
     never: Collection[int] = ()
@@ -69,7 +76,7 @@ class Rules:
 
     @property
     def looks_back(self) -> bool:
-        """Whether what may come depends on what has come."""
+        """Whether the allowed tokens depend on the text so far."""
         return self.repetition_penalty != 1 or self.no_repeat > 0
 
     def apply(
@@ -80,12 +87,17 @@ class Rules:
         stop: Collection[int],
         texts: Sequence[Sequence[int]] = (),
     ) -> Float[Tensor, "batch vocab"]:
-        """`scores` of the tokens of step `step` (counted from 0) of `steps`: -inf for those that may not come now.
+        """Return the scores of the tokens at one step, with -inf for those that are not allowed.
 
-        A forced token has score 0 and all others -inf, so that it adds nothing to a sum of log-probabilities; NaN where
-        the scores are not numbers, so that whoever chooses by it finds that out at this step, too.
+        A forced token has score 0 and all others -inf, so that it adds nothing to a sum of log-probabilities. Its score
+        is NaN if the scores are not finite, so that the caller notices at this step too.
 
-        texts:  each row's tokens so far, its prompt included, for rules that look back.
+        Args:
+            scores: logits or log-probabilities.
+            step: the step, counted from 0.
+            steps: number of steps.
+            stop: ids that end a row.
+            texts: each row's tokens so far, its prompt included, for rules that look back.
         """
         if self.last is not None and step == steps - 1:
             forced = torch.full_like(scores, -math.inf)
@@ -99,7 +111,7 @@ class Rules:
         return scores.log_softmax(-1) if self.renormalised else scores
 
     def _looking_back(self, scores: Float[Tensor, "vocab"], text: Sequence[int]) -> Float[Tensor, "vocab"]:
-        """The scores of one row, given its tokens so far."""
+        """Apply the rules that look back to the scores of one row."""
         if self.repetition_penalty != 1:
             there = torch.tensor(sorted(set(text)), device=scores.device)
             now = scores[there]
@@ -115,7 +127,7 @@ class Rules:
         return scores
 
     def check(self, vocab: int, stop: Collection[int]) -> None:
-        """Raises `ValueError` for an id outside the vocabulary, or if nothing at all could be chosen."""
+        """Raise `ValueError` if an id is outside the vocabulary, or if no token at all could be chosen."""
         check_ids("stop", stop, vocab)
         check_ids("never", self.never, vocab)
         if self.last is not None:

@@ -1,8 +1,8 @@
-"""One matrix product in each of the forms of `companion.generation.weights`, by the quickest kernel for one row.
+"""One matrix product in each of the formats of `companion.generation.weights`, by the fastest kernel for one row.
 
-On a CPU, kernels that pack their matrix once (fbgemm, oneDNN) read it two to five times as fast as those that take it
-as it lies. PyTorch has them for some processors; elsewhere, and on a GPU, the plain ones compute the same. For fp32 the
-library behind NumPy may be the quicker one: on AMD's processors it reads twice as fast as PyTorch's.
+On a CPU, kernels that pack their matrix once (fbgemm, oneDNN) read it two to five times as fast as those that read it
+in its usual layout. PyTorch has them for some processors; elsewhere, and on a GPU, the plain kernels compute the same.
+For fp32 the library behind NumPy may be faster: on AMD's processors it reads twice as fast as PyTorch's.
 """
 
 from __future__ import annotations
@@ -30,17 +30,22 @@ from companion.generation.quantization import GROUP, FourBits, in_eight_bits, in
 HALF = {"fp16": torch.float16, "bf16": torch.bfloat16}
 LARGEST_FP16 = torch.finfo(torch.float16).max
 LEVELS = 63
-"""Levels on either side of zero in each of the two digits of an input to int8 weights: with 7 bits, sums of two
-products stay below 2^15, where processors without whole-number dot products would cut them off."""
+"""Levels on either side of zero in each of the two digits of an input to int8 weights. With 7 bits, sums of two
+products stay below 2^15, above which processors without integer dot products would saturate.
+"""
 
 
 class Product(nn.Module):
-    """x W^T with W (out, in) in one of the forms; x and the result have the stream's dtype. Of several W of one width
-    it makes their products side by side.
+    """Matrix product x W^T with W (out, in) in one of the formats; x and the result have the stream's dtype.
 
-    packed: whether to take the kernel that packs W, for fp32 NumPy's, where there is one. `None`: where it computes
-    rightly here, and for fp32 is the quicker one.
-    rounded: of int4, what each W has been rounded to; `None`: to the nearest levels.
+    For several W of the same width, it concatenates their products.
+
+    Args:
+        weights: W, or several W.
+        form: the weight format.
+        packed: whether to use the kernel that packs W (for fp32, NumPy's), if there is one. `None`: if it is correct on
+            this machine, and for fp32 also faster.
+        rounded: for int4, the quantized form of each W. `None`: round to the nearest levels.
     """
 
     def __init__(
@@ -53,7 +58,7 @@ class Product(nn.Module):
         super().__init__()
         weights = [weights] if isinstance(weights, Tensor) else weights
         weight = _whole(weights)
-        if form not in ("fp32", *HALF) and weight.shape[1] % GROUP:  # fits no block of the kernels
+        if form not in ("fp32", *HALF) and weight.shape[1] % GROUP:  # does not fit the kernels' blocks
             form = "bf16"
         if form == "fp16" and float(weight.abs().max()) > LARGEST_FP16:
             form = "bf16"
@@ -64,12 +69,12 @@ class Product(nn.Module):
         make = PACKED[form] if packed else PLAIN[form]
         if form == "int4" and rounded is not None:
             levels, scale, middle = map(torch.cat, zip(*(one[:3] for one in rounded), strict=True))
-            factor = rounded[0].factor  # of all that read one x it is one
+            factor = rounded[0].factor  # all layers that read one x share it
             make = partial(_int4, rounded=FourBits(levels, scale, middle, factor))
         self.function, stored, self.bytes, self.numbers = make(weight)
         self.compute: Compute = partial(self.function, *stored)
         self.mark = None if self.numbers is not None else mark_of(weights)
-        # What a compiler reads it reads as buffers, which a program that is kept does not hold.
+        # The compiler reads these as buffers, so that a stored program does not contain them.
         self.places = [f"stored_{place}" for place in range(len(stored))]
         for place, tensor in zip(self.places, stored, strict=True):
             self.register_buffer(place, tensor, persistent=False)
@@ -78,26 +83,28 @@ class Product(nn.Module):
         _products[number] = self
 
     def forward(self, x: Float[Tensor, "*axes d_in"]) -> Float[Tensor, "*axes out"]:
-        """The product, in the form of the weights."""
+        """Compute the product with all rows of the weights."""
         return self.part(x)
 
     def part(self, x: Float[Tensor, "*axes d_in"], place: int = 0) -> Float[Tensor, "*axes out"]:
-        """The same for a layer that is all there is."""
+        """Return the output of the only layer; `Together` has the same method for several layers."""
         if not torch.compiler.is_compiling():
             if self.numbers is not None and x.dtype == torch.float32:
                 return self.compute(x)
             out = self.compute(x.reshape(-1, x.shape[-1]).float())
             return out.view(*x.shape[:-1], self.out).to(x.dtype)
         flat = x.reshape(-1, x.shape[-1]).float()
-        if self.packed:  # a compiler cannot look into a packed matrix: it is given the product as one operation
+        if self.packed:  # the compiler cannot look into a packed matrix, so it sees one custom operation
             out = packed_product(flat, self.number, self.out)
         else:
             out = self.function(*(getattr(self, place) for place in self.places), flat)
         return out.view(*x.shape[:-1], self.out).to(x.dtype)
 
     def is_of(self, weights: Sequence[Tensor]) -> bool:
-        """Whether it was made of weights with these very numbers. All of them are read, because nothing else tells: not
-        every way of changing a parameter leaves a trace, fused optimisers for one."""
+        """Return whether it was computed from weights with exactly these elements.
+
+        All elements are read, because not every way of changing a parameter leaves a trace; fused optimizers do not.
+        """
         if self.numbers is None:
             return self.mark == mark_of(weights)
         rows = self.numbers.split([len(weight) for weight in weights]) if self.out == sum(map(len, weights)) else ()
@@ -105,7 +112,7 @@ class Product(nn.Module):
 
 
 def _same_bits(numbers: Tensor, weight: Tensor) -> bool:
-    """Whether fp32 numbers on the CPU are what a weight is in fp32."""
+    """Return whether fp32 elements on the CPU equal a weight converted to fp32."""
     if weight.device.type != "cpu" or weight.shape != numbers.shape:
         return False
     one, other = (x.detach().float().contiguous().view(torch.int32).numpy() for x in (numbers, weight))
@@ -113,13 +120,16 @@ def _same_bits(numbers: Tensor, weight: Tensor) -> bool:
 
 
 def _whole(weights: Sequence[Tensor]) -> Float[Tensor, "out d_in"]:
-    """One below the other, in fp32."""
+    """Concatenate the weights' rows, in fp32."""
     return (weights[0] if len(weights) == 1 else torch.cat([*weights])).detach().float()
 
 
 def mark_of(weights: Sequence[Tensor]) -> list[tuple[torch.dtype, torch.Size, torch.device, int]]:
-    """What tells weights from others: a check sum of their bytes beside what they are. Two that differ have the same
-    once in 2^32; the parameters of a model change together, and each has its own."""
+    """Return a mark of each weight: its dtype, shape and device, and a checksum of its bytes.
+
+    Two different weights have the same checksum once in 2^32. The parameters of a model change together, and each has
+    its own.
+    """
     marks = []
     for weight in weights:
         read = weight.detach().cpu().contiguous().view(torch.uint8).numpy()
@@ -135,7 +145,7 @@ _products: WeakValueDictionary[int, Product] = WeakValueDictionary()
     "companion::packed_product", mutates_args=(), schema="(Tensor x, Tensor number, int out) -> Tensor"
 )
 def packed_product(x: Tensor, number: Tensor, out: int) -> Tensor:
-    """x (row, d_in) times the matrix of the `Product` of that number, (row, out)."""
+    """Multiply x (row, d_in) by the matrix of the `Product` with this number; the result is (row, out)."""
     return _products[int(number)].compute(x)
 
 
@@ -148,12 +158,13 @@ Compute = Callable[[Float[Tensor, "row d_in"]], Float[Tensor, "row out"]]
 
 
 class Made(NamedTuple):
-    """One weight in one form.
+    """One weight in one format.
 
-    function:  multiplies, given the stored tensors and x.
-    stored:    tensors.
-    bytes:     of the matrix with its scales.
-    numbers:   the matrix itself, (out, d_in), where it is kept bit by bit.
+    Attributes:
+        function: the product, a function of the stored tensors and x.
+        stored: tensors.
+        bytes: size of the matrix with its scales.
+        numbers: the matrix itself, (out, d_in), if it is stored without rounding.
     """
 
     function: Callable[..., Float[Tensor, "row out"]]
@@ -163,7 +174,7 @@ class Made(NamedTuple):
 
 
 def _whole_blocks(weight: Tensor) -> Tensor:
-    """Rows of zeros below, up to the kernels' blocks of 16."""
+    """Pad with rows of zeros to a multiple of the kernels' block size of 16."""
     return F.pad(weight, (0, 0, 0, -len(weight) % 16))
 
 
@@ -182,7 +193,7 @@ def _half(dtype: torch.dtype) -> Callable[[Tensor], Made]:
 
 def _int8(weight: Tensor) -> Made:
     levels, scale = in_eight_bits(_whole_blocks(weight))
-    # The kernel would take the scales in bf16 only, too coarse for what every number of a row shares.
+    # The kernel only takes scales in bf16, which is too coarse for a factor of a whole row.
     ones = torch.ones_like(scale, dtype=torch.bfloat16)
 
     out = len(weight)
@@ -213,7 +224,7 @@ def _int4(weight: Tensor, rounded: FourBits | None = None) -> Made:
 
 
 def _packed_fp16(weight: Tensor) -> Made:
-    """The kernel widens the weights as it reads them, and takes x in fp32."""
+    """Use a kernel that widens the weights as it reads them, and takes x in fp32."""
     matrix = torch.ops.quantized.linear_prepack_fp16(weight, None)
     product = torch.ops.quantized.linear_dynamic_fp16
     return Made(lambda x: product(x, matrix), (), 2 * weight.numel())
@@ -230,7 +241,7 @@ def _packed_bf16(weight: Tensor) -> Made:
 
 
 def _numpy_fp32(weight: Tensor) -> Made:
-    """A few rows by a dot product for each row of the matrix, which reads it from front to back; many by PyTorch."""
+    """Use a dot product for each row of the matrix, which reads it sequentially; for many rows of x use PyTorch."""
     shared = _in_large_pages(weight)
     stored = torch.from_numpy(shared)
 
@@ -245,34 +256,40 @@ def _numpy_fp32(weight: Tensor) -> Made:
 
 
 FEW = 6
-"""Rows up to which dot products are the quicker way: each row reads the matrix again, most of it from the caches."""
+"""Number of rows up to which dot products are faster. Each row reads the matrix again, mostly from the CPU caches."""
 BLOCK = 2**22
-"""Numbers, 16 MB of them. From 4 MB on NumPy asks Linux for pages of 2 MB: reading is a tenth to a fifth quicker."""
+"""Elements of a block, 16 MB. From 4 MB on NumPy asks Linux for pages of 2 MB, which makes reading 10 to 20 %
+faster.
+"""
 _block: tuple[ref[np.ndarray], int] | None = None
 _cutting = Lock()
 
 
 def _in_large_pages(weight: Float[Tensor, "out d_in"]) -> np.ndarray:
-    """A copy that lies, where it is small, with others in one block; the block lives as long as any of them."""
+    """Copy a weight; small ones share a block of memory, which lives as long as any of them."""
     global _block
     size = weight.numel()
     with _cutting:
         block, used = (None, 0) if _block is None else (_block[0](), _block[1])
         if block is None or len(block) - used < size:
             block, used = np.empty(max(BLOCK, size), np.float32), 0
-        _block = ref(block), used + -(-size // 16) * 16  # every matrix begins at a whole line of the cache
+        _block = ref(block), used + -(-size // 16) * 16  # align every matrix to a cache line
     copy = block[used : used + size].reshape(weight.shape)
     copy[:] = weight.numpy()
     return copy
 
 
 def _packed_int8(weight: Tensor) -> Made:
-    """The kernel multiplies whole numbers, so x becomes whole too: two digits of 7 bits a number, as two rows, which
-    read the weights once. What that rounds is less than what bf16 does; and no row depends on another."""
+    """Use an integer kernel.
+
+    Each element of x is split into two digits of 7 bits, as two rows, which read the weights once.
+
+    The rounding error is smaller than that of bf16, and no row depends on another.
+    """
     levels, scale = in_eight_bits(weight)
     zeros = torch.zeros(len(scale), dtype=torch.long)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # that tensors of this kind will go: then the plain kernel is taken
+        warnings.simplefilter("ignore")  # PyTorch warns that it will remove such tensors; the plain kernel is used then
         whole = torch._make_per_channel_quantized_tensor(levels, scale.double(), zeros, 0)
     matrix = torch.ops.quantized.linear_prepack(whole, None)
     product: Any = torch.ops.quantized.linear_with_input_q_dq_qweight_dq_output_fp32
@@ -282,8 +299,8 @@ def _packed_int8(weight: Tensor) -> Made:
     both = torch.tensor([[1, 0.5 / LEVELS]])
 
     def row(x: Tensor) -> Tensor:
-        # A row alone is the common case, and there each small operation takes as long as a small matrix: NumPy's take
-        # half as long as PyTorch's.
+        # A single row is the common case, where each small operation takes as long as a small matrix. NumPy's
+        # operations take half as long as PyTorch's.
         given = x.numpy()
         rows = np.empty((2, given.shape[1]), np.float32)
         second = rows[1:]
@@ -296,17 +313,17 @@ def _packed_int8(weight: Tensor) -> Made:
         np.multiply(second, level, out=second)
         np.subtract(given, second, out=second)
         np.multiply(second, 2 * LEVELS, out=second)
-        rows[0] = given  # the kernel rounds it to its first digit, as was done above
+        rows[0] = given  # the kernel rounds it to its first digit, as above
         return both.mm(product(torch.from_numpy(rows), level, LEVELS + 1, matrix))
 
     def compute(x: Tensor) -> Tensor:
         rows, width = x.shape
         if rows == 1 and not x.requires_grad:
             return row(x)
-        # What a unit of the first digit is, and of the second: (digit, row, 1).
+        # The value of a unit of the first digit and of the second, (digit, row, 1).
         level = torch.addcmul(least, torch.linalg.vector_norm(x, float("inf"), -1, keepdim=True), digits)
         whole = x / level
-        # The kernel rounds, so of the second digit is left what rounding the first leaves.
+        # The kernel rounds, so the second digit keeps only the rounding error of the first.
         whole[1].sub_(whole[0].round(), alpha=2 * LEVELS)
         sums = product(whole.view(2 * rows, width), 1.0, LEVELS + 1, matrix).view(2, rows, -1)
         return torch.bmm(level.permute(1, 2, 0), sums.transpose(0, 1)).squeeze(1)
@@ -331,29 +348,30 @@ PACKED: dict[str, Callable[[Tensor], Made]] = {
 
 @lru_cache
 def possible(form: str, device: str) -> bool:
-    """Whether products with weights in this form are computed here, and rightly: one is tried."""
+    """Return whether products in this format can be computed correctly on this device, by trying one."""
     return _right(form, device, None)
 
 
 @lru_cache
 def packs(form: str) -> bool:
-    """Whether the other kernel computes rightly on this CPU, and for fp32 whether it is the quicker one."""
+    """Return whether the packing kernel is correct on this CPU, and for fp32 also faster."""
     if form not in PACKED or not _right(form, "cpu", True):
         return False
     return form != "fp32" or (_numpy_has_our_threads() and _is_quicker(PACKED[form], PLAIN[form]))
 
 
 def _numpy_has_our_threads() -> bool:
-    """Whether NumPy takes no more threads than PyTorch was given: its library reads how many from the environment,
-    once."""
+    """Return whether NumPy uses no more threads than PyTorch.
+
+    NumPy's library reads the number from the environment, once.
+    """
     named = os.environ.get("OPENBLAS_NUM_THREADS") or os.environ.get("OMP_NUM_THREADS") or ""
     return (int(named) if named.isdigit() else os.cpu_count() or 1) <= torch.get_num_threads()
 
 
 @lru_cache
 def quicker(form: str) -> bool:
-    """Whether one row is multiplied more quickly by weights in this form than by `nn.Linear` with weights of the form's
-    own dtype, on this CPU."""
+    """Return whether this format multiplies one row faster than `nn.Linear` in the format's own dtype, on this CPU."""
     dtype = HALF.get(form, torch.float32)
     return possible(form, "cpu") and _is_quicker(PACKED[form] if packs(form) else PLAIN[form], _as_it_is(dtype))
 
@@ -367,7 +385,7 @@ def _as_it_is(dtype: torch.dtype) -> Callable[[Tensor], Made]:
 
 
 def _is_quicker(one: Callable[[Tensor], Made], other: Callable[[Tensor], Made]) -> bool:
-    """By a tenth at least, over 16 MB: the best of five times for both."""
+    """Return whether one kernel is at least 10 % faster than the other over 16 MB, by the best of five runs of each."""
     weights = [torch.ones(1024, 512) for _ in range(8)]
     row = torch.ones(1, 512)
     seconds = []

@@ -1,6 +1,6 @@
-"""The passes of a model that writes (lesson 10): the prompts in one (prefill), then a token per row and step (decode).
+"""The passes of text generation (lesson 10): one over all prompts (prefill), then one token per row and step (decode).
 
-An encoder-decoder reads its sources once before that; what the decoder's layers need of them is kept as a `Memory`.
+An encoder-decoder first reads its sources once; what the decoder's layers need from them is stored in a `Memory`.
 """
 
 from __future__ import annotations
@@ -23,19 +23,20 @@ from companion.transformer import Memory, Transformer
 
 
 class NotFinite(ValueError):
-    """What a model says of the next token is not a number."""
+    """Raised when a model's logits for the next token are not finite."""
 
 
 _entering = Lock()
 _inside: dict[nn.Module, tuple[int, list[nn.Module]]] = {}
-"""How many are inside `evaluating` with a model, and which of its modules were in training mode before."""
+"""For each model, how many threads are inside `evaluating` and which of its modules were in training mode before."""
 
 
 @contextmanager
 def evaluating(modules: Iterable[nn.Module]) -> Iterator[None]:
-    """Every one of `modules` in evaluation mode inside; afterwards each as it was, also if they differed.
+    """Put all `modules` in evaluation mode, and restore each one's own mode on exit.
 
-    Several threads may be inside with one model, whose module comes first: the last to leave puts things back.
+    Several threads may use this with the same model, whose module comes first: the last one to leave restores the
+    modes.
     """
     root, *rest = modules
     with _entering:
@@ -62,7 +63,10 @@ def prefill(
     slots: int,
     bucket: int = 1,
 ) -> tuple[Float[Tensor, "batch vocab"], KVCache, Memory | None]:
-    """All sources in one pass, all prompts in another: the logits after each prompt, and caches without the padding."""
+    """Read all sources in one pass and all prompts in another.
+
+    Return the logits after each prompt, the cache without the padding, and the encoder output, if any.
+    """
     stream, cache, memory = prefill_stream(model, prompts, source, slots, bucket)
     return model.head(stream), cache, memory
 
@@ -74,7 +78,7 @@ def prefill_stream(
     slots: int,
     bucket: int = 1,
 ) -> tuple[Float[Tensor, "batch d_model"], KVCache, Memory | None]:
-    """`prefill` before the head."""
+    """Run `prefill` without the head: return the stream after each prompt in place of the logits."""
     weight = model.embedding.weight
     memory = None
     if source is not None:
@@ -85,21 +89,24 @@ def prefill_stream(
     tokens, lengths = padded(prompts).to(weight.device), _lengths(prompts, weight.device)
     empty = KVCache.create(model.config, len(prompts), slots, dtype=weight.dtype, device=weight.device, bucket=bucket)
     positions, scaling = None, model.config.positions.scaling
-    if scaling is not None and scaling.by_length:  # a row goes by its own length, not by the padding behind it
+    if scaling is not None and scaling.by_length:  # the scaling of a row depends on its own length, not on its padding
         positions = torch.arange(tokens.shape[1], device=tokens.device).minimum(lengths[:, None] - 1)
     counted = None
-    if empty.states is not None and len(set(map(len, prompts))) > 1:  # a matrix that has seen padding is no use
+    if empty.states is not None and len(set(map(len, prompts))) > 1:  # a recurrent state must not see padding
         counted = torch.arange(tokens.shape[1], device=tokens.device) < lengths[:, None]
     stream, _, cache = model.features(tokens, source=memory, cache=empty, positions=positions, counted=counted)
     assert cache is not None
-    # Padding sits to the right, where no real token can see it; its keys are given back, to be overwritten.
+    # Padding is on the right, where no real token can see it. The rewind frees its slots, so that its keys are
+    # overwritten.
     last = stream[torch.arange(len(prompts), device=weight.device), lengths - 1]
     return last, cache.rewind(lengths), memory
 
 
 def stretched_after(model: Transformer) -> int | None:
-    """Return how many tokens a text may have before keys of a cache are turned too little for it: C of longrope
-    (`companion.config.model.RotaryScaling`). A text that passes it is read anew. `None`: never."""
+    """Return the text length in tokens after which cached keys have the wrong rotation, or `None` if there is none.
+
+    With longrope it is C (`companion.config.model.RotaryScaling`): a text that grows beyond it has to be read again.
+    """
     scaling = model.config.positions.scaling
     return scaling.original if scaling is not None and scaling.kind == "longrope" else None
 
@@ -111,20 +118,23 @@ def _lengths(rows: Sequence[Sequence[int]], device: torch.device) -> Int[Tensor,
 def decode(
     model: Transformer, tokens: Int[Tensor, "batch"], cache: KVCache, memory: Memory | None
 ) -> tuple[Float[Tensor, "batch vocab"], KVCache]:
-    """One more token per row."""
+    """Read one more token per row and return the logits after it and the grown cache."""
     logits, _, grown = model(tokens[:, None], source=memory, cache=cache)
-    assert grown is not None  # one went in
+    assert grown is not None  # a cache was passed in
     return logits[:, -1], grown
 
 
 BUCKET = 64
-"""Slots by which a compiled decode step sees the cache grow."""
+"""Number of slots by which the cache grows for a compiled decode step."""
 
 
 def compiled_decode(model: Transformer) -> Callable[..., tuple[Float[Tensor, "batch vocab"], KVCache]]:
-    """`decode`, compiled, for steps of this model: shapes and Python numbers change only where the cache enters its
-    next bucket. By programs that are kept, where `companion.generation.compiled_steps` keeps any and one can be made;
-    else they are compiled for this process."""
+    """Return `decode`, compiled for this model.
+
+    Shapes and Python numbers change only when the cache enters its next bucket. If
+    `companion.generation.compiled_steps` stores programs and can make one for this step, it is used; otherwise the step
+    is compiled for this process only.
+    """
     programs = programs_of(model)
 
     def step(
@@ -146,7 +156,7 @@ def _compiled() -> Callable[..., tuple[Tensor, KVCache]]:
     step = torch.compile(decode)
 
     def run(*given: Any) -> tuple[Tensor, KVCache]:
-        # A number is traced as itself, and once more as a variable when it changes: this one is sure to.
+        # A Python number is traced as a constant, and again as a variable when it changes. This one is sure to change.
         with torch.compiler.config.patch(dynamic_sources=r"L\['cache'\]\.filled"):  # type: ignore[attr-defined]
             return step(*given)
 

@@ -1,4 +1,4 @@
-"""What a model is asked to write, and all that can be wrong with it, found before anything runs (lesson 10)."""
+"""Generation requests: the arguments of a call, with all possible errors found before anything runs (lesson 10)."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Kind = TypeVar("Kind", Sampling, Rules)
 
 @dataclass
 class Text:
-    """A row's tokens so far, of which the first `given` were not written here."""
+    """Tokens of one row so far; the first `given` of them are the prompt."""
 
     ids: list[int]
     given: int
@@ -33,25 +33,26 @@ class Text:
 
 @dataclass(frozen=True)
 class Ends:
-    """What ends a row."""
+    """Conditions that end a row: stop ids and a stopping criterion."""
 
     stop: frozenset[int]
     until: Until | None
 
     def after(self, text: Text) -> bool:
-        """Whether its last token has ended it."""
+        """Return whether the text's last token has ended it."""
         stopped = text.ids[-1] in self.stop
         return stopped or (self.until is not None and bool(self.until(text.row, text.ids[text.given :])))
 
 
 @dataclass(frozen=True)
 class Request:
-    """What every way of generating goes by: the arguments of `generate`, checked, with their defaults filled in.
+    """Arguments of `generate`, validated and with their defaults filled in, as all ways of generating use them.
 
-    steps:    how many tokens at most.
-    ends:     what ends a row.
-    streams:  of random numbers, one for each prompt.
-    weights:  the form in which steps read the weights; the prompts are read by the model as it is.
+    Attributes:
+        steps: maximum number of tokens.
+        ends: conditions that end a row.
+        streams: random generators, one per prompt.
+        weights: the format in which decode steps read the weights. Prompts are read with the model's own weights.
     """
 
     model: Transformer
@@ -67,7 +68,7 @@ class Request:
     draft: Draft | None = None
 
     def texts(self) -> list[Text]:
-        """Each prompt as a text that is to grow."""
+        """Return each prompt as a text to be extended."""
         return [Text(list(ids), len(ids), row) for row, ids in enumerate(self.prompts)]
 
 
@@ -88,11 +89,13 @@ def checked(
     weights: Weights | None = None,
     draft: Draft | Proposer | None = None,
 ) -> Request:
-    """A request for `steps` tokens after prompts that `check_prompts` has seen, with their defaults filled in.
+    """Build a request for `steps` tokens after prompts that `check_prompts` has validated, with defaults filled in.
 
-    reach:  tokens of the longest text that a cache has to hold.
+    Args:
+        reach: length in tokens of the longest text that a cache has to hold.
 
-    Raises `ValueError` naming the argument, what it was and what was expected.
+    Raises:
+        ValueError: naming the argument, its value and what was expected.
     """
     check_kind("compile", compile, bool, "True or False")
     check_weights(model, weights)
@@ -119,7 +122,7 @@ def checked(
 
 
 def _chosen(name: str, value: Kind | None, kind: Callable[[], Kind], expected: str) -> Kind:
-    """A choice, or what it is where nobody chose."""
+    """Return `value`, or an instance of `kind` with its defaults if `value` is `None`."""
     if value is None:
         return kind()
     check_kind(name, value, kind, expected)  # type: ignore[arg-type]
@@ -127,7 +130,11 @@ def _chosen(name: str, value: Kind | None, kind: Callable[[], Kind], expected: s
 
 
 def streams_of(seed: int, streams: Sequence[Stream] | None, rows: int) -> list[np.random.Generator]:
-    """One generator for each row, as `generate` says. Raises `ValueError` for what is no seed or number of a stream."""
+    """Return one generator per row, as described in `generate`.
+
+    Raises:
+        ValueError: for an invalid seed or stream number.
+    """
     require_whole("seed", seed, 0)
     if streams is None:
         streams = range(rows)
@@ -137,12 +144,12 @@ def streams_of(seed: int, streams: Sequence[Stream] | None, rows: int) -> list[n
     for row, stream in enumerate(streams):
         if not isinstance(stream, np.random.Generator):
             require_whole(f"streams[{row}]", stream, 0)
-    # NumPy's generators take (seed, row) as one seed, and draw the same numbers wherever the model runs.
+    # NumPy's generators accept (seed, row) as one seed, and draw the same numbers whatever device the model runs on.
     return [s if isinstance(s, np.random.Generator) else np.random.default_rng((seed, s)) for s in streams]
 
 
 def check_model(model: object) -> None:
-    """Raises `ValueError` for what is no model."""
+    """Raise `ValueError` unless `model` is a model."""
     if not isinstance(getattr(model, "config", None), ModelConfig):
         raise ValueError(f"model={described(model)}: expected a Transformer")
 
@@ -154,9 +161,10 @@ def check_prompts(
     start: int | None,
     max_new_tokens: int | None,
 ) -> tuple[Sequence[Sequence[int]], int]:
-    """Everything that can be wrong with what is to be continued; the prompts, and how many steps to take.
+    """Check everything that can be wrong with the texts to continue, and return the prompts and the number of steps.
 
-    Raises `ValueError` naming the argument, what it was and what was expected.
+    Raises:
+        ValueError: naming the argument, its value and what was expected.
     """
     check_model(model)
     config = model.config
@@ -201,7 +209,11 @@ def check_prompts(
 
 
 def check_rows(name: str, rows: Sequence[Sequence[int]], vocab: int) -> None:
-    """Raises `ValueError` for no row, an empty row or an id outside the vocabulary."""
+    """Check rows of token ids.
+
+    Raises:
+        ValueError: if there is no row, if a row is empty or if an id is outside the vocabulary.
+    """
     if isinstance(rows, (str, bytes, Tensor)) or not isinstance(rows, Sequence):
         hint = f"; {name}.tolist() makes them of a tensor" if isinstance(rows, Tensor) else ""
         raise ValueError(f"{name}={described(rows)}: expected a list of rows, each a list of token ids{hint}")

@@ -1,8 +1,9 @@
-"""How the next token is chosen (lesson 10): temperature, top-k, top-p, min-p as functions on logits, composed by
-`Sampling`.
+"""Choosing the next token (lesson 10).
 
-A new rule is a function on logits, a field of `Sampling` and a line in `probabilities`. The flags of `companion
-generate`, what is read of a published folder and what `companion inspect` says of it are made of the fields.
+Temperature, top-k, top-p and min-p are functions on logits, and `Sampling` composes them.
+
+A new method takes a function on logits, a field of `Sampling` and a line in `probabilities`. The flags of `companion
+generate`, the settings read from a published folder and what `companion inspect` reports all come from the fields.
 """
 
 # ruff: noqa: RUF009  (each default is a dataclasses.field, made by _rule)
@@ -23,31 +24,39 @@ from companion.ground.number_limits import (
     require_limits,
 )
 
-if TYPE_CHECKING:  # flags are known without torch
+if TYPE_CHECKING:  # the command line reads the flags without importing torch
     from jaxtyping import Float
     from torch import Tensor
 
 
 def temperature(logits: Float[Tensor, "*batch vocab"], t: float) -> Float[Tensor, "*batch vocab"]:
-    """logits / t: p_i becomes proportional to p_i^(1/t). Flatter for t > 1, sharper for t < 1, unchanged for t = 1.
+    """Divide logits by t, which makes p_i proportional to p_i^(1/t).
 
-    t = 0 is the limit: all but the largest logit become -inf (of equal largest ones the first stays), which makes
-    drawing the same as greedy decoding. Raises `ValueError` unless t is a finite number >= 0.
+    The distribution is flatter for t > 1, sharper for t < 1, and unchanged for t = 1.
+
+    t = 0 is the limit: all logits except the largest become -inf (of equal largest ones the first remains), so sampling
+    is the same as greedy decoding.
+
+    Raises:
+        ValueError: unless t is a finite number >= 0.
     """
     from torch import finfo
 
     require_limits("temperature", t, NonNegative)
     if t == 0:
         return top_k(logits, 1)
-    if t < 1e-6:  # the quotients could be infinite, all but those of the largest logit
+    if t < 1e-6:  # the quotients could be infinite, except that of the largest logit
         logits, t = logits - logits.amax(-1, keepdim=True), max(t, finfo(logits.dtype).tiny)
-    return logits / min(float(t), finfo(logits.dtype).max)  # beyond it t would be infinite, and -inf / t no number
+    return logits / min(float(t), finfo(logits.dtype).max)  # a larger t would be infinite, and -inf / t NaN
 
 
 def top_k(logits: Float[Tensor, "*batch vocab"], k: int) -> Float[Tensor, "*batch vocab"]:
-    """Keep the k largest logits, all others become -inf (Fan et al. 2018).
+    """Set all logits except the k largest to -inf (Fan et al. 2018).
 
-    Exactly k stay, also among equal ones; a k beyond the vocabulary keeps all. Raises `ValueError` unless k >= 1.
+    Exactly k remain, even if some are equal. If k exceeds the vocabulary, all remain.
+
+    Raises:
+        ValueError: unless k >= 1.
     """
     require_limits("top_k", k, Count)
     if k == 1:
@@ -58,10 +67,13 @@ def top_k(logits: Float[Tensor, "*batch vocab"], k: int) -> Float[Tensor, "*batc
 
 
 def top_p(logits: Float[Tensor, "*batch vocab"], p: float) -> Float[Tensor, "*batch vocab"]:
-    """Keep the fewest most probable tokens whose probabilities sum to at least p (Holtzman et al. 2020, section 3.1).
+    """Restrict logits to the fewest most probable tokens whose probabilities sum to at least p (nucleus sampling).
 
-    The token that carries the sum across p is kept, so at least one always stays; all others become -inf.
-    Raises `ValueError` unless 0 < p <= 1.
+    The token with which the sum reaches p is included, so at least one always remains; all others become -inf (Holtzman
+    et al. 2020, section 3.1).
+
+    Raises:
+        ValueError: unless 0 < p <= 1.
     """
     from companion.ground.precision import wide
 
@@ -70,16 +82,19 @@ def top_p(logits: Float[Tensor, "*batch vocab"], p: float) -> Float[Tensor, "*ba
         return logits  # rounding in the running sum could cut the tail
     descending, order = logits.sort(dim=-1, descending=True, stable=True)
     probabilities = wide(descending).softmax(-1)
-    before = probabilities.cumsum(-1) - probabilities  # what the more probable tokens already add up to
+    before = probabilities.cumsum(-1) - probabilities  # total probability of the more probable tokens
     dropped = before >= p
-    dropped[..., :1] = False  # not even where p is too small for the dtype, and the comparison is with 0
+    dropped[..., :1] = False  # not even when p underflows to 0 in this dtype
     return logits.new_full(logits.shape, -math.inf).scatter(-1, order, descending.masked_fill(dropped, -math.inf))
 
 
 def min_p(logits: Float[Tensor, "*batch vocab"], p: float) -> Float[Tensor, "*batch vocab"]:
-    """Keep the tokens that are at least p times as probable as the most probable one (Nguyen et al. 2024, section 3).
+    """Restrict logits to tokens that are at least p times as probable as the most probable one.
 
-    That one always stays; all others become -inf. Raises `ValueError` unless 0 <= p <= 1.
+    The most probable token always remains; all others become -inf (Nguyen et al. 2024, section 3).
+
+    Raises:
+        ValueError: unless 0 <= p <= 1.
     """
     require_limits("min_p", p, Probability)
     if p == 0:
@@ -88,16 +103,23 @@ def min_p(logits: Float[Tensor, "*batch vocab"], p: float) -> Float[Tensor, "*ba
 
 
 def _rule(default: Any, help: str, *, left_out: Any) -> Any:
-    """A field: the help of its flag, and what a published folder means that leaves it out, by the released code."""
+    """Define a field with the help text of its flag and the value that it has if a published folder omits it.
+
+    That value follows the released code.
+    """
     return field(default=default, metadata={"help": help, "left_out": left_out})
 
 
 @dataclass(frozen=True)
 class Sampling:
-    """How the next token is chosen: logits through `temperature`, then `top_k`, `top_p` and `min_p`, then softmax.
+    """Settings for choosing the next token.
 
-    `None` leaves a step out; so does a top_k of 0, as published settings write it. A temperature of 0 is greedy
-    decoding. Raises `ValueError` for a value that its function would refuse.
+    `temperature`, `top_k`, `top_p` and `min_p` are applied to the logits in this order, followed by softmax.
+
+    `None` skips a step, and so does a top_k of 0, as in published settings. A temperature of 0 is greedy decoding.
+
+    Raises:
+        ValueError: for a value that the function of the same name would reject.
     """
 
     temperature: NonNegative = _rule(1.0, "sampling temperature; 0: always the most probable token", left_out=1.0)
@@ -115,7 +137,10 @@ class Sampling:
             object.__setattr__(self, "top_k", None)
 
     def probabilities(self, logits: Float[Tensor, "*batch vocab"]) -> Float[Tensor, "*batch vocab"]:
-        """What is drawn from; each row sums to one. Half-precision logits are taken to float32 first."""
+        """Return the distribution to draw from; each row sums to one.
+
+        Half-precision logits are first converted to float32.
+        """
         from companion.ground.precision import wide
 
         logits = temperature(wide(logits), self.temperature)
@@ -128,11 +153,11 @@ class Sampling:
         return logits.softmax(-1)
 
     def __str__(self) -> str:
-        """Its steps in words: temperature 0.7, top-k 50."""
+        """Return the steps in words, such as "temperature 0.7, top-k 50"."""
         steps = {f.name.replace("_", "-"): getattr(self, f.name) for f in fields(self)}
         return ", ".join(f"{name} {value:g}" for name, value in steps.items() if value is not None)
 
 
 def released() -> Sampling:
-    """What a published folder means that says nothing: the defaults of the released code, `transformers`."""
+    """Return the settings of a published folder that states none: the defaults of the released code, `transformers`."""
     return Sampling(**{f.name: f.metadata["left_out"] for f in fields(Sampling)})

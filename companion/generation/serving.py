@@ -1,29 +1,30 @@
-"""Many texts at once, which come and go: continuous batching over a pool of blocks (lesson 18).
+"""Continuous batching (lesson 18): many texts at once, which join and leave at any step, over a pool of blocks.
 
-A step reads every weight whether it serves one text or many, so as many as are there are written together; and none
-waits for the longest, as in a batch that begins and ends together: a text joins at the next step (Yu et al. 2022,
-"Orca", section 3.1, iteration-level scheduling) and leaves when it ends.
+A step reads every weight whether it serves one text or many, so all texts are written together. No text waits for the
+longest, as it would in a fixed batch: a text joins at the next step (Yu et al. 2022, "Orca", section 3.1,
+iteration-level scheduling) and leaves when it ends.
 
     server = Server(model, rows=8, tokens=4096)
     first = server.submit(prompt, max_new_tokens=40, sampling=Sampling(0.7), stop=[end])
     other = server.submit(another, max_new_tokens=99)
-    for token in first:  # takes the steps that it needs, and the others get theirs
+    for token in first:  # takes the steps that it needs, and the others advance too
         print(token)
     print(other.result())
 
-Each step has a budget of tokens. Texts that are being written get one each; what is left goes to prompts in the order
-in which they came, a long one in chunks of several steps, so that nobody's next token waits for all of it (Agrawal et
-al. 2024, "Sarathi-Serve", section 4). Keys and values lie in blocks, which a text takes as it grows; those of equal
-beginnings are there once (`companion.generation.block_manager`). Linear layers keep a state for each text in place of
-blocks, and one text can begin with another's only as it was at the end of a block: where the blocks of a text's
-beginning are found and no state is, its reading stops there once, and the state is kept for those that come after.
+Each step has a budget of tokens. Texts that are being written get one each. The rest goes to prompts in order of
+arrival. A long prompt is read in chunks over several steps, so that no other text's next token waits for all of it
+(Agrawal et al. 2024, "Sarathi-Serve", section 4). Keys and values are stored in blocks, which a text takes as it grows;
+blocks of equal prefixes are stored once (`companion.generation.block_manager`). Linear layers have a recurrent state
+per text instead of blocks, and one text can reuse another's only as it was at the end of a block. If the blocks of a
+text's prefix are found without a state, reading stops once at the end of that prefix, and the state is stored for
+later texts.
 
-Where the pool is full, the text that came last gives its blocks back, waits, and is read again later, what it has
-written included: preemption by recomputation. The oldest always goes on, so all end. A text that alone has more tokens
-than the pool is refused at once.
+When the pool is full, the text that came last returns its blocks, waits, and is read again later, including what it has
+written: preemption by recomputation. The oldest text always continues, so all of them end. A text that by itself has
+more tokens than the pool is rejected at submission.
 
-Whoever is there with it, a text depends on what was asked for it alone: it is what `generate` writes for its prompt and
-its stream (but the last digits of the logits may differ).
+A text does not depend on which others are served with it: it is what `generate` writes for its prompt and its random
+stream (although the last digits of the logits may differ).
 """
 
 from __future__ import annotations
@@ -49,13 +50,13 @@ from companion.transformer import Transformer
 
 State = Literal["waiting", "running", "done", "cancelled", "failed"]
 BLOCK = 16
-"""Tokens of a block: half a block is what a text wastes on average, and a table has an entry for each."""
+"""Tokens per block. A text wastes half a block on average, and a block table has one entry per block."""
 BUDGET = 512
-"""Tokens of a step at most: enough for the weights to be read for many, few enough for steps to stay short."""
+"""Maximum tokens per step: enough to share each reading of the weights among many, few enough to keep steps short."""
 
 
 class Written(NamedTuple):
-    """A token that a step has written. number: of its text. last: whether that has ended."""
+    """A token that a step has written, with the number of its text and whether it was the last one."""
 
     number: int
     token: int
@@ -63,53 +64,57 @@ class Written(NamedTuple):
 
 
 class Handle:
-    """A text that a `Server` was asked for.
+    """A text requested from a `Server`.
 
-    number:  counted from 0, in the order in which they came.
-    state:   `"waiting"`, `"running"`, and in the end `"done"`, `"cancelled"` or `"failed"`.
-    error:   why it failed: `NotFinite` where the logits were not numbers, `ValueError` where its rules left no token,
-             or what its `until` raised.
+    Attributes:
+        number: counted from 0 in order of arrival.
+        state: `"waiting"`, `"running"`, and at the end `"done"`, `"cancelled"` or `"failed"`.
+        error: why it failed: `NotFinite` if the logits were not finite, `ValueError` if its rules left no token, or the
+            exception that its `until` raised.
     """
 
     def __init__(self, server: Server, number: int, prompt: Sequence[int], request: Request) -> None:
         self.number, self.state, self.error = number, "waiting", None  # type: int, State, Exception | None
         self._server, self._request = server, request
         self._text = Text(list(prompt), len(prompt), number)
-        self._settled = True  # whether it is known that its last token does not end it
-        self._held = 0  # tokens of it in the pool
+        self._settled = True  # whether its last token has been checked and does not end it
+        self._held = 0  # number of its tokens in the pool
         self._blocks: list[int] = []
-        self._numbers: list[int] = []  # of what ends with each of its full blocks
-        self._place = 0  # of its state
-        self._border = 0  # tokens after which its state is to be kept for others; 0: nowhere
+        self._numbers: list[int] = []  # prefix number of each of its full blocks
+        self._place = 0  # index of its recurrent state
+        self._border = 0  # prefix length at which to store its state for others; 0: nowhere
 
     @property
     def prompt(self) -> list[int]:
-        """The tokens that it goes on from."""
+        """Token ids of the prompt."""
         return self._text.ids[: self._text.given]
 
     @property
     def tokens(self) -> list[int]:
-        """The new tokens so far."""
+        """New tokens so far."""
         return self._text.ids[self._text.given :]
 
     @property
     def ended(self) -> bool:
-        """Whether no more will come."""
+        """Whether the text is complete."""
         return self.state not in ("waiting", "running")
 
     def cancel(self) -> list[int]:
-        """Let it end at once; its new tokens so far. One that has ended stays as it is."""
+        """End the text now and return its new tokens so far. This has no effect on a text that has already ended."""
         if not self.ended:
             self._server._end(self, "cancelled")
         return self.tokens
 
     def result(self) -> list[int]:
-        """Its new tokens, waited for; what had been written of one that was cancelled. Raises its `error`, where it has
-        failed."""
+        """Run the server until the text ends, and return its new tokens; for a cancelled text, those written so far.
+
+        Raises:
+            Exception: its `error`, if it has failed.
+        """
         return list(self)
 
     def __iter__(self) -> Iterator[int]:
-        """Its new tokens, each as soon as it is there. Raises as `result` does."""
+        """Yield the new tokens, each as soon as it is written. Raises as `result` does."""
         given = 0
         while True:
             yield from (new := self.tokens[given:])
@@ -129,11 +134,11 @@ class Handle:
 
     @property
     def _pending(self) -> int:
-        """Tokens of it that are to be read before the next can be drawn."""
+        """Number of tokens to read before the next one can be drawn."""
         return len(self._text.ids) - self._held
 
     def _allowed(self, logits: Float[Tensor, "vocab"]) -> Float[Tensor, "1 vocab"]:
-        """What its rules leave."""
+        """Apply the text's rules to its logits."""
         asked = self._request
         return asked.rules.apply(logits[None], self._written, asked.steps, asked.ends.stop, [self._text.ids])
 
@@ -149,7 +154,10 @@ def serve(
     weights: Weights | None,
     **asked: Any,
 ) -> list[list[int]]:
-    """`complete(..., at_once=...)`: the new tokens of each prompt, so many at a time. Raises as that does."""
+    """Implement `complete(..., at_once=...)`: return the new tokens of each prompt, with `at_once` texts in the batch.
+
+    Raises as `complete` does.
+    """
     require_whole("at_once", at_once)
     prompts, steps = check_prompts(model, prompts, None, None, max_new_tokens)
     generators = streams_of(seed, streams, len(prompts))
@@ -164,7 +172,7 @@ def serve(
 
 
 class _Chunk(NamedTuple):
-    """Tokens of a text that a step reads, from `start` to `end`. prompt: whether the model itself reads them."""
+    """Tokens of a text that a step reads, from `start` to `end`. `prompt`: whether the model itself reads them."""
 
     handle: Handle
     start: int
@@ -177,26 +185,31 @@ class _Chunk(NamedTuple):
 
 
 class Server:
-    """Texts of a decoder that are written at once.
+    """Continuous batching for a decoder.
 
-    rows:     how many at most; others wait until one has ended.
-    tokens:   room of the pool, in tokens of all texts together. `None`: for `rows` texts as long as the context.
-    block:    tokens of a block.
-    budget:   tokens that a step reads at most, at least as many as there are rows.
-    weights:  the form in which steps read the weights, as in `generate`: of those that the model has when a first text
-              comes, for as long as any is there.
+    The pool is allocated once (`companion.layers.paged_cache`), and each text takes as much of it as it needs, rounded
+    up to blocks. With linear layers the pool has two recurrent states per row, one for a text and one stored for later
+    texts. If positions are scaled by the length of a text, a prompt is read in one step, no prefix is shared, and a
+    text gets all the blocks that it may need at once. Only one thread at a time may use a server.
 
-    shared:     tokens of texts that were found in the pool, and not read.
-    read:       tokens that were read.
-    preempted:  how often a text had to give its blocks back and wait.
+    Args:
+        model: a decoder.
+        rows: maximum batch size; further texts wait until one has ended.
+        tokens: size of the pool in tokens of all texts together. `None`: enough for `rows` texts as long as the
+            context.
+        block: tokens per block.
+        budget: maximum tokens that a step reads, at least `rows`.
+        weights: the format in which steps read the weights, as in `generate`. Weights are converted when a first text
+            comes, and stay so as long as there is any text.
 
-    Memory: the pool is made once (`companion.layers.paged_cache`); texts take of it what they hold, rounded up to
-    blocks. With linear layers it has two states a row, one for a text and one that is kept for others. Where positions
-    are scaled by the length of a text, its prompt is read in one step, no beginning is shared, and it gets at once all
-    the blocks that it may need. One thread at a time may use a server.
+    Attributes:
+        shared: number of tokens that were found in the pool, and so not read.
+        read: number of tokens that were read.
+        preempted: how often a text had to return its blocks and wait.
 
-    Raises `ValueError` for a model that is no decoder, a size below 1, fewer tokens than a block or a budget that has
-    not one for each row, and where memory has no room.
+    Raises:
+        ValueError: for a model that is not a decoder, a size below 1, fewer tokens than a block, a budget below `rows`,
+            or a pool that does not fit into memory.
     """
 
     def __init__(
@@ -231,7 +244,7 @@ class Server:
         self._weights = weights
         self._writer: Transformer | None = None
         self._modules = list(model.modules())
-        self._running: list[Handle] = []  # in the order in which they came, and all of them before all that wait
+        self._running: list[Handle] = []  # in order of arrival, and all of them before those that wait
         self._waiting: list[Handle] = []
         self._next, self._seen = 0, [-1]
         scaling = config.positions.scaling
@@ -240,17 +253,17 @@ class Server:
 
     @property
     def running(self) -> list[Handle]:
-        """The texts that have blocks, in the order in which they came."""
+        """Texts that have blocks, in order of arrival."""
         return self._running.copy()
 
     @property
     def waiting(self) -> list[Handle]:
-        """Those that will be read when there is room, in the order in which they came."""
+        """Texts that will be read when there is room, in order of arrival."""
         return self._waiting.copy()
 
     @property
     def busy(self) -> bool:
-        """Whether any has not ended."""
+        """Whether any text has not ended."""
         return bool(self._running or self._waiting)
 
     def submit(
@@ -265,16 +278,20 @@ class Server:
         seed: int = 0,
         stream: Stream = 0,
     ) -> Handle:
-        """Ask for a text, which joins at the next step that has room for it.
+        """Request a text, which joins at the next step that has room for it.
 
-        max_new_tokens:  how many at most. `None`: until it fills the context, or the pool.
-        seed, stream:    of its own random numbers: it writes what row `stream` of `generate(..., seed=seed)` would.
-        until:           gets the text's number and its new tokens so far.
+        Args:
+            prompt: token ids.
+            max_new_tokens: maximum number of new tokens. `None`: until the text fills the context or the pool.
+            sampling, stop, rules: as in `generate`.
+            until: a stopping criterion that receives the text's number and its new tokens so far.
+            seed, stream: of the text's random numbers: it writes what row `stream` of `generate(..., seed=seed)` would.
 
-        The others are as in `generate`. Raises `ValueError` for what `generate` refuses, and for a text that alone has
-        more tokens than the pool; nobody else notices.
+        Raises:
+            ValueError: as `generate` does, and for a text that by itself has more tokens than the pool. Other texts are
+                not affected.
         """
-        # The last token is written, and never read.
+        # The last token is written but never read.
         room = self.blocks.count * self.blocks.size + 1
         if max_new_tokens is None and isinstance(prompt, Sequence):
             max_new_tokens = max(1, min(self.model.config.context, room) - len(prompt))
@@ -302,16 +319,19 @@ class Server:
         return handle
 
     def cancel(self, handle: Handle) -> list[int]:
-        """`Handle.cancel`. Raises `ValueError` for a text of another server."""
+        """Cancel a text, as `Handle.cancel` does. Raises `ValueError` for a text of another server."""
         if not isinstance(handle, Handle) or handle._server is not self:
             raise ValueError(f"handle={described(handle)}: expected what this server's submit gave back")
         return handle.cancel()
 
     def step(self) -> list[Written]:
-        """One more token of every text whose prompt has been read, in the order in which they came.
+        """Write one more token of every text whose prompt has been read, and return the tokens in order of arrival.
 
-        A text that cannot go on ends with an `error` of its own, and nothing is raised here: the others go on. What is
-        raised all the same, as by Ctrl-C, leaves every text with its token of this step or as it was before.
+        A text that cannot be continued ends with its own `error`. Nothing is raised then, and the others continue.
+
+        Raises:
+            BaseException: whatever interrupts the step, such as Ctrl-C. Every text then either has its token of this
+                step or is as it was before.
         """
         for handle in self._running.copy():
             self._settle(handle)
@@ -326,20 +346,20 @@ class Server:
                 going.sort(key=lambda one: one[0].number)
                 drawn = self._drawn(going)
         except BaseException:
-            for handle, state in reversed(before):  # read again, with what they have written, at the next step
+            for handle, state in reversed(before):  # read again at the next step, with their new tokens
                 if handle.state == "running":
                     self._preempt(handle)
                 handle._request.streams[0].bit_generator.state = state
             raise
         written, interrupted = [], None
         for handle, token in drawn:
-            if handle.ended:  # another's `until` may have cancelled it
+            if handle.ended:  # another text's `until` may have cancelled it
                 continue
             handle._text.ids.append(token)
             handle._settled = False
             try:
                 self._settle(handle)
-            except BaseException as error:  # its `until` is asked again; the others get their tokens first
+            except BaseException as error:  # its `until` is called again; the others get their tokens first
                 interrupted = interrupted or error
             else:
                 written.append(Written(handle.number, token, handle.ended))
@@ -348,7 +368,7 @@ class Server:
         return written
 
     def _admit(self) -> None:
-        """Give blocks to those that wait, the first first, as long as there is room."""
+        """Give blocks to the waiting texts, in order of arrival, as long as there is room."""
         if not self._running and self._waiting:
             self._begin()
         while self._waiting and len(self._running) < self.rows and self._placed(self._waiting[0]):
@@ -357,7 +377,7 @@ class Server:
             self._running.append(handle)
 
     def _begin(self) -> None:
-        """Nobody is there: the weights may be others now, and what was kept for other ones is of no use."""
+        """Prepare for a first text: the weights may have changed, and then nothing stored for the old ones is valid."""
         self._writer = None
         seen = [_bits(weight) for weight in (*self.model.parameters(), *self.model.buffers())]
         if seen != self._seen:
@@ -365,17 +385,18 @@ class Server:
         self._seen = seen
 
     def _placed(self, handle: Handle) -> bool:
-        """Whether there is room for a text; then it has its blocks, some perhaps with others."""
+        """Give a text its blocks, some possibly shared, if there is room; return whether there was."""
         ids, size = handle._text.ids, self.blocks.size
         blocks, numbers, state = self._found(handle)
         tokens = handle._text.given + handle._request.steps - 1 if self._by_length else len(ids)
         needed = -(-tokens // size) - len(blocks)
-        # Each of the others may need a block soon; without one, whoever came last would have to leave again.
+        # Each running text may soon need a block; without a spare one, the text that came last would have to leave
+        # again.
         spare = 0 if self._by_length else len(self._running)
         if self._running and needed + spare > self.blocks.free:
             self.blocks.leave(blocks)
             return False
-        if len(blocks) * size == len(ids):  # its last token is read all the same, for what follows it
+        if len(blocks) * size == len(ids):  # its last token is still read, to get the logits after it
             numbers.pop()
         handle._held = min(len(blocks) * size, len(ids) - 1)
         handle._blocks, handle._numbers = blocks + self._taken(needed), numbers
@@ -387,8 +408,12 @@ class Server:
         return True
 
     def _found(self, handle: Handle) -> tuple[list[int], list[int], int | None]:
-        """The blocks of a text's beginning that are there, of each the number of what ends with it, and with linear
-        layers the place of the state after them: as far as there is one, and where the last token is still to be read.
+        """Find the stored blocks of a text's prefix.
+
+        Returns:
+            The blocks, their prefix numbers, and with linear layers the index of the recurrent state after them. Then
+            the
+            prefix ends where a state is stored, and before the last token, which is still to be read.
         """
         ids = handle._text.ids
         if self._by_length:
@@ -402,14 +427,14 @@ class Server:
         return blocks[:count], numbers[:count], state
 
     def _taken(self, count: int) -> list[int]:
-        """So many free blocks, all zero."""
+        """Take `count` free blocks and set them to zero."""
         blocks = self.blocks.take(count)
         if blocks:
             self._pool.clear(blocks)
         return blocks
 
     def _plan(self) -> list[_Chunk]:
-        """What this step reads: those that are being written first, then prompts, within the budget."""
+        """Choose what this step reads within the budget: first the texts being written, then prompts."""
         for handle in self._running.copy():
             if handle.state == "running":
                 self._make_room(handle)
@@ -418,8 +443,8 @@ class Server:
         for handle in sorted(self._running, key=lambda handle: handle._pending > 1):
             text, start = handle._text, handle._held
             if self._anew == start and handle._pending == 1 and handle._written:
-                start = 0  # kept keys were turned for a shorter text
-            # What it has written is read in the form of weights that it was, or would have been, read before.
+                start = 0  # cached keys were rotated for a shorter text
+            # Generated tokens are re-read with the same weight format as the first time, so that results do not change.
             prompt = start < text.given
             end = min(text.given if prompt else len(text.ids), start + left)
             if self._by_length:
@@ -432,7 +457,10 @@ class Server:
         return chunks
 
     def _make_room(self, handle: Handle) -> None:
-        """A block of its own for the next token that is read of a text. Where none is free, whoever came last waits."""
+        """Give a text its own block for the next token to read.
+
+        If none is free, the text that came last is preempted.
+        """
         blocks, place = handle._blocks, handle._held // self.blocks.size
         if place < len(blocks) and not self.blocks.shared(blocks[place]):
             return
@@ -443,20 +471,20 @@ class Server:
         (new,) = self._taken(1)
         if place == len(blocks):
             blocks.append(new)
-        else:  # others read it: copied before it is written
+        else:  # other texts read it, so copy it before writing
             self._pool.copy(blocks[place], new)
             self.blocks.leave([blocks[place]])
             blocks[place] = new
 
     def _preempt(self, handle: Handle) -> None:
-        """Take all blocks of a text, which is read again when there is room."""
+        """Take all blocks from a text, which is read again when there is room."""
         self._release(handle)
         handle.state = "waiting"
         self._waiting.insert(0, handle)
         self.preempted += 1
 
     def _pass(self, group: Sequence[_Chunk]) -> list[tuple[Handle, Float[Tensor, "vocab"]]]:
-        """Read these chunks together; what follows those texts that have been read to their end."""
+        """Read these chunks together, and return the logits after each text that has been read to its end."""
         if self._writer is None and not group[0].prompt:
             self._writer = writer_of(self.model, self._weights, self.model.config.context, self.rows)
         reader = self.model if group[0].prompt else self._writer
@@ -480,11 +508,11 @@ class Server:
         return list(zip([handles[row] for row in whole], logits, strict=True))
 
     def _share(self, handle: Handle) -> None:
-        """Let its full blocks be found by others; where the same is there already, use that."""
+        """Make the text's full blocks available to others; where equal blocks are stored already, use those."""
         if self._by_length:
             return
         size, ids = self.blocks.size, handle._text.ids
-        # What a form of weights that computes otherwise has read is of no use to a prompt.
+        # A prompt must not reuse what was read in a weight format that computes something else.
         exact = self._weights in (None, "fast")
         last = handle._held if exact else min(handle._held, handle._text.given)
         for place in range(len(handle._numbers), last // size):
@@ -497,13 +525,13 @@ class Server:
             self._pool.copy_state(handle._place, self._places.keep(handle._numbers[-1]))
 
     def _drawn(self, going: Sequence[tuple[Handle, Tensor]]) -> list[tuple[Handle, int]]:
-        """A token of each text that has a next one; those that draw in one manner together."""
+        """Draw a token for each text that is ready for one, together for all texts with equal sampling settings."""
         if not going:
             return []
         allowed = torch.cat([handle._allowed(logits) for handle, logits in going])
         fit = allowed.amax(-1).isfinite().tolist()
         for (handle, logits), fits in zip(going, fit, strict=True):
-            if not fits:  # before it has taken a random number
+            if not fits:  # before it consumes a random number
                 self._end(handle, "failed", _why(handle, logits))
         tokens = [NOTHING] * len(going)
         for sampling in dict.fromkeys(handle._request.sampling for handle, _ in going):
@@ -515,12 +543,12 @@ class Server:
         return [(handle, token) for (handle, _), token, fits in zip(going, tokens, fit, strict=True) if fits]
 
     def _settle(self, handle: Handle) -> None:
-        """End a text if its last token ends it, unless that was asked before."""
+        """End a text if its last token ends it, unless this was checked before."""
         if handle._settled:
             return
         try:
             ended = handle._written == handle._request.steps or handle._request.ends.after(handle._text)
-        except Exception as error:  # of its own `until`
+        except Exception as error:  # raised by its own `until`
             self._end(handle, "failed", error)
         else:
             handle._settled = True
@@ -528,7 +556,7 @@ class Server:
                 self._end(handle, "done")
 
     def _end(self, handle: Handle, state: State, error: Exception | None = None) -> None:
-        """A text is no longer there."""
+        """Remove a text from the server."""
         if handle.ended:
             return
         if handle.state == "waiting":
@@ -538,7 +566,7 @@ class Server:
         handle.state, handle.error, handle._settled = state, error, True
 
     def _release(self, handle: Handle) -> None:
-        """Give the blocks of a running text back."""
+        """Return the blocks of a running text."""
         self._running.remove(handle)
         self.blocks.leave(handle._blocks)
         if self._places is not None:
@@ -547,14 +575,14 @@ class Server:
 
 
 def _why(handle: Handle, logits: Float[Tensor, "vocab"]) -> ValueError:
-    """Why no token can follow a text."""
+    """Return the error that explains why no token can follow a text."""
     if bool(logits.isfinite().all()):
         return ValueError(f"rules: no token is left for text {handle.number}: expected rules that leave one")
     return NotFinite(f"logits of text {handle.number}: expected finite numbers, got others")
 
 
 def _alike(chunks: Sequence[_Chunk]) -> list[list[_Chunk]]:
-    """Those that can be read together: by one reader, none more than half padding."""
+    """Group chunks that can be read together: with the same weights, and none more than half padding."""
     groups: list[list[_Chunk]] = []
     for chunk in sorted(chunks, key=lambda chunk: (chunk.prompt, chunk.tokens)):
         if groups and groups[-1][0].prompt == chunk.prompt and chunk.tokens < 2 * groups[-1][0].tokens:
@@ -565,7 +593,7 @@ def _alike(chunks: Sequence[_Chunk]) -> list[list[_Chunk]]:
 
 
 def _bits(weight: Tensor) -> int:
-    """The sum of a tensor's numbers as whole ones, bit by bit: another for other numbers, but for rare chance."""
+    """Return the sum of a tensor's bits read as whole numbers, which almost surely changes when an element does."""
     whole = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}.get(weight.element_size())
     numbers = weight.detach().contiguous()
     return int((numbers if whole is None else numbers.view(whole)).sum(dtype=torch.int64))

@@ -1,15 +1,16 @@
-"""Speculative decoding (lessons 10 and 18): somebody quick proposes the next tokens, the model judges them in one pass.
+"""Speculative decoding (lessons 10 and 18): a fast draft proposes the next tokens, which the model judges in one pass.
 
-A step of one row reads every weight for one token; a pass over five tokens reads them once too, and takes hardly
-longer. So what is proposed is read in one pass, and kept as far as the model would have written it. Who proposes
-decides how much is gained, and nothing else.
+A step of one row reads every weight for one token. A pass over five tokens also reads them once, and takes hardly
+longer. So all proposed tokens are read in one pass, and those that the model would have written are accepted. The
+choice of draft affects only the speed.
 
-What is certain, the tokens of a look-up or of greedy decoding, is kept while it is what the model itself draws there:
-the same text as without a draft, token by token, for every seed. What a model has drawn from its distribution q is kept
-with probability min(1, p / q), p being the large model's, and the first that is not is drawn anew from max(0, p - q)
-(Leviathan et al. 2023, algorithm 1; Chen et al. 2023): another text for the same seed, of the same distribution.
-What `Sampling` and the rules say is in p and in q. "The same" is up to the last digits of the logits, which
-the number of tokens in a pass may change.
+Where proposals are deterministic (from prompt lookup or greedy decoding), they are accepted as long as they equal what
+the model itself draws at that position. The text is then the same as without a draft, token by token, for every seed.
+A token that a draft model has drawn from its distribution q is accepted with probability min(1, p / q), where p is the
+large model's distribution. The first rejected token is redrawn from max(0, p - q) (Leviathan et al. 2023, algorithm 1;
+Chen et al. 2023). This gives another text for the same seed, from the same distribution. `Sampling` and the rules
+apply to both p and q. "The same" holds up to the last digits of the logits, which may change with the number of tokens
+in a pass.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from companion.transformer import Memory, Transformer
 
 @dataclass
 class _Row:
-    """A text that is being written. `ids`: what the model has of it, whose first `given` it was given."""
+    """Text being written. `ids` are the tokens that the model sees; the first `given` of them are the prompt."""
 
     ids: list[int]
     given: int
@@ -49,7 +50,7 @@ class _Row:
         return len(self.ids) - self.given
 
     def ahead(self, count: int) -> list[float]:
-        """Its next random numbers, which are not taken yet."""
+        """Return the next random numbers without consuming them."""
         before = self.stream.bit_generator.state
         numbers: list[float] = self.stream.random(count).tolist()
         self.stream.bit_generator.state = before
@@ -59,7 +60,7 @@ class _Row:
 def _allowed(
     request: Request, logits: Float[Tensor, "place vocab"], places: Sequence[tuple[_Row, Sequence[int]]]
 ) -> Float[Tensor, "place vocab"]:
-    """What the rules leave of the logits that follow a row and what is proposed after it."""
+    """Apply the rules to the logits that follow each row and its proposed tokens."""
     rules = request.rules
     if rules == Rules():
         return logits
@@ -78,11 +79,14 @@ def _allowed(
 
 
 def speculate(request: Request, texts: Sequence[Text], draft: Draft) -> Iterator[list[int | None]]:
-    """What `generate` yields, in passes over what `draft` proposes. Each row keeps what is accepted of its own; a row
-    that gets ahead waits for the others with what it yields, not with what it writes. `texts` grow."""
+    """Yield what `generate` yields, in passes over the tokens that `draft` proposes.
+
+    Each row advances by as many tokens as are accepted for it. A row that is ahead of the others keeps writing, and its
+    tokens are yielded when the others have caught up. `texts` are extended.
+    """
     model, prompts, source, steps = request.model, request.prompts, request.source, request.steps
     rows = [_Row(list(ids), len(ids), text, s) for ids, text, s in zip(prompts, texts, request.streams, strict=True)]
-    slots = max(map(len, prompts)) + steps  # a row that has ended reads its last token too, with the others
+    slots = max(map(len, prompts)) + steps  # a finished row still reads its last token with the others
     modules = list(model.modules())
     with torch.inference_mode(), evaluating(modules):
         stream, cache, memory = prefill_stream(model, prompts, source, slots)
@@ -131,8 +135,8 @@ def _called(propose: Propose, row: _Row, count: int, vocab: int) -> list[int]:
 
 
 def _counts(request: Request, rows: Sequence[_Row], draft: Draft) -> list[int]:
-    """How many tokens may be proposed for each row."""
-    # No further than the last token but one: the pass itself gives one more.
+    """Return how many tokens may be proposed for each row."""
+    # At most up to the second-to-last token, because the pass itself adds one more.
     counts = [0 if row.done else min(draft.ahead, request.steps - row.written - 1) for row in rows]
     scaling = request.model.config.positions.scaling
     return counts if scaling is None or not scaling.by_length else _within(rows, counts, scaling)
@@ -141,7 +145,7 @@ def _counts(request: Request, rows: Sequence[_Row], draft: Draft) -> list[int]:
 def _read_anew(
     reader: _Reader, request: Request, rows: Sequence[_Row], slots: int, modules: Sequence[nn.Module]
 ) -> None:
-    """Read all rows anew where one passes C of longrope, because the keys kept were turned for a shorter text."""
+    """Read all rows again if one passes C of longrope, because its cached keys were rotated for a shorter text."""
     anew = stretched_after(request.model)
     if any(not row.done and len(row.ids) - 1 == anew for row in rows):
         with torch.inference_mode(), evaluating(modules):
@@ -149,10 +153,11 @@ def _read_anew(
 
 
 def _within(rows: Sequence[_Row], counts: Sequence[int], scaling: RotaryScaling) -> list[int]:
-    """Return of `counts` what can be judged in one pass as if it had been read token by token.
+    """Limit `counts` to what one pass can judge with the same results as reading token by token.
 
-    Where frequencies depend on the length of a text, a pass goes by its furthest position. Within C tokens all have the
-    same; beyond, longrope has the same again, and dynamic scaling others for every length: then nothing is proposed.
+    Where rotary frequencies depend on the length of a text, a pass uses those of its furthest position. Up to C tokens
+    they are all the same. Beyond C, longrope again has one set, but dynamic scaling has another for every length, so
+    nothing is proposed there.
     """
     assert scaling.original is not None
     room = [scaling.original - len(row.ids) for row in rows]
@@ -163,13 +168,13 @@ def _within(rows: Sequence[_Row], counts: Sequence[int], scaling: RotaryScaling)
 
 
 class _Given:
-    """What has been yielded of rows that grow unevenly."""
+    """Steps yielded so far, for rows that grow at different speeds."""
 
     def __init__(self, rows: Sequence[_Row]) -> None:
         self.rows, self.steps = rows, 0
 
     def ready(self) -> Iterator[list[int | None]]:
-        """The next steps of which every row's token is known; `None` of a row that has ended before."""
+        """Yield the next steps for which every row's token is known; `None` for a row that has already ended."""
         end = max(row.written for row in self.rows)
         for row in self.rows:
             end = end if row.done else min(end, row.written)
@@ -179,10 +184,11 @@ class _Given:
 
 
 class _Reader:
-    """A model with its cache of all rows, each of which it takes back on its own.
+    """A model with a cache for all rows, each of which can be rolled back separately.
 
-    stream:  of the last places that it judged.
-    last:    which of these the last token of each row comes of.
+    Attributes:
+        stream: the stream at the positions judged last.
+        last: for each row, the index in `stream` from which its last token was drawn.
     """
 
     stream: Float[Tensor, "place d_model"]
@@ -193,11 +199,14 @@ class _Reader:
         self._held: list[int] | None = None
 
     def anew(self, cache: KVCache) -> None:
-        """Go on with another cache of the same rows."""
+        """Continue with another cache of the same rows."""
         self.cache, self._held = cache, None
 
     def read(self, tokens: Sequence[Sequence[int]], starts: list[int]) -> Float[Tensor, "batch token d_model"]:
-        """The stream of these tokens, which stand from `starts` on in each row; what was behind is forgotten."""
+        """Return the stream for `tokens`, which begin at position `starts[r]` in row r.
+
+        Cached tokens from there on are dropped first.
+        """
         if starts != self._held:
             self.cache = self.cache.rewind(torch.tensor(starts))
         table = self.model.embedding.weight
@@ -208,13 +217,13 @@ class _Reader:
         return stream
 
     def judge(self, rows: Sequence[_Row], proposals: Sequence[Sequence[int]]) -> Float[Tensor, "place vocab"]:
-        """The logits after each unfinished row's last token and after each token proposed to it, row after row."""
+        """Return the logits after each unfinished row's last token and after each of its proposals, row by row."""
         most = max(map(len, proposals))
         tokens, starts, at = [], [], ([], [])  # type: tuple[list, list, tuple[list[int], list[int]]]
         for i, (row, proposed) in enumerate(zip(rows, proposals, strict=True)):
             last = len(row.ids) - 1
-            # A row with fewer proposals reads some of its text again rather than padding, which would reach beyond the
-            # cache near its end; a text too short for that is far from there.
+            # A row with fewer proposals reads some of its text again instead of padding, which would reach beyond the
+            # cache near its end. A text too short for that is far from the end.
             start = max(0, last + len(proposed) - most)
             read = [*row.ids[start:], *proposed]
             tokens.append(read + [0] * (most + 1 - len(read)))
@@ -227,7 +236,7 @@ class _Reader:
 
 
 class _Drafter(ABC):
-    """What proposes by logits, a token per row and step."""
+    """A draft that proposes from logits, one token per row and step."""
 
     def __init__(self, reader: _Reader, request: Request) -> None:
         self.reader, self.request = reader, request
@@ -236,16 +245,20 @@ class _Drafter(ABC):
     def logits(
         self, i: int, rows: Sequence[_Row], proposals: Sequence[list[int]], counts: Sequence[int], going: list[int]
     ) -> Float[Tensor, "going vocab"]:
-        """Of proposal number i, for the rows that get so many."""
+        """Return the logits for proposal number i, for the rows in `going`, which get that many."""
 
     def possible(self, rows: Sequence[_Row], counts: Sequence[int]) -> list[int]:
-        """How many tokens it can propose for each row, of as many as are wanted."""
+        """Return how many tokens it can propose for each row, at most `counts`."""
         return list(counts)
 
     def propose(
         self, rows: Sequence[_Row], counts: Sequence[int]
     ) -> tuple[list[list[int]], list[list[Float64[Tensor, "vocab"]]] | None]:
-        """`counts` tokens for each row; and the distribution that each was drawn from, `None` where each is certain."""
+        """Propose up to `counts` tokens for each row.
+
+        Returns:
+            The proposals, and for each proposed token the distribution it was drawn from, or `None` in greedy decoding.
+        """
         sampling, counts = self.request.sampling, self.possible(rows, counts)
         proposals: list[list[int]] = [[] for _ in rows]
         chances: list[list[Tensor]] = [[] for _ in rows]
@@ -264,19 +277,19 @@ class _Drafter(ABC):
                 if token != NOTHING:
                     proposals[r].append(token)
                 elif bool(logits[place].isfinite().all()):
-                    counts[r] = i  # the rules leave nothing: if it comes to that, the model will say so
+                    counts[r] = i  # the rules leave no token; if the text gets here, the model will raise
                 else:
                     raise NotFinite(f"draft: logits of row {rows[r].text.row}: expected finite numbers, got others")
         return proposals, None if sampling.temperature == 0 else chances
 
 
 class _SmallModel(_Drafter):
-    """A model of its own, which reads what it proposes."""
+    """A separate draft model, which reads its own proposals."""
 
     def propose(
         self, rows: Sequence[_Row], counts: Sequence[int]
     ) -> tuple[list[list[int]], list[list[Float64[Tensor, "vocab"]]] | None]:
-        """As above; where nothing may be proposed for now, it reads what was written all the same."""
+        """Propose as above; if nothing may be proposed now, still read what was written."""
         if not any(counts) and any(not row.done and row.written + 1 < self.request.steps for row in rows):
             self.logits(0, rows, [[] for _ in rows], counts, [])
         return super().propose(rows, counts)
@@ -284,9 +297,9 @@ class _SmallModel(_Drafter):
     def logits(
         self, i: int, rows: Sequence[_Row], proposals: Sequence[list[int]], counts: Sequence[int], going: list[int]
     ) -> Float[Tensor, "going vocab"]:
-        """Of the token after each row and its proposals so far."""
-        # First the last two tokens: the draft has not read its own last proposal, which may have been accepted.
-        # Afterwards the newest; a row that has enough reads its last one again.
+        """Return the logits after each row and its proposals so far."""
+        # First it reads the last two tokens, because it has not read its own last proposal, which may have been
+        # accepted. After that it reads the newest. A row that has enough proposals reads its last one again.
         starts = [len(row.ids) - 2 if i == 0 else len(row.ids) - 1 + min(i, max(count - 1, 0))
                   for row, count in zip(rows, counts, strict=True)]  # fmt: skip
         read = [
@@ -299,11 +312,13 @@ class _SmallModel(_Drafter):
 
 
 class _OwnHeads(_Drafter):
-    """Heads of the model itself, for tokens after the one that was drawn last: they guess from the state of the stream
-    that this one comes of."""
+    """Multi-token-prediction heads of the model itself.
+
+    They predict later tokens from the stream that the last token was drawn from.
+    """
 
     def possible(self, rows: Sequence[_Row], counts: Sequence[int]) -> list[int]:
-        """No more than there are heads."""
+        """Limit `counts` to the number of heads."""
         assert self.reader.model.later is not None
         self.states = list(self.reader.model.later(self.reader.stream))
         return [min(count, len(self.states)) for count in counts]
@@ -311,7 +326,7 @@ class _OwnHeads(_Drafter):
     def logits(
         self, i: int, rows: Sequence[_Row], proposals: Sequence[list[int]], counts: Sequence[int], going: list[int]
     ) -> Float[Tensor, "going vocab"]:
-        """Of head i + 1, whatever the others have proposed."""
+        """Return the logits of head i + 1, which do not depend on the other proposals."""
         return self.reader.model.head(self.states[i][[self.reader.last[r] for r in going]])
 
 
@@ -323,8 +338,11 @@ def _keep(
     request: Request,
     draft: Draft,
 ) -> dict[int, int]:
-    """Add to each row what is accepted of its proposal, and the token that follows; the place that this one comes of,
-    by row."""
+    """Append to each row its accepted proposals and the token that follows them.
+
+    Returns:
+        For each row, the index in `logits` that the token after the accepted ones was drawn from.
+    """
     going = [(r, row) for r, row in enumerate(rows) if not row.done]
     places = [(row, proposals[r][:n]) for r, row in going for n in range(len(proposals[r]) + 1)]
     allowed = _allowed(request, logits, places)
@@ -355,10 +373,10 @@ def _keep(
                 break
         added = row.written - first
         if chances is None and sampling.temperature != 0:
-            row.stream.random(added)  # those that it has looked at and used
+            row.stream.random(added)  # now consume the numbers that were peeked at and used
         if first:
             draft.passes += 1
-            draft.proposed += added if added <= accepted else len(proposed)  # what lies behind an end is not judged
+            draft.proposed += added if added <= accepted else len(proposed)  # tokens after an end are not judged
             draft.accepted += min(added, accepted)
         last_places[r] = at + accepted
         at = end
@@ -366,7 +384,7 @@ def _keep(
 
 
 def _as_drawn(drawn: Sequence[int], proposed: Sequence[int]) -> tuple[int, int]:
-    """How many proposed tokens are what the model itself drew at their places, and what it drew after these."""
+    """Return how many proposed tokens equal what the model drew at their positions, and what it drew after these."""
     accepted = 0
     while accepted < len(proposed) and proposed[accepted] == drawn[accepted]:
         accepted += 1
@@ -379,19 +397,22 @@ def verdict(
     proposed: Sequence[int],
     uniform: Sequence[float],
 ) -> tuple[int, int]:
-    """How many proposed tokens are kept, and the token that follows (Leviathan et al. 2023, algorithm 1).
+    """Return how many proposed tokens are accepted, and the token that follows (Leviathan et al. 2023, algorithm 1).
 
-    p:        the model's probabilities at each proposed token, and after the last.
-    q:        those that the proposed tokens were drawn from.
-    uniform:  as many random numbers in [0, 1) as p has places: one to judge each, the last for the token that follows.
+    Token x is accepted if u q(x) < p(x), so with probability min(1, p(x) / q(x)). At the first rejection, the token is
+    drawn from max(0, p - q); if all are accepted, it is drawn from p. Together this gives p, because q(x) min(1, p(x) /
+    q(x)) = min(p, q), and the rest of p, max(0, p - q), has the probability of a rejection.
 
-    Token x is kept where u q(x) < p(x), so with probability min(1, p(x) / q(x)); at the first that is not, the token
-    comes from max(0, p - q), and after the last from p. Together that is p: q(x) min(1, p(x) / q(x)) = min(p, q), and
-    what is missing of p, max(0, p - q), has the probability that something is refused.
+    Args:
+        p: the model's probabilities at each proposed token, and after the last.
+        q: the distributions that the proposed tokens were drawn from.
+        proposed: the proposed tokens.
+        uniform: random numbers in [0, 1), one for each row of p: one to judge each token, the last to draw the token
+            that follows.
     """
     for place, token in enumerate(proposed):
         if not uniform[place] * float(q[place][token]) < float(p[place, token]):
             left = (p[place] - q[place]).clamp(min=0)
-            # Where rounding leaves nothing, p and q are the same.
+            # If rounding leaves nothing, p and q are the same.
             return place, int(pick(left[None] if float(left.sum()) > 0 else p[place : place + 1], uniform[-1:]))
     return len(proposed), int(pick(p[-1:], uniform[-1:]))

@@ -1,25 +1,26 @@
-"""Weights in the form that decoding wants (lesson 10): a step of one row reads every weight once, so bytes are time.
+"""Weight formats for decoding (lesson 10): a step of one row reads every weight once, so fewer bytes take less time.
 
-A form of weights is a form of a linear layer: a module with the interface of `nn.Linear` whose product runs otherwise
-(`companion.generation.matmul_kernels`). `prepared` puts one in the place of each linear layer of a decoder and leaves
-all else as it is: the same attention, network and blocks run, with whatever has been wrapped around a layer or hooked
-to it.
+A weight format replaces linear layers by modules with the interface of `nn.Linear` that compute the product differently
+(`companion.generation.matmul_kernels`). `prepared` replaces each linear layer of a decoder and leaves everything else
+unchanged: the same attention, feed-forward networks and blocks run, including whatever has been wrapped around a layer
+or hooked to it.
 
-    fp32    the same numbers, laid out for one row, summed in another order
+    fp32    the same elements, laid out for one row, summed in another order
     fp16    half the bytes
     bf16    half the bytes, and an eighth of fp16's precision
-    int8    a quarter: each row of a matrix divided by its largest number / 127 (Dettmers et al. 2022, section 2.1)
-    int4    an eighth: groups of 32 numbers from the least to the largest in 16 levels; the head in int8. `calibrate`,
-            in `companion.generation.calibration`, chooses the levels by what a text asks of them, at the same bytes
-    auto    whichever of these, int4 excepted, takes the least time for a step here, measured once
-    fast    that of the weights' own dtype where it pays, see `fast_form`; else as they are
+    int8    a quarter: each row of a matrix divided by its largest element / 127 (Dettmers et al. 2022, section 2.1)
+    int4    an eighth: groups of 32 elements in 16 levels from the minimum to the maximum; the head in int8.
+            `calibrate`, in `companion.generation.calibration`, chooses levels that preserve the outputs on a
+            calibration text, with the same number of bytes
+    auto    whichever of these, except int4, takes the least time per step on this machine, measured once
+    fast    the format of the weights' own dtype where that pays off, see `fast_form`; otherwise unchanged
 
-Whoever writes reads prompts with the weights as they are, which stay in memory beside the copy: the kernels here are
-for a few rows, and what was asked is read exactly. So the first new token, and the keys and values of the prompt, are
-the model's own; `companion evaluate --weights` measures texts of which every token was read in the form.
+Prompts are read with the original weights, which stay in memory beside the copy, because the kernels here are made for
+a few rows, and because prompts should be read exactly. So the first new token, and the keys and values of the prompt,
+are the model's own. `companion evaluate --weights` measures texts of which every token was read in the given format.
 
-The stream between the products and the cache keep their precision. Experts stay as they are: a step reads those that it
-visits alone; and so does the matrix that expands latents, which a step absorbs.
+The stream between the products and the cache keep their precision. Experts are not converted, because a step reads only
+those it visits. Neither is the matrix that expands latents, which a step absorbs.
 """
 
 from __future__ import annotations
@@ -47,24 +48,24 @@ from companion.layers.moe import MoE
 from companion.transformer import Transformer
 
 Weights = Literal["fast", "fp32", "fp16", "bf16", "int8", "int4", "auto"]
-"""The forms, see above."""
+"""The weight formats, see above."""
 FORMS = tuple(form for form in get_args(Weights) if form not in ("auto", "fast"))
 AUTO: tuple[Weights, ...] = ("fp32", "fp16", "bf16", "int8")
-"""What `"auto"` chooses from: forms that change the bits per byte of a text by less than 0.2 %."""
+"""Candidates for `"auto"`: formats that change the bits per byte of a text by less than 0.2 %."""
 OWN = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16"}
-"""The form of each dtype that computes the same, up to rounding."""
+"""The format of each dtype that computes the same, up to rounding."""
 PAYS_FROM_STEPS = 16
-"""To make the copy takes as long as two to four steps."""
+"""Making the copy takes as long as two to four steps."""
 PAYS_FROM_WEIGHTS = 2**20
-"""In smaller models a product takes less time than what stands around it."""
+"""In smaller models the products take less time than everything around them."""
 
 
 class Formed(nn.Module):
-    """A linear layer whose product has another form. Its weight, its bias and its hooks are those of the layer that it
-    stands for.
+    """Quantized or repacked replacement of a linear layer. It shares that layer's weight, bias and hooks.
 
-    product:  of this layer alone, or of several that read the same x.
-    place:    the layer's among these.
+    Attributes:
+        product: the product of this layer, or of several layers that read the same x.
+        place: the index of this layer among these.
     """
 
     bias: Tensor | None
@@ -76,31 +77,35 @@ class Formed(nn.Module):
         self.out_features, self.in_features = weight.shape
         self.of = (
             weight,
-        )  # in a tuple it is no parameter of this module: programs would ask for what they do not read
+        )  # in a tuple it is not a parameter of this module; otherwise programs would request it without reading it
         self.bias = None if layer is None else layer.bias
         self.product, self.place = product, place
 
     @property
     def weight(self) -> Float[Tensor, "out d_in"]:
-        """That of the layer, as it is."""
+        """The original layer's weight."""
         return self.of[0]
 
     def forward(self, x: Float[Tensor, "*axes d_in"]) -> Float[Tensor, "*axes out"]:
-        """As `nn.Linear.forward`."""
+        """Compute what `nn.Linear.forward` computes."""
         out = self.product.part(x, self.place)
         return out if self.bias is None else out + self.bias
 
 
 class Together:
-    """One product for several layers that read the same x: the first to be asked for its part has it computed. A part
-    is given once; asked for it again, all is computed anew."""
+    """Fused linear: one product for several layers that read the same x.
+
+    It is computed when the first of them needs its part.
+
+    Each part is returned once. If it is requested again, everything is recomputed.
+    """
 
     def __init__(self, product: Product, widths: Sequence[int]) -> None:
         self.product, self.widths = product, list(widths)
         self.kept: tuple[Tensor | None, list[Tensor | None]] = None, []
 
     def part(self, x: Float[Tensor, "*axes d_in"], place: int) -> Float[Tensor, "*axes out"]:
-        """What the layer in that place makes of x."""
+        """Return the output of the layer with index `place` for x."""
         of, parts = self.kept
         if of is not x or parts[place] is None:
             parts = [*self.product.part(x).split_with_sizes(self.widths, -1)]
@@ -111,13 +116,18 @@ class Together:
 
 
 def prepared(model: Transformer, weights: Weights, *, together: bool = True) -> Transformer:
-    """The model with its linear layers in that form, for inference: of the weights that it has now, and of the modules
-    that it is made of now. What is in another form stands beside the model and is made once, until the numbers of a
-    weight change; everything else is the model's own.
+    """Return the model with its linear layers in a weight format, for inference.
 
-    together:  whether layers that read the same x may be one product.
+    Its weights and modules are those that the model has now. Products are stored beside the model and computed only
+    once, until the elements of a weight change. Everything else is shared with the model.
 
-    Raises `ValueError` for an unknown form, one that this processor cannot do, and a model that writes no text.
+    Args:
+        model: the model, which is not changed.
+        weights: the weight format.
+        together: whether layers that read the same x may be fused into one product.
+
+    Raises:
+        ValueError: for an unknown format, one that this processor cannot compute, or a model that cannot write text.
     """
     check_weights(model, weights)
     if weights == "auto":
@@ -133,7 +143,7 @@ def prepared(model: Transformer, weights: Weights, *, together: bool = True) -> 
 
 
 def check_weights(model: Transformer, weights: str | None) -> None:
-    """Raises `ValueError` as `prepared` does, without making anything."""
+    """Raise `ValueError` as `prepared` does, without computing anything."""
     if weights is None:
         return
     if weights not in get_args(Weights):
@@ -149,12 +159,12 @@ def check_weights(model: Transformer, weights: str | None) -> None:
 
 
 def fast_form(model: Transformer, steps: int, tokens: int = 1, *, compile: bool = False) -> Weights | None:
-    """What `"fast"` is for that many steps, each with so many tokens: the form of the weights' own dtype, which
-    computes the same up to rounding, where it pays; `None` where they stay as they are.
+    """Return the format that `"fast"` means for this many steps with this many tokens each, or `None` for no change.
 
-    It pays on a processor whose kernel for one row is the quicker one (measured once), from `PAYS_FROM_WEIGHTS` and
-    `PAYS_FROM_STEPS` on, for a few tokens at a time, and where the copy takes no more than a quarter of the machine's
-    memory. Compiled it has been measured for fp32 by PyTorch's kernel alone, into which a compiler can look.
+    It is the format of the weights' own dtype, which computes the same up to rounding. It pays off on a processor whose
+    kernel for one row is faster (measured once), from `PAYS_FROM_WEIGHTS` and `PAYS_FROM_STEPS` on, for a few tokens at
+    a time, and if the copy takes at most a quarter of the machine's memory. With compilation, this was measured only
+    for fp32 with PyTorch's kernel, which the compiler can optimize.
     """
     weight = model.embedding.weight
     form, there = OWN.get(weight.dtype), memory()
@@ -171,37 +181,37 @@ def fast_form(model: Transformer, steps: int, tokens: int = 1, *, compile: bool 
 
 
 def form_bytes(model: Transformer) -> int:
-    """Bytes of the weights that `prepared` puts into another form, as the model has them."""
+    """Return the size in bytes, in the model's own dtype, of the weights that `prepared` converts."""
     return sum(layer.weight.nbytes for layers in _alike(model) for layer in layers)
 
 
 def writer_of(
     model: Transformer, weights: Weights | None, steps: int, tokens: int = 1, *, compile: bool = False
 ) -> Transformer:
-    """What writes that many steps of so many tokens each: the model as it is, or `prepared` in the form asked for."""
+    """Return the model that writes `steps` steps of `tokens` tokens each: `model` itself, or `prepared` in a format."""
     if weights == "fast":
         weights = fast_form(model, steps, tokens, compile=compile)
     return model if weights is None else prepared(model, weights, together=not compile)
 
 
 _kept: WeakKeyDictionary[Transformer, dict[tuple[str, bool], dict[tuple[int, ...], Product]]] = WeakKeyDictionary()
-"""The products of each model by form, and by the layers whose weights they hold."""
+"""Products of each model by format and fusion, and by the ids of the layers whose weights they hold."""
 _chosen: WeakKeyDictionary[Transformer, Weights] = WeakKeyDictionary()
 
 
 _rounded: WeakKeyDictionary[nn.Module, tuple[list[Any], FourBits]] = WeakKeyDictionary()
-"""What layers were rounded to by a text, and the marks of the weights that this was made of."""
+"""Calibrated int4 levels of layers, with the marks of the weights that they were computed from."""
 
 
 def keep_rounded(model: Transformer, found: Mapping[nn.Linear, FourBits]) -> None:
-    """From now on int4 has these levels for these layers of the model, as long as their weights stay as they are."""
+    """Store levels that int4 uses for these layers from now on, as long as their weights do not change."""
     _rounded.update((layer, (mark_of([layer.weight]), levels)) for layer, levels in found.items())
     for together in (True, False):
         _kept.get(model, {}).pop(("int4", together), None)
 
 
 def rounded_of(layers: Sequence[nn.Linear | nn.Embedding]) -> list[FourBits] | None:
-    """What was kept of all these layers; `None` unless it was of each, and of the weights that it has now."""
+    """Return the stored levels of these layers, or `None` unless all of them have levels for their present weights."""
     found = []
     for layer in layers:
         mark, levels = _rounded.get(layer, (None, None))
@@ -212,8 +222,11 @@ def rounded_of(layers: Sequence[nn.Linear | nn.Embedding]) -> list[FourBits] | N
 
 
 def four_bit_layers(model: Transformer) -> list[list[nn.Linear]]:
-    """The layers that int4 puts into four bits, those together that read the same x: what takes a form, but for the
-    head and for widths that fit no group."""
+    """Return the layers that int4 quantizes to four bits, grouped by the x that they read.
+
+    These are the layers that a weight format replaces, except for the head and for widths that are not a multiple of a
+    group.
+    """
     ends = (model.embedding, model.unembedding)
     groups = [
         [layer for layer in group if isinstance(layer, nn.Linear) and layer not in ends] for group in _alike(model)
@@ -222,7 +235,7 @@ def four_bit_layers(model: Transformer) -> list[list[nn.Linear]]:
 
 
 def _forms(model: Transformer, form: str, together: bool) -> dict[nn.Module, Formed]:
-    """What stands in the place of each linear layer, and of the table of a tied head."""
+    """Return the replacement of each linear layer, and of the table of a tied head."""
     kept = _kept.setdefault(model, {})
     before, now = kept.get((form, together), {}), {}
     found: dict[nn.Module, Formed] = {}
@@ -244,7 +257,7 @@ def _forms(model: Transformer, form: str, together: bool) -> dict[nn.Module, For
 
 
 def _alike(model: Transformer) -> Iterator[list[nn.Linear | nn.Embedding]]:
-    """The layers that take a form, those together that read the same x."""
+    """Yield the layers that a weight format replaces, grouped by the x that they read."""
     assert model.decoder is not None
     parts = [*model.decoder.modules(), *(() if model.unembedding is None else model.unembedding.modules())]
     there = {part for part in parts if _is_plain(part, nn.Linear)}
@@ -254,7 +267,7 @@ def _alike(model: Transformer) -> Iterator[list[nn.Linear | nn.Embedding]]:
         if isinstance(part, LatentAttention):
             there.discard(part.up)
         if isinstance(part, Block) and isinstance(part.cross, Attention):
-            there -= {part.cross.key, part.cross.value}  # of the source alone, which is read once
+            there -= {part.cross.key, part.cross.value}  # applied only to the source, which is read once
     for part in parts:
         names = ["query", "key", "value"] if isinstance(part, Attention) else []
         names = ["gate", "inner"] if isinstance(part, FeedForward) else names
@@ -272,8 +285,10 @@ def _alike(model: Transformer) -> Iterator[list[nn.Linear | nn.Embedding]]:
 
 
 def _is_plain(layer: nn.Module, kind: type[nn.Module]) -> bool:
-    """Whether a layer is what its kind says and nothing else: no subclass, no parameter that is made of others, nothing
-    that may change its weight or its x before."""
+    """Return whether a layer is exactly of this kind.
+
+    It must not be a subclass, and must have neither a parametrized weight nor hooks that may change its weight or x.
+    """
     return (
         type(layer) is kind
         and type(layer._parameters.get("weight")) is nn.Parameter
@@ -283,18 +298,21 @@ def _is_plain(layer: nn.Module, kind: type[nn.Module]) -> bool:
 
 
 def _share_hooks(part: nn.Module, other: nn.Module) -> None:
-    """What is hooked to a module, now or later, is hooked to the other too."""
+    """Make two modules share their hooks, including those registered later."""
     vars(other).update((name, value) for name, value in vars(part).items() if "_hooks" in name)
 
 
 def _with(module: nn.Module, forms: Mapping[nn.Module, nn.Module], *, quick: bool) -> nn.Module:
-    """The module with others in the place of some of its parts, in evaluation mode. It shares its parameters, buffers
-    and hooks, also those that come later; what is one part in two places is one here, too."""
+    """Return a copy of the module in evaluation mode with some of its parts replaced.
+
+    The copy shares parameters, buffers and hooks, including later ones. A part that occurs twice in the module also
+    occurs twice in the copy, as one object.
+    """
     made = dict(forms)
 
     def of(part: nn.Module) -> nn.Module:
         if part not in made:
-            other = made[part] = part._replicate_for_data_parallel()  # what it is, with dictionaries of its own
+            other = made[part] = part._replicate_for_data_parallel()  # a shallow copy with its own dictionaries
             other._parameters, other._buffers = part._parameters, part._buffers
             other._modules = {name: None if one is None else of(one) for name, one in part._modules.items()}
             other.training = False
@@ -305,13 +323,13 @@ def _with(module: nn.Module, forms: Mapping[nn.Module, nn.Module], *, quick: boo
 
     of(module)
     for part in made.values() if quick else ():
-        # A module is asked for its parts at every step, and finds what is a plain attribute in a tenth of the time.
+        # Each step looks up the parts of every module, which is ten times as fast for plain attributes.
         vars(part).update(part._parameters | part._modules)
     return made[module]
 
 
 def _fastest(model: Transformer) -> Weights:
-    """The form whose steps take the least time: the best of five, after one to warm up."""
+    """Return the format with the fastest steps: the best of five, after one to warm up."""
     if model not in _chosen:
         device = model.embedding.weight.device.type
         seconds: dict[Weights, float] = {}
@@ -328,7 +346,7 @@ def _fastest(model: Transformer) -> Weights:
 
 
 def _step_seconds(model: Transformer) -> float:
-    """Of the blocks and the head for one token, without a cache."""
+    """Return the time that the blocks and the head take for one token, without earlier tokens in the cache."""
     weight = model.embedding.weight
     token = torch.zeros(1, 1, dtype=torch.long, device=weight.device)
     with torch.inference_mode():
@@ -340,12 +358,12 @@ def _step_seconds(model: Transformer) -> float:
 
 
 def step_bytes(model: Transformer) -> int:
-    """Bytes that a step of a model reads at least of the products that `prepared` has put into it."""
+    """Return the minimum number of bytes that a step reads from the products in a `prepared` model."""
     products = {module.product for module in model.modules() if isinstance(module, Formed)}
     return sum((product if isinstance(product, Product) else product.product).bytes for product in products)
 
 
 def largest_change(model: Transformer, weights: Weights, tokens: Int[Tensor, "batch token"]) -> float:
-    """How far at most a logit of these tokens is from the model's own, in logits."""
+    """Return the largest absolute change of a logit, for these tokens, between the model and its `prepared` copy."""
     with torch.inference_mode():
         return float((prepared(model, weights)(tokens).logits - model(tokens).logits).abs().max())

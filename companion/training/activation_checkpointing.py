@@ -1,7 +1,7 @@
-"""Activations computed twice instead of kept (Chen et al. 2016, "Training deep nets with sublinear memory cost").
+"""Activation checkpointing (Chen et al. 2016, "Training deep nets with sublinear memory cost").
 
-Of each block only what enters it is kept for the backward pass, which runs the block once more: a third of the time on
-top, for a model several times as deep or a batch several times as large. The gradients are the same.
+Only the input of each block is stored for the backward pass, which runs the block once more. Training takes a third
+longer, and a model can be several times as deep, or a batch several times as large. The gradients are the same.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from companion.layers.block import Block
 
 
 def recompute(model: nn.Module) -> None:
-    """From now on every block of `model` runs again in the backward pass, with the dropout it had."""
+    """Make every block of `model` run again in the backward pass, with the same dropout."""
     for module in model.modules():
         if isinstance(module, Block):
             module.forward = _twice(module.forward)  # type: ignore[method-assign]
@@ -38,8 +38,11 @@ def _twice(forward: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _contexts() -> tuple[AbstractContextManager[Any], AbstractContextManager[Any]]:
-    """What to run in now, and again: the modes of now, of which one draws for several processes and one chooses
-    kernels, are not there any more then."""
+    """Return the contexts of the first run and of the repetition.
+
+    The modes active now, of which one draws random numbers for several processes and one chooses kernels, are no longer
+    active in the backward pass, so the repetition enters them again.
+    """
     modes = (_get_current_dispatch_mode(), _get_current_function_mode())
     return nullcontext(), _within([mode for mode in modes if mode is not None])
 

@@ -1,19 +1,18 @@
-"""The checkpoints of a run: the last few, and the best; whole, whenever the process is killed.
+"""Checkpoints of a run: the last few and the best, always complete, whenever the process is killed.
 
     checkpoints/
-        step-00000400/            the best so far, as state.json of the last one says
+        step-00000400/            the best so far, according to state.json of the last one
         step-00000950/
         step-00001000/            the last
-            model.safetensors, config.json     what `companion.files.models.load_model` reads; of a run that trains
-                                               adapters, these alone: adapter_model.safetensors, adapter_config.json
-            optimizer.safetensors              both moments and the count of every parameter, or
-                                               its momentum
-            state.json                         updates done, how good it was found, which is the best, checksums
+            model.safetensors, config.json     what `companion.files.models.load_model` reads; for a run that trains
+                                               adapters, only these: adapter_model.safetensors, adapter_config.json
+            optimizer.safetensors              both moments and the count of every parameter, or its momentum
+            state.json                         updates done, its score, which checkpoint is the best, checksums
 
-A checkpoint is written into a hidden folder, flushed to the disk, and renamed; only then are older ones removed, which
-are hidden first. So a folder with a name of its own is a whole checkpoint, or one that was damaged later, which its
-checksums (SHA-256) tell. Which is the best stands in the last checkpoint itself: a copy of the folder loses no link,
-and a kill leaves no marker that disagrees.
+A checkpoint is written into a hidden folder, flushed to disk, and renamed. Only then are older ones removed, which are
+first hidden too. So a folder with a visible name is a complete checkpoint, or one that was damaged later, which its
+checksums (SHA-256) reveal. The last checkpoint itself records which one is the best, so copying the folder breaks no
+link, and a kill cannot leave an inconsistent marker.
 """
 
 from __future__ import annotations
@@ -40,11 +39,11 @@ from companion.transformer import Transformer
 
 OPTIMIZER, STATE = "optimizer.safetensors", "state.json"
 _ROOM = 64 * 1024
-"""Bytes of a checkpoint besides its tensors, at most."""
+"""Maximum number of bytes of a checkpoint besides its tensors."""
 
 
 class Saved(NamedTuple):
-    """What a checkpoint holds, and where. config: of its model; of adapters what their file says."""
+    """Contents and folder of a checkpoint. `config` is that of its model or of its adapters."""
 
     folder: Path
     config: ModelConfig | dict[str, Any]
@@ -55,7 +54,7 @@ class Saved(NamedTuple):
 
 
 class Seals(NamedTuple):
-    """What a checkpoint notes of its run: the digest of run.json, and of the log up to here. See `record`."""
+    """Digests that a checkpoint stores for its run: of run.json, and of the log so far. See `sealed_records`."""
 
     run: str = ""
     log: str | None = None
@@ -65,21 +64,25 @@ _NONE = Seals()
 
 
 class Checkpoints:
-    """The checkpoints in the folder `home`, which need not be there. Nothing is kept in memory."""
+    """Checkpoints in the folder `home`, which need not exist. Nothing is cached in memory."""
 
     def __init__(self, home: Path) -> None:
         self.home = home
 
     def all(self) -> list[Path]:
-        """Their folders, the last one last."""
+        """Return the folders of all checkpoints, oldest first."""
         return sorted(path for path in self.home.glob("step-*") if path.is_dir())
 
     def last(self) -> Path | None:
-        """The folder of the last one; `None` before the first."""
+        """Return the folder of the last checkpoint, or `None` if there is none."""
         return found[-1] if (found := self.all()) else None
 
     def best(self) -> Path:
-        """The folder of the best one. Raises `ValueError` when none was measured yet, or it is gone."""
+        """Return the folder of the best checkpoint.
+
+        Raises:
+            ValueError: if none has been measured yet, or if it is gone.
+        """
         last = self.last()
         if last is None or (best := _state(last)["best"]) is None:
             raise ValueError(f"{self.home}: expected a checkpoint that was measured, but there is none yet")
@@ -88,13 +91,13 @@ class Checkpoints:
         return folder
 
     def model(self, folder: Path) -> Transformer:
-        """The model of a checkpoint that holds it whole. Raises `ValueError` when it is damaged."""
+        """Load the model of a checkpoint without adapters. Raises `ValueError` if it is damaged."""
         model = load_model(folder)
         _check(folder, _state(folder), (WEIGHTS, CONFIG))
         return model
 
     def check(self, folder: Path) -> None:
-        """Raises `ValueError` unless the weights of a checkpoint, and what describes them, are what was saved."""
+        """Raise `ValueError` unless a checkpoint's weights, and the file that describes them, are unchanged."""
         _check(folder, _state(folder), _files(folder))
 
     def write(
@@ -110,9 +113,17 @@ class Checkpoints:
     ) -> Path:
         """Write the checkpoint after update `done`, then remove all but the last `keep` and the best.
 
-        error:  how good the model is, smaller being better; `None`: not measured, and so not the best.
+        Args:
+            model: the model, for its configuration.
+            weights: its weights by name.
+            optimizer: the optimizer state by name.
+            done: number of updates made.
+            keep: number of recent checkpoints to keep.
+            error: score of the model, smaller is better; `None`: not measured, so it cannot be the best.
+            seals: digests of the run's other files.
 
-        Raises `NotWritten` when there is no room, or the system refuses for another reason; nothing is lost then.
+        Raises:
+            NotWritten: if the disk is full, or the system refuses for another reason; nothing is lost then.
         """
         final = self.home / _name(done)
         before = self.last()
@@ -147,9 +158,10 @@ class Checkpoints:
         return final
 
     def newest_whole(self) -> tuple[Saved | None, list[str]]:
-        """The last checkpoint that is whole, with what is wrong with each one after it; `None` before the first.
+        """Return the last complete checkpoint (`None` if there is none), and what is wrong with each one after it.
 
-        Raises `ValueError` if there are checkpoints and all are damaged.
+        Raises:
+            ValueError: if there are checkpoints and all of them are damaged.
         """
         faults: list[str] = []
         for folder in reversed(self.all()):
@@ -165,7 +177,7 @@ class Checkpoints:
         return None, faults
 
     def load(self, folder: Path) -> Saved:
-        """Read a checkpoint. Raises `ValueError` naming the file that is damaged."""
+        """Read a checkpoint. Raises `ValueError` naming the damaged file."""
         file, about = _files(folder)
         weights, optimizer = load_tensors(folder / file), load_tensors(folder / OPTIMIZER)
         config: ModelConfig | dict[str, Any] = read_config(folder, about)
@@ -179,7 +191,11 @@ class Checkpoints:
         return Saved(folder, config, weights, optimizer, state["done"], state["log"])
 
     def set_aside(self, after: Path) -> list[Path]:
-        """Rename the damaged checkpoints later than `after` so that they are no longer found; their new names."""
+        """Rename the damaged checkpoints after `after`, so that they are no longer found.
+
+        Returns:
+            Their new paths.
+        """
         moved = []
         for folder in self.all():
             if folder > after:
@@ -189,7 +205,7 @@ class Checkpoints:
         return moved
 
     def clear_unfinished(self) -> None:
-        """Remove what a kill left: drafts, and old ones on their way out."""
+        """Remove what a kill left behind: unfinished checkpoints, and old ones being removed."""
         for path in self.home.glob(".step-*"):
             if path.is_dir() and not path.is_symlink():
                 shutil.rmtree(path)
@@ -197,7 +213,10 @@ class Checkpoints:
                 path.unlink()
 
     def _better(self, done: int, error: float | None, best: dict[str, Any] | None) -> dict[str, Any] | None:
-        """The best one so far. Of equals the later, which was trained longer and is more likely the last as well."""
+        """Return the best checkpoint so far.
+
+        Of equally good ones it is the later, which was trained longer and is more likely the last.
+        """
         if error is None or not math.isfinite(error):
             return best
         if best is None or error <= best["error"] or not (self.home / _name(best["update"])).is_dir():
@@ -210,19 +229,19 @@ class Checkpoints:
         spared = {_name(best["update"])} if best else set()
         for folder in old[: len(old) - (keep - 1)]:
             if folder.name not in spared:
-                with suppress(OSError):  # there may be no room for another name
-                    # Hidden first: what has a checkpoint's name is whole, even when removing it is interrupted.
+                with suppress(OSError):  # the disk may be too full to rename it
+                    # Hidden first, so that a visible checkpoint is complete even if removing it is interrupted.
                     folder = folder.rename(self.home / f".{folder.name}.old")
                 shutil.rmtree(folder)
 
 
 def config_of(model: Transformer) -> ModelConfig | dict[str, Any]:
-    """What `Saved.config` is of a checkpoint of this model."""
+    """Return the `Saved.config` of a checkpoint of this model."""
     return adapter_config(model) if low_rank_layers(model) else model.config
 
 
 def _files(folder: Path) -> tuple[str, str]:
-    """The weights in a checkpoint, and what describes them."""
+    """Return the names of the file with a checkpoint's weights and of the one that describes them."""
     adapters = any((folder / name).is_file() for name in (ADAPTER, ADAPTER_WEIGHTS))
     return (ADAPTER_WEIGHTS, ADAPTER) if adapters else (WEIGHTS, CONFIG)
 
@@ -232,7 +251,7 @@ def _name(done: int) -> str:
 
 
 def _best(folder: Path | None) -> dict[str, Any] | None:
-    """What a checkpoint says of the best; nothing if it cannot be read any more."""
+    """Return what a checkpoint says about the best one, or nothing if it cannot be read."""
     with suppress(ValueError):
         return None if folder is None else _state(folder)["best"]
     return None
@@ -246,7 +265,7 @@ def _state(folder: Path) -> dict[str, Any]:
         run = folder.parent.parent / "run.json"
         digest = seal_of(read_sealed(run, "put it back from a copy")) if run.is_file() else None
         state = read_sealed(path, "the checkpoint is damaged", digest)
-        done, best = state["done"], state.get("best")  # an earlier version has no best, and no checksums
+        done, best = state["done"], state.get("best")  # earlier versions stored no best and no checksums
         if type(done) is not int or _name(done) != folder.name:
             raise ValueError(f"done={shown(done)}: expected that of {folder.name}")
         if best is not None and not (type(best["update"]) is int and isinstance(best["error"], (int, float))):

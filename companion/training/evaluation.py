@@ -1,4 +1,4 @@
-"""The loss over a whole text, without gradients: nats, tokens, perplexity and bits per byte."""
+"""Loss over a whole text, without gradients: nats, tokens, perplexity and bits per byte."""
 
 from __future__ import annotations
 
@@ -16,7 +16,10 @@ from companion.training.precision import autocast
 
 @dataclass(frozen=True)
 class Evaluation:
-    """A model's loss on a text: all of it in nats, the tokens it was summed over, and the bytes they stand for."""
+    """A model's loss on a text.
+
+    It consists of the sum in nats, the number of tokens it was summed over, and the bytes that they encode.
+    """
 
     nats: float
     tokens: int
@@ -24,26 +27,26 @@ class Evaluation:
 
     @property
     def bits_per_byte(self) -> float:
-        """The loss in bits over the text's bytes, see `losses.bits_per_byte`; comparable between tokenizers."""
+        """Loss in bits per byte of text, see `losses.bits_per_byte`; comparable between tokenizers."""
         return bits_per_byte(self.nats, self.bytes)
 
     @property
     def perplexity(self) -> float:
-        """exp of the mean nats per token; comparable only between models with the same tokenizer."""
+        """Exponential of the mean nats per token; comparable only between models with the same tokenizer."""
         return math.exp(self.nats / self.tokens)
 
     @property
     def scores(self) -> dict[str, float]:
-        """What a run's log keeps."""
+        """Scores for the run's log."""
         return {"bits_per_byte": self.bits_per_byte}
 
     @property
     def error(self) -> float:
-        """Smaller is better: by this the best checkpoint is told."""
+        """Score that selects the best checkpoint; smaller is better."""
         return self.bits_per_byte
 
     def result(self) -> dict[str, Any]:
-        """What a finished run keeps."""
+        """Return the scores to store with a finished run."""
         return {**self.scores, "perplexity": self.perplexity, "tokens": self.tokens, "bytes": self.bytes}
 
     def __str__(self) -> str:
@@ -59,9 +62,17 @@ def evaluate(
     loss: Loss = next_token_loss,
     precision: str = "fp32",
 ) -> Evaluation:
-    """A model's loss over all of `batches`, without dropout; the model's mode is as before afterwards.
+    """Return a model's loss over all of `batches`, without dropout. The model's mode is restored afterwards.
 
-    bytes: how many bytes of text the targets spell. Raises `ValueError` when nothing is scored.
+    Args:
+        model: the model.
+        batches: tensors for `loss`, targets last.
+        bytes: number of bytes of text that the targets spell.
+        loss: (model, *batch) -> `Scored`.
+        precision: as in `Trainer`.
+
+    Raises:
+        ValueError: if nothing is scored.
     """
     device = next(model.parameters()).device
     was_training = model.training

@@ -1,4 +1,4 @@
-"""How many answers are right, whole, and how sure that makes us."""
+"""Exact match: how many answers are entirely right, with confidence intervals."""
 
 from __future__ import annotations
 
@@ -12,13 +12,15 @@ from companion.ground.display import count, table
 
 
 def wilson(right: int, total: int, confidence: float = 0.95) -> tuple[float, float]:
-    """The interval that holds the true share of right answers with `confidence` (Wilson 1927).
+    """Return the interval that contains the true fraction of right answers with probability `confidence` (Wilson 1927).
 
-    It is all shares p from which the observed one, right / total, lies at most z standard deviations
-    sqrt(p (1 - p) / total) away. Unlike the plain share plus or minus z of *its* deviations it stays within 0 and 1,
-    and says something sensible of none or all right: of 20 out of 20, that the share may be as low as 84 %.
+    It consists of all fractions p from which the observed one, right / total, lies at most z standard deviations
+    sqrt(p (1 - p) / total) away. Unlike the observed fraction plus or minus z of *its* standard deviations, it stays
+    within 0 and 1, and it is informative even if none or all are right: with 20 out of 20, the true fraction may still
+    be as low as 84 %.
 
-    Raises `ValueError` unless 0 <= right <= total, total >= 1 and 0 < confidence < 1.
+    Raises:
+        ValueError: unless 0 <= right <= total, total >= 1 and 0 < confidence < 1.
     """
     if total < 1 or not 0 <= right <= total:
         raise ValueError(f"right={right!r}, total={total!r}: expected 0 <= right <= total and at least one in total")
@@ -35,13 +37,13 @@ def wilson(right: int, total: int, confidence: float = 0.95) -> tuple[float, flo
 
 @dataclass(frozen=True)
 class ExactMatch:
-    """Right answers and all answers, by the number of digits."""
+    """Numbers of right answers and of all answers, by the number of digits."""
 
     by_digits: Mapping[int, tuple[int, int]]
 
     @classmethod
     def of(cls, answers: Iterable[tuple[int, bool]]) -> ExactMatch:
-        """From (digits, right or not) of each answer. Raises `ValueError` for no answer."""
+        """Count answers, given as (digits, right or not). Raises `ValueError` if there are none."""
         counts: dict[int, tuple[int, int]] = {}
         for digits, right in answers:
             before = counts.get(digits, (0, 0))
@@ -52,42 +54,42 @@ class ExactMatch:
 
     @classmethod
     def from_result(cls, result: Mapping[str, Any]) -> ExactMatch:
-        """What `result` gave."""
+        """Restore an instance from its `result`."""
         return cls({int(digits): (right, total) for digits, (right, total) in result["by_digits"].items()})
 
     @property
     def right(self) -> int:
-        """How many answers are right, whole."""
+        """Number of answers that are entirely right."""
         return sum(right for right, _ in self.by_digits.values())
 
     @property
     def total(self) -> int:
-        """How many answers there are."""
+        """Number of answers."""
         return sum(total for _, total in self.by_digits.values())
 
     @property
     def share(self) -> float:
-        """Right answers over all answers, from 0 to 1."""
+        """Fraction of right answers, from 0 to 1."""
         return self.right / self.total
 
     @property
     def scores(self) -> dict[str, float]:
-        """What a run's log keeps."""
+        """Scores for the run's log."""
         return {"exact_match": self.share}
 
     @property
     def error(self) -> float:
-        """Smaller is better: by this the best checkpoint is told."""
+        """Score that selects the best checkpoint; smaller is better."""
         return 1 - self.share
 
     def result(self) -> dict[str, Any]:
-        """What a finished run keeps."""
+        """Return the scores to store with a finished run."""
         low, high = wilson(self.right, self.total)
         counts = {str(digits): list(pair) for digits, pair in self.by_digits.items()}
         return {**self.scores, "low": low, "high": high, "by_digits": counts}
 
     def table(self) -> str:
-        """A line for each length and one for all, each with its 95 % interval."""
+        """Return a table with a line for each length and one for all, each with its 95 % interval."""
         rows = []
         pairs = {count(digits, "digit"): pair for digits, pair in self.by_digits.items()}
         for name, (right, total) in {**pairs, "all": (self.right, self.total)}.items():

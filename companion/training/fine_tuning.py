@@ -1,4 +1,4 @@
-"""A trainer of a model that is there already: of all its weights, or of adapters beside them (lesson 20)."""
+"""Fine-tuning: the trainer of an existing model, for all of its weights or for adapters (lesson 20)."""
 
 from __future__ import annotations
 
@@ -18,12 +18,18 @@ from companion.transformer import Transformer
 
 
 class Tuner(Trainer):
-    """A `Trainer` in one process, whose batches may be made with the model as it is now: what it writes itself.
+    """A `Trainer` in one process whose batches may depend on the current model, such as texts that it writes itself.
 
-    steps:  of the optimizer in each update, on the same batches. An update is still a function of the weights, the
-            optimizer's state and its number: a run that is killed goes on from the last one.
+    An update is still a function of the weights, the optimizer's state and its number, so a killed run can be resumed
+    from the last one. With adapters, `weights` returns only these, under peft's names.
 
-    With adapters, `weights` gives these alone, by peft's names. Raises as `Trainer`.
+    Args:
+        model, batches, config: as in `Trainer`.
+        steps: number of optimizer steps per update, on the same batches.
+        options: further arguments of `Trainer`.
+
+    Raises:
+        ValueError: as `Trainer` does.
     """
 
     def __init__(
@@ -37,11 +43,13 @@ class Tuner(Trainer):
     ) -> None:
         super().__init__(model, batches, config, **options)
         self.steps = steps
-        self._batches = lambda number: self.batches(number)  # never ahead of time: the model may write them
+        self._batches = lambda number: self.batches(number)  # not prefetched, because the model may write them
 
     def update(self) -> Update:
-        """`steps` steps of the optimizer, all with the learning rate of this update; what the first reports. Raises as
-        `Trainer.update` does; of several steps those before may have reached the weights."""
+        """Make `steps` optimizer steps, all with the learning rate of this update, and return the results of the first.
+
+        Raises as `Trainer.update` does; if there are several steps, the earlier ones may have reached the weights.
+        """
         if self.steps == 1:
             return super().update()
         done, batches = self.done, self._batches

@@ -1,4 +1,4 @@
-"""How to train, as numbers with their defaults and limits: the trainer's, and the flags of `companion train`."""
+"""Training hyperparameters with their defaults and limits, for the trainer and the flags of `companion train`."""
 
 # ruff: noqa: RUF009  (each default is a dataclasses.field, made by setting)
 
@@ -21,22 +21,25 @@ from companion.ground.number_limits import (
 from companion.training.schedule import DecayShape, Schedule
 
 TRAINING = "the training"
-"""The title of these flags."""
+"""Title of this group of flags."""
 LATER = 0.3
-"""Weight of the loss of each head for later tokens."""
+"""Weight of the loss of each multi-token-prediction head."""
 LARGEST = 3.4028234663852886e38
-"""The largest number of fp32."""
+"""Largest number in fp32."""
 
 
 def setting(group: str, default: Any, help: str, *, flag: str | None = None) -> Any:
-    """A field that is a flag of `companion train`: its default, its help, and its name where that is none in Python."""
+    """Define a field that is a flag of `companion train`.
+
+    It has a default, a help text, and a name if Python does not allow the flag's own name.
+    """
     made = {"default_factory": lambda: list(default)} if isinstance(default, list) else {"default": default}
     return field(**made, metadata={"group": group, "help": help, "flag": flag})
 
 
 @dataclass(frozen=True, kw_only=True)
 class Learning:
-    """What a trainer and `companion train` are told alike; the help of each field says what it is."""
+    """Hyperparameters shared by the trainer and `companion train`; the help of each field describes it."""
 
     accumulate: Count = setting(
         TRAINING, 1, "micro-batches per update; more of them give a larger batch in the same memory"
@@ -75,11 +78,14 @@ class Learning:
     seed: CountFromZero = setting(TRAINING, 0, "seed of the initial weights, the batches and dropout")
 
     def learning(self) -> dict[str, Any]:
-        """These fields, by name."""
+        """Return these fields by name."""
         return {f.name: getattr(self, f.name) for f in fields(Learning)}
 
     def unused(self) -> tuple[str, str] | None:
-        """A field that would do nothing, and what is expected beside it."""
+        """Return the name of a field that would have no effect, and what is expected with it.
+
+        The result is `None` if there is none.
+        """
         for name in ("decay_share", "decay_shape"):
             (default,) = [f.default for f in fields(Learning) if f.name == name]
             if self.schedule != "wsd" and getattr(self, name) != default:
@@ -89,28 +95,32 @@ class Learning:
 
 @dataclass(frozen=True)
 class TrainingConfig(Learning):
-    """How to train.
+    """Hyperparameters of a training run.
 
-    updates:        steps of the optimizer in the whole run; the schedule ends exactly there.
-    accumulate:     micro-batches per update. More of them make a larger batch in the same memory.
-    optimizer:      `"adamw"`, or `"muon"` for the hidden matrices (see `optimizer.MuonWithAdamW`).
-    learning_rate:  its peak, reached after `warmup` updates.
-    schedule:       how it falls from there: along half a `"cosine"` or in a `"linear"` way to `last_share` of the peak
-                    at the last update, or with the `"inverse_sqrt"` of the update, to wherever that leads; or not, but
-                    for the last updates, in which `"wsd"` falls to `last_share`.
-    decay_share:    of `"wsd"`: the share of the updates in which it falls.
-    decay_shape:    of `"wsd"`: `"linear"`, or `"1-sqrt"`.
-    width_base:     d_model of a narrower model with which the rate was tuned; hidden matrices learn at a share of it
-                    then (see `mup`, whose `wide_model` makes the model). `None`: all learn at the rate.
-    weight_decay:   of the matrices (see `optimizer.decayed`).
-    beta1, beta2:   decay of AdamW's two moving averages per update.
-    clip:           largest norm of the whole gradient.
-    seed:           of dropout, and of a router's noise.
-    balance_loss:   weight of the Switch loss of each mixture of experts, which asks for an even load.
-    z_loss:         weight of each router's z-loss, which keeps its logits small.
-    bias_rate:      step of the selection bias of experts with `balanced`, made after each update.
+    Args:
+        updates: number of optimizer steps in the whole run; the schedule ends exactly there.
+        accumulate: number of micro-batches per update. More of them make a larger batch in the same memory.
+        optimizer: `"adamw"`, or `"muon"` for the hidden matrices (see `optimizer.MuonWithAdamW`).
+        learning_rate: the peak learning rate, reached after `warmup` updates.
+        warmup: number of updates until the peak.
+        schedule: how the rate falls after the peak. `"cosine"` (half a cosine) and `"linear"` fall to `last_share` of
+            the peak at the last update; `"inverse_sqrt"` falls with the inverse square root of the update; `"wsd"`
+            stays at the peak and falls to `last_share` in the last updates.
+        decay_share: for `"wsd"`: fraction of the updates in which the rate falls.
+        decay_shape: for `"wsd"`: `"linear"` or `"1-sqrt"`.
+        width_base: d_model of a narrower model for which the rate was tuned; the rate of hidden matrices is then scaled
+            (see `mup`, whose `wide_model` makes the model). `None`: one rate for all.
+        weight_decay: decay of the matrices (see `optimizer.decayed`).
+        beta1, beta2: decay of AdamW's two moving averages per update.
+        clip: maximum norm of the whole gradient.
+        seed: seed of dropout and of a router's noise.
+        last_share: final learning rate as a fraction of the peak.
+        balance_loss: weight of the Switch loss of each mixture of experts, which encourages an even load.
+        z_loss: weight of each router's z-loss, which keeps its logits small.
+        bias_rate: step of the selection bias of experts with `balanced`, made after each update.
 
-    Raises `ValueError` naming the field, what it was and what it must be.
+    Raises:
+        ValueError: naming the field, its value and what was expected.
     """
 
     updates: Count
@@ -130,15 +140,15 @@ class TrainingConfig(Learning):
 
     @property
     def betas(self) -> tuple[float, float]:
-        """Both, as optimizers take them."""
-        return float(self.beta1), float(self.beta2)  # it takes no whole numbers
+        """Both decays, as optimizers expect them."""
+        return float(self.beta1), float(self.beta2)  # optimizers reject integers
 
 
 def largest_rate(beta1: float) -> float:
-    """The learning rate up to which the step that AdamW makes first is a number of fp32."""
+    """Return the largest learning rate for which AdamW's first step can be represented in fp32."""
     return LARGEST * (1 - beta1)
 
 
 def at_most(most: float) -> str:
-    """What is expected of a learning rate, in words."""
+    """Return the limit of the learning rate in words."""
     return f"at most {most:.2g}, so that an update is a number of fp32"

@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM during training: the first asks to stop, so that the update in progress is finished and saved."""
+"""Ctrl-C and SIGTERM in training: the first one requests a stop, so that the current update is finished and saved."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from types import FrameType
 
 @contextmanager
 def stopping_by_hand() -> Iterator[threading.Event]:
-    """An event that the first Ctrl-C or SIGTERM sets; the second Ctrl-C interrupts as usual.
+    """Yield an event that the first Ctrl-C or SIGTERM sets; a second Ctrl-C interrupts as usual.
 
-    Outside the main thread, where Python delivers no signals, the event is simply never set.
+    Outside the main thread, where Python delivers no signals, the event is never set.
     """
     stop = threading.Event()
     if threading.current_thread() is not threading.main_thread():

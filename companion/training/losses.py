@@ -1,4 +1,4 @@
-"""The losses that training makes small, in nats per token, and their report in bits per byte."""
+"""Training losses in nats per token, and bits per byte."""
 
 from __future__ import annotations
 
@@ -22,29 +22,33 @@ from companion.training.hyperparameters import LATER
 
 
 class Limits(NamedTuple):
-    """Up to how many logits the cross-entropy is computed at once, and of how many at a time where there are more."""
+    """Number of logits up to which the cross-entropy is computed at once, and the size of a chunk if there are more."""
 
     whole: int
     chunk: int
 
 
 ON_CPU = Limits(whole=2**22, chunk=2**18)
-"""A chunk of 1 MB in fp32 stays in a core's cache; from 16 MB on, that takes half of the time."""
+"""A chunk of 1 MB in fp32 stays in a core's cache; from 16 MB on, chunks halve the time."""
 ELSEWHERE = Limits(whole=2**26, chunk=2**24)
-"""For memory: 256 MB in fp32 at once."""
+"""Limits memory to 256 MB in fp32 at once."""
 
 
 Batch = tuple[Tensor, ...]
-"""What a loss takes besides the model: ids, targets, lengths ..., each with one entry for each row."""
+"""Arguments of a loss besides the model: ids, targets, lengths and so on, each with one entry per row."""
 
 
 class Scored(NamedTuple):
-    """What a loss says of one batch: the sum of nats over its scored tokens, their number, where the model's experts
-    were sent its tokens (empty without a mixture of experts), and what training makes small beside the nats. `told`:
-    what else the log is to say, by name, each a sum over what is scored, too.
+    """The loss of one batch as a sum and a count.
 
-    A sum and a count, because only these of several batches may be added (lesson 09, equation 9.4; lesson 14, equation
-    14.4).
+    Only these may be added over several batches (lesson 09, equation 9.4; lesson 14, equation 14.4).
+
+    Attributes:
+        nats: sum of the loss over the scored tokens, in nats.
+        tokens: number of scored tokens.
+        routing: the routing of each layer with experts; empty without a mixture of experts.
+        beside: an auxiliary loss that is minimized together with `nats`.
+        told: further metrics for the log by name, each also a sum over what is scored.
     """
 
     nats: Float[Tensor, ""]
@@ -57,22 +61,27 @@ class Scored(NamedTuple):
 def cross_entropy_sum(
     logits: Float[Tensor, "batch token vocab"], targets: Int[Tensor, "batch token"], *, smoothing: float = 0.0
 ) -> tuple[Float[Tensor, ""], Int[Tensor, ""]]:
-    """The sum of -ln p(target) over the scored positions, in nats, and how many there are.
+    """Return the sum of -ln p(target) over the scored positions, in nats, and their number.
 
-    smoothing: the share e of the target's probability that is spread evenly over all ids (label smoothing, Szegedy et
-    al. 2016, section 7; Vaswani et al. 2017, section 5.4, with e = 0.1). The loss is then the cross-entropy against
-    q = (1 - e) onehot(target) + e / vocab, its gradient in the logits p - q, and its least value the entropy of q, not
-    zero.
+    It returns a sum and a count rather than a mean, because means of batches with unequal numbers of tokens must not be
+    averaged: the sum over several batches is divided once, by the number of all tokens. It is computed in fp32 or
+    better, whatever the dtype of `logits`. Positions with the target `IGNORE` do not count and get no gradient.
 
-    A sum and a count, not a mean: means of batches with unequal numbers of tokens must not be averaged. The sum over
-    several batches is divided once, by all tokens. Computed in fp32 or better, whatever the dtype of `logits`.
-    Positions with the target `IGNORE` count for nothing and get no gradient.
+    More than `Limits.whole` logits are processed in chunks of tokens. Besides the logits and their gradient, in their
+    own dtype, this creates no (token, vocab) tensor, whereas the plain formula makes five in fp32 (at 16 x 1,024 tokens
+    and 50,257 ids 3.3 GB each). The sum is the same up to rounding, but differentiating its gradient again raises
+    `RuntimeError`.
 
-    Of more than `Limits.whole` logits, some tokens' at a time: beside the logits and their gradient, in their own
-    dtype, no table of tokens by vocab is made, where the plain formula makes five in fp32 (at 16 x 1,024 tokens and
-    50,257 ids 3.3 GB each). The same sum up to rounding; to differentiate its gradient again raises `RuntimeError`.
+    Args:
+        logits: unnormalized scores.
+        targets: token ids or `IGNORE`.
+        smoothing: the fraction e of the target's probability that is spread evenly over all ids (label smoothing,
+            Szegedy et al. 2016, section 7; Vaswani et al. 2017, section 5.4, with e = 0.1). The loss is then the
+            cross-entropy against q = (1 - e) onehot(target) + e / vocab. Its gradient with respect to the logits is
+            p - q, and its minimum is the entropy of q, not zero.
 
-    Raises `ValueError` unless 0 <= smoothing < 1, and targets are whole numbers, one for each token.
+    Raises:
+        ValueError: unless 0 <= smoothing < 1, and targets are whole numbers, one for each token.
     """
     if not 0 <= smoothing < 1:
         raise ValueError(f"smoothing={smoothing!r}: expected a share of at least 0 and below 1")
@@ -84,13 +93,13 @@ def cross_entropy_sum(
     if logits.numel() > _limits(logits).whole:
         if logits.is_cpu and len(wrong := targets[scored & ((targets < 0) | (targets >= logits.shape[-1]))]):
             raise ValueError(f"targets: Target {int(wrong[0])} is out of bounds.; {_ids_of(logits)}")
-        way_back = logits.flatten()[:0].sum()  # zero, and keeps no logits alive
+        way_back = logits.flatten()[:0].sum()  # zero, and does not keep the logits alive
         total = _InChunks.apply(logits.flatten(0, 1), targets.flatten(), smoothing, way_back)
         return total, scored.sum()
     z = wide(logits)
     try:
         total = F.cross_entropy(z.flatten(0, 1), targets.flatten(), ignore_index=IGNORE, reduction="sum")
-    except IndexError as error:  # the CPU looks; a GPU ends the process
+    except IndexError as error:  # the CPU checks this; a GPU aborts the process
         raise ValueError(f"targets: {error}; {_ids_of(logits)}") from None
     if smoothing:
         even = -(z.log_softmax(-1).mean(-1) * scored).sum()
@@ -107,10 +116,11 @@ def _limits(logits: Tensor) -> Limits:
 
 
 class _InChunks(torch.autograd.Function):
-    """`cross_entropy_sum` of (token, vocab) logits, some tokens at a time. The gradient, p - q with q the smoothed
-    target, falls out beside the loss: of the same exponentials, so it is made in the forward pass and kept.
+    """Compute `cross_entropy_sum` for (token, vocab) logits, in chunks of tokens.
 
-    way_back: any number made of the logits, by which whoever differentiates the gradient comes to them, and to `_Last`.
+    The gradient p - q, where q is the smoothed target, uses the same exponentials as the loss, so it is computed in the
+    forward pass and stored. `way_back` is any number computed from the logits: when the gradient is differentiated, it
+    leads back to the logits, and so to `_Last`.
     """
 
     @staticmethod
@@ -123,7 +133,7 @@ class _InChunks(torch.autograd.Function):
         for some, right, each, out in zip(*parts, strict=True):
             z, places = wide(some), right.clamp(min=0)[:, None]
             most = z.amax(-1, keepdim=True)
-            # In the place of its gradient, unless that has another dtype: one table fewer goes through the cache.
+            # Computed in the gradient's memory, unless that has another dtype: this saves the cache one tensor.
             p = (torch.sub(z, most, out=out) if keep and z.dtype == out.dtype else z - most).exp_()
             sums = p.sum(-1, keepdim=True)
             lost = sums.log() + most
@@ -135,7 +145,7 @@ class _InChunks(torch.autograd.Function):
                 if smoothing:
                     p -= smoothing / p.shape[1]
                 p.scatter_add_(1, places, p.new_full(places.shape, smoothing - 1))
-                # Filled, not multiplied by zero: what nobody asked for may be no number.
+                # Filled, not multiplied by zero, because ignored rows may contain NaN or infinity.
                 p.masked_fill_((right == IGNORE)[:, None], 0.0)
                 if p.dtype != out.dtype:
                     out.copy_(p)
@@ -146,14 +156,17 @@ class _InChunks(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
         found, way_back = ctx.saved_tensors
-        if torch.is_grad_enabled():  # asked for with create_graph=True
+        if torch.is_grad_enabled():  # with create_graph=True
             return _Last.apply(found * grad, way_back), None, None, None
         return found * grad, None, None, None
 
 
 class _Last(torch.autograd.Function):
-    """A gradient that says so where somebody differentiates it. PyTorch's `once_differentiable` does not where the
-    gradient that came in is a constant, as that of a loss is: the second derivative would lack a part, silently."""
+    """A gradient that raises when it is differentiated.
+
+    PyTorch's `once_differentiable` does not raise if the incoming gradient is a constant, as it is for a loss: the
+    second derivative would silently lack a term.
+    """
 
     @staticmethod
     def forward(ctx: Any, gradient: Tensor, way_back: Tensor) -> Tensor:
@@ -170,9 +183,14 @@ class _Last(torch.autograd.Function):
 def routing_loss(
     routing: Sequence[RoutingStats], counts: Sequence[Int[Tensor, "expert"]], *, balance: float, z: float
 ) -> Float[Tensor, ""]:
-    """balance * `switch_loss` + z * `z_loss`, summed over the layers (Fedus et al. 2022, section 2.2).
+    """Return balance * `switch_loss` + z * `z_loss`, summed over the layers (Fedus et al. 2022, section 2.2).
 
-    counts: each layer's, of the whole batch; the losses of its micro-batches then add up to that of the whole.
+    Args:
+        routing: the routing of each layer in this micro-batch.
+        counts: each layer's expert load over the whole batch, so that the losses of its micro-batches add up to that of
+            the batch.
+        balance: weight of the Switch loss.
+        z: weight of the z-loss.
     """
     losses = [
         balance * switch_loss(layer, whole) + z * z_loss(layer, whole)
@@ -182,11 +200,12 @@ def routing_loss(
 
 
 def bits_per_byte(nats: float, bytes: int) -> float:
-    """A text's whole loss in nats over its length in bytes, in bits: nats / (ln 2 * bytes) (lesson 14, equation 14.2).
+    """Convert a text's total loss in nats to bits per byte: nats / (ln 2 * bytes) (lesson 14, equation 14.2).
 
-    Comparable between tokenizers, and with compressors: 8 is no compression at all.
+    It can be compared between tokenizers, and with compressors: 8 means no compression at all.
 
-    Raises `ValueError` for bytes below 1.
+    Raises:
+        ValueError: for bytes below 1.
     """
     if bytes < 1:
         raise ValueError(f"bytes={bytes!r}: expected a whole number >= 1")
@@ -204,8 +223,15 @@ def next_token_loss(
     smoothing: float = 0.0,
     later: float = LATER,
 ) -> Scored:
-    """The loss of a decoder: each token's target is the one after it. `smoothing` as in `cross_entropy_sum`; `later`:
-    weight of the loss of each head for later tokens, where the model is in training mode and has any."""
+    """Compute the loss of a decoder: each token's target is the next one.
+
+    Args:
+        model: a decoder.
+        tokens: input ids.
+        targets: the id after each token, or `IGNORE`.
+        smoothing: as in `cross_entropy_sum`.
+        later: weight of the loss of each multi-token-prediction head, if the model is in training mode and has any.
+    """
     return _of_a_decoder(model, tokens, targets, smoothing, later)
 
 
@@ -221,7 +247,7 @@ def _of_a_decoder(
     document, beside = inputs.get("document"), stream.new_zeros((), dtype=scored[0].dtype)
     for away, state in enumerate(heads(stream), 1):
         right = F.pad(targets[:, away:], (0, min(away, targets.shape[1])), value=IGNORE)
-        if document is not None:  # what stands in another document has nothing to do with this one
+        if document is not None:  # targets in another document are not scored
             there = F.pad(document[:, away:], (0, min(away, targets.shape[1])), value=-1)
             right = right.masked_fill(document != there, IGNORE)
         beside = beside + cross_entropy_sum(model.head(state), right, smoothing=smoothing)[0]  # type: ignore[operator]
@@ -238,16 +264,22 @@ def packed_next_token_loss(
     smoothing: float = 0.0,
     later: float = LATER,
 ) -> Scored:
-    """`next_token_loss` for the windows of `PackedBatches`, which hold several documents and padding.
+    """Compute `next_token_loss` for the windows of `PackedBatches`, which contain several documents and padding.
 
-    places:  of each token in its own document, from 0; `PADDING` where there is no token.
-    hide:    `"documents"`: a token sees its own document alone, at the position it has there, so that its logits are
-             those of the document by itself. Otherwise it also sees the documents before its own. `"padding"`:
-             padding is told to the model, so that experts do not count it; nobody sees it anyway, because it is last.
+    Args:
+        model: a decoder.
+        tokens: input ids.
+        places: the position of each token in its own document, from 0; `PADDING` where there is no token.
+        targets: the id after each token, or `IGNORE`.
+        hide: `"documents"`: a token only sees its own document, at its position there, so that its logits are those of
+            the document by itself. Otherwise it also sees the documents before its own. `"padding"`: the model is given
+            a padding mask, so that experts do not count padding. No token can see the padding in any case, because it
+            comes last.
+        smoothing, later: as in `next_token_loss`.
     """
     real = places != PADDING
     if hide == "documents":
-        # Padding is a document of its own: what it holds, and so which experts it visits, does not depend on the texts.
+        # Padding is a document of its own, so that its contents, and the experts it visits, do not depend on the texts.
         number = (places == 0).cumsum(-1).masked_fill(~real, 0)
         inputs: dict[str, Tensor | None] = {"positions": places.clamp(min=0), "document": number, "counted": real}
     else:
@@ -264,10 +296,17 @@ def translation_loss(
     padding: int,
     smoothing: float = 0.0,
 ) -> Scored:
-    """The loss of an encoder-decoder that is fed the right target so far, at all its places at once (teacher forcing).
+    """Compute the loss of an encoder-decoder with teacher forcing.
 
-    padding:    the id after the end of a source, which nothing may look at, and of the inputs.
-    smoothing:  as in `cross_entropy_sum`.
+    At each position, its input is the correct target so far.
+
+    Args:
+        model: an encoder-decoder.
+        source: source ids.
+        inputs: target ids, shifted right.
+        targets: target ids, or `IGNORE`.
+        padding: the id that pads source and inputs, which is masked.
+        smoothing: as in `cross_entropy_sum`.
     """
     memory = model.encode(source, real=source != padding)  # type: ignore[operator]
     out = model(inputs, source=memory, counted=inputs != padding)

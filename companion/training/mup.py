@@ -1,21 +1,21 @@
-"""A learning rate that stays right when a model is made wider (muP: Yang and Hu 2021; Yang et al. 2022, table 8).
+"""Scaling hyperparameters with a model's width (muP: Yang and Hu 2021; Yang et al. 2022, table 8).
 
-With the width d_model of a model over that of a narrower one, m = d_model / width_base, an update changes what every
-layer gives by as much in both, if
+Let m = d_model / width_base be the width of a model over that of a narrower one. An update changes the outputs of every
+layer by the same amount in both models, if
 
-    what                                        begins with                rate             in the forward pass
-    tables (tokens, positions), an own head     the narrow model's sizes   as it is         logits over m
-    matrices of the blocks                      variance 1 / fan-in        1 / m            q k^T sqrt(d_0) / d_head
-    those whose outputs do not grow (router)    m as small a variance      1 / m
-    gains, biases                               as they are                as it is
+    parameters                                  initialization             learning rate       forward pass
+    tables (tokens, positions), untied head     the narrow model's sizes   unchanged           logits over m
+    matrices of the blocks                      variance 1 / fan-in        1 / m               q k^T sqrt(d_0) / d_head
+    those whose outputs do not grow (router)    variance over m            1 / m
+    gains, biases                               unchanged                  unchanged
 
 where d_0 is the narrow model's d_head. Muon's steps, whose largest singular value is 0.2 sqrt(d_model) times the rate
-and not d_model times, take 1 / sqrt(m) in place of 1 / m. Decay is multiplied by what the rate is divided by, so that
-an update takes as much off.
+instead of d_model times, are scaled by 1 / sqrt(m) instead of 1 / m. Weight decay is multiplied by what the rate is
+divided by, so that an update shrinks the weights as much.
 
-What changes the forward pass is said in fields that a `ModelConfig` has anyway (`score_width`, `logit_divisor`), and
-at m = 1 nothing changes at all. It is taken that d_ff and heads * d_head grow with d_model: a `d_head` that is given
-is that of the narrow model too, else it grows.
+Changes to the forward pass use existing fields of `ModelConfig` (`score_width`, `logit_divisor`), and at m = 1 nothing
+changes at all. This assumes that d_ff and heads * d_head grow with d_model. If `d_head` is given, it is that of the
+narrow model too; otherwise it grows.
 """
 
 from __future__ import annotations
@@ -34,10 +34,11 @@ from companion.transformer import Transformer
 
 
 def wide_config(config: ModelConfig, width_base: int) -> ModelConfig:
-    """The configuration whose forward pass is that of the table above.
+    """Return the configuration with the forward pass of the table above.
 
-    Raises `ValueError` for a `width_base` below 1, and for an encoder, latent or linear layers and gates by head, for
-    which nothing is said there.
+    Raises:
+        ValueError: for a `width_base` below 1, and for an encoder, latent or linear attention layers and per-head
+            gates, which the table does not cover.
     """
     require_whole("width_base", width_base)
     attention = config.attention
@@ -52,15 +53,17 @@ def wide_config(config: ModelConfig, width_base: int) -> ModelConfig:
     if attention.d_head is None:
         attention = replace(attention, score_width=width * wider)
     ends = replace(ends, logit_divisor=ends.logit_divisor * wider)
-    if ends.scaled:  # by the root of the width, which would grow
+    if ends.scaled:  # scaled by the square root of the width, which would grow
         ends = replace(ends, scaled=False, rounded=False, multiplier=math.sqrt(width_base))
     return replace(config, attention=attention, embedding=ends)
 
 
 @torch.no_grad()
 def begin_wide(model: Transformer, width_base: int) -> None:
-    """Give a model that has just been made the beginning of the table above, in place. What `Transformer` draws for the
-    blocks is right already; of tables and heads it draws smaller numbers the wider a model is, of a router larger ones.
+    """Rescale a newly initialized model in place, according to the table above.
+
+    The initialization of the blocks by `Transformer` is right already. That of tables and heads is smaller the wider
+    the model is, and that of a router larger.
     """
     wider = math.sqrt(model.config.d_model / width_base)
     model.embedding.weight *= wider
@@ -74,10 +77,12 @@ def begin_wide(model: Transformer, width_base: int) -> None:
 
 
 def wide_model(config: ModelConfig, width_base: int) -> Transformer:
-    """A new model of the shape of `config` that begins, and computes, as the table above says. Train it with
-    `TrainingConfig(width_base=...)`.
+    """Make a new model with the shape of `config`, and with the initialization and forward pass of the table above.
 
-    Raises `ValueError` as `wide_config` does.
+    Train it with `TrainingConfig(width_base=...)`.
+
+    Raises:
+        ValueError: as `wide_config` does.
     """
     model = Transformer(wide_config(config, width_base))
     begin_wide(model, width_base)
@@ -85,7 +90,7 @@ def wide_model(config: ModelConfig, width_base: int) -> Transformer:
 
 
 def rate_shares(model: Transformer, config: TrainingConfig) -> dict[str, float]:
-    """The share of the learning rate at which each hidden matrix learns, by name; nothing without a `width_base`."""
+    """Return the learning-rate multiplier of each hidden matrix by name; nothing without a `width_base`."""
     if config.width_base is None:
         return {}
     wider, shapes = model.config.d_model / config.width_base, dict(model.named_parameters())

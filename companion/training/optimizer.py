@@ -1,4 +1,4 @@
-"""AdamW (Loshchilov and Hutter 2019), Muon (Jordan et al. 2024) beside it, what decays, and the state by name."""
+"""AdamW (Loshchilov and Hutter 2019), Muon (Jordan et al. 2024), weight decay, and optimizer state by name."""
 
 from __future__ import annotations
 
@@ -14,15 +14,17 @@ from companion.layers.positions import Learned, RelativeBias
 
 MOMENTS = ("exp_avg", "exp_avg_sq")
 MOMENTUM = "momentum_buffer"
-"""What Muon keeps of a matrix."""
+"""Key of Muon's state for a matrix."""
 
 
 def decayed(model: nn.Module) -> set[str]:
-    """Names of the parameters that weight decay applies to: matrices that multiply a stream, experts' included.
+    """Return the names of the parameters with weight decay.
 
-    Not decayed: gains and biases, whose size is not a measure of complexity, and tables that are looked up (token and
-    position embeddings, a tied head with them, relative positions): AdamW decays at every update, and a row whose token
-    did not occur has no gradient to hold it.
+    These are the matrices that multiply a stream, including those of experts.
+
+    Gains and biases do not decay, because their size is not a measure of complexity. Neither do lookup tables (token
+    and position embeddings, a head tied to them, relative positions): AdamW decays at every update, and a row whose
+    token did not occur has no gradient to counteract it.
     """
     tables = {
         id(module.weight) for module in model.modules() if isinstance(module, (nn.Embedding, Learned, RelativeBias))
@@ -32,11 +34,12 @@ def decayed(model: nn.Module) -> set[str]:
 
 
 def hidden_matrices(model: nn.Module) -> set[str]:
-    """Names of the matrices that take a stream or a hidden vector to another one: those of attention and feed-forward
-    networks, a router's, and each expert's, of which a stack of three axes has many.
+    """Return the names of the matrices that map a stream or a hidden vector to another one.
 
-    Not among them: tables and heads, whose other side is the vocabulary, and filters over a few tokens (a row of a
-    `ShortConvolution` is for one channel, and there is no product of all with all).
+    These are the matrices of attention, of feed-forward networks, of routers, and of each expert, of which a stack with
+    three axes holds many. They do not include embeddings and heads, one side of which is the vocabulary, nor filters
+    over a few tokens: each row of a `ShortConvolution` is for one channel, so it is not a product of all inputs with
+    all outputs.
     """
     filters = {id(module.weight) for module in model.modules() if isinstance(module, ShortConvolution)}
     inside = {name for name in decayed(model) if name.startswith(("encoder.", "decoder."))}
@@ -44,9 +47,11 @@ def hidden_matrices(model: nn.Module) -> set[str]:
 
 
 def _unhidden(kind: type[torch.optim.Optimizer]) -> dict[str, Any]:
-    """The methods of an optimizer of PyTorch without what hides them from the compiler: to do so, each of them loads
-    the compiler, which takes longer than a short run and which most runs never use. None of them is ever compiled
-    here."""
+    """Return the methods of a PyTorch optimizer without the wrappers that hide them from the compiler.
+
+    Those wrappers load the compiler, which takes longer than a short run and which most runs never use. None of these
+    methods is ever compiled here.
+    """
     names = ("add_param_group", "load_state_dict", "state_dict", "zero_grad")
     plain = {name: inspect.unwrap(getattr(torch.optim.Optimizer, name)) for name in names}
     return plain | {"step": torch.no_grad()(inspect.unwrap(kind.step))}
@@ -65,13 +70,19 @@ def adamw(
     shares: Mapping[str, float] | None = None,
     without: Collection[str] = (),
 ) -> torch.optim.AdamW:
-    """AdamW over the parameters of `model`, in groups by decay; the learning rate is set before each update.
+    """Make an AdamW over the parameters of `model`, in groups by decay. The learning rate is set before each update.
 
-    Tensors of different types, as a sharded model may have them, are in different groups: a fused step takes one type.
+    Tensors of different types, which a sharded model may have, are in different groups, because a fused step takes only
+    one type.
 
-    shares:   by name, of parameters that learn at a share of the rate, which is in their group as `"share"`. Their
-              decay is divided by it, so that an update takes as much off them as off the others.
-    without:  names of parameters that another optimizer has.
+    Args:
+        model: the model.
+        weight_decay: decay of the parameters named by `decayed`.
+        betas: decay of the two moving averages.
+        fused: whether to use the fused implementation.
+        shares: learning-rate multipliers by parameter name, stored in the group as `"share"`. The decay of these
+            parameters is divided by the multiplier, so that an update shrinks them as much as the others.
+        without: names of parameters that belong to another optimizer.
     """
     names, shares = decayed(model), shares or {}
     groups: dict[tuple[bool, type, float], list[Tensor]] = {}
@@ -91,23 +102,26 @@ def adamw(
 
 
 class MuonWithAdamW:
-    """PyTorch's Muon for the hidden matrices of a model, AdamW for all else, stepped together as one optimizer.
+    """PyTorch's Muon for the hidden matrices of a model and AdamW for everything else, as one optimizer.
 
-    Muon (Jordan et al. 2024) keeps a momentum of each matrix's gradients, M <- 0.95 M + 0.05 G, and steps along
-    0.05 G + 0.95 M with all singular values drawn to about 1: five times X <- a X + (b X X^T + c (X X^T)^2) X from
-    X = that / its norm, with (a, b, c) = (3.4445, -4.7750, 2.0315). That is steepest descent where a step's size is its
-    largest singular value (Bernstein and Newhouse 2024). Steps are multiplied by 0.2 sqrt(max(rows, columns)), which
-    gives their numbers about the size of AdamW's, so that one learning rate and one decay serve both (Liu et al. 2025,
-    Moonlight, section 2.2).
+    Muon (Jordan et al. 2024) keeps a momentum of each matrix's gradients, M <- 0.95 M + 0.05 G. It steps along
+    0.05 G + 0.95 M with all singular values moved close to 1 by five iterations of
+    X <- a X + (b X X^T + c (X X^T)^2) X, starting from X = that matrix / its norm, with the coefficients
+    (a, b, c) = (3.4445, -4.7750, 2.0315). This is steepest descent if the size of a step is its largest singular value
+    (Bernstein and Newhouse 2024). Steps are multiplied by 0.2 sqrt(max(rows, columns)), which gives their elements
+    about the size of AdamW's, so that both can share one learning rate and one decay (Liu et al. 2025, Moonlight,
+    section 2.2).
 
-    A matrix is what a layer calls one: queries, keys and values are three, latents' `up` and `down` one each, as they
-    are stored; and an expert's are its own: of a stack (expert, d_in, d_out) every slice is stepped by itself. Matrices
-    with a single row or column are vectors, and AdamW's.
+    Matrices are taken as the layers define them: queries, keys and values are three, latents' `up` and `down` one each,
+    as they are stored. Each expert has its own: every slice of a stack (expert, d_in, d_out) is a matrix. Matrices with
+    a single row or column are vectors, which AdamW updates.
 
-    shares, and the rest:  as of `adamw`.
+    Args:
+        model, weight_decay, betas, fused, shares: as in `adamw`.
 
-    Raises `ValueError` for a model of which this process has pieces (FSDP): the singular values are those of a whole
-    matrix.
+    Raises:
+        ValueError: for a sharded model (FSDP), because the singular values need the whole matrix, and for a model
+            without hidden matrices.
     """
 
     def __init__(
@@ -121,7 +135,7 @@ class MuonWithAdamW:
     ) -> None:
         names, shares = hidden_matrices(model), shares or {}
         self.pieces: dict[Tensor, list[Tensor]] = {}
-        """Of each parameter that Muon has, its matrices: itself, or views of its slices."""
+        """For each parameter that Muon updates, its matrices: the parameter itself, or views of its slices."""
         groups: dict[float, list[Tensor]] = {}
         mine = set()
         for name, p in model.named_parameters():
@@ -152,18 +166,18 @@ class MuonWithAdamW:
 
     @property
     def param_groups(self) -> list[dict[str, Any]]:
-        """Those of both."""
+        """Parameter groups of both optimizers."""
         return [*self.muon.param_groups, *self.adamw.param_groups]
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """As of any optimizer."""
+        """Reset all gradients, as in any optimizer."""
         for p, parts in self.pieces.items():
             for part in {p, *parts}:
                 part.grad = None
         self.adamw.zero_grad(set_to_none=set_to_none)
 
     def step(self) -> None:
-        """One update of all parameters by their gradients."""
+        """Update all parameters with their gradients."""
         for p, parts in self.pieces.items():
             if parts[0] is not p:
                 for part, gradient in zip(parts, [None] * len(parts) if p.grad is None else p.grad, strict=True):
@@ -173,7 +187,7 @@ class MuonWithAdamW:
 
     @property
     def state(self) -> dict[Tensor, dict[str, Any]]:
-        """What is kept of each parameter, as of any optimizer."""
+        """Optimizer state by parameter, as in any optimizer."""
         found = dict(self.adamw.state)
         for p, parts in self.pieces.items():
             kept = [self.muon.state[part][MOMENTUM] for part in parts if MOMENTUM in self.muon.state.get(part, {})]
@@ -182,7 +196,7 @@ class MuonWithAdamW:
         return found
 
     def put(self, entries: Mapping[Tensor, Mapping[str, Tensor]]) -> None:
-        """Take up what was kept of parameters."""
+        """Load the state of parameters."""
         mine: dict[Tensor, Mapping[str, Tensor]] = {}
         for p, parts in self.pieces.items():
             if p in entries:
@@ -198,18 +212,21 @@ AnyOptimizer = torch.optim.Optimizer | MuonWithAdamW
 
 
 def _kept_of(optimizer: AnyOptimizer, p: Tensor) -> tuple[str, ...]:
-    """What an optimizer keeps of a parameter, by name."""
+    """Return the keys of the state that an optimizer has for a parameter."""
     return (MOMENTUM,) if isinstance(optimizer, MuonWithAdamW) and p in optimizer.pieces else (*MOMENTS, "step")
 
 
 def optimizer_state(model: nn.Module, optimizer: AnyOptimizer) -> dict[str, Tensor]:
-    """What is kept of every parameter: both moments and the count, as `exp_avg.<name>`, `exp_avg_sq.<name>` and
-    `step.<name>`; of Muon's, the momentum, as `momentum_buffer.<name>`."""
+    """Return the state of every parameter by name.
+
+    The keys are `exp_avg.<name>`, `exp_avg_sq.<name>` and `step.<name>` for AdamW, and `momentum_buffer.<name>` for
+    Muon.
+    """
     tensors = {}
     state = optimizer.state
     for name, p in model.named_parameters():
         kept = state.get(p, {})
-        if not kept and state and p.requires_grad:  # no loss has used it yet
+        if not kept and state and p.requires_grad:  # the loss has not used it yet
             kept = {key: torch.zeros(()) if key == "step" else torch.zeros_like(p) for key in _kept_of(optimizer, p)}
         for key, value in kept.items():
             tensors[f"{key}.{name}"] = torch.as_tensor(value).detach()
@@ -222,10 +239,16 @@ def load_optimizer_state(
     tensors: Mapping[str, Tensor],
     part: Callable[[Tensor, Tensor, str], Tensor],
 ) -> None:
-    """Put back what `optimizer_state` gave. Raises `ValueError`, with nothing changed, unless it fits this model and
-    this optimizer.
+    """Load the result of `optimizer_state`.
 
-    part: as `Parallel.part`, what this process keeps of a tensor.
+    Args:
+        model: the model.
+        optimizer: its optimizer.
+        tensors: the state by name.
+        part: as `Parallel.part`: returns this process's part of a tensor.
+
+    Raises:
+        ValueError: with nothing changed, unless the state fits this model and this optimizer.
     """
     named = dict(model.named_parameters())
     entries: dict[Tensor, dict[str, Tensor]] = {}
@@ -233,7 +256,7 @@ def load_optimizer_state(
     for name, p in named.items():
         wanted = _kept_of(optimizer, p)
         entry = {key: tensors[f"{key}.{name}"] for key in (*MOMENTS, "step", MOMENTUM) if f"{key}.{name}" in tensors}
-        if not entry and not p.requires_grad:  # frozen: nothing is kept of it
+        if not entry and not p.requires_grad:  # frozen, so it has no state
             continue
         if tuple(entry) != wanted:
             expected = "the momentum" if wanted == (MOMENTUM,) else "both moments and the count"

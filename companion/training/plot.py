@@ -1,4 +1,4 @@
-"""The course of a run as a picture."""
+"""Training curves of a run."""
 
 from __future__ import annotations
 
@@ -18,10 +18,18 @@ if TYPE_CHECKING:
 def plot_loss(
     entries: Sequence[Mapping[str, Any]], path: str | Path, *, bytes_per_token: float, yardsticks: Mapping[str, float]
 ) -> bool:
-    """Draw training and held-out bits per byte against updates, the yardsticks as lines; with experts, below it, how
-    they were loaded. False without matplotlib.
+    """Plot training and held-out bits per byte against updates.
 
-    entries: the lines of a run's log.
+    Baselines are drawn as lines, and the load of any experts below.
+
+    Args:
+        entries: the lines of a run's log.
+        path: file of the PNG.
+        bytes_per_token: converts nats per token to bits per byte.
+        yardsticks: bits per byte of the baselines by name.
+
+    Returns:
+        False if matplotlib is not installed.
     """
     experts = _with_experts(entries)
     try:
@@ -47,10 +55,14 @@ def plot_loss(
 
 
 def plot_exact_match(entries: Sequence[Mapping[str, Any]], path: str | Path) -> bool:
-    """Draw the loss of each batch, below it exact match on held-out numbers, and with experts how they were loaded,
-    against updates. False without matplotlib.
+    """Plot the loss of each batch, exact match on held-out numbers, and the load of any experts, against updates.
 
-    entries: the lines of a run's log.
+    Args:
+        entries: the lines of a run's log.
+        path: file of the PNG.
+
+    Returns:
+        False if matplotlib is not installed.
     """
     experts = _with_experts(entries)
     try:
@@ -76,14 +88,18 @@ SCORES = {
     "preferred": "held-out pairs whose better\nanswer gained more (%)",
     "held_out_loss": "held-out answers\n(nats per token)",
 }
-"""The axis of what a tuned run is measured by."""
+"""Axis labels of the scores of fine-tuning runs."""
 
 
 def plot_tuning(entries: Sequence[Mapping[str, Any]], path: str | Path) -> bool:
-    """Draw the loss of each batch, or where answers are checked the reward, and below it what was measured on the way.
-    False without matplotlib.
+    """Plot the loss of each batch (or the reward, if answers are checked), and below it the scores of the evaluations.
 
-    entries: the lines of a run's log.
+    Args:
+        entries: the lines of a run's log.
+        path: file of the PNG.
+
+    Returns:
+        False if matplotlib is not installed.
     """
     try:
         figure, (above, below) = _panels(2.75, 2.75)
@@ -104,7 +120,7 @@ def plot_tuning(entries: Sequence[Mapping[str, Any]], path: str | Path) -> bool:
 
 
 def _panels(*heights: float) -> tuple[Figure, list[Axes]]:
-    """A figure of pictures below one another, of these heights in inches, that share the axis of updates."""
+    """Make a figure of stacked panels with these heights in inches, which share the axis of updates."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(7, sum(heights)), dpi=100, layout="constrained")
@@ -118,7 +134,7 @@ def _with_experts(entries: Sequence[Mapping[str, Any]]) -> bool:
 
 
 def _draw_experts(axes: Axes, entries: Sequence[Mapping[str, Any]]) -> None:
-    """How many experts the least evenly loaded layer uses in effect, and where there is a limit, what it drops."""
+    """Plot the effective number of experts in the least even layer, and any fraction of dropped visits."""
     used = [(entry["update"], entry["effective_experts"]) for entry in entries if "effective_experts" in entry]
     axes.plot(*_columns(used), color="#009E73", linewidth=1)
     axes.set_ylim(0, 1.1 * max(value for _, value in used))

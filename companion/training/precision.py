@@ -1,4 +1,4 @@
-"""The precision in which products are computed."""
+"""Precision of matrix products in training."""
 
 from __future__ import annotations
 
@@ -9,11 +9,14 @@ from typing import Any
 import torch
 
 PRECISIONS = ("fp32", "tf32", "bf16")
-"""Of matrix products in training."""
+"""Precisions of matrix products in training."""
 
 
 def autocast(device: torch.device, precision: str) -> contextlib.AbstractContextManager[Any]:
-    """bfloat16 matrix products for `"bf16"`, those of `tf32` for `"tf32"`, nothing for `"fp32"`."""
+    """Return a context for matrix products in this precision.
+
+    It uses bfloat16 for `"bf16"`, `tf32` for `"tf32"`, and changes nothing for `"fp32"`.
+    """
     if precision == "bf16":
         return torch.autocast(device.type, torch.bfloat16)
     return tf32(precision)
@@ -21,8 +24,13 @@ def autocast(device: torch.device, precision: str) -> contextlib.AbstractContext
 
 @contextlib.contextmanager
 def tf32(precision: str) -> Iterator[None]:
-    """For `"tf32"`: fp32 matrix products of a CUDA GPU take factors rounded to TensorFloat-32 in this block, forward
-    and backward: 8 bits of exponent, 10 behind the point, several times as fast. For others, and elsewhere, nothing."""
+    """Use TensorFloat-32 for fp32 matrix products on a CUDA GPU in this block, if `precision` is `"tf32"`.
+
+    This applies to the forward and the backward pass.
+
+    Factors are then rounded to 8 exponent bits and 10 mantissa bits, which is several times as fast. For other
+    precisions and devices nothing changes.
+    """
     products = torch.backends.cuda.matmul
     before = products.allow_tf32
     products.allow_tf32 = before or precision == "tf32"

@@ -1,4 +1,4 @@
-"""Batches made ahead of time, by another thread, in memory that a GPU copies from by itself."""
+"""Batches prepared ahead of time by another thread, in memory from which a GPU copies asynchronously."""
 
 from __future__ import annotations
 
@@ -9,10 +9,14 @@ from companion.training.losses import Batch
 
 
 class Ahead:
-    """`batches`, of which the `count` after the one asked for are being made meanwhile. The same batches in whatever
-    order they are asked for: each is a function of its number alone.
+    """Wrap `batches` and build the next `count` of them in the background.
 
-    pin:  keep them in page-locked memory, from which a copy to a GPU does not hold up who asks for it.
+    The batches are the same in whatever order they are requested, because each is a function of its number only.
+
+    Args:
+        batches: batch number -> tensors.
+        count: number of batches to prepare.
+        pin: whether to put them in page-locked memory, so that copies to a GPU do not block.
     """
 
     def __init__(self, batches: Callable[[int], Batch], count: int, *, pin: bool) -> None:
@@ -21,7 +25,7 @@ class Ahead:
         self._made: dict[int, Future[Batch]] = {}
 
     def __call__(self, number: int) -> Batch:
-        """Batch `number`. What `batches` raises is raised here."""
+        """Return batch `number`. Exceptions of `batches` are raised here."""
         wanted = range(number, number + 1 + self._count)
         self._made = {i: self._made.get(i) or self._pool.submit(self._make, i) for i in wanted}
         return self._made[number].result()

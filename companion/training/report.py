@@ -1,4 +1,4 @@
-"""What a run prints about itself: what it trains on, what it has to beat, and how it came out."""
+"""Messages of a run about itself: its data, the baselines, and its result."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def print_head(task: Task, trainer: Trainer, folder: RunFolder, peak: Peak | None = None) -> None:
-    """What is about to be trained, on what, where; with the `peak` of the machine where it is known."""
+    """Print what is about to be trained, on what data and machine, with the `peak` of the machine if it is known."""
     config = task.config
     stacks = "2 x " if config.stack == "encoder_decoder" else ""
     rows = [
@@ -46,7 +46,7 @@ def _device_name(trainer: Trainer) -> str:
 
 
 def yardstick_table(marks: Mapping[str, float], own: float | None = None) -> str:
-    """The yardsticks as a table, with the model's own bits per byte under them when it is known."""
+    """Format the baselines as a table, followed by the model's own bits per byte if they are known."""
     rows = list(marks.items()) + ([("this model", own)] if own is not None else [])
     best = min(value for _, value in rows)
     cells = [(name, f"{value:.3f}", "the best" if own is not None and value == best else "") for name, value in rows]
@@ -54,7 +54,10 @@ def yardstick_table(marks: Mapping[str, float], own: float | None = None) -> str
 
 
 def text_verdict(marks: Mapping[str, float], result: Mapping[str, Any]) -> str:
-    """How a finished run on text compares, whichever way it came out; without yardsticks, how it came out."""
+    """Compare a finished run on text with the baselines, whether it beats them or not.
+
+    Without baselines, only its result is reported.
+    """
     perplexity = f"Perplexity {result['perplexity']:.1f} per token over {result['tokens']:,} tokens."
     if not marks:
         return f"{yardstick_table(marks, result['bits_per_byte'])}\n{perplexity}"

@@ -1,4 +1,4 @@
-"""A run from its settings: what is learned, how long, where; and what `run.json` says of it."""
+"""A run from its settings: what is learned, for how long, and what `run.json` contains."""
 
 from __future__ import annotations
 
@@ -20,13 +20,14 @@ from companion.training.tasks.tune import open_tune
 from companion.training.trainer import Trainer
 
 EVALUATIONS = 10
-"""Evaluations in a run."""
+"""Number of evaluations in a run."""
 
 
 def open_task(settings: RunSettings, folder: RunFolder | None = None) -> Task:
-    """What `settings` say is learned; with a `folder`, as the run there has learned it so far.
+    """Return the task of `settings`; with a `folder`, that of the run there.
 
-    Raises `ValueError` for data or a model that cannot be.
+    Raises:
+        ValueError: for invalid data or an invalid model.
     """
     match settings:
         case TextSettings():
@@ -39,9 +40,10 @@ def open_task(settings: RunSettings, folder: RunFolder | None = None) -> Task:
 
 
 def share_task(task: Task, parallel: Parallel) -> Task:
-    """The task of a new run with what takes long to make, made by the main process alone. A collective.
+    """Return the task of a new run, with the files that take long to make made by the main process only. A collective.
 
-    Raises `ValueError` when the processes do not see the same data.
+    Raises:
+        ValueError: if the processes do not see the same data.
     """
     fingerprint, files = parallel.on_main(lambda: (task.fingerprint, task.files()))
 
@@ -55,7 +57,10 @@ def share_task(task: Task, parallel: Parallel) -> Task:
 
 @dataclass(frozen=True)
 class Plan:
-    """How long a new run is, settled once: the schedule and a resumed run depend on it. `why` explains a bound."""
+    """Length of a new run, fixed at its start because the schedule and resumed runs depend on it.
+
+    `why` explains a limit.
+    """
 
     updates: int
     evaluations: int = EVALUATIONS
@@ -63,10 +68,10 @@ class Plan:
 
 
 def plan(task: Task, device: torch.device, precision: str, parallel: Parallel | None = None) -> Plan:
-    """The length of a new run. A collective.
+    """Choose the length of a new run. A collective.
 
     With `minutes`, the speed of this machine is measured, and evaluations get at most a tenth of the time. Without
-    `steps`, a task may bound the updates too.
+    `steps`, a task may also limit the number of updates.
     """
     settings = task.settings
     if settings.steps is not None:
@@ -94,7 +99,7 @@ def plan(task: Task, device: torch.device, precision: str, parallel: Parallel | 
 
 
 def new_record(task: Task, trainer: Trainer, plan: Plan) -> dict[str, Any]:
-    """What `run.json` of a new run says."""
+    """Return the contents of `run.json` for a new run."""
     return {
         "settings": task.settings.what_matters(),
         **task.record(),

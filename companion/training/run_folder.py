@@ -1,22 +1,22 @@
-"""A run on disk: what was asked for, the tokenizer, a log, and the checkpoints.
+"""A run on disk: its settings, the tokenizer, a log, and the checkpoints.
 
-    run.json         settings, the text's fingerprint, steps, versions; written before the first update
-    tokenizer.json   of a run on text; of a tuned run with the other files that say how it reads conversations
-    log.jsonl        one JSON object a line: updates and evaluations
+    run.json         settings, fingerprint of the text, steps, versions; written before the first update
+    tokenizer.json   for a run on text; a fine-tuning run also has the files that define its conversation format
+    log.jsonl        one JSON object per line: updates and evaluations
     checkpoints/     the last few and the best, see `companion.training.checkpoints`
-    result.json      written last: its presence says that the run is finished
+    result.json      written last: its presence means that the run is finished
     loss.png
     tensorboard/     with --tensorboard
 
-A line of the log belongs to an update: `update`, `loss` (nats per token), `tokens` (scored), `gradient_norm` (before
-clipping), `learning_rate`; with experts `effective_experts` and `dropped`, and what a tuned run's loss says besides
-(see `companion.training.trainer.Update`). Three more depend on the machine (`MACHINE_FIELDS`): `seconds`, spent on
-updates so far in all sittings, evaluations left out; `tokens_per_second`, over the last few seconds; and `peak_share`,
-where the GPU's peak is known. All else is the same, bit for bit, whether the run was interrupted or not. Or a line
-belongs to an evaluation: `update`, and its scores.
+A line of the log belongs to an update or to an evaluation. An update has `update`, `loss` (nats per token), `tokens`
+(scored), `gradient_norm` (before clipping), `learning_rate`, with experts `effective_experts` and `dropped`, and the
+further metrics of a fine-tuning run's loss (see `companion.training.trainer.Update`). Three more fields depend on the
+machine (`MACHINE_FIELDS`): `seconds`, spent on updates so far, including earlier sessions but not evaluations;
+`tokens_per_second`, over the last few seconds; and `peak_share`, if the GPU's peak is known. Everything else is the
+same, bit for bit, whether the run was interrupted or not. An evaluation has `update`, and its scores.
 
-Whenever the process is killed, a whole checkpoint is there once the first was written, and the log reaches at least as
-far. Nothing is ever unpickled.
+Once the first checkpoint is written, there is always a complete one, whenever the process is killed, and the log
+reaches at least as far. Nothing is ever unpickled.
 """
 
 from __future__ import annotations
@@ -61,14 +61,14 @@ from companion.training.trainer import Trainer
 from companion.transformer import Transformer
 
 MACHINE_FIELDS = ("seconds", "tokens_per_second", "peak_share")
-"""Fields of the log that tell of the machine, and differ from one run of the same command to the next."""
+"""Fields of the log that depend on the machine, and differ between runs of the same command."""
 _LOCK, _TOKENIZER = ".lock", "tokenizer.json"
 _HEAD = 2**20
-"""Bytes of a file of weights by which it is known again: its header and more, without reading gigabytes."""
+"""Number of bytes that identify a file of weights: its header and more, without reading gigabytes."""
 
 
 class RunFolder:
-    """The files of one run. Nothing is read or written until a method is called."""
+    """Files of one run. Nothing is read or written until a method is called."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
@@ -76,19 +76,21 @@ class RunFolder:
 
     @property
     def exists(self) -> bool:
-        """Whether a run has been begun here: `run.json` is there."""
+        """Whether there is a run here, which means that `run.json` exists."""
         return (self.path / "run.json").is_file()
 
     @property
     def finished(self) -> bool:
-        """Whether the run has come to its end and been measured: `result.json` is there."""
+        """Whether the run is complete and measured, which means that `result.json` exists."""
         return (self.path / "result.json").is_file()
 
     @contextmanager
     def lock(self) -> Iterator[None]:
-        """Keep all other processes from training into this folder, which is made if it is missing.
+        """Keep all other processes from training into this folder, which is created if it is missing.
 
-        Raises `Busy` if another one does, and `ValueError` if something other than a run is there.
+        Raises:
+            Busy: if another process holds the lock.
+            ValueError: if the folder contains something other than a run.
         """
         self.check_ours()
         new = not self.path.exists()
@@ -99,14 +101,15 @@ class RunFolder:
                 yield
         finally:
             if new:
-                with suppress(OSError):  # nothing came into it: leave no trace
+                with suppress(OSError):  # remove it if it is still empty
                     self.path.rmdir()
 
     def create(self, record: Mapping[str, Any], files: Mapping[str, str]) -> None:
-        """Make the folder, with `files` by name. `run.json` comes last: a folder with one has all it needs.
+        """Create the folder with `files` by name. `run.json` is written last, so a folder that has one is complete.
 
-        Raises `ValueError` if a run, or anything else, is there already, and `NotWritten`, with nothing left behind,
-        when there is no room.
+        Raises:
+            ValueError: if a run, or anything else, is there already.
+            NotWritten: if the disk is full; nothing is left behind.
         """
         self.check_ours()
         if self.exists:
@@ -126,10 +129,10 @@ class RunFolder:
             raise
 
     def lengthen(self, settings: RunSettings) -> None:
-        """Give the run the number of updates that `settings` ask for, which is larger than it was.
+        """Give the run the number of updates in `settings`, which is larger than before.
 
-        Its result goes, since the run is not finished any more; everything else stays. Checkpoints keep the seal that
-        they were written under.
+        Its result is deleted, because the run is no longer finished; everything else stays. Checkpoints keep the digest
+        that they were written with.
         """
         record = dict(self.record())
         record |= {"settings": settings.what_matters(), "updates": settings.steps, SEAL: seal_of(record)}
@@ -138,8 +141,11 @@ class RunFolder:
         write_atomic(self.path / "run.json", json.dumps(sealed(record), indent=2) + "\n")
 
     def record(self) -> Record:
-        """What `create` was given, and the checksums of the files. Raises `ValueError` when there is no run, or its
-        run.json cannot be read, or was changed."""
+        """Return the record that was given to `create`, with the checksums of the files.
+
+        Raises:
+            ValueError: if there is no run, or its run.json cannot be read or was changed.
+        """
         if not self.exists:
             raise ValueError(f"{self.path}: expected the folder of a run, found no run.json there; train one first")
         remedy = "put it back from a copy, or begin a new run with another --out"
@@ -149,28 +155,30 @@ class RunFolder:
 
     @property
     def task(self) -> str:
-        """What the run learns: the name of a task, see `companion.training.settings.TASKS`."""
+        """Name of the run's task, see `companion.training.settings.TASKS`."""
         return str(self.record().get("settings", {}).get("task", TextSettings.task))
 
     def tokenizer(self) -> BytePairTokenizer:
-        """The tokenizer of a run on text.
+        """Return the tokenizer of a run on text.
 
-        Raises `ValueError` when it is missing or damaged, or not the one that the run began with.
+        Raises:
+            ValueError: if it is missing, damaged, or not the one that the run began with.
         """
         path, remedy = self.path / _TOKENIZER, "put it back from a copy, or begin a new run with another --out"
         try:
             tokenizer = BytePairTokenizer.load(path)
         except ValueError as error:
             raise ValueError(f"{error}; {remedy}") from None
-        wanted = self.record().get("sha256", {}).get(_TOKENIZER)  # a run of an earlier version has none
+        wanted = self.record().get("sha256", {}).get(_TOKENIZER)  # earlier versions stored none
         if wanted not in (None, _digest(path.read_bytes())):
             raise ValueError(f"{path}: expected the tokenizer that this run began with, found another one; {remedy}")
         return tokenizer
 
     def texts(self) -> dict[str, str]:
-        """The files beside run.json that say how a tuned run's model reads conversations.
+        """Return the files that define the conversation format of a fine-tuning run.
 
-        Raises `ValueError` when one is missing, or not the one that the run began with.
+        Raises:
+            ValueError: if one is missing, or not the one that the run began with.
         """
         wanted, found = self.record().get("sha256", {}), {}
         for name in TEXT_FILES:
@@ -183,37 +191,44 @@ class RunFolder:
         return found
 
     def result(self) -> Record:
-        """What `finish` was given. Raises `ValueError` when the run is not finished, or `result.json` is damaged, was
-        changed, or is another run's."""
+        """Return the result that was given to `finish`.
+
+        Raises:
+            ValueError: if the run is not finished, or if `result.json` is damaged, was changed, or belongs to another
+                run.
+        """
         remedy = "remove it, and the command that trained the run measures it again"
         result = read_sealed(self.path / "result.json", remedy, self._digest())
         check_result(result, remedy)
         return result
 
     def finish(self, result: dict[str, Any]) -> None:
-        """Write `result`, as JSON has it: from then on the run is finished.
+        """Write `result` as JSON, which marks the run as finished.
 
-        Raises `NotWritten`, with nothing of it there, when there is no room.
+        Raises:
+            NotWritten: if the disk is full; no part of the file is left.
         """
         write_atomic(self.path / "result.json", json.dumps(sealed(result, self._digest() or ""), indent=2) + "\n")
 
     def _digest(self) -> str | None:
-        """What seals the other files of the run."""
+        """Return the digest that the other files of the run include."""
         return seal_of(self.record()) if self.exists else None
 
     # Checkpoints
 
     def checkpoint(self, *, best: bool = False) -> Path | None:
-        """The folder of the last whole checkpoint, `None` before the first; or of the best.
+        """Return the folder of the last complete checkpoint (`None` if there is none), or of the best.
 
-        Raises `ValueError` when there is no best one yet, or it is gone.
+        Raises:
+            ValueError: if there is no best one yet, or if it is gone.
         """
         return self.checkpoints.best() if best else self.checkpoints.last()
 
     def model(self, *, best: bool = False) -> Transformer:
-        """The model of the last checkpoint, or of the best.
+        """Load the model of the last checkpoint, or of the best.
 
-        Raises `ValueError` when there is none, or it is damaged.
+        Raises:
+            ValueError: if there is none, or if it is damaged.
         """
         if (folder := self.checkpoint(best=best)) is None:
             raise ValueError(f"{self.path}: expected a run with a checkpoint, but it has none yet; train it further")
@@ -223,11 +238,15 @@ class RunFolder:
         return self.checkpoints.model(folder)
 
     def save(self, trainer: Trainer, *, keep: int = 2, error: float | None = None) -> Path:
-        """Write a checkpoint of `trainer`; keep the last `keep` and the best.
+        """Write a checkpoint of `trainer`, and keep the last `keep` and the best. A collective.
 
-        error:  how good the model was found to be, smaller being better; `None`: it was not measured.
+        Args:
+            trainer: the trainer.
+            keep: number of recent checkpoints to keep.
+            error: score of the model, smaller is better; `None`: it was not measured.
 
-        Raises `NotWritten`, with nothing lost, when there is no room. A collective.
+        Raises:
+            NotWritten: if the disk is full; nothing is lost.
         """
         weights, state = trainer.weights(), trainer.state()
 
@@ -243,12 +262,17 @@ class RunFolder:
         return Path(trainer.parallel.on_main(write))
 
     def restore(self, trainer: Trainer, say: Callable[[str], None] = print) -> int:
-        """Bring `trainer` to the last whole checkpoint and the log with it; the number of updates done, 0 without one.
+        """Restore `trainer` from the last complete checkpoint, and cut the log to match. A collective.
 
-        Checkpoints that are damaged are set aside, and `say` is told; so it is of what is gone on with.
+        Damaged checkpoints are set aside. If the log is missing, a new one is started. `say` is called with a line
+        about each of these events.
 
-        Raises `ValueError` if all checkpoints are damaged, the one is of another model, or the log up to there is not
-        the one that was written. A log that is gone is begun again. A collective.
+        Returns:
+            The number of updates done, 0 without a checkpoint.
+
+        Raises:
+            ValueError: if all checkpoints are damaged, if the checkpoint belongs to another model, or if the log up to
+                the checkpoint was changed.
         """
         parallel = trainer.parallel
         found: list[Saved] = []
@@ -287,24 +311,24 @@ class RunFolder:
     # The log
 
     def log(self, entry: Mapping[str, Any]) -> None:
-        """Append one line. Raises `NotWritten`, with nothing of it in the file, when there is no room."""
+        """Append one line. Raises `NotWritten`, with no part of it in the file, if the disk is full."""
         line, path = (json.dumps(entry) + "\n").encode(), self.path / "log.jsonl"
         with writing(path, len(line)), open(path, "ab", buffering=0) as file:
             before, rest = os.fstat(file.fileno()).st_size, line
             try:
-                while rest:  # a disk that is nearly full takes a part of it
+                while rest:  # a disk that is nearly full writes only a part of it
                     rest = rest[file.write(rest) or 0 :]
             except OSError:
                 os.truncate(path, before)
                 raise
 
     def entries(self) -> Iterator[dict[str, Any]]:
-        """The log's lines; those that a kill cut short, or that were damaged otherwise, are left out."""
+        """Yield the log's lines, except those that a kill cut short or that are damaged otherwise."""
         for _, entry in self._lines():
             yield entry
 
     def _lines(self) -> Iterator[tuple[int, dict[str, Any]]]:
-        """Each line that can be read, with the place in the file where it ends."""
+        """Yield each readable line, with the offset in the file where it ends."""
         try:
             log = read_file(self.path / "log.jsonl")
         except FileNotFoundError:
@@ -321,18 +345,21 @@ class RunFolder:
                     yield end, entry
 
     def _log_digest(self, done: int) -> str:
-        """Of the lines up to update `done`, without what the machine adds."""
+        """Return the digest of the lines up to update `done`, without the fields that depend on the machine."""
         lines = (entry for entry in self.entries() if entry["update"] <= done)
         return digest_of([{k: v for k, v in entry.items() if k not in MACHINE_FIELDS} for entry in lines])
 
     def _cut_log(self, done: int) -> None:
-        """Forget lines of updates after the checkpoint: they will be made, and written, again. Takes no room."""
+        """Remove the lines of updates after the checkpoint, which will be made and written again.
+
+        This needs no disk space.
+        """
         kept = max((end for end, entry in self._lines() if entry["update"] <= done), default=0)
         with suppress(FileNotFoundError):
             os.truncate(self.path / "log.jsonl", kept)
 
     def _sync_log(self) -> None:
-        """Flush the log to the disk: it must not fall behind a checkpoint when the power fails."""
+        """Flush the log to disk, so that it cannot fall behind a checkpoint in a power failure."""
         path = self.path / "log.jsonl"
         if path.exists():
             with writing(path, 0), open(path, "ab") as file:
@@ -341,7 +368,10 @@ class RunFolder:
     # Files
 
     def check_ours(self) -> None:
-        """Raise `ValueError` unless the folder is missing or empty, or a run is there or was being made when killed."""
+        """Raise `ValueError` unless the folder is missing or empty, or contains a run.
+
+        The run may have been killed while it was created.
+        """
         if not self.path.exists() or self.exists:
             return
         if self.path.is_dir():
@@ -356,7 +386,11 @@ def _digest(data: bytes) -> str:
 
 
 def newest_run(home: str | os.PathLike[str] = "runs", *, task: str | None = None) -> RunFolder:
-    """The run below `home` that was begun last, of one task or of any. Raises `ValueError` when there is none."""
+    """Return the most recently started run below `home`, for one task or for any.
+
+    Raises:
+        ValueError: if there is none.
+    """
     found = [path for path in Path(home).glob("*/run.json")]
     for path in sorted(found, key=lambda path: (path.stat().st_mtime, path), reverse=True):
         folder = RunFolder(path.parent)
@@ -368,21 +402,24 @@ def newest_run(home: str | os.PathLike[str] = "runs", *, task: str | None = None
     raise ValueError(f"expected {what} in {Path(home)}{os.sep}, found none; make one with `{command}`")
 
 
-# What a tuned run begins from
+# Starting points of fine-tuning runs
 
 
 @dataclass(frozen=True)
 class Start:
-    """The folder of a run on text, of a tuned run, or of a published model; or a GGUF file."""
+    """Starting point of a run.
+
+    This is the folder of a run on text, of a fine-tuning run or of a published model, or a GGUF file.
+    """
 
     folder: Path
 
     flag: str = "--start"
-    """By which the folder was named, for messages."""
+    """Name of the flag that gave the folder, for messages."""
 
     @classmethod
     def find(cls, name: str | None, flag: str = "--start") -> Start:
-        """Find what `--start`, or another flag, names; `None`: the newest run on text.
+        """Find the starting point that `--start`, or another flag, names; `None`: the newest run on text.
 
         Raises:
             ValueError: for a folder that is neither a run on text nor a published model.
@@ -405,18 +442,18 @@ class Start:
 
     @cached_property
     def run(self) -> RunFolder | None:
-        """The run that is there; `None` for a published model."""
+        """The run in the folder; `None` for a published model."""
         folder = RunFolder(self.folder)
         return folder if folder.exists else None
 
     @cached_property
     def _published(self) -> Path:
-        """The folder of a published model."""
+        """Folder of a published model."""
         return pretrained_folder(self.folder)
 
     @cached_property
     def _weights(self) -> Path:
-        """The folder of the weights."""
+        """Folder of the weights."""
         if self.run is None:
             return self.folder
         if (last := self.run.checkpoint()) is None:
@@ -424,7 +461,7 @@ class Start:
         return last
 
     def model(self) -> Transformer:
-        """The model, whole, in fp32, on the CPU. Raises `ValueError` where it is damaged, or not a decoder."""
+        """Load the complete model, in fp32 on the CPU. Raises `ValueError` if it is damaged or not a decoder."""
         if self.run is None:
             model = load_pretrained(self._published, dtype=torch.float32)
         else:
@@ -434,7 +471,7 @@ class Start:
         return model
 
     def tokenizer(self) -> BytePairTokenizer:
-        """Its tokenizer, to train on further text. Raises `ValueError` for one that is no byte-level BPE."""
+        """Return its tokenizer, to train on further text. Raises `ValueError` unless it is a byte-level BPE."""
         if self.run is not None and self.run.task == TextSettings.task:
             return self.run.tokenizer()
         folder = self.folder if self.run is None else self.run.path
@@ -444,14 +481,14 @@ class Start:
             raise ValueError(f"{self.flag} {self.folder}: {error}") from None
 
     def files(self) -> dict[str, str]:
-        """How it reads conversations, as `dialect_files` has it."""
+        """Return the files that define its conversation format, as in `dialect_files`."""
         if self.run is not None and self.run.task == TextSettings.task:
             return files_of_run(self.run.tokenizer(), self.run.model().config.context)
         return dialect_files(self._published if self.run is None else self.folder)
 
     @cached_property
     def fingerprint(self) -> str:
-        """Equal for the same weights."""
+        """A hash that identifies the weights."""
         found = hashlib.sha256()
         names = (CONFIG, "model*.safetensors", ADAPTER, "adapter*.safetensors")
         paths = [self.folder] if is_gguf(self.folder) else {path for one in names for path in self._weights.glob(one)}
@@ -462,13 +499,13 @@ class Start:
 
 
 def _on_its_start(record: Mapping[str, Any], folder: Path) -> Transformer:
-    """The model of a checkpoint that holds adapters alone, on what its run began from.
+    """Load the model of a checkpoint that contains only adapters, on top of the model that its run started from.
 
-    Raises `ValueError` where that is gone, or is not what it was.
+    Raises `ValueError` if that model is gone or has changed.
     """
     path, known = Path(str(record.get("start"))), record["text"]
     assert isinstance(known, Mapping)
-    beside = folder.parents[2] / path.name  # both may have been moved, as the folder of all runs
+    beside = folder.parents[2] / path.name  # both may have been moved, with the folder of all runs
     start = Start.find(str(path if path.exists() or not beside.exists() else beside))
     if start.fingerprint != known.get("start"):
         raise ValueError(f"{folder}: expected the model below its adapters, {start.folder}, as it was; it has changed")

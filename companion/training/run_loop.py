@@ -1,4 +1,4 @@
-"""A run from where it stands to its end: progress, log, evaluations, checkpoints."""
+"""Training loop: progress, log, evaluations and checkpoints, from the last checkpoint to the end of a run."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from companion.training.trainer import Diverged, Trainer, Update
 from companion.transformer import Transformer
 
 MOST_LOGGED = 2000
-"""Updates that a log keeps, evenly spaced: more cannot be told apart in a figure."""
+"""Maximum number of updates in a log, evenly spaced; more cannot be told apart in a figure."""
 
 
 def fit(
@@ -38,25 +38,34 @@ def fit(
     peak: float | None = None,
     tensorboard: bool = False,
 ) -> bool:
-    """Train until the last update. True when it was reached; False when Ctrl-C (or SIGTERM) stopped the run before.
+    """Train until the last update.
 
     The first Ctrl-C lets the update in progress finish and saves; a second one stops at once, and the last checkpoint
-    remains. With a `folder`, the run begins at its last checkpoint, and one is saved after each evaluation, every
-    `save_seconds` (0: after every update; otherwise less often when saving takes long), and at the end.
+    remains. With a `folder`, the run resumes from its last checkpoint, and a checkpoint is saved after each evaluation,
+    every `save_seconds`, and at the end.
 
-    measure:           how good a model is, which is the trainer's as it is now; its `scores` go into the log.
-    keep:              how many checkpoints remain, the last ones; the best one does in any case.
-    after_evaluation:  called with the number of updates, the result, and the model; printing must go through
-                       `tqdm.write`.
-    say:               called with a line of news when a run is gone on with. Default: to standard error.
-    progress:          show a bar; `None`: if standard error is a terminal.
-    peak:              FLOPs per second that all devices together could reach, for the share of it that is used.
-    tensorboard:       write the log for TensorBoard as well, see `Board`; needs a `folder`.
+    With several processes this is a collective: all of them call it, and the main one measures, writes and prints.
 
-    With several processes this is a collective: all of them call it, and the main one measures, writes and shows.
+    Args:
+        trainer: the trainer.
+        measure: evaluates the trainer's current model; the result's `scores` go into the log.
+        folder: folder of the run; `None`: save nothing.
+        evaluate_every: number of updates between evaluations.
+        save_seconds: seconds between checkpoints (0: after every update), more if saving takes long.
+        keep: number of recent checkpoints to keep; the best one is kept in any case.
+        after_evaluation: called with the number of updates, the result, and the model; it must print through
+            `tqdm.write`.
+        say: called with a line of news when a run is resumed. Default: print to standard error.
+        progress: whether to show a progress bar; `None`: if standard error is a terminal.
+        peak: FLOPs per second that all devices together could reach, to report the fraction of it that is used.
+        tensorboard: whether to write the log for TensorBoard too, see `Board`; needs a `folder`.
 
-    Raises `Diverged` when the loss is not a number any more, and `NotWritten` when the disk takes no more; the last
-    checkpoint before that remains.
+    Returns:
+        True if the last update was reached, False if Ctrl-C or SIGTERM stopped the run before.
+
+    Raises:
+        Diverged: if the loss is not finite; the last checkpoint before that remains.
+        NotWritten: if the disk is full; the last checkpoint before that remains.
     """
     require_whole("keep", keep)
     config, parallel, main = trainer.config, trainer.parallel, trainer.parallel.main
@@ -106,13 +115,13 @@ def fit(
         while trainer.done < config.updates and not stopping:
             update = pace.time(trainer.update)
             smoothed = update.loss if smoothed is None else 0.95 * smoothed + 0.05 * update.loss
-            # The description, because tqdm puts a comma of its own before a postfix.
+            # As the description, because tqdm puts a comma before a postfix.
             bar.set_description_str(f"loss {smoothed:.3f}, {pace}{_load(trainer, update)}", refresh=False)
             bar.update()
             if main and (update.number % log_every == 0 or update.number == config.updates):
                 try:
                     log(_entry(update) | pace.entry())
-                except OSError as refused:  # the others are about to wait for us: they have to be told first
+                except OSError as refused:  # tell the other processes first; they are about to wait
                     unwritten = refused
             late = main and folder is not None and time.monotonic() - saved_at >= pause
             if parallel.agree(late or stop.is_set() or unwritten is not None):
@@ -122,7 +131,7 @@ def fit(
             if due := update.number % evaluate_every == 0 or update.number == config.updates:
                 model = trainer.whole()
                 error = parallel.on_main(lambda: look(model))  # noqa: B023  (called at once)
-                del model  # with several processes a copy, as large as the model
+                del model  # with several processes this is a copy as large as the model
             if folder is not None and (due or stopping or late):
                 began = time.monotonic()
                 folder.save(trainer, keep=keep, error=error)
@@ -132,11 +141,11 @@ def fit(
 
 
 def seconds_per_update(trainer: Trainer, seconds: float = 3.0) -> float:
-    """How long an update takes on this machine, from about `seconds` of them. The trainer is used up: make another.
+    """Measure how long an update takes on this machine, over about `seconds`. Do not use the trainer afterwards.
 
     A collective; the main process's time counts.
     """
-    for _ in range(2):  # the first ones allocate memory, and compile
+    for _ in range(2):  # the first updates allocate memory and compile
         trainer.update()
     began, count = time.monotonic(), 0
     while trainer.parallel.agree(trainer.parallel.main and (count < 3 or time.monotonic() - began < seconds)):
@@ -161,7 +170,7 @@ def _entry(update: Update) -> dict[str, Any]:
 
 
 def _load(trainer: Trainer, update: Update) -> str:
-    """For the bar: how evenly the layer with the least even load uses its experts."""
+    """Describe for the progress bar how many experts the layer with the least even load effectively uses."""
     moe = trainer.model.config.moe
     if moe is None or update.effective_experts is None:
         return ""
@@ -177,11 +186,11 @@ def _to_standard_error(line: str) -> None:
 
 
 class _Pace:
-    """How fast updates are: in tokens a second over the last few seconds, and as a share of the peak. Evaluations and
-    checkpoints, which come between updates, do not count.
+    """Speed of training, in tokens per second over the last few seconds and as a fraction of the peak.
 
-    The share is that of the FLOPs which the scored tokens of a decoder need (Chowdhery et al. 2022, appendix B), each
-    with the model's full context: padding, and what is computed a second time, are no use to anybody.
+    Evaluations and checkpoints, which come between updates, do not count. The fraction counts the FLOPs that the scored
+    tokens of a decoder need (Chowdhery et al. 2022, appendix B), each with the model's full context. Padding and
+    recomputed activations are not useful work, so they do not count.
     """
 
     def __init__(self, trainer: Trainer, peak: float | None, seconds: float) -> None:
@@ -193,7 +202,7 @@ class _Pace:
             self._share_of_one = train_flops(config, config.context) / config.context / peak
 
     def time(self, make: Callable[[], Update]) -> Update:
-        """Make an update, and count it."""
+        """Run an update and count its time and tokens."""
         began = time.monotonic()
         update = make()
         elapsed = time.monotonic() - began
@@ -206,11 +215,11 @@ class _Pace:
 
     @property
     def share(self) -> float | None:
-        """Of the peak; `None` where it is not known."""
+        """Fraction of the peak; `None` if the peak is not known."""
         return self.per_second * self._share_of_one or None
 
     def entry(self) -> dict[str, float]:
-        """The log's `MACHINE_FIELDS`."""
+        """Return the log's `MACHINE_FIELDS`."""
         share = {} if self.share is None else {"peak_share": round(self.share, 4)}
         return {"seconds": round(self.seconds, 3), "tokens_per_second": round(self.per_second, 1), **share}
 

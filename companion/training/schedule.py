@@ -1,4 +1,4 @@
-"""The learning rate over a run, in optimizer updates."""
+"""Learning-rate schedules, in optimizer updates."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import math
 from typing import Literal, get_args
 
 Schedule = Literal["cosine", "linear", "inverse_sqrt", "wsd"]
-"""How the learning rate falls after its warm-up."""
+"""How the learning rate falls after the warm-up."""
 DecayShape = Literal["linear", "1-sqrt"]
-"""How `"wsd"` falls at its end."""
+"""How `"wsd"` falls at the end."""
 
 
 def learning_rate(
@@ -22,15 +22,21 @@ def learning_rate(
     decay_share: float = 0.2,
     decay_shape: DecayShape = "linear",
 ) -> float:
-    """The learning rate of update number `update` = 1 ... `updates` under one of the schedules below.
-
-    updates, last:             `"inverse_sqrt"` has no end, and needs neither.
-    decay_share, decay_shape:  of `"wsd"` alone.
+    """Return the learning rate of update number `update` = 1 ... `updates` under one of the schedules below.
 
     Sources: Vaswani et al. 2017, section 5.3 (`"inverse_sqrt"`; lesson 09); lesson 14, equation 14.8 (`"cosine"`); Hu
     et al. 2024, MiniCPM (`"wsd"`; lesson 19).
 
-    Raises `ValueError` for a schedule that is not known, and for an update that is not in the run.
+    Args:
+        kind: the schedule.
+        update: number of the update, counted from 1.
+        updates, last: number of updates and final rate; not used by `"inverse_sqrt"`, which has no end.
+        warmup: number of updates until the peak.
+        peak: highest learning rate.
+        decay_share, decay_shape: used by `"wsd"` only, see `warmup_stable_decay`.
+
+    Raises:
+        ValueError: for an unknown schedule, and for an update outside the run.
     """
     match kind:
         case "cosine":
@@ -48,26 +54,30 @@ def learning_rate(
 
 
 def warmup_cosine(update: int, *, updates: int, warmup: int, peak: float, last: float) -> float:
-    """The learning rate of update number `update` = 1 ... `updates`.
+    """Return the learning rate of update number `update` = 1 ... `updates`.
 
-    It climbs in a straight line to `peak`, which update number `warmup` has, and falls along half a cosine to `last`,
-    which the last update has. Updates are steps of the optimizer: with gradients accumulated over several
-    micro-batches there is one for all of them, and a schedule counted in micro-batches would end far too early, or
-    never. `warmup` is cut to a fifth of a short run.
+    It rises linearly to `peak`, reached at update number `warmup`, and falls along half a cosine to `last`, reached at
+    the last update. Updates are optimizer steps. If gradients are accumulated over several micro-batches, there is one
+    for all of them; a schedule counted in micro-batches would end far too early, or never. `warmup` is limited to a
+    fifth of the run.
 
     Sources: Loshchilov and Hutter 2017 (SGDR), equation 5, for the cosine, here without restarts; lesson 14, equation
     14.8.
 
-    Raises `ValueError` for an update that is not in the run.
+    Raises:
+        ValueError: for an update outside the run.
     """
     climb, fall = _progress(update, updates, warmup)
     return peak * climb if fall == 0 else last + (peak - last) * (1 + math.cos(math.pi * fall)) / 2
 
 
 def warmup_linear(update: int, *, updates: int, warmup: int, peak: float, last: float) -> float:
-    """As `warmup_cosine`, but it falls in a straight line too (Devlin et al. 2019, appendix A.2, with `last` = 0).
+    """Return the learning rate as in `warmup_cosine`, but with a linear fall.
 
-    Raises `ValueError` for an update that is not in the run.
+    Source: Devlin et al. 2019, appendix A.2, with `last` = 0.
+
+    Raises:
+        ValueError: for an update outside the run.
     """
     climb, fall = _progress(update, updates, warmup)
     return peak * climb if fall == 0 else last + (peak - last) * (1 - fall)
@@ -83,18 +93,25 @@ def warmup_stable_decay(
     share: float = 0.2,
     shape: DecayShape = "linear",
 ) -> float:
-    """Warm-up, stable, decay (Hu et al. 2024, MiniCPM, section 4): it climbs in a straight line to `peak`, which update
-    number `warmup` has, stays there, and falls over the last `share` of the updates to `last`, which the last one has.
+    """Return the learning rate of the warmup-stable-decay schedule (Hu et al. 2024, MiniCPM, section 4).
 
-    Until it falls it does not depend on how long the run is: from a checkpoint of that part, runs of several lengths
-    can be ended.
+    It rises linearly to `peak`, reached at update number `warmup`, stays there, and falls to `last` over the last
+    `share` of the updates. Before the fall it does not depend on the length of the run, so runs of several lengths can
+    branch off from a checkpoint of that part.
 
-    share:  of all updates, those in which it falls, rounded to whole updates, at least one; what warms up stays.
-    shape:  `"linear"`, or `"1-sqrt"`: last + (peak - last) (1 - sqrt(t)), with t the part of the fall that is done,
-            which falls fast at first (Hägele et al. 2024, section 3).
+    Args:
+        update: number of the update, counted from 1.
+        updates: number of updates.
+        warmup: number of updates until the peak.
+        peak: highest learning rate.
+        last: learning rate of the last update.
+        share: fraction of all updates in which the rate falls, rounded to whole updates, at least one; the warm-up is
+            not shortened.
+        shape: `"linear"`, or `"1-sqrt"`: last + (peak - last) (1 - sqrt(t)), where t is the completed fraction of the
+            fall, which falls fast at first (Hägele et al. 2024, section 3).
 
-    Raises `ValueError` for an update that is not in the run, a share that is not above 0 and at most 1, and another
-    shape.
+    Raises:
+        ValueError: for an update outside the run, a share that is not above 0 and at most 1, or an unknown shape.
     """
     if not 0 < share <= 1:
         raise ValueError(f"share={share!r}: expected a share above 0 and at most 1")
@@ -109,13 +126,14 @@ def warmup_stable_decay(
 
 
 def inverse_sqrt(update: int, *, warmup: int, peak: float) -> float:
-    """The schedule of Vaswani et al. 2017, section 5.3: peak * min(update / warmup, sqrt(warmup / update)).
+    """Return the learning rate of Vaswani et al. 2017, section 5.3: peak * min(update / warmup, sqrt(warmup / update)).
 
-    It climbs in a straight line to `peak`, which update number `warmup` has, and falls with one over the square root of
-    the update, without an end that it would have to know. With `peak = paper_peak(d_model, warmup)` it is the paper's
+    It rises linearly to `peak`, reached at update number `warmup`, and falls with the inverse square root of the update
+    number, so it needs no end. With `peak = paper_peak(d_model, warmup)` it is the paper's
     d_model^-0.5 * min(update^-0.5, update * warmup^-1.5).
 
-    Raises `ValueError` for an update below 1.
+    Raises:
+        ValueError: for an update below 1.
     """
     if update < 1:
         raise ValueError(f"update={update!r}: expected a whole number >= 1")
@@ -124,9 +142,12 @@ def inverse_sqrt(update: int, *, warmup: int, peak: float) -> float:
 
 
 def paper_peak(d_model: int, warmup: int) -> float:
-    """The highest learning rate of Vaswani et al. 2017, equation 3: (d_model * warmup)^-0.5 (lesson 09, equation D9.7).
+    """Return the peak learning rate of Vaswani et al. 2017, equation 3: (d_model * warmup)^-0.5.
 
-    Raises `ValueError` for a `d_model` or a `warmup` below 1.
+    Source: lesson 09, equation D9.7.
+
+    Raises:
+        ValueError: for a `d_model` or a `warmup` below 1.
     """
     if d_model < 1 or warmup < 1:
         raise ValueError(f"d_model={d_model!r}, warmup={warmup!r}: expected whole numbers >= 1")
@@ -134,12 +155,12 @@ def paper_peak(d_model: int, warmup: int) -> float:
 
 
 def cut_warmup(warmup: int, updates: int) -> int:
-    """How many of `updates` warm up where `warmup` are asked for: at most a fifth of them."""
+    """Return the number of warm-up updates: `warmup`, but at most a fifth of `updates`."""
     return min(warmup, updates // 5)
 
 
 def _progress(update: int, updates: int, warmup: int) -> tuple[float, float]:
-    """How far the climb has come and how far the fall, both from 0 to 1."""
+    """Return the completed fractions of the rise and of the fall, both from 0 to 1."""
     if not 1 <= update <= updates:
         raise ValueError(f"update={update!r}: expected a whole number from 1 to updates={updates}")
     warmup = cut_warmup(warmup, updates)

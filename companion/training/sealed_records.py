@@ -1,9 +1,11 @@
-"""What a run writes down about itself, sealed: run.json, result.json and state.json carry a digest of what they say, so
-that whatever was edited, cut or swapped is noticed before it is used.
+"""Checksummed records of a run.
 
-The digest of result.json and state.json covers that of their run, too: those of another run do not pass. Runs of before
-there were digests have none in any file, and are taken as they are. Against somebody who wants to deceive this is no
-guard.
+run.json, result.json and state.json contain a digest of their contents, so that edited, truncated or swapped files are
+noticed before they are used.
+
+The digests of result.json and state.json include that of their run, so that files of another run are rejected. Runs
+from before there were digests have none in any file, and are accepted. This does not protect against deliberate
+forgery.
 """
 
 from __future__ import annotations
@@ -20,19 +22,19 @@ from companion.training.precision import PRECISIONS
 
 DIGEST = "digest"
 SEAL = "seal"
-"""In the run.json of a run that was made longer: the digest that it had before, which seals its other files."""
+"""In the run.json of a run that was lengthened: its previous digest, which its other files include."""
 _WHOLE = ("updates", "evaluations", "parameters")
 _TABLES = ("settings", "text", "versions", "sha256", "yardsticks", "model")
 
 
 def seal_of(record: Mapping[str, Any]) -> str | None:
-    """The digest that seals the other files of a run.json's run; a run of before there were digests has none."""
+    """Return the digest that the other files of a run include, given its run.json; `None` for a run without digests."""
     found = record.get(SEAL, record.get(DIGEST))
     return None if found is None else str(found)
 
 
 class Record(dict[str, Any]):
-    """The fields of a file of a run. To ask for one that is missing is a `ValueError` that names file and field."""
+    """Fields of a run's file. Accessing a missing one raises a `ValueError` that names the file and the field."""
 
     def __init__(self, fields: Mapping[str, Any], path: Path) -> None:
         super().__init__(
@@ -45,14 +47,20 @@ class Record(dict[str, Any]):
 
 
 def sealed(fields: Mapping[str, Any], run: str = "") -> dict[str, Any]:
-    """The fields with their digest. `run`: the digest of the run they belong to."""
+    """Return the fields with their digest. `run` is the digest of the run that they belong to."""
     return {**fields, DIGEST: _digest(fields, run)}
 
 
 def read_sealed(path: Path, remedy: str, run: str | None = "") -> Record:
-    """What `sealed` gave and `path` keeps. `run`: as there; `None`: the run is of before there were digests.
+    """Read the result of `sealed` from `path`.
 
-    Raises `ValueError` for a file that is missing, no JSON object, or that says something else than was written.
+    Args:
+        path: the file.
+        remedy: advice for the error message.
+        run: digest of the run, as in `sealed`; `None`: the run is from before there were digests.
+
+    Raises:
+        ValueError: for a file that is missing, not a JSON object, or changed since it was written.
     """
     try:
         fields = parse_json(read_file(path).decode())
@@ -77,7 +85,7 @@ def read_sealed(path: Path, remedy: str, run: str | None = "") -> Record:
 
 
 def check_record(record: Record, remedy: str) -> None:
-    """Raises `ValueError` for a field of run.json whose value is not of its kind."""
+    """Raise `ValueError` if a field of run.json has the wrong type."""
 
     def require(good: bool, name: str, expected: str) -> None:
         if not good:
@@ -110,14 +118,14 @@ def check_record(record: Record, remedy: str) -> None:
 
 
 def check_result(result: Record, remedy: str) -> None:
-    """Raises `ValueError` for a result that holds no number where one belongs."""
+    """Raise `ValueError` if a result contains something other than a number where one belongs."""
     for name, value in result.items():
         if name != DIGEST and not (is_number(value) or isinstance(value, (dict, list))):
             raise ValueError(f"{result.path}: {name}={shown(value)}: expected a finite number; {remedy}")
 
 
 def digest_of(values: object) -> str:
-    """A digest of values, as JSON has them: the same for the same values, whatever their order in an object."""
+    """Return a digest of values as JSON, which does not depend on the order of an object's keys."""
     return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
 
 

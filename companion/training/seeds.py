@@ -1,4 +1,4 @@
-"""Seeds that belong to a purpose: one for each thing that a run draws, all from the seed of the run."""
+"""Derived seeds: one for each purpose of a run, all computed from the seed of the run."""
 
 from __future__ import annotations
 
@@ -6,5 +6,5 @@ import numpy as np
 
 
 def derived_seed(*numbers: int) -> int:
-    """A 64-bit seed from several whole numbers; near numbers give unrelated seeds."""
+    """Return a 64-bit seed computed from several whole numbers; close numbers give unrelated seeds."""
     return int(np.random.SeedSequence(numbers).generate_state(1, np.uint64)[0])

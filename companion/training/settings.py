@@ -1,6 +1,6 @@
-"""Everything a run of `companion train` can be told: for each task one validated, frozen dataclass.
+"""All settings of a run: one validated, frozen dataclass per task.
 
-The types of the fields are those of the flags: a number outside its limits is refused by both in the same words.
+The types of the fields are also those of the flags, so both reject a number outside its limits with the same words.
 """
 
 # ruff: noqa: RUF009  (each default is a dataclasses.field, made by setting)
@@ -49,16 +49,19 @@ _OF_THE_MACHINE = (
     *("out", "device", "compile", "recompute", "keep", "save_seconds", "tensorboard", "shard", "expert_parallel"),
     *("yardsticks", "start"),
 )
-"""What may differ from one sitting of a run to the next; where a start lies, but not which it is."""
+"""Settings that may change when a run is resumed. A starting point may be moved, but not replaced."""
 TASK, MODEL, MACHINE = "what is learned", "the model", "the machine and the run"
 PROCESSES = "several processes, started with torchrun"
 GROUPS = (TASK, MODEL, TRAINING, MACHINE, PROCESSES)
 LONGEST_NAME = 100
-"""Bytes of a run's folder that has its name from what is learned."""
+"""Maximum length in bytes of the name of a run's folder that is derived from its task."""
 
 
 def flag(f: Field[Any]) -> str:
-    """The flag of a setting, without its dashes: its name, but where that is no name in Python."""
+    """Return the flag of a setting without its dashes.
+
+    It is the name of the field, or a given one if Python does not allow the flag's name.
+    """
     return f.metadata["flag"] or f.name.replace("_", "-")
 
 
@@ -67,10 +70,12 @@ _LANGUAGES = "de (German), en (English), fr (French), pt (Portuguese)"
 
 @dataclass(frozen=True)
 class RunSettings(Learning, ABC):
-    """What every run can be told, whatever becomes of which model; each field is a flag, whose help is in the field's
-    metadata. A task's own class adds its flags, and has its own defaults.
+    """Settings of every run, for any task and model. Each field is a flag, whose help is in the field's metadata.
 
-    Raises `ValueError` naming the flag, what it was and what it must be.
+    The class of a task adds its own flags and defaults.
+
+    Raises:
+        ValueError: naming the flag, its value and what was expected.
     """
 
     task: ClassVar[str]
@@ -139,15 +144,18 @@ class RunSettings(Learning, ABC):
             raise ValueError(f"--minutes {self.minutes:g}: expected either --steps or --minutes, got both")
 
     def folder(self) -> Path:
-        """Where the run lives: the folder `out`, or one in `runs` by the name of what is learned."""
+        """Return the folder of the run: `out`, or a folder in `runs` named after what is learned."""
         return Path(self.out) if self.out is not None else Path("runs", self._folder_name())
 
     @abstractmethod
     def _folder_name(self) -> str:
-        """The name of its folder in `runs`, unless asked otherwise."""
+        """Return the default name of the folder in `runs`."""
 
     def what_matters(self) -> dict[str, Any]:
-        """The settings that decide the result, as JSON has them: all but where it runs and where it is kept."""
+        """Return the settings that determine the result, as in JSON.
+
+        These are all except where the run is computed and stored.
+        """
         chosen = {name: value for name, value in asdict(self).items() if name not in _OF_THE_MACHINE}
         return {"task": self.task, **chosen}
 
@@ -159,9 +167,10 @@ class RunSettings(Learning, ABC):
 
 @dataclass(frozen=True)
 class Settings(RunSettings, ABC):
-    """What a run of `companion train` can be told beside that: a new model.
+    """Settings of `companion train` for any task: those of a new model.
 
-    Raises `ValueError` naming the flag, what it was and what it must be.
+    Raises:
+        ValueError: naming the flag, its value and what was expected.
     """
 
     stack: ClassVar[Literal["decoder", "encoder_decoder"]]
@@ -232,15 +241,19 @@ class Settings(RunSettings, ABC):
                 raise ValueError(f"--model {self.model} says all about the model: expected no --{dashed} beside it")
 
     def model_config(self, vocab: int) -> ModelConfig:
-        """The model these settings ask for. `vocab`: of a model that is not read from a file.
+        """Return the configuration of the model.
 
-        Raises `ValueError` for a model that cannot be, and for a file that cannot be read, is not the JSON of a
-        `ModelConfig`, or has another `stack` than the task; and as `wide_config` does.
+        Args:
+            vocab: vocabulary size, unless the model is read from a file.
+
+        Raises:
+            ValueError: for an impossible model, for a file that cannot be read, is not the JSON of a `ModelConfig` or
+                has another `stack` than the task, and as `wide_config` does.
         """
         stated = self._stated(vocab)
         if self.width_base is None:
             return stated
-        from companion.training.mup import wide_config  # which loads torch
+        from companion.training.mup import wide_config  # imported here because it loads torch
 
         try:
             return wide_config(stated, self.width_base)
@@ -248,7 +261,7 @@ class Settings(RunSettings, ABC):
             raise ValueError(f"--width-base {self.width_base}: {error}") from None
 
     def _stated(self, vocab: int) -> ModelConfig:
-        """The model that the other flags or the file say."""
+        """Return the configuration given by the other flags or by the file."""
         if self.model is not None:
             try:
                 config = ModelConfig.from_json(read_text(self.model))
@@ -261,7 +274,8 @@ class Settings(RunSettings, ABC):
                 raise ValueError(f"--model {self.model}: expected stack={self.stack!r}, got {config.stack!r}")
             return config
         gated = self.activation == "swiglu"
-        # A gated network has three matrices: two thirds of the width give it the same size. A multiple of 32 is fast.
+        # A gated network has three matrices, so two thirds of the width give it the same size. A multiple of 32 is
+        # fast.
         d_ff = self.d_ff or (round(Fraction(self.d_model, 12)) * 32 or 32 if gated else 4 * self.d_model)
         return ModelConfig(
             vocab=vocab,
@@ -302,9 +316,10 @@ def _help(name: str) -> str:
 
 @dataclass(frozen=True)
 class TextSettings(Settings):
-    """Settings of a decoder that learns to go on with text.
+    """Settings of a decoder that learns to continue text.
 
-    Raises `ValueError` as `Settings` does, and for a `vocab` below 257.
+    Raises:
+        ValueError: as `Settings` does, and for a `vocab` below 257.
     """
 
     task: ClassVar[str] = "text"
@@ -383,7 +398,8 @@ class TextSettings(Settings):
     def _attention(self) -> AttentionConfig:
         latent, linear = None, None
         if self.latent is not None:
-            # Half as many numbers as a head has are turned, as in DeepSeek-V2: an even number, of pairs.
+            # Half as many components as a head has are rotated, as in DeepSeek-V2; an even number, because they form
+            # pairs.
             turned = max(2, self.d_model // self.heads // 4 * 2) if self.positions == "rotary" else 0
             latent = LatentConfig(self.latent, turned)
         if self.linear:
@@ -392,7 +408,10 @@ class TextSettings(Settings):
         return AttentionConfig(self.heads, self.kv_heads, **parts)
 
     def model_config(self, vocab: int) -> ModelConfig:
-        """As for every task, with the heads for later tokens; with `init_from`, the model that is there."""
+        """Return the configuration as for every task, with the multi-token-prediction heads.
+
+        With `init_from`, it is the configuration of that model.
+        """
         if self.init_from is not None:
             return self._begun(Path(self.init_from).expanduser()).with_(dropout=float(self.dropout))
         config = super().model_config(vocab)
@@ -400,8 +419,8 @@ class TextSettings(Settings):
 
     @staticmethod
     def _begun(folder: Path) -> ModelConfig:
-        """The configuration of the run or the published model in a folder."""
-        from companion.families.pretrained import family_of, load_pretrained  # which load torch
+        """Return the configuration of the run or published model in a folder."""
+        from companion.families.pretrained import family_of, load_pretrained  # imported here because they load torch
         from companion.training.sealed_records import read_sealed
 
         if not folder.is_dir():
@@ -424,9 +443,9 @@ class TextSettings(Settings):
 
 @dataclass(frozen=True)
 class NumberWordsSettings(Settings):
-    """Settings of an encoder-decoder that learns to translate the names of numbers.
+    """Settings of an encoder-decoder that learns to translate number names.
 
-    The default is the model of 2017 in small, with its norms in front: some ten seconds of training.
+    The default is a small version of the model of 2017, with pre-norm: about ten seconds of training.
     """
 
     task: ClassVar[str] = "number-words"
@@ -463,10 +482,11 @@ class NumberWordsSettings(Settings):
 
 @dataclass(frozen=True)
 class TuneSettings(RunSettings):
-    """Settings of a model that is there already and learns to answer.
+    """Settings of a fine-tuning run, in which an existing model learns to answer.
 
-    Raises `ValueError` as `RunSettings` does, for neither or both of `data` and `problems`, for what a method cannot
-    learn from, and for a setting of another method.
+    Raises:
+        ValueError: as `RunSettings` does, for neither or both of `data` and `problems`, for data that a method cannot
+            learn from, and for a setting of another method.
     """
 
     task: ClassVar[str] = "tune"
@@ -571,7 +591,7 @@ class TuneSettings(RunSettings):
 
     @property
     def strength(self) -> float:
-        """`beta`, or what it is by default."""
+        """The value of `beta`, or its default."""
         return {"sft": 0.0, "dpo": 0.1, "grpo": 0.04}[self.method] if self.beta is None else float(self.beta)
 
     def _folder_name(self) -> str:
@@ -581,25 +601,25 @@ class TuneSettings(RunSettings):
 
 
 TASKS: dict[str, type[Settings]] = {kind.task: kind for kind in (TextSettings, NumberWordsSettings)}
-"""The settings of every task of `companion train`, by its name."""
+"""Settings class of every task of `companion train`, by name."""
 _KINDS: dict[str, type[RunSettings]] = {**TASKS, TuneSettings.task: TuneSettings}
 
 
 def recorded(record: Mapping[str, Any]) -> RunSettings:
-    """The settings of a run from its `run.json`. Raises `ValueError` when they are not those of a task we know."""
+    """Return the settings stored in a `run.json`. Raises `ValueError` if they are not those of a known task."""
     try:
         given = dict(record["settings"])
         kind = _KINDS[given.pop("task", TextSettings.task)]
         if kind is TextSettings:
-            given.setdefault("packing", "ring")  # the one way there was before this could be chosen
-            given["data"] = given["data"] or ["python"]  # the default text before there was one of our own
+            given.setdefault("packing", "ring")  # the only one before this could be chosen
+            given["data"] = given["data"] or ["python"]  # the default text of earlier versions
         return kind(**given)
     except (KeyError, TypeError) as error:
         raise ValueError(f"run.json: expected the settings of a run, got something else ({why(error)})") from None
 
 
 def differences(old: RunSettings, new: RunSettings) -> list[str]:
-    """What `new` settings change, one line for each flag: `--layers: 3 in the run, 4 now`."""
+    """Describe what `new` settings change, one line per flag: `--layers: 3 in the run, 4 now`."""
     if old.task != new.task:
         return [f"--task: {old.task} in the run, {new.task} now"]
     before, now = old.what_matters(), new.what_matters()
@@ -609,7 +629,7 @@ def differences(old: RunSettings, new: RunSettings) -> list[str]:
 
 
 def lengthens(record: Mapping[str, Any], settings: RunSettings) -> bool:
-    """Whether settings ask for the run of a `run.json`, and for more updates than it has."""
+    """Return whether the settings request the same run as a `run.json`, with more updates than it has."""
     old = recorded(record)
     if old.task != settings.task or settings.steps is None or settings.steps <= record.get("updates", 0):
         return False
@@ -619,7 +639,7 @@ def lengthens(record: Mapping[str, Any], settings: RunSettings) -> bool:
 
 
 def _said(value: Any) -> str:
-    """A value as it is written on a command line."""
+    """Format a value as on a command line."""
     if isinstance(value, list):
         return " ".join(value)
     return "not given" if value is None else str(value)

@@ -1,4 +1,4 @@
-"""The log of a run for TensorBoard, which draws it while it grows: `tensorboard --logdir runs`."""
+"""The log of a run for TensorBoard, which shows it while it grows: `tensorboard --logdir runs`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def require_tensorboard() -> None:
-    """Raise `ValueError`, saying how to install it, unless TensorBoard is here."""
+    """Raise `ValueError` with installation instructions if TensorBoard is not installed."""
     try:
         import torch.utils.tensorboard  # noqa: F401
     except ImportError as error:
@@ -24,7 +24,7 @@ def require_tensorboard() -> None:
 
 
 class Board:
-    """What a run logs, as TensorBoard's scalars: `train/...` for updates, `held_out/...` for evaluations."""
+    """A run's log as TensorBoard scalars: `train/...` for updates, `held_out/...` for evaluations."""
 
     def __init__(self, writer: Any) -> None:
         self._writer = writer
@@ -32,10 +32,10 @@ class Board:
     @classmethod
     @contextmanager
     def of(cls, folder: RunFolder | None, done: int) -> Iterator[Board]:
-        """A board in the `tensorboard` folder of a run; without a `folder` one that shows nothing.
+        """Open a board in the `tensorboard` folder of a run, or without a `folder` one that writes nothing.
 
-        A run that has none yet gets what is in its log; of one that goes on after update `done`, TensorBoard forgets
-        what came later. Raises `ValueError` unless TensorBoard is installed.
+        A new board begins with the entries of the run's log so far. When a run resumes after update `done`, TensorBoard
+        drops later entries. Raises `ValueError` if TensorBoard is not installed.
         """
         if folder is None:
             yield cls(None)
@@ -56,7 +56,7 @@ class Board:
                 board._writer.close()
 
     def add(self, entry: Mapping[str, Any]) -> None:
-        """A line of the log."""
+        """Write a line of the log."""
         if self._writer is None:
             return
         kind = "train" if "loss" in entry else "held_out"

@@ -1,8 +1,9 @@
-"""The updates of a run: gradients gathered, clipped and applied; each depends on nothing but the state before it.
+"""Updates of a run: gradients are accumulated, clipped and applied. Each update depends only on the state before it.
 
-An update is a function of (weights, optimizer state, number of the update): its batches and its dropout are derived
-from the seed and that number. A run that is stopped anywhere and continued from its last checkpoint therefore ends
-with the same weights, bit for bit, as one that was never stopped (same machine, same number of threads).
+An update is a function of the weights, the optimizer state and the number of the update: its batches and its dropout
+are derived from the seed and that number. So a run that is stopped anywhere and resumed from its last checkpoint ends
+with the same weights, bit for bit, as one that was never stopped (on the same machine, with the same number of
+threads).
 """
 
 from __future__ import annotations
@@ -33,24 +34,29 @@ from companion.training.seeds import derived_seed
 from companion.transformer import Transformer
 
 LARGE = 2**20
-"""Parameters of a model from which on the optimizer is the quicker, fused one on a CPU too. Smaller ones, as the
-lessons train, take the plain one everywhere: what is printed of them has the same digits."""
+"""Number of parameters from which the faster, fused optimizer is used on a CPU too. Smaller models, such as those of
+the lessons, use the plain one everywhere, so that printed results have the same digits.
+"""
 
 
 class Diverged(RuntimeError):
-    """The loss or the gradient is not a number any more. Nothing of that update has reached the weights."""
+    """Raised when the loss or the gradient is not finite. Nothing of that update has reached the weights."""
 
 
 @dataclass(frozen=True)
 class Update:
-    """What one update reports.
+    """Results of one update.
 
-    loss:               nats per token, without the losses that balance experts.
-    tokens:             how many were scored.
-    gradient_norm:      before clipping.
-    effective_experts:  of the layer whose load is the most uneven, see `RoutingStats`; `None` without experts.
-    dropped:            share of the visits to experts, in all layers, that found them full; `None` without experts.
-    told:               what the loss says besides, see `Scored`: means over what is scored.
+    Attributes:
+        number: number of the update, counted from 1.
+        loss: nats per token, without the losses that balance experts.
+        tokens: number of scored tokens.
+        gradient_norm: norm before clipping.
+        learning_rate: learning rate of this update.
+        effective_experts: for the layer with the least even load, see `RoutingStats`; `None` without experts.
+        dropped: fraction of the visits to experts, over all layers, that exceeded their capacity; `None` without
+            experts.
+        told: metrics that the loss reports besides, see `Scored`, as means over the scored tokens or examples.
     """
 
     number: int
@@ -66,21 +72,25 @@ class Update:
 class Trainer:
     """A model, its optimizer, and the number of updates made.
 
-    model:      trained in place, on the device its parameters are on.
-    batches:    micro-batch number -> tensors for `loss`, targets last. Must depend on the number alone.
-    loss:       (model, *micro-batch) -> `Scored`.
-    precision:  `"fp32"`; `"tf32"`: on a GPU, factors of matrix products with 10 bits behind the point; or `"bf16"`:
-                products in bfloat16 under autocast. Weights and optimizer stay fp32.
-    compile:    compile the forward pass: pays off on a GPU, after a minute.
-    recompute:  keep little of each block for the backward pass, which runs it again
-                (`training.activation_checkpointing`).
-    parallel:   the processes that train together; each makes a trainer with the same arguments. `model` is distributed
-                over them, in place, and from then on `whole` has the model to measure or to write text with.
-
     Methods that are *collectives* have to be called by all processes, in the same order.
 
-    Raises `ValueError` for another `precision`, for an argument of another kind, and where `parallel` is to spread
-    experts and `model` has none, or a number that cannot be shared out evenly.
+    Args:
+        model: trained in place, on the device of its parameters.
+        batches: micro-batch number -> tensors for `loss`, targets last. It must depend on the number only.
+        config: hyperparameters.
+        loss: (model, *micro-batch) -> `Scored`.
+        precision: `"fp32"`; `"tf32"`: on a GPU, matrix products with 10-bit mantissas; or `"bf16"`: matrix products in
+            bfloat16 under autocast. Weights and optimizer stay in fp32.
+        compile: whether to compile the forward pass, which takes a minute and pays off on a GPU.
+        recompute: activation checkpointing: store little of each block for the backward pass, which runs it again
+            (`training.activation_checkpointing`).
+        parallel: the processes that train together; each makes a trainer with the same arguments. `model` is
+            distributed over them, in place. From then on, `whole` returns the model to measure or to generate text
+            with.
+
+    Raises:
+        ValueError: for an unknown `precision`, for an argument of the wrong type, and if `parallel` is to distribute
+            experts but `model` has none, or a number that cannot be divided evenly.
     """
 
     def __init__(
@@ -106,7 +116,7 @@ class Trainer:
             raise ValueError(f"precision={shown(precision)}: expected one of {', '.join(map(repr, PRECISIONS))}")
         self.model, self.batches, self.config, self.loss = model, batches, config, loss
         self.parallel = Parallel() if parallel is None else parallel
-        self.parameters = sum(p.numel() for p in model.parameters())  # of the whole model
+        self.parameters = sum(p.numel() for p in model.parameters())  # before the model is distributed
         self.precision = precision
         self.done = 0
         if recompute:
@@ -118,8 +128,8 @@ class Trainer:
         self._batches: Callable[[int], Batch] = lambda number: self.batches(number)
         if on_gpu:
             self._batches = Ahead(self._batches, config.accumulate, pin=True)
-        self._experts = [module for module in model.modules() if isinstance(module, MoE)]  # in the order of the routing
-        # A router that does not learn keeps its bias: below adapters it belongs to the model from which they began.
+        self._experts = [module for module in model.modules() if isinstance(module, MoE)]  # in routing order
+        # A frozen router keeps its bias. With adapters, the bias belongs to the base model.
         self._biased = [moe.bias is not None and moe.router.weight.requires_grad for moe in self._experts]
         self._steered = bool(self._experts) and (config.balance_loss > 0 or config.z_loss > 0 or any(self._biased))
         fused = on_gpu or (alone and self.device.type == "cpu" and self.parameters >= LARGE)
@@ -128,15 +138,17 @@ class Trainer:
         self.optimizer = make(model, weight_decay=config.weight_decay, betas=config.betas, fused=fused, shares=shares)
 
     def update(self) -> Update:
-        """One step of the optimizer on `accumulate` micro-batches.
+        """Make one optimizer step on `accumulate` micro-batches.
 
-        The gradient is that of the mean over *all* their tokens: sums are added up and divided once, so that k
-        micro-batches with unequal numbers of tokens give what one batch of them all would. So do the losses that
-        balance experts: their load is that of the whole batch. It is known only after all micro-batches, and with more
-        than one, these are run once more before, without a gradient, to count: a third of the time on top.
+        The gradient is that of the mean over *all* their tokens: sums are accumulated and divided once, so that k
+        micro-batches with unequal numbers of tokens give the same result as one batch of them all. The losses that
+        balance experts also use the load of the whole batch. It is known only after all micro-batches, so if there is
+        more than one, they are first run without gradients to count, which takes a third more time.
 
-        Raises `Diverged`, with weights and optimizer untouched, when loss or gradient is not finite, and `ValueError`
-        when no micro-batch has a target, or `loss` keeps back the routing of experts that are to be balanced.
+        Raises:
+            Diverged: if the loss or the gradient is not finite; weights and optimizer are unchanged.
+            ValueError: if no micro-batch has a target, or if `loss` does not return the routing of experts that are to
+                be balanced.
         """
         number = self.done + 1
         self.model.train()
@@ -181,7 +193,7 @@ class Trainer:
         return replace(made, told=told.means(self.parallel, tokens))
 
     def learning_rate(self, number: int) -> float:
-        """The learning rate of update `number`, counted from 1."""
+        """Return the learning rate of update `number`, counted from 1."""
         config = self.config
         return learning_rate(
             config.schedule,
@@ -195,9 +207,13 @@ class Trainer:
         )
 
     def evaluate(self, batches: Iterable[Batch], bytes: int) -> Evaluation:
-        """The model's loss over all of `batches`, without dropout. `bytes`: of the text that their targets spell.
+        """Return the model's loss over all of `batches`, without dropout.
 
         A collective; the main process measures.
+
+        Args:
+            batches: tensors for `loss`, targets last.
+            bytes: number of bytes of the text that the targets spell.
         """
         model = self.whole()
         measured = self.parallel.on_main(
@@ -206,10 +222,11 @@ class Trainer:
         return Evaluation(*measured)
 
     def whole(self) -> Transformer:
-        """The plain model with the weights as they are now, in the main process: to measure, or to write text with.
+        """Return, in the main process, the plain model with the current weights, to measure or to generate text with.
 
-        In a single process, and wherever each holds all the weights, it is the model that is trained; otherwise a copy
-        on the same device. The others get the model they have, which may be a part of one. A collective.
+        In a single process, and wherever each process holds all the weights, this is the trained model itself;
+        otherwise it is a copy on the same device. The other processes get the model that they have, which may be only a
+        part. A collective.
         """
         if self.parallel.keeps_whole:
             return self.model
@@ -222,27 +239,28 @@ class Trainer:
         return model
 
     def weights(self) -> dict[str, Tensor]:
-        """The whole model's `state_dict`, to be written by the main process; `{}` in the others. A collective.
+        """Return the whole model's `state_dict` in the main process, to be saved; `{}` in the others. A collective.
 
-        With several processes its tensors are on the CPU. They may be the model's own: write them before the next
+        With several processes its tensors are on the CPU. They may be the model's own, so write them before the next
         update.
         """
         kept = self.model.state_dict(keep_vars=True)
         return self._gathered((name, tensor, tensor) for name, tensor in kept.items())
 
     def state(self) -> dict[str, Tensor]:
-        """The optimizer's whole state by parameter name, where `weights` has tensors. A collective.
+        """Return the whole optimizer state by parameter name, in the same process as `weights`. A collective.
 
-        With the weights and `done`, all that the next update depends on, for any number of processes.
+        Together with the weights and `done`, it determines the next update, for any number of processes.
         """
         parameters = dict(self.model.named_parameters())
         kept = optimizer_state(self.model, self.optimizer)
         return self._gathered((name, parameters[name.partition(".")[2]], tensor) for name, tensor in kept.items())
 
     def load(self, weights: Mapping[str, Tensor], state: Mapping[str, Tensor], done: int) -> None:
-        """Go on after update `done` from what `weights` and `state` gave: the whole of it, in every process.
+        """Resume after update `done` from the complete results of `weights` and `state`, in every process.
 
-        Raises `ValueError`, with nothing changed, unless both fit this model.
+        Raises:
+            ValueError: with nothing changed, unless both fit this model.
         """
         kept = self.model.state_dict(keep_vars=True)
         if kept.keys() != weights.keys():
@@ -256,7 +274,11 @@ class Trainer:
         self.done = done
 
     def _gathered(self, kept: Iterable[tuple[str, Tensor, Tensor]]) -> dict[str, Tensor]:
-        """(name, parameter, tensor laid out like it) -> the whole tensors by name, in the main process."""
+        """Gather tensors in the main process, by name.
+
+        Args:
+            kept: (name, parameter, tensor laid out like the parameter).
+        """
         gathered = {}
         for name, parameter, tensor in kept:
             whole = self.parallel.whole(parameter, tensor.detach())
@@ -266,15 +288,14 @@ class Trainer:
 
     @torch.no_grad()
     def _load_of(self, micro: Sequence[Batch]) -> list[Tensor]:
-        """How many tokens of all these micro-batches each expert of each layer gets, in all processes."""
+        """Return how many tokens of all these micro-batches go to each expert of each layer, over all processes."""
         load = _Load()
         for i, batch in enumerate(micro):
             load.add(self._scored(i, batch).routing)
         return self.parallel.total(load.counts)
 
     def _scored(self, i: int, batch: Batch) -> Scored:
-        """The loss of this process's share of the update's micro-batch number i, with the dropout and the noise that
-        belong to it."""
+        """Compute the loss of this process's rows of the update's micro-batch i, with its dropout and noise."""
         seed = derived_seed(self.config.seed, self.done * self.config.accumulate + i)
         own = [tensor.to(self.device, non_blocking=True) for tensor in self.parallel.share(batch)]
         with self.parallel.drawing(seed, len(batch[-1])), autocast(self.device, self.precision):
@@ -288,7 +309,7 @@ class Trainer:
 
 
 class _Told:
-    """What a loss says besides, summed over micro-batches."""
+    """Sums over micro-batches of a loss's further metrics."""
 
     def __init__(self) -> None:
         self.sums: dict[str, Tensor] = {}
@@ -302,7 +323,7 @@ class _Told:
 
 
 class _Load:
-    """What the experts of each layer were asked for, summed over micro-batches. Nothing here waits for a device."""
+    """Sums over micro-batches of each layer's expert load. Nothing here waits for a device."""
 
     def __init__(self) -> None:
         self.counts: list[Tensor] = []
@@ -316,7 +337,10 @@ class _Load:
                 self.dropped = self.dropped.to(layer.kept.device) + (~layer.kept).sum()
 
     def summary(self) -> list[Tensor]:
-        """The effective experts of the least even layer, and the share of visits dropped in all; empty for no layer."""
+        """Return the effective number of experts of the least even layer, and the fraction of dropped visits in all.
+
+        The result is empty without layers.
+        """
         if not self.counts:
             return []
         counts = torch.stack(self.counts)

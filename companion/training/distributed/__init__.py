@@ -1,7 +1,7 @@
-"""Training on several processes: data parallel, sharded, and experts spread over processes.
+"""Training in several processes: data parallel, sharded, and expert parallel.
 
-parallel         what the rest of training knows of it, and how it is for one process
-data_parallel    how several share out the work
-expert_parallel  tokens that travel to experts elsewhere
-launch           starting them, and ending when another is gone
+parallel         the interface used by the rest of training, and its implementation for one process
+data_parallel    how several processes divide the work
+expert_parallel  sending tokens to remote experts
+launch           starting the processes, and ending when another one is gone
 """

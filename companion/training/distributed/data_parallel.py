@@ -1,22 +1,22 @@
-"""`Processes`, the `Parallel` of a run on several processes: who has which rows, and how gradients add up.
+"""`Processes`, the `Parallel` of a run in several processes: how they divide the rows and add the gradients.
 
-A micro-batch is what it is for one process. Each process computes its ids from its number, which costs next to nothing,
-and takes the rows that are its own; the gradients, which are sums over tokens divided by the tokens of all, add up. So
-the losses, and the weights, of a run do not depend on how many processes it has, up to the order in which floating
-point adds: `torchrun --nproc-per-node N -m companion train` goes on where `companion train` stopped, and back.
+A micro-batch is the same as with one process. Each process computes its ids from its number, which costs almost
+nothing, and takes its own rows. The gradients, which are sums over tokens divided by the number of all tokens, add up.
+So the losses and weights of a run do not depend on the number of processes, up to the order of floating-point
+additions: `torchrun --nproc-per-node N -m companion train` resumes where `companion train` stopped, and vice versa.
 
-    data parallel     the default: everybody holds the model; gradients are added (PyTorch's DDP)
-    sharded           everybody keeps a piece of each weight, gradient and moment, and borrows the rest of a block's
+    data parallel     the default: each process has the whole model; gradients are summed (PyTorch's DDP)
+    sharded           each process has a shard of each weight, gradient and moment, and gathers the rest of a block's
                       weights while it computes with them (PyTorch's FSDP2; ZeRO stage 3, Rajbhandari et al. 2020)
-    expert parallel   groups of N processes share out the experts of each layer: a token travels to its experts and
-                      their answers travel back (all-to-all; Lepikhin et al. 2021, section 3); all other weights are
+    expert parallel   groups of N processes divide the experts of each layer: tokens are sent to their experts and the
+                      outputs are sent back (all-to-all; Lepikhin et al. 2021, section 3); all other weights are
                       data parallel, or sharded
 
-Random numbers on a CPU are those that one process would draw: everybody draws them for the whole micro-batch and keeps
-its own rows. On a GPU everybody draws its own: the same distribution, but another number of processes draws others.
-Compiled code draws its own everywhere.
+Random numbers on a CPU are those that one process would draw: each process draws them for the whole micro-batch and
+uses those of its own rows. On a GPU each process draws its own, so another number of processes draws other numbers from
+the same distribution. So does compiled code, on any device.
 
-Nothing is pickled: what processes tell each other is tensors, or JSON as bytes.
+Nothing is pickled: processes exchange tensors, or JSON as bytes.
 """
 
 from __future__ import annotations
@@ -43,13 +43,17 @@ from companion.training.losses import Scored
 
 
 class Processes(Parallel):
-    """Several processes, one for each device; the module's text says how they share the work. `start_processes`, in
-    `launch`, makes it.
+    """Several processes, one per device, which divide the work as described in the module.
 
-    shard:    FSDP instead of DDP.
-    experts:  over how many processes the experts of a layer are spread; `None`: everybody has them all.
+    Use `launch.start_processes`.
 
-    Raises `ValueError` when the processes do not divide by `experts`.
+    Args:
+        device: this process's device.
+        shard: FSDP instead of DDP.
+        experts: number of processes that share the experts of a layer; `None`: each process has all of them.
+
+    Raises:
+        ValueError: if the number of processes is not a multiple of `experts`.
     """
 
     def __init__(self, device: torch.device, *, shard: bool = False, experts: int | None = None) -> None:
@@ -59,7 +63,7 @@ class Processes(Parallel):
         self.keeps_whole = not shard and experts is None
         self.rows = 0
         self._ddp: Any = None
-        self._slices: set[int] = set()  # ids of the parameters that are some of the experts of a layer
+        self._slices: set[int] = set()  # ids of parameters that hold only some of a layer's experts
         self._sharded_kind: tuple[type[Any], ...] = ()
         if experts is not None:
             if experts < 2 or self.world % experts:
@@ -75,7 +79,7 @@ class Processes(Parallel):
         spread = "" if self.experts is None else f", experts over {self.experts}"
         return f"{self.world} process{'es' if self.world > 1 else ''}, {kind}{spread}"
 
-    # What is agreed on
+    # Agreement between processes
 
     def agree(self, flag: bool) -> bool:
         return bool(self.total([torch.tensor(float(flag))])[0])
@@ -122,7 +126,7 @@ class Processes(Parallel):
             raise failure
         raise (ValueError if codes[first] == 2 else OSError)(f"process {first} of {self.world}: {what}")
 
-    # What the trainer needs
+    # For the trainer
 
     def total(self, tensors: Sequence[Tensor]) -> list[Tensor]:
         if not tensors:
@@ -144,37 +148,38 @@ class Processes(Parallel):
             raise ValueError(f"--expert-parallel {self.experts}: expected a model with experts, got one without")
         self._draws_whole = self.device.type == "cpu" and not compile
         if compile:
-            compile_blocks(model)  # one by one, so that gradients of a block travel while the next are computed
+            compile_blocks(model)  # block by block, so that a block's gradients are sent while the next are computed
         blocks = [module for module in model.modules() if isinstance(module, Block)]
         objective = _Objective(model, loss)
         if self.shard:
             return self._sharded(self.device, objective, blocks)
         others = [name for name, p in objective.named_parameters() if id(p) in self._slices]
-        others += [name for name, _ in objective.named_buffers()]  # everybody changes them in the same way
+        others += [name for name, _ in objective.named_buffers()]  # all processes change them in the same way
         DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(objective.to(self.device), others)
         self._ddp = DistributedDataParallel(objective, gradient_as_bucket_view=True)
         self._ddp.register_comm_hook(None, lambda state, bucket: _sum(bucket.buffer()))
         return self._ddp
 
     def _sharded(self, device: torch.device, objective: nn.Module, blocks: Sequence[Block]) -> nn.Module:
-        from torch.distributed.fsdp import fully_shard  # a second to import
+        from torch.distributed.fsdp import fully_shard  # takes a second to import
         from torch.distributed.tensor import DTensor
 
         self._sharded_kind = (DTensor,)
-        # The views that attention makes of its keys and values are never written to.
+        # Attention never writes to the views of its keys and values.
         warnings.filterwarnings("ignore", message="FSDP2-wrapped module .* returned a view", category=UserWarning)
         mesh = init_device_mesh(device.type, (self.world,))
         slices = {p for p in objective.parameters() if id(p) in self._slices}
-        # A source's keys and values are computed before the block that looks at them runs: pieces of their own.
+        # A source's keys and values are computed before the block that attends to them runs, so they are sharded
+        # separately.
         early = [part for block in blocks if block.cross is not None for part in (block.cross.key, block.cross.value)]
         for module in (*early, *blocks, objective):
             part = fully_shard(module, mesh=mesh, ignored_params=slices)
-            part.set_gradient_divide_factor(1.0)  # gradients add up, they are no mean
+            part.set_gradient_divide_factor(1.0)  # gradients are sums, not means
             part.set_force_sum_reduction_for_comms(True)
         return objective.to(device)
 
     def _spread(self, moe: MoE) -> None:
-        """Let a mixture of experts know of the tokens, and the experts, of other processes."""
+        """Connect a mixture of experts to the tokens, and the experts, of other processes."""
         keep_the_compiler_out()
         number = moe.config.experts
         if self.experts is None:
@@ -203,7 +208,8 @@ class Processes(Parallel):
 
     @contextmanager
     def collecting(self, last: bool) -> Iterator[None]:
-        # FSDP adds gradients up after every backward pass: until then somebody would have to hold all of them.
+        # FSDP reduces gradients after every backward pass; otherwise a process would have to hold all of them until
+        # then.
         with nullcontext() if last or self._ddp is None else self._ddp.no_sync():
             yield
 
@@ -221,7 +227,7 @@ class Processes(Parallel):
                 copies.append(p.grad)
         squares = [torch.nn.utils.get_total_norm(part).double().square().to(self.device) for part in (shards, slices)]
         if self.experts is not None:
-            squares[1] = squares[1] * self.experts / self.world  # each slice is there once in every group
+            squares[1] = squares[1] * self.experts / self.world  # every group has one copy of each slice
         apart = sum(self.total(squares)) if shards or slices else 0.0
         norm = (torch.nn.utils.get_total_norm(copies).double().to(self.device).square() + apart).sqrt().float()
         torch._foreach_mul_([*shards, *slices, *copies], (largest / (norm + 1e-6)).clamp(max=1.0))
@@ -248,7 +254,7 @@ class Processes(Parallel):
         return tensor
 
     def rows_of_all(self, rows: Int[Tensor, "batch *axes"]) -> Int[Tensor, "whole_batch *axes"]:
-        """The rows of the micro-batch at work of all processes, from everybody's own. A collective."""
+        """Gather the rows of the current micro-batch from all processes, given each one's own. A collective."""
         start, stop = self.bounds(self.rows)
         whole = rows.new_zeros((self.rows, *rows.shape[1:]))
         whole[start:stop] = rows
@@ -256,13 +262,16 @@ class Processes(Parallel):
         return whole
 
     def own_rows(self, whole: Shaped[Tensor, "whole_batch *axes"]) -> Shaped[Tensor, "batch *axes"]:
-        """The rows of this process, from those of the micro-batch at work of all."""
+        """Return this process's rows, given those of the whole current micro-batch."""
         start, stop = self.bounds(self.rows)
         return whole[start:stop]
 
 
 class _Objective(nn.Module):
-    """The loss as a module around the model: DDP and FSDP see one forward pass, whatever it calls of the model."""
+    """The loss as a module around the model.
+
+    DDP and FSDP then see one forward pass, whatever it calls in the model.
+    """
 
     def __init__(self, model: nn.Module, loss: Callable[..., Scored]) -> None:
         super().__init__()
@@ -273,16 +282,16 @@ class _Objective(nn.Module):
 
 
 def _sum(gradients: Tensor) -> torch.futures.Future[Tensor]:
-    """Gradients added up over the processes, where DDP would take their mean."""
+    """Sum gradients over the processes, where DDP would average them."""
     work = dist.all_reduce(gradients, async_op=True)
     return work.get_future().then(lambda done: done.value()[0])
 
 
 class _WholeDraws(TorchDispatchMode):
-    """Random tensors with a row for each row that is here are drawn for the whole micro-batch, and cut.
+    """Draw random tensors with this process's number of rows for the whole micro-batch, and take its own rows.
 
-    These are all that a model draws: dropout, also that inside of PyTorch's attention, and a router's noise. The cost
-    is a draw of the whole instead of a part.
+    These are all random tensors that a model draws: dropout, including that inside PyTorch's attention, and a router's
+    noise. The cost is drawing the whole instead of a part.
     """
 
     def __init__(self, start: int, stop: int, rows: int) -> None:

@@ -1,4 +1,4 @@
-"""Experts of a run on several processes: tokens of all of them share the places, and travel to experts elsewhere.
+"""Experts in a run with several processes: tokens of all of them share the capacity, and are sent to remote experts.
 
 Expert parallelism and its all-to-all: Lepikhin et al. 2021, section 3.
 """
@@ -20,10 +20,11 @@ from companion.layers.routing import RoutingStats
 
 
 class Spread(Dispatch):
-    """Tokens are spread over processes, and every process has all experts: places are given out over all tokens.
+    """Token dispatcher for data parallelism: every process has all experts, and their capacity is shared by all tokens.
 
-    rows_of_all:  the rows of the micro-batch at work of all processes, from this one's. A collective.
-    own_rows:     the rows of this process, from those of all.
+    Args:
+        rows_of_all: gathers the rows of the current micro-batch from all processes, given this one's. A collective.
+        own_rows: selects the rows of this process from those of all.
     """
 
     def __init__(self, rows_of_all: Callable[[Tensor], Tensor], own_rows: Callable[[Tensor], Tensor]) -> None:
@@ -38,9 +39,13 @@ class Spread(Dispatch):
 
 
 class Exchanged(Spread):
-    """Each process of a group has a part of the experts: tokens travel to them, and answers back.
+    """Token dispatcher for expert parallelism.
 
-    group:  the processes that share out the experts of a layer, each with as many, in the order of their ranks.
+    Each process of a group has some of the experts, to which tokens are sent.
+
+    Args:
+        rows_of_all, own_rows: as in `Spread`.
+        group: the processes that share the experts of a layer, equally many each, in the order of their ranks.
     """
 
     def __init__(
@@ -64,7 +69,7 @@ class Exchanged(Spread):
         expert, order, inverse = by_expert(chosen, kept, number)
         rows = Reordered.apply(tokens, order, inverse, chosen.shape[1])
         visits = expert.new_zeros(number + 1).scatter_add(0, expert, torch.ones_like(expert))
-        outgoing = visits[:-1].view(group.size(), -1)  # (process, expert): how many visits each pays each from here
+        outgoing = visits[:-1].view(group.size(), -1)  # number of visits to each expert of each process
         incoming = torch.empty_like(outgoing)
         dist.all_to_all_single(incoming, outgoing.contiguous(), group=group)
         sent, received = outgoing.sum(1).tolist(), incoming.sum(1).tolist()
@@ -79,14 +84,20 @@ class Exchanged(Spread):
 
 @cache
 def keep_the_compiler_out() -> None:
-    """What talks to other processes is not compiled. As a decorator, `torch.compiler.disable` would load the compiler,
-    for two seconds, in whatever imports this file: a process that trains alone, a model that only writes."""
+    """Exclude communication between processes from compilation.
+
+    Used as a decorator, `torch.compiler.disable` would load the compiler, which takes two seconds, in everything that
+    imports this file, including training in one process and text generation.
+    """
     for kind, name in ((Spread, "within_capacity"), (Exchanged, "answers")):
         setattr(kind, name, torch.compiler.disable(getattr(kind, name)))
 
 
 class _Exchange(torch.autograd.Function):
-    """`sent[p]` rows to each process p of a group, in order; `received[p]` from each. Gradients go the other way."""
+    """Send `sent[p]` rows to each process p of a group, in order, and receive `received[p]`.
+
+    Gradients go the other way.
+    """
 
     @staticmethod
     def forward(ctx: Any, rows: Tensor, sent: list[int], received: list[int], group: dist.ProcessGroup) -> Tensor:
@@ -95,7 +106,7 @@ class _Exchange(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
-        back: Tensor = _Exchange.apply(grad, *ctx.back)  # by itself, so that a second derivative finds its way
+        back: Tensor = _Exchange.apply(grad, *ctx.back)  # so that it can be differentiated again
         return back, None, None, None
 
 

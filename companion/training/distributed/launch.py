@@ -1,4 +1,4 @@
-"""Starting and ending: the processes that `torchrun` started, and how one ends when another is gone."""
+"""Process launch and exit: joining the processes that `torchrun` started, and ending when another one is gone."""
 
 from __future__ import annotations
 
@@ -20,34 +20,41 @@ from companion.training.distributed.data_parallel import Processes
 from companion.training.distributed.parallel import Elsewhere, Lost, Parallel, exit_code
 
 TIMEOUT = timedelta(hours=1)
-"""How long a process waits for the others: longer than any evaluation or checkpoint, which the main process makes while
-the others wait. One that ended is noticed at once; one that hangs, after this time."""
+"""How long a process waits for the others. It is longer than any evaluation or checkpoint, which the main process makes
+while the others wait. A process that has ended is noticed at once, one that hangs after this time.
+"""
 PATIENCE = timedelta(minutes=1)
 """How long a process waits for the others when it starts."""
 _SIGNS = ("connection reset", "connection closed", "broken pipe", "timed out", "remote process", "ncclremoteerror")
 
 
 def launched() -> bool:
-    """Whether `torchrun`, or another launcher that says as much as it does, started this process."""
+    """Return whether `torchrun`, or another launcher that sets the same variables, started this process."""
     return {"RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"} <= os.environ.keys()
 
 
 class Alone(ValueError):
-    """This process does not meet the others of its run. Each says so, for nobody knows whether another one can."""
+    """Raised when this process cannot reach the others of its run.
+
+    Every process reports it, because none knows whether another one can.
+    """
 
 
 def processes_launched() -> int:
-    """How many processes the launcher started, or 1."""
+    """Return how many processes the launcher started, or 1."""
     return int(os.environ["WORLD_SIZE"]) if launched() else 1
 
 
 def check_launch() -> None:
-    """Raises `ValueError` unless what a launcher says of this process can be: its number, how many there are, where the
-    first one is."""
+    """Check the launcher's variables: this process's number, how many there are, and the address of the first one.
+
+    Raises:
+        ValueError: if it is impossible.
+    """
     if not launched():
         return
     numbers = {}
-    usual = {"LOCAL_WORLD_SIZE": "1", "LOCAL_RANK": "0"}  # which a launcher may leave out
+    usual = {"LOCAL_WORLD_SIZE": "1", "LOCAL_RANK": "0"}  # a launcher may leave these out
     least_of = {"WORLD_SIZE": 1, "RANK": 0, "MASTER_PORT": 1, "LOCAL_WORLD_SIZE": 1, "LOCAL_RANK": 0}
     for name, least in least_of.items():
         value = os.environ.get(name, usual.get(name, ""))
@@ -76,7 +83,7 @@ def check_launch() -> None:
 
 
 def _reach(address: str, port: int) -> None:
-    """Wait until something listens at the address of the first process. PyTorch waits too, but not in silence."""
+    """Wait until something listens at the address of the first process. PyTorch also waits, but prints warnings."""
     end, why = time.monotonic() + PATIENCE.total_seconds(), "it does not answer"
     while time.monotonic() < end:
         try:
@@ -92,7 +99,7 @@ def _reach(address: str, port: int) -> None:
 
 
 def command(arguments: Sequence[str], processes: int | None = None) -> str:
-    """The command line of this run, or of one with so many `processes` on this machine."""
+    """Return the command line of this run, or of one with `processes` processes on this machine."""
     if processes is None:
         if not launched():
             return "companion " + shlex.join(arguments)
@@ -102,8 +109,10 @@ def command(arguments: Sequence[str], processes: int | None = None) -> str:
 
 @contextmanager
 def only_main_speaks() -> Iterator[None]:
-    """In a process other than the main one, nothing goes to standard output, and what the main one says too (bad input,
-    Ctrl-C) ends with `Elsewhere`."""
+    """Silence every process except the main one.
+
+    Standard output is discarded, and errors that the main process also reports (bad input, Ctrl-C) become `Elsewhere`.
+    """
     if not launched() or os.environ["RANK"].strip("0") == "":
         yield
         return
@@ -122,13 +131,17 @@ def only_main_speaks() -> Iterator[None]:
 def start_processes(
     device: torch.device, *, shard: bool = False, expert_parallel: int | None = None, arguments: Sequence[str] = ()
 ) -> Iterator[Parallel]:
-    """This process's view of its run, whether it is alone or one of several that `torchrun` started.
+    """Yield this process's view of its run, which may be one of several processes started by `torchrun`.
 
-    device:     the kind of device: of several processes each takes a GPU of its own, or the CPU.
-    arguments:  of the command, for a message that shows it.
+    Args:
+        device: the type of device; with several processes, each takes its own GPU, or the CPU.
+        shard: FSDP instead of DDP.
+        expert_parallel: number of processes that share the experts of a layer.
+        arguments: arguments of the command, for error messages.
 
-    Raises `ValueError` for flags that do not fit the processes, and for fewer GPUs than processes; and `Lost` in place
-    of the error that a collective in this block ends with when another process is gone.
+    Raises:
+        ValueError: for flags that do not fit the processes, and for fewer GPUs than processes.
+        Lost: instead of the error that a collective in this block raises when another process is gone.
     """
     if not launched():
         if shard or expert_parallel is not None:
@@ -158,18 +171,19 @@ def start_processes(
         lost = is_lost(error)
         if not lost:
             raise
-        # What waits for a process that is gone would keep this one from ending.
+        # Threads that wait for the lost process would keep this one from ending.
         atexit.register(_leave, 1)
         raise Lost(_is_first(store)) from error
     finally:
         if not lost and dist.is_initialized():
             dist.destroy_process_group()
-        # Threads of gloo hand back the tensors of the last collective; one that does while Python ends aborts it.
+        # Threads of gloo release the tensors of the last collective; if one does so while Python exits, it aborts the
+        # process.
         time.sleep(0.1)
 
 
 def _meet() -> tuple[dist.Store, int, int]:
-    """The store that the processes share, this one's number, and how many there are; once all are there."""
+    """Wait for all processes, and return the store that they share, this one's number, and how many there are."""
     world = os.environ["WORLD_SIZE"]
     try:
         store, rank, size = next(dist.rendezvous("env://", timeout=PATIENCE))
@@ -187,7 +201,7 @@ def _meet() -> tuple[dist.Store, int, int]:
 
 
 def _own_device(device: torch.device) -> torch.device:
-    """This process's device, of the kind asked for."""
+    """Return this process's device, of the requested type."""
     if device.type == "cpu":
         return device
     if device.type != "cuda" or device.index is not None:
@@ -205,12 +219,12 @@ def _own_device(device: torch.device) -> torch.device:
 
 
 def is_lost(error: BaseException) -> bool:
-    """Whether `error` is how a collective ends when another process is gone, or has not answered for `TIMEOUT`."""
+    """Return whether `error` is how a collective fails if another process is gone, or does not answer for `TIMEOUT`."""
     return isinstance(error, dist.DistNetworkError) or any(sign in str(error).lower() for sign in _SIGNS)
 
 
 def _is_first(store: dist.Store) -> bool:
-    """Whether this process is the first to ask. True as well where nobody is left to answer."""
+    """Return whether this process is the first to ask. This is also True if no process is left to answer."""
     try:
         return store.add("companion/lost", 1) == 1
     except RuntimeError:

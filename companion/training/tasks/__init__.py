@@ -1,1 +1,1 @@
-"""What a run learns: a task is the one thing that differs between runs."""
+"""Tasks: what a model learns, which is the only thing that differs between runs."""

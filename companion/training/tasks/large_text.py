@@ -1,4 +1,4 @@
-"""The task of going on with text that is too large to hold: the same as `text`, on parts of it in turn."""
+"""The text task for data that does not fit into memory: training reads it part by part."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ from companion.training.settings import TextSettings
 from companion.training.tasks.text import TextTask, total_bytes
 
 KEPT_BYTES, KEPT_DAYS = 10 * 10**9, 30
-"""Ids of other texts that stay on disk: so many bytes of them, and so long after their last use."""
+"""Limits for the ids of other texts on disk: total bytes, and days since their last use."""
 
 
 def open_text(settings: TextSettings, folder: RunFolder | None = None) -> TextTask:
-    """`TextTask.open`, of the kind that the size of the text asks for. Raises `ValueError` as it does."""
-    settings.model_config(settings.vocab)  # a model that cannot be should not wait for its text
+    """Open a `TextTask` of the kind that suits the size of the text. Raises `ValueError` as `TextTask.open` does."""
+    settings.model_config(settings.vocab)  # fail early if the model is impossible
     return (LargeTextTask if is_large(settings.data) else TextTask).open(settings, folder)
 
 
 @dataclass(frozen=True)
 class LargeTextTask(TextTask):
-    """`TextTask` without a table of all ids: its tokenizer learns from a sample, and training reads part after part.
+    """A `TextTask` that never holds all ids: its tokenizer learns from a sample, and training reads part after part.
 
-    What is said of all tokens is estimated from the first part.
+    Figures about all tokens are estimated from the first part.
     """
 
     @cached_property
@@ -55,7 +55,7 @@ class LargeTextTask(TextTask):
         )
 
     def facts(self) -> Sequence[tuple[str, str]]:
-        """Beside those of a small text where its ids are, and that those of others do not stay there for ever."""
+        """Return the facts of a small text, and where its ids are stored and how long those of others are kept."""
         folder = self._parts.folder
         freed = forget(folder.parent, keep=folder, most=KEPT_BYTES, days=KEPT_DAYS)
         told = f"; now {readable_bytes(freed)} were removed" if freed else ""
@@ -64,7 +64,7 @@ class LargeTextTask(TextTask):
 
     @cached_property
     def train(self) -> Sequence[Tensor]:
-        """The first part of the training text as ids."""
+        """First part of the training text as ids."""
         return self._parts(0)
 
     @cached_property

@@ -1,4 +1,4 @@
-"""The task of translating number names: an encoder-decoder, and exact match on numbers it has not seen."""
+"""The task of translating number names: an encoder-decoder, evaluated by exact match on held-out numbers."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ from companion.training.tasks.task import Task
 from companion.transformer import Transformer
 
 MEASURED = 2000
-"""Held-out numbers that a finished run is measured on."""
+"""Number of held-out numbers for the evaluation of a finished run."""
 MEASURED_BRIEFLY = 300
-"""Held-out numbers that a run is measured on along the way."""
+"""Number of held-out numbers for evaluations during a run."""
 AT_ONCE = 250
-"""Names that are translated together."""
+"""Batch size for translation."""
 UPDATES = {"parts": 400, "characters": 1000}
-"""Updates that the default model needs, by the smallest pieces in use."""
+"""Number of updates that the default model needs, by the smallest pieces in use."""
 
 
 def translate(
@@ -48,13 +48,20 @@ def translate(
     precision: str = "fp32",
     draft: Draft | None = None,
 ) -> list[str]:
-    """What `model` makes of the names of `numbers`, in the target language.
+    """Translate the names of `numbers` with `model`.
 
-    beams:  1 takes the most probable token at each step (greedy decoding); more search for the most probable name, with
-            a length penalty of 1 as in `beam_search`.
-    draft:  who proposes tokens that the model judges several at a time: the same names, in fewer passes. It counts.
+    Args:
+        model: an encoder-decoder.
+        words: the languages and their vocabulary.
+        numbers: the numbers whose names to translate.
+        beams: 1: take the most probable token at each step (greedy decoding); more: search for the most probable name,
+            with a length penalty of 1 as in `beam_search`.
+        precision: as in `Trainer`.
+        draft: what proposes tokens that the model judges several at a time. The names are the same, in fewer passes;
+            the draft counts them.
 
-    Raises `ValueError` for beams below 1, and for a draft beside more than one of them.
+    Raises:
+        ValueError: for beams below 1, and for a draft combined with more than one beam.
     """
     require_whole("beams", beams)
     if draft is not None and beams > 1:
@@ -77,7 +84,7 @@ def translate(
                         sampling=greedy,
                         stop={EOS},
                         rules=never,
-                        weights=None,  # what training writes down is the same on every start
+                        weights=None,  # so that logged results are the same in every run
                         draft=draft,
                     )
                 else:
@@ -105,9 +112,12 @@ def exact_match(
     beams: int = 1,
     precision: str = "fp32",
 ) -> ExactMatch:
-    """How many names `model` translates without a mistake, by the number of digits. The rest is as in `translate`.
+    """Count how many names `model` translates without a mistake, by the number of digits.
 
-    Raises `ValueError` for no numbers, and for beams below 1.
+    Arguments are as in `translate`.
+
+    Raises:
+        ValueError: for no numbers, and for beams below 1.
     """
     texts = translate(model, words, numbers, beams=beams, precision=precision)
     return ExactMatch.of(
@@ -124,7 +134,11 @@ class NumberWordsTask(Task):
 
     @classmethod
     def open(cls, settings: NumberWordsSettings) -> NumberWordsTask:
-        """Raises `ValueError` for languages that are not known, and a model that cannot be or is too short for them."""
+        """Open the task.
+
+        Raises:
+            ValueError: for unknown languages, and for a model that is impossible or too short for them.
+        """
         words = number_words.task(
             settings.source,
             settings.target,
@@ -140,9 +154,10 @@ class NumberWordsTask(Task):
 
     @classmethod
     def of_record(cls, record: Mapping[str, Any]) -> NumberWordsTask:
-        """The task of a run from its `run.json`.
+        """Return the task of a run, given its `run.json`.
 
-        Raises `ValueError` when the run learned something else, or names have changed since it was trained.
+        Raises:
+            ValueError: if the run learned something else, or if names have changed since it was trained.
         """
         settings = recorded(record)
         if not isinstance(settings, NumberWordsSettings):
@@ -157,31 +172,35 @@ class NumberWordsTask(Task):
 
     @cached_property
     def config(self) -> ModelConfig:
-        """The model that the settings ask for; one vocabulary holds the pieces of both languages.
+        """Configuration of the model; one vocabulary contains the pieces of both languages.
 
-        Raises `ValueError` as `Settings.model_config`.
+        Raises:
+            ValueError: as `Settings.model_config` does.
         """
         return self.settings.model_config(self.words.vocab).with_(vocab=self.words.vocab)
 
     @cached_property
     def batches(self) -> PairBatches:
-        """Number of a micro-batch -> its pairs of names, as (source, inputs, targets) of `translation_loss`."""
+        """Function from the number of a micro-batch to its pairs of names.
+
+        They are (source, inputs, targets) of `translation_loss`.
+        """
         settings = self.settings
         return PairBatches(self.words, batch=settings.batch, seed=derived_seed(settings.seed, 1))
 
     @property
     def loss(self) -> Loss:
-        """`translation_loss`, with the label smoothing of the settings."""
+        """The `translation_loss`, with the label smoothing of the settings."""
         return partial(translation_loss, padding=PAD, smoothing=self.settings.label_smoothing)
 
     def measure(self, model: Transformer, precision: str = "fp32", *, brief: bool = False) -> ExactMatch:
-        """Exact match of greedy decoding on held-out numbers of every length, the same ones always."""
+        """Evaluate exact match of greedy decoding on held-out numbers of every length, always the same ones."""
         chosen = number_words.held_out(MEASURED_BRIEFLY if brief else MEASURED)
         return exact_match(model, self.words, chosen, precision=precision)
 
     @property
     def usual(self) -> int:  # type: ignore[override]
-        """Updates that the smallest pieces in use need, when neither steps nor minutes are asked for."""
+        """Number of updates that the smallest pieces in use need, if neither steps nor minutes are given."""
         kinds = {self.settings.source_pieces, self.settings.target_pieces}
         return max(UPDATES[kind] for kind in kinds)
 
@@ -194,7 +213,7 @@ class NumberWordsTask(Task):
         return self.words.fingerprint
 
     def record(self) -> dict[str, Any]:
-        """In `text`, beside its title and fingerprint, the version of num2words, which makes the names."""
+        """Return the title and fingerprint in `text`, with the version of num2words, which makes the names."""
         text = {"title": self.title, "fingerprint": self.fingerprint, "num2words": version("num2words")}
         return {"text": text}
 
@@ -222,19 +241,22 @@ class NumberWordsTask(Task):
         return f"{updates:,} updates of {each:,} pairs of names"
 
     def excerpt(self, model: Transformer) -> str:
-        """A held-out number and what the model makes of its name, the same number every time."""
+        """Return a held-out number and the model's translation of its name, always for the same number."""
         number = number_words.held_out(MEASURED_BRIEFLY)[-1]
         (text,) = translate(model, self.words, [number])
         return f"{number:,}: {text}"
 
     def verdict(self, record: Mapping[str, Any], result: Mapping[str, Any]) -> str:
-        """Exact match by the number of digits, as a table."""
+        """Format exact match by the number of digits as a table."""
         return ExactMatch.from_result(result).table()
 
     def next_command(self, folder: Path) -> str:
-        """`companion translate` of this run, with a name to translate."""
+        """Return a `companion translate` command for this run, with a name to translate."""
         return f"companion translate --run {shlex.quote(str(folder))} {shlex.quote(self.words.source.name(21_304))}"
 
     def plot(self, entries: Sequence[Mapping[str, Any]], path: Path, record: Mapping[str, Any]) -> bool:
-        """Draw the loss of each update, and below it exact match at each evaluation. False without matplotlib."""
+        """Plot the loss of each update, and exact match at each evaluation.
+
+        Return False if matplotlib is not installed.
+        """
         return plot_exact_match(entries, path)

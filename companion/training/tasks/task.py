@@ -1,6 +1,8 @@
-"""What a model is trained to do, as a value: the one thing that differs between runs of `companion train`.
+"""The interface of a task: what a model is trained to do.
 
-The loop, the run's folder, its log, its checkpoints and its progress know a task by this interface alone.
+The task is the only thing that differs between runs of `companion train`.
+
+The training loop, the run's folder, its log, its checkpoints and its progress only use this interface.
 """
 
 from __future__ import annotations
@@ -25,130 +27,134 @@ from companion.transformer import Transformer
 
 @runtime_checkable
 class Measured(Protocol):
-    """How good a model is. As text: one line for the progress of a run."""
+    """Result of an evaluation. As a string, it is one line for the progress of a run."""
 
     @property
     def scores(self) -> dict[str, float]:
-        """What a run's log keeps."""
+        """Scores for the run's log."""
 
     @property
     def error(self) -> float:
-        """Smaller is better: by this the best checkpoint is told."""
+        """Score that selects the best checkpoint; smaller is better."""
 
     def result(self) -> dict[str, Any]:
-        """What a finished run keeps, as JSON has it."""
+        """Return the scores to store with a finished run, as in JSON."""
 
 
 class Enough(NamedTuple):
-    """Updates beyond which more time does no good, and why: "or ..., are enough: ..."."""
+    """Number of updates beyond which more do not help, and why: "or ..., are enough: ..."."""
 
     updates: int
     why: str
 
 
 class Task(ABC):
-    """Settings together with what they say is learned.
+    """Settings together with the data that they describe.
 
-    The same settings give the same batches and the same first weights.
+    The same settings give the same batches and the same initial weights.
     """
 
     settings: RunSettings
     preparing: ClassVar[str] = ""
-    """What takes a moment before training, for a line of progress; `{title}` is the task's."""
+    """Progress message for what takes a moment before training; `{title}` is the task's title."""
 
-    # What the loop needs
+    # For the training loop
 
     @property
     @abstractmethod
     def config(self) -> ModelConfig:
-        """The model."""
+        """Configuration of the model."""
 
     @property
     @abstractmethod
     def batches(self) -> Callable[[int], Batch]:
-        """Number of a micro-batch -> tensors for `loss`, the targets last; a function of its number alone."""
+        """Function from the number of a micro-batch to tensors for `loss`, the targets last.
+
+        It depends on the number only.
+        """
 
     @property
     @abstractmethod
     def loss(self) -> Loss:
-        """What training makes small."""
+        """The training loss."""
 
     def begin(self, model: Transformer) -> None:
-        """Change the random weights of a new model, where it begins from others."""
+        """Change the random weights of a new model, if it starts from others."""
         return
 
     @abstractmethod
     def measure(self, model: Transformer, precision: str = "fp32", *, brief: bool = False) -> Measured:
-        """How good `model` is on what it was not trained on. `brief`: from less of it, where measuring takes long."""
+        """Evaluate `model` on held-out data. `brief`: use less of it, if that takes long."""
 
-    # How long a run is
+    # Length of a run
 
     usual: int
-    """Updates when neither steps nor minutes are asked for."""
+    """Number of updates if neither steps nor minutes are given."""
 
     @property
     def enough(self) -> Enough | None:
-        """Where more updates do harm; asked-for steps are not cut to it."""
+        """Number of updates beyond which more do harm. It does not limit `steps`."""
         return None
 
-    # What the run's folder keeps
+    # Contents of the run's folder
 
     @property
     @abstractmethod
     def title(self) -> str:
-        """What the model learns from."""
+        """Name of the data that the model learns from."""
 
     @property
     @abstractmethod
     def fingerprint(self) -> str:
-        """Equal for the same data: a run goes on with no other."""
+        """Hash of the data. A run can only be resumed with the same data."""
 
     def files(self) -> dict[str, str]:
-        """Files that the run's folder keeps beside `run.json`, by name."""
+        """Return files to store beside `run.json`, by name."""
         return {}
 
     def with_files(self, files: Mapping[str, str]) -> Task:
-        """The same task with what is in `files` of the same task in another process, instead of making its own."""
+        """Return the task with the files of the same task in another process, instead of making its own."""
         return self
 
     @abstractmethod
     def record(self) -> dict[str, Any]:
-        """What `run.json` says beside what it says of every run; `text` has `title` and `fingerprint`."""
+        """Return further contents of `run.json`; `text` has `title` and `fingerprint`."""
 
-    # What a reader sees
+    # Output for the user
 
     @abstractmethod
     def facts(self) -> Sequence[tuple[str, str]]:
-        """What is learned and what is measured on, as (heading, text); an empty heading continues the line before."""
+        """Describe the training and evaluation data as (heading, text); an empty heading continues the line before."""
 
     @abstractmethod
     def amount(self, updates: int) -> str:
-        """How much so many updates are."""
+        """Describe how much data this many updates are."""
 
     @abstractmethod
     def excerpt(self, model: Transformer) -> str:
-        """One line that the model, as it is now, writes."""
+        """Return one line generated by the current model."""
 
     def before(self, record: Mapping[str, Any]) -> str:
-        """What there is to beat; empty if there is nothing."""
+        """Describe the baselines; empty if there are none."""
         return ""
 
     @abstractmethod
     def verdict(self, record: Mapping[str, Any], result: Mapping[str, Any]) -> str:
-        """How a finished run came out."""
+        """Describe the result of a finished run."""
 
     @abstractmethod
     def next_command(self, folder: Path) -> str:
-        """The command that puts the model to use."""
+        """Return the command that uses the model."""
 
     @abstractmethod
     def plot(self, entries: Sequence[Mapping[str, Any]], path: Path, record: Mapping[str, Any]) -> bool:
-        """Draw the course of a run from the lines of its log. False without matplotlib."""
+        """Plot the course of a run from the lines of its log. Return False if matplotlib is not installed."""
 
     def trainer(self, updates: int, device: torch.device, precision: str, parallel: Parallel | None = None) -> Trainer:
-        """A new model with its trainer; with several processes a collective.
+        """Make a new model and its trainer. A collective if there are several processes.
 
-        Raises `ValueError` when a micro-batch has fewer examples than there are processes, and as `Parallel.prepare`.
+        Raises:
+            ValueError: if a micro-batch has fewer examples than there are processes, and as `Parallel.prepare` does.
         """
         parallel = Parallel() if parallel is None else parallel
         parallel.bounds(self.settings.batch)
@@ -159,7 +165,7 @@ class Task(ABC):
         self.begin(model)
         if settings.width_base is not None:
             begin_wide(model, settings.width_base)
-        if parallel.world == 1:  # several processes may each take a part, which fits where the whole does not
+        if parallel.world == 1:  # with several processes, only a part of the model may fit
             model.to(device)
         moe, balance_loss = self.config.moe, settings.balance_loss
         if balance_loss is None:

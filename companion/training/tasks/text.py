@@ -1,4 +1,4 @@
-"""The task of going on with text: a decoder, its tokenizer, and bits per byte on documents it has not seen."""
+"""The task of continuing text: a decoder and its tokenizer, evaluated in bits per byte on held-out documents."""
 
 from __future__ import annotations
 
@@ -33,33 +33,33 @@ from companion.training.tasks.task import Enough, Task
 from companion.transformer import Transformer
 
 DEFAULT_UPDATES = 1500
-"""Updates when neither steps nor minutes are asked for, where the text is long enough."""
+"""Number of updates if neither steps nor minutes are given and the text is long enough."""
 MOST_EPOCHS = 30.0
-"""Passes through the text beyond which the default model learns it by heart; asked-for steps are not cut to it."""
+"""Passes through the text beyond which the default model memorizes it. This does not limit `steps`."""
 
 
 @dataclass(frozen=True)
 class Text:
-    """A corpus, divided."""
+    """A corpus, split into training and held-out text."""
 
     corpus: Corpus
     split: Split
 
     @classmethod
     def read(cls, settings: TextSettings) -> Text:
-        """The text of `settings`. Raises `ValueError` as `read_corpus` and `split` do."""
+        """Read the text of `settings`. Raises `ValueError` as `read_corpus` and `split` do."""
         corpus = read_large(settings.data) if is_large(settings.data) else read_corpus(settings.data)
         return cls(corpus, split(corpus, settings.held_out))
 
     @cached_property
     def fingerprint(self) -> str:
-        """Equal for the same documents with the same division."""
+        """Hash of the documents and of how they are split."""
         return fingerprint((*self.split.train, *self.split.held_out))
 
 
 @dataclass(frozen=True)
 class TextTask(Task):
-    """Going on with text. `kept`: the tokenizer of a run that is there already; `None`: one is trained when needed."""
+    """Continuing text. `kept` is the tokenizer of an existing run; `None`: train one when it is needed."""
 
     settings: TextSettings
     text: Text
@@ -68,8 +68,8 @@ class TextTask(Task):
 
     @classmethod
     def open(cls, settings: TextSettings, folder: RunFolder | None = None) -> TextTask:
-        """Read the text, and a run's tokenizer. Raises `ValueError` for a model or a text that cannot be."""
-        settings.model_config(settings.vocab)  # a model that cannot be should not wait for its text
+        """Read the text, and a run's tokenizer. Raises `ValueError` for an impossible model or an invalid text."""
+        settings.model_config(settings.vocab)  # fail early if the model is impossible
         if folder is not None:
             return cls(settings, Text.read(settings), folder.tokenizer())
         start = None if settings.init_from is None else Start.find(settings.init_from, "--init-from")
@@ -88,23 +88,27 @@ class TextTask(Task):
         return config if self.settings.init_from is not None else config.with_(vocab=self.tokenizer.vocab)
 
     def begin(self, model: Transformer) -> None:
-        """Give a new model the weights that `init_from` names."""
+        """Initialize a new model with the weights that `init_from` names."""
         if self.settings.init_from is not None:
             model.load_state_dict(Start.find(self.settings.init_from, "--init-from").model().state_dict())
 
     @cached_property
     def train(self) -> Sequence[Tensor]:
-        """The training text as ids."""
+        """Training text as ids."""
         return encode_documents(self.tokenizer, self.text.split.train)
 
     @cached_property
     def held_out(self) -> Sequence[Tensor]:
-        """The held-out text as ids."""
+        """Held-out text as ids."""
         return encode_documents(self.tokenizer, self.text.split.held_out)
 
     @cached_property
     def batches(self) -> TrainingBatches | PackedBatches:
-        """Raises `ValueError` when the text is shorter than the context, most of which would never be used."""
+        """Training batches.
+
+        Raises:
+            ValueError: if the text is shorter than the context, most of which would never be used.
+        """
         made = TrainingBatches if self.settings.packing == "ring" else PackedBatches
         settings, context = self.settings, self.config.context
         require_a_window(self.train, context)
@@ -122,7 +126,7 @@ class TextTask(Task):
         return partial(packed_next_token_loss, hide=hide, smoothing=smoothing, later=later)
 
     def measure(self, model: Transformer, precision: str = "fp32", *, brief: bool = False) -> Evaluation:
-        """The model's loss on the held-out text, every token scored once."""
+        """Evaluate the model's loss on the held-out text, scoring every token once."""
         return measure(model, self.held_out, total_bytes(self.text.split.held_out), precision=precision)
 
     @property
@@ -144,12 +148,12 @@ class TextTask(Task):
 
     @property
     def bytes_per_token(self) -> float:
-        """Of the training text."""
+        """Mean number of bytes per token of the training text."""
         return total_bytes(self.text.split.train) / sum(len(ids) - 1 for ids in self.train)
 
     @property
     def tokens(self) -> int:
-        """To learn from."""
+        """Number of tokens in the training text."""
         return sum(len(ids) - 1 for ids in self.train)
 
     def files(self) -> dict[str, str]:
@@ -159,7 +163,7 @@ class TextTask(Task):
         return replace(self, kept=BytePairTokenizer.from_json(files["tokenizer.json"]))
 
     def record(self) -> dict[str, Any]:
-        """The yardsticks are measured here, unless they are switched off."""
+        """Return the text, and the baselines, which are measured here unless they are switched off."""
         split = self.text.split
         marks = yardsticks(split.train, split.held_out) if self.settings.yardsticks else []
         return {
@@ -233,27 +237,28 @@ def measure(
 ) -> Evaluation:
     """Return the model's loss on encoded documents that spell `bytes` bytes of text.
 
-    Every token is scored once, in its own document, from at least half of the context where so much stands before it.
-    The context is the model's unless a shorter one is given; `batch` is the number of windows in a batch.
+    Every token is scored once, in its own document, given at least half of the context if that many tokens precede it.
+    The context is the model's unless a shorter one is given; `batch` is the number of windows per batch.
     """
     batches = EvaluationBatches(documents, context=context or model.config.context, batch=batch)
     return evaluate(model, counted(batches, unit="batch", what="measuring"), bytes, precision=precision)
 
 
 def total_bytes(documents: Sequence[Document]) -> int:
-    """Bytes of all documents together."""
+    """Return the number of bytes of all documents together."""
     return sum(document.bytes for document in documents)
 
 
 def text_of(record: dict[str, Any]) -> Text:
-    """The text of a run from its `run.json`, read again and found to be the same.
+    """Read the text of a run again, given its `run.json`, and check that it is the same.
 
-    Raises `ValueError` when it is gone or has changed, or the settings are not of this version.
+    Raises:
+        ValueError: if it is gone or has changed, or if the settings are from an incompatible version.
     """
     settings = recorded(record)
     if not isinstance(settings, TextSettings) or "data" not in record:
         raise ValueError("run.json: expected the settings of a run on text, got something else")
-    text = Text.read(replace(settings, data=record["data"] or settings.data))  # an old record has no name for it
+    text = Text.read(replace(settings, data=record["data"] or settings.data))  # old records do not name it
     if text.fingerprint != record["text"]["fingerprint"]:
         raise ValueError(
             f"{record['text']['title']}: the text of this run has changed since it was trained; "

@@ -1,10 +1,10 @@
-"""The tasks of tuning: a model that goes on with texts learns to answer (lesson 20).
+"""Fine-tuning tasks: a model that continues texts learns to answer (lesson 20).
 
     SupervisedTask   the answers of conversations, token by token (Ouyang et al. 2022, InstructGPT, section 3.5)
     PreferenceTask   the better of two answers (Rafailov et al. 2023, DPO)
-    PolicyTask       answers of its own, checked by a function (Shao et al. 2024, GRPO)
+    PolicyTask       the model's own answers, checked by a function (Shao et al. 2024, GRPO)
 
-All three are runs like any other: the loop, the folder, the checkpoints and the log are those of `companion train`.
+All three are ordinary runs: the loop, the folder, the checkpoints and the log are those of `companion train`.
 """
 
 from __future__ import annotations
@@ -53,33 +53,33 @@ from companion.training.trainer import Trainer
 from companion.transformer import Transformer
 
 DRAWN = 4000
-"""Problems that supervised tuning and preferences learn from, of a checkable task."""
+"""Number of problems of a checkable task from which supervised fine-tuning and preference optimization learn."""
 MEASURED, MEASURED_BRIEFLY = 500, 100
+"""Number of held-out problems, or conversations, for the evaluation of a finished run, and for those during the run."""
 LEARNED = 0.5
-"""Share of held-out problems below which a run is told that it has not learned its task."""
-"""Held-out problems, or conversations, that a finished run is measured on; and on the way."""
+"""Fraction of right answers below which a run is reported not to have learned its task."""
 PASSES = {"sft": 3, "dpo": 1}
-"""Passes through a file of conversations, where nobody says how many updates."""
+"""Passes through a file of conversations if the number of updates is not given."""
 USUAL = 200
-"""Updates on a checkable task, where nobody says how many."""
+"""Number of updates on a checkable task if it is not given."""
 RATES = {"sft": 1e-3, "dpo": 1e-4, "grpo": 5e-5}
 
 
 @dataclass(frozen=True)
 class Tuned:
-    """How good a tuned model is: its scores by name, the first of which tells the best checkpoint."""
+    """Result of evaluating a fine-tuned model: scores by name, the first of which selects the best checkpoint."""
 
     scores: dict[str, float]
     counted: tuple[int, int] | None = None
 
     @property
     def error(self) -> float:
-        """Smaller is better."""
+        """Score that selects the best checkpoint; smaller is better."""
         name, value = next(iter(self.scores.items()))
         return value if name == "held_out_loss" else 1 - value
 
     def result(self) -> dict[str, Any]:
-        """What a finished run keeps; of answers that were counted with the interval of their share."""
+        """Return the scores to store with a finished run; if answers were counted, with a confidence interval."""
         if self.counted is None:
             return dict(self.scores)
         low, high = wilson(*self.counted)
@@ -92,7 +92,7 @@ class Tuned:
 
 @dataclass(frozen=True)
 class TuneTask(Task):
-    """What the three have in common. `given`: how the model reads conversations, of a run that is there already."""
+    """Common base of the fine-tuning tasks. `given`: files with the conversation format of an existing run."""
 
     settings: TuneSettings
     start: Start
@@ -101,7 +101,7 @@ class TuneTask(Task):
 
     @cached_property
     def first(self) -> Transformer:
-        """The model as it begins, without dropout."""
+        """The initial model, without dropout."""
         return self.start.model()
 
     @cached_property
@@ -117,17 +117,17 @@ class TuneTask(Task):
 
     @cached_property
     def dialect(self) -> Dialect:
-        """How the model reads conversations."""
+        """The model's conversation format."""
         return dialect_in(self._files)
 
     def with_files(self, files: Mapping[str, str]) -> TuneTask:
         return replace(self, given=files)
 
-    # What is learned from
+    # Training data
 
     @abstractmethod
     def batches_of(self, model: Transformer, precision: str = "fp32") -> Callable[[int], Batch]:
-        """Number of a micro-batch -> tensors for `loss`, the targets last, for a model that is being tuned."""
+        """Return a function from the number of a micro-batch to tensors for `loss`, targets last, for this model."""
 
     @property
     def batches(self) -> Callable[[int], Batch]:
@@ -135,7 +135,7 @@ class TuneTask(Task):
 
     @cached_property
     def held_problems(self) -> list[Problem]:
-        """Held-out problems, the same ones always; none for a file of conversations."""
+        """Held-out problems, always the same ones; none for a file of conversations."""
         if self.settings.problems is None:
             return []
         return checkable(self.settings.problems).problems(MEASURED, 0, held_out=True)
@@ -153,7 +153,7 @@ class TuneTask(Task):
     @property
     @abstractmethod
     def _learned(self) -> str:
-        """What tells what it learns from others."""
+        """Text that identifies the training data."""
 
     def record(self) -> dict[str, Any]:
         text = {"title": self.title, "fingerprint": self.fingerprint, "start": self.start.fingerprint}
@@ -174,7 +174,7 @@ class TuneTask(Task):
 
     @abstractmethod
     def _amounts(self) -> Iterator[str]:
-        """How much there is to learn from, and to measure on."""
+        """Describe the amounts of training and evaluation data."""
 
     def amount(self, updates: int) -> str:
         each = count(self.settings.batch * self.settings.accumulate, self._unit)
@@ -182,10 +182,10 @@ class TuneTask(Task):
 
     _unit: ClassVar[str] = "conversation"
 
-    # What is measured
+    # Evaluation
 
     def right_share(self, model: Transformer, problems: Sequence[Problem], precision: str = "fp32") -> Tuned:
-        """How many of the problems the model answers right, with the most probable token each time."""
+        """Evaluate the fraction of problems that the model answers right with greedy decoding."""
         assert self.settings.problems is not None
         task = checkable(self.settings.problems)
         answers = self.answers(model, [problem.messages for problem in problems], Sampling(0.0), precision=precision)
@@ -201,8 +201,11 @@ class TuneTask(Task):
         seed: int = 0,
         precision: str = "fp32",
     ) -> list[list[int]]:
-        """The ids of the model's answers, each ended by a token that ends one, or after `tokens` of them. Raises
-        `ValueError` for a conversation that leaves no room for an answer."""
+        """Return the ids of the model's answers, each ended by a stop token or after `tokens` of them.
+
+        Raises:
+            ValueError: for a conversation that leaves no room for an answer.
+        """
         prompts = [self.dialect.prompt(messages) for messages in conversations]
         room = model.config.context - max(map(len, prompts))
         if room < 1:
@@ -228,7 +231,7 @@ class TuneTask(Task):
 
     @abstractmethod
     def _example(self) -> Sequence[Any]:
-        """A conversation that was not learned from, up to the answer."""
+        """Return a held-out conversation, up to the answer."""
 
     def verdict(self, record: Mapping[str, Any], result: Mapping[str, Any]) -> str:
         if "right_share" in result:
@@ -240,7 +243,7 @@ class TuneTask(Task):
         return f"On what was held out: {Tuned({k: v for k, v in result.items() if k != 'digest'})}."
 
     def _advice(self) -> str:
-        """What usually helps a run that has not learned its task."""
+        """Return advice for a run that has not learned its task."""
         if self.settings.method == "grpo":
             helps = (
                 "GRPO can only reinforce answers that the model gives now and then. Begin from a model that is right "
@@ -262,8 +265,11 @@ class TuneTask(Task):
     # The trainer
 
     def trainer(self, updates: int, device: torch.device, precision: str, parallel: Parallel | None = None) -> Trainer:
-        """A tuner of the model as it begins, with its adapters if it has some. Raises `ValueError` with several
-        processes, and for adapters that no published layout can name."""
+        """Make a tuner of the initial model, with adapters if they are requested.
+
+        Raises:
+            ValueError: with several processes, and for adapters that no published layout can name.
+        """
         settings = self.settings
         if parallel is not None and parallel.world > 1:
             raise ValueError("torchrun: expected one process; tuning runs in one (trl and peft tune in several)")
@@ -273,7 +279,7 @@ class TuneTask(Task):
         model.requires_grad_(True)
         if settings.rank is not None:
             model.published_kind = self.first.published_kind
-            published_layers(self.config, model.published_kind)  # raises where the adapters could not be written
+            published_layers(self.config, model.published_kind)  # raises if the adapters could not be saved
             adapt(model, settings.rank, alpha=settings.alpha, targets=settings.targets)
         learning = settings.learning() | {"seed": derived_seed(settings.seed, 3), "learning_rate": self.rate}
         moe = self.config.moe
@@ -291,7 +297,7 @@ class TuneTask(Task):
 
     @property
     def rate(self) -> float:
-        """The peak learning rate: what was asked for, or by method and kind of start."""
+        """Peak learning rate: the given one, or a default by method and starting point."""
         settings = self.settings
         if settings.learning_rate is not None:
             return settings.learning_rate
@@ -299,7 +305,7 @@ class TuneTask(Task):
 
     @contextmanager
     def reference(self, model: Transformer) -> Iterator[Transformer]:
-        """The model from which `model` began: with adapters, itself without them."""
+        """Yield the model from which `model` started; with adapters, that is the model itself without them."""
         if low_rank_layers(model):
             with without_adapters(model):
                 yield model
@@ -310,7 +316,7 @@ class TuneTask(Task):
         return self.first.to(device).requires_grad_(False).eval()
 
     def log_probs(self, model: Transformer, tokens: Tensor, targets: Tensor, precision: str = "fp32") -> Tensor:
-        """log p of each target, (row, token), without a gradient, and without dropout."""
+        """Return log p of each target, (row, token), without gradients and without dropout."""
         device = next(model.parameters()).device
         with torch.no_grad(), evaluating(list(model.modules())), autocast(device, precision):
             targets = targets.to(device)
@@ -319,15 +325,17 @@ class TuneTask(Task):
 
 
 def _check_fits(rows: Sequence[Row], context: int, where: str) -> None:
-    """Raises `ValueError`, naming where it comes from, for a conversation that is longer than the context."""
+    """Raise `ValueError`, naming its origin, for a conversation that is longer than the context."""
     longest = max(len(row.ids) for row in rows)
     if longest > context + 1:
         raise ValueError(f"{where}: {longest:,} tokens: expected at most {context + 1:,}, with the model's context")
 
 
 def _inputs_and_targets(rows: Sequence[Row]) -> tuple[Tensor, Tensor]:
-    """Rows of unequal lengths as (inputs, targets), each (row, token), padded on the right. A target is what a token is
-    followed by, where that is scored, and `IGNORE` elsewhere."""
+    """Convert rows of unequal lengths to (inputs, targets), each (row, token), padded on the right.
+
+    A target is the token after an input if it is scored, and `IGNORE` otherwise.
+    """
     inputs = padded([row.ids[:-1] for row in rows])
     scored = ((zip(row.ids[1:], row.scored[1:], strict=True)) for row in rows)
     targets = [[id if counts else IGNORE for id, counts in row] for row in scored]
@@ -335,7 +343,10 @@ def _inputs_and_targets(rows: Sequence[Row]) -> tuple[Tensor, Tensor]:
 
 
 def _chosen(number: int, batch: int, among: int, seed: int) -> list[int]:
-    """Which examples micro-batch `number` has: all in an order drawn for each pass, one pass after the other."""
+    """Return the examples of micro-batch `number`.
+
+    Each pass uses all examples, in an order of its own.
+    """
     places = [divmod(place, among) for place in range(number * batch, (number + 1) * batch)]
     orders = {turn: np.random.default_rng((seed, turn)).permutation(among) for turn in {turn for turn, _ in places}}
     return [int(orders[turn][at]) for turn, at in places]
@@ -344,14 +355,16 @@ def _chosen(number: int, batch: int, among: int, seed: int) -> list[int]:
 def read_for(targets: Tensor) -> Tensor:
     """Return which tokens of each row are read for one of its targets: (row, token), True up to the last target.
 
-    Experts do not count what comes after, padding above all, so that a row gives the same whatever it is padded to.
+    Experts do not count later tokens, such as padding, so that a row's result does not depend on its padding.
     """
     return (targets != IGNORE).flip(-1).cummax(-1).values.flip(-1)
 
 
 def answer_loss(model: nn.Module, tokens: Tensor, targets: Tensor) -> Scored:
-    """The loss of the next token, of answers alone (Ouyang et al. 2022, section 3.5; lesson 20, equation 20.1): what
-    stands before them is read, and never a target. tokens, targets: (row, token)."""
+    """Compute the next-token loss of the answers only (Ouyang et al. 2022, section 3.5; lesson 20, equation 20.1).
+
+    The tokens before them are read, but are never targets. `tokens` and `targets` are (row, token).
+    """
     out = model(tokens, counted=read_for(targets))
     return Scored(*cross_entropy_sum(out.logits, targets), out.routing)
 
@@ -359,7 +372,10 @@ def answer_loss(model: nn.Module, tokens: Tensor, targets: Tensor) -> Scored:
 def _pair_loss(
     model: nn.Module, tokens: Tensor, targets: Tensor, reference: Tensor, counted: Tensor, *, beta: float
 ) -> Scored:
-    """`preference_loss` of pairs: tokens, targets (pair, 2, token), reference (pair, 2), the chosen answer first."""
+    """Compute the `preference_loss` of pairs, with the chosen answer first.
+
+    Shapes: tokens and targets (pair, 2, token), reference (pair, 2).
+    """
     out = model(tokens.flatten(0, 1), counted=read_for(targets.flatten(0, 1)))
     each = target_log_probs(out.logits, targets.flatten(0, 1)).sum(-1).view(-1, 2)
     loss, better, worse = preference_loss(each, reference, beta=beta)
@@ -384,7 +400,10 @@ def _sampled_loss(
     *,
     settings: TuneSettings,
 ) -> Scored:
-    """`policy_loss` of sampled answers; rows are answers, those of a problem side by side."""
+    """Compute the `policy_loss` of sampled answers.
+
+    Each row is an answer, and those to the same problem are adjacent.
+    """
     out = model(tokens, counted=read_for(targets))
     each, scored = target_log_probs(out.logits, targets), targets != IGNORE
     loss, away, clipped = policy_loss(
@@ -408,7 +427,7 @@ def _sampled_loss(
 
 @dataclass(frozen=True)
 class SupervisedTask(TuneTask):
-    """Answers of conversations, token by token."""
+    """Supervised fine-tuning on the answers of conversations, token by token."""
 
     @cached_property
     def _conversations(self) -> list[Conversation]:
@@ -429,7 +448,7 @@ class SupervisedTask(TuneTask):
 
     @cached_property
     def _rows(self) -> list[list[Row]]:
-        """Each conversation's rows."""
+        """Rows of each conversation."""
         found = []
         for conversation in self._conversations:
             try:
@@ -442,7 +461,7 @@ class SupervisedTask(TuneTask):
 
     @cached_property
     def parts(self) -> tuple[list[int], list[int]]:
-        """The conversations to learn from and those that are held out, by their numbers."""
+        """Indices of the training and of the held-out conversations."""
         if self.settings.problems is not None:
             return list(range(len(self._rows))), []
         return _divided(len(self._rows), self.settings.held_out)
@@ -462,7 +481,7 @@ class SupervisedTask(TuneTask):
         return USUAL if self.settings.problems else max(1, round(PASSES["sft"] * len(self.parts[0]) / each))
 
     def measure(self, model: Transformer, precision: str = "fp32", *, brief: bool = False) -> Tuned:
-        """The share of right answers, or nats a token of answers that are held out."""
+        """Evaluate the fraction of right answers, or the nats per token of held-out answers."""
         most = MEASURED_BRIEFLY if brief else MEASURED
         if self.settings.problems is not None:
             return self.right_share(model, self.held_problems[:most], precision)
@@ -489,7 +508,7 @@ class SupervisedTask(TuneTask):
 
 @dataclass(frozen=True)
 class PreferenceTask(TuneTask):
-    """The better of two answers."""
+    """Preference optimization on pairs of answers."""
 
     _unit: ClassVar[str] = "pair"
 
@@ -508,7 +527,7 @@ class PreferenceTask(TuneTask):
 
     @cached_property
     def _rows(self) -> list[list[Row]]:
-        """Each pair's two conversations."""
+        """The two conversations of each pair."""
         found = []
         for one in self._preferences:
             pair = []
@@ -516,7 +535,7 @@ class PreferenceTask(TuneTask):
                 row = self.dialect.rows([*one.prompt, {"role": "assistant", "content": answer}])[-1]
                 end = len(row.scored) - row.scored[::-1].index(True)
                 start = end - ([*row.scored[:end][::-1], False].index(False))
-                # Answers of before are not what is compared.
+                # Earlier answers are not part of the comparison.
                 pair.append(Row(row.ids, [start <= place < end for place in range(len(row.ids))]))
             _check_fits(pair, self.config.context, one.where or f"--task {self.settings.problems}")
             found.append(pair)
@@ -524,7 +543,7 @@ class PreferenceTask(TuneTask):
 
     @cached_property
     def parts(self) -> tuple[list[int], list[int]]:
-        """The pairs to learn from and those that are held out, by their numbers."""
+        """Indices of the training and of the held-out pairs."""
         return _divided(len(self._rows), self.settings.held_out)
 
     def batches_of(self, model: Transformer, precision: str = "fp32") -> Callable[[int], Batch]:
@@ -552,7 +571,7 @@ class PreferenceTask(TuneTask):
 
     @torch.no_grad()
     def measure(self, model: Transformer, precision: str = "fp32", *, brief: bool = False) -> Tuned:
-        """The share of held-out pairs whose better answer has gained more than the worse, and the loss of the pairs."""
+        """Evaluate the fraction of held-out pairs whose better answer gained more than the worse, and their loss."""
         pairs = (self.parts[1] or self.parts[0])[: MEASURED_BRIEFLY if brief else MEASURED]
         gained, nats = 0.0, 0.0
         device = next(model.parameters()).device
@@ -574,19 +593,23 @@ class PreferenceTask(TuneTask):
 
 @dataclass(frozen=True)
 class PolicyTask(TuneTask):
-    """Answers of its own that a function checks; those that earn more than others to the same problem gain.
+    """Policy optimization on the model's own answers, which a function checks.
 
-    It makes frequent what a start does at times, so its answers must differ in something that pays on other problems,
-    too. Of held-out sums are right, of 500, with the recipe in `companion tune --help` (16 problems a step, rate 5e-5),
-    from three starts that show their steps in half of their answers (`worked`):
+    Answers that earn more than others to the same problem are reinforced.
+
+    This makes frequent what the initial model only does sometimes. So its answers must vary in something that also pays
+    off on other problems. The following fractions of 500 held-out sums are answered right with the recipe in
+    `companion tune --help` (16 problems per step, rate 5e-5), from three initial models that show their steps in half
+    of their answers (`worked`):
 
         at the start        32.6 %   35.8 %   23.0 %
         after 30 updates    46.2 %   40.8 %   33.2 %
         after 60 updates    45.6 %   45.0 %   32.0 %
 
-    Of its answers at temperature 1, to 250 of them, 47 to 57 of 100 show their steps at the start and 92 to 96 after 60
-    updates; 8 to 14 of 100 are right, then 14 to 26. From the first start, 48.8 % are right after 60 updates at 1e-4;
-    at 3e-4, of the first 100, the share falls from 40 after 6 updates to 28 after 24.
+    Of the answers to 250 sums at temperature 1, 47 to 57 % show their steps at the start, and 92 to 96 % after 60
+    updates; 8 to 14 % are right at the start, and 14 to 26 % after 60 updates. From the first initial model, 48.8 % are
+    right after 60 updates at 1e-4. At 3e-4, the fraction of right answers to the first 100 sums falls from 40 % after 6
+    updates to 28 % after 24.
     """
 
     _unit: ClassVar[str] = "problem"
@@ -603,7 +626,7 @@ class PolicyTask(TuneTask):
         return partial(self._written, model, precision)
 
     def _written(self, model: Transformer, precision: str, number: int) -> Batch:
-        """The answers that the model, as it is now, writes to micro-batch `number`'s problems, and what they earn."""
+        """Sample the current model's answers to the problems of micro-batch `number`, and compute their rewards."""
         settings, task = self.settings, checkable(self.settings.problems or "")
         problems = task.problems(settings.batch, derived_seed(settings.seed, 1) + number)
         asked = [problem for problem in problems for _ in range(settings.group)]
@@ -633,7 +656,7 @@ class PolicyTask(TuneTask):
         return tokens, targets, old, reference, advantages, rewards, counted
 
     def _said(self, ids: Sequence[int]) -> str:
-        """The text of an answer; nothing where it was cut off before it ended."""
+        """Return the text of an answer, or nothing if it was cut off before it ended."""
         return self.dialect.answer(ids) if ids and ids[-1] in self.dialect.stop else ""
 
     @property
@@ -641,7 +664,7 @@ class PolicyTask(TuneTask):
         return partial(_sampled_loss, settings=self.settings)
 
     def measure(self, model: Transformer, precision: str = "fp32", *, brief: bool = False) -> Tuned:
-        """The share of held-out problems that are answered right."""
+        """Evaluate the fraction of held-out problems that are answered right."""
         return self.right_share(model, self.held_problems[: MEASURED_BRIEFLY if brief else MEASURED], precision)
 
     def _amounts(self) -> Iterator[str]:
@@ -657,7 +680,7 @@ class PolicyTask(TuneTask):
 
 
 def _divided(entries: int, share: float) -> tuple[list[int], list[int]]:
-    """The numbers of entries to learn from, and of those that are held out, evenly spaced; none of a single one."""
+    """Return the indices of training and held-out entries, evenly spaced; a single entry is not held out."""
     held = 0 if entries == 1 else max(1, round(share * entries))
     every = {int((place + 0.5) * entries / held) for place in range(held)} if held else set()
     return [i for i in range(entries) if i not in every], sorted(every)
@@ -670,12 +693,13 @@ def _measured(task: TuneTask, held: int, unit: str) -> str:
 
 
 METHODS: dict[str, type[TuneTask]] = {"sft": SupervisedTask, "dpo": PreferenceTask, "grpo": PolicyTask}
-"""The task of each method."""
+"""Task class of each method."""
 
 
 def open_tune(settings: TuneSettings, files: Mapping[str, str] | None = None) -> TuneTask:
-    """The task that settings ask for. files: how the model reads conversations, of a run that is there already.
+    """Open the task of `settings`. `files`: the conversation format of an existing run.
 
-    Raises `ValueError` for a start or a file that cannot be, and for a tuned run whose files were changed.
+    Raises:
+        ValueError: for an invalid start or file, and for a fine-tuning run whose files were changed.
     """
     return METHODS[settings.method](settings, Start.find(settings.start), files)
