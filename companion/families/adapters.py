@@ -105,7 +105,9 @@ def published_layers(config: ModelConfig, kind: str | None = None) -> dict[str, 
         if tensor.is_meta or not name.endswith(".weight"):
             continue
         rows = tensor.flatten()
-        found[family.theirs(name).removesuffix(".weight")] = [
+        # Transformers has the modules of a text model without the prefix that the tensors of its files have.
+        module = family.theirs(name).replace("model.language_model.", "model.").removesuffix(".weight")
+        found[module] = [
             Part(one.removesuffix(".weight"), here, rows[here] - start)
             for one, start in starts.items()
             if len(here := ((rows >= start) & (rows < start + len(ours[one]))).nonzero()[:, 0])

@@ -137,6 +137,6 @@ def test_a_kind_whose_architecture_is_another_s_names_that(tmp_path):
     (tmp_path / "config.json").write_text(json.dumps(said))
     with pytest.raises(ValueError, match=r"architecture, DeepseekV3ForCausalLM, is that of model_type='deepseek_v3'$"):
         load_pretrained(tmp_path)
-    (tmp_path / "config.json").write_text('{"model_type": "qwen3_5"}')
-    with pytest.raises(ValueError, match=r"qwen3_5 models have linear attention as of qwen3_next, with matrices"):
+    (tmp_path / "config.json").write_text('{"model_type": "olmo_hybrid"}')
+    with pytest.raises(ValueError, match=r"olmo_hybrid models have norms that stand elsewhere in linear layers"):
         load_pretrained(tmp_path)

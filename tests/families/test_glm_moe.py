@@ -32,7 +32,10 @@ def test_what_it_adds_is_seen_in_the_logits(group, fields, tmp_path):
 @pytest.mark.parametrize(
     ("change", "named"),
     [
-        ({"quantization_config": {"quant_method": "compressed-tensors"}}, "take a release in bf16"),
+        (
+            {"quantization_config": {"quant_method": "compressed-tensors"}},
+            "quantized (compressed-tensors), which is not read here: expected a release in bf16",
+        ),
         ({"use_qk_norm": "yes"}, "use_qk_norm='yes': expected true or false"),
         ({"norm_topk_prob": 1}, "norm_topk_prob=1: expected true or false"),
         ({"partial_rotary_factor": 0}, "partial_rotary_factor=0"),

@@ -42,10 +42,10 @@ REFUSED = [
     ({"rope_scaling": {"type": "linear", "factor": 2.0}}, "rope_scaling={'type': 'linear'"),
     ({"hidden_act": "relu"}, "hidden_act='relu'"),
     ({"sliding_window": 8}, "sliding_window=8"),
-    ({"quantization_config": {"bits": 4}}, "quantization_config="),
+    ({"quantization_config": {"bits": 4}}, "quantization_config: the weights are quantized"),
     ({"pretraining_tp": 2}, "pretraining_tp=2"),
     ({"num_key_value_heads": 4}, "num_key_value_heads=4"),
-    ({"model_type": "t5"}, "model_type='t5'"),
+    ({"model_type": "t6"}, "model_type='t6'"),
 ]
 
 

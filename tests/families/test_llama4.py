@@ -45,7 +45,10 @@ def test_every_second_layer_of_the_larger_one_has_experts(tmp_path):
         ({"moe_layers": [7]}, "moe_layers=[7]: expected numbers of layers from 0 to 4"),
         ({"interleave_moe_layer_step": 0}, "interleave_moe_layer_step=0"),
         ({"use_qk_norm": 1}, "use_qk_norm=1: expected true or false"),
-        ({"quantization_config": {"quant_method": "fp8"}}, "take a release in bf16"),
+        (
+            {"quantization_config": {"quant_method": "fp8"}},
+            "quantized (FP8), which is not read here: expected a release in bf16",
+        ),
     ],
 )
 def test_what_would_be_another_function_is_refused_by_name(change, named, tmp_path):

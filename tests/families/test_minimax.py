@@ -36,7 +36,10 @@ def test_layers_that_predict_further_tokens_are_left_out(tmp_path):
         ({"qk_norm_type": "per_head"}, "qk_norm_type='per_head': expected \"per_layer\""),
         ({"shared_intermediate_size": 8}, "shared_intermediate_size=8: expected 0, shared experts are not read"),
         ({"scoring_func": "softmax"}, "scoring_func='softmax': expected \"sigmoid\""),
-        ({"quantization_config": {"quant_method": "fp8"}}, "numbers in 8 bits are not read: take a release in bf16"),
+        (
+            {"quantization_config": {"quant_method": "fp8"}},
+            "quantized (FP8), which is not read here: expected a release in bf16",
+        ),
     ],
 )
 def test_a_field_that_cannot_be_honoured_is_refused_by_name(change, named, tmp_path):

@@ -15,7 +15,7 @@ from companion.families.registry import families
 from companion.files.models import load_tensors
 from companion.layers.low_rank import low_rank_layers
 
-KINDS = sorted(kind for kind, family in families().items() if family.writes and kind != "marian")
+KINDS = sorted(kind for kind, family in families().items() if family.writes and kind not in ("marian", "t5", "bart"))
 """Every family of decoders."""
 
 

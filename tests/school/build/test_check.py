@@ -146,7 +146,7 @@ def test_code_that_ends_or_does_not_end_costs_its_own_part_alone(folder, monkeyp
         folder,
         (
             "    return torch.ones(queries, keys",
-            "    import os\n    print('hello')\n    os._exit(0)\n    return torch.ones(queries, keys",
+            "    import os\n    print('hello')\n    os.kill(os.getpid(), 9)\n    return torch.ones(queries, keys",
         ),
         ("    return x.transpose(1, 2).flatten(2)", "    while True:\n        pass"),
     )

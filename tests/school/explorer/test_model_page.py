@@ -183,7 +183,10 @@ def test_the_command_writes_the_courses_models_and_refuses_what_is_no_folder(tmp
     )
     assert not re.search(r'(?:src|href)="?http', page)
     assert main(["explore", str(tmp_path / "none")]) == 2
-    assert "none: expected the folder of a run, or of a published model, found none" in capsys.readouterr().err
+    assert (
+        "none: expected a folder with config.json and model.safetensors, or a GGUF file, found none"
+        in capsys.readouterr().err
+    )
     assert main(["explore", "--text", "any"]) == 2
     assert "--text: expected a FOLDER with it" in capsys.readouterr().err
     assert main(["explore", "--port", "8000", "--out", str(out)]) == 2
