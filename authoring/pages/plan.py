@@ -41,8 +41,7 @@ class Plan:
 
 PLANS = (
     Plan(
-        "Every lesson, and all of *Your own transformer*. The last week has no new lesson: it is for the race, stage "
-        "12, and an examination.",
+        "Every lesson, and all of *Your own transformer*.",
         {1: 1, 2: 2, 3: 1},
         (
             Week((0,)),
@@ -61,8 +60,8 @@ PLANS = (
         written=True,
     ),
     Plan(
-        "A short, full course, whose weeks take six and a half to eight hours: every lesson, one exercise to write and "
-        "one to think about of each, and the stages that lead to a decoder which is trained and writes.",
+        "An intensive course that covers every lesson. Students hand in one *write* and one *think* exercise per "
+        "lesson, and build the stages that lead to a trained decoder that writes text.",
         {2: 1, 3: 1},
         (
             Week((0, 1, 2, 3), (2,)),
@@ -188,13 +187,13 @@ def render(lessons: Sequence[Lesson]) -> str:
     """The page: both plans."""
     kinds = ", ".join(f"*{kind}*" for kind in DIFFICULTIES.values())
     opening = (
-        "# A plan of weeks\n\nThis page is for whoever teaches the course; [INSTRUCTORS.md](INSTRUCTORS.md) says how a "
-        "set is made, handed out and graded. It is made from the lessons, exercises and stages as they are, by `make "
-        "notebooks`: minutes of reading are those that each lesson's head tells, minutes of exercises and stages those "
-        "of someone who has just read. Stages are the files of [*Your own transformer*](../build/01_tokenizer.ipynb). "
-        "Lessons and stages stand where all that they need has come before. What is handed in is a choice of each "
-        f"lesson's exercises, by their kinds ({kinds}); the others are practice without marks, and so are the "
-        "questions at the end of each sitting and the deeper notebooks.\n"
+        "# Two course schedules\n\nThis page is for instructors: a schedule for twelve weeks and one for six. "
+        "[INSTRUCTORS.md](INSTRUCTORS.md) explains how to create, hand out and grade a problem set. Reading times come "
+        "from the start of each lesson; times for exercises and stages assume that the student has just read the "
+        "lesson. The stages are the files of [*Your own transformer*](../build/01_tokenizer.ipynb). Each lesson and "
+        "each stage comes after everything it builds on. Students hand in a selection of each lesson's exercises, "
+        f"chosen by kind ({kinds}). The other exercises, the questions at the end of each sitting and the deeper "
+        "notebooks are ungraded practice.\n"
     )
     return opening + "".join(_section(plan, loads(plan, lessons)) for plan in PLANS)
 
@@ -208,24 +207,25 @@ def _section(plan: Plan, weeks: Sequence[Load]) -> str:
         "reading, min",
         "exercises, min",
         "stages, min",
-        "all, min",
+        "total, min",
         "points",
     )
     total = [sum(one.reading for one in weeks), sum(one.practice for one in weeks), sum(one.building for one in weeks)]
     points, longest = sum(one.points for one in weeks), max(sum((w.reading, w.practice, w.building)) for w in weeks)
-    last = ("all", "", "", "", *(f"{number:,}" for number in (*total, sum(total), points)))
+    last = ("total", "", "", "", *(f"{number:,}" for number in (*total, sum(total), points)))
     kinds = ", ".join(f"{most} *{DIFFICULTIES[kind]}*" for kind, most in plan.hand_in.items())
     commands = "\n".join(line for week in weeks for line in week.commands)
     left_out = [
         str(number) for number in STAGES if not any(stage.number == number for w in weeks for stage in w.stages)
     ]
-    without = f" Stages {', '.join(left_out)} are left to those who want more." if left_out else ""
+    without = f" Stages {', '.join(left_out)} are optional." if left_out else ""
     return (
-        f"\n## {len(weeks)} weeks\n\n{plan.about} Of each lesson's exercises at most {kinds} are handed in.{without} "
-        f"The fullest week takes {longest / 60:.0f} hours, all of them {sum(total) / 60:.0f}.\n\n"
+        f"\n## {len(weeks)} weeks\n\n{plan.about} For each lesson, students hand in at most {kinds}.{without} "
+        f"The longest week takes {longest / 60:.0f} hours; the whole course takes {sum(total) / 60:.0f}.\n\n"
         f"{_table(head, [*(week.row for week in weeks), last])}\n\n"
-        "A stage is handed in as the folder with its file and those before it. The sets, to which you add your dates, "
-        f"as in `--due 2026-11-30T23:59+01:00 --late '10% a day, at most 50%'`:\n\n```bash\n{commands}\n```\n"
+        "For a stage, students hand in the folder that contains its file and the files of earlier stages. These "
+        "commands create the problem sets; add your own dates to each, for example "
+        f"`--due 2026-11-30T23:59+01:00 --late '10% a day, at most 50%'`:\n\n```bash\n{commands}\n```\n"
     )
 
 

@@ -28,7 +28,7 @@ BESIDE = (
 )
 TEACHING = (
     ("exercises/INSTRUCTORS.md", "For instructors"),
-    ("exercises/PLAN.md", "A plan of weeks"),
+    ("exercises/PLAN.md", "Two course schedules"),
     ("exercises/TUTOR.md", "For a tutor"),
 )
 # What belongs to a lesson, in the contents: the kind, and its name.
