@@ -330,7 +330,7 @@ def _check_dtypes(
 ) -> None:
     """Raise `ValueError` unless all tensors have one dtype that models compute in, or `dtype` converts them to one.
 
-    Integer tensors are always rejected.
+    Tensors that are not floating-point are always rejected.
     """
     first: dict[torch.dtype, str] = {}
     for name, tensor in tensors.items():
