@@ -44,7 +44,7 @@ class Family:
         architecture: The class of `transformers` that reads such a folder.
         spelled: Adds to a tensor's name the parts that `rename` removes.
         says: Returns the fields for one of our configurations that do not follow from the notes in the table.
-        ends: Returns the tensors, on the device "meta", by whose presence `config` decides which parts a model has.
+        ends: Returns the tensors, on the device "meta", from which `config` infers which parts a model has.
         pieces: Parts of names and their replacements, applied in this order before `rename` and undone after `spelled`.
         unread: Whether embedding tables have rows that no token reads, which are written as zeros. `export_model`
             prefers other families that have all parts of a model.
