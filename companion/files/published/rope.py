@@ -54,7 +54,7 @@ def positions(
 
     Args:
         fields: The fields of config.json.
-        turning: The layers that rotate queries and keys, as a pattern.
+        turning: Whether each layer rotates queries and keys.
         local_base: The field with the base of local layers outside of `rope_parameters`. Their frequencies are then
             not scaled. If it is `None`, all layers rotate in the same way.
 
@@ -220,7 +220,7 @@ def _scaling(fields: Fields, name: str, kind: Any, values: Mapping[str, Any]) ->
 
 
 def _longrope(fields: Fields, original: Any, values: Mapping[str, Any]) -> RotaryScaling:
-    """Return a longrope scaling. Its factor is at least 1, even if `max_position_embeddings` is below `original`."""
+    """Return a longrope scaling. Its factor is at least 1, whatever the fields say."""
     context = fields.take("max_position_embeddings")
     for name, length in ((_ORIGINAL, original), ("max_position_embeddings", context)):
         if not isinstance(length, int) or isinstance(length, bool) or length < 2:
