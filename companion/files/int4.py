@@ -2,9 +2,10 @@
 
 They are in a safetensors file beside the model's own, which has these tensors for each layer:
 
-`<name>.levels`: the quantized values, two in a byte with the first in the lower half, uint8 (out, d_in / 2)
-`<name>.scale` and `<name>.middle`: the scale of each group and the value of level 8, bf16 (out, d_in / 32)
-`<name>.factor`: the factors of the columns, bf16 (d_in), if they were balanced
+    <name>.levels  quantized values, two in a byte with the first in the lower half, uint8 (out, d_in / 2)
+    <name>.scale   the scale of each group, bf16 (out, d_in / 32)
+    <name>.middle  the value of level 8 in each group, bf16 (out, d_in / 32)
+    <name>.factor  a factor for each column, bf16 (d_in), if the columns were balanced
 
 Its header has checksums of the weights that were quantized.
 """

@@ -1,7 +1,7 @@
 """Export one of our models as a GGUF file, for llama.cpp, Ollama and LM Studio.
 
-The metadata is read back before anything is written (see `Unwritten`). So a part of the model that the architecture
-cannot express is rejected by name, and no file is left behind.
+`companion.families.export` first reads the metadata back from an `Unwritten` file. So a part of the model that the
+architecture cannot express is rejected by name before anything is written.
 """
 
 from __future__ import annotations

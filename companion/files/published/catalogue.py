@@ -1,7 +1,7 @@
 """Published models that have a short name here. Each has two sources.
 
-The hub has the original. The Python package index has a package that contains it, which every machine can download that
-can install PyTorch.
+The hub has the original, and the Python package index has a package that contains it. Every machine that can install
+PyTorch can download the package too.
 """
 
 from __future__ import annotations

@@ -73,10 +73,10 @@ def special_tokens(folder: str | Path) -> SpecialTokens:
 
 
 def said_of_writing(folder: Path) -> tuple[Path, dict[str, Any]]:
-    """Return the file with the generation settings, and its fields.
+    """Return the path of the file with the generation settings, and the settings by field.
 
-    This is generation_config.json, with ids that it leaves out from config.json, or config.json if there is no such
-    file.
+    The file is generation_config.json, or config.json if there is no such file. Ids that generation_config.json leaves
+    out are taken from config.json.
 
     Raises:
         ValueError: If a file is damaged.
