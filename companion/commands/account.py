@@ -1,4 +1,4 @@
-"""`companion account`: a model's parameters, FLOPs and bytes."""
+"""`companion account`: count a model's parameters, FLOPs and bytes."""
 
 from __future__ import annotations
 

@@ -65,7 +65,7 @@ def load_pretrained(
     """
     expected = "a folder, a GGUF file, or the name of a model"
     check_kind("name", name, (str, Path), expected)
-    if name == "":  # as a path it would be the current folder
+    if name == "":  # as a path, it would mean the current folder
         raise ValueError(f"name='': expected {expected}")
     check_kind("download", download, bool, "True or False")
     check_dtype(dtype)
