@@ -52,7 +52,7 @@ BEFORE = "base_model.model."
 Targets = Literal["attention", "all"]
 """Layers that get an adapter: those of attention, or those of the feed-forward networks as well.
 
-In a model with experts, "all" also means attention only. Routers, experts, embeddings and the head get no adapter.
+In a model with experts, both values select only attention. Routers, experts, embeddings and the head get no adapter.
 """
 _HOLDERS: dict[str, tuple[type[nn.Module], ...]] = {
     "attention": (Attention, LatentAttention, LinearAttention),
@@ -89,14 +89,14 @@ def targeted(model: Transformer, targets: Targets = "all") -> list[str]:
 
 @lru_cache(maxsize=8)
 def published_layers(config: ModelConfig, kind: str | None = None) -> dict[str, list[Part]]:
-    """Map each linear layer of a published layout to our linear layers that it consists of.
+    """Return, for each linear layer of a published layout, our linear layers that make it up.
 
     Args:
         config: The configuration of the model.
         kind: The layout, as a `model_type` (default: the one that `export_model` chooses).
 
     Returns:
-        For the name of each published module, our layers that are parts of it.
+        The parts of each published module, by its name.
 
     Raises:
         ValueError: As `export_model` does.
@@ -206,7 +206,7 @@ def adapter_tensors(model: Transformer, kind: str | None = None) -> dict[str, Sh
 
 @torch.no_grad()
 def put_adapters(model: Transformer, tensors: Mapping[str, Tensor], kind: str | None = None) -> None:
-    """Copy tensors from `adapter_tensors`, or from a file of peft's, into the adapters of a model.
+    """Copy tensors from `adapter_tensors`, or from a file that peft wrote, into the adapters of a model.
 
     Raises:
         ValueError: If an adapter lacks one of its two tensors, if a shape differs, or if there are other tensors. The

@@ -1,4 +1,4 @@
-"""GPT-Neo as published (Black et al. 2021), and the models of TinyStories (Eldan and Li 2023) (lesson 13).
+"""GPT-Neo (Black et al. 2021) and the models of TinyStories (Eldan and Li 2023) as published (lesson 13).
 
 They are GPT-2 with local attention in every second layer. Scores are not divided by the square root of d_head.
 """

@@ -1,4 +1,4 @@
-"""Kimi Linear as published (Kimi Team 2025) (lesson 17).
+"""Kimi Linear as published (Kimi Team 2025; lesson 17).
 
 Every three delta layers, whose states decay per channel, are followed by one layer of latent attention without
 positions. The experts are those of DeepSeek-V3.

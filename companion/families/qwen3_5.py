@@ -1,4 +1,4 @@
-"""The text models of Qwen3.5 as published (Qwen Team 2026) (lesson 17).
+"""The text models of Qwen3.5 as published (Qwen Team 2026; lesson 17).
 
 They have the layers of Qwen3-Next, with a dense feed-forward network or with experts. The gate, strength and decay
 matrices of a linear layer are separate tensors; queries, keys and values share one.

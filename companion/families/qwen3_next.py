@@ -1,4 +1,4 @@
-"""Qwen3-Next as published (Qwen Team 2025) (lesson 17).
+"""Qwen3-Next as published (Qwen Team 2025; lesson 17).
 
 Every three gated delta layers are followed by one layer of gated attention. There are many small experts, and a shared
 expert with a gate.

@@ -1,4 +1,4 @@
-"""T5 and FLAN-T5 as published (Raffel et al. 2020; Chung et al. 2022) (lessons 02 and 13).
+"""T5 and FLAN-T5 as published (Raffel et al. 2020; Chung et al. 2022; lessons 02 and 13).
 
 They are encoder-decoders with relative positions and RMS norms. Scores are not divided by the square root of d_head.
 """
