@@ -1,4 +1,4 @@
-"""Continue many prompts from a file in one batch, and print one line of JSON for each (lesson 18)."""
+"""Continue many prompts from a file in batches, and print one line of JSON for each (lesson 18)."""
 
 from __future__ import annotations
 
