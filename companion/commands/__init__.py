@@ -1,12 +1,12 @@
-"""The commands of `companion`, a file each: its flags beside its deed.
+"""The commands of `companion`, one module each.
 
-In each, `parser()` gives the flags, and `run(flags)` does what they ask for and gives the exit code. It raises
-`ValueError` for bad input, before anything is written; `main` prints that in a sentence and ends with 2.
+In each module, `parser()` returns the parser of the flags, and `run(flags)` does the work and returns the exit code.
+Bad input raises `ValueError` before anything is written; `main` prints its message and exits with code 2.
 
 main           all commands, from the command line to an exit code
-parser         how flags are read and refused; help_format: how help is laid out
-settings_file  `--config`; preflight: what is asked before anything is made
-runs           what several commands ask for
-train, tune    a run, begun or gone on with
-writer         a model with its tokenizer, and how it writes
+parser         reads flags and reports bad ones; help_format: layout of the help
+settings_file  `--config`; preflight: checks that run before anything is written
+runs           finding a run, and reading a configuration, for several commands
+train, tune    start or resume a run
+writer         a model with its tokenizer and its generation settings
 """

@@ -1,4 +1,4 @@
-"""`companion account`: a model's parameters, FLOPs and bytes."""
+"""`companion account`: count a model's parameters, FLOPs and bytes."""
 
 from __future__ import annotations
 
@@ -19,8 +19,10 @@ if TYPE_CHECKING:
 
 
 def published() -> str:
-    """The published systems in a sentence. Asked for by the two commands that say it: to name them takes the files of
-    all families."""
+    """Return a sentence that lists the published systems.
+
+    It is a function, and only two commands call it, because it imports the modules of all families.
+    """
     return f"Published systems: {', '.join(systems())}."
 
 
@@ -63,7 +65,7 @@ def parser() -> Parser:
 
 
 def _config_of(name: str) -> ModelConfig:
-    """The configuration of a checkpoint, whose numbers are not read."""
+    """Return the configuration of a checkpoint; for a published model, its weights are not read."""
     from companion.commands.writer import checkpoint_folder
     from companion.families.pretrained import family_of, load_pretrained
     from companion.files.gguf.folder import naming

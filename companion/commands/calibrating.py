@@ -1,4 +1,4 @@
-"""`--calibrate` and `--levels`: the levels of int4, chosen by a text, and kept in a file."""
+"""`--calibrate` and `--levels`: int4 values that are calibrated on a text, and their file."""
 
 from __future__ import annotations
 
@@ -15,8 +15,10 @@ if TYPE_CHECKING:
 
 
 def check_calibrate(flags: Namespace) -> None:
-    """Raises `ValueError` for `--calibrate` and `--levels` where nothing is rounded to levels that one could choose,
-    for levels that are not there, and a file that cannot be written."""
+    """Raise `ValueError` for `--calibrate` or `--levels` without int4 weights, and for an unusable `--levels` file.
+
+    With `--calibrate`, it must be possible to write that file; otherwise, it must exist.
+    """
     for name, given in (("calibrate", flags.calibrate[:1]), ("levels", [flags.levels] if flags.levels else [])):
         if given and flags.weights != "int4":
             got = "none" if flags.weights is None else flags.weights
@@ -30,10 +32,18 @@ def check_calibrate(flags: Namespace) -> None:
 
 
 def calibrated(model: Transformer, flags: Namespace, encode: Callable[[str], list[int]]) -> str | None:
-    """Choose the levels of a model that continues texts as the flags say; what came of it, in a line, or `None` where
-    they say nothing.
+    """Calibrate the int4 values of a model, or load them, as the flags ask.
 
-    Raises `ValueError` for paths without a text, a model that translates, and as `calibrate` and `load_levels` do.
+    Args:
+        model: The model, which is changed in place.
+        flags: `--calibrate` names the calibration text, and `--levels` the file.
+        encode: Function from text to token ids.
+
+    Returns:
+        One line about the result; `None` if neither flag is given.
+
+    Raises:
+        ValueError: For paths without text, for a model that translates, and as `calibrate` and `load_levels` do.
     """
     if not flags.calibrate and not flags.levels:
         return None

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from companion.data.chat_template import Message
 
 TOKENS = 512
-"""Tokens of an answer at most, where nobody says."""
+"""Default maximum of tokens per answer."""
 HELP = """\
 /reset          forget the conversation
 /system TEXT    set the system message; without TEXT, remove it
@@ -101,7 +101,7 @@ def run(flags: Namespace) -> int:
         )
     talk = Talk(told(writer, flags), flags.tokens, flags.seed, system=flags.system)
     if sys.stdin.isatty():
-        with suppress(ImportError):  # lines can be edited, and come back with the arrow keys
+        with suppress(ImportError):  # for line editing and history
             import readline  # noqa: F401
         print("Ask something. /help says what else there is; Ctrl-D ends.", file=sys.stderr)
     for line in _lines():
@@ -114,11 +114,15 @@ def run(flags: Namespace) -> int:
 class Talk:
     """A conversation with a model.
 
-    turns:    those of the user and the assistant, in turn.
-    system:   what the model is told before.
-    answers:  how many it has written, each with random numbers of its own.
-    title:    what the model is called.
-    cut:      why the last one ended before its end, in a sentence; empty where it did not.
+    Attributes:
+        writer: The model, with its tokenizer and settings.
+        tokens: Maximum tokens per answer (default: what fits, at most `TOKENS`).
+        seed: The random seed.
+        system: The system message.
+        turns: The messages of the user and of the assistant, alternating.
+        answers: The number of answers so far. Each one has its own random stream.
+        cut: A sentence that says why the last answer was cut off; empty if it was not.
+        title: The name of the model.
     """
 
     writer: Writer
@@ -132,7 +136,7 @@ class Talk:
 
     @property
     def messages(self) -> list[Message]:
-        """The conversation as it is."""
+        """The conversation so far, with the system message."""
         from companion.data.chat_template import Message
 
         first = [] if self.system is None else [Message(role="system", content=self.system)]
@@ -140,10 +144,13 @@ class Talk:
         return first + [Message(role=roles[n % 2], content=turn) for n, turn in enumerate(self.turns)]
 
     def ask(self, question: str) -> Iterator[str]:
-        """The answer, as it is written; what there is of it stays in the conversation, also where it is left early.
+        """Yield the answer to a question, piece by piece, as it is generated.
 
-        Raises `ValueError` for a conversation that leaves no room for an answer, and one that the template refuses; the
-        question is not in it then.
+        The answer is added to the conversation, even if the caller stops early and it is incomplete.
+
+        Raises:
+            ValueError: If the conversation leaves no room for an answer, or the template rejects it. The question is
+                not added then.
         """
         self.turns.append(question)
         try:
@@ -189,7 +196,7 @@ class Talk:
             self.cut = full if len(ids) + most == context else f"the answer is cut off after {most:,} tokens (--tokens)"
 
     def _prompt(self) -> tuple[list[int], int]:
-        """The ids of the conversation, and how many may follow."""
+        """Return the ids of the conversation, and the maximum number of tokens to generate after them."""
         writer = self.writer
         assert writer.chat is not None and writer.marked is not None
         ids = writer.marked(writer.chat.write(self.messages))
@@ -203,7 +210,7 @@ class Talk:
 
 
 def _lines() -> Iterator[str]:
-    """What is typed, or comes through a pipe, line by line, to its end. Ctrl-C throws a line away."""
+    """Yield the lines of standard input, typed or piped, until its end. Ctrl-C discards the current line."""
     while True:
         try:
             yield input("> " if sys.stdin.isatty() else "")
@@ -218,7 +225,7 @@ def _lines() -> Iterator[str]:
 
 
 def _said(talk: Talk, line: str) -> bool:
-    """Do what a line says; whether to go on."""
+    """Answer a question or carry out a command, and return whether to continue."""
     if not (line := line.strip()):
         return True
     if line.startswith("/"):
@@ -237,13 +244,13 @@ def _said(talk: Talk, line: str) -> bool:
     if talk.cut and not stopped:
         print(talk.cut, file=sys.stderr)
     if not talk.turns[-1]:
-        talk.turns = talk.turns[:-2]  # an empty turn is none
+        talk.turns = talk.turns[:-2]  # an empty answer is not kept, nor is its question
     return True
 
 
 @contextmanager
 def _stopped_alone() -> Iterator[list[int]]:
-    """Ctrl-C in this block puts something into the list, and interrupts nothing."""
+    """Make Ctrl-C within this block append to the list that is yielded, instead of raising `KeyboardInterrupt`."""
     stopped: list[int] = []
     before = signal.signal(signal.SIGINT, lambda number, frame: stopped.append(number))
     try:
@@ -253,7 +260,7 @@ def _stopped_alone() -> Iterator[list[int]]:
 
 
 def _commanded(talk: Talk, name: str = "", rest: str = "") -> bool:
-    """Do what a line that begins with a slash says; whether to go on."""
+    """Carry out a command that begins with a slash, and return whether to continue."""
     match name:
         case "bye" | "quit" | "exit":
             return False
@@ -276,7 +283,7 @@ def _commanded(talk: Talk, name: str = "", rest: str = "") -> bool:
 
 
 def _save(talk: Talk, name: str) -> None:
-    """Write the conversation at the end of a file; one that cannot be written to is named, and nothing else happens."""
+    """Append the conversation to a file, or print a message if that fails."""
     if not name or not talk.turns:
         print("/save: expected the name of a file" if not name else "Nothing was said yet.", file=sys.stderr)
         return

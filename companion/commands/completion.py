@@ -1,4 +1,4 @@
-"""`companion completion`: a script with which a shell completes the commands, their flags, and what these take."""
+"""`companion completion`: a script that lets a shell complete commands, flags and the values of flags."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from companion.commands.parser import Parser
 from companion.ground.number_limits import choices
 
 FILES, FOLDERS = {"FILE", "MODEL", "WHEEL"}, {"FOLDER"}
-"""What a flag's help calls a path, and of which kind."""
+"""Metavars of flags that take a file, and of those that take a folder."""
 
 
 def parser() -> Parser:
@@ -33,7 +33,7 @@ def parser() -> Parser:
 
 
 def run(flags: Namespace, whole: Parser) -> int:
-    """`whole`: the parser of all commands, with the flags of each."""
+    """Print the script and return the exit code. `whole` is the parser of all commands, with the flags of each."""
     import shtab
 
     _tell(whole, shtab)
@@ -42,7 +42,7 @@ def run(flags: Namespace, whole: Parser) -> int:
 
 
 def _tell(parser: Any, shtab: Any) -> None:
-    """Give each flag, here and in the commands within, what a shell may offer for it, as the library reads it."""
+    """Set the values that a shell may offer for each flag of a parser and of its commands, in the form shtab reads."""
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):
             for inner in action._name_parser_map.values():
@@ -53,4 +53,4 @@ def _tell(parser: Any, shtab: Any) -> None:
             action.complete = shtab.DIRECTORY
         elif action.metavar in FILES or isinstance(action, ActionConfigFile):
             action.complete = shtab.FILE
-        action.help = (action.help or "").partition(". ")[0]  # zsh shows it on one line
+        action.help = (action.help or "").partition(". ")[0]  # zsh shows the help on one line

@@ -1,7 +1,8 @@
-"""`companion doctor`: what machine this is, what calculates on it, and what comes out the same here as everywhere.
+"""`companion doctor`: describe this machine, its kernels, and which results are the same here as everywhere.
 
-Nothing here imports torch before the settings of its kernels have been read: one that the processor does not know would
-end the process at the first product (`ATEN_CPU_CAPABILITY=avx512` without AVX-512: an illegal instruction).
+Nothing here imports torch before the settings of its kernels have been checked. A setting that the processor does not
+support would end the process at the first matrix product; for example, `ATEN_CPU_CAPABILITY=avx512` without AVX-512
+leads to an illegal instruction.
 """
 
 from __future__ import annotations
@@ -27,10 +28,10 @@ from companion.ground.processor import SETTINGS, processor, processor_flags, pro
 
 EXTRAS = ("school", "colab", "lab", "published", "course", "test", "bench", "site", "dev")
 WIDTH = 79
-"""Columns of the receipt."""
+"""Columns of the report."""
 
 NOTED = (*SETTINGS, "OMP_NUM_THREADS", "MKL_NUM_THREADS", "CUDA_VISIBLE_DEVICES", "CUBLAS_WORKSPACE_CONFIG")
-"""The variables of the environment that the receipt shows."""
+"""Environment variables that the report shows."""
 
 
 JSON = (
@@ -62,8 +63,14 @@ def parser() -> Parser:
 
 
 def run(flags: Namespace) -> int:
-    """Print the receipt; the exit code: 0 all that must hold holds, 1 something does not, or is not installed as it
-    should be. Raises `ValueError` for a kernel setting that this processor does not know."""
+    """Print the report.
+
+    Returns:
+        The exit code: 0 if everything that must hold does, and 1 if something does not or is not installed properly.
+
+    Raises:
+        ValueError: For a kernel setting that this processor does not support.
+    """
     refuse_unknown_settings(os.environ, processor_flags())
     wrong = missing_requirements()
     torchless = any("torch" in sentence for sentence in wrong)
@@ -85,11 +92,11 @@ def run(flags: Namespace) -> int:
     return 0 if holds and not wrong else 1
 
 
-# What is installed
+# Installed software
 
 
 def software() -> dict[str, Any]:
-    """Versions of Python, of the course and of what it calculates with; the extras that are here, and those not."""
+    """Return the versions of Python, the course and its main libraries, and which extras are installed."""
     names = ("torch", "numpy", "safetensors", "tokenizers", "transformers")
     return {
         "course": course(),
@@ -103,7 +110,7 @@ def software() -> dict[str, Any]:
 
 
 def software_lines() -> list[str]:
-    """`software`, in lines of the receipt."""
+    """Return `software` as lines of the report."""
     found = software()
     here, gone = found["extras"].values()
     extras = ", ".join(here) or "none"
@@ -117,7 +124,7 @@ def software_lines() -> list[str]:
 
 
 def course() -> str:
-    """The version of this package, and the commit where it is a checkout."""
+    """Return the version of this package and, in a checkout, the commit."""
     number = installed(NAME)
     text = f"companion {number}" if number else "companion, not installed"
     try:
@@ -134,7 +141,7 @@ def course() -> str:
 
 
 def missing_requirements() -> list[str]:
-    """A sentence for each thing that the package cannot do without and that is not here, and what to do."""
+    """Return a sentence for each missing requirement of the package, with the command that installs it."""
     sentences = []
     for asked in missing():
         number = installed(asked.name)
@@ -146,16 +153,16 @@ def missing_requirements() -> list[str]:
 
 
 def course_version() -> str:
-    """The version that is installed; without an installation, what to do."""
+    """Return the installed version or, without an installation, how to install the course."""
     how = f"run pip install -e .  in {_short(CHECKOUT)}" if (CHECKOUT / "pyproject.toml").is_file() else "install it"
     return installed(NAME) or f"from its folder and is not installed: `make lab` there does it, or {how}"
 
 
-# What calculates
+# Hardware and kernels
 
 
 def hardware() -> dict[str, Any]:
-    """The machine, its kernels, threads and GPUs; `set` are the variables of the environment that bear on them."""
+    """Return facts about the machine, its kernels, threads and GPUs; `set` holds the relevant environment variables."""
     import torch
 
     return {
@@ -171,7 +178,7 @@ def hardware() -> dict[str, Any]:
 
 
 def hardware_lines() -> list[str]:
-    """`hardware`, in lines of the receipt."""
+    """Return `hardware` as lines of the report."""
     found = hardware()
     chosen = [f"{name}={value}" for name, value in found["set"].items()]
     how_many = f"{count(found['processors'], 'processor')}, {count(found['threads'], 'thread')}"
@@ -184,7 +191,7 @@ def hardware_lines() -> list[str]:
 
 
 def kernels() -> list[str]:
-    """What multiplies matrices here."""
+    """Return the libraries that multiply matrices here."""
     import torch
 
     built = torch.__config__.show()
@@ -203,7 +210,7 @@ def kernels() -> list[str]:
 
 
 def gpu() -> str:
-    """The GPUs, or why there is none."""
+    """Describe the GPUs, or say why there is none."""
     import torch
 
     if torch.backends.mps.is_available():
@@ -220,7 +227,7 @@ def gpu() -> str:
 
 
 def memory() -> str:
-    """Bytes of memory, and how many of them are free."""
+    """Return the size of the memory and, where it is known, how much of it is free."""
     try:
         lines = Path("/proc/meminfo").read_text("utf-8").splitlines()
         size = {name: 1024 * int(rest.split()[0]) for name, _, rest in (line.partition(":") for line in lines)}
@@ -234,9 +241,12 @@ def memory() -> str:
 
 
 def refuse_unknown_settings(environment: Mapping[str, str], flags: Iterable[str] | None) -> None:
-    """Raises `ValueError` for the first kernel setting that does not exist or that this processor cannot follow.
+    """Raise `ValueError` for the first kernel setting that does not exist or that this processor does not support.
 
-    flags: what the processor can do, as `processor_flags`; `None`: it is not known, and only names are looked at.
+    Args:
+        environment: The environment variables.
+        flags: Features of the processor, from `processor_flags`. If `None`, they are unknown, and only the names of the
+            settings are checked.
     """
     if platform.machine().lower() not in ("x86_64", "amd64", "i686"):
         return
@@ -244,7 +254,7 @@ def refuse_unknown_settings(environment: Mapping[str, str], flags: Iterable[str]
         if name not in environment:
             continue
         value = environment[name]
-        asked = value.split(",")[0] if name == "MKL_CBWR" else value  # AVX2,STRICT
+        asked = value.split(",")[0] if name == "MKL_CBWR" else value  # it may be "AVX2,STRICT"
         known = values if name == "ATEN_CPU_CAPABILITY" else {key.upper(): flag for key, flag in values.items()}
         asked = asked if name == "ATEN_CPU_CAPABILITY" else asked.upper()
         can = [key for key, flag in known.items() if not flag or flags is None or flag in set(flags)]
@@ -253,12 +263,15 @@ def refuse_unknown_settings(environment: Mapping[str, str], flags: Iterable[str]
             raise ValueError(f"{name}={value}: {why}; unset it, or take one of {', '.join(can)}")
 
 
-# What comes out
+# Comparisons
 
 
 @dataclass(frozen=True)
 class Compared:
-    """A calculation that was made in two ways. must_hold: on every machine; the others may differ by rounding."""
+    """The result of a calculation made in two ways.
+
+    If `must_hold`, both must agree on every machine; otherwise, they may differ by rounding.
+    """
 
     must_hold: bool
     claim: str
@@ -267,7 +280,7 @@ class Compared:
 
 
 def compared() -> Iterator[Compared]:
-    """Calculate, and say of each what came out; those that must hold first."""
+    """Run all comparisons and yield their results, those that must hold first."""
     from companion.commands.same_everywhere import MUST_HOLD, may_differ
 
     for must_hold, some in ((True, MUST_HOLD), (False, may_differ())):
@@ -277,7 +290,7 @@ def compared() -> Iterator[Compared]:
 
 
 def comparisons() -> bool:
-    """Run and print them; whether all that must hold does."""
+    """Run and print all comparisons, and return whether those that must hold do."""
     holds, differs = True, False
     for must_hold, some in groupby(compared(), key=lambda one: one.must_hold):
         print("must hold on every machine" if must_hold else "may differ by rounding")
@@ -299,7 +312,7 @@ def _line(name: str, value: str) -> str:
 
 
 def _short(path: Path) -> str:
-    """A path without the name of whoever's home it is in."""
+    """Return a path with the home folder abbreviated to ~, so that it does not show the user's name."""
     try:
         return f"~/{path.relative_to(Path.home())}"
     except (ValueError, RuntimeError):

@@ -1,4 +1,4 @@
-"""`companion evaluate`: measure a run on what it has not seen, or a published model on any text."""
+"""`companion evaluate`: measure a run on held-out data, or a published model on any text."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ if TYPE_CHECKING:
     from companion.transformer import Transformer
 
 LONGEST = 2048
-"""Tokens of a window of a published model, where nobody says: the logits of longer ones take gigabytes."""
+"""Default maximum of tokens in a window of a published model; the logits of longer windows take gigabytes."""
 LOGITS = 2**27
-"""Logits that a batch may have."""
+"""Maximum number of logits in a batch."""
 JSON = (
     "print one object for a program instead: run and task, or checkpoint; measured_on, and the figures under the names "
     "that result.json of a run has; of a text also yardsticks, and with --weights what that form of them makes of it"
@@ -101,7 +101,7 @@ def parser() -> Parser:
 
 
 def run(flags: Namespace) -> int:
-    """Print what was measured, as sentences and tables or, with `--json`, as one object and nothing else."""
+    """Print the measurements as sentences and tables or, with `--json`, as a single JSON object."""
     from companion.data.corpora import read_corpus
     from companion.ground.device import find_device
 
@@ -137,7 +137,7 @@ def _finish(flags: Namespace, folder: RunFolder, figures: dict[str, Any]) -> int
 
 
 def _say(flags: Namespace) -> Callable[..., None]:
-    """`print`; with `--json` it is silent, as one object alone is wanted."""
+    """Return `print` or, with `--json`, a function that prints nothing."""
     return (lambda *_, **__: None) if flags.json else print
 
 
@@ -230,7 +230,7 @@ def _checkpoint(flags: Namespace, given: Corpus | None, device: torch.device) ->
 
 
 def _check_model(flags: Namespace, model: Transformer) -> None:
-    """Raise `ValueError` for a model that continues no texts, and flags that it cannot follow."""
+    """Raise `ValueError` for a model that does not continue texts, and for flags that do not fit the model."""
     from companion.generation.weights import check_weights
 
     if model.config.stack != "decoder":
@@ -245,8 +245,10 @@ def _check_model(flags: Namespace, model: Transformer) -> None:
 
 
 def _scored(writer: Writer, documents: Sequence[Document]) -> tuple[list[Tensor], int]:
-    """Return the documents as ids, and the bytes of those that are scored: all but the first, unless the tokenizer has
-    put a token before the text."""
+    """Return the ids of each document, and the number of bytes of all scored tokens.
+
+    The first token of a document is scored only if the tokenizer has put a special token before it.
+    """
     import torch
 
     assert writer.spell is not None
@@ -267,12 +269,20 @@ def _measured(
     bytes: int | None = None,
     context: int | None = None,
 ) -> dict[str, Any]:
-    """Measure a model on encoded documents beside the yardsticks, and print it.
+    """Measure a model on encoded documents, compare it with the baselines, and print the result.
 
     Args:
-        known: the text the model learned from, as far as it is here.
-        bytes: bytes of what is scored. Default: all.
-        context: tokens of a window. Default: the model's context.
+        flags: The flags of the command.
+        model: The model.
+        encode: Function from text to token ids.
+        documents: The documents as text, for the baselines.
+        ids: The documents as token ids.
+        known: The text that the model was trained on, if it is available.
+        bytes: The number of bytes of the scored tokens (default: all bytes).
+        context: The number of tokens in a window (default: the model's context).
+
+    Returns:
+        The figures by name.
     """
     from companion.data.yardsticks import yardsticks
     from companion.training.tasks.text import measure, total_bytes
@@ -301,7 +311,7 @@ def _in_form(
     say: Callable[..., None],
     windows: dict[str, Any],
 ) -> dict[str, Any]:
-    """Measure the same text with the model's weights in this form."""
+    """Measure the same text with the weights in another format, and print the difference."""
     import torch
 
     from companion.generation.weights import largest_change, prepared

@@ -1,5 +1,7 @@
-"""`companion export`: a model in the layout of a published family, for `transformers`, vLLM, SGLang and others, or as a
-GGUF file, for llama.cpp and Ollama."""
+"""`companion export`: write a model in a published layout, or as a GGUF file.
+
+`transformers`, vLLM, SGLang and others read published layouts; llama.cpp and Ollama read GGUF files.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,7 @@ COPIED = (
     "generation_config.json", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json",
     "chat_template.jinja", "vocab.json", "merges.txt", "source.spm", "target.spm",
 )  # fmt: skip
-"""What a published folder holds beside its model, which goes along as it is."""
+"""Files beside a published model that are copied unchanged."""
 IDS = ("bos_token_id", "eos_token_id", "pad_token_id", "decoder_start_token_id")
 
 
@@ -75,13 +77,14 @@ def parser() -> Parser:
 
 @dataclass
 class Source:
-    """What is to be written.
+    """A model to export, with the files that accompany it.
 
-    model:   the model.
-    kind:    the `model_type` to write it as. `None`: one that fits.
-    fields:  of config.json: the ids with a meaning.
-    texts:   the files beside the model, by name: tokenizer, template and settings of generation.
-    files:   those that are copied as they are.
+    Attributes:
+        model: The model.
+        kind: The `model_type` to export as (default: one that fits).
+        fields: The special token ids in config.json.
+        texts: Contents of files to write beside the model, by name: tokenizer, template and generation settings.
+        files: Files to copy unchanged.
     """
 
     model: Transformer
@@ -172,7 +175,7 @@ def _of_run(flags: Namespace) -> Source:
 
 
 def _of_checkpoint(flags: Namespace) -> Source:
-    """The model, the kind that it was published as, and what its folder has beside it."""
+    """Return a published model with its own `model_type` and the files of its folder."""
     from companion.commands.writer import checkpoint_folder
     from companion.families.pretrained import family_of, load_pretrained
     from companion.files.models import read_config
@@ -187,7 +190,7 @@ def _of_checkpoint(flags: Namespace) -> Source:
 
 
 def _tokenizer_files(tokenizer: BytePairTokenizer, model: Transformer) -> dict[str, str]:
-    """The tokenizer of a run, and how a run writes."""
+    """Return the tokenizer files and the generation settings of a run."""
     from companion.commands.writer import WARM
     from companion.data.chat_template import TEMPLATE
     from companion.data.chat_tokens import files_of_run
@@ -195,5 +198,5 @@ def _tokenizer_files(tokenizer: BytePairTokenizer, model: Transformer) -> dict[s
 
     files = files_of_run(tokenizer, model.config.context)
     writes = {"do_sample": True, "temperature": WARM, "top_k": 0, **json.loads(files.pop(GENERATION))}
-    del files[TEMPLATE]  # it goes on with texts, and knows of no turns
+    del files[TEMPLATE]  # the model continues texts and was not trained on conversations
     return {**files, GENERATION: json.dumps(writes, indent=2) + "\n"}

@@ -1,6 +1,6 @@
 """`companion generate`: continue prompts with a model, or translate them.
 
-What a published checkpoint's folder says of writing holds, unless a flag says otherwise.
+The generation settings in a published model's folder apply unless a flag overrides them.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from companion.generation.draft import Draft
 
 DRAWING = tuple(rule.name for rule in fields(Sampling))
-"""The flags that say how a token is drawn."""
+"""Names of the sampling flags."""
 
 
 def parser() -> Parser:
@@ -175,19 +175,19 @@ def run(flags: Namespace) -> int:
 
 
 def _writer(flags: Namespace, device: torch.device) -> Writer:
-    """The run or the checkpoint that flags name."""
+    """Return the writer of the run or the checkpoint that the flags name."""
     by_ids, dtype = bool(flags.prompt_ids), dtype_called(flags.dtype)
     if flags.checkpoint is None:
         kind = TuneSettings if flags.chat else None if flags.run is not None else TextSettings
         folder = run_folder(flags.run, kind)
         if folder.task == NumberWordsSettings.task:
-            folder = run_folder(flags.run, TextSettings)  # raises
+            folder = run_folder(flags.run, TextSettings)  # raises, because the task is another one
         return from_run(folder, device, ids=by_ids, best=flags.best, dtype=dtype)
     return from_checkpoint(flags.checkpoint, device, download=flags.download, ids=by_ids, dtype=dtype, stop=flags.stop)
 
 
 def _prompted(writer: Writer, flags: Namespace) -> tuple[Writer, list[str]]:
-    """The writer, and what it reads: the prompts, or with `--chat` the one conversation that they make."""
+    """Return the writer and its prompts; with `--chat`, these are one conversation."""
     if flags.chat:
         writer, text = answering(writer, flags.prompt, flags.system)
         return writer, [text]
@@ -197,7 +197,7 @@ def _prompted(writer: Writer, flags: Namespace) -> tuple[Writer, list[str]]:
 
 
 def told(writer: Writer, flags: Namespace) -> Writer:
-    """The writer, with what flags say in place of what its folder says."""
+    """Return the writer with the settings that flags override."""
     says = writer.says
     if flags.get("repetition_penalty") is not None:
         says = replace(says, rules=replace(says.rules, repetition_penalty=flags.repetition_penalty))
@@ -209,14 +209,15 @@ def told(writer: Writer, flags: Namespace) -> Writer:
 
 
 def _given(flags: Namespace) -> dict[str, Any]:
-    """What flags say of how a token is drawn."""
+    """Return the sampling settings among the flags."""
     return {name: flags[name] for name in DRAWING if flags[name] is not None}
 
 
 def _search(writer: Writer, flags: Namespace) -> Search | None:
-    """The beam search that flags ask for, or else the folder.
+    """Return the beam search that the flags or else the folder ask for, if any.
 
-    Raises `ValueError` for a folder that asks for one which draws.
+    Raises:
+        ValueError: If the folder asks for a beam search that samples.
     """
     from companion.generation.beam import Search
 
@@ -235,9 +236,10 @@ def _search(writer: Writer, flags: Namespace) -> Search | None:
 
 
 def _draft(writer: Writer, flags: Namespace, device: torch.device) -> Draft | None:
-    """Who proposes tokens.
+    """Return the draft of `--draft` for speculative decoding, or `None`.
 
-    Raises `ValueError` for a folder with neither a run nor a checkpoint, and for a model whose ids mean other texts.
+    Raises:
+        ValueError: If the folder has neither a run nor a checkpoint, or the draft model has another vocabulary.
     """
     from companion.families.pretrained import pretrained_folder
     from companion.files.published.fetching import how_to_get
@@ -262,7 +264,7 @@ def _draft(writer: Writer, flags: Namespace, device: torch.device) -> Draft | No
 
 
 def _vocabulary(writer: Writer) -> list[str | None] | None:
-    """The text of every id, `None` for one without; `None` where there is no tokenizer."""
+    """Return the text of every id, with `None` for an id without text; `None` if there is no tokenizer."""
 
     def text(token: int) -> str | None:
         assert writer.spell is not None
@@ -275,7 +277,7 @@ def _vocabulary(writer: Writer) -> list[str | None] | None:
 
 
 def _check(flags: Namespace) -> None:
-    """What can be wrong between two flags."""
+    """Raise `ValueError` for flags that contradict each other."""
     _check_prompts(flags)
     check_calibrate(flags)
     if flags.checkpoint is not None and flags.run is not None:
@@ -309,7 +311,7 @@ def _check(flags: Namespace) -> None:
 
 
 def _check_prompts(flags: Namespace) -> None:
-    """The same of those that say what is continued."""
+    """Raise `ValueError` for prompt flags that contradict each other or are empty."""
     if flags.prompt and flags.prompt_ids:
         raise ValueError("--prompt-ids: expected no --prompt beside it, got both")
     if flags.prompts is not None:
@@ -325,7 +327,7 @@ def _check_prompts(flags: Namespace) -> None:
 
 
 def dtype_called(name: str | None) -> torch.dtype | None:
-    """The dtype that `--dtype` names."""
+    """Return the dtype that `--dtype` names; `None` for `None`."""
     import torch
 
     return {None: None, "fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}[name]

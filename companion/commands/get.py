@@ -58,7 +58,7 @@ def _flags(parser: Parser) -> Parser:
 
 
 def run(flags: Namespace) -> int:
-    """Fetch what is named, or list what is here."""
+    """Fetch the named models, or list those that are here."""
     from companion.files.published.fetching import get
 
     if flags.list:
@@ -102,7 +102,7 @@ def _list() -> int:
 
 
 def _of_the_hub() -> list[str]:
-    """The names of models in the hub's cache."""
+    """Return the names of the models in the hub's cache."""
     try:
         from huggingface_hub import scan_cache_dir
         from huggingface_hub.errors import CacheNotFound

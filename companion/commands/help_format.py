@@ -1,4 +1,4 @@
-"""How the help of every command is laid out: 80 columns, a flag with what it takes, a default where there is one."""
+"""Layout of the help of every command: at most 80 columns, each flag with its values and its default."""
 
 from __future__ import annotations
 
@@ -14,14 +14,17 @@ from companion.ground.number_limits import choices, kind_of
 
 
 def name_of(action: argparse.Action) -> str:
-    """A flag as it is typed, or a positional argument as the usage calls it."""
+    """Return a flag as it is typed, or the name of a positional argument in the usage line."""
     if action.option_strings:
         return next((name for name in action.option_strings if name.startswith("--")), action.option_strings[0])
     return str(action.metavar or action.dest.upper())
 
 
 class HelpFormatter(DefaultHelpFormatter):
-    """Paragraphs are wrapped; lines that begin with a space, as examples do, stay as they are in 80 columns."""
+    """A formatter that wraps paragraphs.
+
+    Lines that begin with a space, as examples do, are left as they are if they fit.
+    """
 
     def __init__(self, prog: str, *arguments: Any, **settings: Any) -> None:
         super().__init__(prog, max_help_position=24, width=columns())
@@ -70,7 +73,7 @@ def _wrapped(line: str, width: int) -> str:
         return line
     if not line.startswith(" "):
         return _filled(line, width, "")
-    what, *about = re.split(r" {2,}", line.strip())  # an example and what it does; or what goes on with the line above
+    what, *about = re.split(r" {2,}", line.strip())  # an example and its comment, or a continuation
     first = _filled(what, width, "  " if line[2:3] != " " else "      ")
     return "\n".join([first, *(_filled(words, width, "      ") for words in about)])
 

@@ -1,4 +1,4 @@
-"""`companion inspect`: what a folder of a published model holds, and what each of its fields became."""
+"""`companion inspect`: show the contents of a published model's folder, and how each field is used."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def run(flags: Namespace) -> int:
         found = inspect(folder)
     if flags.json:
         said = json.dumps({**as_data(folder, found), "folder": flags.folder}, default=str)
-        print(json.dumps(json.loads(said, parse_constant=str), indent=2), flush=True)  # JSON has no NaN: "NaN"
+        print(json.dumps(json.loads(said, parse_constant=str), indent=2), flush=True)  # JSON has no NaN: write "NaN"
     else:
         print("\n\n".join(_report(flags.folder, folder, found)), flush=True)
     if found.refused:
@@ -78,7 +78,7 @@ def run(flags: Namespace) -> int:
 
 
 def as_data(folder: Path, found: Inspection) -> dict[str, Any]:
-    """What was found, for JSON; `None` for what there is not."""
+    """Return an inspection as data for JSON, with `None` for parts that are missing."""
     from companion.costs.account import parameters
 
     writing = None
@@ -112,7 +112,7 @@ def _report(name: str, folder: Path, found: Inspection) -> Iterable[str]:
     rest = "\n\n" + _wrapped(f"Left out, with what that means: {left_out}.") if left_out else ""
     yield f"config.json\n{_became(found.fields)}{rest}"
     if folder.is_file():
-        pass  # how it writes stands in other files
+        pass  # the generation settings are in other files
     elif found.family is None or not found.family.writes:
         yield "Writing\n" + _wrapped("Nothing is said of it." if found.family is None else "It writes no text.")
     elif found.rules or found.writing is not None:
@@ -139,7 +139,7 @@ def _wrapped(text: str) -> str:
 
 
 def _became(ends: Sequence[Became]) -> str:
-    """A line for each field: its name, its value, what became of it; what is refused first."""
+    """Return a table with the name, the value and the use of each field; rejected fields come first."""
     from companion.ground.display import table
 
     def cells(end: Became) -> tuple[str, str, str]:
@@ -151,7 +151,7 @@ def _became(ends: Sequence[Became]) -> str:
 
 
 def _json(value: object) -> str:
-    """A value as the file has it, cut short."""
+    """Return a value as JSON, shortened to 30 characters."""
     from companion.ground.fields import shown
 
     try:
@@ -176,11 +176,11 @@ PLACED = {
     "parallel": "before attention and before the network, which read the stream side by side",
     "parallel_shared": "before attention and the network together, which read the stream side by side",
 }
-"""Where norms stand, by `NormConfig.placement`."""
+"""Descriptions of the positions of norms, by `NormConfig.placement`."""
 
 
 def described(config: ModelConfig) -> str:
-    """What a model is, in a few sentences."""
+    """Describe a model in a few sentences."""
     from companion.costs.account import parameters
     from companion.ground.display import count
 
@@ -222,7 +222,7 @@ def described(config: ModelConfig) -> str:
 
 
 def figures(config: ModelConfig) -> str:
-    """What a model takes: its parameters, those that a token meets, its weights and its cache in bf16."""
+    """Describe the size of a model: its parameters, those active per token, and its weights and KV cache in bf16."""
     import torch
 
     from companion.costs.account import cache_bytes, parameters, weights_bytes
@@ -240,7 +240,7 @@ def figures(config: ModelConfig) -> str:
 
 
 def writes(says: Writing, config: ModelConfig | None) -> str:
-    """What generation will do, in a sentence, where no flag says otherwise."""
+    """Describe in a sentence how a model generates text if no flag overrides its settings."""
     translates = config is not None and config.stack == "encoder_decoder"
     if says.search.width > 1:
         how = f"A beam search of {says.search.width} candidates, length penalty {says.search.length_penalty:g}"
@@ -274,7 +274,10 @@ def writes(says: Writing, config: ModelConfig | None) -> str:
 
 
 def files(folder: Path, found: Inspection) -> Iterable[str]:
-    """What is there and what is not; of tensors that are missing a refusal says which."""
+    """Yield sentences about the tensors, tokenizer and chat template of a folder.
+
+    Missing tensors are named in `found.refused`.
+    """
     from companion.data.chat_template import compiled, load_chat_template
     from companion.data.published_tokenizers import load_tokenizer
     from companion.files.published.family import heads_left_out

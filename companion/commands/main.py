@@ -1,7 +1,7 @@
 """`companion`: all commands, from the command line to an exit code.
 
-Bad input gives one sentence and exit code 2, and nothing is written. A command imports torch when it runs, so that
-`--help` and a mistyped flag are answered at once.
+Bad input is answered with one sentence and exit code 2, and nothing is written. A command imports torch only when it
+runs, so `--help` and a mistyped flag are answered at once.
 """
 
 from __future__ import annotations
@@ -54,25 +54,29 @@ COMMANDS = {
     "doctor": (doctor, "describe this machine, and check its numbers"),
     "completion": (completion, "print a script for completion in a shell"),
 }
-"""The library's commands: each one's module, with `parser` and `run`, and a line of help."""
+"""The library's commands, each with its module, which has `parser` and `run`, and a line of help."""
 
 ENTRY_POINTS = "companion.commands"
 """The group of entry points through which another package adds commands: each one names a table like `COMMANDS`."""
 
 SCHOOL_COMMANDS = ("explore", "build", "progress", "review", "grade", "course")
-"""The commands that the school adds; without it, a person who types one is told how to get it."""
+"""Commands that the school adds. Without the school, they lead to an error that says how to install it."""
 
 
 @cache
 def commands() -> Mapping[str, tuple[ModuleType, str]]:
-    """Return all commands: the library's, then those of installed packages that register some."""
+    """Return all commands: the library's, then those that installed packages register."""
     added = [entry.load() for entry in sorted(entry_points(group=ENTRY_POINTS), key=lambda entry: entry.name)]
     return {name: command for table in (COMMANDS, *added) for name, command in table.items()}
 
 
 def command_parser(task: str = TextSettings.task, wanted: Sequence[str] | None = None) -> Parser:
-    """Return the parser of all commands; `train` has the flags of `task`. Commands that are not among `wanted` have no
-    flags yet, because a command line needs the flags of one command only (default: all have theirs)."""
+    """Return the parser of all commands.
+
+    Args:
+        task: The task whose flags `train` has.
+        wanted: The commands that get their flags (default: all). A command line needs only those of its own command.
+    """
     wanted = tuple(commands()) if wanted is None else wanted
     parser = Parser(
         prog="companion",
@@ -96,7 +100,7 @@ def command_parser(task: str = TextSettings.task, wanted: Sequence[str] | None =
             "  python -m companion.examples.one_layer"
         ),
     )
-    nameless = Parser()  # one for all commands that are not asked for: to make one takes as long as a small module
+    nameless = Parser()  # shared by all other commands, because building a parser takes time
     parsers = {
         name: nameless if name not in wanted else file.parser(task) if file is train else file.parser()
         for name, (file, _) in commands().items()
@@ -109,7 +113,11 @@ def command_parser(task: str = TextSettings.task, wanted: Sequence[str] | None =
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command; the exit code: 0 done, 2 bad input, 1 anything else, 130 stopped by Ctrl-C."""
+    """Run one command.
+
+    Returns:
+        The exit code: 0 for success, 2 for bad input, 130 after Ctrl-C, and 1 for anything else.
+    """
     arguments = list(sys.argv[1:] if argv is None else argv)
     if arguments[:1] == ["help"]:
         arguments = [*arguments[1:], "--help"]
@@ -126,10 +134,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _said(parser.print_help) or 2
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
-            stream.reconfigure(errors="replace")  # a terminal without the character shows "?" and goes on
+            stream.reconfigure(errors="replace")  # show "?" for characters that cannot be encoded
     try:
         chosen = parser.parse_args(arguments)
-    except SystemExit as exit:  # --help, --version, or a refused flag, already answered
+    except SystemExit as exit:  # --help, --version or a bad flag, already answered
         return int(exit.code or 0) or _said(lambda: None)
     except OSError as error:
         return _unsaid(error)
@@ -153,9 +161,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _task(arguments: Sequence[str]) -> str:
-    """Return the task whose flags `train` takes here.
+    """Return the task whose flags `train` takes.
 
-    Raises `ValueError` for a bad task, and for a command of the school if the school is not installed.
+    Raises:
+        ValueError: For a bad --config file, and for a command of the school if the school is not installed.
     """
     command = arguments[0] if arguments else ""
     if command in SCHOOL_COMMANDS and command not in commands():
@@ -174,7 +183,7 @@ def _run(command: str, flags: Namespace, arguments: list[str]) -> int:
 
 
 def _said(say: Callable[[], None]) -> int:
-    """The exit code of what `say` prints: 0 if it arrived."""
+    """Call `say`, which prints something, and return the exit code: 0 if the output could be written."""
     try:
         say()
         sys.stdout.flush()
@@ -184,7 +193,7 @@ def _said(say: Callable[[], None]) -> int:
 
 
 def _unsaid(error: OSError) -> int:
-    """The exit code where standard output takes nothing more: 0 where its reader has seen enough (`| head`)."""
+    """Return the exit code after a failed write to standard output: 0 if its reader has closed it, as `| head` does."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     if isinstance(error, BrokenPipeError):
         return 0
@@ -193,9 +202,9 @@ def _unsaid(error: OSError) -> int:
 
 
 def _answer(error: Exception, typed: Mapping[str, Any]) -> tuple[str | None, int]:
-    """The sentence about what ended a command, and the exit code; `None` for a fault of our own.
+    """Return the sentence about an error that ended a command, and the exit code.
 
-    typed:  the flags of the command line, called as they are typed.
+    The sentence is `None` for a bug of ours. `typed` holds the flags of the command line, named as they are typed.
     """
     match error:
         case ValueError():
@@ -204,7 +213,7 @@ def _answer(error: Exception, typed: Mapping[str, Any]) -> tuple[str | None, int
             return how_to_get(error.name or "", doctor.EXTRAS), 2
         case NotWritten():
             return str(error), 1
-        case OSError(errno=errno.ENOSPC, filename=None):  # whatever writes a file names it
+        case OSError(errno=errno.ENOSPC, filename=None):  # an error about a file would name it
             return f"standard output: {error.strerror}", 1
         case OSError():
             return (refusal(error, typed), 2) if error.errno in REFUSED else (str(error), 1)

@@ -1,4 +1,4 @@
-"""Many prompts from a file, written at once: a line of JSON for each (lesson 18)."""
+"""Continue many prompts from a file in batches, and print one line of JSON for each (lesson 18)."""
 
 from __future__ import annotations
 
@@ -21,16 +21,18 @@ if TYPE_CHECKING:
     from companion.generation.weights import Weights
 
 AT_ONCE = 32
-"""Texts that are written at a time, where nobody says."""
+"""Default batch size."""
 _SETTINGS = {"tokens": Count, "seed": CountFromZero}
 _SAMPLING = {rule.name for rule in fields(Sampling)}
 
 
 @dataclass(frozen=True)
 class Asked:
-    """A line of the file.
+    """One request, from a line of the file.
 
-    given:  what it says beside the prompt: tokens, seed, stop, and fields of `Sampling`.
+    Attributes:
+        prompt: The text to continue.
+        given: The request's own settings: tokens, seed, stop, and fields of `Sampling`.
     """
 
     prompt: str
@@ -38,7 +40,7 @@ class Asked:
 
 
 def add_prompts(parser: Parser) -> None:
-    """`--prompts` and `--at-once`."""
+    """Add `--prompts` and `--at-once` to a parser."""
     parser.add_argument(
         "--prompts",
         type=str | None,
@@ -53,16 +55,16 @@ def add_prompts(parser: Parser) -> None:
 
 
 def read_prompts(name: str) -> list[Asked]:
-    """The prompts of a file: a text a line, or, of a name that ends in .jsonl, an object a line.
+    """Read prompts from a file with one text per line, or, if its name ends in .jsonl, one JSON object per line.
 
-    Raises `ValueError` for a file that cannot be read or has no prompt, and for an object that says something else than
-    is known here, or something that cannot be.
+    Raises:
+        ValueError: If the file cannot be read or has no prompt, or an object has an unknown key or an invalid value.
     """
     try:
         lines = lines_of(read_text(name))
     except OSError as error:
         raise ValueError(f"--prompts {plain(name)}: cannot be read ({error.strerror})") from None
-    except ValueError as error:  # no text, or no name
+    except ValueError as error:  # the file is not text, or its name is not a path
         raise ValueError(f"--prompts {plain(name)}: expected text, got a file that is not ({why(error)})") from None
     objects, where = name.endswith(".jsonl"), f"--prompts {plain(name)}: line"
     numbered = [(i, line) for i, line in enumerate(lines, 1) if line.strip()]
@@ -105,11 +107,20 @@ def write_many(
     seed: int,
     weights: Weights | None,
 ) -> None:
-    """Print an object a line, in the order of the file, each as soon as those before it are finished: the prompt, and
-    the text that follows it, or why there is none. One that cannot be written costs the others nothing.
+    """Continue all prompts, and print one JSON object per line, in the order of the file.
 
-    tokens, sampling, seed:  what holds for those that say nothing else; row r draws from stream r of its seed, as
-                             where all prompts are flags.
+    Each object has the prompt and the text that follows it, or an error. It is printed as soon as it and those before
+    it are finished. A prompt that fails does not affect the others.
+
+    Args:
+        writer: The model, with its tokenizer and settings.
+        asked: The requests.
+        at_once: The batch size.
+        tokens: Maximum tokens per text, for requests without a setting of their own, as in `Writer.most`.
+        sampling: Sampling settings that a request may override.
+        seed: Random seed that a request may override. Request r draws from stream r of its seed, as prompts given as
+            flags do.
+        weights: The weight format.
     """
     from companion.generation.serving import BLOCK, BUDGET, Server
 
@@ -125,9 +136,9 @@ def write_many(
             if isinstance(handle, ValueError):
                 raise handle
             told["text"] = _text(writer, handle)
-        except ValueError as error:  # `NotFinite` is one
+        except ValueError as error:  # includes `NotFinite`
             told["error"] = str(error)
-        line = json.dumps(told, ensure_ascii=False)  # leaves commands to a terminal above \x7e as they are
+        line = json.dumps(told, ensure_ascii=False)  # does not escape terminal commands above \x7e
         print(_COMMANDS.sub(lambda found: f"\\u{ord(found.group()):04x}", line), flush=True)
 
 
@@ -137,7 +148,7 @@ _COMMANDS = re.compile(r"[\x7f-\x9f]")
 def _request(
     writer: Writer, row: int, one: Asked, tokens: int | None, sampling: Sampling, seed: int
 ) -> dict[str, Any] | ValueError:
-    """What `Server.submit` is given for a line, or why it cannot be written."""
+    """Return the arguments of `Server.submit` for a request, or the error that makes it impossible."""
     says, given, context = writer.says, one.given, writer.model.config.context
     if "stop" in given:
         says = replace(says, stop_strings=(*says.stop_strings, *given["stop"]))
@@ -161,6 +172,6 @@ def _request(
 
 
 def _text(writer: Writer, handle: Handle) -> str:
-    """What a text adds to its prompt. Raises as `Handle.result`."""
+    """Return the text that follows the prompt. Raises as `Handle.result` does."""
     parts = writer.parts(handle.prompt)
     return "".join(map(parts.push, handle.result())) + parts.finish()

@@ -1,6 +1,6 @@
-"""How a command reads its flags: a refusal is one sentence in the user's words, and help is short and 80 columns wide.
+"""Parsing of flags, with errors of one sentence in the user's words and short help in 80 columns.
 
-jsonargparse reads and checks the values; what it says of a wrong one is turned into a sentence here.
+jsonargparse reads and checks the values; this module turns its error messages into sentences.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ from companion.ground.fields import cut, plain
 from companion.ground.number_limits import LIMITED, choices, expected, flag_type, kind_of
 
 _CONTROL = re.compile(r"[\0-\x1f\x7f-\x9f\u2028\u2029]")
-_SURROGATE = re.compile(r"[\ud800-\udfff]")  # what the system makes of bytes that are no UTF-8
+_SURROGATE = re.compile(r"[\ud800-\udfff]")  # bytes that are not UTF-8 arrive as surrogates
 _ANY_TEXT = ("--prompt", "--prompt-ids", "--stop", "NAME")
 for _kind in LIMITED:
     register_type(_kind, _kind.base)
 
 DEVICE = "cpu, cuda, cuda:1, mps, or auto: cuda where there is one, else cpu"
-"""The help of `--device`, the same for every command."""
+"""Help of `--device`, shared by all commands."""
 CHECKPOINT = "published model instead of a run: a folder, a GGUF file, or a name for companion get"
-"""The help of `--checkpoint`, the same for every command."""
+"""Help of `--checkpoint`, shared by all commands."""
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """`; did you mean train?` for the known word that is most like `word`, or nothing."""
+    """Return a hint such as `; did you mean train?` with the known word closest to `word`, or an empty string."""
     near = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
     return f"; did you mean {near[0]}?" if near else ""
 
@@ -53,9 +53,11 @@ class _HelpAll(argparse.Action):
 class Parser(ArgumentParser):
     """A parser of one command.
 
-    description, epilog:  what `--help` says before and after the flags; paragraphs are wrapped, and lines that begin
-                          with a space stay as they are.
-    rare, more:           flags, without dashes, that only `--help-all` explains, and what it says after the epilog.
+    Args:
+        rare: Names of flags, without dashes, that only `--help-all` explains.
+        more: Text that `--help-all` adds after the epilog.
+        settings: Arguments of `ArgumentParser`, such as `description` and `epilog`. In these two, paragraphs are
+            wrapped, and lines that begin with a space are left as they are.
     """
 
     def __init__(self, *, rare: Iterable[str] = (), more: str = "", **settings: Any) -> None:
@@ -65,19 +67,19 @@ class Parser(ArgumentParser):
             self.add_argument("--help-all", action=_HelpAll, nargs=0, help="show all flags and exit")
 
     def _print_message(self, message: str, file: Any = None) -> None:
-        """Where the base class would lose what cannot be written, whoever called hears of it."""
+        """Write a message, and raise if that fails; the base class would ignore the error."""
         if message:
             (file or sys.stderr).write(message)
             (file or sys.stderr).flush()
 
     def add_argument(self, *names: Any, **settings: Any) -> Any:
-        """As everywhere; the type may be a number with limits."""
+        """Add an argument as usual, with a type that may be a number with limits."""
         if "type" in settings:
             settings["type"] = flag_type(settings["type"])
         return super().add_argument(*names, **settings)
 
     def add_fields(self, kind: Any) -> None:
-        """A flag for each field of a dataclass, of its type, with the help in its metadata; `None` if not given."""
+        """Add a flag for each field of a dataclass, with its type and the help in its metadata (default: `None`)."""
         hints = get_type_hints(kind, include_extras=True)
         for f in fields(kind):
             flag, help = f"--{f.name.replace('_', '-')}", f.metadata["help"]
@@ -87,14 +89,17 @@ class Parser(ArgumentParser):
         self.add_argument("--device", type=str, default="auto", help=DEVICE)
 
     def add_dtype(self, default: str = "as stored") -> None:
-        """`--dtype`. default: in words, what holds where nobody says it."""
+        """Add `--dtype`. `default` describes the default in the help."""
         kind = Literal["fp32", "bf16", "fp16"] | None
         self.add_argument(
             "--dtype", type=kind, default=None, help=f"dtype to convert the weights to (default: {default})"
         )
 
     def add_weights(self, *, writes: bool = False) -> None:
-        """`--weights`; of what writes a text also those that are no form of their own."""
+        """Add `--weights`, `--calibrate` and `--levels`.
+
+        With `writes`, for commands that generate text, `--weights` also takes fast and none.
+        """
         help = "weight format, converted once before decoding; auto: the fastest format that costs less than 0.2 % in "
         help += "bits per byte"
         if writes:
@@ -145,7 +150,7 @@ class Parser(ArgumentParser):
         return text
 
     def error(self, message: str, ex: Exception | None = None) -> NoReturn:
-        """End with exit code 2, after one sentence that names the flag, what came and what was expected."""
+        """Print one sentence that names the flag, its value and what was expected, and exit with code 2."""
         parser: Parser = self
         if key := re.search(r'Parser key "([\w.-]+)"', message):
             *commands, name = key[1].split(".")
@@ -159,7 +164,7 @@ class Parser(ArgumentParser):
         self.exit(2)
 
     def inner(self, commands: Iterable[str]) -> Parser:
-        """The parser of a command of this one, or of a command of that."""
+        """Return the parser of a command of this parser, or of a command nested in it."""
         parser = self
         for command in commands:
             known = parser._subcommands_action
@@ -169,8 +174,10 @@ class Parser(ArgumentParser):
         return parser
 
     def typed(self, flags: Any) -> dict[str, Any]:
-        """The flags of a command line, called as they are typed; those of the command that was chosen, and not of this
-        parser, if there is one."""
+        """Return the flags of a command line, named as they are typed.
+
+        If a command was chosen, these are its flags instead of those of this parser.
+        """
         known = self._subcommands_action
         command = None if known is None else flags.get(known.dest)
         if known is not None and command is not None:
@@ -178,12 +185,12 @@ class Parser(ArgumentParser):
         return {name_of(action): flags[action.dest] for action in self._actions if action.dest in flags}
 
     def wrong_value(self, name: str, message: str) -> str:
-        """The sentence about a value that does not fit its flag."""
+        """Return the sentence about a bad value of a flag."""
         action = next((action for action in self._actions if action.dest == name), None)
         if action is None:
             return _first_line(message)
         value = self.given(action)
-        if value is None and (got := re.search(r"Got value: (.*)", message)):  # of an argument without a flag
+        if value is None and (got := re.search(r"Got value: (.*)", message)):  # for a positional argument
             value = got[1].strip()
         if isinstance(action, ActionConfigFile) and "does not exist" in message:
             return f"{name_of(action)} {value}: expected a file, found none there"
@@ -193,7 +200,7 @@ class Parser(ArgumentParser):
         return f"{name_of(action)} {cut(value or '')}: expected {expected(hint)}{near}"
 
     def given(self, action: argparse.Action) -> str | None:
-        """The last value of a flag on the command line, or that in the file of --config; `None` for none."""
+        """Return the last value of a flag on the command line, or else in the file of --config; `None` without one."""
         arguments, found = list(getattr(self, "args", None) or []), None
         for at, argument in enumerate(arguments):
             flag, equals, value = argument.partition("=")
@@ -207,7 +214,7 @@ class Parser(ArgumentParser):
         return found
 
     def _unknown(self, words: list[str]) -> str:
-        """The sentence about words that no flag and no argument takes."""
+        """Return the sentence about words that neither a flag nor an argument takes."""
         word = next((word for word in words if word.startswith("-")), words[0])
         flag = word.partition("=")[0]
         if flag.startswith("-"):
@@ -215,7 +222,7 @@ class Parser(ArgumentParser):
         return f"{word}: not expected here; every word but a flag's value is one too many"
 
     def wrong_usage(self, message: str) -> tuple[str, Parser]:
-        """The sentence about a flag that is not known or misses its value, and the parser whose help explains it."""
+        """Return the sentence about an unknown flag or a missing value, and the parser whose help explains it."""
         if unknown := re.search(r"Subcommand '([\w.]+)' does not accept option '(.*)'", message):
             parser, name = self.inner(unknown[1].split(".")), unknown[2]
             flags = [plain for action in parser._actions for plain in _plain(action)]
@@ -263,7 +270,7 @@ class Parser(ArgumentParser):
 def add_run(
     parser: Parser, help: str = "folder of a run (default: the newest in runs/)", *, best: bool = False
 ) -> None:
-    """Give a command `--run`, and with `best` also `--best`."""
+    """Add `--run` to a parser, and with `best` also `--best`."""
     parser.add_argument("--run", type=str, default=None, metavar="FOLDER", help=help)
     if best:
         parser.add_argument(
@@ -275,7 +282,7 @@ def add_run(
 
 
 def add_commands(parser: Parser, dest: str, title: str, commands: Iterable[tuple[str, Parser, str]]) -> None:
-    """Give a parser its commands: for each a name, its parser and a line of help."""
+    """Add commands to a parser, each with its name, its parser and a line of help."""
     about = f"For the flags of a command: {parser.prog} {dest.upper()} --help"
     actions = parser.add_subcommands(dest=dest, title=title, description=about, metavar=dest.upper())
     for name, inner, help in commands:
@@ -284,8 +291,14 @@ def add_commands(parser: Parser, dest: str, title: str, commands: Iterable[tuple
 
 
 def refuse_nameless(given: Mapping[str, Any]) -> None:
-    """Raises `ValueError` for a flag, as typed, with an empty text, which as a path would be the current folder, or one
-    with control characters, which no message could show; of those that take any text, for one that is none."""
+    """Raise `ValueError` for a flag whose text is empty or has control characters.
+
+    As a path, an empty text would mean the current folder, and messages cannot show control characters. Flags that take
+    any text are only checked for bytes that are not UTF-8.
+
+    Args:
+        given: The values of the flags, named as they are typed.
+    """
     for name, value in given.items():
         texts = [text for text in (value if isinstance(value, list) else [value]) if isinstance(text, str)]
         if name in _ANY_TEXT:
@@ -304,10 +317,10 @@ def _positional(action: argparse.Action) -> str:
 
 
 def _speaks() -> bool:
-    """Whether this process is to say what is wrong: of several that were launched together, the first."""
-    if not os.environ.get("RANK", "0").strip().lstrip("0").isdigit():  # the first, or a number that is none
+    """Return whether this process should print errors, which only the first of several launched ones does."""
+    if not os.environ.get("RANK", "0").strip().lstrip("0").isdigit():  # rank 0, or not a number
         return True
-    from companion.training.distributed.launch import launched  # loads torch, and so only where a launcher is likely
+    from companion.training.distributed.launch import launched  # loads torch, so only if a launcher is likely
 
     return not launched()
 
@@ -326,5 +339,5 @@ def _first_line(message: str) -> str:
 
 
 def _reason(message: str) -> str:
-    """What is behind the name of the key in a message of the library."""
+    """Return the part of a jsonargparse message after the name of the key."""
     return " ".join(message.partition('":')[2].split()) or _first_line(message)

@@ -1,6 +1,6 @@
-"""What a command asks before it makes anything: may that place be written to, is there room.
+"""Checks that a command makes before it writes anything: can the path be written to, and is there enough memory?
 
-Every refusal is a `ValueError`, one sentence and exit code 2.
+A failed check raises `ValueError`, which becomes one sentence and exit code 2.
 """
 
 from __future__ import annotations
@@ -26,11 +26,17 @@ REFUSED = frozenset(
         *(errno.ENOENT, errno.EEXIST, errno.EINVAL, errno.ENXIO, errno.EILSEQ, errno.ENOTEMPTY),
     }
 )
-"""What a system says of a place that a user named and that cannot be: not of a disk that is full, or failing."""
+"""Error codes that mean that a path given by the user is unusable, as opposed to a disk that is full or failing."""
 
 
 def refusal(error: OSError, given: Mapping[str, Any]) -> str:
-    """The sentence about a place that cannot be. `given`: the flags as typed, of which one may have named it."""
+    """Return the sentence about an unusable path.
+
+    Args:
+        error: The error.
+        given: The values of the flags, named as they are typed. If one of them is the path or a folder above it, the
+            sentence begins with its flag.
+    """
     if error.filename is None:
         return str(error)
     place = os.fsdecode(error.filename)
@@ -49,18 +55,21 @@ def refusal(error: OSError, given: Mapping[str, Any]) -> str:
 
 
 def must_be_writable(place: str | Path, flag: str, given: str | None = None) -> None:
-    """Find out before any work whether a folder at `place`, or a file in it, could be written.
+    """Check, before any work, that a folder at `place` or a file in it can be written.
 
-    given:  what the user typed, where it is not `place`.
+    Args:
+        place: The path of the folder.
+        flag: The flag that named the path, for messages.
+        given: The text that the user typed (default: `place`).
 
-    Raises `ValueError` where something other than a folder is in the way, the folder above may not be written to, or no
-    file can have such a name.
+    Raises:
+        ValueError: If a parent is not a folder or cannot be written to, or if a name is too long.
     """
     name = f"{flag} {plain(str(place if given is None else given))}"
     path = Path(place).expanduser().absolute()
     try:
         above = next(folder for folder in (path, *path.parents) if folder.exists())
-        # Room for the endings of the files that are written beside it first.
+        # Leave room for the suffixes of temporary files, which are written first.
         longest = os.pathconf(above, "PC_NAME_MAX") - 24 if hasattr(os, "pathconf") else 231
     except OSError as error:
         raise ValueError(f"{name}: cannot be written to ({(error.strerror or str(error)).lower()})") from None
@@ -73,10 +82,12 @@ def must_be_writable(place: str | Path, flag: str, given: str | None = None) -> 
 
 
 def try_to_write(place: Path, flag: str) -> None:
-    """Write a file into the folder at `place` and remove it, with every folder made for it: some disks say only then
-    that they are read-only or full.
+    """Write a temporary file into the folder at `place`, and remove it together with any folders created for it.
 
-    Raises `ValueError` if that fails.
+    Some disks report only then that they are read-only or full.
+
+    Raises:
+        ValueError: If that fails.
     """
     path = place.absolute()
     new = [folder for folder in (path, *path.parents) if not folder.exists()]
@@ -98,12 +109,18 @@ _OF_A_BATCH = ("batch", "accumulate")
 
 
 def must_have_room(settings: Settings, device: torch.device, world: int = 1) -> None:
-    """Count the bytes that training must hold at the least, before anything is read or made: weights, gradients and
-    both moments (16 bytes a parameter), the batches of an update, and of one micro-batch the stream and the logits.
+    """Check that this machine has the memory that training needs at least, before anything is read or written.
 
-    world:  processes that share out the rows, and with `shard` the weights.
+    The estimate counts weights, gradients and both moments (16 bytes per parameter), the batches of an update, and the
+    residual stream and logits of one micro-batch.
 
-    Raises `ValueError`, naming the flag that is furthest from its default, if this machine has less.
+    Args:
+        settings: The settings of the run.
+        device: The device to train on.
+        world: The number of processes that share the rows and, with `shard` or `expert_parallel`, the weights.
+
+    Raises:
+        ValueError: If this machine has less memory. The message names the flag that is furthest from its default.
     """
     from companion.costs.account import train_bytes
     from companion.ground.memory import check_room

@@ -1,4 +1,4 @@
-"""Whether a run in a folder is the one that a command asks for: its settings, its data, its model."""
+"""Checks that a run in a folder has the settings, the data and the model that a command asks for."""
 
 from __future__ import annotations
 
@@ -37,8 +37,11 @@ def check_same_settings(folder: RunFolder, settings: RunSettings) -> None:
 
 
 def check_same_model(folder: RunFolder, record: dict[str, Any], task: Task) -> None:
-    """A file of --model may have changed since the run began; its settings have its name alone. A field that there was
-    not yet when the run began means what it means by default."""
+    """Raise `ValueError` if the run in a folder began with another model.
+
+    The settings contain only the name of the --model file, whose content may have changed since the run began. A field
+    of the configuration that did not exist when the run began has its default value.
+    """
     from companion.config.model import ModelConfig
 
     if "model" in record and ModelConfig.from_json(json.dumps(record["model"])) != task.config:
@@ -50,7 +53,7 @@ def check_same_model(folder: RunFolder, record: dict[str, Any], task: Task) -> N
 
 
 def _unused(path: Path) -> Path:
-    """A name beside `path` that nothing has yet."""
+    """Return an unused path beside `path`, with a number appended to its name."""
     return next(new for number in count(2) if not (new := path.with_name(f"{path.name}-{number}")).exists())
 
 
@@ -64,7 +67,7 @@ def check_same_data(folder: RunFolder, record: dict[str, Any], task: Task) -> No
             f"another; name another --out to begin a new run, as in --out {_unused(folder.path)}"
         )
     if record["text"]["fingerprint"] != task.fingerprint:
-        # A file that is no longer text is left out without an error: here is the place to hear of it.
+        # A file that is no longer text is left out without an error, so the message has to mention it.
         notes = task.text.corpus.notes if isinstance(task, TextTask) else ()
         then = record["text"]["title"]
         changed = "has changed since" if then == task.title else f"is not {then}, which it began with"

@@ -1,4 +1,4 @@
-"""What several commands ask for: a run by its folder, the newest run, a configuration from a file."""
+"""Helpers of several commands: find a run by its folder, or the newest one, and read a configuration from a file."""
 
 from __future__ import annotations
 
@@ -16,9 +16,14 @@ if TYPE_CHECKING:
 
 
 def run_folder(path: str | None, kind: type[RunSettings] | None = None) -> RunFolder:
-    """The run that was named, or the newest; of one task, or of any. Standard error says which.
+    """Return the run in a folder, or else the newest run, whose name is printed to standard error.
 
-    Raises `ValueError` for a folder without a run, and a run of another task.
+    Args:
+        path: The folder (default: that of the newest run).
+        kind: The settings class of the task that the run must have (default: any).
+
+    Raises:
+        ValueError: If there is no run, or it has another task.
     """
     from companion.training.run_folder import RunFolder, newest_run
 
@@ -36,7 +41,11 @@ def run_folder(path: str | None, kind: type[RunSettings] | None = None) -> RunFo
 
 
 def read_config(name: str) -> ModelConfig:
-    """The model of `--config`. Raises `ValueError` for a file that cannot be read or describes no model."""
+    """Return the configuration in the file of `--config`.
+
+    Raises:
+        ValueError: If the file cannot be read or does not describe a model.
+    """
     from companion.config.model import ModelConfig
 
     path = Path(name)

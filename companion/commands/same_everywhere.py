@@ -1,7 +1,7 @@
-"""What must come out the same on every machine, and what may not: small calculations, under two seconds in all.
+"""Small calculations that must agree on every machine, and others that may differ; they take under two seconds in all.
 
-Bits are equal only where the same operation runs on the same memory. A processor's kernels choose their order of adding
-by sizes, by threads, and by where a tensor lies in memory, and each order rounds in its own way.
+Results are equal bit for bit only if the same operation runs on the same memory. A processor's kernels choose the order
+of their sums by the sizes, the number of threads and the address of a tensor, and each order rounds differently.
 """
 
 from __future__ import annotations
@@ -23,25 +23,26 @@ from companion.layers.cache import KVCache
 from companion.transformer import Transformer
 
 ROUNDING = 1e-5
-"""What float32 results of this size may differ by when the order of adding changes; wrong ones differ by far more."""
+"""Largest difference between float32 results around 1 when the order of a sum changes; errors are far larger."""
 UPDATES = 12
 MODEL = ModelConfig(
     vocab=23, d_model=24, layers=2, context=16, attention=AttentionConfig(4, 2), feed_forward=FeedForwardConfig(40)
 )
-"""What a small training trains."""
+"""The model of the small training runs."""
 UNIFORM = [0.49625658988952637, 0.7682217955589294, 0.08847743272781372, 0.13203048706054688]
 NORMAL = [-1.1258398294448853, -1.152360200881958, -0.2505785822868347, -0.4338788092136383]
-"""The first four of sixteen numbers that PyTorch draws on a CPU with seed 0."""
+"""The first four of sixteen normal numbers that PyTorch draws on a CPU with seed 0; `UNIFORM` holds uniform ones."""
 LAST_LOSS = 1.3772529363632202
-"""The loss in the last update of the small training, in nats a token, on a Xeon with AVX-512."""
+"""Loss of the last update of the small training, in nats per token, on a Xeon with AVX-512."""
 
 
 class Finding(NamedTuple):
-    """What a comparison found.
+    """The result of a comparison.
 
-    claim:  what is compared, in plain words.
-    found:  how it came out, in a few words.
-    same:   whether it came out as every machine's should; of what may differ, whether it does not here.
+    Attributes:
+        claim: A description of the comparison.
+        found: The outcome, in a few words.
+        same: True if both sides agree. For comparisons that may differ, this means bit for bit.
     """
 
     claim: str
@@ -49,11 +50,14 @@ class Finding(NamedTuple):
     same: bool
 
 
-# What must hold
+# Comparisons that must hold
 
 
 def drawn_numbers() -> Finding:
-    """A seed's uniform numbers, bit for bit, and its normal ones but for rounding: initial weights depend on them."""
+    """Compare the uniform numbers of a seed bit for bit, and its normal ones up to rounding.
+
+    Initial weights depend on them.
+    """
     uniform = torch.rand(16, generator=torch.Generator().manual_seed(0))[:4]
     normal = torch.randn(16, generator=torch.Generator().manual_seed(0))[:4]
     off = _difference(normal, torch.tensor(NORMAL))
@@ -62,7 +66,7 @@ def drawn_numbers() -> Finding:
 
 
 def attention() -> Finding:
-    """PyTorch's fused attention is the formula."""
+    """Compare PyTorch's fused attention with the formula."""
     q, k, v = torch.randn(3, 2, 4, 9, 8, generator=torch.Generator().manual_seed(1))
     weights = attention_weights(q, k, causal=True)
     off = _difference(attend(q, k, v, causal=True), weights @ v)
@@ -70,7 +74,7 @@ def attention() -> Finding:
 
 
 def cached_decoding() -> Finding:
-    """Token by token with a cache, the logits of one pass over all."""
+    """Compare the logits of decoding token by token with a cache and of one pass over all tokens."""
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         torch.manual_seed(2)
         model = Transformer(MODEL).eval()
@@ -79,7 +83,7 @@ def cached_decoding() -> Finding:
         cache, steps = KVCache.create(MODEL, batch=2, slots=13), []
         for token in tokens.split(1, dim=1):
             out = model(token, cache=cache)
-            assert out.cache is not None  # one went in
+            assert out.cache is not None  # a cache was passed in
             cache = out.cache
             steps.append(out.logits)
     off = _difference(torch.cat(steps, 1), whole)
@@ -87,14 +91,14 @@ def cached_decoding() -> Finding:
 
 
 def trained_twice() -> Finding:
-    """From one seed, in one process and with the same threads, a training has one outcome, bit for bit."""
+    """Train twice from the same seed, in one process and with the same threads, and compare bit for bit."""
     (first, weights), (second, again) = train(), train()
     same = first == second and all(torch.equal(weights[name], again[name]) for name in weights)
     return Finding(f"{UPDATES} updates from a seed, twice: the same weights", _bits(same), same)
 
 
 def written_and_read() -> Finding:
-    """Weights in a file are the weights."""
+    """Write weights to a file, read them back, and compare bit for bit."""
     tensors = {"weight": torch.randn(61, 20, generator=torch.Generator().manual_seed(3))}
     with tempfile.TemporaryDirectory() as folder:
         save_tensors(Path(folder, "weights.safetensors"), tensors)
@@ -102,11 +106,14 @@ def written_and_read() -> Finding:
     return Finding("weights in a file are the weights", _bits(same), same)
 
 
-# What may differ
+# Comparisons that may differ
 
 
 def other_address() -> Finding:
-    """The same product with the matrix eight bytes further on: a matrix read from a file lies anywhere."""
+    """Compare products with a matrix and with its copy at an address eight bytes further on.
+
+    A matrix that is read from a file may be at any address.
+    """
     trials, other, most = 400, 0, 0.0
     for seed in range(trials):
         x, weight = (matrix.double() for matrix in _matrices(seed, 7, 20, 61))
@@ -121,14 +128,14 @@ def other_address() -> Finding:
 
 
 def other_rows() -> Finding:
-    """A row's product alone and among others: a text alone and in a batch."""
+    """Compare the products of single rows with those of a batch, as for a text alone and in a batch."""
     x, weight = _matrices(5, 33, 64, 48)
     alone = torch.cat([F.linear(row, weight) for row in x.split(1)])
     return _may_differ("a row's product alone and among 33 rows", alone, F.linear(x, weight))
 
 
 def other_threads() -> Finding:
-    """Sums of many numbers, and long products, by one thread and by two."""
+    """Compare sums of many numbers, and long products, on one thread and on two."""
     x, weight = _matrices(6, 33, 4096, 5)
 
     def computed() -> Tensor:
@@ -141,7 +148,7 @@ def other_threads() -> Finding:
 
 
 def other_machine() -> Finding:
-    """The loss after a small training, here and where the course was written."""
+    """Compare the loss of a small training here and on the machine on which the course was written."""
     loss, _ = train()
     off = abs(loss - LAST_LOSS)
     claim = f"the loss after {UPDATES} updates here and on a Xeon"
@@ -149,7 +156,7 @@ def other_machine() -> Finding:
 
 
 def other_device() -> Finding:
-    """A product of the CPU and one of the GPU."""
+    """Compare a product on the CPU and on the GPU."""
     x, weight = _matrices(7, 33, 64, 48)
     there = F.linear(x.cuda(), weight.cuda()).cpu()
     return _may_differ("a product on the CPU and on the GPU", F.linear(x, weight), there)
@@ -166,12 +173,12 @@ MAY_DIFFER: tuple[Callable[[], Finding], ...] = (other_address, other_rows, othe
 
 
 def may_differ() -> list[Callable[[], Finding]]:
-    """The comparisons of `MAY_DIFFER`, and the GPU's where there is one."""
+    """Return the comparisons of `MAY_DIFFER`, and that with the GPU if there is one."""
     return [*MAY_DIFFER, *([other_device] if torch.cuda.is_available() else [])]
 
 
 def train() -> tuple[float, dict[str, Tensor]]:
-    """A small model's loss in its last update, and its weights: `UPDATES` updates from seed 0, in float32."""
+    """Train a small model in float32 for `UPDATES` updates from seed 0; return its last loss and its weights."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         model = Transformer(MODEL)
@@ -187,7 +194,7 @@ def train() -> tuple[float, dict[str, Tensor]]:
 
 @contextmanager
 def threads(number: int) -> Iterator[None]:
-    """Within the block, PyTorch calculates with so many threads."""
+    """Set the number of PyTorch's threads within a block."""
     before = torch.get_num_threads()
     torch.set_num_threads(number)
     try:
@@ -197,7 +204,7 @@ def threads(number: int) -> Iterator[None]:
 
 
 def _matrices(seed: int, rows: int, width: int, columns: int) -> tuple[Tensor, Tensor]:
-    """x and a weight whose product's entries are around 1."""
+    """Return x, (rows, width), and a weight, (columns, width), whose product has entries around 1."""
     generator = torch.Generator().manual_seed(seed)
     weight = torch.randn(columns, width, generator=generator) / width**0.5
     return torch.randn(rows, width, generator=generator), weight

@@ -1,4 +1,4 @@
-"""`--config FILE`: flags out of a file of settings, YAML or JSON."""
+"""`--config FILE`: flags from a YAML or JSON file."""
 
 from __future__ import annotations
 
@@ -12,12 +12,14 @@ from companion.ground.fields import shown, why
 from companion.ground.reading import read_text
 
 LARGEST = 2**20
-"""Bytes of a file of settings."""
+"""Maximum size of a settings file, in bytes."""
 
 
 class _Plain(yaml.SafeLoader):
-    """YAML without what a file of settings has no use for: references, of which a few lines can make gigabytes, and a
-    key that stands there twice, of which all but the last would be lost without a word."""
+    """A YAML loader that rejects aliases and duplicate keys.
+
+    A few lines of aliases can expand to gigabytes, and of duplicate keys all but the last would be lost silently.
+    """
 
     def compose_node(self, parent: Any, index: Any) -> Any:
         if self.check_event(yaml.AliasEvent):
@@ -32,9 +34,11 @@ class _Plain(yaml.SafeLoader):
 
 
 def read_settings(name: str) -> dict[str, Any]:
-    """The settings in a file of YAML or JSON, by name.
+    """Return the settings in a YAML or JSON file, by name.
 
-    Raises `ValueError` for what is not there, not a file, too large, not text, not YAML, or no table of settings.
+    Raises:
+        ValueError: If the path does not exist or is not a file, or if its content is too large, not text, not YAML, or
+            not a mapping from names of settings to values.
     """
     asked, path = f"--config {shown(name)}", Path(name)
     try:
@@ -57,6 +61,6 @@ def read_settings(name: str) -> dict[str, Any]:
         raise ValueError(f"{asked}: expected a file in YAML or JSON: {why(error)}") from None
     if not isinstance(given, Mapping) or not all(isinstance(key, str) for key in given):
         raise ValueError(f"{asked}: expected names of flags with their values, got {shown(given)}")
-    if unset := [key for key, value in given.items() if value != value]:  # a NaN
+    if unset := [key for key, value in given.items() if value != value]:  # NaN, which differs from itself
         raise ValueError(f"{asked}: {unset[0]}: expected a value, got nan")
     return dict(given)

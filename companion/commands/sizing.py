@@ -1,4 +1,4 @@
-"""`companion sizing`: which model fits on which machine, and what it costs to train."""
+"""`companion sizing`: compute which model fits on which machine, and the cost of training it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from companion.ground.number_limits import Count, PartOfOne, Positive
 from companion.ground.waiting import waiting
 
 MOST = 10**9
-"""Of devices, tokens in a row and rows: what is more cannot be meant."""
+"""Maximum for devices, context and batch; a larger value must be a mistake."""
 
 
 def parser() -> Parser:

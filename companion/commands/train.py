@@ -1,4 +1,4 @@
-"""`companion train`: begin a run, or go on with the one that is there, to its end or to Ctrl-C."""
+"""`companion train`: start or resume a run, until it is finished or stopped with Ctrl-C."""
 
 from __future__ import annotations
 
@@ -46,14 +46,14 @@ if TYPE_CHECKING:
     from companion.transformer import Transformer
 
 INTERRUPTED = 130
-"""Exit code after Ctrl-C, as shells have it."""
+"""Exit code after Ctrl-C, as in shells."""
 USUAL = {
     *("data", "from", "to", "init-from"),
     *("model", "d-model", "layers", "heads", "context", "experts", "dropout"),
     *("steps", "minutes", "batch", "learning-rate", "seed"),
     *("out", "device", "compile"),
 }
-"""The flags that `--help` explains; the others are for `--help-all`."""
+"""The flags that `--help` explains; `--help-all` explains the others as well."""
 _STOPPING = (
     "You can stop with Ctrl-C at any time: the run is saved, and the same command resumes it. A resumed run ends with "
     "the same weights as one that was never interrupted, bit for bit, even if it was killed."
@@ -112,14 +112,16 @@ _TEXT = {
 
 Kind = TypeVar("Kind", bound=RunSettings)
 ALIKE = {f.name for f in fields(Learning)}
-"""Flags of every trainer, which come behind those of a run."""
+"""Settings of every trainer, whose flags come after the others of their group."""
 
 
 def task_asked_for(arguments: Sequence[str]) -> str:
-    """The task that `companion train` is asked for, in its flags or in its --config file: it decides what flags there
-    are. "text" where none is named; one that does not exist is left to the parser to refuse.
+    """Return the task that the flags or the --config file of `companion train` name, which decides its other flags.
 
-    Raises `ValueError` for a --config that is no file of settings.
+    The default is "text". It is also returned for an unknown task, which the parser then rejects.
+
+    Raises:
+        ValueError: If the --config file is not a settings file.
     """
     asked: object = TextSettings.task
     for argument, after in zip_longest(arguments, arguments[1:], fillvalue=""):
@@ -133,7 +135,7 @@ def task_asked_for(arguments: Sequence[str]) -> str:
 
 
 def parser(task: str = TextSettings.task) -> Parser:
-    """The flags of a run of `task`: the fields of its settings."""
+    """Return the parser of a run of `task`, with a flag for each field of its settings."""
     description, epilog = _TEXT[task]
     kind = TASKS[task]
     flags = [flag(f) for f in fields(kind)]
@@ -150,9 +152,15 @@ def parser(task: str = TextSettings.task) -> Parser:
 
 
 def add_settings(parser: Parser, kind: type[RunSettings], defaults: Any = None) -> dict[str, Any]:
-    """A flag for each field of a run's settings, and `--config`; the groups of flags by their titles.
+    """Add a flag for each field of a run's settings, and `--config`.
 
-    defaults: what they are where nobody says otherwise. `None`: those of the fields.
+    Args:
+        parser: The parser that gets the flags.
+        kind: The class of the settings.
+        defaults: Settings whose values are the defaults of the flags (default: those of the fields).
+
+    Returns:
+        The groups of flags, by their titles.
     """
     hints = get_type_hints(kind, include_extras=True)
     used = [title for title in GROUPS if any(f.metadata["group"] == title for f in fields(kind))]
@@ -172,11 +180,14 @@ def add_settings(parser: Parser, kind: type[RunSettings], defaults: Any = None) 
 
 
 def run(flags: Namespace, arguments: list[str]) -> int:
-    """Train what the flags ask for; the exit code.
+    """Train as the flags ask, and return the exit code.
 
-    arguments:  the command's own, for messages that show how to go on.
+    Args:
+        flags: The flags of the command.
+        arguments: The command line, for messages that show how to resume.
 
-    Raises `ValueError` for bad input, with nothing written.
+    Raises:
+        ValueError: For bad input. Nothing is written then.
     """
     from companion.training.distributed.launch import only_main_speaks
     from companion.training.distributed.parallel import Elsewhere
@@ -190,19 +201,24 @@ def run(flags: Namespace, arguments: list[str]) -> int:
 
 def _train_here(flags: Namespace, arguments: list[str]) -> int:
     settings = asked(TASKS[flags.task], flags)
-    settings.model_config(vocab=257)  # a model that cannot be is refused before anything is read or looked for
+    settings.model_config(vocab=257)  # an invalid model is rejected before anything is read
     return train_run(settings, arguments)
 
 
 def asked(kind: type[Kind], flags: Namespace) -> Kind:
-    """The settings of this kind that flags ask for. Raises `ValueError` as they do."""
+    """Return the settings of this class that the flags ask for. Raises `ValueError` as the class does."""
     return kind(**{f.name: flags[flag(f).replace("-", "_")] for f in fields(kind)})
 
 
 def train_run(settings: RunSettings, arguments: list[str]) -> int:
-    """Begin the run of these settings, or go on with it; the exit code. `arguments`: the command's own.
+    """Start or resume the run with these settings, and return the exit code.
 
-    Raises `ValueError` for bad input, with nothing written.
+    Args:
+        settings: The settings.
+        arguments: The command line, for messages that show how to resume.
+
+    Raises:
+        ValueError: For bad input. Nothing is written then.
     """
     from companion.ground.device import find_device
     from companion.training.distributed.launch import check_launch, command, processes_launched, start_processes
@@ -234,7 +250,7 @@ def train_run(settings: RunSettings, arguments: list[str]) -> int:
         return 1
     except BrokenPipeError:
         raise
-    except OSError as error:  # a full disk above all
+    except OSError as error:  # most often a full disk
         if error.errno in REFUSED and not folder.exists:
             raise
         remedy = "Make room" if error.errno in (errno.ENOSPC, errno.EDQUOT) else "Put that right"
@@ -244,8 +260,11 @@ def train_run(settings: RunSettings, arguments: list[str]) -> int:
 
 
 def _place(settings: RunSettings) -> Path:
-    """Where the run goes: to `--out`; without it, to the first of runs/NAME, runs/NAME-2, ... that is free or holds
-    a run with these settings, so that other settings do not meet the run of before."""
+    """Return the folder of the run.
+
+    Without `--out`, it is the first of runs/NAME, runs/NAME-2, ... that is free or holds a run with these settings, so
+    that a run with other settings does not collide with an earlier one.
+    """
     from companion.training.run_folder import RunFolder
 
     usual = settings.folder()
@@ -265,7 +284,10 @@ def _place(settings: RunSettings) -> Path:
 def _train_into(
     folder: RunFolder, settings: RunSettings, again: str, held: ExitStack, device: torch.device, parallel: Parallel
 ) -> int:
-    """Begin the run in `folder`, or go on with it; `held` until it ends: the folder's lock. A collective."""
+    """Start or resume the run in `folder`, and return the exit code.
+
+    All processes must call this function together. `held` keeps the lock of the folder until the run ends.
+    """
     from companion.costs.chips import training_peak
     from companion.ground.device import find_precision
     from companion.training.run import new_record, open_task, plan, share_task
@@ -340,7 +362,7 @@ def _say_diverged(folder: RunFolder, settings: RunSettings, error: Exception) ->
 
 
 def _lengthened(folder: RunFolder, settings: RunSettings) -> dict[str, Any]:
-    """The record of the run in `folder` with the number of updates that settings ask for now."""
+    """Lengthen the run in `folder` to the number of updates in `settings`, and return its new record."""
     now = f"{settings.steps:,}, and its learning rates are those of a run of that length"
     print(f"{folder.path}: from {folder.record()['updates']:,} updates to {now}\n")
     folder.lengthen(settings)
@@ -348,7 +370,7 @@ def _lengthened(folder: RunFolder, settings: RunSettings) -> dict[str, Any]:
 
 
 def _cut(settings: RunSettings, updates: int) -> str:
-    """That a run is too short for the warm-up somebody asked for, and what becomes of it; empty where it is not."""
+    """Return a sentence about a warm-up that is shortened because the run is short; empty if it is not shortened."""
     warmup = cut_warmup(settings.warmup, updates)
     asked = settings.warmup != type(settings).warmup and settings.schedule != "inverse_sqrt"
     if not asked or warmup == settings.warmup:
@@ -357,7 +379,7 @@ def _cut(settings: RunSettings, updates: int) -> str:
 
 
 def _standing(folder: RunFolder) -> str:
-    """What there is of a run that has come to a stop."""
+    """Return a sentence about the last checkpoint of a stopped run."""
     last = folder.checkpoint()
     if last is None:
         return "No checkpoint had been written yet."
@@ -390,7 +412,7 @@ def _fit(task: Task, trainer: Trainer, folder: RunFolder, evaluations: int, peak
 
 
 def _draw(task: Task, folder: RunFolder, record: dict[str, Any]) -> str | None:
-    """Draw the course of a run as far as it has come; where to. Nothing without an update, or without matplotlib."""
+    """Plot the loss of a run so far and return the path; `None` if there are no updates or matplotlib is missing."""
     picture = folder.path / "loss.png"
     entries = list(folder.entries())
     return str(picture) if entries and task.plot(entries, picture, record) else None

@@ -1,4 +1,4 @@
-"""`companion translate`: number names become numbers, a model translates them, and both are shown."""
+"""`companion translate`: translate number names with a model, and show the numbers that both names mean."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def parser() -> Parser:
 
 
 def run(flags: Namespace) -> int:
-    if not flags.names and sys.stdin.isatty():  # somebody would have to type
+    if not flags.names and sys.stdin.isatty():  # do not wait for typed input
         raise ValueError('NAME: expected number names to translate, got none; for example "einundzwanzig"')
     if flags.draft is not None and flags.beams > 1:
         raise ValueError(f"--draft: expected no --beams {flags.beams} beside it; a beam search takes no proposals")
@@ -90,9 +90,10 @@ def run(flags: Namespace) -> int:
 
 
 def draft_called(name: str, words: NumberWords, device: torch.device) -> Draft:
-    """Who proposes pieces: `ngram`, or the model of a run in the folder of that name.
+    """Return the draft that proposes tokens: n-grams for "ngram", otherwise the model of the run in that folder.
 
-    Raises `ValueError` for a folder with no run of number-words, and for one whose pieces have other ids.
+    Raises:
+        ValueError: If the folder has no run of number-words, or the run has another vocabulary.
     """
     from companion.generation.draft import Draft
     from companion.training.tasks.number_words import NumberWordsTask
@@ -111,7 +112,7 @@ def draft_called(name: str, words: NumberWords, device: torch.device) -> Draft:
 
 
 def read_names(language: Language, names: Sequence[str]) -> list[int]:
-    """The number of each name. Raises `ValueError` for none, and for the first that is not a name, saying which."""
+    """Return the number of each name. Raises `ValueError` if there are no names, or for the first that is invalid."""
     if not names:
         raise ValueError("NAME: expected number names to translate, one a line, got none")
     return [language.number(name) for name in names]
@@ -145,7 +146,7 @@ def show(
 
 
 def named(language: Language, text: str) -> int | None:
-    """The number that `text` names; `None` for a text that names none."""
+    """Return the number that `text` names; `None` if it does not name a number."""
     try:
         return language.number(text)
     except ValueError:

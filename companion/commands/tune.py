@@ -1,4 +1,4 @@
-"""`companion tune`: teach a model that is there already to answer, or go on with it, to its end or to Ctrl-C."""
+"""`companion tune`: fine-tune a model to answer, or resume such a run, until it is finished or stopped with Ctrl-C."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ USUAL = {
     *("steps", "minutes", "batch", "learning-rate", "beta", "group", "tokens", "seed"),
     *("out", "device"),
 }
-"""The flags that `--help` explains; the others are for `--help-all`."""
+"""The flags that `--help` explains; `--help-all` explains the others as well."""
 
 
 def parser() -> Parser:
@@ -60,8 +60,15 @@ def parser() -> Parser:
 
 
 def run(flags: Namespace, arguments: list[str]) -> int:
-    """Tune what the flags ask for; the exit code. arguments: the command's own. Raises `ValueError` for bad input, with
-    nothing written."""
+    """Tune as the flags ask, and return the exit code.
+
+    Args:
+        flags: The flags of the command.
+        arguments: The command line, for messages that show how to resume.
+
+    Raises:
+        ValueError: For bad input. Nothing is written then.
+    """
     settings = asked(TuneSettings, flags)
     from companion.training.distributed.launch import launched
     from companion.training.run_folder import Start

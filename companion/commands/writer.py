@@ -1,6 +1,6 @@
-"""A model with its tokenizer, and how it writes: prompts become ids, the model writes, ids become text.
+"""Text generation with a model, its tokenizer and its settings: from prompts to token ids, and back to text.
 
-`from_run` makes a `Writer` of a run, `from_checkpoint` of a published model. A decoder continues a prompt; an
+`from_run` builds a `Writer` from a run, `from_checkpoint` from a published model. A decoder continues a prompt; an
 encoder-decoder translates it.
 """
 
@@ -30,13 +30,13 @@ if TYPE_CHECKING:
     from companion.transformer import Transformer
 
 TOKENS = 200
-"""How many are written where nobody says."""
+"""Default maximum of new tokens."""
 WARM = 0.8
-"""The temperature of a run, where nobody says another: a small model writes better a little colder than it is."""
+"""Default temperature for runs; small models write better at a temperature slightly below 1."""
 
 
 class Parts(Protocol):
-    """The text of tokens as they arrive: `push` gives what each one adds, `finish` what is left."""
+    """Incremental decoding: `push` returns the text that a token adds, and `finish` the text that is left."""
 
     def push(self, token: int) -> str: ...
 
@@ -44,7 +44,7 @@ class Parts(Protocol):
 
 
 class _Numbers:
-    """Tokens as their ids, with spaces between them and after those `before`."""
+    """Incremental decoding into token ids, separated by spaces; a space comes first if there are tokens `before`."""
 
     def __init__(self, before: Sequence[int]) -> None:
         self._started = len(before) > 0
@@ -59,16 +59,19 @@ class _Numbers:
 
 @dataclass(frozen=True)
 class Writer:
-    """A model that writes.
+    """A model with its tokenizer and its generation settings.
 
-    says:    which ids begin, end and may not be in what it writes, and what its folder says else of writing.
-    encode:  the ids of a prompt, as the model expects to begin from them.
-    parts:   given the ids that a text goes on from: what turns new ones into text.
-    spell:   the text of ids with special tokens in it, where it can be told.
-    flag:    where prompts come from, for messages.
-    chat:    how its model expects a conversation to be written, where its folder says so.
-    marked:  the ids of a text that has its special tokens in it, as a conversation has; `None` where there is no such.
-    answers: what is printed is what the model writes alone, without the prompt before it.
+    Attributes:
+        model: The model.
+        says: The generation settings: special tokens, sampling, logit rules and stopping.
+        encode: Function from a prompt to token ids, including the special tokens that the model expects.
+        parts: Function from the ids before a text to an incremental decoder for the ids that follow.
+        spell: Function from ids to text, including special tokens; `None` without a tokenizer.
+        flag: The flag that prompts come from, for messages.
+        chat: The chat template, if the model has one.
+        marked: Function from a text that contains its special tokens, such as a conversation, to ids; `None` if the
+            tokenizer cannot encode such a text.
+        answers: Whether to print only the generated text, without the prompt.
     """
 
     model: Transformer
@@ -86,7 +89,11 @@ class Writer:
         return self.model.config.stack == "encoder_decoder"
 
     def read(self, prompt: str, most: int) -> list[int]:
-        """The ids of `prompt`. Raises `ValueError` for none, more than `most`, or one that the model does not have."""
+        """Return the ids of `prompt`.
+
+        Raises:
+            ValueError: If there are no ids, more than `most`, or one outside the model's vocabulary.
+        """
         from companion.generation.logit_rules import check_ids
 
         ids, name = self.encode(prompt), f"{self.flag} {shortened(prompt)}"
@@ -102,9 +109,10 @@ class Writer:
         return ids
 
     def most(self, rows: Sequence[Sequence[int]], tokens: int | None) -> int:
-        """How many tokens to write at most after these prompts: `tokens`, or what the folder says, or `TOKENS`.
+        """Return the maximum number of new tokens: `tokens`, or else the folder's setting, or else `TOKENS`.
 
-        Raises `ValueError` for a prompt that is as long as the folder says a text may become.
+        Raises:
+            ValueError: If a prompt already has the maximum length that the folder allows for a text.
         """
         if tokens is not None:
             return tokens
@@ -119,14 +127,15 @@ class Writer:
         return self.says.longest - before
 
     def until(self, rows: Sequence[Sequence[int]]) -> Until | None:
-        """What ends a text beside ids, given its prompts: one of the texts that the folder names has been written, its
-        last character by the last token.
+        """Return the stopping criterion for stop strings, or `None` without any.
+
+        A text ends when its last token completes one of the strings. `rows` are the ids of the prompts.
         """
         strings, spell = self.says.stop_strings, self.spell
         if not strings:
             return None
         assert spell is not None
-        # A token has at least a byte of the text, but for those that have none.
+        # A token has at least one byte of text, except for tokens without text.
         reach = max(len(text.encode()) for text in strings) + 16
         prompts: list[Sequence[int]] = [() if self.translates else ids[-reach:] for ids in rows]
 
@@ -139,7 +148,7 @@ class Writer:
 
 
 def own_dtype(precision: str, device: torch.device) -> torch.dtype:
-    """In which a run that was trained in this precision writes: on a GPU in bf16 if its products were, else in fp32."""
+    """Return the dtype in which a run generates: bf16 on a GPU if it was trained in bf16, otherwise fp32."""
     import torch
 
     return torch.bfloat16 if precision == "bf16" and device.type == "cuda" else torch.float32
@@ -153,13 +162,17 @@ def from_run(
     best: bool = False,
     dtype: torch.dtype | None = None,
 ) -> Writer:
-    """The model that a run has trained so far, or with `best` the one that was measured best on the way; of a tuned run
-    with its template.
+    """Return a writer with the model of a run. That of a tuned run has a chat template.
 
-    ids:    prompts and texts are token ids.
-    dtype:  of its weights. `None`: `own_dtype`.
+    Args:
+        folder: The folder of the run.
+        device: The device of the model.
+        ids: Read prompts as token ids, and write ids.
+        best: Use the checkpoint with the best held-out score instead of the last one.
+        dtype: Dtype of the weights (default: that of `own_dtype`).
 
-    Raises `ValueError` as `RunFolder.model` does.
+    Raises:
+        ValueError: As `RunFolder.model` does.
     """
     from companion.files.published.generation_config import SpecialTokens, Writing
     from companion.generation.sampling import Sampling
@@ -181,7 +194,7 @@ def from_run(
 
 
 def _of_tuned(folder: RunFolder, device: torch.device, *, ids: bool, best: bool, dtype: torch.dtype | None) -> Writer:
-    """`from_run` of a tuned run: its adapters, if it has some, are merged."""
+    """Return a writer with the model of a tuned run, with any adapters merged."""
     from companion.data.chat_tokens import dialect_in
     from companion.data.published_tokenizers import TextStream
     from companion.families.adapters import merged_model
@@ -204,9 +217,15 @@ def _of_tuned(folder: RunFolder, device: torch.device, *, ids: bool, best: bool,
 
 
 def checkpoint_folder(name: str, *, download: bool = False, flag: str = "--checkpoint") -> Path:
-    """Return the folder that a flag names: a folder, a GGUF file, or a model that was fetched before, or may be now.
+    """Return the folder of the model that a flag names.
 
-    Raises `ValueError`, beginning with the flag.
+    Args:
+        name: A folder, a GGUF file, or the name of a model that was fetched before.
+        download: Fetch the model if it is not here.
+        flag: The flag, for messages.
+
+    Raises:
+        ValueError: As `pretrained_folder` does; the message begins with the flag.
     """
     from companion.families.pretrained import pretrained_folder
 
@@ -225,14 +244,19 @@ def from_checkpoint(
     dtype: torch.dtype | None = None,
     stop: Sequence[str] = (),
 ) -> Writer:
-    """The model in a published folder or a GGUF file, or one that was fetched before or is to be fetched, by its name.
+    """Return a writer with a published model.
 
-    ids:    it needs no tokenizer.
-    dtype:  of its weights. `None`: as stored.
-    stop:   texts that end a text, beside those that the folder names.
+    Args:
+        name: A folder, a GGUF file, or the name of a model that was fetched before.
+        device: The device of the model.
+        download: Fetch the model if it is not here.
+        ids: Read prompts as token ids, and write ids; this needs no tokenizer unless there are stop strings.
+        dtype: Dtype of the weights (default: as stored).
+        stop: Stop strings, in addition to those of the folder.
 
-    Raises `ValueError` for a folder that is missing, damaged or without a tokenizer, settings of generation that
-    nothing here follows, and a model that writes no text.
+    Raises:
+        ValueError: If the folder is missing, damaged or without a tokenizer, if its generation settings are not
+            supported here, or if the model does not generate text.
     """
     from companion.data.chat_template import load_chat_template
     from companion.data.published_tokenizers import JsonTokenizer, TextStream, load_tokenizer
@@ -241,7 +265,7 @@ def from_checkpoint(
 
     folder = checkpoint_folder(name, download=download)
     family = family_of(folder)
-    if family is not None and not family.writes:  # before its weights are read
+    if family is not None and not family.writes:  # check before reading the weights
         raise ValueError(
             f"--checkpoint {name}: expected a model that writes text; one of the kind {family.kind} only reads it"
         )
@@ -259,7 +283,7 @@ def from_checkpoint(
     model = load_pretrained(folder, device=device, dtype=dtype)
     if model.config.stack == "encoder_decoder" and says.special.start is None:
         raise ValueError(f"{folder}: expected decoder_start_token_id, which begins every translation, found none")
-    read_writing(folder, model.config.vocab)  # an id that the model does not have can neither end nor begin a text
+    read_writing(folder, model.config.vocab)  # check special token ids against the vocabulary
     if tokenizer is None:
         return _by_ids(Writer(model, says, read_ids, _Numbers))
     known = tokenizer
@@ -271,9 +295,16 @@ def from_checkpoint(
 
 
 def answering(writer: Writer, turns: Sequence[str], system: str | None = None) -> tuple[Writer, str]:
-    """The writer that answers, and the conversation as its model reads it: what the user and the model said in turn.
+    """Return a writer for answers, and a conversation in the format of the model's chat template.
 
-    Raises `ValueError` for an even number of turns, a folder without a chat template, and one that refuses them.
+    Args:
+        writer: The writer.
+        turns: The messages of the user and of the model, alternating; the user's are the first and the last.
+        system: The system message.
+
+    Raises:
+        ValueError: If the number of turns is even, if there is no chat template, or if the template rejects the
+            conversation.
     """
     from companion.data.chat_template import conversation
 
@@ -292,7 +323,7 @@ def _by_ids(writer: Writer) -> Writer:
 
 
 def read_ids(text: str) -> list[int]:
-    """Token ids out of "5 17 3". Raises `ValueError` for anything else."""
+    """Return the token ids in a text such as "5 17 3". Raises `ValueError` for anything else."""
     words = text.replace(",", " ").split()
     if not words or not all(word.isascii() and word.isdigit() and len(word) < 19 for word in words):
         raise ValueError(f'--prompt-ids {shortened(text)}: expected token ids such as "5 17 3"')
@@ -300,7 +331,7 @@ def read_ids(text: str) -> list[int]:
 
 
 def shortened(text: str) -> str:
-    """A text in quotes, for a message: at most 40 of its characters."""
+    """Return a text in quotes for a message, shortened to 40 characters."""
     return repr(text if len(text) <= 40 else text[:37] + "...")
 
 
@@ -316,15 +347,25 @@ def write(
     weights: Weights | None = None,
     draft: Draft | None = None,
 ) -> None:
-    """Print each prompt's continuation after it, or its translation alone.
+    """Print each prompt followed by its continuation, or only its translation.
 
-    One text that is drawn appears token by token; several, or those of a beam search, when all are finished, behind a
-    progress bar.
+    A single text is printed token by token as it is generated. Several texts, and those of a beam search, are printed
+    when all are finished, with a progress bar meanwhile.
 
-    tokens:  how many at most for each, as `Writer.most` has it; a translation, and what a beam search finds, end at the
-             model's context.
+    Args:
+        writer: The model, with its tokenizer and settings.
+        prompts: The prompts.
+        tokens: Maximum number of new tokens per text, as in `Writer.most`. Translations and texts of a beam search also
+            end at the model's context.
+        sampling: The sampling settings.
+        search: The beam search, if any.
+        seed: The random seed.
+        compile: Compile the decoding step.
+        weights: The weight format.
+        draft: The draft for speculative decoding, if any.
 
-    Raises `ValueError`, before anything is printed, for a prompt that `Writer.read` refuses.
+    Raises:
+        ValueError: If `Writer.read` rejects a prompt. Nothing is printed then.
     """
     context, translates = writer.model.config.context, writer.translates
     rows = [writer.read(prompt, context if translates or search is None else context - 1) for prompt in prompts]
@@ -338,7 +379,7 @@ def write(
         options = {"seed": seed, "compile": compile, "weights": weights, "draft": draft}
         steps = _steps(writer, rows, most, sampling, options)
         if len(rows) == 1:
-            steps = started(steps, "reading the prompt")  # before it stands there: a bar would write over its line
+            steps = started(steps, "reading the prompt")  # before it is printed, or a bar would overwrite its line
             print(printable(texts[0]), end="", flush=True)
             for (token,) in steps:
                 print("" if token is None else printable(parts[0].push(token)), end="", flush=True)
@@ -357,7 +398,7 @@ def write(
 
 
 def _say_form(model: Transformer, most: int, tokens: int, *, compile: bool) -> None:
-    """A line where steps read a copy of the weights, of whose bytes the machine's owner may want to know."""
+    """Print a note to standard error if decoding uses a copy of the weights, because the copy takes memory."""
     from companion.generation.weights import fast_form, form_bytes
     from companion.ground.display import readable_bytes
 

@@ -1,17 +1,19 @@
-"""Low-rank adapters of a model, and their files in the layout of peft, which loads them on the published form of the
-model (lesson 20).
+"""Low-rank adapters (LoRA) of a model, and their files in the layout of peft (lesson 20).
 
-    adapter_config.json         rank, alpha, and the names of the layers that have a change
+peft can load these files onto the published form of the model:
+
+    adapter_config.json         rank, alpha, and the names of the layers that have an adapter
     adapter_model.safetensors   base_model.model.NAME.lora_A.weight, (rank, in), and lora_B.weight, (out, rank)
 
-NAME is what the published layout calls the layer. Where that has one matrix for several layers of ours, as `qkv_proj`
-or GPT-2's `c_attn`, peft has one A for it; so have ours, and one B below the other. Which names those are is found by
-sending the numbers of rows in place of weights through the family's own table.
+NAME is the published name of the layer. Some layouts fuse several of our layers into one matrix, such as `qkv_proj` or
+GPT-2's `c_attn`. peft has a single A for such a matrix, so our layers share one too, and their Bs are stacked by rows.
+To find the fused layers, row indices instead of weights are sent through the family's own table.
 
-A model that was read from a published folder remembers what kind that was, and its adapters have the names of that
-kind; those of any other model have the names of the kind that `export_model` takes.
+A model that was read from a published folder remembers its `model_type`, and its adapters take the names of that
+layout. Those of any other model take the names of the layout that `export_model` chooses.
 
-What cannot be said so is refused by name. For models that one machine cannot hold, peft itself, with trl, is the tool.
+Features that peft's files have and that cannot be represented here are rejected by name. For models that do not fit on
+one machine, use peft itself with trl.
 """
 
 from __future__ import annotations
@@ -46,23 +48,27 @@ from companion.transformer import Transformer
 
 ADAPTER, ADAPTER_WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 BEFORE = "base_model.model."
-"""What peft puts before a layer's published name."""
+"""Prefix that peft puts before a layer's published name."""
 Targets = Literal["attention", "all"]
-"""Layers that get a change: those of attention, or those of feed-forward networks too, but in a model with experts.
-Routers, experts, embeddings and the head get none."""
+"""Layers that get an adapter: those of attention, or those of the feed-forward networks as well.
+
+In a model with experts, both values select only attention. Routers, experts, embeddings and the head get no adapter.
+"""
 _HOLDERS: dict[str, tuple[type[nn.Module], ...]] = {
     "attention": (Attention, LatentAttention, LinearAttention),
     "all": (Attention, LatentAttention, LinearAttention, FeedForward),
 }
 
 _RATES = ("strength", "decay", "decay_down")
-"""The narrow layers that say how fast a state of linear attention learns and fades; files and modules name them
-differently, so that peft would not find them."""
+"""The narrow layers of linear attention that set how strongly its state is written and how fast it decays.
+
+Their names in published files differ from those of the modules, so peft would not find them.
+"""
 
 
 @dataclass(frozen=True)
 class Part:
-    """One of our layers as a part of a published one, whose row `places[i]` is row `rows[i]` of ours."""
+    """One of our layers as a part of a published one: row `places[i]` of that layer is row `rows[i]` of ours."""
 
     layer: str
     places: Tensor
@@ -70,9 +76,9 @@ class Part:
 
 
 def targeted(model: Transformer, targets: Targets = "all") -> list[str]:
-    """The names of the linear layers that get a change. Raises `ValueError` for other targets."""
+    """Return the names of the linear layers that get an adapter. Raises `ValueError` for unknown targets."""
     require(targets in _HOLDERS, "targets", targets, "'attention' or 'all'")
-    # In a model with experts peft takes the names of networks beside them for the experts' own (0.21).
+    # In a model with experts, peft 0.21 mistakes the names of the other networks for those of the experts.
     kinds = _HOLDERS["attention" if model.config.moe is not None else targets]
     found: list[str] = []
     for name, module in model.named_modules():
@@ -83,11 +89,17 @@ def targeted(model: Transformer, targets: Targets = "all") -> list[str]:
 
 @lru_cache(maxsize=8)
 def published_layers(config: ModelConfig, kind: str | None = None) -> dict[str, list[Part]]:
-    """Each linear layer of a published layout that has linear layers of ours, and those, in the order of its rows.
+    """Return, for each linear layer of a published layout, our linear layers that make it up.
 
-    kind:  the layout, a `model_type`. `None`: the one that `export_model` takes.
+    Args:
+        config: The configuration of the model.
+        kind: The layout, as a `model_type` (default: the one that `export_model` chooses).
 
-    Raises `ValueError` as `export_model` does.
+    Returns:
+        The parts of each published module, by its name.
+
+    Raises:
+        ValueError: As `export_model` does.
     """
     family = families()[simplest_kind(config, kind)]
     model = bare_model(config)
@@ -105,7 +117,7 @@ def published_layers(config: ModelConfig, kind: str | None = None) -> dict[str, 
         if tensor.is_meta or not name.endswith(".weight"):
             continue
         rows = tensor.flatten()
-        # Transformers has the modules of a text model without the prefix that the tensors of its files have.
+        # The modules of a text model in transformers lack the prefix that its tensors have in files.
         module = family.theirs(name).replace("model.language_model.", "model.").removesuffix(".weight")
         found[module] = [
             Part(one.removesuffix(".weight"), here, rows[here] - start)
@@ -118,15 +130,22 @@ def published_layers(config: ModelConfig, kind: str | None = None) -> dict[str, 
 def adapt(
     model: Transformer, rank: int, *, alpha: float | None = None, targets: Targets = "all", kind: str | None = None
 ) -> None:
-    """Put a `LowRank` in the place of each targeted linear layer, in place, and freeze everything else. The logits stay
-    what they were, bit for bit.
+    """Replace each targeted linear layer of a model, in place, with a `LowRank`, and freeze everything else.
 
-    alpha:  `None`: twice the rank.
-    kind:   the published layout whose fused layers share a `down`, see above; the model remembers it. `None`: that of
-            the folder that the model was read from, or the one of `export_model`; a model that no layout has keeps one
-            `down` for each layer, and cannot be saved.
+    The logits stay the same, bit for bit.
 
-    Raises `ValueError` for a rank below 1, an alpha that is not above 0, other targets, and a model that has adapters.
+    Args:
+        model: A model without adapters.
+        rank: The rank of every adapter.
+        alpha: The numerator of the scale, alpha / rank (default: twice the rank).
+        targets: The layers that get an adapter.
+        kind: The published layout whose fused layers share a `down`, see above; the model remembers it. By default it
+            is the layout that the model was read from, or else the one that `export_model` chooses. In a model that no
+            layout can represent, each layer has its own `down`, and the adapters cannot be saved.
+
+    Raises:
+        ValueError: For a rank below 1, an alpha that is not above 0, unknown targets, and a model that already has
+            adapters.
     """
     if low_rank_layers(model):
         raise ValueError(
@@ -151,8 +170,11 @@ def adapt(
 
 
 def merged_model(model: Transformer) -> Transformer:
-    """A plain model with W + (alpha / rank) B A in the place of every adapter: the same logits, up to rounding. What
-    has none is shared with `model`, not copied; it is in evaluation mode."""
+    """Return a plain model in which W + (alpha / rank) B A replaces every adapter.
+
+    Its logits are the same, up to rounding. Tensors without an adapter are shared with `model` rather than copied. The
+    new model is in evaluation mode.
+    """
     kept = {name: tensor.detach() for name, tensor in model.state_dict().items()}
     for name, layer in low_rank_layers(model).items():
         del kept[f"{name}.down"], kept[f"{name}.up"]
@@ -163,10 +185,11 @@ def merged_model(model: Transformer) -> Transformer:
 
 
 def adapter_tensors(model: Transformer, kind: str | None = None) -> dict[str, Shaped[Tensor, "..."]]:
-    """The adapters of a model by peft's names.
+    """Return the adapters of a model by peft's names.
 
-    Raises `ValueError` for a model without any, one that no published layout has, and a published layer of which only
-    some parts have a change.
+    Raises:
+        ValueError: If the model has no adapters, if no published layout can represent it, or if only some parts of a
+            published layer have an adapter.
     """
     layers, tensors = _layers(model), {}
     for name, parts in _published(model, kind).items():
@@ -183,10 +206,11 @@ def adapter_tensors(model: Transformer, kind: str | None = None) -> dict[str, Sh
 
 @torch.no_grad()
 def put_adapters(model: Transformer, tensors: Mapping[str, Tensor], kind: str | None = None) -> None:
-    """Copy what `adapter_tensors` gave, or peft wrote, into the adapters of a model.
+    """Copy tensors from `adapter_tensors`, or from a file that peft wrote, into the adapters of a model.
 
-    Raises `ValueError`, with nothing changed, unless every adapter has its two tensors, of its shape, and no other is
-    there.
+    Raises:
+        ValueError: If an adapter lacks one of its two tensors, if a shape differs, or if there are other tensors. The
+            model is unchanged then.
     """
     layers, left = _layers(model), dict(tensors)
     moves: list[tuple[list[tuple[Part, LowRank]], Tensor, Tensor]] = []
@@ -212,7 +236,7 @@ def put_adapters(model: Transformer, tensors: Mapping[str, Tensor], kind: str | 
 
 
 def adapter_config(model: Transformer, kind: str | None = None) -> dict[str, Any]:
-    """What peft's adapter_config.json says of the adapters of a model."""
+    """Return the contents of peft's adapter_config.json for the adapters of a model."""
     names = [name.removeprefix(BEFORE) for name in adapter_tensors(model, kind)]
     layers = list(_layers(model).values())
     modules = sorted({name.removesuffix(f".lora_{one}.weight") for name in names for one in "AB" if f"_{one}." in name})
@@ -233,21 +257,26 @@ def adapter_config(model: Transformer, kind: str | None = None) -> dict[str, Any
 
 
 def save_adapters(folder: str | Path, model: Transformer, *, kind: str | None = None) -> None:
-    """Write the adapters of a model as peft does, and nothing else of it. Raises `ValueError` as `adapter_tensors`."""
+    """Write the adapters of a model, and only them, as peft does. Raises `ValueError` as `adapter_tensors` does."""
     folder = Path(folder)
     told = json.dumps(adapter_config(model, kind), indent=2) + "\n"
     save_together(folder, {ADAPTER_WEIGHTS: adapter_tensors(model, kind)}, {ADAPTER: told})
 
 
 def load_adapters(folder: str | Path, model: Transformer, *, kind: str | None = None) -> None:
-    """Give a model, in place, the adapters that `save_adapters` or peft wrote for it.
+    """Add the adapters that `save_adapters` or peft wrote to a model, in place.
 
-    kind:  the published layout whose names the file has. `None`: of those that can say the model, the first that has
-           them, beginning with that of the folder the model was read from.
+    Args:
+        folder: The folder that holds both files.
+        model: The model that the adapters belong to, without adapters.
+        kind: The published layout whose names the file uses. By default, the layouts that can represent the model are
+            tried, beginning with the one that the model was read from, and the first that has all the names is used.
 
-    Raises `ValueError` for a file that is missing or damaged, adapters of another model, and what peft can and this
-    cannot: other kinds than LoRA, ranks or scales that differ, biases, DoRA, experts, adapters that come with a change
-    of the model below them (PiSSA, OLoRA, CorDA, LoftQ), and every field of adapter_config.json that is not known.
+    Raises:
+        ValueError: For a missing or damaged file, for adapters of another model, and for features of peft that are not
+            supported here: other methods than LoRA, ranks or scales that differ between layers, biases, DoRA, adapters
+            of experts, methods that also change the base model (PiSSA, OLoRA, CorDA, LoftQ), and any unknown field of
+            adapter_config.json that is not off.
     """
     folder = Path(folder)
     where = folder / ADAPTER
@@ -256,7 +285,7 @@ def load_adapters(folder: str | Path, model: Transformer, *, kind: str | None = 
     )
     for name, value in {"peft_type": None, "r": None, "lora_alpha": None, **said}.items():
         policy = FIELDS.get(name)
-        if policy is None and not value:  # a feature of another version of peft, which is off
+        if policy is None and not value:  # a feature of another version of peft, switched off
             continue
         became = became_by(where, name, value, policy, "it may change what the adapters compute")
         if became.refused is not None:
@@ -292,12 +321,12 @@ def load_adapters(folder: str | Path, model: Transformer, *, kind: str | None = 
 
 
 def _published(model: Transformer, kind: str | None = None) -> dict[str, list[Part]]:
-    """`published_layers` of a model's configuration; `None` is the kind that the model remembers, if there is one."""
+    """Return `published_layers` for a model; `kind=None` means the one that the model remembers, if any."""
     return published_layers(model.config, kind or model.published_kind)
 
 
 def _layout_of(model: Transformer, names: Collection[str], kind: str | None) -> tuple[str, dict[str, list[Part]]]:
-    """The layout that calls all of these layers so, or the first tried, and its layers."""
+    """Return the first layout that has all of these layer names, or else the first one tried, and its layers."""
     first = kind or simplest_kind(model.config, model.published_kind)
     for one in [first] if kind else dict.fromkeys((first, simplest_kind(model.config), *families())):
         with suppress(ValueError):
@@ -308,7 +337,7 @@ def _layout_of(model: Transformer, names: Collection[str], kind: str | None) -> 
 
 
 def _take_off(model: Transformer, name: str) -> None:
-    """The layer itself in the place of its adapter."""
+    """Put the plain linear layer back in place of its adapter."""
     layer = model.get_submodule(name)
     assert isinstance(layer, LowRank)
     plain = nn.Linear(1, 1, bias=layer.bias is not None)
@@ -355,5 +384,5 @@ FIELDS = {"init_lora_weights": Policy("init_lora_weights", "must be", _BELOW, _D
     lora_ga_config                   neutral
     """
 )
-"""The fields of adapter_config.json that may be anything but off. All the others, known to this reader or not, may
-change what is computed."""
+"""The fields of adapter_config.json that may be set. All others must be off, because they may change what the adapters
+compute."""

@@ -1,5 +1,7 @@
-"""BART (Lewis et al. 2020), as published: the encoder-decoder of 2017, with learned positions and a norm before the
-first block, of which each stack has its own (lesson 13)."""
+"""BART as published (Lewis et al. 2020), a relative of the encoder-decoder of 2017 (lesson 13).
+
+Each stack has its own learned positions and its own norm before the first block.
+"""
 
 from __future__ import annotations
 
@@ -54,7 +56,7 @@ FIELDS = rows(
     """
 )
 UNUSED = 2
-"""Rows of each table of positions that no token reads: positions begin behind the id of padding, 1."""
+"""Rows at the start of each position table that no token reads, because positions begin after the padding id, 1."""
 
 
 def _config(fields: Fields, given: Mapping[str, Tensor]) -> ModelConfig:
@@ -81,7 +83,7 @@ def _config(fields: Fields, given: Mapping[str, Tensor]) -> ModelConfig:
 
 
 def _rename(name: str) -> str:
-    """The first releases have no prefix."""
+    """Add the prefix, which the first releases lack."""
     return f"model.{name}" if name.startswith(("shared.", "encoder.", "decoder.")) else name
 
 
@@ -146,4 +148,5 @@ PRESETS = {
     "bart-base": Preset(2019, 139_417_344, _bart(768, 6, 12)),
     "bart-large-cnn": Preset(2019, 406_336_600, _bart(1024, 12, 16, 50264, "biased")),
 }
-"""Without the four rows of positions that no token reads; the second with the bias of its head, which is zero."""
+"""The parameter counts leave out the four position rows that no token reads, two in each stack. That of bart-large-cnn
+includes the bias of its head, which is zero."""

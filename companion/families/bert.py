@@ -1,4 +1,4 @@
-"""BERT (Devlin et al. 2019), as published, an encoder, post-norm: fields, tensors and releases (lesson 13)."""
+"""BERT as published (Devlin et al. 2019), a post-norm encoder, with fields, tensors and releases (lesson 13)."""
 
 from __future__ import annotations
 
@@ -49,7 +49,10 @@ FIELDS = rows(
 
 
 def rename(name: str) -> str:
-    """Without a head, names have no prefix; the first releases call a norm's gain and bias gamma and beta."""
+    """Normalise the names of tensors across releases.
+
+    Models without a head lack the prefix, and the first releases call the gain and bias of a norm gamma and beta.
+    """
     name = name.removeprefix("bert.").replace("LayerNorm.gamma", "LayerNorm.weight")
     return name.replace("LayerNorm.beta", "LayerNorm.bias")
 
@@ -73,8 +76,14 @@ def bert_ends(config: ModelConfig) -> Mapping[str, Tensor]:
 
 
 def configuration(fields: Fields, given: Mapping[str, Tensor]) -> ModelConfig:
-    """The tensors say which of its ends the file has: the masked-token head, the pooler, the classifier of sentence
-    pairs. Without a masked-token head, logits are products with the table of tokens."""
+    """Return the configuration of a BERT model.
+
+    The names in `given` show whether the file has a masked-token head, a pooler and a classifier of sentence pairs.
+    Without a masked-token head, logits are products with the token embeddings.
+
+    Raises:
+        ValueError: If a field cannot be honoured, or the classifier is not a matrix.
+    """
     pooled = any(name.startswith("pooler.") for name in given)
     classifier = given.get("cls.seq_relationship.weight")
     if classifier is not None and classifier.ndim != 2:
@@ -103,7 +112,7 @@ def configuration(fields: Fields, given: Mapping[str, Tensor]) -> ModelConfig:
 
 
 def place(places: Places, config: ModelConfig, *, unused: int = 0) -> None:
-    """unused: how many rows of the table of positions come first that no token reads."""
+    """Map all tensors; no token reads the first `unused` rows of the position table."""
     places.drop(lambda name: name == "embeddings.position_ids")
     places.same(["embeddings.word_embeddings.weight", "cls.predictions.decoder.weight"], "embedding.weight")
     places.from_row(unused, "embeddings.position_embeddings.weight", "positions.weight")
@@ -145,8 +154,11 @@ FAMILIES = (
 
 
 def preset(d_model: int, layers: int, heads: int) -> ModelConfig:
-    """Devlin et al. 2019, uncased, as it was pretrained: with its head for masked tokens, its pooler and the classifier
-    of sentence pairs. The encoder and the pooler alone are `head="linear", classes=0`."""
+    """Devlin et al. 2019, uncased and as pretrained.
+
+    The model has a masked-token head, a pooler and a classifier of sentence pairs. Set `head="linear", classes=0` for
+    only the encoder and the pooler.
+    """
     return ModelConfig(
         vocab=30522,
         d_model=d_model,

@@ -1,5 +1,8 @@
-"""Command R and R7B (Cohere 2024 and 2025), as published: attention and network side by side behind one layer norm
-without a bias; in the second, three local layers that rotate to a global one that does not (lesson 13)."""
+"""Command R and Command R7B as published (Cohere 2024 and 2025), relatives of LLaMA (lesson 13).
+
+Attention and the feed-forward network run in parallel, after a shared layer norm without a bias. In R7B, every three
+local layers with rotary positions are followed by a global layer without positions.
+"""
 
 from __future__ import annotations
 

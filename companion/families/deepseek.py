@@ -1,4 +1,4 @@
-"""DeepSeek-V2 and V3 (DeepSeek-AI 2024), as published: LLaMA with latent attention, and experts chosen by groups
+"""DeepSeek-V2 and V3 as published (DeepSeek-AI 2024): LLaMA with latent attention and group-limited routing
 (lesson 15)."""
 
 from __future__ import annotations
@@ -88,11 +88,11 @@ OF_V3 = OF_V2 | rows(
 )
 
 EPS = 1e-6
-"""Of the norms of latents, whatever the others have."""
+"""Epsilon of the norms of latents, which does not depend on that of the other norms."""
 
 
 def latent_attention(fields: Fields, **further: Any) -> AttentionConfig:
-    """Heads whose keys and values come from latents. `further`: other fields of the configuration."""
+    """Return latent attention as the fields describe it, with `further` arguments of `AttentionConfig`."""
     return AttentionConfig(
         fields.take("num_attention_heads"),
         d_head=fields.take("qk_nope_head_dim"),
@@ -108,7 +108,7 @@ def latent_attention(fields: Fields, **further: Any) -> AttentionConfig:
 
 
 def with_latents(fields: Fields) -> ModelConfig:
-    """All but the experts."""
+    """Return the configuration of the model without its experts."""
     attention = latent_attention(fields)
     config = configuration(fields, attention=attention)
     return changed(
@@ -119,13 +119,19 @@ def with_latents(fields: Fields) -> ModelConfig:
 
 
 def _score_width(attention: AttentionConfig, sharper: float) -> float | None:
-    """What scores that are multiplied by `sharper` are divided by the root of."""
+    """Return the width whose square root divides the scores, so that they come out multiplied by `sharper`.
+
+    `None` means the default, d_head + d_rope.
+    """
     assert attention.latent is not None and attention.d_head is not None
     return None if sharper == 1 else (attention.d_head + attention.latent.d_rope) / sharper**2
 
 
 def with_experts(fields: Fields, config: ModelConfig, **chosen: Any) -> ModelConfig:
-    """`config` with experts in all layers but the first ones."""
+    """Return `config` with experts in every layer after the first `first_k_dense_replace`.
+
+    `chosen` holds further arguments of `MoEConfig`.
+    """
     plain, layers = fields.take("first_k_dense_replace"), layers_of(fields)
     if isinstance(plain, bool) or not isinstance(plain, int) or plain < 0:
         raise fields.refuse("first_k_dense_replace", plain, "a whole number >= 0")
@@ -145,7 +151,11 @@ def with_experts(fields: Fields, config: ModelConfig, **chosen: Any) -> ModelCon
 
 
 def mixed_layers(fields: Fields, layers: int) -> list[bool]:
-    """Which layers have experts: all behind the first ones, or those that `mlp_layer_types` calls sparse."""
+    """Return for each layer whether it has experts.
+
+    These are the layers that `mlp_layer_types` calls sparse or, without that field, all layers after the first
+    `first_k_dense_replace`.
+    """
     plain, kinds = fields.take("first_k_dense_replace"), fields.take("mlp_layer_types")
     require_whole("first_k_dense_replace", plain, 0)
     if kinds is None:
@@ -156,7 +166,7 @@ def mixed_layers(fields: Fields, layers: int) -> list[bool]:
 
 
 def with_balanced_experts(fields: Fields, config: ModelConfig) -> ModelConfig:
-    """The same as V3 has them: scored by sigmoids, chosen by groups, and balanced by a bias."""
+    """Return `config` with the experts of V3, which are scored by sigmoids, chosen by groups and balanced by a bias."""
     return with_experts(
         fields,
         config,
@@ -182,13 +192,13 @@ def _v3(fields: Fields, _: Mapping[str, Tensor]) -> ModelConfig:
 
 
 FURTHER = 4
-"""Layers behind the last that may lie in a file: those that predict further tokens, of which V3 has one."""
+"""Number of layers after the last that may be in a file for multi-token prediction (MTP). V3 has one."""
 
 
 def place(places: Places, config: ModelConfig, **named: Any) -> None:
-    """Plain networks first, then experts with a router and its bias; those that are shared lie there as one network.
+    """Map all tensors, and drop the layers for multi-token prediction.
 
-    named:  what else `mistral.place` takes.
+    The shared experts of a layer are stored as one network. `named` holds further arguments of `mistral.place`.
     """
     further = tuple(f"model.layers.{config.layers + more}." for more in range(FURTHER))
     places.drop(lambda name: name.startswith(further))
@@ -213,7 +223,7 @@ def _preset(
     mscale: float = 0.707,
     vocab: int = 102400,
 ) -> ModelConfig:
-    """DeepSeek-AI 2024 (both papers). widths: of the networks in the `plain` first layers, and of an expert."""
+    """DeepSeek-AI 2024 (both papers). `widths` are d_ff in the first `plain` layers, and d_ff of an expert."""
     attention = AttentionConfig(heads, d_head=128, d_v=128, latent=LatentConfig(512, 64, query_rank))
     sharper = (0.1 * mscale * math.log(40) + 1) ** 2
     moe = replace(moe, pattern=(False,) * plain + (True,) * (layers - plain), plain_d_ff=widths[0])
@@ -241,4 +251,4 @@ PRESETS = {
         _preset(7168, 61, 128, (18432, 2048), _BALANCED, plain=3, mscale=1.0, vocab=129280),
     ),
 }
-"""Without the layers that predict further tokens: with its one, V3 has 685 billion parameters."""
+"""The parameter counts leave out the layers for multi-token prediction. With its one, V3 has 685 billion parameters."""

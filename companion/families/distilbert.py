@@ -1,4 +1,4 @@
-"""DistilBERT (Sanh et al. 2019), as published: BERT with half as many layers and no segments (lesson 13)."""
+"""DistilBERT as published (Sanh et al. 2019): BERT with half as many layers and no segments (lesson 13)."""
 
 from __future__ import annotations
 
@@ -40,7 +40,11 @@ FIELDS = rows(
 
 
 def _config(fields: Fields, given: Mapping[str, Tensor]) -> ModelConfig:
-    """The tensors say whether the head for masked tokens is there. Without it, logits are products with the table."""
+    """Return the configuration of a DistilBERT model.
+
+    The names in `given` show whether the file has a masked-token head. Without it, logits are products with the token
+    embeddings.
+    """
     return ModelConfig(
         vocab=fields.take("vocab_size"),
         d_model=fields.take("dim"),
@@ -59,7 +63,7 @@ def _config(fields: Fields, given: Mapping[str, Tensor]) -> ModelConfig:
 
 
 def _rename(name: str) -> str:
-    """Without a head, names have no prefix."""
+    """Remove the prefix, which models without a head lack."""
     return name.removeprefix("distilbert.")
 
 

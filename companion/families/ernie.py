@@ -1,4 +1,4 @@
-"""ERNIE 4.5 (Baidu 2025), as published, where it is dense: LLaMA that turns interleaved pairs (lesson 13)."""
+"""The dense models of ERNIE 4.5 as published (Baidu 2025): LLaMA with interleaved rotary pairs (lesson 13)."""
 
 from __future__ import annotations
 

@@ -1,5 +1,8 @@
-"""EXAONE 4 (LG AI Research 2025), as published: LLaMA with its norms behind, normed heads, and where there are local
-layers no positions in the others (lesson 13)."""
+"""EXAONE 4 as published (LG AI Research 2025), a relative of LLaMA (lesson 13).
+
+Norms come after each sub-layer, and each head's queries and keys are normed. In a model with local layers, the global
+layers have no positions.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +40,7 @@ def _exaone4(fields: Fields, _: Mapping[str, Tensor]) -> ModelConfig:
     usual = [GLOBAL] * layers
     if fields.take("layer_types") is None:
         every = fields.take("sliding_window_pattern")
-        if not windowed:  # where released code divides by zero
+        if not windowed:  # the released code divides by zero here
             raise fields.refuse("sliding_window", None, "a number of tokens, or layer_types beside it")
         if isinstance(every, bool) or not isinstance(every, int) or every < 1:
             raise fields.refuse("sliding_window_pattern", every, "a whole number >= 1, or layer_types beside it")

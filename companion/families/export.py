@@ -1,8 +1,10 @@
-"""A model of ours in the layout of a published family, for everybody who reads that: `transformers`, vLLM, SGLang
-(lesson 18); and as a GGUF file, for llama.cpp and what is built on it.
+"""Export a model of ours in the layout of a published family, for `transformers`, vLLM and SGLang (lesson 18).
 
-Fields and tensors go through the family's own tables, from right to left. What is to be written is then read by the
-family, before it is: so a part of the model that it cannot say is found, and refused by name.
+A model can also be written as a GGUF file, for llama.cpp and the programs built on it.
+
+Fields and tensors go through the family's own tables in reverse. Before anything is written, the family reads the
+result back, which shows whether it can represent every part of the model. A part that it cannot represent is rejected
+by name.
 """
 
 from __future__ import annotations
@@ -31,39 +33,46 @@ from companion.layers.positions import magnitude_of
 from companion.transformer import Transformer
 
 ALIKE = 1e-9
-"""How far a number may be, as a share, from what it was before it went there and back."""
+"""Relative difference allowed between a number and its value after being exported and read back."""
 
 REFUSED = [""] * 99
-"""Behind a sentence of a family that could not even read what was to be written: others are nearer."""
+"""Empty faults, added when a family could not even read the exported fields, so that every other family is nearer."""
 
 
 def export_model(
     folder: str | Path, model: Transformer, *, kind: str | None = None, further: Mapping[str, Any] | None = None
 ) -> Family:
-    """Write `config.json` and `model.safetensors` of a model as a published family has them; the family.
+    """Write the `config.json` and `model.safetensors` of a model in the layout of a published family.
 
-    kind:     its `model_type`. `None`: of those that have all parts of the model, the one that says it in the fewest
-              fields, rates of dropout left out.
-    further:  fields of config.json that say nothing about logits, such as `eos_token_id`.
+    Args:
+        folder: The output folder.
+        model: The model to export.
+        kind: The `model_type` of the family. By default, of the families that can represent the model, the one that
+            needs the fewest fields, not counting dropout rates.
+        further: Fields of config.json that do not affect logits, such as `eos_token_id`.
 
-    Raises `ValueError`, with nothing written, for a kind that is not known, and naming the parts of the model that the
-    family does not have, or those that the nearest one does not.
+    Returns:
+        The family.
+
+    Raises:
+        ValueError: If `kind` is unknown, or if the family, or by default every family, lacks a part of the model. The
+            message names the missing parts, by default those of the nearest family. Nothing is written then.
     """
     simplest, fields = _simplest(model.config, kind)
     family = families()[simplest]
     tensors = _published(model, family, Path(folder))
     dtype = plain_dtype(model.embedding.weight.dtype)
     about: dict[str, Any] = {"architectures": [family.architecture], "dtype": dtype, "torch_dtype": dtype}
-    about |= dict.fromkeys(("bos_token_id", "eos_token_id", "pad_token_id"))  # else readers take a release's own
+    about |= dict.fromkeys(("bos_token_id", "eos_token_id", "pad_token_id"))  # or readers would use a release's
     if not model.config.attending:
-        about["use_cache"] = False  # `transformers` has no cache of linear layers alone
+        about["use_cache"] = False  # `transformers` has no cache for models with only linear layers
     told = json.dumps(about | fields | dict(further or {}), indent=2) + "\n"
     save_together(Path(folder), {WEIGHTS: tensors}, {CONFIG: told})
     return family
 
 
 def _published(model: Transformer, family: Family, path: Path) -> dict[str, Tensor]:
-    """A model's tensors by their published names."""
+    """Return a model's tensors by their published names."""
     back = WayBack(model.state_dict(), path)
     family.place(back, model.config)
     return {family.theirs(name): tensor for name, tensor in back.finish().items()}
@@ -83,21 +92,21 @@ def export_gguf(
     """Write a model as a GGUF file.
 
     Args:
-        path: the file.
-        model: a decoder.
-        kind: the `model_type` as which it is published. Default: as in `export_model`, of those that llama.cpp knows.
-        type: of the matrices.
-        tokenizer: the text of its tokenizer.json.
-        template: its chat template.
-        special: ids with a meaning, by `bos_token_id` and its kin.
-        name: what it is called.
+        path: The output file.
+        model: A decoder.
+        kind: The `model_type` to export as (default: chosen as in `export_model`, among those that llama.cpp knows).
+        type: The GGUF type of the matrices.
+        tokenizer: The text of the model's tokenizer.json.
+        template: The model's chat template.
+        special: Special token ids, by field name, such as `bos_token_id`.
+        name: The name of the model.
 
     Returns:
-        The architecture, as llama.cpp calls it.
+        llama.cpp's name of the architecture.
 
     Raises:
-        ValueError: with nothing written, for a part of the model that no architecture has, and a tokenizer that
-            llama.cpp has no name for.
+        ValueError: If no architecture has some part of the model, or llama.cpp has no name for the tokenizer. Nothing
+            is written then.
     """
     simplest, fields = _simplest(model.config, kind, tuple(BY_KIND))
     architecture = BY_KIND[simplest]
@@ -114,14 +123,14 @@ def export_gguf(
 
 @lru_cache(maxsize=32)
 def simplest_kind(config: ModelConfig, kind: str | None = None) -> str:
-    """The `model_type` as which `export_model` writes a model. Raises `ValueError` as it does."""
+    """Return the `model_type` that `export_model` uses for a model. Raises `ValueError` as `export_model` does."""
     return _simplest(config, kind)[0]
 
 
 def _simplest(
     config: ModelConfig, kind: str | None, among: tuple[str, ...] | None = None
 ) -> tuple[str, dict[str, Any]]:
-    """The kind to write a model as, of all or `among` some, and the fields that say it."""
+    """Return the `model_type` to export a model as, of all or only those in `among`, and its config.json fields."""
     known = {
         name: family for name, family in families().items() if family.architecture and (among is None or name in among)
     }
@@ -139,17 +148,17 @@ def _simplest(
 
 
 def _told(config: ModelConfig, family: Family) -> tuple[dict[str, Any], list[str]]:
-    """What a config.json of that family says of a model, and what it does not say of it."""
+    """Return the config.json fields by which a family describes a model, and what they fail to describe."""
     try:
         fields = {"model_type": family.kind} | said(config, family.own) | dict(family.says(config))
-    except ValueError as error:  # of a part that it must have
+    except ValueError as error:  # the model lacks a part that the family requires
         return {}, [str(error).removeprefix(f"{CONFIG}: "), *REFUSED]
     faults = _faults(config, family, fields)
     return ({} if faults[-1:] == REFUSED[-1:] else fields), faults
 
 
 def _faults(config: ModelConfig, family: Family, fields: Mapping[str, Any]) -> list[str]:
-    """How a model differs from what these fields say."""
+    """Return the differences between a model and the one that these fields describe, one sentence each."""
     try:
         given = Fields(Path("."), family.kind, family.table, fields)
         read = given.finish(lambda: family.config(given, family.ends(config)))
@@ -164,8 +173,11 @@ def _faults(config: ModelConfig, family: Family, fields: Mapping[str, Any]) -> l
 
 
 def filled_in(config: ModelConfig) -> ModelConfig:
-    """The same function with every default filled in, every pattern as long as there are layers, and what matters in
-    training alone left out: equal for any two configurations of one function, as far as families write them."""
+    """Return a canonical configuration of the same function.
+
+    Every default is filled in, every pattern has one entry per layer, and settings that matter only in training are
+    left out. Two configurations of one function become equal, as far as the families can express them.
+    """
     attention, positions, layers = config.attention, config.positions, range(config.layers)
     sizes, window, latent = config.sizes, attention.window, attention.latent
     if window is not None:
@@ -226,7 +238,7 @@ def _plain_moe(config: ModelConfig, moe: MoEConfig) -> MoEConfig:
 
 
 def _flat(parts: Mapping[str, Any], before: str = "") -> dict[str, Any]:
-    """Parts within parts by one name: attention.heads."""
+    """Return nested fields by dotted names, such as `attention.heads`."""
     found: dict[str, Any] = {}
     for name, value in parts.items():
         found |= _flat(value, f"{before}{name}.") if isinstance(value, Mapping) else {f"{before}{name}": value}

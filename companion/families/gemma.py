@@ -1,5 +1,7 @@
-"""Gemma, Gemma 2 and 3 (Gemma Team 2024 and 2025), as published: LLaMA with a GELU gate and scaled embeddings; from the
-second on with norms on both sides and windows (lesson 13)."""
+"""Gemma, Gemma 2 and Gemma 3 as published (Gemma Team 2024 and 2025), relatives of LLaMA (lesson 13).
+
+They have a GELU gate and scaled embeddings. Gemma 2 and 3 also have norms on both sides of each sub-layer, and windows.
+"""
 
 from __future__ import annotations
 
@@ -72,7 +74,10 @@ OF_GEMMA3 = OF_GEMMA2 | rows(
 
 
 def _gemma1(fields: Fields, _: Mapping[str, Tensor]) -> ModelConfig:
-    """Early files say `gelu` and mean the approximation that the models were trained with."""
+    """Read a configuration of the first Gemma.
+
+    Early files say `gelu` but mean the tanh approximation, with which the models were trained.
+    """
     config = configuration(fields)
     if config.feed_forward.activation != "geglu_tanh" and fields.take("hidden_act") != "gelu":
         raise fields.refuse("hidden_act", fields.take("hidden_act"), "'gelu_pytorch_tanh', or 'gelu', which means it")

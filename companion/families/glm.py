@@ -1,6 +1,8 @@
-"""GLM-4 (GLM Team 2024 and 2025), as published: LLaMA that rotates half of each head, in interleaved pairs, and in its
-second form has norms on both sides (lesson 13); GLM-4.5 to 4.7, with experts balanced by a bias; and GLM-4.7-Flash,
-with the layers of DeepSeek-V3 (lesson 16)."""
+"""GLM-4 to GLM-4.7 as published (GLM Team 2024 and 2025), relatives of LLaMA (lessons 13 and 16).
+
+GLM-4 rotates half of each head, in interleaved pairs, and from version 0414 on has norms on both sides of each
+sub-layer. GLM-4.5 to 4.7 have experts balanced by a bias, and GLM-4.7-Flash has the layers of DeepSeek-V3.
+"""
 
 from __future__ import annotations
 
@@ -117,7 +119,7 @@ def _glm4_moe(fields: Fields, _: Mapping[str, Tensor]) -> ModelConfig:
 
 
 def place(places: Places, config: ModelConfig) -> None:
-    """Gate and hidden matrix of a network lie in one tensor."""
+    """Map all tensors; the gate and up matrices of a network are stored as one."""
     d_ff = config.feed_forward.d_ff
     for layer in range(config.layers):
         mlp = f"model.layers.{layer}.mlp"
@@ -130,7 +132,7 @@ _NORMS = {
     ".post_self_attn_layernorm.": ".post_attention_layernorm.",
     ".post_mlp_layernorm.": ".post_feedforward_layernorm.",
 }
-"""GLM's names for norms on both sides, and Gemma's for the same."""
+"""GLM's names for norms on both sides of a sub-layer, and Gemma's names for the same norms."""
 FAMILIES = (
     Family("glm", FIELDS, _glm, place, architecture="GlmForCausalLM"),
     Family("glm4", FIELDS, _glm4, place, architecture="Glm4ForCausalLM", pieces=_NORMS),
@@ -152,7 +154,7 @@ def _of_nine_billion(placement: str, *, context: int, eps: float) -> ModelConfig
 def _with_experts(
     d_model: int, layers: int, widths: tuple[int, int], moe: MoEConfig, *, plain: int, normed: bool
 ) -> ModelConfig:
-    """GLM Team 2025. widths: of the networks in the `plain` first layers, and of an expert."""
+    """GLM Team 2025. `widths` are d_ff in the first `plain` layers, and d_ff of an expert."""
     moe = replace(moe, pattern=(False,) * plain + (True,) * (layers - plain), plain_d_ff=widths[0])
     return changed(
         decoder(
@@ -190,4 +192,4 @@ PRESETS = {
         ),
     ),
 }
-"""Those with experts without the layer that predicts a further token."""
+"""The parameter counts of models with experts leave out the layer for multi-token prediction."""

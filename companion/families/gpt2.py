@@ -1,4 +1,4 @@
-"""GPT-2 (Radford et al. 2019), as published, and its kin: fields, tensors and releases (lesson 13)."""
+"""GPT-2 as published (Radford et al. 2019) and its relatives, with fields, tensors and releases (lesson 13)."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ FIELDS = rows(
 
 
 def rename(name: str) -> str:
-    """The first release has neither the prefix nor a head."""
+    """Remove the prefix, which the first release does not have."""
     return name.removeprefix("transformer.")
 
 
@@ -84,8 +84,11 @@ def _config(fields: Fields, _: Mapping[str, Tensor]) -> ModelConfig:
 
 
 def _place(places: Places, config: ModelConfig) -> None:
-    """Matrices are stored (in, out), the transpose of `nn.Linear`'s, and query, key and value are one. The first
-    release keeps its causal mask as a tensor."""
+    """Map all tensors.
+
+    Matrices are stored as (in, out), the transpose of `nn.Linear`'s, and query, key and value are fused into one. The
+    first release also stores its causal mask, which is dropped.
+    """
     places.drop(lambda name: name.endswith((".attn.bias", ".attn.masked_bias")))
     places.vocabulary("wte.weight", tied=config.embedding.tied)
     places.move("wpe.weight", "positions.weight")
@@ -106,8 +109,10 @@ FAMILIES = (Family("gpt2", FIELDS, _config, _place, rename, architecture="GPT2LM
 
 
 def _gpt(d_model: int, layers: int, heads: int, *, context: int = 1024, dropout: float = 0.1) -> ModelConfig:
-    """Radford et al. 2019; Brown et al. 2020. (GPT-3's every second layer attends sparsely, which changes no count;
-    here all attend densely.)"""
+    """Radford et al. 2019; Brown et al. 2020.
+
+    Every second layer of GPT-3 uses sparse attention, which changes none of the counts. Here all layers are dense.
+    """
     return ModelConfig(
         vocab=50257,
         d_model=d_model,

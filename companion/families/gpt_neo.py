@@ -1,5 +1,7 @@
-"""GPT-Neo (Black et al. 2021), as published, and the models of TinyStories (Eldan and Li 2023): GPT-2 whose scores are
-not divided by the square root of d_head, and every second layer of which is local (lesson 13)."""
+"""GPT-Neo (Black et al. 2021) and the models of TinyStories (Eldan and Li 2023) as published (lesson 13).
+
+They are GPT-2 with local attention in every second layer. Scores are not divided by the square root of d_head.
+"""
 
 from __future__ import annotations
 
@@ -76,7 +78,10 @@ def _config(fields: Fields, _: Mapping[str, Tensor]) -> ModelConfig:
 
 
 def _local(fields: Fields) -> list[bool]:
-    """Which layers are local, by `attention_types`: pairs of some kinds of layers and how often they come."""
+    """Return for each layer whether it is local.
+
+    `attention_types` lists pairs of a sequence of layer types and how often that sequence repeats.
+    """
     layers, types, listed = fields.take("num_layers"), fields.take("attention_types"), fields.take("attention_layers")
     try:
         kinds = [kind for some, times in types or [[["global", "local"], 12]] for kind in some * times]
@@ -96,7 +101,7 @@ def _says(config: ModelConfig) -> Mapping[str, Any]:
 
 
 def _place(places: Places, config: ModelConfig) -> None:
-    """The first releases keep their masks as tensors."""
+    """Map all tensors, and drop the masks that the first releases store."""
     places.drop(lambda name: name.endswith((".attention.bias", ".attention.masked_bias")))
     places.vocabulary("wte.weight", tied=config.embedding.tied)
     places.move("wpe.weight", "positions.weight")

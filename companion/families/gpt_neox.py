@@ -1,5 +1,7 @@
-"""GPT-NeoX (Black et al. 2022) and Pythia (Biderman et al. 2023), as published: attention and feed-forward network side
-by side, and rotary positions in a quarter of each head (lesson 13)."""
+"""GPT-NeoX (Black et al. 2022) and Pythia (Biderman et al. 2023) as published (lesson 13).
+
+Attention and the feed-forward network run in parallel, and a quarter of each head has rotary positions.
+"""
 
 from __future__ import annotations
 
@@ -76,7 +78,11 @@ def _spelled(name: str) -> str:
 
 
 def _place(places: Places, config: ModelConfig) -> None:
-    """The rows of the fused matrix stand by heads. Early files hold the causal mask and the rotary frequencies, too."""
+    """Map all tensors.
+
+    The rows of the fused query, key and value matrix are grouped by head. Early files also store the causal mask and
+    the rotary frequencies, which are dropped.
+    """
     places.drop(lambda name: name.endswith((".attention.bias", ".attention.masked_bias", ".rotary_emb.inv_freq")))
     places.vocabulary("embed_in.weight", tied=config.embedding.tied)
     sizes, parts = config.sizes, ("weight", "bias")[: 1 + config.attention.bias]

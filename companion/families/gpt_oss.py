@@ -1,5 +1,7 @@
-"""gpt-oss (OpenAI 2025), as published: LLaMA with sinks, every second layer local, experts with biases and a clamped
-gate (lesson 16)."""
+"""gpt-oss as published (OpenAI 2025): LLaMA with attention sinks and with local attention in every second layer.
+
+Its experts have biases and a clamped gate (lesson 16).
+"""
 
 from __future__ import annotations
 
@@ -62,8 +64,11 @@ def _gpt_oss(fields: Fields, _: Mapping[str, Tensor]) -> ModelConfig:
 
 
 def place(places: Places, config: ModelConfig) -> None:
-    """The experts of a layer lie in one tensor, (expert, in, out), gate and hidden matrix column by column in turn; in
-    the releases of OpenAI in MXFP4."""
+    """Map all tensors.
+
+    The experts of a layer are stored as one tensor, (expert, in, out), in which the columns of the gate and up matrices
+    alternate. OpenAI's releases store it in MXFP4.
+    """
     place_all_but_networks(places, config)
     for layer in range(config.layers):
         old, new = f"model.layers.{layer}.mlp", f"decoder.blocks.{layer}.feed_forward"
@@ -80,7 +85,7 @@ FAMILIES = (Family("gpt_oss", FIELDS, _gpt_oss, place, architecture="GptOssForCa
 
 
 def _preset(layers: int, experts: int) -> ModelConfig:
-    """OpenAI 2025, the model card."""
+    """OpenAI 2025, model card."""
     moe = MoEConfig(experts, 4, router_bias=True)
     plain = decoder(
         2880, layers, 64, 2880, context=131072, eps=1e-5, kv_heads=8, base=150000.0, moe=moe, vocab=201088, d_head=64

@@ -1,4 +1,4 @@
-"""Granite 3 and 4 (IBM 2024 and 2025), as published, where they are dense: LLaMA with four multipliers (lesson 13)."""
+"""The dense models of Granite 3 and 4 as published (IBM 2024 and 2025): LLaMA with four multipliers (lesson 13)."""
 
 from __future__ import annotations
 
@@ -64,7 +64,10 @@ def _granite(fields: Fields, _: Mapping[str, Tensor]) -> ModelConfig:
 
 
 def multiplied(config: ModelConfig, embedding: float, scores: float, residual: float, logits: float) -> ModelConfig:
-    """`config` with the four multipliers; logits are divided by theirs."""
+    """Return `config` with the four multipliers, of which `logits` is a divisor.
+
+    Scores are computed as `scores` times q k, so `score_width` is 1 / scores^2.
+    """
     return changed(
         config.with_(residual=residual),
         attention={"score_width": scores**-2},
@@ -105,7 +108,7 @@ def _hybrid_says(config: ModelConfig) -> Mapping[str, Any]:
         "layer_types": ["attention"] * config.layers,
         "num_local_experts": 0,
         "position_embedding_type": order,
-        **{"mamba_n_heads": 1, "mamba_d_head": 2 * config.d_model, "mamba_expand": 2},  # of no layer, but they must fit
+        **{"mamba_n_heads": 1, "mamba_d_head": 2 * config.d_model, "mamba_expand": 2},  # unused, but they must agree
     }
 
 

@@ -1,4 +1,4 @@
-"""A folder looked into, field by field, before anything is made of it: what each became, and what would be refused."""
+"""Inspect a model's folder field by field: how each field is used, and which of them would be rejected."""
 
 from __future__ import annotations
 
@@ -25,18 +25,21 @@ from companion.ground.fields import shown
 
 @dataclass
 class Inspection:
-    """What a folder holds.
+    """The contents of a model's folder.
 
-    family:   of the model; `None` for one of companion's own.
-    fields:   of config.json; `usual` are those that it leaves out, with what that means.
-    config:   of the model; `None` where there is none that could be made.
-    tensors:  how many there are of each dtype.
-    files:    how many they lie in.
-    left_out: those of a classifier's head, which are not read.
-    source:   the file that says how to write, and `rules` what each of its fields became; `unsaid` are those that it
-              leaves out, with what the released code does then.
-    writing:  how the model writes; `None` for one that does not, or where it is refused.
-    refused:  why the folder cannot be read as it is, one sentence each.
+    Attributes:
+        family: The family of the model; `None` for a model of companion's own.
+        fields: The fields of config.json and how each is used.
+        usual: Fields that config.json leaves out, and their default values.
+        config: The configuration of the model; `None` if it could not be built.
+        tensors: The number of tensors of each dtype.
+        files: The number of weight files.
+        left_out: The tensors of a task head, such as a classifier's, which are not read.
+        source: The name of the file with the generation settings.
+        rules: The fields of that file and how each is used.
+        unsaid: Fields that the file leaves out, and the values that the released code uses for them.
+        writing: The generation settings; `None` if the model does not generate text, or if they are rejected.
+        refused: The reasons why the folder cannot be read as it is, one sentence each.
     """
 
     family: Family | None
@@ -54,10 +57,13 @@ class Inspection:
 
 
 def inspect(folder: str | Path) -> Inspection:
-    """Look into a folder of a model: its fields first, then the shapes of its tensors, then, where all that fits, their
-    numbers, for which the model is loaded.
+    """Inspect the folder of a model.
 
-    Raises `ValueError` where there is no folder, no readable config.json, or one of a kind that is not known.
+    The fields are checked first, then the shapes of the tensors. If both are fine, the model is loaded, which checks
+    its weights.
+
+    Raises:
+        ValueError: If the folder is missing, or its config.json is unreadable or of an unknown `model_type`.
     """
     folder = Path(folder)
     family = family_of(folder)
@@ -74,11 +80,17 @@ def inspect(folder: str | Path) -> Inspection:
 
 
 def read_card(card: Mapping[str, Any], named: str | Path = CONFIG) -> Inspection:
-    """What the fields of a published config.json say without any tensor beside it: what each became, and the model.
+    """Inspect the fields of a published config.json without any tensors.
 
-    named:  what refusals call it.
+    Args:
+        card: The fields.
+        named: The name of the file in messages.
 
-    Raises `ValueError` for a card of a kind that is not known, and for the fields of some other file.
+    Returns:
+        An inspection with the use of each field, and with the model's configuration if none is rejected.
+
+    Raises:
+        ValueError: If the `model_type` is unknown, or the fields belong to another kind of file.
     """
     family = family_in(card, Path(named))
     if family is None:
@@ -114,7 +126,7 @@ def _look_at_tensors(folder: Path, found: Inspection) -> None:
         if found.family is not None:
             found.config = found.family.read(folder, headers=True).config
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # it is in the report
+            warnings.simplefilter("ignore")  # the report covers it
             found.config = load_pretrained(folder).config
     except ValueError as error:
         found.refused.append(str(error))
@@ -137,8 +149,10 @@ def _look_at_writing(folder: Path, found: Inspection) -> None:
 
 
 def settings_of(config: Any, prefix: str = "") -> list[tuple[str, str]]:
-    """The fields of a configuration that are not as they are by default, those of its groups with the group's name
-    before theirs."""
+    """Return the fields of a configuration that differ from their defaults, as pairs of a name and a value.
+
+    The names of fields in a group begin with that of the group, as in `attention.heads`.
+    """
     rows: list[tuple[str, str]] = []
     for one in fields(config):
         value = getattr(config, one.name)

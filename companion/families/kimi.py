@@ -1,5 +1,8 @@
-"""Kimi Linear (Kimi Team 2025), as published: three delta layers that fade by channel to one of latent attention, which
-knows no positions, and experts as DeepSeek-V3 has them (lesson 17)."""
+"""Kimi Linear as published (Kimi Team 2025; lesson 17).
+
+Every three delta layers, whose states decay per channel, are followed by one layer of latent attention without
+positions. The experts are those of DeepSeek-V3.
+"""
 
 from __future__ import annotations
 
@@ -98,7 +101,10 @@ def _activation(fields: Fields) -> Any:
 
 
 def _linear(fields: Fields) -> LinearConfig | None:
-    """Sizes and places of the linear layers: one object says both, layers counted from 1; or fields of their own do."""
+    """Return the sizes and the pattern of the linear layers, or `None` if there are no linear layers.
+
+    The object `linear_attn_config` gives them and counts layers from 1. Values that it lacks come from separate fields.
+    """
     said = fields.take("linear_attn_config") or {}
     if not isinstance(said, Mapping) or set(said) - _SAID:
         raise fields.refuse("linear_attn_config", said, f"an object with {', '.join(sorted(_SAID))}, and no more")
@@ -128,7 +134,10 @@ def _linear(fields: Fields) -> LinearConfig | None:
 
 
 def _says(config: ModelConfig) -> Mapping[str, Any]:
-    """What `_linear` reads, as releases say it; the fields of `transformers` 5.20 say the same beside it."""
+    """Return the object that `_linear` reads, as releases write it.
+
+    The fields of `transformers` 5.20, which are exported as well, give the same values.
+    """
     linear = [layer for layer in range(config.layers) if config.linear(layer)]
     said: dict[str, Any] = {
         "kda_layers": [layer + 1 for layer in linear],
@@ -174,7 +183,7 @@ _LINEAR = {
     "o_norm": "norm",
     "o_proj": "output",
 }
-"""The parts of a linear layer, as published and ours."""
+"""Modules of a linear layer, published name to ours."""
 
 
 def _place_linear(places: Places, config: ModelConfig, layer: int) -> None:
@@ -195,7 +204,7 @@ def place(places: Places, config: ModelConfig) -> None:
 
 
 def _rename(name: str) -> str:
-    """`transformers` writes the network of a layer without experts under that name, too."""
+    """Rename networks of layers without experts, which `transformers` also writes as `block_sparse_moe`."""
     return name.replace(".block_sparse_moe.", ".mlp.")
 
 
@@ -213,7 +222,7 @@ FAMILIES = (
 )
 
 _FULL = (4, 8, 12, 16, 20, 24, 27)
-"""The layers of attention, counted from 1."""
+"""The layers with attention, counted from 1."""
 PRESETS = {
     "kimi-linear-48b-a3b": Preset(
         2025,

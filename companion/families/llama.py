@@ -1,9 +1,9 @@
-"""LLaMA (Touvron et al. 2023; Grattafiori et al. 2024), as published: fields, tensors and releases (lesson 13).
+"""LLaMA as published (Touvron et al. 2023; Grattafiori et al. 2024), with its fields, tensors and releases (lesson 13).
 
 Mistral, Mixtral, Qwen 2 and 3, Gemma 2 and 3, OLMo 2 and 3, SmolLM 3, GLM-4, Phi-3 and 4, Granite, EXAONE 4, ERNIE 4.5,
 Seed-OSS, DeepSeek, gpt-oss, Llama 4, Qwen3-Next, Qwen3.5, Kimi Linear, StarCoder2, Command R and MiniMax-M2 are LLaMA
-with other norms, windows, positions, multipliers, attention or experts. The file of each has only what is different,
-and takes the rest from here.
+with other norms, windows, positions, multipliers, attention or experts. Each of their files contains only the
+differences and takes the rest from here.
 """
 
 from __future__ import annotations
@@ -58,12 +58,12 @@ FIELDS = rows(
     rope_interleaved                 must be false
     """
 )
-"""The rows that all of them share, but for their own."""
+"""Rows that LLaMA shares with its relatives, which override or extend them."""
 
 GATED = {"silu": "swiglu", "gelu": "geglu", "gelu_tanh": "geglu_tanh"}
-"""Our name of a gated network, by the activation of its gate."""
+"""Our name for a gated network, by the activation of its gate."""
 _WIDTHS = ("moe_intermediate_size", "shared_intermediate_size", "intermediate_size")
-"""Fields that have the hidden width of the networks that are there: the first one that a kind has."""
+"""Fields that can hold d_ff; the first one that a kind takes is used."""
 
 
 def configuration(
@@ -73,12 +73,17 @@ def configuration(
     local_base: str | None = None,
     attention: AttentionConfig | None = None,
 ) -> ModelConfig:
-    """What all of them say alike.
+    """Return the configuration that the shared fields describe.
 
-    types:       the kind of each layer, where not all are global.
-    turning:     which layers turn queries and keys.
-    local_base:  see `companion.files.published.rope.positions`.
-    attention:   where it is not LLaMA's.
+    Args:
+        fields: The fields of config.json.
+        types: Type of each layer, as in `layer_types`. Empty if all layers are global.
+        turning: Pattern of the layers that rotate queries and keys.
+        local_base: See `companion.files.published.rope.positions`.
+        attention: Attention that differs from LLaMA's.
+
+    Raises:
+        ValueError: If the activation of the gate has no gated network here, or a field cannot be honoured.
     """
     order, local = positions(fields, turning, local_base)
     named = fields.table.get("hidden_activation")
@@ -113,13 +118,13 @@ def configuration(
 
 
 def said(fields: Fields, name: str) -> Any:
-    """A field that some kinds take, and of the others the one value that it must have."""
+    """Return a field's value, or the one value it may have if this family does not take the field."""
     policy = fields.table[name]
     return fields.take(name) if policy.kind == "taken" else policy.values[0]
 
 
 def layers_of(fields: Fields) -> int:
-    """How many layers there are, as a number that lists can be made of."""
+    """Return the number of layers, checked so that it is safe to build lists of that length."""
     layers = fields.take("num_hidden_layers")
     if isinstance(layers, bool) or not isinstance(layers, int) or not 1 <= layers <= 10_000:
         raise fields.refuse("num_hidden_layers", layers, "a whole number from 1 to 10,000")
@@ -129,10 +134,17 @@ def layers_of(fields: Fields) -> int:
 def place_all_but_networks(
     places: Places, config: ModelConfig, linear: Callable[[Places, ModelConfig, int], None] | None = None
 ) -> None:
-    """Everything but the feed-forward networks. `linear`: what places a linear layer, but for its norms."""
+    """Map all tensors except those of the feed-forward networks.
+
+    Args:
+        places: The published tensors, to be mapped to ours.
+        config: The configuration of the model.
+        linear: Function that maps a linear-attention layer, except its norms. Without it, every layer is mapped as
+            attention.
+    """
     places.drop(lambda name: name.endswith(".rotary_emb.inv_freq"))
     places.vocabulary("model.embed_tokens.weight", tied=config.embedding.tied)
-    # The norms of a block, in the order in which they stand there.
+    # The norms of a block, in the order in which a block applies them.
     norms = {
         "pre": (("input_layernorm", "attention_norm"), ("post_attention_layernorm", "feed_forward_norm")),
         "after": (
@@ -160,8 +172,8 @@ def place_all_but_networks(
 
 
 LATENT = {"kv_a_proj_with_mqa": "down", "kv_a_layernorm": "latent_norm", "kv_b_proj": "up", "o_proj": "output"}
-"""The parts of latent attention, as published and ours; these are of the queries, with a vector of their own, and
-without one."""
+"""Modules of latent attention, published name to ours. Those of the queries are in `_OF_QUERIES`: first for queries
+that have a latent of their own, then for queries without one."""
 _OF_QUERIES = {"q_a_proj": "query_down", "q_a_layernorm": "query_norm", "q_b_proj": "query"}, {"q_proj": "query"}
 
 
@@ -190,7 +202,7 @@ def place(places: Places, config: ModelConfig) -> None:
 
 
 def place_network(places: Places, config: ModelConfig, old: str, new: str) -> None:
-    """One gated network."""
+    """Map one gated network."""
     for short, name in (("gate", "gate"), ("up", "inner"), ("down", "outer")):
         places.pairs(f"{old}.{short}_proj", f"{new}.{name}", ("weight", "bias")[: 1 + config.feed_forward.bias])
 
@@ -217,7 +229,7 @@ def decoder(
     tied: bool = False,
     d_head: int | None = None,
 ) -> ModelConfig:
-    """Touvron et al. 2023 (both papers), and what was built like them."""
+    """Return a decoder like those of Touvron et al. 2023 (both papers)."""
     return ModelConfig(
         vocab=vocab,
         d_model=d_model,
@@ -233,12 +245,12 @@ def decoder(
 
 
 def changed(config: ModelConfig, **groups: Mapping[str, Any]) -> ModelConfig:
-    """`config` with some fields of its groups changed: `attention={"bias": True}`."""
+    """Return `config` with some fields of its groups changed, as in `attention={"bias": True}`."""
     return config.with_(**{name: replace(getattr(config, name), **fields) for name, fields in groups.items()})
 
 
 def _llama3(d_model: int, layers: int, d_ff: int, *, factor: float, **changes: Any) -> ModelConfig:
-    """Grattafiori et al. 2024: trained on 8,192 tokens and then on more, with scaled frequencies."""
+    """Grattafiori et al. 2024: trained on 8,192 tokens, then on longer texts with scaled frequencies."""
     plain = decoder(d_model, layers, 32, d_ff, context=131072, eps=1e-5, kv_heads=8, base=5e5, vocab=128256, **changes)
     return changed(plain, positions={"scaling": RotaryScaling("llama3", factor, 8192, slow=1.0, fast=4.0)})
 

@@ -1,8 +1,9 @@
-"""Llama 4 (Meta 2025), the model of text, as published: LLaMA whose experts are asked weighted questions, with layers
-without positions (lesson 16).
+"""The text model of Llama 4 as published (Meta 2025): LLaMA with some layers without positions, and with experts whose
+inputs are scaled by the router (lesson 16).
 
-Its local layers see chunks of the text, and its layers without positions sharpen their scores after so many tokens:
-neither is built here. Within the first chunk neither does anything, and a configuration that promises no more is read.
+Its local layers see only a chunk of the text, and its layers without positions sharpen their scores after a certain
+number of tokens. Neither feature is built here. Neither has an effect within the first chunk, so a configuration can be
+read if its context ends there.
 """
 
 from __future__ import annotations
@@ -85,7 +86,7 @@ def _llama4(fields: Fields, _: Mapping[str, Tensor]) -> ModelConfig:
 
 
 def _check_one_chunk(fields: Fields, turning: list[bool]) -> None:
-    """Raises `ValueError` where a text may be so long that layers see chunks, or sharpen their scores."""
+    """Raise `ValueError` if a text may be so long that layers see only a chunk of it, or sharpen their scores."""
     context, chunk, tuned = (
         fields.take(name) for name in ("max_position_embeddings", "attention_chunk_size", "attn_temperature_tuning")
     )
@@ -103,7 +104,7 @@ def _check_one_chunk(fields: Fields, turning: list[bool]) -> None:
 
 
 def _mixed(fields: Fields) -> list[bool]:
-    """Which layers have experts."""
+    """Return for each layer whether it has experts."""
     layers, named, every = layers_of(fields), fields.take("moe_layers"), fields.take("interleave_moe_layer_step")
     if named is None:
         if type(every) is not int or every < 1:
@@ -119,7 +120,10 @@ def _says(config: ModelConfig) -> Mapping[str, Any]:
 
 
 def place(places: Places, config: ModelConfig) -> None:
-    """The experts of a layer lie in one tensor, (expert, in, out), gate and hidden matrix side by side."""
+    """Map all tensors.
+
+    The experts of a layer are stored as one tensor, (expert, in, out), with the gate and up matrices side by side.
+    """
     place_all_but_networks(places, config)
     for layer in range(config.layers):
         old, new = f"model.layers.{layer}.mlp", f"decoder.blocks.{layer}.feed_forward"
@@ -146,7 +150,7 @@ FAMILIES = (
 
 
 def _scout() -> ModelConfig:
-    """Meta 2025, the model of text, for the first chunk of one."""
+    """Meta 2025, the text model, with a context that ends within the first chunk."""
     moe = MoEConfig(16, 1, "sigmoid_topk", shared=1, weighted="input")
     plain = decoder(
         5120, 48, 40, 8192, context=8191, eps=1e-5, kv_heads=8, base=5e5, moe=moe, vocab=202048, d_head=128

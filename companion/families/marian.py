@@ -1,5 +1,8 @@
-"""Marian's translators, as published: the encoder-decoder of 2017, post-norm, with all sines before all cosines, and
-one bias per token id on its logits (lesson 13). Its decoder starts from the padding token."""
+"""Marian's translation models as published, relatives of the encoder-decoder of 2017 (lesson 13).
+
+They are post-norm. Position vectors have all sines before all cosines, each logit has a bias per token id, and the
+decoder starts from the padding token.
+"""
 
 from __future__ import annotations
 
@@ -84,7 +87,7 @@ def _place(places: Places, config: ModelConfig) -> None:
 
 
 def place_layers(places: Places, config: ModelConfig) -> None:
-    """The blocks of both stacks."""
+    """Map the blocks of both stacks."""
     for stack in ("encoder", "decoder"):
         for layer in range(config.layers):
             old, new = f"model.{stack}.layers.{layer}", f"{stack}.blocks.{layer}"
@@ -99,7 +102,11 @@ def place_layers(places: Places, config: ModelConfig) -> None:
 
 
 def _check_sinusoids(places: Places, config: ModelConfig) -> None:
-    """Some files carry the sinusoids: they must be the ones that are computed here, and are left out."""
+    """Remove the sinusoids that some files contain, after comparing them with those that are computed here.
+
+    Raises:
+        ValueError: If they differ.
+    """
     import torch
 
     from companion.layers.positions import sinusoidal

@@ -1,5 +1,8 @@
-"""MiniMax-M2 (MiniMax 2025), as published: LLaMA with norms over all heads, half of each head rotated, and experts that
-are balanced by a bias (lesson 16)."""
+"""MiniMax-M2 as published (MiniMax 2025), a relative of LLaMA (lesson 16).
+
+Queries and keys are normed over all heads together, half of each head is rotated, and the experts are balanced by a
+bias.
+"""
 
 from __future__ import annotations
 
@@ -69,7 +72,7 @@ def _config(fields: Fields, _: Mapping[str, Tensor]) -> ModelConfig:
 
 
 def _place(places: Places, config: ModelConfig) -> None:
-    """Layers behind the last predict further tokens."""
+    """Map all tensors, and drop the layers for multi-token prediction, which come after the last."""
     places.drop(lambda name: name.startswith(("model.mtp", f"model.layers.{config.layers}.")))
     mistral.place(places, config, names={"gate": "w1", "inner": "w3", "outer": "w2"})
 

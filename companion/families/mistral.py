@@ -1,4 +1,4 @@
-"""Mistral and Mixtral (Jiang et al. 2023 and 2024), as published: LLaMA with a window, and with experts (lesson 13)."""
+"""Mistral and Mixtral as published (Jiang et al. 2023 and 2024): LLaMA with a window, and with experts (lesson 13)."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def _mixtral(fields: Fields, given: Mapping[str, Tensor]) -> ModelConfig:
 
 
 NAMES = {"gate": "gate_proj", "inner": "up_proj", "outer": "down_proj"}
-"""How the three matrices of an expert are usually called, by ours."""
+"""Our names for the three matrices of an expert, and the usual published ones."""
 
 
 def place(
@@ -68,13 +68,17 @@ def place(
     shared: str = "shared_experts",
     linear: Callable[[Places, ModelConfig, int], None] | None = None,
 ) -> None:
-    """A model with experts, whose three matrices have these names; layers without experts, too.
+    """Map all tensors of a model with experts, including its layers without experts.
 
-    shared:  the network that every token visits, where there is one.
-    linear:  places a linear layer.
+    Args:
+        places: The published tensors, to be mapped to ours.
+        config: The configuration of the model.
+        names: Our names for the three matrices of an expert, and the published ones.
+        shared: Published name of the shared expert, if there is one.
+        linear: Function that maps a linear-attention layer, except its norms.
     """
     if config.moe is not None and not any(".experts.gate_up_proj" in name for name in places.given):
-        places.must_be_more_than("experts", config.moe.experts)  # before as many names are made
+        places.must_be_more_than("experts", config.moe.experts)  # before a list of that many names is built
     place_all_but_networks(places, config, linear)
     for layer in range(config.layers):
         old, new = f"model.layers.{layer}.mlp", f"decoder.blocks.{layer}.feed_forward"
@@ -93,7 +97,15 @@ def place(
 
 
 def place_experts(places: Places, count: int, names: Mapping[str, str], old: str, new: str) -> None:
-    """The experts of a layer, all in one tensor or each in its own, whose three matrices have these names by ours."""
+    """Map the experts of a layer, which are stored in one tensor together or in one tensor each.
+
+    Args:
+        places: The published tensors, to be mapped to ours.
+        count: The number of experts.
+        names: Our names for the three matrices of an expert, and the published ones.
+        old: Published name of the experts.
+        new: Our name for the layer's feed-forward network.
+    """
     if f"{old}.gate_up_proj" in places.given:
         places.experts(f"{old}.gate_up_proj", f"{new}.gate", f"{new}.inner")
         places.experts(f"{old}.down_proj", f"{new}.outer")

@@ -1,5 +1,7 @@
-"""ModernBERT (Warner et al. 2024), as published: an encoder with LLaMA's parts, norms before its sub-layers, rotary
-positions, gated networks, and windows in two layers of three (lesson 13)."""
+"""ModernBERT as published (Warner et al. 2024), an encoder built from LLaMA's parts (lesson 13).
+
+It has norms before its sub-layers, rotary positions, gated networks, and windows in two of every three layers.
+"""
 
 from __future__ import annotations
 
@@ -67,7 +69,11 @@ FIELDS = rows(
 
 
 def _config(fields: Fields, given: Mapping[str, Tensor]) -> ModelConfig:
-    """The tensors say whether the head for masked tokens is there. Without it, logits are products with the table."""
+    """Return the configuration of a ModernBERT model.
+
+    The names in `given` show whether the file has a masked-token head. Without it, logits are products with the token
+    embeddings.
+    """
     order, local = positions(fields, local_base="local_rope_theta")
     every, gate = fields.take("global_attn_every_n_layers"), fields.take("hidden_activation")
     require_whole("global_attn_every_n_layers", every)
@@ -108,7 +114,7 @@ def _ends(config: ModelConfig) -> Mapping[str, Tensor]:
 
 
 def _rename(name: str) -> str:
-    """Without a head, names have no prefix."""
+    """Add the prefix, which models without a head lack."""
     return f"model.{name}" if name.startswith(("embeddings.", "layers.", "final_norm.")) else name
 
 

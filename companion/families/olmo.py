@@ -1,5 +1,8 @@
-"""OLMo 2 and 3 (OLMo Team 2024 and 2025), as published: LLaMA with its norms behind, and normed queries and keys; the
-third has local layers, which are not scaled (lesson 13)."""
+"""OLMo 2 and 3 as published (OLMo Team 2024 and 2025), relatives of LLaMA (lesson 13).
+
+Norms come after each sub-layer, and queries and keys are normed. OLMo 3 also has local layers, whose rotary frequencies
+are not scaled.
+"""
 
 from __future__ import annotations
 

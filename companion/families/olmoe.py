@@ -1,4 +1,4 @@
-"""OLMoE (Muennighoff et al. 2024), as published: LLaMA with 64 small experts, and norms over all heads (lesson 13)."""
+"""OLMoE as published (Muennighoff et al. 2024): LLaMA with 64 small experts and QK norms over all heads (lesson 13)."""
 
 from __future__ import annotations
 

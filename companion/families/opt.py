@@ -1,4 +1,4 @@
-"""OPT (Zhang et al. 2022), as published: GPT-3's layers with ReLU, and learned positions after two unused rows
+"""OPT as published (Zhang et al. 2022): GPT-3's layers with ReLU, and learned positions after two unused rows
 (lesson 13)."""
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ FIELDS = rows(
     """
 )
 UNUSED = 2
-"""Rows of the table of positions that no token reads: positions begin behind the id of padding, 1."""
+"""Rows at the start of the position table that no token reads, because positions begin after the padding id, 1."""
 
 
 def _config(fields: Fields, _: Mapping[str, Tensor]) -> ModelConfig:
@@ -66,7 +66,7 @@ def _config(fields: Fields, _: Mapping[str, Tensor]) -> ModelConfig:
 
 
 def _rename(name: str) -> str:
-    """The first releases have no prefix."""
+    """Remove the prefixes, which the first releases lack."""
     return name.removeprefix("model.").removeprefix("decoder.")
 
 
@@ -115,4 +115,4 @@ PRESETS = {
     "opt-125m": Preset(2022, 125_237_760, _opt(768, 12, 12)),
     "opt-1.3b": Preset(2022, 1_315_753_984, _opt(2048, 24, 32)),
 }
-"""Without the two rows of positions that no token reads."""
+"""The parameter counts leave out the two position rows that no token reads."""

@@ -1,4 +1,4 @@
-"""The transformer of 2017 (Vaswani et al.), of which no weights were published: its two sizes (lesson 13)."""
+"""The transformer of 2017 (Vaswani et al.) in its two sizes; its weights were never published (lesson 13)."""
 
 from __future__ import annotations
 
@@ -14,8 +14,11 @@ from companion.files.published.family import Preset
 
 
 def _transformer(d_model: int, heads: int, d_ff: int, dropout: float) -> ModelConfig:
-    """Vaswani et al. 2017, table 3: one shared table of about 37,000 tokens, six layers in each stack, no biases in
-    attention. The paper sets no longest sequence; 512 is what its relatives allow."""
+    """Vaswani et al. 2017, table 3.
+
+    The stacks share a vocabulary of about 37,000 tokens and have six layers each. Attention has no biases. The paper
+    sets no maximum length; 512 is that of related models.
+    """
     return ModelConfig(
         vocab=37000,
         d_model=d_model,

@@ -1,5 +1,8 @@
-"""Phi-3 and Phi-4 (Abdin et al. 2024; Microsoft 2025), as published: LLaMA with fused matrices, a part of each head
-turned, and frequencies divided by lists (lesson 13)."""
+"""Phi-3 and Phi-4 as published (Abdin et al. 2024; Microsoft 2025), relatives of LLaMA (lesson 13).
+
+Their matrices are fused. Phi-4-mini rotates only a part of each head, and divides each rotary frequency by a number of
+its own (LongRoPE).
+"""
 
 from __future__ import annotations
 

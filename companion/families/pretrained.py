@@ -1,8 +1,8 @@
-"""A model out of whatever a folder, or a name on a hub, holds (lesson 13).
+"""Load a model from a folder, a GGUF file or a hub (lesson 13).
 
-`load_pretrained` reads a folder of safetensors, sharded or not, of any family, and a GGUF file. The table of a family
-says what becomes of each field of the configuration: one that changes what the model computes is translated or rejected
-by name. Every tensor must have its counterpart. Nothing is fetched from a network unless the caller asks for it.
+`load_pretrained` reads a folder of safetensors, sharded or not, of any family, and a GGUF file. Each family has a table
+of the fields in config.json. A field that changes what the model computes is either translated, or rejected by name.
+Every tensor must have its counterpart. Nothing is fetched from a network unless the caller asks for it.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ OTHERS = {
     "max_seq_length": "the settings of sentence-transformers; the model's config.json is beside it",
     "bits": "how weights were quantized, which is not read here; a release in bf16, or a GGUF file, is",
 }
-"""What other JSON files of a published model are, by a field that only they have."""
+"""Descriptions of the other JSON files of a published model, by a field that only they have."""
 
 
 def load_pretrained(
@@ -51,19 +51,21 @@ def load_pretrained(
     dtype: torch.dtype | None = None,
     device: torch.device | str | None = None,
 ) -> Transformer:
-    """A model of any layout known here: companion's own, or the one that `model_type` in config.json names.
+    """Load a model in companion's own layout, or in the one that `model_type` in config.json names.
 
-    name:      a folder, a GGUF file, or the name of a model that `companion get` has fetched.
-    download:  fetch it as `companion get` does if it is not here: "organisation/name" is a hub's name for a model.
-    dtype:     `None`: as stored.
-    device:    `None`: the CPU.
+    Args:
+        name: A folder, a GGUF file, or the name of a model that `companion get` has fetched.
+        download: Fetch a missing model as `companion get` does. A hub calls its models "organisation/name".
+        dtype: Dtype of the weights (default: as stored).
+        device: Device of the weights (default: the CPU).
 
-    Raises `ValueError` as `load_model` does, for an unknown `model_type`, a field that cannot be honoured, a tensor
-    without a place, or of which two files have copies that differ, and for a model that cannot be fetched.
+    Raises:
+        ValueError: As `load_model` does, and for an unknown `model_type`, a field that cannot be honoured, a tensor
+            that has no counterpart, a tensor that differs between two files, and a model that cannot be fetched.
     """
     expected = "a folder, a GGUF file, or the name of a model"
     check_kind("name", name, (str, Path), expected)
-    if name == "":  # as a path it would be the current folder
+    if name == "":  # as a path, it would mean the current folder
         raise ValueError(f"name='': expected {expected}")
     check_kind("download", download, bool, "True or False")
     check_dtype(dtype)
@@ -77,9 +79,10 @@ def load_pretrained(
 
 
 def family_of(folder: Path) -> Family | None:
-    """The family that a folder says its model is of; `None` for one of companion's own.
+    """Return the family that the config.json of a folder names; `None` for a model of companion's own.
 
-    Raises `ValueError` for a kind that is not known here, and as `read_config` does.
+    Raises:
+        ValueError: For an unknown `model_type`, for the folder of an adapter, and as `read_config` does.
     """
     if (folder / ADAPTER).is_file() and not any((folder / name).is_file() for name in (WEIGHTS, INDEX)):
         raise ValueError(
@@ -93,11 +96,11 @@ def family_in(config: Mapping[str, Any], path: Path) -> Family | None:
     """Return the family that the fields of a config.json name; `None` if they are a configuration of companion.
 
     Raises:
-        ValueError: if there is no such family, or the fields are those of some other file.
+        ValueError: If there is no such family, or the fields belong to another kind of file.
     """
     kind, known = config.get("model_type"), families()
     if "model_type" not in config:
-        if "architectures" in config:  # which no configuration of ours has, and every published one
+        if "architectures" in config:  # every published configuration has it, and none of ours
             raise ValueError(f"{path}: the field model_type is missing, which says what kind of model this is")
         if not config.keys() & _OURS:
             what = next((what for name, what in OTHERS.items() if name in config), None)
@@ -126,14 +129,14 @@ def pretrained_folder(name: str | Path, *, download: bool = False) -> Path:
     """Return the folder of a checkpoint.
 
     Args:
-        name: a folder, a GGUF file, or the name of a model that was fetched before.
-        download: fetch the model if it is not here.
+        name: A folder, a GGUF file, or the name of a model that was fetched before.
+        download: Fetch the model if it is not here.
 
     Raises:
-        ValueError: if there is no such folder, and nothing may or can be fetched.
+        ValueError: If there is no such folder and the model may not or cannot be fetched.
     """
     folder = Path(name)
-    if os.path.isdir(folder):  # a name that is too long for a path is none
+    if os.path.isdir(folder):  # False for a name that is too long to be a path, where Path.is_dir() may raise
         return folder
     if is_gguf(folder):
         return published_folder(folder)

@@ -1,5 +1,8 @@
-"""The text models of Qwen3.5 (Qwen Team 2026), as published: Qwen3-Next's layers, with a plain network or with experts,
-and each matrix of a linear layer in a tensor of its own (lesson 17)."""
+"""The text models of Qwen3.5 as published (Qwen Team 2026; lesson 17).
+
+They have the layers of Qwen3-Next, with a dense feed-forward network or with experts. The gate, strength and decay
+matrices of a linear layer are separate tensors; queries, keys and values share one.
+"""
 
 from __future__ import annotations
 
@@ -71,7 +74,7 @@ def _moe(fields: Fields, given: Mapping[str, Tensor]) -> ModelConfig:
 
 
 def _place_linear(places: Places, config: ModelConfig, layer: int) -> None:
-    """Rows of queries, keys and values stand one below the other."""
+    """Map a linear layer, whose query, key and value matrices are stacked by rows."""
     sizes = config.memory
     assert sizes is not None and sizes.heads and sizes.key_heads and sizes.d_head and sizes.d_v
     old, new = f"model.layers.{layer}.linear_attn", f"decoder.blocks.{layer}.attention"
@@ -91,7 +94,7 @@ def _place(places: Places, config: ModelConfig) -> None:
 
 
 _PIECES = {"model.language_model.": "model."}
-"""In a folder of a model that sees, too, the text model's tensors have one more prefix."""
+"""In the folder of a vision-language model, the tensors of the text model have an additional prefix."""
 FAMILIES = (
     Family("qwen3_5_text", FIELDS, _dense, _place, architecture="Qwen3_5ForCausalLM", pieces=_PIECES),
     Family("qwen3_5_moe_text", OF_MOE, _moe, _place, architecture="Qwen3_5MoeForCausalLM", pieces=_PIECES),
@@ -115,4 +118,5 @@ PRESETS = {
         _preset(2048, 40, 2, 512, MoEConfig(256, 8, "softmax_topk_renormalised", shared=1, shared_gate=True)),
     ),
 }
-"""The text models, as the released code has them by default: without the layer that predicts a further token."""
+"""The text models with the defaults of the released code. The parameter counts leave out the layer for multi-token
+prediction."""

@@ -1,5 +1,8 @@
-"""Qwen3-Next (Qwen Team 2025), as published: three gated delta layers to one of gated attention, and many small experts
-beside a shared one that has a gate (lesson 17)."""
+"""Qwen3-Next as published (Qwen Team 2025; lesson 17).
+
+Every three gated delta layers are followed by one layer of gated attention. There are many small experts, and a shared
+expert with a gate.
+"""
 
 from __future__ import annotations
 
@@ -59,7 +62,8 @@ def _config(fields: Fields, _: Mapping[str, Tensor]) -> ModelConfig:
 
 
 def with_linear_layers(fields: Fields, config: ModelConfig) -> ModelConfig:
-    """`config` with the linear layers that the fields say, gated attention in the others, and its norms."""
+    """Return `config` with linear layers as the fields describe them, gated attention in the other layers, and
+    Qwen3-Next's norms."""
     every = fields.take("full_attention_interval")
     require_whole("full_attention_interval", every)
     usual = [LINEAR if (layer + 1) % every else GLOBAL for layer in range(layers_of(fields))]
@@ -80,7 +84,11 @@ def _linear(fields: Fields, pattern: Sequence[bool]) -> LinearConfig:
 
 
 def _place_linear(places: Places, config: ModelConfig, layer: int) -> None:
-    """Rows of queries, keys, values and gates stand by key heads; so do those of what is written and fades."""
+    """Map a linear layer.
+
+    One matrix holds queries, keys, values and gates, and another one strengths and decays. The rows of both are grouped
+    by key head.
+    """
     sizes = config.memory
     assert sizes is not None and sizes.heads is not None and sizes.key_heads is not None
     assert sizes.d_head is not None and sizes.d_v is not None
@@ -96,7 +104,7 @@ def _place_linear(places: Places, config: ModelConfig, layer: int) -> None:
 
 
 def place_rest(places: Places, config: ModelConfig, old: str, new: str) -> None:
-    """What a linear layer has beside the matrices that read the stream."""
+    """Map the tensors of a linear layer other than the matrices that read the residual stream."""
     sizes = config.memory
     assert sizes is not None and sizes.heads and sizes.key_heads and sizes.d_head and sizes.d_v
     channels = 2 * sizes.key_heads * sizes.d_head + sizes.heads * sizes.d_v
@@ -114,8 +122,8 @@ def place(places: Places, config: ModelConfig) -> None:
 
 
 def split_gates(places: Places, config: ModelConfig) -> None:
-    """Queries and the gate of attention lie in one tensor, by heads."""
-    places.drop(lambda name: name.startswith("mtp."))  # what predicts further tokens
+    """Split the queries and gates of attention, which are stored in one tensor and grouped by head."""
+    places.drop(lambda name: name.startswith("mtp."))  # the layers for multi-token prediction
     sizes = config.sizes
     for layer in config.attending:
         old = f"model.layers.{layer}.self_attn"
@@ -146,4 +154,4 @@ PRESETS = {
         ),
     ),
 }
-"""Without the layer that predicts a further token."""
+"""The parameter count leaves out the layer for multi-token prediction."""

@@ -1,7 +1,8 @@
-"""All families and all presets: every file of this folder that has some is found (lesson 13).
+"""The registry of all families and presets, collected from the modules of this folder (lesson 13).
 
-A preset says what its paper or its released configuration says, and nothing in the package asks for one by name: it is
-a `ModelConfig` like any other. `Transformer(preset(name))` is a fresh model; `load_pretrained` reads trained ones.
+A preset follows its paper or its released configuration. It is a `ModelConfig` like any other, and no code in the
+package depends on a particular preset. `Transformer(preset(name))` builds an untrained model; `load_pretrained` reads
+trained ones.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from companion.files.published.family import Family, Preset
 from companion.ground.fields import shown
 
 ABOUT_ALL = {"registry", "pretrained", "inspected", "export", "adapters"}
-"""The files of this folder that are about all families; every other is one."""
+"""Modules of this folder that deal with all families; every other module is a family."""
 _SIDE_BY_SIDE = "attention and network that read the stream side by side"
 _STATES = "layers that keep a state in place of keys"
 UNBUILT = {
@@ -40,7 +41,7 @@ UNBUILT = {
     "ministral3": "queries that grow with their place",
     "hunyuan_v1_dense": "norms of queries and keys after they are turned",
 }
-"""Published kinds of model that are not read, each with what our models do not have."""
+"""Published model types that cannot be read, each with the feature that our models lack."""
 
 
 @cache
@@ -51,7 +52,7 @@ def _files() -> tuple[ModuleType, ...]:
 
 @cache
 def families() -> dict[str, Family]:
-    """Every family that can be read, by the `model_type` of its config.json."""
+    """Return every family that can be read, by the `model_type` of its config.json."""
     every = [family for file in _files() for family in getattr(file, "FAMILIES", ())]
     found = {family.kind: family for family in every}
     assert len(found) == len(every), "two families read the same model_type"
@@ -60,7 +61,7 @@ def families() -> dict[str, Family]:
 
 @cache
 def presets() -> dict[str, Preset]:
-    """Every published system that has a name here, the oldest first."""
+    """Return all presets by name, the oldest first."""
     every = [named for file in _files() for named in getattr(file, "PRESETS", {}).items()]
     found = dict(sorted(every, key=lambda named: named[1].year))
     assert len(found) == len(every), "two presets have the same name"
@@ -68,12 +69,16 @@ def presets() -> dict[str, Preset]:
 
 
 def systems() -> dict[str, ModelConfig]:
-    """The systems that the course is about, by the names that `companion account` and `companion sizing` take."""
+    """Return the systems that the course teaches, by the names that `companion account` and `companion sizing` take."""
     return {name: preset.config for name, preset in presets().items() if preset.taught}
 
 
 def preset(name: str) -> ModelConfig:
-    """The configuration of a published system. Raises `ValueError` for a name that none has."""
+    """Return the configuration of a published system.
+
+    Raises:
+        ValueError: If no preset has this name.
+    """
     known = presets()
     if name not in known:
         near = difflib.get_close_matches(name.lower(), known, n=1)

@@ -1,5 +1,7 @@
-"""RoBERTa (Liu et al. 2019) and XLM-R (Conneau et al. 2020), as published: BERT with other names, whose positions begin
-behind the id of padding (lesson 13)."""
+"""RoBERTa (Liu et al. 2019) and XLM-R (Conneau et al. 2020) as published (lesson 13).
+
+They are BERT with other tensor names, and with positions that begin after the padding id.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,7 @@ if TYPE_CHECKING:
     from companion.files.published.state_dict import Places
 
 UNUSED = 2
-"""Rows of the table of positions that no token reads: the first token's is behind that of the id of padding, 1."""
+"""Rows at the start of the position table that no token reads, because positions begin after the padding id, 1."""
 FIELDS = bert.FIELDS | rows(
     """
     max_position_embeddings          taken                   context, and the two rows that no token reads
@@ -59,7 +61,7 @@ _PIECES = {
     "lm_head.decoder.": "cls.predictions.decoder.",
     "lm_head.bias": "cls.predictions.bias",
 }
-"""RoBERTa's names, and BERT's for the same."""
+"""RoBERTa's names, and BERT's names for the same tensors."""
 FAMILIES = tuple(
     Family(
         kind,
@@ -92,4 +94,5 @@ PRESETS = {
     "roberta-large": Preset(2019, 355_410_009, _roberta(1024, 24, 16, 50265)),
     "xlm-roberta-base": Preset(2019, 278_293_650, _roberta(768, 12, 12, 250002)),
 }
-"""As they were pretrained, with the head for masked tokens; without the two rows of positions that no token reads."""
+"""The models as pretrained, with the masked-token head. The parameter counts leave out the two position rows that no
+token reads."""

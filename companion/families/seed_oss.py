@@ -1,4 +1,4 @@
-"""Seed-OSS (ByteDance 2025), as published: LLaMA with biases before attention, and wide heads (lesson 13)."""
+"""Seed-OSS as published (ByteDance 2025): LLaMA with wide heads and biases on queries, keys and values (lesson 13)."""
 
 from __future__ import annotations
 

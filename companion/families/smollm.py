@@ -1,4 +1,7 @@
-"""SmolLM 2 and 3, as published: the second is LLaMA, the third turns three layers in four (lesson 13)."""
+"""SmolLM2 and SmolLM3 as published (lesson 13).
+
+SmolLM2 is LLaMA. SmolLM3 has rotary positions in three of every four layers.
+"""
 
 from __future__ import annotations
 
@@ -40,13 +43,21 @@ def _smollm3(fields: Fields, _: Mapping[str, Tensor]) -> ModelConfig:
     types = layer_types(fields, [LOCAL if windowed and not one else GLOBAL for one in turning])
     if LOCAL in types and not used:
         raise fields.refuse("use_sliding_window", used, f"true, because layer_types names {LOCAL}")
-    if not any(turning):  # then order is known from the mask alone
+    if not any(turning):  # only the mask tells such a model about order
         return configuration(fields, types).with_(positions=PositionConfig("none"))
     return configuration(fields, types, turning)
 
 
 def turning_layers(fields: Fields, *nothing: Any) -> list[bool]:
-    """Which layers turn queries and keys. nothing: values of `no_rope_layers` that are no list of layers."""
+    """Return for each layer whether it rotates queries and keys.
+
+    Args:
+        fields: The fields of config.json.
+        nothing: Values of `no_rope_layers` that mean the same as leaving it out.
+
+    Raises:
+        ValueError: If a field does not describe a pattern of layers.
+    """
     layers, turning, every = layers_of(fields), fields.take("no_rope_layers"), fields.take("no_rope_layer_interval")
     if turning is None or turning in nothing:
         if isinstance(every, bool) or not isinstance(every, int) or every < 1:

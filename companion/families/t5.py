@@ -1,5 +1,7 @@
-"""T5 and FLAN-T5 (Raffel et al. 2020; Chung et al. 2022), as published: an encoder-decoder with relative positions and
-RMS norms, whose scores are not divided by the square root of d_head (lessons 02 and 13)."""
+"""T5 and FLAN-T5 as published (Raffel et al. 2020; Chung et al. 2022; lessons 02 and 13).
+
+They are encoder-decoders with relative positions and RMS norms. Scores are not divided by the square root of d_head.
+"""
 
 from __future__ import annotations
 
@@ -59,11 +61,15 @@ NETWORKS = {
     "gated-gelu_new": "geglu_tanh",
     "gated-silu": "swiglu",
 }
-"""Published names of the networks, and ours."""
+"""Feed-forward networks, published name to ours."""
 
 
 def _config(fields: Fields, given: Mapping[str, Tensor]) -> ModelConfig:
-    """Logits are divided unless tie_word_embeddings is false, if nothing else is said; so released code has it."""
+    """Return the configuration of a T5 model.
+
+    Unless `scale_decoder_outputs` says otherwise, logits are divided by the square root of d_model if and only if
+    `tie_word_embeddings` is true, as in the released code.
+    """
     network, d_model, tied = (
         fields.take("feed_forward_proj"),
         fields.take("d_model"),
@@ -97,7 +103,10 @@ def _config(fields: Fields, given: Mapping[str, Tensor]) -> ModelConfig:
 
 
 def _tied(given: Mapping[str, Tensor], *, said: bool) -> bool:
-    """Newer files say that every head is tied, also one that is another tensor."""
+    """Return whether the head is tied, according to the tensors where possible.
+
+    Newer files say that every head is tied, even if it is a different tensor.
+    """
     import torch
 
     head, table = given.get("lm_head.weight"), given.get("shared.weight")
@@ -120,7 +129,11 @@ def _ends(config: ModelConfig) -> Mapping[str, Tensor]:
 
 
 def _place(places: Places, config: ModelConfig) -> None:
-    """Early files have relative positions of the first cross-attention, too, which no version reads."""
+    """Map all tensors.
+
+    Early files also have relative positions for the first cross-attention. No version of the code reads them, so they
+    are dropped.
+    """
     places.drop(lambda name: name.endswith("EncDecAttention.relative_attention_bias.weight"))
     tables = ["shared", "encoder.embed_tokens", "decoder.embed_tokens", *["lm_head"][: config.embedding.tied]]
     places.same([f"{name}.weight" for name in tables], "embedding.weight")
@@ -149,8 +162,10 @@ FAMILIES = (Family("t5", FIELDS, _config, _place, architecture="T5ForConditional
 
 
 def _t5(d_model: int, layers: int, heads: int, d_ff: int, *, flan: bool = False) -> ModelConfig:
-    """Raffel et al. 2020, section 3.1.2 and 3.7; Shazeer 2020 and Chung et al. 2022, whose networks are gated and whose
-    head is a table of its own."""
+    """Raffel et al. 2020, sections 3.1.2 and 3.7.
+
+    With `flan`, networks are gated (Shazeer 2020) and the head has a matrix of its own (Chung et al. 2022).
+    """
     return ModelConfig(
         vocab=32128,
         d_model=d_model,

@@ -1,8 +1,13 @@
-"""Levels of int4 on disk, so that a model is calibrated once (see `companion.generation.calibration`).
+"""Quantized int4 weights on disk, so that a model is calibrated only once (see `companion.generation.calibration`).
 
-A safetensors file beside the model's own: of each layer `<name>.levels`, two of four bits a byte, the first in the
-lower half, (out, d_in / 2); `<name>.scale` and `<name>.middle`, (out, d_in / 32) in bf16; `<name>.factor`, (d_in) in
-bf16, where columns were balanced; and in its header a check sum of the weights that the levels were chosen for.
+They are in a safetensors file beside the model's own, which has these tensors for each layer:
+
+    <name>.levels  quantized values, two in a byte with the first in the lower half, uint8 (out, d_in / 2)
+    <name>.scale   the scale of each group, bf16 (out, d_in / 32)
+    <name>.middle  the value of level 8 in each group, bf16 (out, d_in / 32)
+    <name>.factor  a factor for each column, bf16 (d_in), if the columns were balanced
+
+Its header has checksums of the weights that were quantized.
 """
 
 from __future__ import annotations
@@ -24,13 +29,14 @@ from companion.transformer import Transformer
 PARTS = ("levels", "scale", "middle")
 FACTOR = "factor"
 OF = "weights"
-"""Where the header has the check sums."""
+"""The key of the checksums in the header."""
 
 
 def save_levels(path: str | Path, model: Transformer) -> None:
-    """Write what `calibrate` has chosen for a model, as atomically as all files of the package.
+    """Write the levels that `calibrate` chose for a model, atomically like all files of the package.
 
-    Raises `ValueError` for a model that was not calibrated, or whose weights have changed since.
+    Raises:
+        ValueError: If the model was not calibrated, or its weights have changed since.
     """
     tensors: dict[str, Tensor] = {}
     layers = _layers(model)
@@ -47,9 +53,13 @@ def save_levels(path: str | Path, model: Transformer) -> None:
 
 
 def load_levels(path: str | Path, model: Transformer) -> int:
-    """Have `weights="int4"` take the levels of a file for this model from now on; how many layers they are of.
+    """Make `weights="int4"` use the levels of a file for this model from now on.
 
-    Raises `ValueError` for a file that is missing, damaged, no such file, or of another model or other weights.
+    Returns:
+        The number of layers that have levels.
+
+    Raises:
+        ValueError: If the file is missing, damaged or of another kind, or belongs to another model or other weights.
     """
     tensors, layers = load_tensors(path), _layers(model)
     with safe_open(path, framework="pt") as file:
@@ -84,7 +94,7 @@ def load_levels(path: str | Path, model: Transformer) -> int:
 
 
 def _layers(model: Transformer) -> dict[str, nn.Linear]:
-    """The layers of int4, by their names in the model."""
+    """Return the layers that int4 quantizes, by their names in the model."""
     mine = {layer for group in four_bit_layers(model) for layer in group}
     return {name: layer for name, layer in model.named_modules() if isinstance(layer, nn.Linear) and layer in mine}
 

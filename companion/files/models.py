@@ -1,9 +1,9 @@
-"""Models on disk: safetensors for the numbers, JSON for the configuration (lessons 10 and 13).
+"""Models on disk, with safetensors for the weights and JSON for the configuration (lessons 10 and 13).
 
-A model is a folder with `model.safetensors` and `config.json`. Nothing here reads a pickle. Every file is written
-beside its final name, flushed to the disk and renamed, so that whoever reads it sees the old one or the new one, whole.
+A model is a folder with `model.safetensors` and `config.json`. Nothing here reads a pickle. Every file is written under
+a temporary name, flushed to the disk and renamed, so that a program that reads it sees a whole file, old or new.
 
-`load_model` reads what `save_model` wrote. `companion.files.published` reads what others write.
+`load_model` reads the folders that `save_model` writes. `companion.files.published` reads those of other libraries.
 """
 
 from __future__ import annotations
@@ -34,8 +34,11 @@ WEIGHTS, CONFIG = "model.safetensors", "config.json"
 
 
 def _save_file(tensors: Mapping[str, Tensor], path: Path, metadata: Mapping[str, str] | None = None) -> None:
-    """Save as `safetensors.torch.save_file` does, but with `OSError` for errors of the operating system, and with the
-    permissions of any new file, where the library would let nobody but the owner read."""
+    """Save as `safetensors.torch.save_file` does, with two differences.
+
+    Errors of the operating system raise `OSError`, and the file has the usual permissions of a new file, while the
+    library would let only the owner read it.
+    """
     path.touch()
     mode = path.stat().st_mode
     try:
@@ -49,7 +52,7 @@ def _save_file(tensors: Mapping[str, Tensor], path: Path, metadata: Mapping[str,
 
 
 def _apart(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The tensors as a file has them, each with memory of its own: of modules that stand in two places, too."""
+    """Return contiguous tensors, no two of which share memory, even if a module appears in the model twice."""
     apart: dict[str, Tensor] = {}
     seen: set[int] = set()
     for name, tensor in tensors.items():
@@ -60,15 +63,22 @@ def _apart(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def save_tensors(path: str | Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None = None) -> None:
-    """Write named tensors to one safetensors file, as atomically as `write_atomic`. They may live on any device.
-    metadata: what else the file's header says."""
+    """Write named tensors to one safetensors file, as atomically as `write_atomic`.
+
+    Args:
+        path: The file.
+        tensors: The tensors by name, on any device.
+        metadata: Further entries of the file's header.
+    """
     with replacing(Path(path)) as (draft,):
         _save_file(tensors, draft, metadata)
 
 
 def save_together(folder: Path, tensors: Mapping[str, Mapping[str, Tensor]], texts: Mapping[str, str]) -> None:
-    """Write files of tensors as PyTorch's, and files of text, into a folder in place of those that are there: see
-    `companion.ground.atomic.replacing`."""
+    """Write safetensors files and text files into a folder, replacing those that exist.
+
+    `companion.ground.atomic.replacing` says what readers see meanwhile. The headers mark the tensors as PyTorch's.
+    """
     with replacing(*(folder / name for name in (*tensors, *texts))) as drafts:
         for draft, named in zip(drafts, tensors.values(), strict=False):
             _save_file(named, draft, {"format": "pt"})
@@ -79,9 +89,15 @@ def save_together(folder: Path, tensors: Mapping[str, Mapping[str, Tensor]], tex
 def load_tensors(
     path: str | Path, *, device: torch.device | str | None = None, dtype: torch.dtype | None = None
 ) -> dict[str, Tensor]:
-    """Read what `save_tensors` wrote. Raises `ValueError` if the file is missing, cut short or not safetensors.
+    """Read a safetensors file, such as `save_tensors` writes.
 
-    dtype:  what floating numbers become on the way. `None`: they stay.
+    Args:
+        path: The file.
+        device: Where the tensors go (default: the CPU).
+        dtype: The dtype to which floating-point tensors are converted (default: as stored).
+
+    Raises:
+        ValueError: If the file is missing, cut short or not safetensors.
     """
     place = str(device or "cpu")
     if dtype is None:
@@ -90,8 +106,8 @@ def load_tensors(
 
 
 PART = 1 << 28
-"""Bytes of a file that are held beside what they were converted to: the file is opened anew for each part, because
-its pages count as memory for as long as one tensor of it is there."""
+"""Bytes of a file that are in memory beside the converted tensors. The file is opened again for each part, because the
+pages that were read count as memory while any of its tensors exists."""
 
 
 def _converted(path: Path, device: str, dtype: torch.dtype) -> dict[str, Tensor]:
@@ -110,7 +126,7 @@ def _converted(path: Path, device: str, dtype: torch.dtype) -> dict[str, Tensor]
 
 
 def tensor_headers(path: str | Path) -> dict[str, Tensor]:
-    """The tensors of a file without their numbers, on the device "meta". Raises `ValueError` as `load_tensors` does."""
+    """Return the tensors of a file on the device "meta", without data. Raises `ValueError` as `load_tensors` does."""
 
     def read(path: Path) -> dict[str, Tensor]:
         with safe_open(path, framework="pt") as file:
@@ -159,6 +175,7 @@ def unwrapped(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     """Return tensors by the names that they had before their model was wrapped.
 
     `torch.compile` puts "_orig_mod." before a module's names, and `DistributedDataParallel` puts "module." before all.
+    Nothing is renamed if two tensors would get the same name.
     """
     names = [name.replace("_orig_mod.", "") for name in tensors]
     while names and all(name.startswith("module.") for name in names):
@@ -167,22 +184,26 @@ def unwrapped(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 def check_names(path: Path, names: Iterable[str]) -> None:
-    """Raises `ValueError` for a name in a file that no message could show: it belongs to no model."""
+    """Raise `ValueError` if a file has a name that cannot be printed, is empty or has more than 500 letters."""
     for name in names:
         if not name.isprintable() or not 0 < len(name) <= 500:
             raise ValueError(f"{path}: expected names that can be printed, of 500 letters at most, found {shown(name)}")
 
 
 def save_model(folder: str | Path, model: Transformer, *, weights: Mapping[str, Tensor] | None = None) -> None:
-    """Write `model.safetensors` and `config.json` into `folder`, which is made if it is missing.
-
-    weights:  the model's `state_dict`, where `model` itself holds a part of it; `None`: its own.
+    """Write `model.safetensors` and `config.json` into `folder`, which is created if missing.
 
     A tied output head is the embedding table and is stored once. Both files are complete on the disk before the first
-    takes its name, and `load_model` never takes one of a model that was there before with one of this.
+    one is renamed, and `load_model` never combines a file of an earlier model with a file of this one.
 
-    Raises `ValueError`, with nothing written, for what `load_model` would refuse: weights of several dtypes, or others
-    than those of the configuration, such as of a model whose last blocks were taken off.
+    Args:
+        folder: The output folder.
+        model: The model.
+        weights: Its full `state_dict`, needed if `model` itself holds only a part of it (default: the model's own).
+
+    Raises:
+        ValueError: If `load_model` would reject the weights, because they have several dtypes or do not fit the
+            configuration (for example, if the last blocks of the model were removed). Nothing is written then.
     """
     folder = Path(folder)
     weights = model.state_dict() if weights is None else weights
@@ -196,13 +217,16 @@ def save_model(folder: str | Path, model: Transformer, *, weights: Mapping[str, 
 def load_model(
     folder: str | Path, *, dtype: torch.dtype | None = None, device: torch.device | str | None = None
 ) -> Transformer:
-    """The model that `save_model` wrote, in evaluation mode.
+    """Load a model that `save_model` wrote, in evaluation mode.
 
-    dtype:   `None`: as stored.
-    device:  `None`: the CPU.
+    Args:
+        folder: The model's folder.
+        dtype: The dtype of the weights (default: as stored).
+        device: Where the model goes (default: the CPU).
 
-    Raises `ValueError` if the folder or a file is missing or damaged, if it holds another kind of model, or if the
-    configuration does not fit the weights (naming every tensor that is missing, unexpected or of another shape).
+    Raises:
+        ValueError: If the folder or a file is missing or damaged, holds another kind of model, or if the configuration
+            does not fit the weights. The message lists tensors that are missing, unexpected or of another shape.
     """
     return read_together(Path(folder), lambda: _load_model(Path(folder), dtype, device))
 
@@ -222,9 +246,9 @@ def _load_model(folder: Path, dtype: torch.dtype | None, device: torch.device | 
 
 
 def read_config(folder: Path, name: str = CONFIG) -> dict[str, Any]:
-    """The fields of a folder's JSON file. Raises `ValueError` if it is missing, damaged or not a JSON object."""
+    """Return the fields of a folder's JSON file. Raises `ValueError` if it is missing, damaged or not an object."""
     path = folder / name
-    if not os.path.isdir(folder):  # a name that is too long for a path is none
+    if not os.path.isdir(folder):  # also False for a name that is too long for a path
         raise ValueError(f"{folder}: expected a folder with {CONFIG} and {WEIGHTS}, found none")
     if not path.is_file():
         run = (folder / "run.json").is_file() and name == CONFIG
@@ -240,19 +264,23 @@ def read_config(folder: Path, name: str = CONFIG) -> dict[str, Any]:
 
 
 def assemble(config: ModelConfig, tensors: dict[str, Tensor], folder: Path, dtype: torch.dtype | None) -> Transformer:
-    """The model of `config` around `tensors`, in evaluation mode; the dictionary is emptied on the way, so that what is
-    converted does not stand twice in memory.
+    """Build the model of `config` from `tensors`, in evaluation mode.
 
-    dtype:  what they become. `None`: what they are, which must then be one dtype.
+    Args:
+        config: The configuration.
+        tensors: The parameters by name. The dictionary is emptied, so that a converted tensor is not in memory twice.
+        folder: The folder that error messages name.
+        dtype: The dtype of the model (default: that of the tensors, which must then have the same one).
 
-    Raises `ValueError` unless they are exactly its parameters, of floating dtypes, and finite, naming those that are
-    not.
+    Raises:
+        ValueError: If the tensors are not exactly the model's parameters, are not floating-point, or are not finite.
+            The message names them.
     """
-    if config.layers > len(tensors):  # before as many layers are made, be it without their numbers
+    if config.layers > len(tensors):  # before so many layers are created, even without data
         raise_faults(folder, [f"layers={config.layers}, expected at most the {len(tensors)} tensors there are"])
     try:
         model = bare_model(config)
-    except ValueError as error:  # larger than can be
+    except ValueError as error:  # larger than a tensor can be
         raise ValueError(f"{folder / CONFIG}: {error}") from None
     raise_faults(folder, _differences(_shapes(model.state_dict()), _shapes(tensors)))
     _check_dtypes(tensors, folder, dtype)
@@ -263,7 +291,7 @@ def assemble(config: ModelConfig, tensors: dict[str, Tensor], folder: Path, dtyp
 
 
 def bare_model(config: ModelConfig) -> Transformer:
-    """A model without numbers: nothing is allocated, or drawn and then thrown away."""
+    """Return a model on the device "meta", so that no weights are allocated or initialized in vain."""
     with torch.device("meta"), _Undrawn():
         return Transformer(config)
 
@@ -273,7 +301,7 @@ def _shapes(tensors: Mapping[str, Tensor]) -> dict[str, tuple[int, ...]]:
 
 
 def _differences(wanted: Mapping[str, tuple[int, ...]], got: Mapping[str, tuple[int, ...]]) -> list[str]:
-    """What is not as it should be, a few words for each tensor."""
+    """Describe each tensor that is missing, unexpected or of the wrong shape in a few words."""
     shared = [name for name in wanted if name in got and got[name] != wanted[name]]
     faults = [f"{name} is {got[name]}, expected {wanted[name]}" for name in shared]
     faults += [f"missing {name} {wanted[name]}" for name in wanted if name not in got]
@@ -281,8 +309,11 @@ def _differences(wanted: Mapping[str, tuple[int, ...]], got: Mapping[str, tuple[
 
 
 class _Undrawn(TorchFunctionMode):
-    """Weights stay as they are where `torch.nn.init` would draw them: on the device "meta" there is nothing to draw,
-    and the first time PyTorch would load its compiler for it, which takes longer than to read a gigabyte."""
+    """Skips the functions of `torch.nn.init`.
+
+    On the device "meta" there is nothing to initialize, and the first call would make PyTorch load its compiler, which
+    takes longer than reading a gigabyte.
+    """
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if getattr(func, "__module__", None) == "torch.nn.init":
@@ -291,13 +322,16 @@ class _Undrawn(TorchFunctionMode):
 
 
 _COMPUTED = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
-"""The dtypes in which models compute."""
+"""The dtypes that models can compute in."""
 
 
 def _check_dtypes(
     tensors: Mapping[str, Tensor], folder: Path, dtype: torch.dtype | None, remedy: str = "dtype= to convert to"
 ) -> None:
-    """Raises `ValueError` for tensors in which nothing computes, or of several dtypes; unless `dtype` converts them."""
+    """Raise `ValueError` unless all tensors have one dtype that models compute in, or `dtype` converts them to one.
+
+    Tensors that are not floating-point are always rejected.
+    """
     first: dict[torch.dtype, str] = {}
     for name, tensor in tensors.items():
         first.setdefault(tensor.dtype, name)
@@ -316,7 +350,7 @@ def _check_dtypes(
 
 
 def check_dtype_of(name: str, tensor: Shaped[Tensor, "..."], folder: Path, dtype: torch.dtype | None) -> None:
-    """Raises `ValueError` for a tensor of floating numbers in which nothing computes, unless `dtype` converts it."""
+    """Raise `ValueError` for a floating-point dtype that models do not compute in, unless `dtype` converts it."""
     if dtype is None and tensor.is_floating_point() and tensor.dtype not in _COMPUTED:
         raise ValueError(
             f"{folder}: {name} is {plain_dtype(tensor.dtype)}, in which nothing computes: expected one of "
@@ -325,16 +359,16 @@ def check_dtype_of(name: str, tensor: Shaped[Tensor, "..."], folder: Path, dtype
 
 
 def plain_dtype(dtype: torch.dtype) -> str:
-    """The name of a dtype without its library's: float32."""
+    """Return the name of a dtype without the library's, such as "float32"."""
     return str(dtype).removeprefix("torch.")
 
 
 def _finite(name: str, tensor: Tensor, folder: Path, dtype: torch.dtype | None) -> Tensor:
-    """The tensor, converted. Raises `ValueError` for one that is not finite then."""
+    """Return the tensor, converted to `dtype`. Raises `ValueError` if the result is not finite."""
     made = tensor if dtype is None else tensor.to(dtype)
     if made.numel() == 0 or made.is_meta:
         return made
-    least, most = torch.aminmax(made)  # one pass, which allocates nothing; of numbers and a NaN it gives the NaN
+    least, most = torch.aminmax(made)  # one pass without a copy; a NaN anywhere gives NaN
     if not math.isfinite(least.item()) or not math.isfinite(most.item()):
         became = "" if dtype is None or dtype == tensor.dtype else f" in {plain_dtype(dtype)}"
         wrong = int((~made.isfinite()).sum())
@@ -346,7 +380,7 @@ def _finite(name: str, tensor: Tensor, folder: Path, dtype: torch.dtype | None) 
 
 
 def raise_faults(folder: Path, faults: list[str]) -> None:
-    """Raise a `ValueError` that lists the first of the faults, if there are any."""
+    """Raise a `ValueError` that lists the first faults, if there are any."""
     if faults:
         first = "; ".join(cut(fault, 160) for fault in faults[:12])
         more = f"; and {len(faults) - 12} more" if len(faults) > 12 else ""

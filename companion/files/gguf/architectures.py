@@ -1,7 +1,8 @@
-"""Architectures of GGUF files as our published families have them: what each key of the metadata says in config.json,
-what each tensor is called there, and which tensors llama.cpp stores in another layout.
+"""Map the architectures of GGUF files to our published families.
 
-Everything here works in both directions. A key of an architecture that no table names is rejected by its name.
+This covers the fields of config.json for the keys of the metadata, the published names of tensors, and the tensors that
+llama.cpp stores in another layout. Everything works in both directions. Unknown keys of an architecture are rejected by
+name.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from companion.files.gguf.container import GGUFFile
 
 ROPE_FREQS, ROPE_LONG, ROPE_SHORT = "rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight"
-"""Tensors that belong to the configuration: what frequencies are divided by."""
+"""Tensors that belong to the configuration, with the divisors of rotary frequencies."""
 _NAMES = {
     "token_embd": "model.embed_tokens",
     "output_norm": "model.norm",
@@ -37,7 +38,7 @@ _NAMES = {
     "ffn_up": "mlp.up_proj",
     "ffn_down": "mlp.down_proj",
 }
-"""Names of tensors in GGUF files and in published folders; those of a layer without `blk.0.` and `model.layers.0.`."""
+"""Published names of tensors by their names in GGUF files, in a layer without `model.layers.0.` and `blk.0.`."""
 _QK_NORMS = {"attn_q_norm": "self_attn.q_norm", "attn_k_norm": "self_attn.k_norm"}
 _AROUND = {
     "post_attention_norm": "post_attention_layernorm",
@@ -45,11 +46,14 @@ _AROUND = {
     "post_ffw_norm": "post_feedforward_layernorm",
 }
 _NEUTRAL = {"vocab_size", "rope.scaling.finetuned", "expert_group_count", "expert_group_used_count"}
-"""Keys that say nothing about the function, or nothing that the tensors do not say."""
+"""Keys that do not affect the function, or that only repeat what the shapes of tensors say."""
 
 
 class Said:
-    """The metadata of one file about its architecture: `take` gives a value, and `finish` rejects what nobody took."""
+    """The metadata of a file about its architecture.
+
+    `take` returns the value of a key, and `finish` raises `ValueError` for a key that was never taken.
+    """
 
     def __init__(self, file: GGUFFile, name: str) -> None:
         self.file, self.name = file, name
@@ -66,7 +70,7 @@ class Said:
         return ValueError(f"{self.file.path}: {self.name}.{key}={shown(value)}: expected {expected}")
 
     def only(self, key: str, *values: Any) -> None:
-        """Raise `ValueError` if the key is there and has none of these values."""
+        """Raise `ValueError` if the key exists and has none of these values."""
         self._taken.add(key)
         value = self.file.metadata.get(f"{self.name}.{key}", values[0])
         if value not in values:
@@ -83,15 +87,17 @@ class Said:
 class Architecture:
     """An architecture of llama.cpp.
 
-    name:             `general.architecture`.
-    kind:             the `model_type` of the same models in published folders.
-    published_class:  the class of `transformers` that reads those.
-    reads:            given the metadata, the fields of config.json that this one has besides the common ones.
-    writes:           given a configuration, the keys of the metadata that it has besides the common ones.
-    own:              names of tensors that are not as in LLaMA's.
-    permuted:         whether rows of queries and keys are stored for interleaved pairs, as LLaMA's are.
-    raised:           whether norms are stored with 1 added, as Gemma's are.
-    packed:           whether gate and hidden matrix of experts are stored apart, and published column by column.
+    Attributes:
+        name: The value of `general.architecture`.
+        kind: The `model_type` of the same models in published folders.
+        published_class: The class of `transformers` that reads those folders.
+        reads: Returns the fields of config.json besides the common ones, given the metadata and the common fields.
+        writes: Returns the keys of the metadata besides the common ones, given a configuration.
+        own: Names of tensors that differ from LLaMA's. An empty name removes one of LLaMA's.
+        permuted: Whether rows of queries and keys are stored for interleaved pairs, as in LLaMA.
+        raised: Whether the weights of norms are stored with 1 added, as in Gemma.
+        packed: Whether the gate and up matrices of experts, which are published as one matrix with interleaved columns,
+            are stored separately.
     """
 
     name: str
@@ -105,7 +111,7 @@ class Architecture:
     packed: bool = False
 
     def fields(self, file: GGUFFile) -> dict[str, Any]:
-        """Return the fields of config.json. Raises `ValueError` for a key that is missing, wrong or not known."""
+        """Return the fields of config.json. Raises `ValueError` for a key that is missing, invalid or unknown."""
         said = Said(file, self.name)
         shared = _shared(said)
         fields = {"model_type": self.kind, **shared, **self.reads(said, shared)}
@@ -113,7 +119,7 @@ class Architecture:
         return fields
 
     def published(self, name: str) -> str:
-        """Return the published name of a tensor; one that is not known keeps its name, and is unexpected there."""
+        """Return the published name of a tensor. An unknown one keeps its name and is rejected later as unexpected."""
         found = re.fullmatch(r"(?:blk\.(\d+)\.)?(\w+)\.(weight|bias)", name)
         theirs = None if found is None else self._names.get(found[2])
         if found is None or theirs is None:
@@ -146,7 +152,7 @@ class Architecture:
         return _packed(found) if self.packed else found
 
     def write_layout(self, tensors: Mapping[str, Tensor], fields: Mapping[str, Any]) -> dict[str, Tensor]:
-        """Return published tensors by their names in a file, in the layouts that it has."""
+        """Return published tensors by their names in a file, in the layouts of the file."""
         found = _unpacked(tensors) if self.packed else dict(tensors)
         for name, tensor in found.items():
             if self.raised and name.endswith("norm.weight"):
@@ -156,14 +162,14 @@ class Architecture:
         return {self.stored(name): tensor for name, tensor in found.items()}
 
     def _interleaved(self, name: str, fields: Mapping[str, Any]) -> int:
-        """The number of heads of a tensor whose rows are stored for interleaved pairs, else 0."""
+        """Return the number of heads of a tensor whose rows are stored for interleaved pairs, else 0."""
         if not self.permuted or (found := re.search(r"self_attn\.([qk])_proj\.(weight|bias)$", name)) is None:
             return 0
         return fields["num_attention_heads" if found[1] == "q" else "num_key_value_heads"]
 
 
 def _packed(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Experts as gpt-oss publishes them: matrices (expert, in, out), gate and hidden column by column in turn."""
+    """Convert experts to gpt-oss's layout of (expert, in, out), with the columns of gate and up interleaved."""
     made: dict[str, Tensor] = {}
     for name, tensor in tensors.items():
         before, mark, part = name.partition("mlp.experts.")
@@ -202,7 +208,7 @@ def _unpacked(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _shared(said: Said) -> dict[str, Any]:
-    """What all architectures say."""
+    """Return the fields of config.json that all architectures have in common."""
     heads, width = said.take("attention.head_count"), said.take("embedding_length")
     if heads < 1:
         raise said.refuse("attention.head_count", heads, "a whole number >= 1")
@@ -227,7 +233,7 @@ def _shared(said: Said) -> dict[str, Any]:
 
 
 def shared_keys(config: ModelConfig) -> dict[str, Any]:
-    """What all architectures say of a configuration."""
+    """Return the keys of the metadata that all architectures have in common, for a configuration."""
     sizes = config.sizes
     return {
         "context_length": config.context,
@@ -246,12 +252,12 @@ def shared_keys(config: ModelConfig) -> dict[str, Any]:
 
 
 def _whole_heads(said: Said, shared: dict[str, Any]) -> None:
-    """Raise `ValueError` unless whole heads are rotated."""
+    """Raise `ValueError` if only a part of each head is rotated."""
     said.only("rope.dimension_count", shared["head_dim"])
 
 
 def _scaling(said: Said, kinds: tuple[str, ...] = ("none", "linear", "yarn")) -> dict[str, Any] | None:
-    """The scaling of rotary frequencies, as `rope_scaling` says it."""
+    """Return the scaling of rotary frequencies as the value of `rope_scaling`, which is `None` without scaling."""
     kind = said.take("rope.scaling.type", str, "none")
     if kind not in kinds:
         raise said.refuse("rope.scaling.type", kind, f"one of {', '.join(kinds)}")
@@ -284,11 +290,11 @@ def _scaling_keys(config: ModelConfig) -> dict[str, Any]:
 
 
 _LLAMA3 = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}
-"""How all releases of Llama 3.1 to 3.3 scale frequencies; a GGUF file only has the factors that this gives."""
+"""The scaling of all releases of Llama 3.1 to 3.3. A GGUF file has only the divisors that result from it."""
 
 
 def llama3_factors(base: float, head: int, factor: float, low: float, high: float, original: int) -> Tensor:
-    """What each frequency is divided by (Grattafiori et al. 2024), as llama.cpp stores it."""
+    """Return the divisor of each rotary frequency (Grattafiori et al. 2024), which llama.cpp stores as a tensor."""
     lengths = 2 * pi * base ** (torch.arange(0, head, 2, dtype=torch.float64) / head)
     smooth = ((original / lengths - low) / (high - low)).clamp(0, 1)
     return (1 / ((1 - smooth) / factor + smooth)).float()
@@ -310,7 +316,7 @@ def _llama(said: Said, shared: dict[str, Any]) -> dict[str, Any]:
 
 
 def _by_factors(factors: list[float], shared: dict[str, Any]) -> dict[str, Any]:
-    """The scaling that divides frequencies by these factors."""
+    """Return the scaling that divides frequencies by these factors: llama3 if they match it, else longrope."""
     head, most = shared["head_dim"], max(factors)
     if len(factors) == head // 2 and most > 1:
         known = llama3_factors(shared["rope_theta"], head, most, *_LLAMA3.values())  # type: ignore[arg-type]
@@ -327,7 +333,7 @@ def _qwen2(said: Said, shared: dict[str, Any]) -> dict[str, Any]:
 
 def _gemma(said: Said, shared: dict[str, Any]) -> dict[str, Any]:
     _whole_heads(said, shared)
-    # As llama.cpp has it: queries are scaled by the width of a head, but for the two models of 27B.
+    # As in llama.cpp, queries are scaled by the width of a head, except in the two models of 27B.
     large = {"gemma2": 46, "gemma3": 62}[said.name] == shared["num_hidden_layers"]
     width = shared["hidden_size"] // shared["num_attention_heads"] if large else shared["head_dim"]
     return {
@@ -362,7 +368,7 @@ def _gemma3(said: Said, shared: dict[str, Any]) -> dict[str, Any]:
 
 
 def _types(said: Said, shared: dict[str, Any], every: int) -> list[str]:
-    """The kind of each layer: one in `every` is global, unless the file says otherwise."""
+    """Return the kind of each layer. Every `every`-th layer is global, unless the file says otherwise."""
     layers = shared["num_hidden_layers"]
     pattern = said.take("attention.sliding_window_pattern", (int, list), every)
     if isinstance(pattern, int) and not isinstance(pattern, bool) and pattern > 0:
@@ -458,7 +464,7 @@ def _gpt_oss_keys(config: ModelConfig) -> dict[str, Any]:
 
 
 def tensors_of(config: ModelConfig, architecture: Architecture) -> dict[str, Tensor]:
-    """The tensors that belong to the configuration: by what frequencies are divided."""
+    """Return the tensors that belong to the configuration, with the divisors of rotary frequencies."""
     scaling, head = config.positions.scaling, config.sizes.d_head
     if scaling is None:
         return {}
@@ -503,7 +509,7 @@ BY_KIND = {one.kind: one for one in ARCHITECTURES}
 
 
 def architecture_of(file: GGUFFile) -> Architecture:
-    """The architecture of a file. Raises `ValueError` for one that is not known here, naming it."""
+    """Return the architecture of a file. Raises `ValueError` if it is not known here."""
     name = file.take("general.architecture", str)
     if name not in BY_NAME:
         raise ValueError(f"{file.path}: general.architecture={shown(name)}: expected one of {', '.join(BY_NAME)}")

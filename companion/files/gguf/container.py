@@ -1,6 +1,6 @@
-"""GGUF files as such: metadata by key, and tensors by name, dequantized (the format of llama.cpp, version 3).
+"""Read the metadata and the dequantized tensors of GGUF files (the format of llama.cpp, version 3).
 
-The package `gguf`, which llama.cpp's authors publish, parses the file and knows every quantization.
+The package `gguf`, which llama.cpp's authors publish, parses the file and dequantizes its tensors.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def library() -> ModuleType:
 
 
 def opened(path: str | Path) -> GGUFFile:
-    """Return a GGUF file, parsed once as long as it stays the same. Raises `ValueError` as `GGUFFile` does."""
+    """Return a GGUF file, which is cached until it changes. Raises `ValueError` as `GGUFFile` does."""
     path = Path(path).absolute()
     if not path.is_file():
         raise ValueError(f"{path}: expected a GGUF file, found none")
@@ -53,9 +53,10 @@ def _opened(path: Path, size: int, modified: int) -> GGUFFile:
 
 
 class GGUFFile:
-    """A GGUF file: `metadata` by key, and `tensors` by name.
+    """A GGUF file, with its metadata by key and its tensors by name.
 
-    Raises `ValueError` for a file that is damaged or was cut short, and if the package `gguf` is not installed.
+    Raises:
+        ValueError: If the file is damaged or was cut short, or the package `gguf` is not installed.
     """
 
     def __init__(self, path: str | Path) -> None:
@@ -64,7 +65,7 @@ class GGUFFile:
         try:
             self._reader: GGUFReader = gguf.GGUFReader(self.path)
             for one in self._reader.tensors:
-                if one.data_offset + one.n_bytes > self.path.stat().st_size:  # numpy would give fewer elements
+                if one.data_offset + one.n_bytes > self.path.stat().st_size:  # numpy would return fewer elements
                     raise ValueError(f"{one.name} ends behind the end of the file")
         except OSError as error:
             raise ValueError(f"{path}: cannot be read ({error.strerror or error})") from None
@@ -75,7 +76,7 @@ class GGUFFile:
 
     @cached_property
     def metadata(self) -> dict[str, Any]:
-        """All values by key. A number that the file has in single precision is the shortest decimal for it: 1e-05."""
+        """All values by key. A number in single precision becomes its shortest decimal, such as 1e-05."""
         return {
             key: self._value(key, field) for key, field in self._reader.fields.items() if not key.startswith("GGUF.")
         }
@@ -104,7 +105,7 @@ class GGUFFile:
 
     @cached_property
     def shapes(self) -> dict[str, tuple[int, ...]]:
-        """The shape of every tensor, rows first, as PyTorch has it."""
+        """The shape of every tensor, rows first as in PyTorch."""
         return {one.name: tuple(int(size) for size in reversed(one.shape.tolist())) for one in self._reader.tensors}
 
     @cached_property
@@ -114,14 +115,15 @@ class GGUFFile:
 
     @property
     def dtype(self) -> torch.dtype:
-        """The dtype of the matrices if all of them have one, else float32, to which quantized ones are converted."""
+        """The dtype to read the tensors in: bfloat16 or float16 if all matrices have that type, else float32."""
         kinds = {self.types[name] for name, shape in self.shapes.items() if len(shape) > 1}
         return _PLAIN.get(next(iter(kinds)), torch.float32) if len(kinds) == 1 else torch.float32
 
     def tensors(self, dtype: torch.dtype, device: torch.device | str | None) -> Iterator[tuple[str, Tensor]]:
-        """Yield every tensor by its name, dequantized and converted, one after the other.
+        """Yield the name of every tensor, and the tensor, dequantized and converted to `dtype`.
 
-        Raises `ValueError` for a tensor of a type that the package `gguf` cannot dequantize.
+        Raises:
+            ValueError: If the package `gguf` cannot dequantize the type of a tensor.
         """
         for one in counted(self._reader.tensors, unit="tensor", what=f"reading {self.path.name}"):
             yield one.name, self._tensor(one, dtype, device)

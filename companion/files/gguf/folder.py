@@ -1,7 +1,7 @@
-"""A GGUF file as a published folder: the files of configuration and tokenizer that it would have, made for as long as
-the process lives, and the tensors straight from the file.
+"""Present a GGUF file as a published folder.
 
-So whatever reads published folders reads GGUF files too, and the gigabytes stay where they are.
+The configuration and tokenizer files of the folder are temporary and last as long as the process. The tensors are read
+from the GGUF file itself. So all code that reads published folders reads GGUF files too, and no gigabytes are copied.
 """
 
 from __future__ import annotations
@@ -25,18 +25,19 @@ from companion.files.gguf.tokenizers import UNREADABLE, Vocabulary
 from companion.files.models import CONFIG
 
 ORIGIN = "gguf.json"
-"""The file of such a folder that says where its tensors are."""
+"""The file in such a folder that has the path of the GGUF file."""
 
 
 def is_gguf(path: str | Path) -> bool:
-    """Whether the path is that of a GGUF file."""
+    """Return whether `path` is an existing file with the suffix of GGUF files."""
     return str(path).endswith(SUFFIX) and os.path.isfile(path)
 
 
 def published_folder(path: str | Path) -> Path:
-    """Return a folder that stands for a GGUF file; it is removed when the process ends.
+    """Return a temporary folder that represents a GGUF file. It is removed when the process ends.
 
-    Raises `ValueError` for a damaged file, and for an architecture or a key that is not known, by name.
+    Raises:
+        ValueError: If the file is damaged, or its architecture or one of its keys is not known.
     """
     path = Path(path).absolute()
     found = path.stat()
@@ -48,7 +49,7 @@ def _made(path: Path, size: int, modified: int) -> Path:
     files = text_files(opened(path))
     home = Path(tempfile.mkdtemp(prefix="companion-"))
     atexit.register(shutil.rmtree, home, ignore_errors=True)
-    folder = home / path.name  # so that messages about its files name the model
+    folder = home / path.name  # so that messages about its files name the model's file
     folder.mkdir()
     for name, text in {**files, ORIGIN: json.dumps({"file": str(path)})}.items():
         (folder / name).write_text(text, encoding="utf-8")
@@ -56,8 +57,10 @@ def _made(path: Path, size: int, modified: int) -> Path:
 
 
 def text_files(file: GGUFFile) -> dict[str, str]:
-    """Return the files that a published folder has beside its tensors. If the tokenizer is not known, a file says why,
-    because a model can be run on ids without one."""
+    """Return the text files of a published folder by name: the configuration and the tokenizer.
+
+    If the tokenizer cannot be read, the file `UNREADABLE` says why, because a model can still run on ids without one.
+    """
     architecture = architecture_of(file)
     fields = {"architectures": [architecture.published_class], **architecture.fields(file)}
     try:
@@ -71,7 +74,7 @@ def text_files(file: GGUFFile) -> dict[str, str]:
 
 @contextmanager
 def naming(folder: Path) -> Iterator[None]:
-    """Within it, messages about a folder that stands for a GGUF file name that file."""
+    """Make error messages in this block name the GGUF file instead of the folder that represents it."""
     path = origin(folder)
     try:
         yield
@@ -83,7 +86,7 @@ def naming(folder: Path) -> Iterator[None]:
 
 
 def origin(folder: Path) -> Path | None:
-    """The GGUF file that a folder stands for; `None` for a folder that holds its tensors itself."""
+    """Return the GGUF file that a folder represents, or `None` for an ordinary folder with tensors of its own."""
     if not (folder / ORIGIN).is_file():
         return None
     return Path(json.loads((folder / ORIGIN).read_text(encoding="utf-8"))["file"])
@@ -92,10 +95,13 @@ def origin(folder: Path) -> Path | None:
 def published_tensors(
     path: Path, device: torch.device | str | None = None, *, dtype: torch.dtype | None = None, headers: bool = False
 ) -> dict[str, Tensor]:
-    """The tensors of a GGUF file by their published names.
+    """Return the tensors of a GGUF file by their published names.
 
-    dtype:    `None`: that of the file's matrices if they have one, else float32.
-    headers:  only their shapes and dtypes, on the device "meta".
+    Args:
+        path: The file.
+        device: Where the tensors go (default: the CPU).
+        dtype: Their dtype (default: `GGUFFile.dtype`).
+        headers: Whether to return only shapes and dtypes, as tensors on the device "meta".
     """
     file = opened(path)
     architecture, dtype = architecture_of(file), dtype or file.dtype
@@ -103,13 +109,17 @@ def published_tensors(
         given = {name: torch.empty(shape, dtype=dtype, device="meta") for name, shape in file.shapes.items()}
     else:
         given = dict(file.tensors(dtype, device))
-    for name in (ROPE_FREQS, ROPE_LONG, ROPE_SHORT):  # in config.json by now
+    for name in (ROPE_FREQS, ROPE_LONG, ROPE_SHORT):  # config.json has them already
         given.pop(name, None)
     return architecture.read_layout(given, architecture.fields(file))
 
 
 def save_as_folder(path: str | Path, folder: Path) -> None:
-    """Write a GGUF file as a published folder that everybody reads: config.json, model.safetensors, the tokenizer."""
+    """Convert a GGUF file to an ordinary published folder with config.json, model.safetensors and the tokenizer.
+
+    Raises:
+        ValueError: If the file or its tokenizer cannot be read.
+    """
     from companion.files.models import WEIGHTS, save_together
 
     texts = text_files(opened(path))

@@ -1,7 +1,8 @@
-"""The tokenizer in a GGUF file's metadata as a tokenizer.json, and the way back (lesson 01).
+"""Convert the tokenizer in a GGUF file's metadata to a tokenizer.json, and back (lesson 01).
 
-Two kinds are read: byte-level BPE with a named pre-tokenizer ("gpt2"), and BPE of SentencePiece, whose merges follow
-from the scores of its pieces ("llama"). Names of pre-tokenizers, and what each adds before a text, are llama.cpp's.
+Two kinds are supported: byte-level BPE with a named pre-tokenizer ("gpt2"), and SentencePiece's BPE, whose merges
+follow from the scores of its pieces ("llama"). The names of pre-tokenizers, and the tokens that each adds before a text
+by default, follow llama.cpp.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from companion.files.gguf.container import GGUFFile
 
 NORMAL, UNKNOWN, CONTROL, USER, UNUSED, BYTE = range(1, 7)
-"""Types of tokens."""
+"""The types of tokens in GGUF files."""
 _LLAMA3 = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}"
     r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
@@ -33,7 +34,7 @@ _GPT4O = _TEKKEN.replace(r"]+|[", r"]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|[").replace(
 
 
 def _split(pattern: str) -> dict[str, Any]:
-    """Cut a text by a regular expression, and write each piece in the alphabet of bytes."""
+    """Return a pre-tokenizer that splits a text by a regular expression and maps bytes to byte-level characters."""
     parts = [
         {"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": False},
         {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False},
@@ -51,9 +52,9 @@ PRE_TOKENIZERS: dict[str, dict[str, Any]] = {
     "tekken": _split(_TEKKEN),
     **dict.fromkeys(("gpt-4o", "llama4"), _split(_GPT4O)),
 }
-"""How a text is cut before it is merged, by the names of `tokenizer.ggml.pre`."""
+"""Pre-tokenizers of tokenizer.json, which split a text before merging, by the names in `tokenizer.ggml.pre`."""
 _WHOLE_WORDS = {"llama-bpe", "llama3", "llama-v3", "falcon3", "pixtral", "tekken"}
-"""Those whose words that are tokens are taken whole, and whose texts begin with a token of their own."""
+"""Pre-tokenizers whose words are not split if they are tokens, and whose texts begin with a BOS token by default."""
 _ENDS = (
     "<|eot_id|>",
     "<|eom_id|>",
@@ -64,16 +65,18 @@ _ENDS = (
     "<end_of_turn>",
     "<|endoftext|>",
 )
-"""Control tokens that end a text wherever a vocabulary has them, as in llama.cpp."""
+"""Control tokens that end a text if the vocabulary has them, as in llama.cpp."""
 SPACE = "\u2581"
 UNREADABLE = "tokenizer.unreadable"
-"""The file of a folder made for a GGUF file that says why its tokenizer could not be translated."""
+"""The file that says why a tokenizer could not be converted, in the folder made for a GGUF file."""
 
 
 class Vocabulary:
-    """The tokens of a file, with the ids that have a meaning.
+    """The tokens of a GGUF file, with the ids of special tokens.
 
-    Raises `ValueError` for a tokenizer of another kind, an unknown pre-tokenizer, and lists that do not fit together.
+    Raises:
+        ValueError: If the tokenizer is of another kind, the pre-tokenizer is unknown, or the lists in the metadata do
+            not fit together.
     """
 
     def __init__(self, file: GGUFFile) -> None:
@@ -97,7 +100,7 @@ class Vocabulary:
         named = [self.special(f"{one}_token_id") for one in ("eos", "eot", "eom")]
         names = [one for one in _ENDS if one in self.ids and self.types[self.ids[one]] in (CONTROL, USER)]
         if {"<|return|>", "<|call|>"} <= {*names} and "<|end|>" in names:
-            names.remove("<|end|>")  # of gpt-oss: it ends a message, after which the model goes on
+            names.remove("<|end|>")  # in gpt-oss it ends a message, but the model continues
         found = [one for one in named if one is not None] + [self.ids[one] for one in names]
         return list(dict.fromkeys(found))
 
@@ -111,14 +114,14 @@ class Vocabulary:
         }
 
     def special(self, name: str) -> int | None:
-        """The id of a key such as `bos_token_id`."""
+        """Return the id in a key such as `bos_token_id`, or `None` if the file has no such key."""
         value = self.file.take(f"tokenizer.ggml.{name}", int, None)
         if value is not None and not 0 <= value < len(self.tokens):
             raise self._refuse(name, value, f"an id from 0 to {len(self.tokens) - 1}")
         return value
 
     def files(self) -> dict[str, str]:
-        """The tokenizer and the chat template as the files of a published folder."""
+        """Return the tokenizer and the chat template as the files of a published folder, by name."""
         named = {
             "bos_token": self.special("bos_token_id"),
             "eos_token": self.special("eos_token_id"),
@@ -188,9 +191,9 @@ class Vocabulary:
         return left, right
 
     def _pieces(self) -> dict[str, Any]:
-        """BPE of pieces with scores: of all pairs that are a piece, the one of the highest score is merged first."""
+        """Return SentencePiece's BPE, which first merges the pair that forms the piece with the highest score."""
         scores = self._list("scores", float)
-        if self.file.take("general.architecture", str).startswith("gemma"):  # whose order says it, and no score
+        if self.file.take("general.architecture", str).startswith("gemma"):  # ranked by id, not by score
             scores = [-float(i) for i in range(len(self.tokens))]
         unknown = self.special("unknown_token_id")
         normal = {
@@ -210,12 +213,12 @@ class Vocabulary:
         return _bpe(vocab, merges, unk_token=name, fuse_unk=True, byte_fallback=True)
 
     def _spaces(self, i: int) -> bool:
-        """Whether a piece is several spaces, which a file may have as they are and texts have as another sign."""
+        """Return whether a piece has only spaces, which a file may store as " " but normalized texts as `SPACE`."""
         token = self.tokens[i]
         return self.kind == "llama" and self.types[i] == USER and token != "" and not token.strip(f" {SPACE}")
 
     def _around(self) -> dict[str, Any] | None:
-        """What is put around a text."""
+        """Return the post-processor that adds BOS and EOS tokens to a text, or `None` if it adds none."""
         usual = self.kind == "llama" or self.pre in _WHOLE_WORDS
         wanted = {
             "bos": self.file.take("tokenizer.ggml.add_bos_token", bool, usual),
@@ -262,9 +265,14 @@ def _bpe(vocab: Mapping[str, int], merges: Sequence[tuple[str, str]], **further:
 
 
 def tokenizer_metadata(text: str, vocab: int) -> dict[str, Any]:
-    """Return the keys of `tokenizer.ggml` for the text of a tokenizer.json. `vocab` is the number of the model's rows.
+    """Return the keys of `tokenizer.ggml` for a tokenizer.json.
 
-    Raises `ValueError` for a tokenizer that llama.cpp has no name for.
+    Args:
+        text: The contents of the file.
+        vocab: The size of the model's vocabulary.
+
+    Raises:
+        ValueError: If llama.cpp has no name for the tokenizer, or an id is outside of the vocabulary.
     """
     data = json.loads(text)
     model = data.get("model") or {}
@@ -304,7 +312,7 @@ def tokenizer_metadata(text: str, vocab: int) -> dict[str, Any]:
 
 
 def _parts(data: Mapping[str, Any], name: str) -> list[Mapping[str, Any]]:
-    """A step of a tokenizer.json, as the list of its parts."""
+    """Return a step of a tokenizer.json as the list of its parts."""
     step = data.get(name)
     if step is None:
         return []
@@ -327,7 +335,7 @@ def _pre_of(data: Mapping[str, Any]) -> str:
 
 
 def _around_of(data: Mapping[str, Any], added: Mapping[int, Mapping[str, Any]]) -> dict[str, Any]:
-    """The special tokens that a text begins and ends with."""
+    """Return the keys about the special tokens that a text begins and ends with."""
     ids = {one["content"]: i for i, one in added.items()}
     for part in _parts(data, "post_processor"):
         if part.get("type") == "TemplateProcessing":

@@ -1,7 +1,7 @@
-"""A model of ours as a GGUF file, for llama.cpp, Ollama and LM Studio.
+"""Export one of our models as a GGUF file, for llama.cpp, Ollama and LM Studio.
 
-The metadata that is to be written is first read again: a part of the model that the architecture cannot say is found,
-and rejected by its name, before anything is written.
+`companion.families.export` first reads the metadata back from an `Unwritten` file. So a part of the model that the
+architecture cannot express is rejected by name before anything is written.
 """
 
 from __future__ import annotations
@@ -22,18 +22,25 @@ from companion.ground.atomic import replacing, writing
 from companion.ground.waiting import counted
 
 GGUFType = Literal["F32", "F16", "BF16", "Q8_0"]
-"""The types in which matrices are written; vectors are written in F32, as llama.cpp has them."""
+"""The types in which matrices are written. Vectors are written in F32, as llama.cpp does."""
 BLOCK = 32
-"""Numbers of a block of Q8_0. A matrix with rows of another length is written in F16."""
+"""Elements in a block of Q8_0. A matrix whose rows are not a multiple of this is written in F16."""
 
 
 def metadata_of(config: ModelConfig, architecture: Architecture) -> dict[str, Any]:
-    """Return what a file's metadata says of a model, by the names of keys without the architecture's."""
+    """Return the metadata of a model, by keys without the name of the architecture in front."""
     return shared_keys(config) | architecture.writes(config)
 
 
 class Unwritten(GGUFFile):
-    """What a file would say of a model, before it is written."""
+    """A GGUF file that has not been written, with the metadata and the shapes that it would have.
+
+    Args:
+        path: The path that error messages name.
+        architecture: The architecture.
+        config: The model's configuration.
+        published: The shapes of its tensors by their published names.
+    """
 
     def __init__(
         self,
@@ -63,18 +70,18 @@ def write_gguf(
     template: str | None = None,
     name: str = "",
 ) -> None:
-    """Write a model as a GGUF file, whole or not at all.
+    """Write a model to a GGUF file, completely or not at all.
 
     Args:
-        path: the file.
-        config: the model's configuration.
-        kind: the `model_type` as which it is published.
-        fields: its config.json.
-        tensors: its tensors by their published names.
-        type: of the matrices.
-        tokenizer: the keys of `tokenizer.ggml`, as `tokenizer_metadata` gives them.
-        template: the chat template.
-        name: what the model is called.
+        path: The file.
+        config: The model's configuration.
+        kind: Its `model_type` as a published model.
+        fields: The fields of its config.json.
+        tensors: Its tensors by their published names.
+        type: The type of its matrices in the file.
+        tokenizer: The keys of `tokenizer.ggml`, as `tokenizer_keys` returns them.
+        template: The chat template.
+        name: The model's name.
     """
     gguf = library()
     architecture = BY_KIND[kind]
@@ -103,7 +110,7 @@ def write_gguf(
 
 
 def converted(tensor: Tensor, type: GGUFType, *, always_plain: bool = False) -> tuple[np.ndarray[Any, Any], Any]:
-    """Return a tensor as a file has it, and its type."""
+    """Return a tensor's data in the format of a file, and its type there."""
     gguf = library()
     plain = tensor.detach().to("cpu", torch.float32).contiguous().numpy()
     if plain.ndim < 2 or always_plain:
@@ -123,7 +130,7 @@ def _add(writer: Any, key: str, value: Any) -> None:
 
 
 def tokenizer_keys(text: str, vocab: int, special: Mapping[str, int | None]) -> dict[str, Any]:
-    """Return the keys of `tokenizer.ggml` for a tokenizer.json, with the ids that have a meaning."""
+    """Return the keys of `tokenizer.ggml` for the text of a tokenizer.json, with the ids of special tokens."""
     found = tokenizer_metadata(text, vocab)
     names = {"bos_token_id": "bos_token_id", "eos_token_id": "eos_token_id", "pad_token_id": "padding_token_id"}
     return found | {names[key]: value for key, value in special.items() if value is not None}

@@ -1,12 +1,12 @@
-"""What published checkpoints of all families have in common.
+"""The parts that published checkpoints of all families share.
 
-family             what a family is, and a preset
-config_fields      what becomes of every field: tables, and the rows that all families share
+family             a family of published models, and a preset
+config_fields      the policy for every field: tables, and the rows that all families share
 checkpoint_folder  the fields and the tensors of a folder
-state_dict         tensors on their way to our names
-mxfp4              weights of four bits, made into plain numbers
-rope               how LLaMA's kin write rotary positions and windows
+state_dict         published tensors under our names, and the way back
+mxfp4              dequantization of 4-bit weights
+rope               rotary positions and windows in the configurations of LLaMA and its relatives
 catalogue          published models that have a short name here
-fetching           getting them: from the hub, or from the package index
-generation_config  what a folder says of writing
+fetching           downloads from the hub or from the package index
+generation_config  special tokens and generation settings of a folder
 """

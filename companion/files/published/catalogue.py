@@ -1,5 +1,8 @@
-"""Published models that have a short name here, and the two places that have each of them: the hub has the original,
-and the Python package index a package with it, which reaches every machine that can install PyTorch."""
+"""Published models that have a short name here. Each has two sources.
+
+The hub has the original, and the Python package index has a package that contains it. Every machine that can install
+PyTorch can download the package too.
+"""
 
 from __future__ import annotations
 
@@ -11,15 +14,17 @@ from dataclasses import dataclass
 class Known:
     """A published model.
 
-    about:    what it is, in a few words.
-    hub:      what the hub calls the original.
-    licence:  under which it was published.
-    package:  the package that holds it, and its `version`.
-    folder:   the folder of the model in that package.
-    files:    the files in that folder that are taken, each with its SHA-256. A GGUF file is converted.
-    fetched:  bytes of the package.
-    takes:    bytes of the folder in the cache.
-    then:     commands that use it.
+    Attributes:
+        about: A description in a few words.
+        hub: The name of the original on the hub.
+        licence: The licence under which it was published.
+        package: The package that contains it.
+        version: The version of that package.
+        folder: The model's folder in the package.
+        files: The files that are taken from that folder, each with its SHA-256. A GGUF file is converted.
+        fetched: The size of the package in bytes.
+        takes: The size of the folder in the cache in bytes.
+        then: Commands that use the model.
     """
 
     about: str

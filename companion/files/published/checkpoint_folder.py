@@ -1,6 +1,7 @@
-"""What a published checkpoint's folder holds: the fields of its configuration, and its tensors.
+"""The folder of a published checkpoint, with the fields of its configuration and its tensors.
 
-Nothing here knows a layout; the files of `companion/families` do. What becomes of a field is a row of their tables.
+Nothing here depends on a layout. The files of `companion/families` know the layouts, and their tables have a row with
+the policy for each field.
 """
 
 from __future__ import annotations
@@ -39,15 +40,18 @@ ACTIVATIONS = {
     "silu": "silu",
     "swish": "silu",
 }
-"""Published names of activations, and ours."""
+"""Our names of activations by their published names."""
 
 
 @dataclass(frozen=True)
 class Became:
-    """What a field of a file became.
+    """The outcome of reading a field.
 
-    words:    in a line.
-    refused:  why it cannot be honoured; `None` for a field that can.
+    Attributes:
+        name: The field.
+        value: Its value in the file, or the default if the file leaves it out.
+        words: The outcome in one line.
+        refused: The reason why the field cannot be honoured, or `None` if it can.
     """
 
     name: str
@@ -57,11 +61,16 @@ class Became:
 
 
 class Fields:
-    """A published config.json of one kind of model, every field of which goes the way that its `table` says.
+    """The fields of a published config.json, which are read by the policies in a table.
 
-    given:  its fields, where they have been read.
+    Args:
+        folder: The folder with config.json.
+        kind: The expected `model_type`.
+        table: The policy of each field.
+        given: The fields, if they have been read already.
 
-    Raises `ValueError` for a file that is missing or damaged, or is of another kind of model.
+    Raises:
+        ValueError: If the file is missing or damaged, or belongs to another kind of model.
     """
 
     def __init__(
@@ -77,7 +86,7 @@ class Fields:
         return ValueError(f"{self.path}: {name}={shown(value)}: expected {expected}")
 
     def take(self, name: str) -> Any:
-        """The field's value, or what leaving it out means; some must be there."""
+        """Return the field's value, or its default. Raises `ValueError` if a field without a default is missing."""
         policy = self.table[name]
         assert policy.kind == "taken", f"{name} stands in the table as {policy.kind}"
         if name not in self.given and policy.required:
@@ -85,28 +94,28 @@ class Fields:
         return self.given.get(name, policy.default)
 
     def flag(self, name: str) -> bool:
-        """A field that is true or false."""
+        """Return the value of a field that must be true or false."""
         value = self.take(name)
         if not isinstance(value, bool):
             raise self.refuse(name, value, "true or false")
         return value
 
     def small(self, name: str) -> float:
-        """A number from 0 to 0.1, as an epsilon is."""
+        """Return the value of a field that must be a number from 0 to 0.1, such as an epsilon."""
         value = self.take(name)
         if not is_number(value) or not 0 <= value <= 0.1:
             raise self.refuse(name, value, "a number from 0 to 0.1")
         return value
 
     def activation(self, name: str) -> Any:
-        """Our name of the activation that the field names."""
+        """Return our name of the activation in a field."""
         value = self.take(name)
         if not isinstance(value, str) or value not in ACTIVATIONS:
             raise self.refuse(name, value, "one of " + ", ".join(map(repr, ACTIVATIONS)))
         return ACTIVATIONS[value]
 
     def became(self) -> list[Became]:
-        """What every field of the file became, and those that it leaves out and may not."""
+        """Return the outcome for every field of the file, and for fields that it leaves out but must have."""
         found = [self._became(name, value) for name, value in self.given.items()]
         for name, policy in self.table.items():
             if name not in self.given and policy.kind == "must equal" and not policy.required:
@@ -119,18 +128,22 @@ class Fields:
         ]
 
     def usual(self) -> dict[str, Any]:
-        """The fields that the file leaves out although their values are taken, with what that means."""
+        """Return the defaults of all fields that become part of the model but are left out of the file."""
         taken = (policy for name, policy in self.table.items() if policy.kind == "taken" and name not in self.given)
         return {policy.name: policy.default for policy in taken if not policy.required}
 
     def check(self) -> None:
-        """Raises `ValueError` for the first field that cannot be honoured."""
+        """Raise `ValueError` for the first field that cannot be honoured, with quantization before all others."""
         for end in sorted(self.became(), key=lambda end: end.name not in QUANTIZED):
             if end.refused:
                 raise ValueError(end.refused)
 
     def finish(self, build: Callable[[], ModelConfig]) -> ModelConfig:
-        """The configuration. Raises `ValueError` for the first field that cannot be honoured."""
+        """Return the configuration that `build` builds.
+
+        Raises:
+            ValueError: If a field cannot be honoured or `build` fails. The message has the file's names of the fields.
+        """
         self.check()
         try:
             return build()
@@ -139,7 +152,7 @@ class Fields:
             raise ValueError(f"{self.path}: {self.as_written(said)}") from None
 
     def as_written(self, message: str) -> str:
-        """A sentence about a configuration of ours, with the names by which the file calls what it names."""
+        """Replace the names of our settings in a message with the file's names."""
         called = {re.split(r"[;,\s]", one.note, maxsplit=1)[0]: one.name for one in self.table.values()}
         if explicit := re.search(r", or an explicit (\w+)", message):
             theirs = called.get(f"attention.{explicit[1]}")
@@ -149,7 +162,7 @@ class Fields:
             if policy.kind == "taken" and ours and (policy.name in self.given or not policy.required):
                 value = shown(self.given.get(policy.name, policy.default))
                 name = rf"(?<![\w.]){re.escape(f'{ours}={value}')}(?![\w.])"
-                written = f"{policy.name}={value}".replace("\\", r"\\")  # a template, whose escapes `re` reads
+                written = f"{policy.name}={value}".replace("\\", r"\\")  # because `re.sub` interprets escapes in it
                 message = re.sub(name, written, message)
         return message
 
@@ -167,7 +180,15 @@ class Fields:
 
 
 def became_by(path: Path, name: str, value: Any, policy: Policy | None, harm: str) -> Became:
-    """What a field of the file at `path` became. `harm`: what an unknown field may do."""
+    """Return the outcome for a field of the file at `path`.
+
+    Args:
+        path: The file.
+        name: The field.
+        value: Its value.
+        policy: Its policy, or `None` for a field without a row.
+        harm: A clause about the possible effect of an unknown field, for the message.
+    """
     policy = policy or left_behind(name, value)
     if policy is None:
         if value is None:
@@ -195,11 +216,11 @@ def became_by(path: Path, name: str, value: Any, policy: Policy | None, harm: st
 
 
 def weight_files(folder: Path) -> dict[str, list[str] | None]:
-    """The files that a folder's tensors lie in; for each, the names that its index says are there. `None`: there is no
-    index, and the file has what it has.
+    """Return the files with a folder's tensors, and for each the tensors that the index lists, or `None` without one.
 
-    Raises `ValueError` for an index that is damaged, names a file elsewhere, or stands beside a file that it does not
-    name.
+    Raises:
+        ValueError: If the index is damaged, names a file in another folder, or does not name a model.safetensors that
+            is beside it.
     """
     index = folder / f"{WEIGHTS}.index.json"
     if not index.is_file():
@@ -229,13 +250,17 @@ def load_published(
     dtype: torch.dtype | None = None,
     headers: bool = False,
 ) -> dict[str, Tensor]:
-    """The tensors of model.safetensors, of all the files that its index names, or of a GGUF file.
+    """Read the tensors of model.safetensors, of all files that its index names, or of a GGUF file.
 
-    dtype:    what floating numbers become. `None`: they stay.
-    headers:  only their shapes and dtypes, as tensors on the device "meta".
+    Args:
+        folder: The folder.
+        device: Where the tensors go (`None`: the CPU).
+        dtype: The dtype to which floating-point tensors are converted (default: as stored).
+        headers: Whether to read only shapes and dtypes, as tensors on the device "meta".
 
-    Raises `ValueError` for a missing or damaged file, an index that promises what is not there, and a tensor of which
-    two files have copies that differ.
+    Raises:
+        ValueError: If a file is missing or damaged, a tensor in the index is missing, or two files have different
+            copies of a tensor.
     """
     if (gguf := origin(folder)) is not None:
         return published_tensors(gguf, device, dtype=dtype, headers=headers)
@@ -272,7 +297,7 @@ _HEAD = re.compile(r"(score|classifier|pre_classifier|classification_head|qa_out
 
 
 def check_unquantized(folder: Path, names: Iterable[str]) -> None:
-    """Raises `ValueError` for tensors that only quantized folders have."""
+    """Raise `ValueError` for tensors that only quantized folders have."""
     for name in names:
         for ending, how in _QUANTIZED.items():
             if name.endswith(ending):
@@ -281,5 +306,5 @@ def check_unquantized(folder: Path, names: Iterable[str]) -> None:
 
 
 def other_heads(names: Iterable[str]) -> list[str]:
-    """Return the tensors of a head that classifies, rates, or answers by a span, which the models here do not have."""
+    """Return the tensors of heads for classification, reward or span answers, which the models here do not have."""
     return [name for name in names if _HEAD.fullmatch(name)]

@@ -1,23 +1,23 @@
-"""What becomes of every field of a published folder: the tables that loading, refusals and `companion inspect` go by.
+"""Policies for every field of a published folder, which loading, error messages and `companion inspect` follow.
 
-A row is a field, its policy, and for a reader's eyes where its value goes or who wrote it:
+A row has a field, its policy, and a note that says where the value goes or who wrote the field:
 
-    taken                the value becomes a part of the model; it must be there
-    taken = DEFAULT      the same; a file that leaves it out means DEFAULT
-    must be VALUE        other values would make another function: they are refused; a file may leave it out
+    taken                the value becomes part of the model; the file must have it
+    taken = DEFAULT      likewise, but a file may leave it out, which means DEFAULT
+    must be VALUE        other values are rejected, because they mean another function; a file may leave it out
     must equal FIELD     our models have one number for both
-    neutral              says nothing about the function from tokens to logits, or about a text: any value will do
-    writing              says nothing about logits, but how text is made of them: the rows of `WRITING`
+    neutral              has no effect on logits or texts, so any value is accepted
+    writing              has no effect on logits, but on how text is generated from them (see `WRITING`)
 
-What a field can do to a text decides. A field without a row is refused by name, because it may change the model, unless
-it is null, or is recognised as something that changes no text: what a tool notes about itself (`left_behind`), or a
-dropout, which only training has. Each family has its own rows, in its file in
-`companion/families`; they come before those of every release, which stand here, as do the rows of writing: those of
-generation_config.json, or where there is no such file, of config.json.
+The policy depends on the effect that a field can have on a text. A field without a row may change the model, so it is
+rejected by name. The exceptions are fields that are null and those that `left_behind` recognizes, such as notes of
+tools about themselves and dropout rates, which matter only in training. The rows of each family are in its file in
+`companion/families`, and they take precedence over the rows for every release, which are here. The rows about
+generation are here too. They apply to generation_config.json or, if there is no such file, to config.json.
 
 The versions after a neutral field are those of `transformers` that wrote it, the first and last seen among 2.2, 2.9,
 3.0, 3.5, 4.0, 4.6, 4.10, 4.18, 4.22, 4.26, 4.30, 4.33, 4.36, 4.40, 4.44, 4.46, 4.48, 4.51, 4.53, 4.55, 4.57 and 5.0;
-`on` means that the newest of them does. "By hand" are fields that those who published a model added themselves.
+`on` means that the newest of them does. Publishers of a model added the fields marked "by hand" themselves.
 """
 
 from __future__ import annotations
@@ -37,11 +37,15 @@ _REQUIRED = object()
 
 @dataclass(frozen=True)
 class Policy:
-    """What becomes of a field.
+    """The policy for a field.
 
-    values:    of a must: those that may be.
-    default:   what a file that leaves the field out means, where there is such a value.
-    note:      where a taken value goes; who wrote a neutral field.
+    Attributes:
+        name: The field.
+        kind: The kind of policy (see the table at the top of this module).
+        note: Where a taken value goes, or who wrote a neutral field.
+        values: The allowed values if the kind is "must be".
+        equals: The other field if the kind is "must equal".
+        default: The meaning of leaving the field out. Without one, the field is required.
     """
 
     name: str
@@ -63,9 +67,9 @@ _VERSION = re.compile(r"v?\d+(\.\d+)+\S*")
 
 
 def left_behind(name: str, value: Any) -> Policy | None:
-    """Return the policy of a field that changes no text whatever the model, or `None` for any other field.
+    """Return the policy of a field that changes no text of any model, or `None` for any other field.
 
-    Such fields are the notes of tools about themselves, version numbers of libraries, and rates of dropout.
+    Such fields are notes of tools about themselves, version numbers of libraries, and dropout rates.
     """
     if _TOOLS.fullmatch(name):
         return Policy(name, "neutral", "a note of the tool that wrote it")
@@ -77,13 +81,13 @@ def left_behind(name: str, value: Any) -> Policy | None:
 
 
 QUANTIZED = ("quantization_config", "quantization", "compression_config")
-"""Fields that say how weights were quantized: of transformers, of MLX, and of early releases by compressed-tensors."""
+"""Fields that say how weights were quantized, in transformers, MLX and early releases of compressed-tensors."""
 UNQUANTIZED = "expected a release in bf16, fp16 or fp32, or a GGUF file"
 _METHODS = {"bitsandbytes": "bitsandbytes", "fbgemm_fp8": "FP8", "finegrained_fp8": "FP8", "modelopt": "ModelOpt"}
 
 
 def quantized_by(name: str, said: Any) -> str:
-    """Return in a few words how one of the fields `QUANTIZED` says that weights were quantized."""
+    """Describe in a few words the quantization in the value `said` of one of the fields `QUANTIZED`."""
     said = said if isinstance(said, Mapping) else {}
     method = said.get("quant_method", "MLX" if name == "quantization" else said.get("format"))
     four, eight = (said.get(f"load_in_{bits}bit") or said.get(f"_load_in_{bits}bit") for bits in (4, 8))
@@ -97,17 +101,17 @@ def quantized_by(name: str, said: Any) -> str:
 
 
 def is_dropout(name: str) -> bool:
-    """Return whether a field is named as a rate of dropout is."""
+    """Return whether a field has the name of a dropout rate."""
     return name.endswith(("_pdrop", "layerdrop")) or "dropout" in name
 
 
 def alike(value: Any, other: Any) -> bool:
-    """Whether two values of JSON are the same: 1 and 1.0 are, 1 and true are not."""
+    """Return whether two JSON values are equal. 1 and 1.0 are, but 1 and true are not."""
     return isinstance(value, bool) == isinstance(other, bool) and value == other
 
 
 def rows(table: str) -> dict[str, Policy]:
-    """The policies of a table, a line each, by field."""
+    """Parse a table with one policy in each line, and return the policies by field."""
     found = {}
     for line in filter(str.strip, table.splitlines()):
         name, _, rest = line.strip().partition(" ")
@@ -128,7 +132,7 @@ def _row(name: str, says: str, note: str) -> Policy:
 
 
 def of_a_family(own: Mapping[str, Policy]) -> dict[str, Policy]:
-    """All rows of a family's config.json: its own, and those of every release that it does not have itself."""
+    """Return all rows for a family's config.json, which are its own and, for other fields, those of every release."""
     return {**{name: Policy(name, "writing") for name in WRITING}, **EVERY, **own}
 
 
@@ -266,4 +270,4 @@ WRITING = rows(
     transformers_version             neutral                 4.26 on
     """
 ) | {f.name: Policy(f.name, "taken", f"Sampling.{f.name}", default=f.metadata["left_out"]) for f in fields(Sampling)}
-"""Fields that say how text is made. What a file means that leaves one out is what the released code does then."""
+"""Fields that say how text is generated. Their defaults follow the released code."""

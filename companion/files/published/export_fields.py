@@ -1,9 +1,9 @@
-"""A configuration of ours as the fields of a published config.json: the tables of `companion.families`, read from right
-to left (lesson 18).
+"""Convert one of our configurations to the fields of a published config.json (lesson 18).
 
-The note of a row that is taken begins with the part of a `ModelConfig` that its value becomes: so it also says what the
-field's value is. What is no plain number stands in `VALUES`. Nothing here decides whether the fields say all: whoever
-writes them reads them again, and compares.
+The tables of `companion.families` are read from right to left for this. The note of a taken field begins with the part
+of a `ModelConfig` that the field sets, so it also tells where its value comes from. `VALUES` and `NAMED` have functions
+for fields whose value differs from that part. Nothing here checks that the fields are complete. `export_model` does
+that, by reading them back and comparing the configurations.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from companion.files.published.config_fields import Policy
 from companion.files.published.rope import GLOBAL, LINEAR, LOCAL, scaled
 
 GATES = {"swiglu": "silu", "geglu": "gelu", "geglu_tanh": "gelu_pytorch_tanh", "swiglu_clamped": "silu"}
-"""Published names of the activations of gates, by ours of the gated networks."""
+"""Published names of activations by our names of the gated networks that use them."""
 _PLAIN = {ours: theirs for theirs, ours in reversed(ACTIVATIONS.items())}
 _PART = re.compile(r"[a-z_]+(\.[a-z_]+)*(?=$|[,;:])")
 
@@ -42,7 +42,7 @@ def _shared_width(config: ModelConfig) -> int | None:
 
 
 def _interval(config: ModelConfig) -> int | None:
-    """Every how many-th layer attends, where that says which ones do."""
+    """Return n if exactly every n-th layer attends, else `None`."""
     every = next(iter(config.attending), config.layers) + 1
     same = all(config.linear(layer) == bool((layer + 1) % every) for layer in range(config.layers))
     return every if same else None
@@ -68,7 +68,7 @@ VALUES: dict[str, Callable[[ModelConfig], Any]] = {
     "moe.plain_d_ff": _plain_width,
     "moe.shared_d_ff": _shared_width,
 }
-"""What a field says of a part that is not its value itself."""
+"""Functions from a configuration to the value of a field, by the part of the configuration in the field's note."""
 
 NAMED: dict[str, Callable[[ModelConfig], Any]] = {
     "do_layer_norm_before": lambda config: config.norm.placement == "pre",
@@ -83,7 +83,7 @@ NAMED: dict[str, Callable[[ModelConfig], Any]] = {
     "topk_method": lambda config: "greedy" if config.moe is None or config.moe.groups == 1 else "group_limited_greedy",
     "query_pre_attn_scalar": lambda config: round(config.attention.score_width or config.sizes.d_head),
 }
-"""The same of fields that say it in a way of their own."""
+"""The same functions by the field's name, for fields that express a part in a way of their own."""
 
 LEFT_OUT = {
     "decoder_sparse_step",
@@ -93,12 +93,12 @@ LEFT_OUT = {
     "no_rope_layer_interval",
     "sliding_window_pattern",
 }
-"""Fields that others, which name each layer, make unneeded."""
+"""Fields that are not written, because other fields name the kind of each layer."""
 
 
 def said(config: ModelConfig, table: Mapping[str, Policy]) -> dict[str, Any]:
-    """What a config.json with a family's own rows says of a configuration, as far as it can."""
-    config = config.with_(attention=replace(config.attention, linear=config.memory))  # its sizes, filled in
+    """Return the fields of a config.json for a configuration, as far as a family's table can express it."""
+    config = config.with_(attention=replace(config.attention, linear=config.memory))  # with every size filled in
     fields: dict[str, Any] = {}
     for name, policy in table.items():
         if policy.kind == "taken" and name not in LEFT_OUT:
@@ -112,7 +112,7 @@ def said(config: ModelConfig, table: Mapping[str, Policy]) -> dict[str, Any]:
 
 
 def _value(config: ModelConfig, name: str, table: Mapping[str, Policy]) -> Any:
-    """What a field says; `None` where there is nothing to say."""
+    """Return the value of a field for a configuration, or `None` if it has none."""
     if name in NAMED:
         return NAMED[name](config)
     if name in ("rope_scaling", "rope_parameters"):

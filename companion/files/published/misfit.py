@@ -1,6 +1,6 @@
-"""Why the tensors of a folder do not fit its config.json, in the words of the file: its tensors, and its fields.
+"""Explain why the tensors of a folder do not fit its config.json, with the names of the file's own tensors and fields.
 
-Nothing here is computed unless something is wrong already. Which field decides a size is found out by changing it.
+Nothing here runs unless an error has been found already. To find the field that decides a size, each one is changed.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from companion.files.published.state_dict import Places, WayBack
 
 Shapes = Mapping[str, tuple[int, ...]]
 LARGEST, MOST = 20_000, 5000
-"""Layers and experts of which shapes are made, and tensors up to which the field that decides is looked for: for that
-they are made once for each field."""
+"""Limits: layers times experts for which shapes are computed, and tensors of a folder in which the responsible field is
+searched for. The search computes all shapes at least once for each field."""
 TOLD = 4
-"""Tensors that a message names: the first of each cause before a second one."""
+"""The number of tensors that a message names. The first one of each cause comes before a second one of any."""
 
 
 class Layout(Protocol):
-    """What of a `Family` says which tensors a folder holds."""
+    """The parts of a `Family` that decide which tensors a folder has."""
 
     @property
     def kind(self) -> str: ...
@@ -50,11 +50,16 @@ def explained(
     places: Places,
     called: Mapping[str, str],
 ) -> ValueError:
-    """The error about tensors that did not become a model.
+    """Return an error that explains why tensors did not become a model.
 
-    error:   what it says, with names of ours where there are some.
-    there:   the tensors by the names that `places` was given, on the device "meta".
-    called:  what the file calls each of these.
+    Args:
+        error: The original message, which may have our names.
+        family: The family of the folder.
+        fields: The fields of its config.json.
+        config: The configuration built from them.
+        there: The tensors by the names that `places` was given, on the device "meta".
+        places: The tensors that were moved, and those that were missing.
+        called: The name in the file of each tensor in `there`.
     """
     others = _Others(family, fields, there)
     counts = re.search(r": (missing|unexpected) (\S+?)(?=[ ;]|$)", error)
@@ -77,14 +82,18 @@ def explained(
 
 
 class _Others:
-    """What the same folder would hold if one field of its config.json had another value."""
+    """Finds the fields responsible for an error, from the shapes that other values of a field would require."""
 
     def __init__(self, family: Layout, fields: Fields, there: Mapping[str, Tensor]) -> None:
         self.family, self.fields, self.there = family, fields, there
         self.deciding: dict[str, Shapes] | None = None
 
     def misfit(self, name: str, got: tuple[int, ...], wanted: Shapes) -> tuple[str, str]:
-        """What is said of a tensor of the wrong shape, and which fields decide it."""
+        """Describe a tensor of the wrong shape.
+
+        Returns:
+            The description, and the part of it that names the fields that decide the shape.
+        """
         shape = wanted[name]
         if self.deciding is None:
             self.deciding = dict(self._deciding(wanted)) if len(self.there) <= MOST else {}
@@ -106,16 +115,22 @@ class _Others:
         return f"has shape {got}: {CONFIG}{cause} for {shape}", cause
 
     def asking(self, name: str, which: str, *, missing: bool) -> str:
-        """Which field asks for a tensor that is missing, or has no place for one that is there; empty: none alone. With
-        another value of it, all that is there would have a place, or all that has a place would be there.
+        """Return a clause that names the field responsible for a missing or unexpected tensor.
 
-        which:  what a sentence calls that tensor.
+        A field is responsible for a missing tensor if another value does not require it and leaves nothing in the
+        folder unexpected. It is responsible for an unexpected tensor if another value requires it and leaves nothing
+        missing. If no single field is responsible, the clause is empty.
+
+        Args:
+            name: The tensor.
+            which: The words for that tensor in the clause.
+            missing: Whether it is missing.
         """
         there, numbers = self.there.keys(), [int(digits) for digits in re.findall(r"\d+", name)]
         for field, value in self._values() if len(self.there) <= MOST else ():
             if isinstance(value, bool):
                 tried: Sequence[Any] = [not value]
-            else:  # the number of a layer or an expert is how many there are without it
+            else:  # counted from 0, a layer's or expert's number is the count without it
                 tried = [n for n in (value - 1, *numbers) if 0 < n < value] if missing else [value + 1, 2 * value]
             for shapes in filter(None, (self._with(field, other) for other in tried)):
                 fits = there <= shapes.keys() if missing else shapes.keys() <= there
@@ -125,7 +140,7 @@ class _Others:
         return ""
 
     def _deciding(self, wanted: Shapes) -> Iterator[tuple[str, Shapes]]:
-        """The fields that decide a size, and the shapes that another value would ask for."""
+        """Yield each field that affects a size, with the shapes that another value would require."""
         for field, value in self._values():
             if isinstance(value, bool):
                 continue
@@ -150,8 +165,10 @@ class _Others:
 
 
 def _shapes(family: Layout, config: ModelConfig) -> Shapes | None:
-    """The shape of each tensor that a folder of this configuration holds, by the names before they are spelled; `None`
-    for a family whose tensors find no way back, and for what is too large to be tried."""
+    """Return the shape of each tensor in a folder of this configuration, by the names before `spelled`.
+
+    Returns `None` if the family's tensors cannot be moved back to published names, or if the model is too large to try.
+    """
     if config.layers * (1 if config.moe is None else config.moe.experts) > LARGEST:
         return None
     try:
@@ -163,12 +180,12 @@ def _shapes(family: Layout, config: ModelConfig) -> Shapes | None:
 
 
 def _sizes(shape: tuple[int, ...]) -> list[int]:
-    """A shape without axes of one number, of which files may have more or fewer."""
+    """Return a shape without its axes of size 1, because files may have more or fewer of them."""
     return [size for size in shape if size != 1]
 
 
 def _listed(told: Sequence[tuple[str, str, str]]) -> str:
-    """The first tensors, one of each cause before a second."""
+    """List the first tensors, one of each cause before a second one of any."""
     causes = [cause for _, _, cause in told]
     order = sorted(range(len(told)), key=lambda i: causes[:i].count(causes[i]) if i < 200 else i)
     first = "; ".join(f"{told[i][0]} {told[i][1]}" for i in sorted(order[:TOLD]))

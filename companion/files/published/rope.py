@@ -1,8 +1,8 @@
-"""Rotary positions, their scaling and their windows, as configurations of LLaMA's kin write them (lesson 13).
+"""Rotary positions, their scaling, and windows in the configurations of LLaMA and its relatives (lesson 13).
 
-Up to version 4 of `transformers` the base is `rope_theta` and a scaling `rope_scaling`; from 5 on both stand in
-`rope_parameters`, in Gemma 3's and OLMo 3's once for each kind of layer. Meanings and defaults are its
-`modeling_rope_utils`'.
+Up to version 4 of `transformers`, the base is in `rope_theta` and a scaling in `rope_scaling`. From version 5 on, both
+are in `rope_parameters`, which Gemma 3 and OLMo 3 have once for each kind of layer. Meanings and defaults are those of
+its `modeling_rope_utils`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from companion.files.published.config_fields import Policy
 
 GLOBAL, LOCAL, LINEAR = "full_attention", "sliding_attention", "linear_attention"
-"""Kinds of layers, as `layer_types` names them."""
+"""Kinds of layers in `layer_types`."""
 _KEYS = {
     "default": ("factor",),
     "linear": ("factor",),
@@ -34,28 +34,32 @@ _KEYS = {
     ),
     "longrope": ("factor", "original_max_position_embeddings", "attention_factor", "short_factor", "long_factor"),
 }
-"""What each kind of scaling says beside its kind and base."""
+"""The keys that each kind of scaling may have, in addition to its kind and base."""
 _NEEDED = {
     "default": (),
     "llama3": ("factor", "low_freq_factor", "high_freq_factor"),
     "longrope": ("short_factor", "long_factor"),
 }
-"""What it must say; the others their factor."""
+"""The keys that a kind of scaling must have. For kinds not listed, that is the factor."""
 _PICTURES = ("mrope_section", "mrope_interleaved")
-"""Which frequencies go by the rows and columns of a picture; tokens of a text have one position for all three."""
+"""Keys that assign frequencies to time, rows and columns of an image. They are ignored, because a text token has the
+same position in all three."""
 _ORIGINAL, _SHARE = "original_max_position_embeddings", "partial_rotary_factor"
 
 
 def positions(
     fields: Fields, turning: Sequence[bool] = (True,), local_base: str | None = None
 ) -> tuple[PositionConfig, float | None]:
-    """The rotary positions of a configuration, and the base of its local layers where they turn otherwise.
+    """Return the rotary positions of a configuration, and the base of its local layers if that differs.
 
-    turning:     which layers turn queries and keys.
-    local_base:  the field that has the base of local layers, which are not scaled then, outside of `rope_parameters`;
-                 `None`: all layers turn alike.
+    Args:
+        fields: The fields of config.json.
+        turning: Whether each layer rotates queries and keys.
+        local_base: The field with the base of local layers outside of `rope_parameters`. Their frequencies are then
+            not scaled. If it is `None`, all layers rotate in the same way.
 
-    Raises `ValueError` naming the field for a scaling that is not known, lacks a number, or says two things.
+    Raises:
+        ValueError: If the scaling is not known, lacks a key, or contradicts itself. The message names the field.
     """
     said = [name for name in ("rope_scaling", "rope_parameters") if fields.given.get(name) is not None]
     if len(said) == 2 and fields.given["rope_scaling"] != fields.given["rope_parameters"]:
@@ -72,7 +76,7 @@ def positions(
         name, values = f"{name}.{GLOBAL}", values.get(GLOBAL) or {}
     elif local_base is not None:
         local = _part(fields, "", {}, local_base, _KEYS).base
-        if "type" in values:  # which released code of some versions overlooks
+        if "type" in values:  # some versions of the released code overlook this
             raise fields.refuse(f"{name}.type", values["type"], "the kind as rope_type")
     kinds = _KEYS if _ORIGINAL not in fields.table else {kind: _KEYS[kind] for kind in ("default", "longrope")}
     outer = _row(fields.table, "positions.base", "rope_theta")
@@ -81,7 +85,17 @@ def positions(
 
 
 def window(fields: Fields, types: Sequence[str], width: Any, base: float | None) -> WindowConfig | None:
-    """The window of the layers that are local. Raises `ValueError` where some are and there is no width."""
+    """Return the window of the local layers, or `None` if there are none.
+
+    Args:
+        fields: The fields of config.json.
+        types: The kind of each layer.
+        width: The width of the window in tokens.
+        base: The base of the local layers' rotary positions, or `None` if it is that of the others.
+
+    Raises:
+        ValueError: If there are local layers but `width` is `None`.
+    """
     pattern = [kind == LOCAL for kind in types]
     if not any(pattern):
         return None
@@ -91,10 +105,10 @@ def window(fields: Fields, types: Sequence[str], width: Any, base: float | None)
 
 
 def layer_types(fields: Fields, usual: Sequence[str], other: str = LOCAL) -> Sequence[str]:
-    """The kind of each layer: what `layer_types` says, or else `usual`. Those that are not global are of the kind
-    `other`.
+    """Return the kind of each layer from the field `layer_types`, or `usual` if that is null or left out.
 
-    Raises `ValueError` unless it names a kind that is known here for each layer.
+    Raises:
+        ValueError: If the field does not name the kind of every layer, as `GLOBAL` or `other`.
     """
     said = fields.take("layer_types")
     if said is None:
@@ -105,20 +119,28 @@ def layer_types(fields: Fields, usual: Sequence[str], other: str = LOCAL) -> Seq
 
 
 def shortest(pattern: Sequence[bool]) -> tuple[bool, ...]:
-    """The beginning of a pattern that, begun anew where it is used up, gives all of it."""
+    """Return the shortest beginning of a pattern that gives the whole pattern when it is repeated."""
     length = next(n for n in range(1, len(pattern) + 1) if all(x == pattern[i % n] for i, x in enumerate(pattern)))
     return tuple(pattern[:length])
 
 
 def _row(table: Mapping[str, Policy], part: str, usual: str) -> str:
-    """The field outside of a scaling that becomes `part` of the positions; `usual` if a family has no row for it."""
+    """Return the field whose value becomes `part` of our configuration, or `usual` if the table has none."""
     return next((name for name, one in table.items() if one.kind == "taken" and one.note.startswith(part)), usual)
 
 
 def _part(
     fields: Fields, name: str, values: Mapping[str, Any], outer: str, kinds: Mapping[str, Sequence[str]]
 ) -> PositionConfig:
-    """The positions that one object of a scaling describes. `outer`: the field that has their base outside of it."""
+    """Return the positions that one object, such as `rope_scaling`, describes.
+
+    Args:
+        fields: The fields of config.json.
+        name: The object's name, for messages.
+        values: The object.
+        outer: The field that has the base outside of the object.
+        kinds: The allowed kinds of scaling, each with its keys.
+    """
     if not isinstance(values, Mapping):
         raise fields.refuse(name, values, "an object with a rope_type, or null")
 
@@ -128,7 +150,7 @@ def _part(
     values = {key: value for key, value in values.items() if value is not None or key in ("rope_type", "type")}
     values = {key: value for key, value in values.items() if key not in _PICTURES}
     kind = values.pop("rope_type", values.get("type", "default"))
-    if _ORIGINAL in fields.table and kind in ("su", "yarn"):  # Phi-3's first names of it
+    if _ORIGINAL in fields.table and kind in ("su", "yarn"):  # earlier names in Phi-3
         kind = values["type"] = "longrope"
     if values.pop("type", kind) != kind or not isinstance(kind, str) or kind not in kinds:
         raise wrong("rope_type", kind, "one of " + ", ".join(map(repr, kinds)))
@@ -160,7 +182,7 @@ def _part(
 
 
 def _share(fields: Fields, name: str, values: dict[str, Any]) -> float:
-    """The part of each head that is turned, taken out of `values` where it stands there."""
+    """Return the fraction of each head that is rotated, and remove it from `values` if it is there."""
     field = _row(fields.table, "positions.share", _SHARE)
     if field not in fields.table or fields.table[field].kind != "taken":
         if (share := values.pop(_SHARE, 1.0)) != 1.0:
@@ -179,7 +201,7 @@ def _scaling(fields: Fields, name: str, kind: Any, values: Mapping[str, Any]) ->
     context = fields.take("max_position_embeddings")
     outside = fields.take(_ORIGINAL) if _ORIGINAL in fields.table else values.get(_ORIGINAL, context)
     original = values.get(_ORIGINAL, outside)
-    if not alike(original, outside):  # in Phi-3's, which has it twice
+    if not alike(original, outside):  # Phi-3 has it twice
         raise fields.refuse(f"{name}.{_ORIGINAL}", original, f"{shown(outside)}, as {_ORIGINAL} outside of it")
     if kind == "dynamic" and original != context:
         expected = f"{shown(context)}, as max_position_embeddings, by which released code goes"
@@ -198,7 +220,7 @@ def _scaling(fields: Fields, name: str, kind: Any, values: Mapping[str, Any]) ->
 
 
 def _longrope(fields: Fields, original: Any, values: Mapping[str, Any]) -> RotaryScaling:
-    """A text within the context that the model was first trained on is not stretched, whatever the factor."""
+    """Return a longrope scaling. Its factor is at least 1, whatever the fields say."""
     context = fields.take("max_position_embeddings")
     for name, length in ((_ORIGINAL, original), ("max_position_embeddings", context)):
         if not isinstance(length, int) or isinstance(length, bool) or length < 2:
@@ -214,7 +236,7 @@ def _longrope(fields: Fields, original: Any, values: Mapping[str, Any]) -> Rotar
 
 
 def _magnitude(values: Mapping[str, Any]) -> float | None:
-    """What cosines and sines are multiplied by; `None`: as the paper has it."""
+    """Return the factor of cosines and sines, or `None` for the one in YaRN's paper."""
     if "attention_factor" in values:
         return values["attention_factor"]
     above, below = values.get("mscale"), values.get("mscale_all_dim")
@@ -228,8 +250,14 @@ def _grown(factor: float, share: float) -> float:
 
 
 def scaled(config: ModelConfig, table: Mapping[str, Policy], *, parameters: bool) -> dict[str, Any] | None:
-    """What `rope_parameters` says of a configuration; or `rope_scaling`, where that can say the same. `positions` reads
-    both again."""
+    """Return the value of `rope_parameters` or `rope_scaling` for a configuration, the inverse of `positions`.
+
+    Args:
+        config: The configuration.
+        table: The family's policies, which decide on the keys.
+        parameters: Whether to return `rope_parameters`. `rope_scaling` is `None` if nothing is scaled, or if local
+            layers have a base of their own in the family.
+    """
     order, window = config.positions, config.attention.window
     if order.kind != "rotary":
         return None
@@ -263,7 +291,7 @@ def _scaling_said(config: ModelConfig, scaling: RotaryScaling) -> dict[str, Any]
         said |= {"beta_fast": high, "beta_slow": low, "truncate": scaling.whole}
     attention, width = config.attention, config.attention.score_width
     if attention.latent is not None and width is not None and scaling.kind == "yarn" and scaling.factor > 1:
-        # DeepSeek's way to sharpen scores, see `sharpened`; what is left of it multiplies cosines and sines.
+        # DeepSeek multiplies scores (see `sharpened`); the rest of the magnitude multiplies cosines and sines.
         sharper = ((config.sizes.d_head + attention.latent.d_rope) / width) ** 0.25
         grown = magnitude_of(scaling) * sharper
         share, all_dim = ((x - 1) / (0.1 * math.log(scaling.factor)) for x in (grown, sharper))
@@ -272,8 +300,11 @@ def _scaling_said(config: ModelConfig, scaling: RotaryScaling) -> dict[str, Any]
 
 
 def sharpened(fields: Fields) -> float:
-    """What DeepSeek multiplies scores by where frequencies are scaled, m^2 with m = 0.1 mscale_all_dim ln(factor) + 1
-    (the released code); 1 where nothing is said. To be asked after `positions`, which refuses what is wrong."""
+    """Return DeepSeek's factor of attention scores when frequencies are scaled.
+
+    It is m^2 with m = 0.1 mscale_all_dim ln(factor) + 1, as in the released code, and 1 without `mscale_all_dim`. Call
+    `positions` first, because this does not check the fields.
+    """
     values = fields.given.get("rope_parameters") or fields.given.get("rope_scaling") or {}
     share = values.get("mscale_all_dim")
     return _grown(values["factor"], share) ** 2 if share else 1.0

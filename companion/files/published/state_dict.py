@@ -1,4 +1,4 @@
-"""Published tensors on their way to our names: each must find its place, and every place its tensor."""
+"""Published tensors under our names, and the way back. Every tensor must be used, and none may be missing."""
 
 from __future__ import annotations
 
@@ -14,17 +14,22 @@ from companion.files.published.mxfp4 import dequantized
 
 
 class Places:
-    """Published tensors on their way to our names; each is moved exactly once."""
+    """Moves published tensors to our names, each exactly once.
+
+    Args:
+        given: The tensors by published names. They are taken out as they are moved.
+        folder: The folder that error messages name.
+    """
 
     def __init__(self, given: dict[str, Tensor], folder: Path) -> None:
         self.given, self.folder = given, folder
         self.moved: dict[str, Tensor] = {}
-        self.source: dict[str, str] = {}  # of what is moved, its name in the file
+        self.source: dict[str, str] = {}  # the name in the file of each moved tensor
         self.missing: list[str] = []
-        self.awaited: set[str] = set()  # parts of what is missing
+        self.awaited: set[str] = set()  # parts of missing tensors, which are not reported again
 
     def move(self, old: str, *new: str, transpose: bool = False) -> None:
-        """`old` becomes `new`; with several, its rows are dealt out in equal parts."""
+        """Move `old` to `new`. With several new names, divide its rows equally among them."""
         if old not in self.given:
             self._absent(old)
             return
@@ -32,17 +37,20 @@ class Places:
         self._deal(old, tensor, new, (1, 0) if transpose and tensor.ndim == 2 else tuple(range(tensor.ndim)))
 
     def pairs(self, old: str, new: str, parts: Iterable[str] = ("weight", "bias")) -> None:
-        """`move` for each of a layer's parameters."""
+        """Call `move` for each of a layer's parameters."""
         for part in parts:
             self.move(f"{old}.{part}", f"{new}.{part}")
 
     def split(self, old: str, parts: Mapping[str, int]) -> None:
-        """`old` stands there as several from now on, each with so many of its rows."""
+        """Replace `old` with the tensors named in `parts`, each with the given number of its rows."""
         self.groups(old, 1, parts)
 
     def groups(self, old: str, count: int, parts: Mapping[str, int]) -> None:
-        """`old`, whose rows stand in `count` groups, each with so many of each part, stands there as these parts from
-        now on, each with the groups one after the other."""
+        """Replace `old` with the tensors named in `parts`.
+
+        The rows of `old` form `count` groups, and each group has the given number of rows for each part. A part gets
+        its rows from all groups, one group after the other.
+        """
         if old not in self.given:
             self._absent(old)
             self.awaited |= set(parts)
@@ -56,9 +64,12 @@ class Places:
             self.given[name] = part.flatten(0, 1).clone()
 
     def joined(self, old: Mapping[str, tuple[int, ...]], new: str, *width: int) -> None:
-        """Several tensors become one, one behind the other: rows of `width` numbers, or single ones.
+        """Concatenate several tensors.
 
-        old:  their names, and the shapes that they have as published; there may be more or fewer axes of one number.
+        Args:
+            old: Their names and published shapes. A file may have more or fewer axes of size 1.
+            new: The name of the result, of shape (rows, *width).
+            width: The shape of a row; without it, the result is a vector.
         """
         absent = [name for name in old if name not in self.given]
         for name in absent:
@@ -72,7 +83,7 @@ class Places:
         self._moves(new, _cat([tensor.reshape(-1, *width) for tensor in tensors]), next(iter(old)))
 
     def columns(self, old: str, *new: str, in_turn: bool = False) -> None:
-        """The numbers of `old`'s last axis are dealt out: in equal parts, or one by one, like cards."""
+        """Divide the last axis of `old` among `new`, in equal contiguous parts or, with `in_turn`, interleaved."""
         if old not in self.given:
             self._absent(old)
             return
@@ -85,8 +96,10 @@ class Places:
             self._moves(name, part.contiguous(), old)
 
     def unpack(self, old: str) -> None:
-        """`old`, which may lie there in MXFP4 as blocks and scales, stands there as plain numbers from now on, in the
-        dtype of its bias."""
+        """Dequantize `old` if the file stores it in MXFP4, as blocks and scales.
+
+        The result has the dtype of its bias, or bf16 without a bias.
+        """
         names = f"{old}_blocks", f"{old}_scales"
         there = [name for name in names if name in self.given]
         if not there:
@@ -103,7 +116,7 @@ class Places:
         self.given[old] = dequantized(blocks, scales, torch.bfloat16 if bias is None else bias.dtype)
 
     def experts(self, old: str, *new: str) -> None:
-        """One tensor (expert, out, in) becomes `new`, each (expert, in, out); with several, `out` is dealt out."""
+        """Move a tensor (expert, out, in) to `new`, each (expert, in, out), which divide `out` equally."""
         if old not in self.given:
             self._absent(old)
             return
@@ -113,7 +126,7 @@ class Places:
         self._deal(old, tensor, new, (0, 2, 1), axis=2)
 
     def stack(self, old: Sequence[str], new: str) -> None:
-        """One matrix (out, in) for each expert becomes one tensor (expert, in, out)."""
+        """Stack the matrices (out, in) of all experts into one tensor (expert, in, out)."""
         absent = [name for name in old if name not in self.given]
         for name in absent:
             self._absent(name)
@@ -129,7 +142,7 @@ class Places:
         self._moves(new, torch.stack([tensor.T for tensor in tensors]), old[0])
 
     def same(self, names: Sequence[str], new: str) -> None:
-        """One tensor that the file may hold under any of `names`, or under several if they are all equal."""
+        """Move a tensor that the file may store under any of `names`, or under several if all copies are equal."""
         found = {name: self.given.pop(name) for name in names if name in self.given}
         if not found:
             self._absent(names[0])
@@ -142,7 +155,7 @@ class Places:
         self._moves(new, tensor, first)
 
     def vocabulary(self, old: str, *, tied: bool) -> None:
-        """The table of tokens, `old`, and the head, which a tied model may store twice."""
+        """Move the token embedding `old` and the output head, which a tied model may store a second time."""
         if tied:
             self.same([old, "lm_head.weight"], "embedding.weight")
         else:
@@ -150,28 +163,32 @@ class Places:
             self.move("lm_head.weight", "unembedding.weight")
 
     def from_row(self, first: int, old: str, new: str) -> None:
-        """`old` without the rows before `first`, which no token reads."""
+        """Move `old` without the rows before `first`, which no token reads."""
         self.move(old, new)
         if (table := self.moved.get(new)) is not None and table.ndim:
             self.moved[new] = table[first:].clone()
 
     def row(self, old: str, new: str) -> None:
-        """A vector that may lie there as a matrix of one row."""
+        """Move a vector that the file may store as a matrix of one row."""
         self.move(old, new)
         if (vector := self.moved.get(new)) is not None and vector.ndim == 2 and vector.shape[0] == 1:
             self.moved[new] = vector[0]
 
     def must_be_more_than(self, name: str, count: int) -> None:
-        """Raises `ValueError` where a setting says that there are more of something than there are tensors."""
+        """Raise `ValueError` if a setting asks for more of something than there are tensors."""
         if count > len(self.given):
             raise_faults(self.folder, [f"{name}={count}, expected fewer than there are tensors"])
 
     def drop(self, computed: Callable[[str], bool]) -> None:
-        """Leave out the tensors whose names `computed` accepts: they are made here, not learned."""
+        """Leave out the tensors whose names `computed` accepts, which our models compute or do not need."""
         self.given = {name: tensor for name, tensor in self.given.items() if not computed(name)}
 
     def finish(self) -> dict[str, Tensor]:
-        """The tensors by our names. Raises `ValueError` with those that are missing and those that were left over."""
+        """Return the tensors by our names.
+
+        Raises:
+            ValueError: If tensors are missing or left over. The message lists them.
+        """
         if cause := self._elsewhere():
             raise ValueError(f"{self.folder}: {cause}")
         faults = [f"missing {name}" for name in self.missing]
@@ -180,7 +197,7 @@ class Places:
         return self.moved
 
     def _elsewhere(self) -> str | None:
-        """Why nothing is where it should be, if all of it stands there under longer or shorter names."""
+        """Return why tensors are missing if the file has them under longer or shorter names."""
         for wanted in self.missing:
             if (name := wanted.removeprefix("model.")) in self.given:
                 return (
@@ -195,14 +212,14 @@ class Places:
         return None
 
     def _absent(self, name: str) -> None:
-        """Note that a tensor is missing; of a thousand the configuration's number of layers is wrong, not the file."""
+        """Note that a tensor is missing. Give up after a thousand, because then the number of layers is wrong."""
         if name not in self.awaited:
             self.missing.append(name)
         if len(self.missing) >= 1000:
             self.finish()
 
     def _deal(self, old: str, tensor: Tensor, new: Sequence[str], order: tuple[int, ...], axis: int = 0) -> None:
-        """Bring the axes into `order`, then deal `axis` out to the `new` names."""
+        """Permute the axes to `order`, then divide `axis` equally among the `new` names."""
         if len(new) > 1 and (tensor.ndim == 0 or tensor.shape[order[axis]] % len(new)):
             raise ValueError(
                 f"{self.folder}: {old} is {tuple(tensor.shape)}: expected a multiple of {len(new)} in one axis, "
@@ -217,7 +234,7 @@ class Places:
 
 
 def _cat(tensors: Sequence[Tensor], axis: int = 0) -> Tensor:
-    """`torch.cat`, which on the device "meta" would load PyTorch's compiler first: seconds, to add up sizes."""
+    """Concatenate without `torch.cat` on the device "meta", where it spends seconds loading PyTorch's compiler."""
     first = tensors[0]
     if len(tensors) == 1 or not first.is_meta:
         return first if len(tensors) == 1 else torch.cat(list(tensors), axis)
@@ -231,11 +248,11 @@ def _longer_axes(shape: Sequence[int]) -> list[int]:
 
 
 class WayBack(Places):
-    """Our tensors on their way to published names: what places a family's tensors, the other way round.
+    """Moves our tensors to published names: a family's `place` function, run with this class, works in reverse.
 
-    ours:  by our names; each is taken exactly once.
-
-    Experts lie there each on its own, and a tied table once.
+    Args:
+        ours: The tensors by our names. Each is taken exactly once.
+        folder: The folder that error messages name.
     """
 
     def __init__(self, ours: Mapping[str, Tensor], folder: Path) -> None:
@@ -244,57 +261,61 @@ class WayBack(Places):
         self._grouped: dict[str, tuple[int, list[str]]] = {}
 
     def move(self, old: str, *new: str, transpose: bool = False) -> None:
-        """The `new` are `old`, one below the other."""
+        """Concatenate the rows of the `new` tensors into `old`."""
         tensor = _cat([self._taken(name) for name in new])
         self.back[old] = tensor.T if transpose and tensor.ndim == 2 else tensor
 
     def groups(self, old: str, count: int, parts: Mapping[str, int]) -> None:
-        """What is moved to these names is one in the end, whose rows stand in so many groups."""
+        """Let `finish` assemble `old` from `parts`, with its rows in `count` groups."""
         self._grouped[old] = count, list(parts)
 
     def joined(self, old: Mapping[str, tuple[int, ...]], new: str, *width: int) -> None:
-        """The rows of `new` are dealt out, and have their published shapes again."""
+        """Divide the rows of `new` among the `old` tensors, in their published shapes."""
         counts = [prod(shape) // prod(width) for shape in old.values()]
         parts = zip(old.items(), self._taken(new).split_with_sizes(counts), strict=True)
         self.back |= {name: part.reshape(shape) for (name, shape), part in parts}
 
     def columns(self, old: str, *new: str, in_turn: bool = False) -> None:
-        """The last axes of the `new`, side by side or one by one."""
+        """Concatenate the `new` tensors along their last axis or, with `in_turn`, interleave them."""
         tensors = [self._taken(name) for name in new]
         self.back[old] = torch.stack(tensors, -1).flatten(-2) if in_turn else _cat(tensors, -1)
 
     def unpack(self, old: str) -> None:
-        """Nothing: plain numbers are written."""
+        """Do nothing, because nothing is written in MXFP4."""
 
     def experts(self, old: str, *new: str) -> None:
-        """The `new`, each (expert, in, out), are one tensor (expert, out, in)."""
+        """Join the `new` tensors, each (expert, in, out), into one tensor (expert, out, in)."""
         self.back[old] = _cat([self._taken(name) for name in new], -1).transpose(1, 2)
 
     def stack(self, old: Sequence[str], new: str) -> None:
-        """One tensor (expert, in, out) is a matrix (out, in) for each."""
+        """Divide a tensor (expert, in, out) into one matrix (out, in) for each expert."""
         self.back |= {name: matrix.T for name, matrix in zip(old, self._taken(new), strict=True)}
 
     def same(self, names: Sequence[str], new: str) -> None:
-        """A table that a file needs once."""
+        """Write a tied table once, under the first of `names`."""
         self.back[names[0]] = self._taken(new)
 
     def from_row(self, first: int, old: str, new: str) -> None:
-        """The rows of `new` after `first` rows of zeros."""
+        """Put `first` rows of zeros before the rows of `new`."""
         table = self._taken(new)
         self.back[old] = _cat([table.new_zeros(first, *table.shape[1:]), table])
 
     def row(self, old: str, new: str) -> None:
-        """A vector as a matrix of one row."""
+        """Write a vector as a matrix of one row."""
         self.back[old] = self._taken(new)[None]
 
     def must_be_more_than(self, name: str, count: int) -> None:
-        """Nothing: the model is there."""
+        """Do nothing, because the model exists already."""
 
     def drop(self, computed: Callable[[str], bool]) -> None:
-        """Nothing: what is computed is not written."""
+        """Do nothing, because our tensors include none of these."""
 
     def finish(self) -> dict[str, Tensor]:
-        """The tensors by published names. Raises `ValueError` with those of ours that have no place there."""
+        """Return the tensors by published names.
+
+        Raises:
+            ValueError: If tensors of ours have no published name. The message lists them.
+        """
         for old, (count, names) in reversed(self._grouped.items()):
             parts = [self.back.pop(name).unflatten(0, (count, -1)) for name in names]
             self.back[old] = _cat(parts, 1).flatten(0, 1)
