@@ -1,4 +1,4 @@
-"""Moving figures of the family: GPT-2 becoming LLaMA and Mixtral, edit by edit; a model beside the memory of cards."""
+"""Moving figures of model families: GPT-2 becoming LLaMA and Mixtral step by step, and models' memory on GPUs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from companion_school.study.live import moving
 
 TEXTS = (1, 4, 16, 64, 256)
 SAID = {"head": "way out", "network": "gate", "keys": "shared keys"}
-# A part that an edit changes -> what a model has there, in a word or two.
+# For each part that an edit changes, a function that describes a model's choice in a word or two.
 CHOICES: dict[str, Callable[[dict[str, Any]], str]] = {
     "positions": lambda step: "turned" if step["rotary"] else "table",
     "norm": lambda step: "RMS norm" if step["rms"] else "mean",
@@ -29,14 +29,16 @@ TOKENS = (1024, 4096, 16384, 65536, 131072)
 
 
 def edits(models: Mapping[str, Sequence[tuple[str, ModelConfig]]], *, caption: str = "") -> None:
-    """A decoder as a diagram that changes edit by edit, with its parameters, those a token meets, and its cache.
+    """Show a decoder as a diagram that changes edit by edit, with its total and active parameters and its cache.
 
-    models:   for each choice of sizes the same walk: (name, configuration) after each edit, the first before any. A
-              name may be empty, for a model on the way that nobody has named.
-    caption:  the sentence under the figure, with its number.
+    Args:
+        models: For each choice of sizes the same sequence of edits: (name, configuration) before the first edit and
+            after each one. The name of an intermediate model may be empty.
+        caption: The sentence under the figure, with its number.
 
-    Raises `ValueError` if the walks are not of one length, two at least; if a model is no decoder; or if two neighbours
-    are the same model.
+    Raises:
+        ValueError: The sequences have different lengths or fewer than two models, a model is not a decoder, or an edit
+            changes nothing that the diagram shows.
     """
     walks = {size: list(steps) for size, steps in models.items()}
     lengths = {len(steps) for steps in walks.values()}
@@ -75,13 +77,13 @@ def edits(models: Mapping[str, Sequence[tuple[str, ModelConfig]]], *, caption: s
 
 
 def _still(steps: Sequence[dict[str, Any]], said: Sequence[str]) -> Figure:
-    """A bar for each model, with its numbers in millions; beside each what its edit changes, from what to what."""
+    """Draw a bar for each model, with its millions of parameters and a label for the change by its edit."""
     fig, ax = figures.subplots(width=6.2, height=2.9)
     rows, totals = [f"0: {said[0]}"], [step["total"] / 1e6 for step in steps]
     for at, (before, after) in enumerate(itertools.pairwise(steps), start=1):
         moved = [f"{says(before)} → {says(after)}" for part, says in CHOICES.items() if part in after["changed"]]
         rows.append(f"{at}: {', '.join(moved) or said[at]}")
-    room = 1.25 * sorted(totals)[-2]  # the longest bar, that of the experts, would leave no room to the others
+    room = 1.25 * sorted(totals)[-2]  # cut off the longest bar, that of the experts, to leave room for the others
     left = [0.0] * len(steps)
     for part, (label, color) in enumerate((("tables", "orange"), ("attention", "blue"), ("networks", "green"))):
         sizes = [step["where"][part] / 1e6 for step in steps]
@@ -100,7 +102,7 @@ def _still(steps: Sequence[dict[str, Any]], said: Sequence[str]) -> Figure:
 
 
 def _told(steps: Sequence[tuple[str, ModelConfig]]) -> Iterator[dict[str, Any]]:
-    """What the script is told about each model of a walk."""
+    """Yield the data on each model of a sequence for the script. Raise `ValueError` if an edit changes nothing."""
     before = steps[0][1]
     for at, (name, config) in enumerate(steps):
         changed = _changed(before, config)
@@ -130,7 +132,7 @@ def _gated(config: ModelConfig) -> bool:
 
 
 def _changed(before: ModelConfig, after: ModelConfig) -> list[str]:
-    """The parts of the diagram in which two models differ."""
+    """Return the parts of the diagram in which two models differ."""
     pairs = {
         "positions": (before.positions.kind, after.positions.kind),
         "norm": (before.norm.kind, after.norm.kind),
@@ -157,19 +159,22 @@ def memory(
     tokens: Sequence[int] = TOKENS,
     caption: str = "",
 ) -> None:
-    """Gigabytes (10⁹ bytes) that a decoder needs to be held, to write and to be trained, beside the memory of cards.
+    """Show the memory of a decoder in gigabytes (10⁹ bytes) for its weights, for generation and for training.
 
-    To write takes the weights and the caches of all texts; to train, sixteen bytes a parameter (see
-    `account.train_bytes`), without activations.
+    It is compared with the memory of GPUs. Generation needs the weights and the caches of all texts. Training needs
+    sixteen bytes per parameter (see `account.train_bytes`), without activations.
 
-    models:   decoders, by name.
-    cards:    gigabytes by name, rising.
-    start:    the model that is shown first.
-    texts:    how many may be written at once.
-    tokens:   how many each of them may have.
-    caption:  the sentence under the figure, with its number.
+    Args:
+        models: Decoders by name.
+        cards: Gigabytes of each GPU by name, increasing.
+        start: Name of the first model shown.
+        texts: Batch sizes that the handle offers.
+        tokens: Numbers of tokens per text that the handle offers.
+        caption: The sentence under the figure, with its number.
 
-    Raises `ValueError` if a model is no decoder, `start` is none of them, or the cards do not rise from above 0.
+    Raises:
+        ValueError: A model is not a decoder, `start` is not one of the models, or the cards' gigabytes do not increase
+            from above 0.
     """
     for name, config in models.items():
         if config.stack != "decoder":
@@ -186,7 +191,7 @@ def memory(
     train = {name: 16 * count / 1e9 for name, count in counts.items()}
     fig, ax = figures.subplots(width=7.2, height=3.8)
     looks = ("hold", hold, "blue", "o"), ("write one text", one, "green", "D"), ("train", train, "red", "s")
-    for level, (label, needs, color, marker) in zip((-0.22, 0, 0.22), looks, strict=True):  # or they hide each other
+    for level, (label, needs, color, marker) in zip((-0.22, 0, 0.22), looks, strict=True):  # or they overlap
         look = {"color": figures.PALETTE[color], "marker": marker, "linestyle": "none", "markersize": 7}
         ax.plot([needs[name] for name in models], [row + level for row in range(len(models))], label=label, **look)
     for row in range(1, len(models)):

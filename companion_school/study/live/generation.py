@@ -1,4 +1,4 @@
-"""Moving figures of generation: the chances of the next word, bent and cut; the triangle that grows; the roofline."""
+"""Moving figures of generation: sampling the next word, causal attention with and without a cache, the roofline."""
 
 from __future__ import annotations
 
@@ -22,13 +22,15 @@ TEXTS = tuple(2**power for power in range(11))
 
 
 def sampling(logits: Sequence[float] | torch.Tensor, *, words: Sequence[str], caption: str = "") -> None:
-    """The chances of a few words to come next, with handles for temperature, top-k and top-p, applied in this order.
+    """Show the probabilities of the next word, with handles for temperature, top-k and top-p, applied in this order.
 
-    logits:   one for each word, (vocab), of two to ten words.
-    words:    as many.
-    caption:  the sentence under the figure, with its number.
+    Args:
+        logits: Logits of two to ten words (vocab).
+        words: The words.
+        caption: The sentence under the figure, with its number.
 
-    Raises `ValueError` if logits and words are not as many, or fewer than two or more than ten.
+    Raises:
+        ValueError: The numbers of logits and words differ, or are not from two to ten.
     """
     z = vector("logits", logits)
     if not 2 <= len(z) <= 10 or len(words) != len(z):
@@ -54,13 +56,15 @@ def sampling(logits: Sequence[float] | torch.Tensor, *, words: Sequence[str], ca
 
 
 def triangle(words: Sequence[str], *, start: int = 1, caption: str = "") -> None:
-    """Causal attention while a text grows: one row a step beside what is kept, or every row again.
+    """Show causal attention while a text grows: one new row per step with a cache, or all rows again without one.
 
-    words:    of the text, three to eight.
-    start:    how many have been read at first.
-    caption:  the sentence under the figure, with its number.
+    Args:
+        words: Three to eight words of the text.
+        start: Number of words that have been read at first.
+        caption: The sentence under the figure, with its number.
 
-    Raises `ValueError` if the words are fewer than three or more than eight, or `start` is not one of their counts.
+    Raises:
+        ValueError: The number of words or `start` is out of range.
     """
     n = len(words)
     if not 3 <= n <= 8:
@@ -114,18 +118,20 @@ def roofline(
     kept: Sequence[int] = (0, 1024, 4096, 16384, 65536),
     caption: str = "",
 ) -> None:
-    """A decode step of a model on a chip's roofline (Williams et al. 2009), in numbers of two bytes.
+    """Show a decoding step of a model on a chip's roofline (Williams et al. 2009), with two bytes per number.
 
-    chip:      its arithmetic and its memory.
-    config:    of a decoder with equal widths d_k = d_v = d_model / heads and a plain feed-forward network.
-    kv_heads:  two or three choices of key heads, the first of them all heads.
-    texts:     how many may be written at once.
-    kept:      tokens that may be kept of each.
-    caption:   the sentence under the figure, with its number.
+    Only the layers are counted, not the embedding and the output head.
 
-    Only the layers are counted, not the tables at the two ends.
+    Args:
+        chip: Peak arithmetic and memory bandwidth.
+        config: A decoder with d_k = d_v = d_model / heads and a plain feed-forward network.
+        kv_heads: Two or three choices for the number of key heads, the first of which is the number of heads.
+        texts: Batch sizes that the handle offers.
+        kept: Numbers of cached tokens per text that the handle offers.
+        caption: The sentence under the figure, with its number.
 
-    Raises `ValueError` if the first of `kv_heads` is not all heads, or they are not two or three divisors of it.
+    Raises:
+        ValueError: `kv_heads` does not have two or three divisors of the number of heads, beginning with that number.
     """
     sizes = config.sizes
     if not 2 <= len(kv_heads) <= 3 or kv_heads[0] != sizes.heads or any(sizes.heads % few for few in kv_heads):
@@ -148,7 +154,7 @@ def roofline(
     ax.plot(at, [chip.attainable(i) for i in at], "o", color=figures.PALETTE["blue"], label=label)
     for batch, i in zip(shown, at, strict=True):
         ax.annotate(str(batch), (i, chip.attainable(i)), xytext=(8, -12), textcoords="offset points")
-    long = kept[len(kept) // 2]  # the same texts, with a memory each
+    long = kept[len(kept) // 2]  # the same texts, with a cache each
     back = intensity(shown[-1], long)
     label = f"{shown[-1]} texts, {long:,} tokens kept of each"
     ax.plot([back], [chip.attainable(back)], "s", color=figures.PALETTE["orange"], label=label)

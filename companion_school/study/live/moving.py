@@ -1,9 +1,9 @@
-"""The mechanism of a figure that moves: one small script without libraries, its data beside it, in one HTML output.
+"""The mechanism of moving figures: a small script without libraries, with its data, in one HTML output.
 
-The output holds the still picture, which is all that remains where no script runs; the data, as JSON; and a module
-script that puts controls and an SVG in the place of the still picture. It needs no kernel, no network and no global
-name, and the same figure may stand on a page twice. The script of a figure is the file of its name in this folder: a
-function of (box, data, kit), where `kit` is what kit.js offers to all of them.
+The output contains the still picture, which remains if scripts do not run, the data as JSON, and a module script that
+replaces the still picture by controls and an SVG. It needs no kernel, network or global name, and a page can contain
+the same figure twice. The script of a figure is the file of its name in this folder. It is a function of
+(box, data, kit), where `kit` has the common functions from kit.js.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from companion_school.study import figures
 from companion_school.study.assets import asset
 from companion_school.study.figure_html import Tables, frame
 
-LARGEST = 42_000  # bytes of one output
-STILL_COLORS = 16  # enough for bars, lines and print; half the bytes of a figure that only stands still
+LARGEST = 42_000  # limit on the bytes of one output
+STILL_COLORS = 16  # enough for bars, lines and text, with half the bytes of a still figure's picture
 
-# JupyterLab's shortcuts listen further out on the page: a figure keeps its key presses to itself, or the arrow keys
-# would move from cell to cell. Ctrl+S still saves. Where a script fails, the still picture comes back.
+# JupyterLab listens for shortcuts further out on the page. A figure stops its key presses from getting there, because
+# the arrow keys would move from cell to cell. Ctrl+S still saves. If a script fails, the still picture comes back.
 _START = """
 for (const figure of document.querySelectorAll('figure[data-live="%s"]:not([data-alive])')) {
 figure.dataset.alive = "yes";
@@ -39,7 +39,7 @@ try { move(box, data, makeKit(box)); } catch (error) { box.replaceChildren(...st
 
 
 class Moving:
-    """A figure that moves, as Jupyter shows it."""
+    """A moving figure as Jupyter shows it."""
 
     def __init__(self, name: str, alt: str, html: str):
         self.name, self.alt, self.html = name, alt, html
@@ -61,19 +61,21 @@ def show(
     numbers: Tables | None = None,
     colors: int = STILL_COLORS,
 ) -> None:
-    """Show the figure that `name`.js moves, and close its still picture.
+    """Show the figure that the script `name`.js animates, and close its still picture.
 
-    name:     of a script in this folder.
-    data:     what the script is given: numbers, words, lists and dictionaries of them; floats are rounded to four
-              significant digits, so that the output is the same on another machine.
-    still:    the figure at its start, in the course's style; it is checked as `figures.show` checks.
-    alt:      what the figure shows and what moves in it, for those who cannot see it.
-    caption:  the sentence under it, with its number: "Figure 2.1. ..."
-    numbers:  the numbers behind it, a column for each name.
-    colors:   of the still picture; fewer make it smaller.
+    Args:
+        name: Name of a script in this folder.
+        data: Data for the script: numbers, words, and lists and dictionaries of them. Floats are rounded to four
+            significant digits, so that the output is the same on every machine.
+        still: The figure at its start, in the course's style. It is checked as in `figures.show`.
+        alt: Description of the figure and of its movement for readers who cannot see it.
+        caption: The sentence under the figure, with its number: "Figure 2.1. ..."
+        numbers: The numbers behind the figure, as columns by name.
+        colors: Number of colours in the still picture; fewer make it smaller.
 
-    Raises `ValueError` for a name without a script, a still figure that is not finished (see `figures.show`), data that
-    are not finite numbers and text, and an output above 42 kB.
+    Raises:
+        ValueError: There is no such script, the still figure is not finished (see `figures.show`), the data are not
+            finite numbers and text, or the output has more than 42 kB.
     """
     png, width = figures.finished(still, alt, colors)
     alt = " ".join(alt.split())
@@ -90,18 +92,22 @@ def show(
 
 
 def names() -> list[str]:
-    """The names of all figures that have a script."""
+    """Return the names of all figures that have a script."""
     scripts = (path.name for path in files(__package__).iterdir() if path.name.endswith(".js"))
     return sorted(script.removesuffix(".js") for script in scripts if script != "kit.js")
 
 
 def style() -> str:
-    """The style of a moving figure as its output carries it."""
+    """Return the style sheet in the output of a moving figure."""
     return asset(__package__, "kit.css")
 
 
 def script(name: str) -> str:
-    """The script of a figure as its output carries it. Raises `ValueError` for a name without one."""
+    """Return the script in the output of a figure.
+
+    Raises:
+        ValueError: There is no script of this name.
+    """
     if name not in names():
         raise ValueError(f"name: expected a figure that has a script, one of {', '.join(names())}; got {name!r}")
     body = f"{asset(__package__, 'kit.js')}\nconst move = {asset(__package__, f'{name}.js')};{_START % name}"

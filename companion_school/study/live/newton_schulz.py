@@ -1,4 +1,4 @@
-"""The moving figure of Muon's iteration: singular values that a polynomial brings to about 1 (lesson 19)."""
+"""Moving figure of Muon's iteration: a polynomial that brings singular values to about 1 (lesson 19)."""
 
 from __future__ import annotations
 
@@ -10,21 +10,23 @@ from companion_school.study import figures
 from companion_school.study.live import moving
 
 Polynomial = tuple[float, float, float]
-"""The factors of x, of x³ and of x⁵."""
+"""Coefficients of x, x³ and x⁵."""
 
 
 def newton_schulz(
     values: Sequence[float], polynomials: Mapping[str, Polynomial], *, most: int = 8, start: int = 0, caption: str = ""
 ) -> None:
-    """Singular values of a matrix, each of which goes through a polynomial so many times.
+    """Show the singular values of a matrix while a polynomial is applied to them several times.
 
-    values:       above 0 and at most 1, as they are after a division by the root of the sum of all squares.
-    polynomials:  by name; two or three.
-    most:         how many times at most; `start`: where the handle stands at first.
-    caption:      the sentence under the figure, with its number.
+    Args:
+        values: Two to nine singular values above 0 and at most 1, as after division by the Frobenius norm.
+        polynomials: Two or three polynomials by name.
+        most: Largest number of applications.
+        start: First number of applications.
+        caption: The sentence under the figure, with its number.
 
-    Raises `ValueError` for a value that is not in that range, fewer than two or more than nine of them, another number
-    of polynomials, and a start beyond `most`.
+    Raises:
+        ValueError: An argument is out of range.
     """
     if not 2 <= len(values) <= 9 or any(not 0 < x <= 1 for x in values):
         raise ValueError(f"values: expected 2 to 9 numbers above 0 and at most 1, got {list(values)}")

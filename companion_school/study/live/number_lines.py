@@ -1,4 +1,4 @@
-"""The moving figure of rounded weights: the levels of integer and floating formats as number lines (lesson 19)."""
+"""Moving figure of quantized weights: the levels of integer and floating-point formats as number lines (lesson 19)."""
 
 from __future__ import annotations
 
@@ -12,24 +12,25 @@ from companion_school.study import figures
 from companion_school.study.live import moving
 
 FLOATS = {"fp8 e4m3": (torch.float8_e4m3fn, 8), "fp8 e5m2": (torch.float8_e5m2, 15)}
-"""Formats of one byte, and the exponent of the power of two in their largest number: 448 and 57,344."""
+"""Formats of one byte, and the exponent of their largest number (448 and 57,344)."""
 FP4 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
-"""The numbers of e2m1 that are not negative (Open Compute Project, Microscaling Formats, 2023, section 5.3.3)."""
+"""Non-negative numbers of e2m1 (Open Compute Project, Microscaling Formats, 2023, section 5.3.3)."""
 
 
 def number_lines(weights: Sequence[float], *, group: int, sizes: Sequence[int], caption: str = "") -> None:
-    """Weights, the levels of a format around them, and what is kept of each, while the last weight grows.
+    """Show weights, the levels of a format around them, and the quantized weights, while the last weight grows.
 
-    Whole numbers are scaled so that the largest weight is the largest level; the levels of floats by a power of two, as
-    in a block of a microscaling format.
+    Integer levels are scaled so that the largest weight is on the largest level. The levels of floating-point formats
+    are scaled by a power of two, as in a block of a microscaling format.
 
-    weights:  between -1 and 1; two or three groups of them, of which the last weight is made larger.
-    group:    weights that have a scale of their own, where scales are not shared by all.
-    sizes:    by how many times the last weight may be larger; the figure begins with the first.
-    caption:  the sentence under the figure, with its number.
+    Args:
+        weights: Two or three groups of weights from -1 to 1, none of them 0. The last one grows.
+        group: Number of weights in a group, which can have a scale of its own.
+        sizes: Factors for the last weight that the handle offers, beginning with 1.
+        caption: The sentence under the figure, with its number.
 
-    Raises `ValueError` for weights that are not two or three groups, for one that is 0 or beyond 1, and for sizes that
-    do not begin with 1.
+    Raises:
+        ValueError: The weights are not two or three groups, a weight is out of range, or the sizes do not begin with 1.
     """
     if group < 2 or len(weights) not in (2 * group, 3 * group):
         raise ValueError(f"weights: expected two or three groups of {group}, at least two each; got {len(weights)}")
@@ -58,7 +59,7 @@ def number_lines(weights: Sequence[float], *, group: int, sizes: Sequence[int], 
 
 
 def _formats() -> dict[str, tuple[list[float], int | None]]:
-    """Of each format the levels that are not negative, and the exponent of its largest; None for whole numbers."""
+    """Return the non-negative levels of each format and the exponent of the largest one, which is None for integers."""
     made: dict[str, tuple[list[float], int | None]] = {
         "int8": ([float(x) for x in range(128)], None),
         "int4": ([float(x) for x in range(8)], None),
@@ -71,7 +72,7 @@ def _formats() -> dict[str, tuple[list[float], int | None]]:
 
 
 def _kept(weights: Sequence[float], name: str, group: int) -> tuple[np.ndarray, list[np.ndarray]]:
-    """What is kept of each weight, and the levels of each group."""
+    """Return the quantized weights, and the scaled levels of each group."""
     levels, power = _formats()[name]
     both, kept, lines = np.unique([-x for x in levels] + levels), [], []
     for at in range(0, len(weights), group):
@@ -89,7 +90,7 @@ def _off(weights: Sequence[float], name: str, group: int) -> float:
 
 
 def _still(weights: Sequence[float], grown: Sequence[float], group: int, times: int) -> figures.Figure:
-    """int4 with an even group, with a large weight under one scale, and with scales of their own; fp4 beside it."""
+    """Draw int4 before the last weight grows, after it with one scale and with a scale per group, and fp4."""
     shown = (
         ("int4", weights, len(weights), "int4"),
         ("int4", grown, len(grown), f"int4, the last weight {times} times as large"),

@@ -1,4 +1,4 @@
-"""The moving figure of a vector that is lent from one pass to another (lesson 21)."""
+"""Moving figure of activation patching: a vector of one pass is put into another (lesson 21)."""
 
 from __future__ import annotations
 
@@ -19,15 +19,18 @@ def travels(
     start: tuple[int, int] = (0, 0),
     caption: str = "",
 ) -> None:
-    """How far each vector of the stream, lent by another text's pass, moves an answer: a table of layers and tokens.
+    """Show how far each vector of the residual stream, patched in from another text's pass, moves an answer.
 
-    shares:   by the way of patching, (layer, token): 0 where nothing moves, 1 where the answer is the other text's.
-    words:    the tokens of the text.
-    start:    layer and token that are marked first.
-    caption:  the sentence under the figure, with its number.
+    Args:
+        shares: For 1 to 3 ways of patching, the effect by layer and token (layer, token): 0 if the answer does not
+            move, 1 if it becomes that of the other text. There are 1 to 8 layers.
+        words: The 2 to 60 tokens of the text.
+        start: Layer and token that are marked first.
+        caption: The sentence under the figure, with its number.
 
-    Raises `ValueError` unless there are 1 to 3 ways, tables of one shape with 1 to 8 layers, a word for each of 2 to 60
-    tokens, finite shares, and a start that is in them.
+    Raises:
+        ValueError: An argument is out of range, the tables do not have one shape that fits the words, or an entry is
+            not finite.
     """
     if not 1 <= len(shares) <= 3:
         raise ValueError(f"shares: expected 1 to 3 ways; got {list(shares)}")

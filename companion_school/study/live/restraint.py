@@ -1,4 +1,4 @@
-"""A moving figure of what holds a row of scores: norms of queries and keys, a cap, a sink (lesson 16)."""
+"""Moving figure of ways to limit attention scores: QK-norm, softcapping and a sink (lesson 16)."""
 
 from __future__ import annotations
 
@@ -26,19 +26,21 @@ def bounded(
     start: int | None = None,
     caption: str = "",
 ) -> None:
-    """The weights of one query while it and its keys grow: as in LLaMA, with QK-norm, with a cap, and with a sink.
+    """Show one query's weights while it and its keys grow: as in LLaMA, with QK-norm, with a cap and with a sink.
 
-    query:    as it is at size 1, (d_head,).
-    keys:     one for each word, (key, d_head).
-    words:    the keys' words, 2 to 6.
-    cap:      c of c tanh(score / c).
-    sink:     the score that stands for nobody.
-    sizes:    what the handle multiplies queries and keys by, whole numbers from 1 on.
-    start:    where the handle stands at first, and what the still figure shows; without it, the largest size.
-    caption:  the sentence under the figure, with its number.
+    Args:
+        query: The query at size 1 (d_head,).
+        keys: The key of each word (key, d_head).
+        words: Words of the 2 to 6 keys.
+        cap: Softcap c in c tanh(score / c).
+        sink: Score of the sink, which does not belong to any key.
+        sizes: Factors for query and keys that the handle offers, integers from 1.
+        start: First factor, also in the still figure; default: the largest.
+        caption: The sentence under the figure, with its number.
 
-    Raises `ValueError` for another number of words, shapes that do not fit, a cap that is not above 0, sizes below 1,
-    a query or a key of zeros, and a start that is no size.
+    Raises:
+        ValueError: The number of words, the cap or a size is out of range, the shapes do not fit, the query or a key is
+            zero, or `start` is not one of the sizes.
     """
     q, k = vector("query", query), np.asarray(keys, dtype=float)
     _fit(q, k, words, cap, sizes)

@@ -1,4 +1,4 @@
-"""Moving figures of rotary positions: two clocks that turn together, and the dials of a whole head."""
+"""Moving figures of rotary positions: two clocks that rotate together, and the dials of a whole head."""
 
 from __future__ import annotations
 
@@ -29,18 +29,22 @@ def together(
     apart: int = 3,
     caption: str = "",
 ) -> None:
-    """A query and a key as the hands of two clocks, which turn by one step for each place of their words in the text.
+    """Show a query and a key as the hands of two clocks, which rotate by one step per position in the text.
 
-    query, key:  before they are turned, (2).
-    words:       of the query and of the key.
-    step:        how far a hand turns per place, in radians, counter-clockwise; the default is an hour.
-    places:      how many places the text has; the query's word walks from `distances` - 1 to the last one.
-    distances:   how many distances there are, from 0: the key's word stands that far before the query's.
-    start:       where the query's word stands at first.
-    apart:       the distance at first.
-    caption:     the sentence under the figure, with its number.
+    Args:
+        query: The query before rotation (2,).
+        key: The key before rotation (2,).
+        words: Words of the query and of the key.
+        step: Rotation per position in radians, counter-clockwise; the default is an hour on a clock.
+        places: Number of positions. The query's word moves from position `distances` - 1 to the last one.
+        distances: Number of distances from the key's word to the query's word after it, counted from 0.
+        start: First position of the query's word.
+        apart: First distance.
+        caption: The sentence under the figure, with its number.
 
-    Raises `ValueError` if query and key are not two components each or one is zero, or the start is not on the way.
+    Raises:
+        ValueError: Query and key do not have two components each, one of them is zero, or a position or distance is out
+            of range.
     """
     q, k = vector("query", query), vector("key", key)
     if q.shape != (2,) or k.shape != (2,) or not q.any() or not k.any():
@@ -50,7 +54,7 @@ def together(
     angles = [math.atan2(q[1], q[0]) + start * step, math.atan2(k[1], k[0]) + (start - apart) * step]
     sizes = np.array([np.hypot(*q), np.hypot(*k)])
     scaled = (sizes / sizes.max()).tolist()
-    # Counted on from the angle at distance 0, and never wrapped: (5.4).
+    # Counted from the angle at distance 0 and never wrapped, as in (5.4).
     unturned = math.remainder(math.atan2(q[1], q[0]) - math.atan2(k[1], k[0]), 2 * math.pi)
     gaps = [unturned + d * step for d in range(distances)]
     scores = [float(sizes.prod() * math.cos(gap)) for gap in gaps]
@@ -86,15 +90,21 @@ def dials(
     apart: int = 5,
     caption: str = "",
 ) -> None:
-    """A head as dials, one for each pair of components, and its score against the distance of query and key.
+    """Show a head as dials, one for each pair of components, and its score over the distance of query and key.
 
-    query, key:  before they are turned, pair after pair (interleaved), (d_head), of two to four pairs.
-    base:        of the frequencies: clock c turns by base**(-2 c / d_head) radians per place.
-    places, distances, start, apart:  as in `together`.
-    caption:     the sentence under the figure, with its number.
+    Args:
+        query: The query before rotation, with two to four interleaved pairs (d_head,).
+        key: The key before rotation, likewise.
+        base: Base of the frequencies. Dial c rotates by base**(-2 c / d_head) radians per position.
+        places: Number of positions, as in `together`.
+        distances: Number of distances, as in `together`.
+        start: First position of the query's word.
+        apart: First distance.
+        caption: The sentence under the figure, with its number.
 
-    Raises `ValueError` if query and key are not equally wide and of two to four pairs, the base is not above 1, or the
-    start is not on the way.
+    Raises:
+        ValueError: Query and key have different widths or not two to four pairs, the base is not above 1, or a position
+            or distance is out of range.
     """
     q, k = vector("query", query), vector("key", key)
     if q.shape != k.shape or len(q) not in (4, 6, 8):
@@ -155,7 +165,7 @@ def dials(
 
 
 def _look(color: str) -> dict[str, Any]:
-    """The line of a query's hand, blue, or of a key's: told apart without the colour."""
+    """Return the line style of a query's (blue) or a key's hand, which differ not only in colour."""
     return {"color": figures.PALETTE[color], "linestyle": "-" if color == "blue" else "--", "linewidth": 2.4}
 
 

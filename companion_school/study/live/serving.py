@@ -1,4 +1,4 @@
-"""Moving figures of writing more than one token a step: guesses that are mended, and who sits when (lesson 18)."""
+"""Moving figures of faster decoding: speculative sampling, and the timetable of batches (lesson 18)."""
 
 from __future__ import annotations
 
@@ -15,17 +15,20 @@ from companion_school.study.live import moving
 
 WAYS = ("static", "continuous", "in chunks")
 SEATS, APART = (1, 2, 4), (0, 1, 3)
-"""Seats, and how many times as far apart the texts arrive as they are given."""
+"""Numbers of seats (batch slots), and factors for the arrival times of the texts, that the handles offer."""
 
 
 def mending(p: Sequence[float], q: Sequence[float], *, words: Sequence[str], caption: str = "") -> None:
-    """What becomes of a draft's guesses: accepted, refused, and mended by what is missing, or by the model's chances.
+    """Show how speculative sampling accepts, rejects and replaces a draft model's tokens.
 
-    p, q:     the model's and the draft's chances of each word.
-    words:    what the chances belong to.
-    caption:  the sentence under the figure, with its number.
+    Args:
+        p: The model's probability of each word.
+        q: The draft's probability of each word.
+        words: Two to five words.
+        caption: The sentence under the figure, with its number.
 
-    Raises `ValueError` unless there are two to five words, and chances of each that add up to 1.
+    Raises:
+        ValueError: There are not two to five words, or the probabilities do not fit them or do not add up to 1.
     """
     if not 2 <= len(words) <= 5 or not len(p) == len(q) == len(words):
         raise ValueError(f"p, q, words: expected chances of 2 to 5 words; got {len(p)}, {len(q)} and {len(words)}")
@@ -52,7 +55,7 @@ def mending(p: Sequence[float], q: Sequence[float], *, words: Sequence[str], cap
 
 
 def _mended(p: Sequence[float], q: Sequence[float], words: Sequence[str]) -> Figure:
-    """A pair of bars for each word: what was guessed, and what comes out."""
+    """Draw a pair of bars for each word: the draft's guesses, and the result."""
     fig, ax = figures.subplots(width=7.2, height=3.0)
     blue, orange = figures.PALETTE["blue"], figures.PALETTE["orange"]
     for at, (here, there) in enumerate(zip(p, q, strict=True)):
@@ -74,7 +77,14 @@ def _mended(p: Sequence[float], q: Sequence[float], words: Sequence[str]) -> Fig
 
 
 class Step(NamedTuple):
-    """A step of a timetable. seats: a letter for each: small for a prompt, large for a token, "." if empty."""
+    """A step of a timetable.
+
+    Attributes:
+        began: Start of the step.
+        took: Duration of the step.
+        seats: A letter for the text in each seat, lower case while it reads its prompt and upper case while it writes a
+            token, or "." if the seat is empty.
+    """
 
     began: float
     took: float
@@ -84,8 +94,11 @@ class Step(NamedTuple):
 class Measured(NamedTuple):
     """A timetable, in units of the time in which the weights are read once.
 
-    first:  the mean time from the arrival of a text to its first token.
-    gap:    the longest time between two tokens of a text.
+    Attributes:
+        steps: The steps.
+        end: End of the last step.
+        first: Mean time from the arrival of a text to its first token.
+        gap: Longest time between two consecutive tokens of a text.
     """
 
     steps: list[Step]
@@ -95,13 +108,18 @@ class Measured(NamedTuple):
 
 
 def timetable(texts: Sequence[tuple[float, int, int]], *, seats: int, way: str, together: int, chunk: int) -> Measured:
-    """Who sits when. texts: (arrival, tokens of the prompt, tokens of the answer), in the order of arrival.
+    """Simulate the batches of a server.
 
-    way:       "static": a batch begins and ends together; "continuous": a seat is taken as soon as it is free; "in
-               chunks": that, and no step reads more than `chunk` tokens of a prompt.
-    together:  so many tokens a step reads in the time of its weights; more take in proportion longer.
+    The step that reads the last token of a prompt gives the first token of the answer.
 
-    The step that reads the last of a prompt gives the first token.
+    Args:
+        texts: (arrival, tokens of the prompt, tokens of the answer) of each text, in the order of arrival.
+        seats: Number of seats (batch slots).
+        way: "static": a batch begins only when all seats are empty; "continuous": a text takes a seat as soon as it is
+            free; "in chunks": continuous, and no step reads more than `chunk` tokens of a prompt.
+        together: Number of tokens that a step can process in the time in which the weights are read. More tokens take
+            proportionally longer.
+        chunk: Largest number of prompt tokens of a text per step, for "in chunks".
     """
     waiting, sits = list(range(len(texts))), {}  # type: ignore[var-annotated]
     steps, now, times = [], 0.0, {at: [] for at in range(len(texts))}  # type: ignore[var-annotated]
@@ -133,13 +151,16 @@ def timetable(texts: Sequence[tuple[float, int, int]], *, seats: int, way: str, 
 
 
 def seats(texts: Sequence[tuple[float, int, int]], *, together: int = 8, chunk: int = 4, caption: str = "") -> None:
-    """Who sits when on a server: static or continuous batching, with prompts read at once or in chunks.
+    """Show the batches of a server: static or continuous batching, with prompts read at once or in chunks.
 
-    texts, together, chunk:  as in `timetable`.
-    caption:                 the sentence under the figure, with its number.
+    Args:
+        texts: The 2 to 12 texts, as in `timetable`, with prompts and answers of 1 to 64 tokens.
+        together: As in `timetable`.
+        chunk: As in `timetable`.
+        caption: The sentence under the figure, with its number.
 
-    Raises `ValueError` unless there are 2 to 12 texts that arrive one after the other, each with a prompt and an answer
-    of 1 to 64 tokens.
+    Raises:
+        ValueError: An argument is out of range, or the texts are not in the order of arrival.
     """
     if not 2 <= len(texts) <= 12 or min(together, chunk) < 1:
         raise ValueError(
@@ -183,7 +204,7 @@ def seats(texts: Sequence[tuple[float, int, int]], *, together: int = 8, chunk: 
 
 
 def _seated(tables: dict[str, Measured]) -> Figure:
-    """The timetables, one below the other."""
+    """Draw the timetables one below the other."""
     fig, axes = figures.subplots(len(tables), 1, width=7.2, height=3.9)
     plain = {"facecolor": "white", "edgecolor": "none", "pad": 0.5}
     for ax, (way, table) in zip(axes, tables.items(), strict=True):

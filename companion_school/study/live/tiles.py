@@ -16,15 +16,18 @@ KEYS = 64  # keys in a tile of the roofline
 
 
 def sweep(powers: Sequence[Sequence[int]], values: Sequence[float], *, tile: int = 2, caption: str = "") -> None:
-    """The online softmax at work: a tile visits the scores of all queries and keys, and each row keeps three numbers.
+    """Show the online softmax: a tile sweeps over the scores, and each row stores only three numbers.
 
-    powers:   e to the score, (query, key): whole numbers from 1 to 8, so that a pencil can follow.
-    values:   one number for each key.
-    tile:     queries and keys in a tile; it divides both numbers.
-    caption:  the sentence under the figure, with its number.
+    Args:
+        powers: e to the power of the scores (query, key), as integers from 1 to 8 for calculation by hand. There are 2
+            to 8 queries and 2 to 8 keys.
+        values: One number per key.
+        tile: Number of queries and of keys in a tile; it divides the numbers of queries and keys.
+        caption: The sentence under the figure, with its number.
 
-    Raises `ValueError` if powers are not such a table of 2 to 8 rows and columns, values are not one for each key, or
-    the tile does not divide both.
+    Raises:
+        ValueError: `powers` is not such a table, there is not one value per key, or the tile does not divide both
+            numbers.
     """
     rows = [list(row) for row in powers]
     whole = all(isinstance(power, int) and 1 <= power <= 8 for row in rows for power in row)
@@ -45,7 +48,7 @@ def sweep(powers: Sequence[Sequence[int]], values: Sequence[float], *, tile: int
     beside = {"ha": "center", "va": "center", "fontsize": 10}
     for column, title in enumerate(("largest", "total", "mixture")):
         ax.text(table.shape[1] + 0.6 + 1.5 * column, -1, title, **beside)
-    for i in range(tile):  # what each row keeps of the first tile, measured against its largest
+    for i in range(tile):  # the three numbers of each row after the first tile, relative to its maximum
         powers_of = table[i, :tile] / table[i, :tile].max()
         kept = table[i, :tile].max(), powers_of.sum(), powers_of @ np.array(values[:tile])
         for column, number in enumerate(kept):
@@ -80,19 +83,21 @@ def sweep(powers: Sequence[Sequence[int]], values: Sequence[float], *, tile: int
 def climb(
     chip: Chip, bench: int, *, tokens: int = 4096, tiles: Sequence[int] = TILES, start: int = 16, caption: str = ""
 ) -> None:
-    """A roofline with attention on it, by the formula and in tiles, while the tile of queries grows.
+    """Show attention on a roofline, by the formula and in tiles, while the number of queries in a tile grows.
 
-    Two bytes a number. In a tile there are `KEYS` keys; what has to fit beside the arithmetic are queries and their
-    mixtures, keys and values, and the tile of scores.
+    Numbers have two bytes, and a tile has `KEYS` keys. The on-chip memory must hold the queries and their outputs, the
+    keys and values, and the tile of scores.
 
-    chip:     its arithmetic and its bandwidth.
-    bench:    KiB of the memory beside the arithmetic.
-    tokens:   of the text.
-    tiles:    queries in a tile that the handle offers, rising.
-    start:    the first of them that is shown.
-    caption:  the sentence under the figure, with its number.
+    Args:
+        chip: Peak arithmetic and memory bandwidth.
+        bench: On-chip memory in KiB.
+        tokens: Number of tokens.
+        tiles: Numbers of queries in a tile that the handle offers, increasing from at least 1 to at most `tokens`.
+        start: First number of queries, one of `tiles`.
+        caption: The sentence under the figure, with its number.
 
-    Raises `ValueError` if `tiles` do not rise from 1 to `tokens` at most, or `start` is not one of them.
+    Raises:
+        ValueError: `tiles` are out of range or do not increase, or `start` is not one of them.
     """
     sizes = list(tiles)
     if not sizes or sizes != sorted(set(sizes)) or sizes[0] < 1 or sizes[-1] > tokens:

@@ -1,4 +1,4 @@
-"""Moving figures of training: forced and free lanes, a model that learns to write, and descent in a narrow valley."""
+"""Moving figures of training: teacher forcing and free running, a model that learns, and descent in a narrow valley."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from companion_school.study import figures
 from companion_school.study.live import moving
 
 START, END = "<bos>", "<eos>"
-LEVELS = string.digits + string.ascii_lowercase  # a weight as one of 36 characters: a film has thousands
+LEVELS = string.digits + string.ascii_lowercase  # one character per attention weight; a film has thousands
 LETTERS = re.compile(r"[A-Za-z]+")
-LINE = 88  # characters of a line of what a model wrote
+LINE = 88  # characters per line of a model's text
 RATES = (0.02, 0.05, 0.1, 0.2, 0.4, 0.7, 0.9)
-FLAT, STEEP = 0.1, 2.5  # how steep the valley is along the first weight, and along the second
+FLAT, STEEP = 0.1, 2.5  # curvature of the valley along the first weight, and along the second
 VALLEY_START, STEPS = (-4.0, 1.0), 40
 BAD_STEP, BAD_GRADIENT = 12, (3.0, -12.0)
 
@@ -27,19 +27,21 @@ BAD_STEP, BAD_GRADIENT = 12, (3.0, -12.0)
 def lanes(
     target: Sequence[str], *, says: Mapping[str, str], slots: int = 6, start: int | None = None, caption: str = ""
 ) -> None:
-    """A decoder that looks at the last piece only, once teacher-forced and once running free.
+    """Show a decoder that sees only the last token, with teacher forcing and running free.
 
-    In the forced lane each slot reads the right piece before it; in the free lane, what the slot before has said. What
-    the decoder says after each piece can be changed.
+    With teacher forcing each slot reads the right token before it; running free, it reads the output of the slot before
+    it. The reader can change the decoder's output after each token.
 
-    target    two to five different pieces; `<eos>` is added behind them
-    says      what is said at first after `<bos>` and after each piece: one of the pieces, or `<eos>`
-    slots     how many slots the free lane may fill, as many as the target has with its `<eos>`, to eight
-    start     how many slots are filled at first; all if it is not given
-    caption   the sentence under the figure, with its number
+    Args:
+        target: Two to five different tokens, to which `<eos>` is appended.
+        says: First output after `<bos>` and after each token: one of the tokens or `<eos>`.
+        slots: Number of slots when running free, from the length of the target with `<eos>` to eight.
+        start: Number of slots that are filled at first; default: all.
+        caption: The sentence under the figure, with its number.
 
-    Raises ValueError for another number of pieces or one that occurs twice, for a piece after which nothing or another
-    piece is said, and for slots or a start that cannot be.
+    Raises:
+        ValueError: The tokens are too few, too many or not different, an output is missing or unknown, or `slots` or
+            `start` is out of range.
     """
     pieces = list(target)
     whole, reads = [*pieces, END], [START, *pieces]
@@ -97,19 +99,21 @@ def growing(
     start: int | None = None,
     caption: str = "",
 ) -> None:
-    """One prompt continued by a model while it learns, under the curve of its score.
+    """Show how a model continues a prompt while it learns, under the curve of its score.
 
-    Words that are not among the known ones are drawn in red and underlined, and bytes that print nothing as U+FFFD.
+    Unknown words are red and underlined, and characters that cannot be printed are shown as U+FFFD.
 
-    moments:  update -> the score in bits per byte, and what the model wrote right after the prompt; two to ten, rising.
-    prompt:   what stands before every continuation.
-    known:    words in lower case, of letters only: those of the training text.
-    marks:    yardsticks, name -> bits per byte, one to three.
-    start:    the update that is shown first; the first one if it is not given.
-    caption:  the sentence under the figure, with its number.
+    Args:
+        moments: For each of two to ten updates, increasing, the score in bits per byte and the continuation.
+        prompt: The prompt.
+        known: Words of the training text, in lower case and with letters only.
+        marks: One to three baselines by name, in bits per byte.
+        start: First update shown; default: the first one.
+        caption: The sentence under the figure, with its number.
 
-    Raises `ValueError` for fewer than two or more than ten moments, or such that do not rise, for no mark or more than
-    three, and for a start that is no moment.
+    Raises:
+        ValueError: The updates are too few, too many or do not increase, there are no baselines or more than three, or
+            `start` is not one of the updates.
     """
     updates = list(moments)
     if not 2 <= len(updates) <= 10 or updates != sorted(set(updates)):
@@ -156,18 +160,20 @@ def film(
     start: int | None = None,
     caption: str = "",
 ) -> None:
-    """How often one or two models are right while they learn, over the maps of two heads of one of them.
+    """Show the accuracy of one or two models during training, above the attention maps of two heads of one of them.
 
-    curves:   name -> the share of right answers at each moment, (moment,).
-    maps:     of each moment the attention weights of the two heads, (query, key) each, causal.
-    updates:  the moments, four to sixteen, rising.
-    heads:    what the two heads are called.
-    tokens:   of the text that they read, at most 20.
-    start:    the update that is shown first; the last one if it is not given.
-    caption:  the sentence under the figure, with its number.
+    Args:
+        curves: Accuracy of one or two models at each moment, by name (moment,).
+        maps: Causal attention weights of both heads at each moment, (query, key) each.
+        updates: Number of updates at each of four to sixteen moments, increasing.
+        heads: Names of the two heads.
+        tokens: Two to 20 tokens of the text that the heads read.
+        start: First update shown; default: the last one.
+        caption: The sentence under the figure, with its number.
 
-    Raises `ValueError` for moments that are too few, too many or do not rise, a start that is none of them, other than
-    one or two curves and two heads, shares that are not as many as the moments or not from 0 to 1, and other maps.
+    Raises:
+        ValueError: The moments are too few, too many or do not increase, `start` is not one of them, there are not one
+            or two curves and two heads, or a curve or a map does not fit.
     """
     moments, n = list(updates), len(tokens)
     if not 4 <= len(moments) <= 16 or moments != sorted(set(moments)):
@@ -230,12 +236,12 @@ def _film_still(
 
 
 def _shown(text: str) -> str:
-    """The text in one line, with U+FFFD for each character that is none in HTML: an untrained model writes any byte."""
+    """Return the text on one line, with U+FFFD for unprintable characters, which an untrained model may write."""
     return "".join(c if c.isprintable() or c.isspace() else "\N{REPLACEMENT CHARACTER}" for c in " ".join(text.split()))
 
 
 def _marked(text: str, known: Collection[str]) -> list[list[str]]:
-    """A text in lines, each of pieces in turn: what is known or no word, a word that is not known, and so on."""
+    """Split a text into lines, and each line into pieces that alternate between other text and an unknown word."""
     lines = []
     for line in textwrap.wrap(text, LINE):
         pieces = [""]
@@ -249,15 +255,17 @@ def _marked(text: str, known: Collection[str]) -> list[list[str]]:
 
 
 def valley(*, rate: float = 0.2, caption: str = "") -> None:
-    """Descent in a long, narrow valley: plain or Adam, with a bad batch on the way and with clipping, if wanted.
+    """Show descent in a long, narrow valley: plain or with Adam, optionally with a bad batch and with clipping.
 
-    The loss of two weights is (0.1 x^2 + 2.5 y^2) / 2; a bad batch gives one gradient that is many times as long as
-    the others, and points elsewhere.
+    The loss of the two weights is (0.1 x^2 + 2.5 y^2) / 2. A bad batch gives one gradient that is many times as long as
+    the others and has another direction.
 
-    rate:     the learning rate at first, one of `RATES`.
-    caption:  the sentence under the figure, with its number.
+    Args:
+        rate: First learning rate, one of `RATES`.
+        caption: The sentence under the figure, with its number.
 
-    Raises `ValueError` for another rate.
+    Raises:
+        ValueError: The rate is not in `RATES`.
     """
     if rate not in RATES:
         raise ValueError(f"rate: expected one of {RATES}, got {rate!r}")

@@ -1,5 +1,4 @@
-"""Moving figures of teaching a model by rewards: how far a reward pulls, and what a group of answers is pushed by
-(lesson 20)."""
+"""Moving figures of training with rewards: the pull of a reward, and the advantages in a group (lesson 20)."""
 
 from __future__ import annotations
 
@@ -15,8 +14,10 @@ TEMPERATURES = (0.1, 0.15, 0.25, 0.4, 0.6, 1.0, 1.5, 2.5, 4.0, 10.0)
 
 
 def pulled(start: Sequence[float], rewards: Sequence[float], temperature: float) -> list[float]:
-    """Chances with the largest mean reward less `temperature` times the divergence from `start`: start * exp(reward /
-    temperature), made to add up to 1 (Rafailov et al. 2023, equation 4)."""
+    """Return the probabilities that maximize the mean reward minus `temperature` times the divergence from `start`.
+
+    They are start * exp(reward / temperature), normalized (Rafailov et al. 2023, equation 4).
+    """
     most = max(rewards)
     weights = [p * math.exp((reward - most) / temperature) for p, reward in zip(start, rewards, strict=True)]
     return [weight / sum(weights) for weight in weights]
@@ -30,15 +31,18 @@ def pull(
     temperature: float = 1.0,
     caption: str = "",
 ) -> None:
-    """How far a reward pulls a model from the one it started as, at a temperature.
+    """Show how far a reward pulls a model away from its start, at a temperature.
 
-    start:        the chances of some answers before.
-    judges:       the rewards that each of some judges gives these answers, by the judge's name.
-    words:        the answers.
-    temperature:  the handle's first value, one of `TEMPERATURES`.
-    caption:      the sentence under the figure, with its number.
+    Args:
+        start: Probability of each answer before, above 0.
+        judges: Rewards of all answers from each judge, by the judge's name.
+        words: Two to six answers.
+        temperature: First value of the handle, one of `TEMPERATURES`.
+        caption: The sentence under the figure, with its number.
 
-    Raises `ValueError` unless there are two to six answers, with chances above 0 that add up to 1, and rewards of each.
+    Raises:
+        ValueError: There are not two to six answers, the probabilities or rewards do not fit them, the probabilities do
+            not add up to 1, or the temperature is not in `TEMPERATURES`.
     """
     if not 2 <= len(words) <= 6 or len(start) != len(words):
         raise ValueError(f"start, words: expected chances of 2 to 6 answers; got {len(start)} and {len(words)}")
@@ -74,7 +78,7 @@ def pull(
 
 
 def _pulled(start: Sequence[float], after: Sequence[float], rewards: Sequence[float], words: Sequence[str]) -> Figure:
-    """A pair of bars for each answer: before and after."""
+    """Draw a pair of bars for each answer, before and after."""
     fig, ax = figures.subplots(width=7.2, height=3.0)
     at = range(len(words))
     box = {"color": "white", "edgecolor": "black", "linestyle": "--", "linewidth": 1}
@@ -91,7 +95,13 @@ def _pulled(start: Sequence[float], after: Sequence[float], rewards: Sequence[fl
 
 
 def advantages(right: int, size: int, *, divided: bool) -> tuple[float, float]:
-    """The advantages of a right and of a wrong answer in a group of `size` with `right` right ones, rewards 1 and 0."""
+    """Return the advantages of a right and of a wrong answer in a group, for rewards 1 and 0.
+
+    Args:
+        right: Number of right answers in the group.
+        size: Number of answers in the group.
+        divided: Divide by the standard deviation of the rewards.
+    """
     share = right / size
     deviation = math.sqrt(share * (1 - share))
     if deviation == 0:
@@ -103,14 +113,17 @@ def advantages(right: int, size: int, *, divided: bool) -> tuple[float, float]:
 def group(
     *, size: int = 8, count: int = 2, right: int = 7, wrong: Sequence[int] = (3, 7, 9), caption: str = ""
 ) -> None:
-    """The advantages of a group of answers to one question, and the push that each of their tokens gets.
+    """Show the advantages of a group of answers to one question, and the push on each of their tokens.
 
-    size:     answers in the group, of which `count` are right at first.
-    right:    tokens of a right answer.
-    wrong:    tokens of the wrong ones, in turn.
-    caption:  the sentence under the figure, with its number.
+    Args:
+        size: Number of answers, 2 to 10.
+        count: First number of right answers.
+        right: Number of tokens of a right answer, 1 to 99.
+        wrong: Numbers of tokens of the wrong answers, in turn, 1 to 99.
+        caption: The sentence under the figure, with its number.
 
-    Raises `ValueError` unless there are 2 to 10 answers, 0 to `size` of them right, each of 1 to 99 tokens.
+    Raises:
+        ValueError: An argument is out of range.
     """
     if not 2 <= size <= 10 or not 0 <= count <= size:
         raise ValueError(f"size, count: expected 2 to 10 answers and 0 to so many right; got {size} and {count}")
@@ -138,7 +151,7 @@ def group(
 
 
 def _group(won: Sequence[bool], lengths: Sequence[int], gains: Sequence[float], pushes: Sequence[float]) -> Figure:
-    """Two rows of bars: for answers, and for their tokens."""
+    """Draw two rows of bars, for the answers and for their tokens."""
     fig, axes = figures.subplots(2, 1, width=7.2, height=4.2)
     colors = [figures.PALETTE["blue" if good else "orange"] for good in won]
     for ax, values, title in zip(axes, (gains, pushes), ("advantage", "push of a token"), strict=True):

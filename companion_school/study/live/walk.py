@@ -1,4 +1,4 @@
-"""A moving figure of a whole model: the tiny transformer of lesson 00, computed in the figure itself."""
+"""Moving figure of a whole model: the tiny transformer of lesson 00, computed in the figure itself."""
 
 from __future__ import annotations
 
@@ -25,17 +25,20 @@ def walk(
     film: str = "",
     caption: str = "",
 ) -> None:
-    """Three words on their way through a model of one block: the state, who looks at whom, and the next word.
+    """Show three words on their way through a model of one block: the states, the attention and the next word.
 
-    models       a name, and the matrices under it, for row vectors: E (vocab, 4); Wq, Wk and Wv (2, 4, 2); Wo (4, 4);
-                 the gains g1 and g2 (4); W1 (4, d_ff) and W2 (d_ff, 4). With several models one can be chosen
-    vocabulary   the words, (vocab,); the first one is the filler, and is not offered
-    start        the three words that stand there at first
-    eps          what the norms add inside their square root
-    film         if the models are moments of one training: what their names count, "update", for a handle over them
-    caption      the sentence under the figure, with its number
+    Args:
+        models: By name, the matrices of each model for row vectors: E (vocab, 4); Wq, Wk and Wv (2, 4, 2); Wo (4, 4);
+            the gains g1 and g2 (4,); W1 (4, d_ff) and W2 (d_ff, 4). The reader can choose among several models.
+        vocabulary: The words (vocab,). The first one is padding and cannot be chosen.
+        start: The first three words.
+        eps: Epsilon in the square root of the norms.
+        film: Unit that the models' names count, such as "update", if the models are moments of one training run; a
+            handle then runs through them.
+        caption: The sentence under the figure, with its number.
 
-    Raises ValueError for a model without one of the matrices or of another shape, and for a start of other words.
+    Raises:
+        ValueError: There is no model, a matrix is missing or has another shape, or `start` has other words.
     """
     words = list(vocabulary)
     if len(start) != 3 or not set(start) <= set(words[1:]):
@@ -73,7 +76,7 @@ def walk(
 
 
 def _still(state: np.ndarray, weights: np.ndarray, p: np.ndarray, words: list[str], start: list[str]) -> Figure:
-    """The end of the walk: the state, lines from each word to those it looks at, and the next word."""
+    """Draw the final states, lines from each word to those it attends to, and the next word."""
     fig, (left, *heads, right) = figures.subplots(1, 4, width=7.6, height=2.3, width_ratios=[2, 1, 1, 2])
     for ax, title in ((left, "the state, at the end"), (heads[0], "head 0"), (heads[1], "head 1")):
         ax.set(title=title, xlim=(-0.2, 1.5), ylim=(len(start) - 0.5, -0.6))
@@ -99,8 +102,12 @@ def _still(state: np.ndarray, weights: np.ndarray, p: np.ndarray, words: list[st
 def follow(
     model: Mapping[str, np.ndarray], ids: Sequence[int], eps: float
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """What the figure's script computes: the state at the end (token, 4), the weights of the heads (2, token, token),
-    and the chance of every word to come next, (vocab,)."""
+    """Compute the same as the figure's script.
+
+    Returns:
+        The final states (token, 4), the attention weights of the heads (2, token, token), and the probability of each
+        word to come next (vocab,).
+    """
     X = model["E"][list(ids)] * 2
     where = np.arange(len(ids))
     cos, sin = np.cos(where), np.sin(where)

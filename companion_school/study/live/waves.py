@@ -1,4 +1,4 @@
-"""A moving figure of sinusoidal positions: a place as a row of clocks, the waves of their hands, and the base."""
+"""Moving figure of sinusoidal positions: a position as a row of clocks, the waves of their hands, and the base."""
 
 from __future__ import annotations
 
@@ -23,18 +23,19 @@ def clocks(
     start: int = 0,
     caption: str = "",
 ) -> None:
-    """The hands of a place, one for each pair of columns, and the wave of each hand along a text.
+    """Show a position as clock hands, one for each pair of columns, and the wave of each hand along a text.
 
-    pairs     clocks, from 2 to 8: half the width of the vectors; clock c turns by base**(-c / pairs) radians per place,
-              clockwise from the top (Vaswani et al. 2017, section 3.5)
-    base      at first
-    bases     what the second handle runs through
-    places    how many places the text has, the first handle
-    start     the place at first
-    caption   the sentence under the figure, with its number
+    Args:
+        pairs: Number of clocks, 2 to 8, which is half the width of the vectors. Clock c rotates by base**(-c / pairs)
+            radians per position, clockwise from the top (Vaswani et al. 2017, section 3.5).
+        base: First base, one of `bases`.
+        bases: Bases that the second handle offers, above 1.
+        places: Number of positions, 2 to 1,000, which the first handle offers.
+        start: First position.
+        caption: The sentence under the figure, with its number.
 
-    Raises ValueError if there are other numbers of pairs, a base is not above 1 or not among `bases`, or the start is
-    not a place.
+    Raises:
+        ValueError: An argument is out of range, or `base` is not one of `bases`.
     """
     if not 2 <= pairs <= 8:
         raise ValueError(f"pairs: expected 2 to 8, got {pairs}")
