@@ -1,22 +1,22 @@
-"""The engine that checks an answer, in the reader's notebook, in a student's folder and behind the grader's wall.
+"""The engine that checks an answer in the reader's notebook, in a student's folder and in the grader's sandbox.
 
-How a check works, in the order in which it is read:
+The modules, in reading order:
 
-exercise            what an exercise is: statement, reference, cases and known mistakes, and which cases are robust ones
-derived_cases       the cases that follow from an exercise's own, whatever it asks; and the refusals that follow
-call                one call of an answer, and all that can be seen of it afterwards: result, error, gradients, memory
-operator_watch      during a call: the operators and names that a statement forbids, and bytes
-compare             after a call: whether the result is the expected one, or near it in other types; and how to say so
-examine             all calls on all cases, the faults, the two marks to which they belong, and the verdict
-credit              the same, without stopping at the first fault: for part of the points
+exercise            definition of an exercise: statement, reference, cases and known mistakes
+derived_cases       cases and rejected inputs that are derived from an exercise's own cases
+call                one call of an answer and everything observed afterwards: result, error, gradients, memory
+operator_watch      watch a call for forbidden operators and names, and measure its memory
+compare             compare a result with the expected one, and describe the difference
+examine             run an answer on all cases, collect its faults and give the verdict with its two marks
+credit              the same without stopping at the first fault, for partial credit
 
-notebook_answer     an answer as it stands in a notebook: what may be wrong before it runs, and what is said afterwards
+notebook_answer     an answer in a notebook: checks before it runs, and the messages afterwards
 problem_set_checks  the `check` of a problem set that was handed out
 sealed_keys         expected results that a student cannot read
 codec               values as bytes and back, without pickle
 
-The folder travels as it is: a problem set holds a copy under another name (`from exercise_check import check`), and
-the grader loads it where there is no companion. Hence its imports are relative, and reach nothing outside it.
+A problem set contains a copy of this folder under another name (`from exercise_check import check`), and the grader
+loads it where companion is not installed. Its imports are therefore relative and never leave the folder.
 """
 
 from .problem_set_checks import NotYet, check, check_hidden

@@ -1,7 +1,8 @@
-"""One call of an answer: on copies of a case's arguments, watched; and all that can be seen of it afterwards.
+"""Call an answer once on copies of a case's arguments, watch the call, and record its outcome.
 
-What is seen (`Outcome`) is the result or the error, the gradients, what the call wrote into and what memory it shares:
-enough to say whether the call was right, in this process or in another that shares nothing with it (the grader's).
+An `Outcome` holds the result or the error, the gradients, the arguments that the call wrote into and the memory that
+its result shares. That is enough to judge the call, either in this process or in the grader's, which shares nothing
+with it.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from .compare import difference
 from .exercise import Answer, Case
 from .operator_watch import Watch, forbidden_fault
 
-KEPT = 8  # earlier results that are looked at again
+KEPT = 8  # earlier results that are checked again after each call
 _LISTS: tuple[type, ...] = (
     GeneratorType,
     range,
@@ -34,13 +35,13 @@ _LISTS: tuple[type, ...] = (
     type({}.values()),
     type({}.items()),
 )
-"""What is a list, in another form."""
+"""Types that are converted to lists."""
 _PARTS: tuple[type, ...] = (*_LISTS, list, tuple, Mapping, torch.Tensor)
-_LONGEST = 100_000  # of a generator that may have no end
+_LONGEST = 100_000  # limit on the items taken from a generator, which may be infinite
 
 
 class Result(Enum):
-    """How an examination can end."""
+    """Possible results of an examination."""
 
     RIGHT = "right"
     WRONG = "wrong"
@@ -52,17 +53,19 @@ class Result(Enum):
 
 @dataclass(frozen=True)
 class Outcome:
-    """What one call gave.
+    """Outcome of one call.
 
-    value:      what was returned.
-    error:      the type of what was raised, and its message; None if nothing was.
-    gradients:  where the case asks: of each floating tensor among the arguments; None where there is none.
-    changed:    the arguments, by position, that the call wrote into.
-    spoiled:    the call changed what an earlier one had returned.
-    shared:     the arguments, by position, with which the result shares memory.
-    peak:       where the case asks: the most bytes that the call took at once, beside its arguments.
-    result:     MISSING where nothing is written yet TIMEOUT where the call did not end, CRASHED where it took its
-                process along; else None.
+    Attributes:
+        value: The returned value.
+        error: Type and message of the exception, or None if nothing was raised.
+        gradients: Gradient with respect to each floating-point tensor among the arguments (None for an argument that
+            gets no gradient), or None if the case does not ask for gradients.
+        changed: Positions of the arguments that the call wrote into.
+        spoiled: The call changed the result of an earlier call.
+        shared: Positions of the arguments with which the result shares memory.
+        peak: Peak memory of the call in bytes, without its arguments; 0 unless the case limits it.
+        result: MISSING if the answer is not written yet, TIMEOUT if the call did not end, CRASHED if its process
+            died, REFUSED if it used something forbidden; otherwise None.
     """
 
     value: Any = None
@@ -76,28 +79,34 @@ class Outcome:
 
 
 class Call(Protocol):
-    """An answer, wherever it runs. `again`: the second call, on arguments that lie in memory in another order."""
+    """An answer that can be called on a case, in any process.
+
+    `again` marks the second call on a case, whose arguments have another memory layout.
+    """
 
     def __call__(self, case: Case, again: bool = False, /) -> Outcome: ...
 
 
 def in_this_process(answer: Answer, forbidden: Collection[str] = (), watch: Watch | None = None) -> Call:
-    """An answer that is called in this process, on copies of the arguments.
+    """Return a `Call` that runs an answer in this process, on copies of the arguments.
 
-    forbidden:  what it must do without; or else a `watch` that looks for that.
+    Args:
+        answer: The function to call.
+        forbidden: Names that the answer must not use. Ignored if `watch` is given.
+        watch: Watch that notices forbidden operators.
     """
     watch = watch or Watch(forbidden)
-    # What was returned, what was in it when that was last looked at, and whether it has been written into.
+    # Each entry holds a returned value, a copy from when it was last checked, and whether it has been overwritten here.
     earlier: deque[tuple[Any, Any, bool]] = deque(maxlen=KEPT)
 
     def call(case: Case, again: bool = False) -> Outcome:
         arguments = [copied(value, case.gradients, again and case.layout) for value in case.arguments]
-        if again:  # whoever has a result may write into it
+        if again:  # a caller may write into a result
             for at, (value, _, written) in enumerate(earlier):
                 if not written:
                     overwrite(value)
                     earlier[at] = value, _detached(value), True
-        # The processor's generator alone: `torch.manual_seed` writes a traceback for each device that is not there.
+        # Seed only the CPU's generator: `torch.manual_seed` prints a traceback for each device that is missing.
         torch.default_generator.manual_seed(0)
         watch.measures = case.room is not None
         value, ended = _called(answer, arguments, case, watch)
@@ -118,17 +127,17 @@ def in_this_process(answer: Answer, forbidden: Collection[str] = (), watch: Watc
 
 
 def _called(answer: Answer, arguments: Sequence[Any], case: Case, watch: Watch) -> tuple[Any, Outcome | None]:
-    """What an answer returns; or the outcome, where that is none to look at."""
+    """Return the answer's value and None, or None and the outcome if there is no value to look at."""
     try:
         with warnings.catch_warnings(), watch:
-            warnings.simplefilter("ignore")  # PyTorch's, of axes of size one, say nothing of the answer
+            warnings.simplefilter("ignore")  # PyTorch's warnings about axes of size one do not concern the answer
             value = listed(answer(*arguments))
     except KeyboardInterrupt:
         if not case.is_robust:
             raise
-        return None, Outcome(result=Result.TIMEOUT)  # stopped by hand where it costs no point: the check goes on
+        return None, Outcome(result=Result.TIMEOUT)  # stopped by hand on a case that costs no point, so go on
     except Exception as error:
-        if type(error) is NotImplementedError and not str(error):  # PyTorch says what it has not
+        if type(error) is NotImplementedError and not str(error):  # PyTorch's own have a message
             return None, Outcome(result=Result.MISSING)
         if watch.seen:
             return None, _refused(watch)
@@ -148,16 +157,16 @@ def _refused(watch: Watch) -> Outcome:
 
 
 def _is_empty(answer: Answer) -> bool:
-    """A function whose body is `...` or `pass` alone."""
+    """Return True if the function's body is only `...` or `pass`."""
     code = getattr(answer, "__code__", None)
     return code is not None and code.co_names == () and set(code.co_consts) <= {None, ...}
 
 
 def _without_plain_numbers(value: Any) -> str | None:
-    """What is said of a result that holds a tensor whose numbers cannot be read one by one; None where all can.
+    """Return a message if a result contains a tensor that is not a strided CPU tensor, otherwise None.
 
-    Asked before anything is done with the result: the first operation on a tensor of the meta device loads seconds'
-    worth of PyTorch.
+    This is checked before anything else is done with the result, because the first operation on a tensor of the meta
+    device spends seconds on loading parts of PyTorch.
     """
     if isinstance(value, torch.Tensor):
         if value.device.type != "cpu":
@@ -172,7 +181,7 @@ def _without_plain_numbers(value: Any) -> str | None:
 
 
 def is_floating(value: Any) -> bool:
-    """Whether it is a tensor of floating numbers."""
+    """Return True for a floating-point tensor."""
     return isinstance(value, torch.Tensor) and value.is_floating_point()
 
 
@@ -181,7 +190,7 @@ def _detached(value: Any) -> Any:
 
 
 def _gradients(value: Any, arguments: Sequence[Any]) -> tuple[torch.Tensor | None, ...]:
-    """Of the results times fixed numbers, so that no part of the gradient cancels."""
+    """Return the gradients of a weighted sum of the results, with fixed weights so that no part cancels."""
     leaves = [argument for argument in arguments if is_floating(argument)]
     parts = value if isinstance(value, (list, tuple)) else [value]
     results = [part for part in parts if is_floating(part) and part.requires_grad]
@@ -196,13 +205,13 @@ def _upstream(like: torch.Tensor) -> torch.Tensor:
     return torch.linspace(-1.0, 2.0, max(1, like.numel()), dtype=like.dtype).reshape(like.shape).cos()
 
 
-# What tensors and lists are in memory
+# Tensors and lists in memory
 
 _RUBBISH = 77
 
 
 def in_other_order(tensor: torch.Tensor) -> torch.Tensor:
-    """A copy with the same numbers that is not contiguous, as far as it has several: its axes lie in reverse order."""
+    """Return a copy whose axes are in reverse order in memory, so that it is not contiguous where that is possible."""
     if tensor.dim() > 1:
         axes = tuple(range(tensor.dim()))[::-1]
         return tensor.permute(axes).clone(memory_format=torch.contiguous_format).permute(axes)
@@ -212,10 +221,12 @@ def in_other_order(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def copied(value: Any, leaves: bool, other_order: bool = False) -> Any:
-    """The same in memory of its own.
+    """Return a copy of a value that shares no memory with it.
 
-    leaves:       floating tensors want gradients.
-    other_order:  their axes lie in memory in another order.
+    Args:
+        value: A tensor, or dicts, lists and tuples of tensors. Anything else is returned unchanged.
+        leaves: Floating-point tensors in the copy require gradients.
+        other_order: Tensors in the copy have another memory layout (`in_other_order`).
     """
     if isinstance(value, torch.Tensor):
         copy = in_other_order(value.detach()) if other_order else value.detach().clone()
@@ -224,18 +235,18 @@ def copied(value: Any, leaves: bool, other_order: bool = False) -> Any:
         return {key: copied(part, leaves, other_order) for key, part in value.items()}
     if isinstance(value, (list, tuple)):
         copies = [copied(part, leaves, other_order) for part in value]
-        return copies if isinstance(value, list) else tuple(copies)  # a NamedTuple, too
+        return copies if isinstance(value, list) else tuple(copies)  # a NamedTuple becomes a tuple
     return value
 
 
 def shared_with(value: Any, arguments: Sequence[Any]) -> tuple[int, ...]:
-    """The places of the arguments that a result is, or has as a part, or holds memory of."""
+    """Return the positions of the arguments that a result contains or shares memory with."""
     mine = set(_places(value))
     return tuple(at for at, argument in enumerate(arguments) if not mine.isdisjoint(_places(argument)))
 
 
 def _places(value: Any) -> Iterator[tuple[str, int]]:
-    """Where the tensors in a value begin in memory, as far as they have any numbers, and the lists and dicts in it."""
+    """Identify the storage of each non-empty tensor in a value, and each list and dict in it."""
     if isinstance(value, torch.Tensor):
         if value.numel():
             yield "tensor", value.untyped_storage().data_ptr()
@@ -247,9 +258,9 @@ def _places(value: Any) -> Iterator[tuple[str, int]]:
 
 
 def overwrite(value: Any) -> None:
-    """Write rubbish into a result, as whoever has it may."""
+    """Overwrite a result with rubbish, as a caller might."""
     if isinstance(value, torch.Tensor):
-        with torch.no_grad(), suppress(RuntimeError):  # an expanded one has fewer numbers than places
+        with torch.no_grad(), suppress(RuntimeError):  # an expanded tensor cannot be written into
             value.fill_(_RUBBISH)
     elif isinstance(value, tuple):
         for part in value:
@@ -259,8 +270,10 @@ def overwrite(value: Any) -> None:
 
 
 def listed(value: Any) -> Any:
-    """A result as data: generators, ranges, and what dicts and loops give are lists, and subclasses of tensors, lists,
-    tuples and dicts are what they are subclasses of, so that no method of the answer's own is called afterwards.
+    """Convert a result to plain data, so that no method defined by the answer is called afterwards.
+
+    Generators, ranges, `map`, `filter`, `zip` and the views of a dict become lists. Instances of subclasses of tensor,
+    list, tuple and dict become plain ones; any other mapping becomes a dict.
     """
     if isinstance(value, torch.Tensor):
         if type(value) in (torch.Tensor, torch.nn.Parameter):
@@ -287,7 +300,7 @@ def listed(value: Any) -> Any:
 
 
 def with_python_numbers(value: Any) -> Any:
-    """A result whose numbers are Python's own, where they are numpy's or a fraction; else the result itself."""
+    """Convert numpy scalars and fractions in a result to Python numbers, also inside lists and tuples."""
     if isinstance(value, (int, float, torch.Tensor)):
         return value
     if isinstance(value, numbers.Real):
@@ -301,8 +314,8 @@ def with_python_numbers(value: Any) -> Any:
 
 
 def identical(now: Any, was: Any) -> bool:
-    """Whether nothing in a value has changed."""
-    if now is was:  # what cannot be copied
+    """Return True if nothing in a value has changed; NaN counts as equal to NaN."""
+    if now is was:  # values that `copied` does not copy
         return True
     if isinstance(was, torch.Tensor):
         if not isinstance(now, torch.Tensor) or now.shape != was.shape or now.dtype != was.dtype:

@@ -1,7 +1,7 @@
-"""Cases and outcomes as bytes: between processes, and in the files of a course. Never a pickle.
+"""Serialize cases and outcomes for other processes and for the files of a course, without pickle.
 
-A value (`exercise.Value`) becomes a JSON text in which tensors are numbered, and the tensors in safetensors' form
-behind it. Reading trusts neither: bytes that are not such a value raise `ValueError`.
+A value (`exercise.Value`) becomes a JSON text that refers to tensors by number, followed by the tensors in safetensors
+format. Reading trusts neither part: other bytes raise `ValueError`.
 """
 
 from __future__ import annotations
@@ -18,11 +18,15 @@ from .call import Outcome, Result
 from .exercise import Case
 
 _HEAD = struct.Struct("<qq")  # the lengths of the JSON text and of the tensors
-_PLAIN = frozenset({bool, int, str, type(None)})  # as in JSON; most of what is in long lists
+_PLAIN = frozenset({bool, int, str, type(None)})  # same in JSON; the types of most items in long lists
 
 
 def pack(value: Any) -> bytes:
-    """A value as bytes. Raises `TypeError` for anything else."""
+    """Serialize a value.
+
+    Raises:
+        TypeError: Some part is not of a type that an exercise may use (`exercise.Value`).
+    """
     tensors: dict[str, torch.Tensor] = {}
     text = json.dumps(_written(value, tensors)).encode()
     data = save(tensors)
@@ -30,17 +34,21 @@ def pack(value: Any) -> bytes:
 
 
 def unpack(data: bytes) -> Any:
-    """The value that `pack` wrote. Raises `ValueError` for other bytes."""
+    """Read a value that `pack` wrote.
+
+    Raises:
+        ValueError: The bytes are something else.
+    """
     try:
         texts, _ = _HEAD.unpack_from(data)
         text, rest = data[_HEAD.size : _HEAD.size + texts], data[_HEAD.size + texts :]
         return _read(json.loads(text), load(rest))
-    except Exception as error:  # whatever somebody else's bytes do to the parsers
+    except Exception as error:  # foreign bytes can make the parsers raise anything
         raise ValueError(f"expected a packed value: {error}") from None
 
 
 def same_as(value: Any) -> Hashable:
-    """What is equal for two values exactly where `pack` makes the same bytes of them, in a third of the time."""
+    """Return a key that is equal for two values exactly if `pack` gives the same bytes, in a third of the time."""
     tensors: dict[str, torch.Tensor] = {}
     text = json.dumps(_written(value, tensors))
     numbers = [tensor.reshape(-1).view(torch.uint8).numpy().tobytes() for tensor in tensors.values()]
@@ -50,8 +58,8 @@ def same_as(value: Any) -> Hashable:
 def _written(value: Any, tensors: dict[str, torch.Tensor]) -> Any:
     if isinstance(value, torch.Tensor):
         name, strides = str(len(tensors)), value.stride()
-        order = sorted(range(len(strides)), key=lambda axis: -strides[axis])  # of the axes in memory
-        # In memory of its own: safetensors refuses tensors that share theirs.
+        order = sorted(range(len(strides)), key=lambda axis: -strides[axis])  # the axes as they are in memory
+        # Clone, because safetensors rejects tensors that share memory.
         tensors[name] = value.detach().permute(order).clone(memory_format=torch.contiguous_format)
         return {"tensor": name} if order == sorted(order) else {"tensor": [name, order]}
     if isinstance(value, float):
@@ -85,17 +93,21 @@ def _read(text: Any, tensors: dict[str, torch.Tensor]) -> Any:
 
 
 def pack_outcome(outcome: Outcome) -> bytes:
-    """What a call gave, as bytes; what is no value of an exercise becomes a note of its type."""
+    """Serialize an outcome (see `outcome_value`)."""
     return pack(outcome_value(outcome))
 
 
 def unpack_outcome(data: bytes) -> Outcome:
-    """The outcome that `pack_outcome` wrote. Raises `ValueError` for other bytes."""
+    """Read an outcome that `pack_outcome` wrote.
+
+    Raises:
+        ValueError: The bytes are something else.
+    """
     return outcome_of(unpack(data))
 
 
 def outcome_value(outcome: Outcome) -> dict[str, Any]:
-    """An outcome as a value; what is no value of an exercise becomes a note of its type."""
+    """Convert an outcome to a value. A result that cannot be serialized becomes an error that names its type."""
     try:
         _written(outcome.value, {})
     except TypeError:
@@ -114,15 +126,19 @@ def outcome_value(outcome: Outcome) -> dict[str, Any]:
 
 
 def outcome_of(value: Any) -> Outcome:
-    """The outcome of which `outcome_value` made this value. Raises `ValueError` for any other value."""
+    """Restore an outcome from the value that `outcome_value` returned.
+
+    Raises:
+        ValueError: The value is not an outcome, or says that the call ended as right or wrong.
+    """
     try:
         error = None if value["error"] is None else (str(value["error"][0]), str(value["error"][1]))
         gradients = None if value["gradients"] is None else tuple(value["gradients"])
         result = None if value["result"] is None else Result(value["result"])
-        if result in (Result.RIGHT, Result.WRONG):  # that is for the examination to find
+        if result in (Result.RIGHT, Result.WRONG):  # only an examination decides that
             raise ValueError(f"a call cannot end as {result.value}")
         changed = tuple(int(i) for i in value["changed"])
-        spoiled = bool(value.get("spoiled", False))  # keys that were handed out earlier do not say
+        spoiled = bool(value.get("spoiled", False))  # missing in keys of earlier releases
         shared = tuple(int(i) for i in value.get("shared", ()))
         peak = int(value.get("peak", 0))
         return Outcome(value["value"], error, gradients, changed, result, spoiled, shared, peak)
@@ -131,7 +147,7 @@ def outcome_of(value: Any) -> Outcome:
 
 
 def case_value(case: Case) -> dict[str, Any]:
-    """A case as a value."""
+    """Convert a case to a value that `pack` accepts."""
     return {
         "shows": case.shows,
         "arguments": case.arguments,

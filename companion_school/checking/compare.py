@@ -1,4 +1,4 @@
-"""Whether what an answer gave is what it should have given; and how to say so, shapes first and in few words."""
+"""Compare the result of an answer with the expected one, and describe the difference briefly, shapes first."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Any
 import torch
 
 MOST_NUMBERS = 16
-LONGEST = 1000  # characters of a described list
-_NUMBER = 1e-11  # of a float; whole numbers are equal or they are not
-_SINGLE = 1e-6  # what float32 leaves
+LONGEST = 1000  # characters in the description of a list
+_NUMBER = 1e-11  # tolerance of a Python float; ints must be equal
+_SINGLE = 1e-6  # errors below this suggest float32
 SINGLE = 1e-5
-"""How near what is right in its idea comes, absolute and relative: what honest `float32` leaves of numbers around 1."""
+"""Absolute and relative tolerance for an answer whose idea is right: the error of `float32` for numbers around 1."""
 _TOLERANCE = {torch.float64: 1e-11, torch.float32: 1e-5, torch.float16: 1e-3, torch.bfloat16: 1e-2}
 
 
@@ -26,15 +26,25 @@ def difference(
     told: bool = True,
     gone: bool = True,
 ) -> str | None:
-    """What is wrong with `found`, in one line ("expected ..., got ..."), or None.
+    """Describe how `found` differs from `expected`.
 
-    Tensors must agree in shape, then in dtype, then in every number, NaN and infinities included. A number may be an
-    int or a float, or a tensor of one number; a tuple may be a list.
+    Tensors must agree in shape, then in dtype, then in every entry, including NaN and infinities. Where a number is
+    expected, a tensor with one entry is accepted too; where a tuple is expected, so is a list.
 
-    exact_zero:  where a floating tensor is expected to be 0, nothing else will do, however small; and 0 nowhere else.
-    gone:        0 in the place of a very small number is told, and whole numbers have the tolerance that is given;
-                 otherwise the former is as near as any other, and the latter are equal or they are not.
-    told:        say which numbers differ; otherwise a word, which costs less than to find them.
+    Args:
+        found: The result of an answer.
+        expected: The expected result.
+        tolerance: Absolute and relative tolerance; by default it depends on the dtype.
+        exact_zero: Entries of a floating-point tensor that are expected to be 0 must be exactly 0.
+        told: Say which numbers differ. Otherwise the description is only "other numbers", which is cheaper.
+        gone: With `exact_zero`, report an exact 0 where a small nonzero number is expected; and apply a given tolerance
+            to ints. If False, a 0 within the tolerance is accepted, and ints must be equal.
+
+    Returns:
+        One line such as "expected ..., got ...", or None if there is no difference.
+
+    Raises:
+        TypeError: `expected` has a type that an exercise cannot use.
     """
     if isinstance(expected, torch.Tensor):
         return _tensor_difference(found, expected, tolerance, exact_zero, told, gone)
@@ -67,17 +77,20 @@ def difference(
 
 
 def far_off(found: Any, expected: Any, tolerance: float | None = None, *, exact_zero: bool = False) -> str | None:
-    """What is wrong with the numbers of `found`, whatever types hold them and however exact they are; or None.
+    """Describe how the numbers in `found` differ from the expected ones, regardless of their types.
 
-    Here a list of numbers is as good as a tensor, 3.0 as 3, `float32` as `float64`, and what is computed in `float32`
-    as what is computed in `float64`. Shapes, NaN and the zeros of `exact_zero` must be as in `difference`.
+    A list of numbers is accepted instead of a tensor, 3.0 instead of 3, and `float32` instead of `float64`, with the
+    tolerance that `float32` needs. Shapes, NaN and the zeros of `exact_zero` must be as in `difference`.
+
+    Returns:
+        One line, or None if there is no difference.
     """
     tolerance = max(tolerance or 0.0, SINGLE)
     return difference(_held_as(found, expected), expected, tolerance, exact_zero=exact_zero, gone=False)
 
 
 def _held_as(found: Any, expected: Any) -> Any:
-    """What was found, in the types of what was expected, where it is the same numbers; else as it is."""
+    """Convert `found` to the types of `expected` where the numbers stay the same; otherwise return it unchanged."""
     if isinstance(expected, torch.Tensor):
         if isinstance(found, (list, tuple, int, float)):
             found = _as_tensor(found)
@@ -105,7 +118,7 @@ def _held_as(found: Any, expected: Any) -> Any:
 
 
 def _as_tensor(found: Any) -> Any:
-    """Numbers in lists as a tensor, where they are one; else as they are."""
+    """Convert nested lists of numbers, or a list of tensors, to a tensor where possible."""
     try:
         if isinstance(found, (list, tuple)) and found and all(isinstance(part, torch.Tensor) for part in found):
             return torch.stack([*found])
@@ -142,7 +155,7 @@ def _tensor_difference(
     if _close(found, expected, allowed):
         if not exact_zero or not expected.is_floating_point():
             return None
-        # A sum of numbers around 1 may come to less than their rounding in one order, and to 0 in another.
+        # Depending on its order, a sum of numbers around 1 may be 0 or a rounding error, so ignore numbers below eps.
         lost = (found == 0) & (expected.abs() > torch.finfo(expected.dtype).eps)
         if gone and lost.any():
             return f"expected {expected[lost].detach().abs().max().item():.1e}, got exactly 0 in its place"
@@ -166,13 +179,13 @@ def _tensor_difference(
 
 
 def _close(found: torch.Tensor, expected: torch.Tensor, allowed: float) -> bool:
-    if torch.equal(found, expected):  # as most are, and known in a tenth of the time
+    if torch.equal(found, expected):  # the usual case, decided in a tenth of the time
         return True
     if not expected.is_floating_point():
         return False
     found, expected = found.double(), expected.double()
-    # The number that is furthest off tells the rest, in a third of the operations; where that is none, there is NaN or
-    # infinity on one side or on both.
+    # The largest deviation decides, in a third of the operations of isclose. If it is NaN, one side or both have NaN
+    # or infinity.
     over = ((found - expected).abs() - (allowed + allowed * expected.abs())).max().item()
     if over != over:
         return bool(torch.isclose(found, expected, rtol=allowed, atol=allowed, equal_nan=True).all())
@@ -180,7 +193,7 @@ def _close(found: torch.Tensor, expected: torch.Tensor, allowed: float) -> bool:
 
 
 def numbers(tensor: torch.Tensor) -> str:
-    """Its numbers in four digits, or the first of them."""
+    """Format the entries of a tensor with four digits, at most `MOST_NUMBERS` of them."""
     tensor = tensor.detach()
     if tensor.numel() > MOST_NUMBERS:
         return numbers(tensor.flatten()[:MOST_NUMBERS])[:-1] + ", ...]"
@@ -194,9 +207,10 @@ def _listed(value: Any) -> str:
 
 
 def describe(value: Any, most: int = MOST_NUMBERS) -> str:
-    """A value in a few words: tensors of at most `most` numbers with these, larger ones by shape and beginning.
+    """Describe a value briefly.
 
-    Never long: of many parts only the first are described, and of a long text only the beginning.
+    A tensor with at most `most` entries is shown with all of them; a larger one with its shape and, if `most` is
+    `MOST_NUMBERS`, its first entries. Only the first of many parts are described, and long texts are cut off.
     """
     if isinstance(value, torch.Tensor):
         kind = f"{_name(value.dtype)} {tuple(value.shape)}"
@@ -214,7 +228,7 @@ def describe(value: Any, most: int = MOST_NUMBERS) -> str:
 
 
 def _joined(parts: Iterator[str]) -> str:
-    """The first parts with commas between them, and dots where there are more, or one of them is long."""
+    """Join the first parts with commas, with an ellipsis if there are more parts or the text is too long."""
     text = ", ".join(islice(parts, MOST_NUMBERS))
     if next(parts, None) is not None:
         text += ", ..."

@@ -1,7 +1,7 @@
-"""Partial credit: which groups of an exercise's right cases an answer passes, and whether it is robust besides.
+"""Partial credit: find the groups of an exercise's cases that an answer passes, and check whether it is robust.
 
-The first group is what an exercise begins with. An answer that fails it earns nothing, so that no answer is paid for
-refusing everything, or for the empty input alone.
+An answer that fails the first group earns nothing. Otherwise it could earn points by rejecting every input, or by
+handling only the empty one.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from .call import Call, Outcome, Result
 from .examine import AnswerKey, Verdict, marked_faults, rounds, verdict_of
 
 ROBUST = -1
-"""Stands for the robust cases, where groups go by their numbers."""
+"""Group number of the robust cases."""
 
 
 def examine_groups(key: AnswerKey, call: Call) -> list[Verdict]:
-    """A verdict for each group, by its number: `examine` on all cases, without stopping at the first that fails.
+    """Examine an answer on all cases without stopping at the first fault, and return one verdict per group.
 
-    All are right if and only if `examine` says so; what is not robust is told in the first. A key without groups is one
-    group.
+    All verdicts are right if and only if that of `examine` is. Each right verdict carries the first fault that only
+    costs the robust mark. A key without groups counts as one group.
     """
     groups = key.groups or (0,) * len(key.cases)
     failed: dict[int, Verdict] = {}
@@ -35,23 +35,28 @@ def examine_groups(key: AnswerKey, call: Call) -> list[Verdict]:
 
 
 def earned(verdicts: Sequence[Verdict]) -> list[bool]:
-    """Which groups earn their points: those that are right, if the first one is."""
+    """Say for each group if it earns its points: it must be right, and so must the first group."""
     return [verdict.is_right and verdicts[0].is_right for verdict in verdicts]
 
 
 def group_numbers(key: AnswerKey) -> list[int]:
-    """The number of each case's group; `ROBUST` for the robust ones."""
+    """Return the group number of each case, or `ROBUST` for a robust case."""
     groups = key.groups or (0,) * len(key.cases)
     return [ROBUST if key.is_robust(index, "value") else group for index, group in enumerate(groups)]
 
 
 def without_groups(key: AnswerKey, left_out: Collection[int]) -> AnswerKey:
-    """The key without the cases of some groups, or without the robust ones; what is left keeps its numbers."""
+    """Return the key without the cases of some groups. The remaining groups keep their numbers.
+
+    Args:
+        key: The key of an exercise.
+        left_out: Group numbers; `ROBUST` leaves out the robust cases.
+    """
     return with_cases(key, [index for index, group in enumerate(group_numbers(key)) if group not in left_out])
 
 
 def with_cases(key: AnswerKey, kept: Sequence[int]) -> AnswerKey:
-    """The key with these of its cases, by their indices."""
+    """Return the key with only the cases of these indices."""
 
     def at_kept(gives: Callable[[int], Outcome]) -> Callable[[int], Outcome]:
         return lambda index: gives(kept[index])

@@ -1,20 +1,19 @@
-"""Cases that follow from an exercise's own ones, whatever it asks: what nobody wrote down, every answer must stand.
+"""Derive further cases from an exercise's own ones by general laws (metamorphic tests).
 
-From one of the cases others are made, and the reference says what is right there: each axis of size one, rows of quite
-different levels, a large number added to all, NaN in one place, the other dtype, other numbers where the shapes stay:
-what was kept by shape is of no use there. A case is left out where the reference refuses its arguments or gives NaN of
-its own: nothing was promised there. An exercise is excused from a law by name, with a reason, in its source
-(`excused`).
+One of the exercise's cases is varied, and the reference gives the expected result: each axis cut to size one, rows on
+very different levels, a large number added to all entries, one NaN, another dtype, other numbers in the same shapes
+(which defeats results cached by shape). A variation is dropped if the reference rejects it or gives NaN by itself,
+because the statement promises nothing there. An exercise is excused from a law by name, with a reason (`excused`).
 
-What must be refused is made in the same way: a statement says once what that is ("if the shapes differ"), there are
-many ways to break such a sentence, and a check that tries one of them lets the others pass.
+Rejected inputs are derived in the same way. A statement names them once ("if the shapes differ"), but there are many
+ways to break such a sentence, and a check that tries only one of them lets the others pass.
 
-The other laws need no case of their own (`examine`): a second call after other ones, on arguments that lie in memory in
-another order; arguments and earlier results left as they were; no memory shared.
+The remaining laws need no cases of their own (see `examine`): each case is called a second time after the others, with
+another memory layout; the arguments and earlier results must stay unchanged; and no memory may be shared.
 
-Which mark a law belongs to: what a lesson's reader may well meet (any shape, other numbers, equal ones) is
-asked of what is right; extremes, NaN, another dtype, memory, refusals and what misses a limit by a rounding, of what is
-robust (`EXTREME`). An exercise may say otherwise, with the reason (`Exercise.right`, `Exercise.robust`).
+Laws about inputs that a reader may well meet (any shape, other numbers, equal numbers) belong to the mark *right*.
+Extremes, NaN, another dtype, memory, rejected inputs and values that miss a limit by a rounding error belong to
+*robust* (`EXTREME`). An exercise can decide otherwise, with a reason (`Exercise.right`, `Exercise.robust`).
 """
 
 from __future__ import annotations
@@ -48,8 +47,8 @@ NAMES = {
     "one": ONE, "levels": LEVELS, "offset": OFFSET, "nan": NAN, "dtype": DTYPE, "other": OTHER, "tie": TIE,
     "scale": SCALE, "edge": EDGE, "large": LARGE,
 }  # fmt: skip
-"""Short names, by which an exercise is excused, and what these cases show, in words that hold for every exercise;
-"memory" and "layout" are those of `examine`."""
+"""Short names of the laws, used in `excused`, and the property that each law's cases show. `EXCUSES` adds "memory" and
+"layout", the laws of `examine`."""
 
 EXTREME = {
     "levels": "levels that a lesson's numbers do not have",
@@ -58,25 +57,31 @@ EXTREME = {
     "scale": "factors that a lesson does not have",
     "dtype": "a lesson's numbers are of one dtype",
 }
-"""The laws that are robust, each with the reason."""
+"""Laws that belong to the mark *robust*, each with the reason."""
 
 EXCUSES = (*NAMES, "memory", "layout")
-_MOST = 6  # cases of one law
-_MANY = 1000  # of whole numbers: larger ones count what would fill the memory
+_MOST = 6  # cases per law
+_MANY = 1000  # largest int that is tried as another argument; a larger size could fill the memory
 _STEP, _FAR = 1000.0, 1e4
-_LONG = 33  # entries of an axis that is longer than any that a reader is shown
-_MOST_ENTRIES = 20_000  # of all tensors of such a case
-_COARSE = 1e-9  # what is left of float64 where large numbers cancel
+_LONG = 33  # least length of a stretched axis, longer than any axis that a reader is shown
+_MOST_ENTRIES = 20_000  # limit on the entries of all tensors of such a case
+_COARSE = 1e-9  # tolerance in float64 where large numbers cancel
 
 
 def law_cases(
     exercise: Exercise, cases: Sequence[Case], call: Callable[[Case], Any], others: Sequence[Callable[[Case], Any]] = ()
 ) -> list[Case]:
-    """The cases that the laws make of an exercise's own, none where there is nothing to vary.
+    """Derive cases from an exercise's own by all laws from which it is not excused.
 
-    call:    gives what the reference gives on a case, an `Outcome`.
-    others:  the same of the other right answers that are known. Where one of them differs on an axis that was made
-             longer, the statement does not settle what is right there.
+    Args:
+        exercise: The exercise.
+        cases: Its own cases.
+        call: Returns the `Outcome` of the reference on a case.
+        others: The same for the known alternative solutions. A case with a stretched axis on which one of them differs
+            from the reference is dropped, because the statement does not settle its result.
+
+    Returns:
+        The derived cases; empty if there is nothing to vary.
     """
     wanted = [case for case in cases if case.arguments and not case.refuse and not case.only_nan]
     if not wanted:
@@ -108,18 +113,18 @@ def law_cases(
 
 
 def _robust(exercise: Exercise, name: str) -> str:
-    """Why the cases of a law are robust ones here; "" where they are not."""
+    """Return the reason why a law's cases belong to *robust* in this exercise, or "" if they belong to *right*."""
     return exercise.robust.get(name, "" if name in exercise.right else EXTREME.get(name, ""))
 
 
 def _holds(case: Case, call: Callable[[Case], Any]) -> bool:
-    """Whether the reference has something to say: a result, and NaN where NaN is asked for and nowhere else."""
-    value = call(case).value  # None where the reference refuses, or PyTorch does
+    """Return True if the reference gives a result, and the result has NaN exactly if the case asks for NaN."""
+    value = call(case).value  # None if the reference or PyTorch raised
     return value is not None and holds_nan(value) == case.only_nan
 
 
 def holds_nan(value: Any) -> bool:
-    """Whether a value has NaN in it."""
+    """Return True if a value contains NaN."""
     if isinstance(value, torch.Tensor):
         return value.is_floating_point() and bool(value.isnan().any())
     if isinstance(value, dict):
@@ -130,7 +135,7 @@ def holds_nan(value: Any) -> bool:
 
 
 def _tensors(value: Any) -> list[torch.Tensor]:
-    """The tensors in a value, in lists and dicts as well."""
+    """Return the tensors in a value, including those in lists, tuples and dicts."""
     if isinstance(value, torch.Tensor):
         return [value]
     inner = value.values() if isinstance(value, dict) else value if isinstance(value, (list, tuple)) else ()
@@ -138,7 +143,7 @@ def _tensors(value: Any) -> list[torch.Tensor]:
 
 
 def _sizes(case: Case) -> list[int]:
-    """The sizes of the axes, each once, without those of one."""
+    """Return the distinct sizes above 1 of all axes, in increasing order."""
     return sorted({size for tensor in _tensors(case.arguments) for size in tensor.shape if size > 1})
 
 
@@ -156,9 +161,9 @@ def _of_double(case: Case) -> bool:
 
 
 def _ones(case: Case) -> Iterator[Case]:
-    """Each axis cut to size one, in every argument that has it: sizes differ, so an axis is known by its size."""
+    """Cut each axis to size one in every argument that has it. Sizes differ, so a size identifies its axis."""
     for size in _sizes(case):
-        for zeroed in (False, True):  # places in a table of one row are 0
+        for zeroed in (False, True):  # the only valid index into a table of one row is 0
             yield replace(case, arguments=tuple(_cut(value, size, zeroed) for value in case.arguments))
 
 
@@ -179,7 +184,7 @@ def _cut(value: Any, size: int, zeroed: bool) -> Any:
 
 
 def _larges(case: Case) -> Iterator[Case]:
-    """Each axis made longer, in every argument that has it: a multiple of its size, so that it divides as before."""
+    """Stretch each axis in every argument that has it, to a multiple of its size so that it keeps its divisors."""
     for size in _sizes(case):
         longer = replace(case, arguments=tuple(_stretched(value, size, -(-_LONG // size)) for value in case.arguments))
         if _numbers(longer) <= _MOST_ENTRIES:
@@ -191,7 +196,7 @@ def _stretched(value: Any, size: int, times: int) -> Any:
         for axis, length in enumerate(value.shape):
             if length == size:
                 copies = [value * (1 + copy / 64) if value.is_floating_point() else value for copy in range(times)]
-                value = torch.cat(copies, dim=axis)  # no two entries are equal that were not
+                value = torch.cat(copies, dim=axis)  # scaled, so that the copies are not equal
         return value.clone()
     if isinstance(value, dict):
         return {key: _stretched(part, size, times) for key, part in value.items()}
@@ -203,15 +208,15 @@ def _stretched(value: Any, size: int, times: int) -> Any:
 
 
 def _agrees(case: Case, call: Callable[[Case], Any], other: Callable[[Case], Any]) -> bool:
-    """Whether another right answer gives what the reference gives."""
+    """Return True if another right answer agrees with the reference on a case."""
     try:
         return difference(other(case).value, call(case).value, case.tolerance, told=False) is None
-    except TypeError:  # of what cannot be compared
+    except TypeError:  # values that cannot be compared
         return False
 
 
 def _varied(case: Case, change: Callable[[torch.Tensor], Iterator[torch.Tensor]]) -> Iterator[Case]:
-    """The case with one floating tensor of several numbers changed, for each of these, in lists and dicts as well."""
+    """Apply each change to each float64 tensor with at least two entries, one tensor at a time."""
     for value in _tensors(case.arguments):
         if value.dtype == torch.float64 and value.numel() > 1:
             for changed in change(value):
@@ -223,7 +228,7 @@ def _coarse(case: Case) -> Case:
 
 
 def _instead(value: Any, old: torch.Tensor, new: torch.Tensor) -> Any:
-    """The value with one tensor in place of another."""
+    """Return the value with one tensor replaced by another."""
     if value is old:
         return new
     if isinstance(value, dict):
@@ -235,7 +240,10 @@ def _instead(value: Any, old: torch.Tensor, new: torch.Tensor) -> Any:
 
 
 def _levels(case: Case) -> Iterator[Case]:
-    """Each row far above the last; and columns so, the highest one another in each row: the hidden ones, too."""
+    """Put columns on very different levels, with another highest column in each row; and each row far above the last.
+
+    The highest entries include those that a mask hides.
+    """
 
     def change(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
         columns = tensor.shape[-1]
@@ -254,7 +262,7 @@ def _offsets(case: Case) -> Iterator[Case]:
 
 
 def _nans(case: Case) -> Iterator[Case]:
-    for part in (2, 3, 1):  # where one number is hidden, another is not
+    for part in (2, 3, 1):  # several positions, because a mask may hide one of them
 
         def change(tensor: torch.Tensor, part: int = part) -> Iterator[torch.Tensor]:
             spoiled = tensor.clone(memory_format=torch.contiguous_format)
@@ -273,7 +281,7 @@ def _single(case: Case) -> Iterator[Case]:
 
 
 def _others(case: Case) -> Iterator[Case]:
-    """One argument after the other changed where all shapes stay: a base, places in another order."""
+    """Change one argument at a time and keep all shapes: scale a float, or reverse whole numbers and masks."""
     for at, value in enumerate(case.arguments):
         whole = isinstance(value, torch.Tensor) and value.dtype in (torch.int64, torch.bool) and value.dim() > 0
         other = value
@@ -288,7 +296,7 @@ def _others(case: Case) -> Iterator[Case]:
 
 
 def _ties(case: Case) -> Iterator[Case]:
-    """Each number beside its equal; and rounded to whole ones, so that many are."""
+    """Make neighboring entries equal in pairs; and round all entries to integers, so that many become equal."""
 
     def change(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
         paired = tensor.clone()
@@ -307,7 +315,7 @@ def _scales(case: Case) -> Iterator[Case]:
 
 
 def _edges(case: Case) -> Iterator[Case]:
-    """Each whole number as large as each axis and each other one, and 1."""
+    """Set each whole number to 1, to the size of each axis and to each other whole number."""
     whole = [value for value in case.arguments if type(value) is int and value <= _MANY]
     for at, value in enumerate(case.arguments):
         if type(value) is int:
@@ -316,9 +324,9 @@ def _edges(case: Case) -> Iterator[Case]:
 
 
 def _limits(exercise: Exercise, case: Case, call: Callable[[Case], Any]) -> Iterator[Case]:
-    """Each limit met, and missed by a little on both sides; refused where the reference refuses.
+    """Meet each limit exactly and miss it by a little on both sides. The reference decides if that must be rejected.
 
-    A whole number beside a limit is as good as any other; what misses one by a rounding is an extreme.
+    A float that misses a limit by a rounding error is an extreme; a whole number beside a limit is not.
     """
     names = list(inspect.signature(exercise.reference).parameters)
     for name, limits in exercise.limits.items():
@@ -348,30 +356,38 @@ def _with(case: Case, at: int, value: Any) -> Case:
     return replace(case, arguments=(*case.arguments[:at], value, *case.arguments[at + 1 :]))
 
 
-# What must be refused
+# Rejected inputs
 
 REFUSED = "what the statement refuses is refused, whichever argument it is"
 _MOST_REFUSALS, _MOST_BESIDE = 24, 8
-_UNPACKED = "to unpack"  # in Python's own message, where a tuple has another length: not what an answer refuses
+_UNPACKED = "to unpack"  # from Python's message for a tuple of another length, which is no deliberate rejection
 
 
 class Gave(Protocol):
-    """What a call gave (`call.Outcome`): `error` is the type of what it raised and the message, or None."""
+    """Part of `call.Outcome`: `error` holds the type and message of the exception, or None."""
 
     @property
     def error(self) -> tuple[str, str] | None: ...
 
 
 def refusal_cases(cases: Sequence[Case], calls: Sequence[Callable[[Case], Gave]]) -> list[Case]:
-    """The refusals that an exercise's own cases make; none where it refuses nothing.
+    """Derive inputs that an answer must reject from an exercise's own cases.
 
-    Each argument of a case is changed in turn: a tensor gets a row more or keeps one, or an axis more; a list loses
-    its last part; a number becomes 0, -1 or another argument's; a float becomes NaN. And what a case of the exercise's
-    own refuses is refused beside the smallest whole numbers of all cases: where nothing is to be done, too. Where all
-    right answers that are known refuse the outcome, so must every answer: what one of them takes, the statement did not
-    speak of.
+    The arguments of the largest case are changed one at a time. A tensor becomes one longer along an axis, is cut to
+    one entry along it, is transposed, or gets another axis; a list loses its last item or repeats it; a whole number
+    becomes 0, -1, its double or the value of another argument; a float becomes NaN. Also, each rejected case of the
+    exercise is tried with the smallest value of each whole number, so that an answer must reject it even where there is
+    nothing to do.
 
-    calls:  what each right answer that is known gives on a case, the reference first.
+    A change becomes a case only if all known right answers reject it. If one of them accepts it, the statement does not
+    cover it.
+
+    Args:
+        cases: The exercise's own cases.
+        calls: One function per known right answer, the reference first, that gives its outcome on a case.
+
+    Returns:
+        The derived cases; empty if no case of the exercise must be rejected.
     """
     taken = [case for case in cases if not case.refuse and case.arguments and not case.only_nan]
     if not taken or not any(case.refuse for case in cases):
@@ -393,7 +409,7 @@ def refusal_cases(cases: Sequence[Case], calls: Sequence[Callable[[Case], Gave]]
 
 
 def _beside(cases: Sequence[Case], taken: Sequence[Case]) -> Iterator[Case]:
-    """Each case that must be refused, with the smallest whole number that another case has in each place."""
+    """Replace each whole number of each rejected case by the smallest value at its position in accepted cases."""
     for case in cases:
         if case.refuse:
             for at, value in enumerate(case.arguments):
@@ -404,22 +420,22 @@ def _beside(cases: Sequence[Case], taken: Sequence[Case]) -> Iterator[Case]:
 
 
 def _size(case: Case) -> tuple[int, int]:
-    """The numbers in a case's tensors; and of its whole numbers above one, how many differ."""
+    """Return the number of tensor entries of a case, and the number of its distinct ints above 1."""
     numbers = sum(value.numel() for value in case.arguments if isinstance(value, torch.Tensor))
     return numbers, len({value for value in case.arguments if type(value) is int and value > 1})
 
 
 def _refuses(gave: Gave) -> bool:
-    """Whether an answer refused the arguments, and did not only stumble over them."""
+    """Return True if an answer rejected the arguments deliberately and did not fail by accident."""
     return gave.error is not None and gave.error[0] == "ValueError" and _UNPACKED not in gave.error[1]
 
 
 def _changed(arguments: tuple[Value, ...], at: int) -> Iterator[Value]:
-    """An argument in ways that a statement may refuse."""
+    """Change an argument in ways that a statement may reject."""
     value = arguments[at]
     if isinstance(value, torch.Tensor):
         twins = [part.shape == value.shape for part in arguments if isinstance(part, torch.Tensor)]
-        if twins.count(True) > 1 and value.dim() > 1:  # two that can be told to agree
+        if twins.count(True) > 1 and value.dim() > 1:  # another argument may have to agree in shape
             yield value.transpose(0, 1).clone(memory_format=torch.contiguous_format)
         for axis, size in enumerate(value.shape):
             yield torch.cat([value, value.narrow(axis, 0, min(1, size))], dim=axis)
@@ -437,7 +453,7 @@ def _changed(arguments: tuple[Value, ...], at: int) -> Iterator[Value]:
 
 
 def _numbers_beside(arguments: tuple[Any, ...], at: int) -> list[int]:
-    """The other whole numbers among the arguments, each once, where this one is a whole number."""
+    """Return the other positive whole numbers among the arguments if this argument is a whole number."""
     if type(arguments[at]) is not int:
         return []
     others = {value for value in arguments if type(value) is int and value > 0}

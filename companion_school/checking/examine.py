@@ -1,17 +1,17 @@
-"""The algorithm of a check: an answer is called on every case of its exercise, and what is wrong is said.
+"""The algorithm of a check: call an answer on every case of its exercise, and report its faults.
 
-    key_of          what is asked: the exercise's own cases, those of the laws, and what must be refused
-    examine         each case is called once, then all once more in reverse, and the verdict is given
-    call_faults     what is wrong with one call: its value; or else its type, memory and gradients
-    _known          which known mistake gives the same
+    key_of          collect the exercise's own cases, the derived cases and the rejected inputs
+    examine         call every case once, then all once more in reverse order, and give the verdict
+    call_faults     find the faults of one call: its value, or else its type, memory and gradients
+    _known          find the known mistake that gives the same results
 
-Each fault belongs to one of the two marks of an answer. *Right* has the idea: the first fault there ends the
-examination. *Robust* stands what a lesson does not speak of: extremes, NaN, refusals, memory, and types; of its faults
-the first is told to whoever is right, and costs no point. A fault belongs to robust where its case does
-(`Case.is_robust`), or where it is of a kind that is not about the value (`exercise.KINDS`).
+Each fault belongs to one of the two marks of an answer. A *right* answer has the idea, and the first fault there ends
+the examination. A *robust* answer also handles inputs that a lesson does not mention: extremes, NaN, inputs to reject,
+memory and types. Its first such fault is reported once the answer is right, and costs no points. A fault belongs to
+*robust* if its case does (`Case.is_robust`), or if its kind is not "value" (`exercise.KINDS`).
 
-The answer runs in this process (`call.in_this_process`) or in another that shares nothing with it (the grader's):
-here only what it gave is seen, as an `Outcome`.
+The answer runs in this process (`call.in_this_process`) or in the grader's, which shares nothing with it. This module
+sees only its `Outcome`.
 """
 
 from __future__ import annotations
@@ -33,15 +33,16 @@ _AGAIN = "after other inputs, with tensors in another memory layout, its former 
 
 @dataclass(frozen=True)
 class Verdict:
-    """What an examination found.
+    """The findings of an examination.
 
-    result:   right, wrong, ... : the first of the two marks.
-    shows:    the property that failed.
-    input:    the smallest input that shows it, by argument name.
-    fault:    expected and got, shapes first.
-    mistake:  the message of the known mistake that the answer makes, if it makes one.
-    robust:   of a right answer: the first thing that it does not stand; None where it is robust as well.
-    printed:  the first lines that the answer printed while it was tried, and how many more there were.
+    Attributes:
+        result: The first of the two marks: right, wrong, ...
+        shows: The property that failed.
+        input: The smallest input that shows it, by argument name.
+        fault: What was expected and what came, shapes first.
+        mistake: Message of the known mistake that the answer makes, if any.
+        robust: Verdict on the first fault of a right answer that costs only the robust mark; None if there is none.
+        printed: The first lines that the answer printed while it was tried, and how many more there were.
     """
 
     result: Result
@@ -54,17 +55,17 @@ class Verdict:
 
     @property
     def is_right(self) -> bool:
-        """Whether the answer has the first mark."""
+        """True if the answer has the first mark."""
         return self.result is Result.RIGHT
 
     @property
     def is_robust(self) -> bool:
-        """Whether the answer has both marks."""
+        """True if the answer has both marks."""
         return self.is_right and self.robust is None
 
     @property
     def strict(self) -> Verdict:
-        """The verdict of whoever asks for both marks as one: what is not robust is not right."""
+        """The verdict if an answer must be robust to count as right."""
         return self.robust if self.is_right and self.robust is not None else self
 
     def __str__(self) -> str:
@@ -76,19 +77,20 @@ class Verdict:
         return "\n".join(line for line in lines if line.strip())
 
 
-# What is asked
+# The key of an exercise
 
 
 @dataclass(frozen=True)
 class AnswerKey:
-    """What there is to know about an exercise in order to examine answers to it.
+    """The information that is needed to examine answers to an exercise.
 
-    names:     of the answer's arguments.
-    cases:     smallest first.
-    expected:  what a right answer gives on the case of this index.
-    mistakes:  each known mistake's message, and what it gives.
-    groups:    the number of each case's group (`credit`); empty where all earn their points together.
-    right:     the kinds of faults that cost points here, beside a wrong value.
+    Attributes:
+        names: Names of the answer's arguments.
+        cases: The cases in the order in which they are tried.
+        expected: Returns the outcome of a right answer on the case with this index.
+        mistakes: For each known mistake, its message and a function that returns its outcome on a case.
+        groups: Group number of each case (see `credit`); empty if all cases earn their points together.
+        right: Kinds of faults that cost points in this exercise, in addition to a wrong value.
     """
 
     names: tuple[str, ...]
@@ -100,13 +102,13 @@ class AnswerKey:
 
     @cached_property
     def own_kinds(self) -> tuple[Callable[[int], str | None], ...]:
-        """From a case's index, what is first wrong with what each known mistake gives there, found once."""
+        """For each known mistake, a cached function from a case's index to the kind of its first fault there."""
         return tuple(
             cache(lambda index, gives=gives: _first_kind(self, index, gives(index))) for _, gives in self.mistakes
         )
 
     def is_robust(self, index: int, kind: str) -> bool:
-        """Whether a fault of this kind on the case of this index belongs to the robust ones."""
+        """Return True if a fault of this kind on the case with this index costs only the robust mark."""
         if "all" in self.right:
             return False
         return self.cases[index].is_robust or (kind != "value" and kind not in self.right)
@@ -114,7 +116,7 @@ class AnswerKey:
 
 @dataclass(frozen=True, eq=False)
 class KnownMistake:
-    """A known mistake of a key as an answer. What it gives at first the key knows; it is not called again for that."""
+    """A known mistake as an answer. Outcomes of first calls come from the key; only second calls run it."""
 
     key: AnswerKey
     answer: Answer
@@ -133,7 +135,7 @@ class KnownMistake:
 
 
 def key_of(exercise: Exercise, seed: int = 0) -> AnswerKey:
-    """The key that an exercise's reference and known mistakes give: each is called as it is needed, once a case."""
+    """Make the key of an exercise. The reference and the known mistakes run only when needed, once per case."""
     own = tuple(_apart(exercise, exercise.inputs(seed)))
     reference = _CalledOnce(in_this_process(exercise.reference))
     right: list[Callable[[Case], Outcome]] = [reference, *(in_this_process(answer) for answer in exercise.variants)]
@@ -157,7 +159,7 @@ def key_of(exercise: Exercise, seed: int = 0) -> AnswerKey:
 
 
 class _CalledOnce:
-    """What an answer gives on a case, for which it is called once: to see whether the case is one, and to compare."""
+    """Cache an answer's outcomes, which are needed both to select cases and to compare."""
 
     def __init__(self, call: Call) -> None:
         self._call = call
@@ -166,11 +168,11 @@ class _CalledOnce:
     def __call__(self, case: Case) -> Outcome:
         at = self._place(case)
         if at not in self._given:
-            self._given[at] = case, self._call(case)  # the case, so that no other's arguments come to lie there
+            self._given[at] = case, self._call(case)  # keep the case alive, so that its id is not reused
         return self._given[at][1]
 
     def forget_all_but(self, cases: Iterable[Case]) -> None:
-        """Of what was only tried nothing is asked any more."""
+        """Drop the outcomes on cases that were tried but not selected."""
         for at in self._given.keys() - {*map(self._place, cases)}:
             del self._given[at]
 
@@ -180,10 +182,11 @@ class _CalledOnce:
 
 
 def _apart(exercise: Exercise, cases: Iterable[Case]) -> Iterator[Case]:
-    """The cases, where gradients are not what an exercise is about once without and, after all others, once with them.
+    """Yield the cases without their gradients and, after all others, once more with them, as robust ones.
 
-    A tensor that wants gradients is no ordinary one: numpy does not take it, and nothing may be written into it. Of an
-    answer that is read off, digits are asked: its tolerance is absolute, as a number that is cut off is not rounded.
+    A tensor that requires gradients is special: numpy does not accept it, and it cannot be written into in place. In an
+    exercise about gradients the cases stay as they are. For an answer without arguments, the tolerance is made
+    absolute, so that digits that were cut off do not count as rounded.
     """
     later = []
     for case in cases:
@@ -197,18 +200,18 @@ def _apart(exercise: Exercise, cases: Iterable[Case]) -> Iterator[Case]:
 
 
 def _largest(value: Any) -> float:
-    """The largest number, in size, of a number or a pair of numbers."""
+    """Return the largest absolute value of a number, or of several in a list or tuple."""
     return max(abs(float(part)) for part in (value if isinstance(value, (list, tuple)) else [value]))
 
 
-# How an answer is examined
+# The examination
 
 
 def examine(key: AnswerKey, call: Call) -> Verdict:
-    """Try an answer on the key's cases, in their order, up to the first that shows that it is not right.
+    """Try an answer on the key's cases in order, up to the first that shows that it is not right.
 
-    Then once more, the last case first: whatever the exercise, an answer gives the same for the same input, whatever it
-    was called with in between, however that lies in memory, and whatever was written into its earlier results.
+    Then call all cases once more, the last one first. An answer must give the same result for the same input,
+    regardless of the calls in between, the memory layout, and what was written into its earlier results.
     """
     robust: Verdict | None = None
     endless = set()
@@ -226,23 +229,30 @@ def examine(key: AnswerKey, call: Call) -> Verdict:
 
 
 def rounds(key: AnswerKey) -> Iterator[tuple[int, bool]]:
-    """Each case's index, and whether its call is the second one: all once, and then all once more in reverse."""
+    """Yield (index, again) for every case once in order, then for every case once more in reverse order."""
     yield from ((index, False) for index in range(len(key.cases)))
     yield from ((index, True) for index in reversed(range(len(key.cases))))
 
 
 def marked_faults(key: AnswerKey, index: int, again: bool, outcome: Outcome) -> Iterator[tuple[bool, str]]:
-    """What is wrong with a call on a case: whether that belongs to robust, and a sentence.
+    """Find the faults of a call on a case, with the mark that each one costs.
 
-    again:  it is the second call on this case.
+    Args:
+        key: The key of the exercise.
+        index: Index of the case.
+        again: This is the second call on the case.
+        outcome: The outcome of the call.
+
+    Yields:
+        A flag that is True if the fault costs only the robust mark, and a sentence that describes the fault.
     """
     for kind, fault in call_faults(key.cases[index], outcome, key.expected(index), key.names):
-        everywhere = outcome.result in (Result.REFUSED, Result.MISSING)  # whatever the case, it is not an answer
+        everywhere = outcome.result in (Result.REFUSED, Result.MISSING)  # not an answer on any case
         yield not everywhere and key.is_robust(index, "again" if again and kind == "value" else kind), fault
 
 
 def verdict_of(key: AnswerKey, call: Call, index: int, again: bool, outcome: Outcome, fault: str) -> Verdict:
-    """The verdict on a call with this fault."""
+    """Return the verdict on a call with this fault."""
     case = key.cases[index]
     if outcome.result is Result.MISSING:
         return Verdict(Result.MISSING, "not written yet", fault=missing(outcome))
@@ -257,20 +267,20 @@ def verdict_of(key: AnswerKey, call: Call, index: int, again: bool, outcome: Out
     return Verdict(result, case.shows, _input(key.names, case), fault, mistake)
 
 
-# What is wrong with one call
+# Faults of one call
 
 
 def missing(outcome: Outcome) -> str:
-    """Return what is said of a function in which nothing is written yet."""
+    """Return the message for a function that is not written yet."""
     return outcome.error[1] if outcome.error else "the function is still as it was handed out"
 
 
 def call_faults(
     case: Case, outcome: Outcome, expected: Outcome, names: Sequence[str], told: bool = True
 ) -> Iterator[tuple[str, str]]:
-    """What is wrong with what a call gave, the kind of it and a sentence; nothing where nothing is.
+    """Yield the kind (`exercise.KINDS`) and a description of each fault of a call.
 
-    Where the value is wrong, nothing else is said of the call.
+    A wrong value is reported alone.
     """
     fault = _value_fault(case, outcome, expected, told)
     if fault is not None:
@@ -300,7 +310,7 @@ def call_faults(
 
 
 def _value_fault(case: Case, outcome: Outcome, expected: Outcome, told: bool) -> str | None:
-    """What is wrong with the value, or with the error in its place; types and digits are asked elsewhere."""
+    """Describe what is wrong with the value or the error of a call, ignoring types and precision; else return None."""
     if outcome.result is Result.TIMEOUT:
         return "it did not end in the time it has"
     if outcome.result is Result.CRASHED:
@@ -325,7 +335,7 @@ def _value_fault(case: Case, outcome: Outcome, expected: Outcome, told: bool) ->
     if far_off(value, wanted, case.tolerance, exact_zero=zero) is None:
         return None
     if not case.arguments and type(value) is type(wanted):
-        return f"{describe(value)} is not it"  # the one answer there is stays the reader's to find
+        return f"{describe(value)} is not it"  # do not reveal the only right answer
     return difference(value, wanted, case.tolerance, exact_zero=zero) if told else fault
 
 
@@ -358,15 +368,16 @@ def _gradient_faults(
             yield kind, f"the result is right, its gradient with respect to {name} is not: {fault}"
 
 
-# Which mistake it is
+# Known mistakes
 
 
 def _known(key: AnswerKey, call: Call, index: int, outcome: Outcome) -> str | None:
-    """The known mistake that gives the same as the answer: on this case, on half of the others that either fails, and
-    on half of all others.
+    """Return the message of the known mistake that explains an answer's wrong outcome on a case, or None.
 
-    Of several, the one that gives the same most often, first on what the answer fails and then on what it does not.
-    Cases that must be refused count for the latter only: a mistake seldom knows what to refuse, and an answer may.
+    The mistake must agree with the answer on this case with the same kind of fault. It must also agree on at least half
+    of the other cases that the answer fails, of those that the mistake fails, and of all others. Cases to reject are
+    not counted here, because a mistake seldom rejects anything and an answer may. Among several such mistakes, the one
+    that agrees most often on the cases that the answer fails wins, and after that the one that agrees on most cases.
     """
     kind = _first_kind(key, index, outcome)
     alike = [
@@ -377,7 +388,7 @@ def _known(key: AnswerKey, call: Call, index: int, outcome: Outcome) -> str | No
     if not alike:
         return None
     if isinstance(call, KnownMistake) and all(gives is call.gives for _, gives, _ in alike):
-        return alike[0][0]  # it alone, which is like itself on every other case
+        return alike[0][0]  # the answer is this mistake itself, so it agrees everywhere
     others = [(at, case, call(case)) for at, case in enumerate(key.cases) if at != index]
     failed = [not case.refuse and _first_kind(key, at, gave) is not None for at, case, gave in others]
     best: tuple[int, int] | None = None
@@ -394,18 +405,18 @@ def _known(key: AnswerKey, call: Call, index: int, outcome: Outcome) -> str | No
 
 
 def _both(first: Sequence[bool], second: Sequence[bool]) -> int:
-    """How often both are true."""
+    """Count the positions at which both are true."""
     return sum(a and b for a, b in zip(first, second, strict=True))
 
 
 def _first_kind(key: AnswerKey, index: int, outcome: Outcome) -> str | None:
-    """The kind of the first thing that is wrong with what a call on this case gave; None where nothing is."""
+    """Return the kind of the first fault of a call on this case, or None if it has no fault."""
     faults = call_faults(key.cases[index], outcome, key.expected(index), key.names, told=False)
     return next((kind for kind, _ in faults), None)
 
 
 def same(first: Outcome, second: Outcome, case: Case) -> bool:
-    """Whether two calls on a case gave the same."""
+    """Return True if two calls on a case had the same outcome."""
     if first is second:
         return True
     if first.error or second.error:
@@ -422,12 +433,12 @@ def same(first: Outcome, second: Outcome, case: Case) -> bool:
             (a is None) == (b is None) and (a is None or difference(a, b, case.tolerance, told=False) is None)
             for a, b in zip(mine, theirs, strict=True)
         )
-    except TypeError:  # what a mistake returns need not be anything that can be expected
+    except TypeError:  # a mistake may return values that cannot be compared
         return False
 
 
 def _input(names: Sequence[str], case: Case) -> str:
-    """The arguments by name; where that would be a long line, large tensors by their shape alone."""
+    """Describe the arguments by name; if the line gets too long, show only the shape of large tensors."""
     for most in (MOST_NUMBERS, 4, 0):
         named = zip(names, case.arguments, strict=False)
         line = ", ".join(f"{name} = {describe(value, most)}" for name, value in named)

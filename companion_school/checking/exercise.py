@@ -1,4 +1,4 @@
-"""What an exercise is: a statement, an answer, the inputs that tell right from wrong, and the mistakes people make.
+"""Define exercises: a statement, a solution, the inputs that tell right from wrong, and the mistakes people make.
 
 An exercise is written once, as a function in `lesson_NN.py` whose body between the two markers is the solution:
 
@@ -20,7 +20,8 @@ An exercise is written once, as a function in `lesson_NN.py` whose body between 
     @visible_softmax.variant
     def _(scores, may_look): ...
 
-What a reader sees (stub, hints, solution), what an instructor hands out, and what both are graded with come from here.
+The stub, hints and solution that a reader sees, the files that an instructor hands out, and the cases for grading are
+all made from this definition.
 """
 
 from __future__ import annotations
@@ -37,45 +38,46 @@ import torch
 
 BEGIN, END = "### BEGIN SOLUTION", "### END SOLUTION"
 STUB = "raise NotImplementedError"
-"""What stands in place of a solution where an exercise is handed out."""
+"""Line that replaces the solution in an exercise that is handed out."""
 HINTS = 3
-LONGEST_TASK = 90  # characters: a line of the table in the lesson
+LONGEST_TASK = 90  # characters, to fit a line of the lesson's table
 STAR = "★"
-"""Begins the paragraph of a statement that says what makes an answer robust, and stands for that mark."""
+"""Symbol of the mark *robust*. It begins the paragraph of a statement that says what makes an answer robust."""
 KINDS = ("value", "type", "memory", "room", "gradients", "again")
-"""What may be wrong with a call. Only "value" is about being right, unless an exercise says otherwise (`right`)."""
+"""Kinds of faults of a call. Only "value" costs points, unless an exercise says otherwise (`right`)."""
 DIFFICULTIES = {1: "read off", 2: "write", 3: "think"}
 
 Value = Any
-"""What goes into an answer and comes out: tensor, number, truth value, text, None, or list, tuple, dict of these."""
+"""Argument or result of an answer: a tensor, number, bool, string or None, or a list, tuple or dict of these."""
 
 Answer = Callable[..., Value]
 
 Limit = Sequence[float] | Callable[..., Sequence[float]]
-"""Numbers with which an argument is compared; or a function of all arguments that gives them."""
+"""Numbers with which an argument is compared, or a function of all arguments that returns them."""
 
 
 @dataclass(frozen=True)
 class Case:
     """One input that an answer is tried on.
 
-    shows:      the property that fails if the answer is wrong here, in words: "rows add up to one".
-    arguments:  what the answer is called with.
-    refuse:     the arguments are bad, and the answer must raise a `ValueError`.
-    gradients:  compare the gradients with respect to all floating tensors among the arguments, too.
-    tolerance:  how far a number may be from the expected one, absolute and relative; by default what the dtype allows.
-    exact_zero: where 0 is expected, nothing else will do, however small; None: as the `Exercise` says.
-    only_nan:   all that is asked is that the result has NaN in it, or that the arguments are refused.
-    alias:      the result may share memory with the arguments; an `Exercise` says so for all its cases.
-    layout:     the arguments may lie in memory in any order; likewise.
-    room:       the bytes that the call may take at once, beside its arguments; by default as many as it likes.
-    says:       where the arguments must be refused, what the message must hold.
-    part:       only this part of the result is compared, by its number; by default the whole.
-    robust:     why a case that looks like any other is one of the robust ones; or "".
-    right:      why one that looks robust is one of the right ones; or "".
+    An answer has two marks, *right* and *robust*. A case belongs to *right*, unless its arguments must be rejected or
+    contain an added NaN, which makes it belong to *robust*. `robust` and `right` override this.
 
-    Of the two marks of an answer, *right* and *robust*, a case belongs to the first, unless its arguments must be
-    refused or are spoiled by NaN: then to the second. `robust` and `right` say otherwise, and why.
+    Attributes:
+        shows: The property that fails if the answer is wrong here, in words: "rows add up to one".
+        arguments: The arguments of the call.
+        refuse: The arguments are bad, and the answer must raise a `ValueError`.
+        gradients: Also compare the gradients with respect to all floating-point tensors among the arguments.
+        tolerance: Absolute and relative tolerance of a number; by default it depends on the dtype.
+        exact_zero: Entries that are expected to be 0 must be exactly 0. None: as the `Exercise` says.
+        only_nan: The result only has to contain NaN, or the arguments to be rejected.
+        alias: The result may share memory with the arguments. Set by the `Exercise` for all its cases.
+        layout: The arguments may have any memory layout. Set by the `Exercise` for all its cases.
+        room: Limit on the peak memory of the call in bytes, without its arguments; None for no limit.
+        says: Text that the message must contain if the arguments must be rejected.
+        part: Index of the only part of the result that is compared; None for the whole result.
+        robust: Reason why a case belongs to *robust* that would otherwise belong to *right*; or "".
+        right: Reason why a case belongs to *right* that would otherwise belong to *robust*; or "".
     """
 
     shows: str
@@ -95,12 +97,14 @@ class Case:
 
     @property
     def is_robust(self) -> bool:
-        """Whether the case belongs to the robust ones: it costs no point."""
+        """True if the case belongs to *robust* and costs no points."""
         return bool(self.robust) or (not self.right and (self.refuse or self.only_nan))
 
     def compared(self, value: Value) -> Value:
-        """What of a result is compared: all of it, or a part of what has parts. Where the answer to a question is
-        given, small letters and spaces around them count as the letter."""
+        """Return the part of a result that is compared (`part`), or all of it.
+
+        If the case has no arguments, the letters of the answer are normalized (`as_given`).
+        """
         if not self.arguments:
             value = as_given(value)
         has_part = self.part is not None and isinstance(value, (list, tuple)) and self.part < len(value)
@@ -108,7 +112,7 @@ class Case:
 
 
 def as_given(value: Value) -> Value:
-    """An answer to a question, its letter in capitals and without spaces around it; anything else as it is."""
+    """Convert the strings in an answer to upper case without surrounding spaces; leave anything else unchanged."""
     if isinstance(value, str):
         return value.strip().upper()
     return type(value)(map(as_given, value)) if type(value) in (tuple, list) else value
@@ -116,12 +120,15 @@ def as_given(value: Value) -> Value:
 
 @dataclass(frozen=True)
 class Group:
-    """Cases of an exercise that earn some of its points together, whatever becomes of the others.
+    """Cases of an exercise that earn some of its points together, independently of the other groups.
 
-    name:    what an answer does that passes them, in words that a student reads: "several heads".
-    points:  what they are worth; public and hidden cases have half of it each.
-    shows:   the properties of its cases, as the cases say them. Empty for one group of an exercise: all other right
-             ones, those of the laws among them.
+    The first group is an exception: an answer that fails it earns nothing.
+
+    Attributes:
+        name: What an answer that passes them can do, in words for students: "several heads".
+        points: Points for these cases, half for the public and half for the hidden ones.
+        shows: Properties (`Case.shows`) of the cases in this group. One group of an exercise leaves this empty and gets
+            all remaining cases, including the derived ones.
     """
 
     name: str
@@ -130,41 +137,49 @@ class Group:
 
 
 class Draw:
-    """Where cases get numbers and sizes: all from one seed, so that another seed asks the same of other inputs."""
+    """Random numbers and sizes for cases, all from one seed, so that another seed gives other inputs of the same kind.
+
+    Args:
+        seed: Seed of the generator.
+    """
 
     def __init__(self, seed: int) -> None:
         self._generator = torch.Generator().manual_seed(seed)
 
     def normal(self, *shape: int, dtype: torch.dtype = torch.float64) -> torch.Tensor:
-        """Independent normal numbers, mean 0 and variance 1."""
+        """Return independent standard normal numbers, drawn in float64 and converted to `dtype`."""
         return torch.randn(*shape, generator=self._generator, dtype=torch.float64).to(dtype)
 
     def uniform(self, *shape: int, dtype: torch.dtype = torch.float64) -> torch.Tensor:
-        """Independent numbers from 0 to 1."""
+        """Return independent uniform numbers from [0, 1), drawn in float64 and converted to `dtype`."""
         return torch.rand(*shape, generator=self._generator, dtype=torch.float64).to(dtype)
 
     def whole(self, low: int, high: int) -> int:
-        """One whole number from `low` to `high`, both included."""
+        """Return an integer from `low` to `high`, both included."""
         return int(torch.randint(low, high + 1, (), generator=self._generator))
 
     def wholes(self, low: int, high: int, *shape: int) -> torch.Tensor:
-        """A tensor of whole numbers from `low` to `high`, both included; int64."""
+        """Return an int64 tensor of integers from `low` to `high`, both included."""
         return torch.randint(low, high + 1, shape, generator=self._generator)
 
     def sizes(self, count: int, low: int = 2, high: int = 7) -> tuple[int, ...]:
-        """`count` sizes, no two of them equal, so that a wrong axis cannot pass."""
+        """Return `count` distinct sizes from `low` to `high`, both included, so that a wrong axis cannot pass.
+
+        Raises:
+            ValueError: The range has fewer than `count` numbers.
+        """
         if high - low + 1 < count:
             raise ValueError(f"sizes: expected at least {count} numbers from low={low} to high={high}")
         return tuple((torch.randperm(high - low + 1, generator=self._generator)[:count] + low).tolist())
 
     def shuffled(self, count: int) -> torch.Tensor:
-        """0 ... count - 1 in random order."""
+        """Return 0 ... count - 1 in random order."""
         return torch.randperm(count, generator=self._generator)
 
 
 @dataclass(frozen=True)
 class Mistake:
-    """An answer that is wrong in a way that people are, and what to tell them."""
+    """A typical wrong answer, and the message for a reader who gives it."""
 
     message: str
     answer: Answer
@@ -172,26 +187,35 @@ class Mistake:
 
 @dataclass
 class Exercise:
-    """One exercise. `exercise` makes it; its three decorators fill it.
+    """One exercise. The decorator `exercise` creates it, and its own three decorators add cases, mistakes and variants.
 
-    id:          "2.3": lesson and number.
-    task:        what you do, in a line: it stands in the lesson's table.
-    name:        the function to write.
-    statement:   Markdown.
-    stub:        what the reader begins with: the signature, and `raise NotImplementedError`.
-    solution:    the reference, as text to show.
-    reference:   the same, to call.
-    forbidden:   names that an answer must not use, such as "softmax" where the exercise is the softmax.
-    exact_zero:  the statement speaks of exact zeros: where the reference gives 0, nothing else will do.
-    excused:     laws (`derived_cases.EXCUSES`) that do not hold here, each with the reason.
-    right:       what is robust by default and counts as right here, each with the reason: laws, `KINDS` of faults, and
-                 properties that cases show.
-    robust:      what counts as right by default and is robust here: laws, and properties that cases show.
-    limits:      what an argument, by its name, is compared with: numbers, or a function of all arguments.
-    room:        of all arguments, the bytes that an answer may take at once, where the statement speaks of it.
-    groups:      of cases that earn points by themselves. The first is what the exercise begins with: an answer that
-                 fails it earns nothing. Empty: all cases earn all points together.
-    offered:     of a question: the answers that it has choices for; a check takes nothing else. Empty: any.
+    Attributes:
+        id: Lesson and number, such as "2.3".
+        title: Title of the exercise.
+        task: The task in one line, for the lesson's table.
+        name: Name of the function to write.
+        statement: The statement in Markdown.
+        stub: The text that the reader starts from: the signature, and `raise NotImplementedError`.
+        solution: Text of the reference solution.
+        reference: The reference solution as a function.
+        hints: Three hints, each giving away a little more.
+        points: Points for a right answer.
+        difficulty: 1 (read off), 2 (write) or 3 (think).
+        minutes: Expected time for someone who has just read the lesson.
+        forbidden: Names that an answer must not use, such as "softmax" where the exercise is the softmax.
+        exact_zero: The statement asks for exact zeros: where the reference gives 0, an answer must, too.
+        excused: Laws (`derived_cases.EXCUSES`) that do not hold here, each with the reason.
+        right: Laws, `KINDS` of faults and properties of cases that belong to *right* here and not to *robust*, as they
+            would by default; each with the reason.
+        robust: Laws and properties of cases that belong to *robust* here and not to *right*; each with the reason.
+        limits: By the name of an argument, the numbers with which it is compared, or a function of all arguments that
+            returns them.
+        room: Function of all arguments that returns the memory limit in bytes, if the statement sets one.
+        groups: Groups of cases that earn points by themselves. An answer that fails the first one earns nothing. Empty:
+            all cases earn all points together.
+        offered: Choices of a question; a check accepts no other answer. Empty: any answer.
+        mistakes: Known wrong answers.
+        variants: Alternative solutions.
     """
 
     id: str
@@ -221,39 +245,50 @@ class Exercise:
 
     @property
     def example(self) -> str | None:
-        """The tiny example of the statement, as in a Python session; None where there is none."""
+        """The first Python code block of the statement, its small example; None if there is none."""
         found = re.search(r"^```python\n(.*?)^```", self.statement, re.DOTALL | re.MULTILINE)
         return found and found[1]
 
     @property
     def idea(self) -> str:
-        """What of the statement an answer needs in order to be right: all before the star."""
+        """The part of the statement before the star: what an answer needs in order to be right."""
         return self.statement.partition(f"\n{STAR}")[0].rstrip()
 
     @property
     def asks(self) -> tuple[str, ...]:
-        """What makes an answer robust, a line each: the list after the star."""
+        """The list after the star in the statement: what makes an answer robust, one line per item."""
         listed = self.statement.partition(f"\n{STAR}")[2].partition("\n- ")[2]
         return tuple(" ".join(line.split()) for line in listed.split("\n- ") if line.strip())
 
     @property
     def lesson(self) -> int:
-        """The number of its lesson."""
+        """Number of the lesson."""
         return int(self.id.split(".")[0])
 
     def __call__(self, *arguments: Value) -> Value:
-        """The reference's answer, so that one exercise's solution may use another's."""
+        """Call the reference solution, so that the solution of one exercise can use another's."""
         return self.reference(*arguments)
 
     def cases(self, make: Callable[[Draw], Iterable[Case]]) -> Callable[[Draw], Iterable[Case]]:
-        """Decorator: the inputs, smallest first."""
+        """Decorate the function that yields the cases, smallest first.
+
+        Raises:
+            ValueError: The exercise already has cases.
+        """
         if self._cases is not None:
             raise ValueError(f"exercise {self.id}: its cases are given twice")
         self._cases = make
         return make
 
     def mistake(self, message: str) -> Callable[[Answer], Answer]:
-        """Decorator: a known wrong answer, and the sentence that names what is wrong with it."""
+        """Decorate a known wrong answer.
+
+        Args:
+            message: The sentence that says what is wrong with it.
+
+        Raises:
+            ValueError: Another mistake has the same message.
+        """
         if any(known.message == message for known in self.mistakes):
             raise ValueError(f"exercise {self.id}: two mistakes have the message {message!r}")
 
@@ -264,17 +299,21 @@ class Exercise:
         return add
 
     def variant(self, answer: Answer) -> Answer:
-        """Decorator: a right answer that is written in another way."""
+        """Decorate an alternative solution."""
         self.variants.append(answer)
         return answer
 
     def group_of(self, case: Case) -> int:
-        """The number of a case's group: the one that names its property, else the one that names none."""
+        """Return the index of a case's group: the one that names its property, or else the one that names none."""
         rest = next((at for at, group in enumerate(self.groups) if not group.shows), 0)
         return next((at for at, group in enumerate(self.groups) if case.shows in group.shows), rest)
 
     def inputs(self, seed: int = 0) -> Iterator[Case]:
-        """The cases of a seed, smallest first. Seed 0 is what readers are checked with."""
+        """Yield the cases for a seed, smallest first. Readers are checked with seed 0.
+
+        Raises:
+            ValueError: The exercise has no cases.
+        """
         if self._cases is None:
             raise ValueError(f"exercise {self.id} has no cases")
         cases = self._cases(Draw(seed))
@@ -304,34 +343,39 @@ def exercise(
     room: Callable[..., int] | None = None,
     groups: Sequence[Group] = (),
 ) -> Callable[[Answer], Exercise]:
-    """Decorator: turns the reference solution into an `Exercise`.
+    """Decorate a reference solution, and make an `Exercise` of it.
 
-    id:          lesson and number, as in "2.3".
-    task:        what the reader does, in a line of at most 90 characters without a full stop. The lesson's table reads
-                 this, title, points, difficulty and minutes from the text of the call: write them as they are, not as
-                 names.
-    points:      what it is worth when it is graded.
-    difficulty:  1 (read off), 2 (write) or 3 (think).
-    minutes:     what it takes someone who has just read the lesson.
-    hints:       three, each giving away a little more.
-    forbidden:   names that an answer must not use.
-    exact_zero:  where the reference gives 0, nothing else will do, however small.
-    excused:     laws that do not hold for this exercise, each with the reason: "one", "levels", "offset", "nan",
-                 "dtype", "other", "tie", "scale" and "edge" (`derived_cases`), "memory" (the result may be an argument,
-                 or a view into one) and "layout" (the arguments lie in memory in the order of their axes).
-    right:       what is robust by default and counts as right here, by name and with the reason: "gradients" where the
-                 exercise is about them or its answer goes into a model; "type", "memory", "again", "refusals", a law,
-                 a property that cases show, or "all".
-    robust:      what counts as right by default and is robust here: the laws "one", "other", "tie" and "edge", and
-                 properties that cases show.
-    limits:      for arguments, by name, the numbers with which the statement compares them, or a function of all
-                 arguments that gives these: the arguments are made to meet them exactly, and to miss them by a little.
-    room:        gives, of all arguments, the bytes that an answer may take at once beside them: measured on the largest
-                 of the cases.
-    groups:      of cases that earn points by themselves; without them, all cases earn all points together.
+    The lesson's table reads `title`, `task`, `points`, `difficulty` and `minutes` from the text of the call, so write
+    them as literals.
 
-    Raises `ValueError` for an id that is not lesson and number, a task that is not a short line, not three hints,
-    groups that do not share the points out, a function without statement or without the markers around its solution.
+    Args:
+        id: Lesson and number, as in "2.3".
+        title: Title of the exercise.
+        task: The task, in one line of at most 90 characters without a full stop.
+        points: Points for a right answer.
+        difficulty: 1 (read off), 2 (write) or 3 (think).
+        minutes: Expected time for someone who has just read the lesson.
+        hints: Three hints, each giving away a little more.
+        forbidden: Names that an answer must not use.
+        exact_zero: Where the reference gives 0, an answer must give exactly 0.
+        excused: Laws that do not hold for this exercise, each with the reason: "one", "levels", "offset", "nan",
+            "dtype", "other", "tie", "scale", "edge" and "large" (`derived_cases`), "memory" (the result may be an
+            argument or a view into one) and "layout" (the arguments are in memory in the order of their axes).
+        right: Names of what belongs to *right* here and not to *robust*, as it would by default; each with the reason.
+            A name is "gradients" (for an exercise about gradients or whose answer goes into a model), "type", "memory",
+            "again", "refusals", a law, a property that cases show, or "all".
+        robust: Names of what belongs to *robust* here and not to *right*; each with the reason. A name is one of the
+            laws "one", "other", "tie" and "edge", or a property that cases show.
+        limits: By the name of an argument, the numbers with which the statement compares it, or a function of all
+            arguments that returns them. Cases are derived that meet them exactly and that miss them by a little.
+        room: Function of all arguments that returns how many bytes an answer may use at once in addition to them,
+            measured on the largest case.
+        groups: Groups of cases that earn points by themselves; without them, all cases earn all points together.
+
+    Raises:
+        ValueError: The id is not lesson and number, the task is not a short line, there are not three hints, the
+            difficulty, points or minutes are out of range, the groups do not share out the points, or the function has
+            no statement or no markers around its solution.
     """
     _check_facts(id, task, hints, difficulty, points, minutes)
     if groups:
@@ -396,7 +440,7 @@ def _check_groups(id: str, groups: Sequence[Group], points: int) -> None:
 
 
 def _parts(id: str, reference: Answer) -> tuple[str, str]:
-    """The stub and the solution: the function's text without decorator and docstring, with and without its body."""
+    """Return stub and solution: the function's text without decorator and docstring, without and with its body."""
     text = textwrap.dedent(inspect.getsource(reference))
     tree = ast.parse(text).body[0]
     assert isinstance(tree, ast.FunctionDef)

@@ -1,4 +1,4 @@
-"""One attempt at an exercise in a notebook: find the reader's function, try it, and say how that went."""
+"""One attempt at an exercise in a notebook: find the reader's function, try it and report the result."""
 
 from __future__ import annotations
 
@@ -21,13 +21,18 @@ from .exercise import STAR
 from .operator_watch import forbidden_fault, forbidden_uses
 
 PATIENCE = 10.0
-"""Seconds until a reader is told how to stop an answer that still runs."""
+"""Seconds until a message says how to stop an answer that is still running."""
 MOST_LINES, MOST_PRINTED = 20, 4_000
-"""Of what an answer prints while it is tried: the lines and the characters that are shown."""
+"""Limits on the lines and characters shown of an answer's own output."""
 
 
 class NotYet(AssertionError):
-    """An answer is not right yet; the message says how that shows. Jupyter prints it without a traceback."""
+    """An answer is not right yet, and the message says why. Jupyter prints it without a traceback.
+
+    Args:
+        message: The message for the reader.
+        verdict: The verdict, if the answer was examined.
+    """
 
     def __init__(self, message: str, verdict: Verdict | None = None) -> None:
         super().__init__(message)
@@ -38,7 +43,11 @@ class NotYet(AssertionError):
 
 
 def readers(name: str, frame: FrameType | None) -> Any:
-    """What has this name where the reader called from: in the nearest globals, from `frame` on, that have it."""
+    """Look up the reader's object of this name in the globals of `frame` and its callers, the nearest first.
+
+    Returns:
+        The object, or None if no globals have the name.
+    """
     while frame is not None:
         if name in frame.f_globals:
             return frame.f_globals[name]
@@ -54,14 +63,21 @@ def attempt(
     test: Callable[[Callable[..., Any]], Verdict],
     prints: bool = True,
 ) -> Verdict:
-    """Try an answer: the verdict, if it is right, robust or not. Raises `NotYet` if it is not right.
+    """Try an answer.
 
-    title:      number and title of the exercise, with which a message begins.
-    name:       of the function that is asked for.
-    answer:     what the reader has under that name; None if there is nothing.
-    forbidden:  names that the answer must not use.
-    test:       tries the answer.
-    prints:     tell what the answer prints while it is tried.
+    Args:
+        title: Number and title of the exercise, which begin each message.
+        name: Name of the required function.
+        answer: The reader's object of that name, or None.
+        forbidden: Names that the answer must not use.
+        test: Function that examines the answer.
+        prints: Report what the answer prints while it is tried.
+
+    Returns:
+        The verdict on a right answer.
+
+    Raises:
+        NotYet: The answer is not right.
     """
     if answer is None:
         raise NotYet(f"{title}: not written yet. The check looks for a function {name} and finds none.")
@@ -81,18 +97,18 @@ def attempt(
 
 
 class Printed(io.TextIOBase):
-    """What an answer prints while it is tried: the beginning, and how many lines there are in all."""
+    """Text stream that stores the beginning of what an answer prints and counts its lines."""
 
     def __init__(self) -> None:
         super().__init__()
         self._start, self._ends, self._size = "", 0, 0
 
     def writable(self) -> bool:
-        """Always true."""
+        """Return True."""
         return True
 
     def write(self, text: str) -> int:
-        """Keep the beginning of the text, and count all of it."""
+        """Store the beginning of the text, and count all of it."""
         self._ends += text.count("\n")
         self._size += len(text)
         self._start += text[: MOST_PRINTED - len(self._start)]
@@ -100,7 +116,7 @@ class Printed(io.TextIOBase):
 
     @property
     def told(self) -> str:
-        """The first lines under a title, and how many more there are; empty if nothing was printed."""
+        """The first lines under a title, and the number of further lines; empty if nothing was printed."""
         if not self._start.strip():
             return ""
         lines = self._start.split("\n")[:MOST_LINES]
@@ -111,11 +127,15 @@ class Printed(io.TextIOBase):
 
 
 def not_run(name: str, answer: Any, cells: Sequence[str]) -> str:
-    """Return why the latest cell that defines a function did not do so; empty if it did, or if that cannot be seen.
+    """Explain why the latest cell with a function's definition did not define it.
 
-    name:    of the function.
-    answer:  what is called so now, from an earlier cell; None if nothing is.
-    cells:   the texts of the notebook's cells in the order in which they were run, as IPython keeps them in `In`.
+    Args:
+        name: Name of the function.
+        answer: The current object of that name, from an earlier cell, or None.
+        cells: Texts of the notebook's cells in the order in which they ran, as in IPython's `In`.
+
+    Returns:
+        The explanation; empty if the cell defined the function, or if that cannot be determined.
     """
     latest = next((cell for cell in reversed(cells) if f"def {name}(" in cell), None)
     if latest is None:
@@ -125,7 +145,7 @@ def not_run(name: str, answer: Any, cells: Sequence[str]) -> str:
         ast.parse(latest)
     except SyntaxError as error:
         if latest.lstrip().startswith("%") or "\n%" in latest or "\n!" in latest:
-            return ""  # not Python alone
+            return ""  # the cell has IPython magics or shell commands
         what = f"{type(error).__name__}, line {error.lineno}: {error.msg}"
         return f"Your latest cell with {name} did not run ({what}); {judged}."
     try:
@@ -136,11 +156,13 @@ def not_run(name: str, answer: Any, cells: Sequence[str]) -> str:
 
 
 def praise(verdict: Verdict, right: str) -> str:
-    """What is said to whoever is right: that first, and then the one next thing that would make the answer robust.
+    """Return the message for a right answer: that it is right, then the next step that would make it robust.
 
-    right:  the sentence that says it.
+    Args:
+        verdict: The verdict on the answer.
+        right: The sentence that says that the answer is right.
     """
-    in_color = type(sys.stdout).__module__.startswith("ipykernel")  # Jupyter shows it, and keeps it in the notebook
+    in_color = type(sys.stdout).__module__.startswith("ipykernel")  # Jupyter shows colors and saves them
     sign = "\x1b[1;32m\u2713\x1b[0m" if in_color else "\u2713"
     if verdict.robust is None:
         said = f"{sign} {right} And robust {STAR}: nothing that was tried besides upset it."
@@ -151,7 +173,7 @@ def praise(verdict: Verdict, right: str) -> str:
 
 @contextmanager
 def _still_running(title: str) -> Iterator[None]:
-    """Say how to stop an answer that takes long: a loop without an end looks like one that works."""
+    """Say how to stop an answer that takes long, because an endless loop looks like one that is still working."""
     text = (
         f"{title}: still running after {PATIENCE:g} seconds. If your answer has a loop that does not end, stop it: the "
         "square above the notebook, or the menu Kernel, Interrupt Kernel."
@@ -166,7 +188,7 @@ def _still_running(title: str) -> Iterator[None]:
 
 
 def _forbidden(answer: Callable[..., Any], forbidden: Sequence[str]) -> list[str]:
-    """What the answer uses and must not, as far as its source can be read (code that other code made has none)."""
+    """Return the forbidden names that the answer uses; empty if its source is not available (generated code)."""
     try:
         return forbidden_uses(textwrap.dedent(inspect.getsource(answer)), forbidden)
     except (OSError, TypeError, SyntaxError):

@@ -1,14 +1,14 @@
-"""Sees what an answer does without looking at how it is written: the operators that PyTorch ran for it.
+"""Find the forbidden operators that an answer uses, while it runs and in its source text.
 
-PyTorch records every operator where it is dispatched, whoever asked for it: functions under any name, methods, scripted
-and compiled code, ATen's fused kernels, and the steps of autograd's engine. A method of the student's own that is
-called `softmax` runs other operators, and passes.
+During a call, PyTorch's profiler records every operator at dispatch, regardless of how the answer reaches it: functions
+under any name, methods, scripted and compiled code, ATen's fused kernels, and the steps of autograd's engine. A
+student's own method called `softmax` runs other operators, and passes.
 
-A few forbidden names are parts of PyTorch that are written in Python and run the operators of a right answer
-(`_LIBRARY`): these are noticed where Python enters them, by whatever name.
+A few forbidden names are parts of PyTorch that are written in Python and run the same operators as a right answer
+(`_LIBRARY`). They are noticed when Python enters them, under any name.
 
-All this happens in the process of the answer, which can rewrite whatever lies there. It tells an honest reader what an
-operator hides; what a mark depends on is the text (`forbidden_uses`), which the grader reads elsewhere.
+This runs in the process of the answer, which can tamper with it, so it only informs an honest reader. Marks depend on
+the source text (`forbidden_uses`), which the grader reads in another process.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import sys
 import threading
 from collections.abc import Collection
 from functools import lru_cache
-from inspect import CO_OPTIMIZED  # of functions, and not of modules and classes while they are read
+from inspect import CO_OPTIMIZED  # set for functions, but not for the bodies of modules and classes
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
@@ -33,10 +33,10 @@ _LIBRARY = frozenset({
     "clip_grad_norm_", "clip_grad_norm", "clip_grads_with_norm_", "get_total_norm", "optim", "AdamW", "adamw",
     "MultiheadAttention", "TransformerEncoderLayer", "TransformerEncoder",
 })  # fmt: skip
-"""Modules, classes and functions in Python under PyTorch's folder."""
+"""Modules, classes and functions of PyTorch that are written in Python."""
 
 UNWATCHED = frozenset({"decode", "codecs"})
-"""Names of Python's own."""
+"""Names from Python's standard library, which are not watched for."""
 
 _TORCH = str(Path(torch.__file__).parent)
 
@@ -50,11 +50,15 @@ _MARK = "aten::empty"  # the first operator under every watch
 
 
 class Watch:
-    """A context in which forbidden operators are noticed: `seen`, in the order in which they were called.
+    """Context manager that records the forbidden operators that run inside it. It can be entered again.
 
-    What is noticed is refused when the call has ended; its result is nobody's. May be entered again and again.
+    Args:
+        forbidden: Names to watch for.
 
-    measures:  count bytes, too: `peak` is the most that PyTorch had set aside at once, of what was not there before.
+    Attributes:
+        seen: The forbidden operators and names that were noticed. It is complete when the context ends.
+        measures: Also measure memory.
+        peak: With `measures`, the most bytes that PyTorch had allocated at once in the last run of the context.
     """
 
     def __init__(self, forbidden: Collection[str]) -> None:
@@ -81,7 +85,7 @@ class Watch:
             self._names.__enter__()
             self._before = threading.getprofile(), sys.getprofile()
             threading.setprofile(self._begins)
-            self._hook = self._enters  # one object, to be known again
+            self._hook = self._enters  # a single object, because each access makes a new bound method
             if self._library:
                 sys.setprofile(self._hook)
         return self
@@ -102,18 +106,18 @@ class Watch:
         begun = (event.name() for events in threads for event in events if event.kind() == "push")
         if next(begun, None) != _MARK:
             self.seen.append("something that stops PyTorch's own record of operators")
-        # Of thousands of events the name alone is read: an operator's end has none.
+        # There are thousands of events, so read only their names. The end of an operator has none.
         names = dict.fromkeys(name for events in threads for name in map(ProfilerEvent.name, events))
         self.seen += [_short(name) for name in names if self._is_forbidden(name)]
         self.peak = _peak(threads) if self.measures else 0
 
     def _begins(self, *event: Any) -> None:
-        """In a thread that the answer has started, before anything else: the record of operators is not kept there."""
+        """Start watching names in a thread that the answer has started, where PyTorch does not record operators."""
         sys.setprofile(self._hook if self._library else None)
         self._names.another().__enter__()
 
     def _enters(self, frame: Any, event: str, _: Any) -> None:
-        """Python enters a function: one of the library's that are forbidden?"""
+        """Profile hook: note when Python enters a forbidden function of PyTorch."""
         code = frame.f_code
         if event == "call" and code.co_flags & CO_OPTIMIZED and code.co_filename.startswith(_TORCH):
             self.seen += sorted(_parts(code.co_filename, code.co_qualname) & self._library)
@@ -125,14 +129,14 @@ class Watch:
 
 
 class _Names(TorchFunctionMode):
-    """Notices functions of PyTorch's that are written in Python, by their names."""
+    """Notice calls of overridable PyTorch functions by their names."""
 
     def __init__(self, watched: Collection[str], seen: list[str]) -> None:
         super().__init__()
         self._watched, self._seen = {*watched} - _AUTOGRAD, seen
 
     def another(self) -> _Names:
-        """One for another thread, which notices into the same list."""
+        """Return a copy for another thread that adds to the same list."""
         return _Names(self._watched, self._seen)
 
     def __torch_function__(self, function: Any, types: Any, arguments: Any = (), keywords: Any = None) -> Any:
@@ -144,19 +148,19 @@ class _Names(TorchFunctionMode):
 
 @lru_cache(maxsize=4096)
 def _bare(name: str) -> str:
-    """`_softmax.default`: softmax."""
+    """Return the bare name of a function: "softmax" for `_softmax.default`."""
     return name.split(".")[0].strip("_")
 
 
 @lru_cache(maxsize=4096)
 def _parts(file: str, function: str) -> frozenset[str]:
-    """The names of a function in PyTorch's folder: its own, its class's, its module's."""
+    """Return the names of a function in PyTorch's folder, of its class, and of its module and folders."""
     names = *function.split("."), *Path(file[len(_TORCH) :]).with_suffix("").parts
     return frozenset(name.strip("_") for name in names)
 
 
 def _peak(threads: Any) -> int:
-    """The most bytes that were set aside at once, as the record of each thread says."""
+    """Return the sum over threads of the most bytes that each one had allocated at once."""
     sizes = ([event.cpu_memory_usage() for event in events if event.kind() == "memory_alloc"] for events in threads)
     return sum(max(accumulate(of_thread), default=0) for of_thread in sizes)
 
@@ -166,20 +170,20 @@ def _short(event: str) -> str:
 
 
 def _words(name: str) -> list[str]:
-    """`_safe_softmax`: safe, softmax; `LayerNorm` and `RMSNorm`: layer, norm, and rms, norm."""
+    """Split a name into lower-case words: `_safe_softmax` into safe, softmax and `RMSNorm` into rms, norm."""
     spaced = re.sub(r"(?<=[a-z])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", name)
     return re.findall(r"[a-z0-9]+", spaced.lower())
 
 
 @lru_cache(maxsize=4096)
 def _said(event: str) -> frozenset[str]:
-    """All that an operator's name says, in one word of it or in several in a row, however that is parted."""
+    """Return all words in an operator's name and all concatenations of consecutive ones."""
     words = _words(event.partition("::")[2] or event.partition("#")[0])
     ends = range(1, len(words) + 1)
     return frozenset("".join(words[start:end]) for end in ends for start in range(end))
 
 
-# What a text shows
+# Source text
 
 _COURSE = frozenset({"companion", "companion_school"})
 _SAME: dict[str, frozenset[str]] = {
@@ -190,7 +194,7 @@ _SAME: dict[str, frozenset[str]] = {
     "scaled_dot_product_attention": frozenset({"MultiheadAttention", "multi_head_attention_forward"}),
     "backward": _AUTOGRAD - {"grad", "requires_grad", "requires_grad_"},
 }  # fmt: skip
-"""For a forbidden name, further ones that do the same."""
+"""For a forbidden name, other names that do the same."""
 
 _VEILS = frozenset({
     "__import__", "import_module", "getattr", "globals", "locals", "vars", "builtins", "ctypes", "gc", "importlib",
@@ -199,22 +203,30 @@ _VEILS = frozenset({
     "ag_frame", "__dict__", "__builtins__", "__globals__", "__getattr__", "__getattribute__", "__subclasses__",
     "__code__", "__traceback__", "__loader__", "__spec__",
 })  # fmt: skip
-"""Names by which another name can be reached that does not stand in the text, or the check itself."""
+"""Names through which code can reach the check itself, or a name that is not in its text."""
 _BUILT_IN = frozenset({"eval", "exec", "compile"})
-"""The same, where they are not a method's (`model.eval`, `re.compile`)."""
+"""Further such names, unless they are methods (`model.eval`, `re.compile`)."""
 _HIDING = _VEILS | _BUILT_IN | {"*", "modules"}
 
 
 def forbidden_uses(source: str, forbidden: Collection[str]) -> list[str]:
-    """Find the forbidden names that code uses, and `companion` if it imports that; sorted.
+    """Find the forbidden names that code uses, and `companion` if it uses the course's packages.
 
-    A name counts where it is an attribute (`x.softmax`), what is imported under any name, a name that the code itself
-    does not define, what a pattern of `match` asks for, and the text in `getattr(torch, "softmax")`. It also counts as
-    a part of another name (`log_softmax`) that the code does not itself give to something, and so do names that do the
-    same (`_SAME`). Where something is forbidden, so is what hides names: `getattr` of a name that is put together,
-    `exec`, frames, `import *`, and private parts of a module.
+    A name counts if it is an attribute (`x.softmax`), is imported under any name, is not defined by the code itself, is
+    an attribute in a pattern of `match`, or is the text in `getattr(torch, "softmax")`. It also counts as a part of
+    another name (`log_softmax`) that the code does not define. Names that do the same count too (`_SAME`). If anything
+    is forbidden, so are ways to hide a name: `getattr` with a computed name, `exec`, frames, `import *`, and private
+    parts of a module.
 
-    Raises `SyntaxError` for what is not Python.
+    Args:
+        source: Python source code.
+        forbidden: The forbidden names.
+
+    Returns:
+        The names that were found, sorted.
+
+    Raises:
+        SyntaxError: The source is not Python.
     """
     tree = ast.parse(source)
     wanted = {*forbidden}.union(*(_SAME.get(name, ()) for name in forbidden))
@@ -228,7 +240,7 @@ def forbidden_uses(source: str, forbidden: Collection[str]) -> list[str]:
     plain: set[str] = set()
     imported: set[str] = set()
     brought: set[tuple[str, str]] = set()
-    spelled: set[int] = set()  # the calls of getattr whose name is a text
+    spelled: set[int] = set()  # uses of getattr with a literal name
     for node in nodes:
         match node:
             case ast.Call(func=ast.Name(id="getattr") as called, args=[_, ast.Constant(value=str(name)), *_]):
@@ -259,7 +271,7 @@ def forbidden_uses(source: str, forbidden: Collection[str]) -> list[str]:
 
 @lru_cache(maxsize=16384)
 def _is_same(name: str, forbidden: str, in_part: bool) -> bool:
-    """Whether a name in a text is the forbidden one, or has it as a part between underscores or capitals."""
+    """Return True if a name is the forbidden one, or with `in_part` contains it as whole words."""
     if name.strip("_") == forbidden.strip("_"):
         return True
     if not in_part or forbidden in _AUTOGRAD or forbidden in UNWATCHED:
@@ -269,7 +281,7 @@ def _is_same(name: str, forbidden: str, in_part: bool) -> bool:
 
 
 def forbidden_fault(used: Collection[str]) -> str:
-    """What to say of an answer that uses these."""
+    """Return the message for an answer that uses these names."""
     names = [name for name in used if name not in _HIDING and not name.startswith("_")]
     if names or not used:
         return f"it uses {', '.join(names)}, which the exercise asks you to do without"

@@ -1,6 +1,6 @@
-"""The checks that travel with a problem set: a student runs `check("2.3")` as often as they like.
+"""The checks in a problem set: a student can run `check("2.3")` as often as they like.
 
-They know inputs and results, and no solution. A right answer may look different from what anybody had in mind.
+They contain inputs and results but no solutions, and accept any answer that gives the right results.
 """
 
 from __future__ import annotations
@@ -28,12 +28,17 @@ KEYS = Path(__file__).parent / "keys"
 def check(id: str | float, group: int | None = None) -> None:
     """Try your answer to an exercise on the public cases.
 
-    group:  one group of them alone, by its number, where the exercise has groups that earn points by themselves; the
-            first one must be right as well.
+    Print that it is right, and what would make it robust.
 
-    Prints that it is right, and then what would make it robust. Raises `NotYet` if it is not right: the message names
-    the property that fails, the smallest input that shows it, what was expected and what came, and the most likely
-    mistake. Raises `ValueError` for an exercise that is not in this problem set, and for a group that it does not have.
+    Args:
+        id: Number of the exercise, such as "2.3".
+        group: Number of a group of cases, if the exercise has groups that earn points by themselves. Only this group is
+            judged; the first one must be right as well. Default: all cases.
+
+    Raises:
+        NotYet: The answer is not right. The message names the property that fails, the smallest input that shows it,
+            what was expected and what came, and the most likely mistake.
+        ValueError: The exercise is not in this problem set, or has no such group.
     """
     file = KEYS / f"{id}.key"
     if not file.is_file():
@@ -51,9 +56,17 @@ def check(id: str | float, group: int | None = None) -> None:
 
 
 def check_hidden(*texts: str, group: int | None = None) -> None:
-    """Try an answer on an instructor's hidden cases; what does not pass is told by its property alone.
+    """Try an answer on an instructor's hidden cases. A failure reports only the property that fails.
 
-    Where the public cases fail, so does this: hidden ones earn nothing without them. `group` is that of `check`.
+    This also fails if the public cases fail, because hidden cases earn nothing without them.
+
+    Args:
+        texts: Sealed exercises with hidden cases, from `to_text`.
+        group: Number of a group of cases, as in `check`.
+
+    Raises:
+        NotYet: The answer is not right.
+        ValueError: A text is not a sealed exercise, or the exercise has no such group.
     """
     hidden = [from_text(text) for text in texts]
     sealed = hidden[0]
@@ -64,19 +77,23 @@ def check_hidden(*texts: str, group: int | None = None) -> None:
     with _muted():
         tried_on = [*(key for key in public if key.knows_answers), *hidden]
         test = lambda tried: _discreet(tried_on, tried, group)  # noqa: E731
-        # An answer that prints its arguments shows no hidden ones.
+        # Show no output, because an answer could print its arguments and so reveal the hidden cases.
         attempt(title, sealed.name, answer, sealed.forbidden, test, prints=False)
     print(f"{title}: right on the hidden cases.")
 
 
 def to_text(data: bytes) -> str:
-    """A sealed exercise as lines of letters, for a cell."""
+    """Encode a sealed exercise as lines of text for a notebook cell."""
     text = base64.b64encode(zlib.compress(data, 9)).decode()
     return "\n".join(text[at : at + 100] for at in range(0, len(text), 100))
 
 
 def from_text(text: str) -> Sealed:
-    """The sealed exercise of which `to_text` made these lines. Raises `ValueError` for other ones."""
+    """Decode a sealed exercise from the lines that `to_text` returned.
+
+    Raises:
+        ValueError: The text is something else.
+    """
     try:
         return unseal(zlib.decompress(base64.b64decode("".join(text.split()), validate=True)))
     except zlib.error as error:
@@ -84,7 +101,7 @@ def from_text(text: str) -> Sealed:
 
 
 def _title(sealed: Sealed, group: int | None) -> str:
-    """Number, title and group, as messages begin."""
+    """Return number, title and group for the beginning of a message."""
     title = f"{sealed.id} {sealed.title}"
     if group is None:
         return title
@@ -111,7 +128,7 @@ def _discreet(hidden: Sequence[Sealed], answer: Callable[..., Any], group: int |
 
 @contextlib.contextmanager
 def _muted() -> Iterator[None]:
-    """What an answer prints or warns of stays out of the cell: nbgrader gives no point to one with a warning in it."""
+    """Suppress warnings and stderr, because nbgrader gives no points to a cell whose output has a warning."""
     with warnings.catch_warnings(), contextlib.redirect_stderr(io.StringIO()):
         warnings.simplefilter("ignore")
         yield

@@ -1,8 +1,8 @@
-"""A file with an exercise's key, sealed, so that answers can be examined where no reference is.
+"""Files with an exercise's key, which make it possible to examine answers without the reference solution.
 
-The file holds the cases, what a right answer gives on each, and what each known mistake gives: results, no code. Where
-the answer is one fixed result ("read off the weight"), a file for students holds only what kind of result is expected,
-and the known mistakes; whether it is right is for the hidden check to say.
+A file holds the cases and the outcomes of a right answer and of each known mistake on them, but no code. If the answer
+is a single fixed result ("read off the weight"), the file for students holds only the kind of the result and the known
+mistakes. Then only the hidden check can tell if an answer is right.
 """
 
 from __future__ import annotations
@@ -24,11 +24,17 @@ from .exercise import Case, Exercise, as_given
 
 @dataclass(frozen=True)
 class Sealed:
-    """What can be known about an exercise without its reference.
+    """An exercise without its reference solution, as stored in a file.
 
-    knows_answers:  the key has the right results.
-    groups:         the names of the groups of cases that earn points by themselves; empty where there are none.
-    offered:        of a question: the answers that it has choices for.
+    Attributes:
+        id: Lesson and number, such as "2.3".
+        title: Title of the exercise.
+        name: Name of the function to write.
+        forbidden: Names that an answer must not use.
+        knows_answers: The key has the right results and not only their kinds.
+        key: Cases and outcomes.
+        groups: Names of the groups of cases that earn points by themselves; empty if there are none.
+        offered: Choices of a question; empty for any answer.
     """
 
     id: str
@@ -41,11 +47,19 @@ class Sealed:
     offered: tuple[Any, ...] = ()
 
     def examine(self, call: Call) -> Verdict:
-        """Try an answer; without the right results, whether its result is of the right kind and no known mistake."""
+        """Examine an answer. Without the right results, check only its kind and that it matches no known mistake."""
         return examine(self.key, call) if self.knows_answers else _examine_kind(self.key, call, self.offered)
 
     def examine_group(self, number: int, call: Call) -> Verdict:
-        """Try an answer, and tell of the group of this number, from 1; of the first, where that fails."""
+        """Examine an answer, and return the verdict on one group.
+
+        Args:
+            number: Number of the group, counted from 1.
+            call: The answer.
+
+        Returns:
+            The verdict on this group, or on the first group if that fails.
+        """
         verdicts = examine_groups(self.key, call)
         first = verdicts[0]
         return verdicts[number - 1] if first.result is Result.RIGHT else first
@@ -55,19 +69,21 @@ _kept: dict[tuple[str, int], tuple[Exercise, AnswerKey]] = {}
 
 
 def kept_key(exercise: Exercise, seed: int) -> AnswerKey:
-    """What `key_of` gives; the same again for the same exercise and seed, which a release seals and looks for."""
+    """Return the key of an exercise (`examine.key_of`), cached because a release needs it several times."""
     kept = _kept.get((exercise.id, seed))
-    if kept is None or kept[0] is not exercise:  # another exercise may go by the same number
+    if kept is None or kept[0] is not exercise:  # another exercise may have the same number
         kept = _kept[exercise.id, seed] = exercise, key_of(exercise, seed)
     return kept[1]
 
 
 def seal(exercise: Exercise, seed: int, *, mistakes: bool = True, knows_answers: bool = True) -> bytes:
-    """The key of an exercise, as bytes for `unseal`.
+    """Serialize the key of an exercise for `unseal`.
 
-    seed:           of the cases.
-    mistakes:       with what the known mistakes give; without, a wrong answer is not named.
-    knows_answers:  with the right results; without, with their kinds alone.
+    Args:
+        exercise: The exercise.
+        seed: Seed of the cases.
+        mistakes: Include the outcomes of the known mistakes, so that a check can name the mistake.
+        knows_answers: Include the right results; otherwise only their kinds.
     """
     key = kept_key(exercise, seed)
     indexes = range(len(key.cases))
@@ -105,7 +121,11 @@ def seal(exercise: Exercise, seed: int, *, mistakes: bool = True, knows_answers:
 
 
 def unseal(data: bytes) -> Sealed:
-    """What `seal` wrote. Raises `ValueError` for other bytes."""
+    """Read a sealed exercise that `seal` wrote.
+
+    Raises:
+        ValueError: The bytes are something else.
+    """
     read = unpack(data)
     try:
         outcomes = [outcome_of(value) for value in read["outcomes"]]
@@ -118,7 +138,7 @@ def unseal(data: bytes) -> Sealed:
             tuple(Case(**value) for value in read["cases"]),
             gives(read["expected"]),
             tuple((message, gives(places)) for message, places in read["mistakes"]),
-            tuple(int(number) for number in read.get("group_of", ())),  # keys that were handed out earlier have none
+            tuple(int(number) for number in read.get("group_of", ())),  # missing in keys of earlier releases
             tuple(str(kind) for kind in read.get("right", ())),
         )
         forbidden = tuple(read["forbidden"])
@@ -130,7 +150,7 @@ def unseal(data: bytes) -> Sealed:
 
 
 def kind_of(value: Any) -> Any:
-    """A value of the same kind that says nothing: zeros of the same shapes and types, empty texts."""
+    """Return a value of the same types and shapes without its content: zeros and empty strings."""
     if isinstance(value, torch.Tensor):
         return torch.zeros(value.shape, dtype=value.dtype)
     if isinstance(value, Mapping):
@@ -166,5 +186,5 @@ def _examine_kind(key: AnswerKey, call: Call, offered: Sequence[Any] = ()) -> Ve
 def _kind_or_none(value: Any) -> Any:
     try:
         return kind_of(value)
-    except TypeError:  # a result of a type that cannot be made empty is of no kind that an exercise expects
+    except TypeError:  # no exercise expects a type that has no empty value
         return None

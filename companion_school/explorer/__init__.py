@@ -1,14 +1,14 @@
-"""The explorer: a page on which a model runs, and every number of it can be seen.
+"""The explorer: a page that runs a model and shows all of its activations.
 
-models       the models that ship, and the form in which a page reads them
-engine.js    their forward pass, with a cache
-words.js     their tokens
-page.js      what is chosen and shown; page.css how it looks
-page_files   what a page is made of
-activations  the same numbers by Python, of any decoder
-logit_lens   what a model would say next if it ended after a layer
-model_page   a page of a model of your own, or a pass of it
-server       a server on this machine, which makes a pass at every request of a page; served.js asks
+models       the models that ship, and their file format
+engine.js    their forward pass, with a KV cache
+words.js     their tokenizers
+page.js      the page's controls and views; page.css is its style
+page_files   assemble a page from its parts
+activations  compute the same activations in Python, for any decoder
+logit_lens   predict the next token from the states after each layer
+model_page   a page for a model of your own, or for one pass of it
+server       a local server that computes a pass for each request of a page; served.js is its client
 notebook     `explore`, which shows a page in a notebook
 """
 

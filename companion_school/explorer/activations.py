@@ -1,8 +1,8 @@
-"""Every number inside a model's pass, by the names of the explorer's engine, as Python computes it.
+"""Compute all activations of a forward pass in Python, under the names that the explorer's engine uses.
 
-What a module gives is kept under its name. Attention is watched where it happens: whatever the layer is, it calls a
-function `attend` with its queries, keys and values as they meet, and that call says the rest. So it is with every
-decoder and encoder-decoder of the package, and with a model of your own that keeps the names of the build track.
+The output of each module is stored under the module's name. Attention layers call a function `attend` with their
+queries, keys and values, and wrapping that function gives the scores and weights. This works for every decoder and
+encoder-decoder of the package, and for a model of your own that uses the names of the build track.
 """
 
 from __future__ import annotations
@@ -25,19 +25,28 @@ from companion.layers.stack import Memory
 from companion.transformer import Transformer
 
 Rows = dict[str, list[Tensor]]
-"""Of each name the rows of a pass, one for each token."""
+"""For each name, the rows of a pass, one per token."""
 ATTEND = "attend"
 WATCHED = (".attention", ".cross")
 ONE = threading.RLock()
-"""Held whenever a part of a model runs: a pass is watched in the files of its layers, which all models share."""
+"""Lock that is held while a model runs, because watching a pass patches the layers' modules, which models share."""
 
 
 @torch.no_grad()
 def inside(model: nn.Module, tokens: Sequence[int], source: Sequence[int] = (), off: Collection[str] = ()) -> Rows:
-    """The numbers of one pass over `tokens`, which of an encoder-decoder look at `source`, with all in `off` switched
-    off, as `switched_off` says.
+    """Compute the activations of one pass.
 
-    Raises `ValueError` for a model whose blocks are not called `decoder.blocks.0` and so on.
+    Args:
+        model: A model of the package or of the build track.
+        tokens: Ids that the decoder reads.
+        source: Ids that the encoder of an encoder-decoder reads; empty for a decoder.
+        off: Heads and experts to switch off (see `switched_off`).
+
+    Returns:
+        The rows of each module and of attention's intermediate results, and the logits.
+
+    Raises:
+        ValueError: The model's blocks are not called `decoder.blocks.0` and so on, or as in `switched_off`.
     """
     found: Rows = {}
     with switched_off(model, off, found), ExitStack() as hooks:
@@ -49,7 +58,7 @@ def inside(model: nn.Module, tokens: Sequence[int], source: Sequence[int] = (), 
 
 
 def memory_of(model: Any, source: Sequence[int]) -> Any:
-    """What an encoder-decoder makes of a source, once for all that it writes; `None` of a decoder."""
+    """Encode a source with an encoder-decoder, once for all generated tokens; return `None` for an empty source."""
     if not len(source):
         return None
     ids = torch.tensor([source])
@@ -59,7 +68,13 @@ def memory_of(model: Any, source: Sequence[int]) -> Any:
 
 
 def logits_of(model: Any, tokens: Int[Tensor, "batch token"], memory: Any = None) -> Float[Tensor, "batch token vocab"]:
-    """The logits of a model of the package, or of the build track. `memory`: what `memory_of` gave for the source."""
+    """Return the logits of a model of the package or of the build track.
+
+    Args:
+        model: The model.
+        tokens: Ids that the decoder reads.
+        memory: Encoded source from `memory_of`; `None` for a decoder.
+    """
     if memory is None:
         out = model(tokens)
     elif isinstance(model, Transformer):
@@ -72,11 +87,17 @@ def logits_of(model: Any, tokens: Int[Tensor, "batch token"], memory: Any = None
 
 @contextmanager
 def switched_off(model: nn.Module, off: Collection[str], found: Rows | None = None) -> Iterator[None]:
-    """While this lasts, what `off` names adds nothing: "decoder.blocks.0.attention.2" is a head, the last number its
-    own, and "decoder.blocks.0.feed_forward.5" an expert, which the router then cannot choose. What attention makes of
-    queries, keys and values is put into `found`. One thread at a time.
+    """Switch off heads and experts in a context. Only one thread at a time can be inside.
 
-    Raises `ValueError` for a name that the model has not, or a layer whose experts all are off, and as `inside` does.
+    Args:
+        model: The model.
+        off: Names such as "decoder.blocks.0.attention.2" for head 2, whose output becomes 0, and
+            "decoder.blocks.0.feed_forward.5" for expert 5, which the router then cannot choose.
+        found: Gets the intermediate results of attention for each pass in the context.
+
+    Raises:
+        ValueError: The model does not have a name in `off`, all experts of a layer would be off, or the model's blocks
+            are not called `decoder.blocks.0` and so on.
     """
     layers, within = _layers(model), list[str]()
     numbers = _by_layer(layers, off)
@@ -101,16 +122,25 @@ def patched(
     first: int,
     off: Collection[str] = (),
 ) -> Float[Tensor, "column token vocab"]:
-    """The logits of as many passes as there are states: in each one state stands in the place of the stream's.
+    """Compute one pass per state, in which that state replaces the residual stream at one position.
 
-    layer:  after which block; 0 is what goes into the first.
-    first:  the place of the first state; each of the others is put one place further.
+    Args:
+        model: The model.
+        tokens: Ids that the decoder reads in each pass.
+        source: Ids that the encoder of an encoder-decoder reads; empty for a decoder.
+        states: The states to patch in.
+        layer: Number of the block after which the state is replaced; 0 for the input of the first block.
+        first: Position of the first state. Each further state goes to the next position.
+        off: Heads and experts to switch off (see `switched_off`).
+
+    Returns:
+        The logits of all passes, one per state.
     """
     block = model.get_submodule(f"decoder.blocks.{max(layer - 1, 0)}")
     columns = torch.arange(len(states))
 
     def put(*passed: Any) -> Any:
-        given = passed[-1]  # what goes into the block, or what comes out of it
+        given = passed[-1]  # the input or the output of the block
         x, *others = given if isinstance(given, tuple) else (given,)
         x = x.index_put((columns, first + columns), states.to(x.dtype))
         return (x, *others) if isinstance(given, tuple) else x
@@ -125,14 +155,14 @@ def patched(
 
 
 def _for_each(memory: Any, rows: int) -> Any:
-    """The memory of one source for so many rows."""
+    """Repeat the encoded source for a batch of this many rows."""
     if isinstance(memory, Memory):
         return memory.select(torch.zeros(rows, dtype=torch.long))
     return memory if memory is None else tuple(x.expand(rows, *x.shape[1:]) for x in memory)
 
 
 def _layers(model: nn.Module) -> dict[str, nn.Module]:
-    """The modules that something is known of, by their names. Raises `ValueError` where the first block has another."""
+    """Return the model's modules by name. Raise `ValueError` if the first block is not called decoder.blocks.0."""
     named = {name: module for name, module in model.named_modules() if name and not isinstance(module, nn.ModuleList)}
     if "decoder.blocks.0" not in named:
         raise ValueError("model: expected one whose first block is called decoder.blocks.0")
@@ -140,7 +170,7 @@ def _layers(model: nn.Module) -> dict[str, nn.Module]:
 
 
 def _by_layer(layers: Mapping[str, nn.Module], off: Collection[str]) -> dict[str, list[int]]:
-    """The numbers of what is off, by the name of their layer."""
+    """Group the numbers of the heads and experts that are off by the name of their layer."""
     numbers: dict[str, list[int]] = {}
     for name in off:
         layer, _, number = name.rpartition(".")
@@ -151,7 +181,7 @@ def _by_layer(layers: Mapping[str, nn.Module], off: Collection[str]) -> dict[str
 
 
 def _close(layer: nn.Module, experts: list[int], hooks: ExitStack) -> None:
-    """Let a mixture's router rule these experts out: minus infinity as their logit, and in the bias of a choice."""
+    """Exclude experts from an MoE layer: set their router logit and their selection bias to minus infinity."""
     router = getattr(layer, "router", None)
     if not isinstance(router, nn.Module):
         raise ValueError(f"off={experts}: expected the numbers of experts, got a layer that has none")
@@ -184,7 +214,7 @@ def _leaves(within: list[str]) -> Any:
 
 
 def _keeps(name: str, found: Rows) -> Any:
-    """A hook that keeps what the module of that name gave, and what of its inputs has a name of its own."""
+    """Return a hook that stores the output of the module of this name, and its input if that has a name of its own."""
     block = name.rpartition(".")[0]
 
     def keep(module: nn.Module, args: Any, kwargs: Any, out: Any) -> None:
@@ -208,7 +238,7 @@ def _keeps(name: str, found: Rows) -> Any:
 
 
 def _of_experts(name: str, module: nn.Module, out: Any) -> Rows:
-    """Whom a mixture of the package, or of the build track, asked."""
+    """Return the chosen experts and their weights for an MoE layer of the package or of the build track."""
     if isinstance(out, tuple) and len(out) == 2 and isinstance(out[1], RoutingStats):
         return {f"{name}.experts": list(out[1].experts[0]), f"{name}.weights": list(out[1].weights[0])}
     logits, top_k = getattr(module, "logits", None), getattr(module, "top_k", None)
@@ -222,8 +252,10 @@ def _of_experts(name: str, module: nn.Module, out: Any) -> Rows:
 def _attention_watched(
     layers: Mapping[str, nn.Module], within: Sequence[str], off: Mapping[str, Sequence[int]], found: Rows
 ) -> Iterator[None]:
-    """While this lasts, calls of `attend` in the files of these layers say what they were given, and heads that are
-    off read nothing. What another thread computes meanwhile, as a notebook's cell that trains, stays as it is."""
+    """Wrap `attend` in the modules of these layers: record its arguments in `found`, and zero the heads in `off`.
+
+    Calls from other threads, such as a notebook cell that trains, are not affected.
+    """
     places: dict[int, dict[str, Any]] = {}
     for name, layer in layers.items():
         names = inspect.unwrap(type(layer).forward).__globals__
@@ -257,14 +289,14 @@ def _attention_watched(
 
 
 def _of_attention(name: str, q: Tensor, k: Tensor, v: Tensor, said: Mapping[str, Any]) -> Rows:
-    """What attention makes of queries, keys and values, all heads of a row side by side, of the keys that it may see.
+    """Compute scores, weights and head outputs from the arguments of `attend`, with all heads of a row concatenated.
 
-    Of a decoder's own tokens these are none behind the query, so that each row is as long as its place.
+    In a decoder's self-attention, row i has only the i + 1 keys up to the query's position.
     """
     options = {
         key: said[key] for key in ("mask", "causal", "window", "score_cap", "sinks") if said.get(key) is not None
     }
-    if isinstance(mask := options.get("mask"), Tensor):  # of a model of your own it may have fewer axes
+    if isinstance(mask := options.get("mask"), Tensor):  # the mask of a model of your own may have fewer axes
         options["mask"] = mask[(None,) * (4 - mask.ndim)]
     width = said.get("score_width")
     weights = attention_weights(q, k, score_width=width, **options)

@@ -1,5 +1,7 @@
-"""What a model would say next if it ended after a layer (the logit lens, nostalgebraist 2020): for passes that Python
-computes; the page's own engine has it in `engine.js`."""
+"""Logit lens (nostalgebraist 2020): the model's predictions if it ended after a layer.
+
+This is for passes that are computed in Python. The page's own engine has it in `engine.js`.
+"""
 
 from __future__ import annotations
 
@@ -11,12 +13,20 @@ from torch import Tensor
 from companion_school.explorer.activations import Rows
 
 LENS = 3
-"""How many tokens it names."""
+"""Number of predicted tokens per state."""
 
 
 @torch.no_grad()
 def logit_lens(model: Any, states: Rows) -> dict[str, list[list[list[float]]]]:
-    """Of each state of the stream the likeliest tokens with their chances, by the last norm and the head."""
+    """Apply the final norm and the output head to each state of the residual stream.
+
+    Args:
+        model: The model.
+        states: For each name, the states of all positions.
+
+    Returns:
+        For each name and position, the `LENS` most probable tokens as [id, probability].
+    """
 
     def head(x: Tensor) -> Tensor:
         x = model.decoder.norm(x)

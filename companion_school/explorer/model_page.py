@@ -1,8 +1,8 @@
-"""A model of your own on the explorer's page: its weights, where the page computes it, else numbers from Python.
+"""Show a model of your own on the explorer's page.
 
-The page's engine knows the plain decoder and encoder-decoder (`models.not_computed`), if their weights are not too
-many for a page, and the course's two kinds of tokens. Of every other model Python computes a pass, for one text; the
-same page shows it, and asks for others where Python is there to answer (`server`), else lets alone what needs them.
+The page's engine can run the plain decoder and encoder-decoder (`models.not_computed`) with the course's two kinds of
+tokenizers, if the weights fit on a page. For any other model, Python computes one pass over a text and the page shows
+it. If a server is running (`server`), the page requests further passes; otherwise it disables whatever needs them.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ from companion_school.explorer.models import LARGEST, names_of, not_computed, pa
 from companion_school.explorer.page_files import Shown, model_script, page
 
 WRITTEN = 40
-"""Tokens of a translation that are written at most, as by the page."""
+"""Maximum number of tokens in a translation, as on the page."""
 MOST = 16_000_000
-"""The most numbers of a pass that a page holds: 64 MB."""
+"""Maximum number of activations of a pass in a page: 64 MB."""
 KEPT = (
     ".embedding", ".weights", ".scores", ".turned_query", ".turned_key", ".values", ".gate", ".inner", ".hidden",
     ".experts", "logits",
 )  # fmt: skip
-"""What of a pass the page shows, beside the stream after each block."""
+"""Ends of the names of the activations that the page shows, besides the residual stream after each block."""
 
 
 class Tokens(Protocol):
-    """What turns text into ids and back."""
+    """A tokenizer: converts text to ids and back."""
 
     def encode(self, text: str) -> list[int]: ...
 
@@ -51,8 +51,13 @@ class Tokens(Protocol):
 
 @dataclass(frozen=True)
 class Reading:
-    """What a model reads: the ids of a text, of an encoder-decoder its source beside what is written, and the text of
-    each id."""
+    """The input of a model.
+
+    Attributes:
+        tokens: Ids that the decoder reads.
+        source: Ids that the encoder of an encoder-decoder reads; empty for a decoder.
+        piece: Returns the text of an id.
+    """
 
     tokens: Sequence[int]
     source: Sequence[int]
@@ -60,7 +65,7 @@ class Reading:
 
 
 class ModelPage(NamedTuple):
-    """A page, and whether the model runs on it; where not, it holds one pass."""
+    """A page as HTML. `runs` is True if the model runs on it; otherwise it contains one pass."""
 
     html: str
     runs: bool
@@ -75,16 +80,20 @@ def model_page(
     stop: int | None = None,
     title: str = "Your model",
 ) -> ModelPage:
-    """One HTML page on which this model can be looked into.
+    """Make an HTML page that shows the inside of a model.
 
-    model:  a decoder or an encoder-decoder of the package; or a decoder of your own, with the names of the build track.
-    words:  what turns text into ids, and ids into text.
-    text:   what is read; where the page computes, another can be typed there.
-    start:  the id before a text, or of an encoder-decoder the first that is written. `None`: what `words` has, or none.
-    stop:   of an encoder-decoder the id that ends what is written.
+    Args:
+        model: A decoder or an encoder-decoder of the package, or a model of your own with the names of the build track.
+        words: The tokenizer.
+        text: The text that the model reads. If the model runs on the page, another one can be typed there.
+        start: Id in front of the text, or for an encoder-decoder the first id of the output. `None`: the separator of
+            `words`, if it has one.
+        stop: Id that ends the output of an encoder-decoder.
+        title: Title of the page.
 
-    Raises `ValueError` for a model that is an encoder, a text without tokens or longer than the model's context, and
-    for a pass of more numbers than a page can hold.
+    Raises:
+        ValueError: The model is an encoder, the text has no tokens or more than the model's context, or the pass has
+            more activations than a page can hold.
     """
     stack = stack_of(model)
     require(stack != "encoder", "model", stack, "a decoder or an encoder-decoder")
@@ -101,13 +110,13 @@ def model_page(
 
 
 def stack_of(model: nn.Module) -> str:
-    """What a model is: as its configuration says, or of the build track, whether it has an encoder."""
+    """Return the kind of a model: `config.stack` if it has that, else "encoder_decoder" or "decoder"."""
     own = "encoder_decoder" if isinstance(getattr(model, "encoder", None), nn.Module) else "decoder"
     return str(getattr(getattr(model, "config", None), "stack", own))
 
 
 def computed_there(model: nn.Module, words: Any) -> dict[str, Any] | None:
-    """What the page needs beside the weights to compute by itself; `None` where it cannot."""
+    """Return the tokenizer's data that the page needs to run the model itself, or `None` if it cannot run it."""
     if not isinstance(model, Transformer) or not_computed(model.config) is not None:
         return None
     if sum(weight.numel() for weight in model.parameters()) > LARGEST:
@@ -128,8 +137,19 @@ def reading(
     stop: int | None = None,
     off: Collection[str] = (),
 ) -> Reading:
-    """The ids that a model reads of a text; an encoder-decoder writes its own, the most probable each time, with what
-    is in `off` switched off."""
+    """Tokenize a text for a model. An encoder-decoder also generates its output, by greedy decoding.
+
+    Args:
+        model: The model.
+        words: The tokenizer.
+        text: The text.
+        start: First id, as in `model_page`.
+        stop: Id that ends the output, as in `model_page`.
+        off: Heads and experts that are switched off during generation.
+
+    Raises:
+        ValueError: The text has no tokens or more than the model's context, or an encoder-decoder has no `start`.
+    """
     if isinstance(words, NumberWords):
         ids, start, stop = words.encode(words.source.number(text))[0], BOS, EOS
     else:
@@ -144,7 +164,11 @@ def reading(
 
 
 def read_ids(model: nn.Module, words: Any, tokens: Sequence[int], source: Sequence[int] = ()) -> Reading:
-    """The same of ids. Raises `ValueError` for none, or more than the model's context."""
+    """Return the input of a model for given ids.
+
+    Raises:
+        ValueError: There are no ids, or more than the model's context.
+    """
     most = getattr(getattr(model, "config", None), "context", len(tokens))
     require(0 < len(tokens) <= most, "text", f"{len(tokens)} tokens", f"at most {most:,} tokens, the model's context")
     if isinstance(words, NumberWords):
@@ -153,7 +177,7 @@ def read_ids(model: nn.Module, words: Any, tokens: Sequence[int], source: Sequen
 
 
 def _spelled(words: Any, id: int) -> str:
-    """The text of one token, special ones in it where the tokenizer can say them."""
+    """Return the text of one token, including special tokens if the tokenizer can spell them."""
     return "⏎" if id == getattr(words, "separator", None) else str(getattr(words, "spell", words.decode)([id]))
 
 
@@ -172,7 +196,7 @@ def _written(model: nn.Module, source: Sequence[int], start: int, stop: int | No
 
 @contextmanager
 def _evaluated(model: nn.Module) -> Iterator[None]:
-    """While this lasts, the model is in evaluation, and no other thread looks into one."""
+    """Set the model to evaluation mode in a context, and hold the lock on running models."""
     with ONE:
         was = model.training
         model.eval()
@@ -183,9 +207,17 @@ def _evaluated(model: nn.Module) -> Iterator[None]:
 
 
 def record(model: nn.Module, given: Reading, *, words: Any, off: Collection[str] = (), pieces: bool = False) -> bytes:
-    """One pass of a model, as a file of the kind that the page reads; with `pieces` also the text of every id.
+    """Record one pass of a model as a file that the page reads.
 
-    Raises `ValueError` where it is too large, and as `activations.switched_off` does.
+    Args:
+        model: The model.
+        given: Its input.
+        words: The tokenizer.
+        off: Heads and experts to switch off.
+        pieces: Include the text of every id.
+
+    Raises:
+        ValueError: The pass is too large for a page, or as in `activations.switched_off`.
     """
     with _evaluated(model):
         rows = inside(model, given.tokens, given.source, off)
@@ -203,15 +235,15 @@ def record(model: nn.Module, given: Reading, *, words: Any, off: Collection[str]
 
 
 def _facts(model: nn.Module, given: Reading, rows: Rows, kept: Rows, words: Any) -> dict[str, Any]:
-    """What a page has to know of a pass besides its numbers."""
-    # A layer of latents has no such modules, and keeps something else.
+    """Return the facts about a pass that a page needs in addition to its activations."""
+    # A latent attention layer has no module `key`, and caches something else.
     watched = [name.removesuffix(".values") for name in kept if name.endswith(".values")]
     config = getattr(model, "config", None)
     blocks = [name for name in rows if _is_block(name) and name.startswith("decoder")]
     mixture = config.moe if isinstance(config, ModelConfig) else None
     routers = [getattr(module, "router", None) for module in model.modules()]
     experts = max((router.out_features for router in routers if isinstance(router, nn.Linear)), default=0)
-    decoded = given.source or isinstance(words, NumberWords)  # then the text is that of the source
+    decoded = given.source or isinstance(words, NumberWords)  # then the page shows the source as the text
     first = 1 if given.tokens[0] == getattr(words, "separator", None) else 0
     return {
         "sizes": {name: [row.numel() for row in found] for name, found in kept.items()},
@@ -232,7 +264,7 @@ def _is_block(name: str) -> bool:
 
 
 def _pieces(piece: Callable[[int], str], vocab: int) -> list[str]:
-    """The text of every id; a table may have more rows than there are tokens."""
+    """Return the text of every id. The embedding may have more rows than the tokenizer has tokens."""
 
     def known(id: int) -> str:
         try:

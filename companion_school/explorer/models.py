@@ -1,11 +1,10 @@
-"""The explorer's models in files of one kind: whole numbers of 8 bits for matrices, and all that a page needs.
+"""File format of the explorer's models: int8 matrices, and everything else that a page needs.
 
-A file is safetensors. Each row of a matrix is whole numbers from -127 to 127 under its name, and one factor, its
-largest number / 127, under its name with `.scale` behind (Dettmers et al. 2022, section 2.1); vectors stay in single
-precision.
-The matrices of experts are turned, (expert, d_ff, d_model) and (expert, d_model, d_ff), so that a row makes one number.
-In the header, as JSON: `config`, what turns text into tokens (`pairs` or `names`), and `made_of`, the hash of what
-decided the training.
+The files are safetensors. Each row of a matrix is stored as int8 from -127 to 127 under the matrix's name, and its
+scale, the row's largest absolute value / 127, under the same name with `.scale` appended (Dettmers et al. 2022, section
+2.1). Vectors are stored in float32. The matrices of experts are transposed to (expert, d_ff, d_model) and
+(expert, d_model, d_ff), so that each row gives one output. The header holds as JSON the `config`, the tokenizer's data
+(`pairs` or `names`), and `made_of`, a hash of everything that determined the training.
 """
 
 from __future__ import annotations
@@ -29,13 +28,13 @@ from companion.ground.fields import shown
 from companion.transformer import Transformer
 
 LARGEST = 8_000_000
-"""The most weights that a page carries along: 32 MB, and a third more as text."""
+"""Maximum number of weights in a page: 32 MB, and a third more in base64."""
 NAMES = ("story", "experts", "translator")
 """The models that ship: the story model of lesson 14, its twin with experts, and the translator of number names."""
 
 
 def not_computed(config: ModelConfig) -> str | None:
-    """The first thing of a model that the page's engine does not compute, by its name in the configuration."""
+    """Return the name of the first part of a configuration that the page's engine does not support, or `None`."""
     norm, positions, ends, attention, moe = (
         config.norm,
         config.positions,
@@ -61,8 +60,17 @@ def not_computed(config: ModelConfig) -> str | None:
 
 
 def save_live(path: Path, model: Transformer, said: Mapping[str, Any], *, rounded: bool = True) -> None:
-    """Write a model as this module says; `said` is what else stands in the header. Not rounded, all is in single
-    precision. Raises `ValueError` for a model that the page does not compute."""
+    """Write a model in the format of this module.
+
+    Args:
+        path: The file to write.
+        model: The model. Its parameters are converted to float32.
+        said: Further entries of the header.
+        rounded: Store matrices as int8; otherwise everything is stored in float32.
+
+    Raises:
+        ValueError: The page's engine does not support the model.
+    """
     if (fault := not_computed(model.config)) is not None:
         raise ValueError(f"model: expected one that the page computes, got one with another {fault}")
     tensors = {}
@@ -76,25 +84,29 @@ def save_live(path: Path, model: Transformer, said: Mapping[str, Any], *, rounde
 
 
 def save_with_header(path: Path, tensors: Mapping[str, Tensor], said: Mapping[str, Any]) -> None:
-    """Write tensors, and what is said as JSON in the header."""
+    """Write tensors, with the entries of `said` as JSON in the header."""
     save_tensors(path, dict(tensors), {name: json.dumps(what, ensure_ascii=False) for name, what in said.items()})
 
 
 def live_file(name: str) -> Path:
-    """Where a model that ships lies. Raises `ValueError` for a name that there is not, naming those there are."""
+    """Return the path of a model that ships with the package.
+
+    Raises:
+        ValueError: The name is not in `NAMES`.
+    """
     if name not in NAMES:
         raise ValueError(f"model {shown(name)}: expected one of {', '.join(NAMES)}")
     return Path(str(resources.files("companion_school.records").joinpath("live", f"{name}.safetensors")))
 
 
 def header(path: Path) -> dict[str, Any]:
-    """What the header of such a file says."""
+    """Read the header of a model file."""
     with safe_open(path, framework="pt") as file:
         return {name: json.loads(text) for name, text in file.metadata().items()}
 
 
 def load_live(path: Path) -> Transformer:
-    """The model of such a file, in single precision, with the numbers that a page computes with."""
+    """Load a model in float32, with the same weights that the page uses."""
     model = Transformer(ModelConfig.from_json(json.dumps(header(path)["config"])))
     kept, tensors = load_tensors(path), {}
     for name, tensor in kept.items():
@@ -106,12 +118,12 @@ def load_live(path: Path) -> Transformer:
 
 
 def pairs_of(tokenizer: BytePairTokenizer) -> dict[str, Any]:
-    """What a page needs of a tokenizer: its pieces by id, and what is merged, first what was learned first."""
+    """Return a tokenizer's data for the page: its vocabulary by id, its merges in order, and the separator."""
     bpe = json.loads(tokenizer.to_json())["model"]
     merges = [pair if isinstance(pair, str) else " ".join(pair) for pair in bpe["merges"]]
     return {"vocab": sorted(bpe["vocab"], key=bpe["vocab"].get), "merges": merges, "separator": tokenizer.separator}
 
 
 def names_of(words: NumberWords) -> dict[str, Any]:
-    """The same of the pieces of number names."""
+    """Return the data of a number-name tokenizer for the page."""
     return {"vocabulary": list(words.vocabulary), "parts": words.source.parts, "bos": BOS, "eos": EOS}

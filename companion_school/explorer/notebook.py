@@ -1,4 +1,4 @@
-"""The explorer in a notebook: a cell's page, and Python behind it where the page needs that."""
+"""The explorer in a notebook cell, with a local server if the page needs Python."""
 
 from __future__ import annotations
 
@@ -18,16 +18,17 @@ from companion_school.explorer.page_files import served
 from companion_school.explorer.server import Asked, Server
 
 NEWEST = 4
-"""Cells that Python answers at once; each holds a copy of its model. The pages of older ones keep their text."""
+"""Number of cells with a running server. Each holds a copy of its model. Pages of older cells still show their text."""
 _open: deque[Server] = deque()
 
 
 class Explorer:
-    """The page in a notebook: what a cell shows whose last line this is.
+    """The explorer's page as the output of a notebook cell.
 
-    page:     as a file, which shows the text that it was made with.
-    height:   of the frame, in pixels.
-    address:  where Python answers the page; empty: nowhere.
+    Args:
+        page: The HTML of the page, for the text that it was made with.
+        height: Height of the frame in pixels.
+        address: Address of the server that the page asks; empty for a page without one.
     """
 
     def __init__(self, page: str, height: int, address: str = "") -> None:
@@ -54,11 +55,20 @@ def explore(
 ) -> Explorer:
     """Look inside a model in a notebook: `explore(model, tokenizer, "Once upon a time")`.
 
-    A model that the page does not compute is computed by this Python: a copy of it as it is now, on the CPU, which a
-    server on this machine asks (`server`). Where the browser does not reach it, as on another machine, or when the
-    notebook has been closed, the page shows `text` alone.
+    If the page cannot run the model itself, a local server (`server`) runs a copy of the model as it is now, on the
+    CPU. If the browser cannot reach the server, because it is on another machine or the notebook has been closed, the
+    page shows only `text`.
 
-    height: of the frame, in pixels; `model_page` says what the rest is, and what is refused.
+    Args:
+        model: A model, as in `model_page`.
+        words: The tokenizer.
+        text: The text that the model reads.
+        start: First id, as in `model_page`.
+        stop: Id that ends the output of an encoder-decoder.
+        height: Height of the frame in pixels.
+
+    Raises:
+        ValueError: As in `model_page`.
     """
     mine = copy.deepcopy(model).to("cpu", torch.float32).eval()
     page, runs = model_page(mine, words, text, start=start, stop=stop)

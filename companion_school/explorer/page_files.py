@@ -1,7 +1,7 @@
-"""What the explorer's page is made of: its style, its script, and each model as a script.
+"""Assemble the explorer's page from its style, its script, and a script for each model.
 
-A page that is opened from a folder may not fetch files, but it may ask for scripts. `page` puts all of it
-into one file.
+A page that is opened from a folder may not fetch files but can load scripts, so models are stored as scripts. `page`
+puts everything into one file.
 """
 
 from __future__ import annotations
@@ -17,18 +17,19 @@ from companion_school.explorer.models import NAMES, live_file
 from companion_school.study.figure_html import STYLE
 from companion_school.study.palette import DARK_PAGE, LIGHT_PAGE
 
-LIVE = files("companion_school") / "study" / "live"  # its files only: to import the figures would take Matplotlib
+LIVE = files("companion_school") / "study" / "live"  # not imported: the figures import Matplotlib
 PARTS = ("words.js", "engine.js", "served.js", "page.js")
 
 
 @dataclass(frozen=True)
 class Shown:
-    """A model as the page offers it.
+    """A model on the page.
 
-    name:   by which a link knows it.
-    title:  what its button says.
-    text:   what it reads first.
-    label:  what stands over the text.
+    Attributes:
+        name: Name of the model in links.
+        title: Label of its button.
+        text: The first text that it reads.
+        label: Label of the text field.
     """
 
     name: str
@@ -47,32 +48,34 @@ SHIPPED = (
 
 
 def style() -> str:
-    """The style sheet: that of the figures, and what the page adds."""
+    """Return the style sheet of the figures and of the page."""
     return (
         STYLE + LIVE.joinpath("kit.css").read_text("utf-8") + files(__package__).joinpath("page.css").read_text("utf-8")
     )
 
 
 def script() -> str:
-    """The script that makes an explorer of the page's `#explorer`."""
+    """Return the script that builds the explorer in the page's `#explorer`."""
     parts = [LIVE.joinpath("kit.js"), *(files(__package__).joinpath(name) for name in PARTS)]
     return "\n".join([*(part.read_text("utf-8") for part in parts), 'explore(document.getElementById("explorer"));'])
 
 
 def model_script(name: str, file: bytes) -> str:
-    """A script that holds the file of a model, as text."""
+    """Return a script that holds the file of a model in base64."""
     return f'(window.explorerModels ??= {{}}).{name} = "{base64.b64encode(file).decode()}";\n'
 
 
 def shipped_scripts() -> dict[str, str]:
-    """The scripts of the models that ship, by their names."""
+    """Return the scripts of the models that ship, by name."""
     return {name: model_script(name, live_file(name).read_bytes()) for name in NAMES}
 
 
 def body(models: Sequence[Shown], folder: str = "") -> str:
-    """The HTML of the explorer, without its script.
+    """Return the HTML of the explorer without its script.
 
-    folder:  where the models' scripts lie, seen from the page. Empty: they stand in it.
+    Args:
+        models: The models on the page.
+        folder: Folder of the models' scripts, relative to the page; empty if the page contains them.
     """
     said = [{**vars(model), **({"script": f"{folder}/{model.name}.js"} if folder else {})} for model in models]
     models_said = html.escape(json.dumps(said, ensure_ascii=False))
@@ -83,7 +86,13 @@ def body(models: Sequence[Shown], folder: str = "") -> str:
 
 
 def page(models: Sequence[Shown], scripts: Mapping[str, str], title: str) -> str:
-    """One HTML file that needs nothing beside it. `scripts`: of each model, by its name."""
+    """Return the page as one self-contained HTML file.
+
+    Args:
+        models: The models on the page.
+        scripts: Script of each model, by name.
+        title: Title of the page.
+    """
     held = "".join(f"<script>{text}</script>" for text in scripts.values())
     around = (
         "body{margin:0 auto;padding:1em;max-width:1200px;font-family:system-ui,sans-serif;"
@@ -100,5 +109,5 @@ def page(models: Sequence[Shown], scripts: Mapping[str, str], title: str) -> str
 
 
 def served(page: str, address: str) -> str:
-    """The same page, which asks Python at an address for the passes that it shows; "./" is that of the page."""
+    """Make a page request its passes from the server at an address; "./" is the page's own address."""
     return page.replace('id="explorer"', f'id="explorer" data-served="{html.escape(address)}"', 1)

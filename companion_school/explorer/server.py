@@ -1,9 +1,9 @@
-"""A page whose passes Python makes: a small server on this machine alone, asked by the page at every change.
+"""A small local server that computes passes for the explorer's page.
 
-It listens on 127.0.0.1 and answers only requests to its own address, which contains a random word that no page of
-another site can guess, and only pages of this machine. A request has a limited size and a limited time to arrive. What
-it is asked is JSON: `read` gives a pass, as `model_page.record` writes it; `carried` what single
-states do in the place of others, and `without` what each head does, a line of JSON at a time.
+It listens on 127.0.0.1 and answers only requests from pages of this machine to its own address, which contains a random
+word that a page of another site cannot guess. The size of a request and the time for it to arrive are limited. Requests
+are JSON. `read` returns a pass, as `model_page.record` writes it. `carried` patches single states into a pass, and
+`without` switches off one head at a time; both answer with one line of JSON per step.
 """
 
 from __future__ import annotations
@@ -37,12 +37,19 @@ LONGEST = 1_000_000
 PATIENCE = 30
 """Seconds without a byte after which a connection is closed."""
 LOCAL = {HOST, "localhost", "[::1]"}
-"""Hosts whose pages may ask, besides pages without a host: files, frames (`null`) and the notebooks of editors."""
+"""Hosts whose pages may send requests. Pages without a host may too: files, frames (`null`) and editors' notebooks."""
 
 
 @dataclass(frozen=True)
 class Asked:
-    """What a page asks of a model, in evaluation and on the CPU. `words`, `start` and `stop`: as of `model_page`."""
+    """Handlers for the requests of a page.
+
+    Attributes:
+        model: The model, in evaluation mode and on the CPU.
+        words: The tokenizer.
+        start: First id, as in `model_page`.
+        stop: Id that ends the output of an encoder-decoder, as in `model_page`.
+    """
 
     model: nn.Module
     words: Tokens | Any
@@ -50,9 +57,15 @@ class Asked:
     stop: int | None = None
 
     def read(self, *, text: str | None = None, off: Sequence[str] = (), **ids: Any) -> bytes:
-        """A pass over a text, or over `tokens` and `source`, with what is in `off` switched off.
+        """Record a pass over a text, or over the ids `tokens` and `source`.
 
-        Raises `ValueError` as `model_page.reading` and `activations.switched_off` do.
+        Args:
+            text: The text; `None` to use the ids.
+            off: Heads and experts to switch off.
+            ids: `tokens` and `source`.
+
+        Raises:
+            ValueError: As in `model_page.reading` and `activations.switched_off`.
         """
         if text is None:
             given = self._ids(**ids)
@@ -70,8 +83,22 @@ class Asked:
         pair: list[int],
         **ids: Any,
     ) -> Iterator[Any]:
-        """Each state of `other` at the places `first` to `end`, put alone into the pass over `tokens` and `source`:
-        layer by layer, the embedding first, and of each place the logits of the two tokens `pair` at `end`."""
+        """Patch single states of another pass into the pass over `tokens` and `source`.
+
+        Args:
+            other: Ids of the other pass: `tokens` and `source`.
+            off: Heads and experts that are off in both passes.
+            first: First patched position.
+            end: Last patched position, at which the logits are read.
+            pair: Ids of the two tokens to compare.
+            ids: `tokens` and `source`.
+
+        Yields:
+            For the embedding and then each block, the logits of both tokens at `end` for each patched position.
+
+        Raises:
+            ValueError: A position or an id is out of range.
+        """
         for name, value in (("first", first), ("end", end)):
             require_whole(name, value, 0)
         given, beside = self._ids(**ids), self._ids(**other)
@@ -88,8 +115,20 @@ class Asked:
 
     @torch.no_grad()
     def without(self, *, off: Collection[str], end: int, token: int, **ids: Any) -> Iterator[Any]:
-        """The chance of a token after the place `end`, with one more head off: attention by attention, and in each of
-        its heads, in the order of a pass."""
+        """Compute the probability of a token after position `end` with one more head switched off.
+
+        Args:
+            off: Heads and experts that are off in every pass.
+            end: The position.
+            token: Id of the token.
+            ids: `tokens` and `source`.
+
+        Yields:
+            For each attention layer in the order of a pass, one probability per head that is switched off.
+
+        Raises:
+            ValueError: The position or an id is out of range.
+        """
         given = self._ids(**ids)
         require_whole("end", end, 0)
         require(end < len(given.tokens), "end", end, f"a place below {len(given.tokens)}")
@@ -104,7 +143,7 @@ class Asked:
             yield chances
 
     def _ids(self, *, tokens: list[int], source: Sequence[int] = ()) -> Reading:
-        """A reading of ids that a page sends. Raises `ValueError` for ids that the model has not, or too many."""
+        """Check the ids that a page sends. Raise `ValueError` for unknown ids or too many."""
         return read_ids(self.model, self.words, self._known("tokens", tokens), self._known("source", source))
 
     def _known(self, name: str, ids: Sequence[int]) -> Sequence[int]:
@@ -115,19 +154,27 @@ class Asked:
 
 
 def _keys(name: str, given: Reading) -> int:
-    """How many keys the first token of an attention sees."""
+    """Return the number of keys that the first query of an attention layer sees."""
     return len(given.source) if name.startswith("encoder") or name.endswith("cross") else 1
 
 
 def chat_page(talk: Talk) -> str:
-    """The page to chat in, for the model of a conversation."""
+    """Return the chat page for the model of a conversation."""
     return files(__package__).joinpath("chat.html").read_text("utf-8").replace("{title}", html.escape(talk.title))
 
 
 def said(talk: Talk, *, turns: Sequence[str]) -> Iterator[dict[str, str]]:
-    """The answer to the last of the `turns` of a conversation, piece by piece; then why it ended early, if it did.
+    """Answer the last of the `turns` of a conversation.
 
-    Raises `ValueError` for turns that are not those of a conversation, or leave no room for an answer.
+    Args:
+        talk: The conversation's model and settings.
+        turns: Texts of the user and the model in turn, the user's first and last.
+
+    Yields:
+        Pieces of the answer, and then a note that says why the answer ended early, if it did.
+
+    Raises:
+        ValueError: The turns are not a conversation, or leave no room for an answer.
     """
     good = isinstance(turns, list) and len(turns) % 2 == 1 and all(isinstance(turn, str) and turn for turn in turns)
     require(good, "turns", turns, "texts of the user and the model in turn, the user's first and last")
@@ -138,14 +185,19 @@ def said(talk: Talk, *, turns: Sequence[str]) -> Iterator[dict[str, str]]:
 
 
 class Server(ThreadingHTTPServer):
-    """Serves a page, and what it asks. `address` is where; `serve_forever` begins, `shutdown` ends it.
+    """HTTP server for a page and its requests. `serve_forever` starts it and `shutdown` ends it.
 
-    page:   the HTML, which asks at "./", the place where it stands.
-    asked:  what is asked.
-    port:   0: any that is free.
-    talk:   a conversation with the model, for a page to chat in at `address` + "chat"; `None`: there is no such page.
+    Args:
+        page: The HTML, which sends its requests to "./".
+        asked: Handlers of the requests.
+        port: Port to listen on; 0 for any free port.
+        talk: A conversation with the model, which adds a chat page at `address` + "chat"; `None` for no such page.
 
-    Raises `ValueError` for a port that is taken.
+    Attributes:
+        address: URL of the page.
+
+    Raises:
+        ValueError: The port is not free.
     """
 
     daemon_threads = True
@@ -168,13 +220,13 @@ class Server(ThreadingHTTPServer):
             self.answers["say"] = partial(said, talk)
 
     def handle_error(self, request: Any, address: Any) -> None:
-        """Say nothing of connections that went away; anything else is a fault of ours."""
+        """Ignore closed connections; report anything else as usual."""
         if not isinstance(sys.exception(), ConnectionError):
             super().handle_error(request, address)
 
 
 class _Answer(BaseHTTPRequestHandler):
-    """One request. `server`: the `Server` that it came to."""
+    """Handler of one request to a `Server`."""
 
     server: Server
     timeout = PATIENCE
@@ -200,17 +252,18 @@ class _Answer(BaseHTTPRequestHandler):
             given = json.loads(body)
             if not isinstance(given, dict):
                 raise ValueError(f"the request must be a JSON object, got {type(given).__name__}")
-            with ONE:  # a page to chat in and the explorer ask the same model
+            with ONE:  # the chat page and the explorer use the same model
                 self._reply(self.server.answers[name](**given))
         except (ValueError, TypeError, RecursionError) as error:
             self._answer(400, str(error).encode())
-        except Exception as error:  # of a model of the reader's own: whatever it raises is told on the page
+        except Exception as error:  # a reader's own model can raise anything, and the page shows it
             self._answer(500, f"The model raises {type(error).__name__}: {error}".encode())
 
     def _reply(self, made: bytes | Iterator[Any]) -> None:
-        """Send bytes as they are, and anything else as lines of JSON, each once it is there, while the page listens.
+        """Send bytes unchanged, and the items of an iterator as lines of JSON as soon as they are computed.
 
-        What the first of them raises is raised before anything is sent; a later error ends the lines.
+        An error in the first item is raised before anything is sent. A later error is sent as a note that ends the
+        lines.
         """
         if isinstance(made, bytes):
             self._answer(200, made, "application/octet-stream")
@@ -223,20 +276,22 @@ class _Answer(BaseHTTPRequestHandler):
                     self.wfile.write(json.dumps(row).encode() + b"\n")
             except ConnectionError:
                 raise
-            except Exception as error:  # of a model of the reader's own
+            except Exception as error:  # a reader's own model can raise anything
                 note = {"note": f"The model raises {type(error).__name__}: {error}"}
                 self.wfile.write(json.dumps(note).encode() + b"\n")
 
     def _asks(self, name: str) -> str | None:
-        """The path, if it is that of the address and the name, asked of this machine by its own name and by one of its
-        own pages."""
+        """Return the path if it belongs to this name and the request is valid; otherwise None.
+
+        A valid request has the server's secret path, names this host and port, and comes from a page of this machine.
+        """
         right = f"{self.server.address}{name}"
         host = f"{HOST}:{self.server.server_port}"
         same = secrets.compare_digest(f"http://{self.headers.get('Host')}{self.path}".encode(), right.encode())
         return self.path if same and self.headers.get("Host") == host and self._is_local() else None
 
     def _is_local(self) -> bool:
-        """Whether the page that asks is a page of this machine."""
+        """Return True if the request comes from a page of this machine."""
         scheme, _, rest = self.headers.get("Origin", "null").partition("://")
         host = rest.partition("]")[0] + "]" if rest.startswith("[") else rest.partition(":")[0]
         return scheme not in ("http", "https") or host in LOCAL
@@ -256,4 +311,4 @@ class _Answer(BaseHTTPRequestHandler):
         self.end_headers()
 
     def log_message(self, *_: Any) -> None:
-        """Nothing: the terminal is the reader's."""
+        """Log nothing, because the terminal belongs to the reader."""

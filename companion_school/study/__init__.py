@@ -1,11 +1,11 @@
-"""What a lesson draws and calculates with, beside the model. Needs the `lab` extra.
+"""Figures, small tasks and pages for the lessons. Needs the `lab` extra.
 
-figures         one style, one way to finish a figure; palette: its colours
-figure_html     the HTML around a figure; plotted_numbers: those behind it
+figures         the style of all figures, and `show`, which checks and displays one; palette: the colours
+figure_html     the HTML around a figure; plotted_numbers: the numbers behind it
 live/           figures that move
-model_map       what a word passes through, each station with its lesson
+model_map       the path of a word through the model, with the lesson for each step
 micro_example   a transformer that fits on a sheet of paper
-progress_table  the path through the course, with what the reader has done; where_next: where to go on
-dictionary      a look-up that attention learns; rounds: a task that needs order; published: real models, where they are
-readers_copy    the reader's copy of the notebooks, and JupyterLab on it
+progress_table  the course's table of lessons with the reader's progress; where_next: the next thing to do
+dictionary      a look-up task for attention; rounds: a task that needs order; published: small published models
+readers_copy    the reader's copy of the notebooks, opened in JupyterLab
 """

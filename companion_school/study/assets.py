@@ -1,4 +1,4 @@
-"""Scripts and styles as outputs carry them: a file of a package without what only its authors need."""
+"""Load scripts and style sheets for the outputs of cells, without what only their authors need."""
 
 from __future__ import annotations
 
@@ -9,7 +9,12 @@ from importlib.resources import files
 
 @cache
 def asset(package: str, name: str) -> str:
-    """Return a script or a style without its comments and its indentation, a style also without needless spaces."""
+    """Return a script or a style sheet without comments and indentation, and a style sheet also without extra spaces.
+
+    Args:
+        package: Package that contains the file.
+        name: Name of the file; a style sheet ends in ".css".
+    """
     lines = files(package).joinpath(name).read_text(encoding="utf-8").splitlines()
     text = "\n".join(line.strip() for line in lines if line.strip() and not line.strip().startswith("//"))
     return re.sub(r"\s*([{};,]|:(?=\s))\s*", r"\1", text) if name.endswith(".css") else text

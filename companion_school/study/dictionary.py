@@ -1,10 +1,11 @@
-"""A task that is attention and nothing else, and one head that learns it: a dictionary, made up anew each time.
+"""A look-up task that needs only attention, and one head that learns it.
 
-An entry is a token that says "key 17 has value 5", a question one that asks "key 17?". No order is needed, and no
-example comes twice, so what is right during training is a test already (lesson 02).
+Each example is a new random dictionary. An entry is a token that says "key 17 has value 5", and a question is a token
+that asks "key 17?". The order of the tokens does not matter. Because no example comes twice, the accuracy during
+training is already a test (lesson 02).
 
     head, right = learn(start=0, divisor=8)
-    right[-1]                                        # the share of right answers in the last 20 of 280 steps
+    right[-1]                                        # accuracy in the last 20 of 280 steps
 """
 
 from __future__ import annotations
@@ -18,10 +19,11 @@ KEYS, VALUES, WIDTH = 128, 16, 64
 
 
 class Lookup(nn.Module):
-    """One attention of width 64 between an embedding for each key and value, and scores for the 16 values.
+    """One attention head of width 64, with an embedding for each key and value and an output layer for the 16 values.
 
-    start:    seed of its weights: embeddings of variance one, and matrices that keep it.
-    divisor:  what the scores are divided by; the root of the width is 8.
+    Args:
+        start: Seed of the weights. Embeddings have variance 1, and the matrices preserve it.
+        divisor: Number by which the scores are divided; the square root of the width is 8.
     """
 
     def __init__(self, start: int, divisor: float) -> None:
@@ -36,7 +38,13 @@ class Lookup(nn.Module):
     def weights(
         self, keys: Int[Tensor, "batch entry"], values: Int[Tensor, "batch entry"], asked: Int[Tensor, "batch query"]
     ) -> tuple[Float[Tensor, "batch query entry"], Float[Tensor, "batch entry width"]]:
-        """How much each question takes of each entry, and what the entries hand over. `asked`: numbers of entries."""
+        """Compute the attention weights of each question over the entries, and the entries' value vectors.
+
+        Args:
+            keys: Key of each entry.
+            values: Value of each entry.
+            asked: Index of the entry that each question asks for.
+        """
         entry = (self.key[keys] + self.value[values]) / 2**0.5
         q, k = self.key[keys.gather(1, asked)] @ self.W_q, entry @ self.W_k
         return torch.softmax(q @ k.transpose(-2, -1) / self.divisor, dim=-1), entry @ self.W_v
@@ -44,7 +52,7 @@ class Lookup(nn.Module):
     def forward(
         self, keys: Int[Tensor, "batch entry"], values: Int[Tensor, "batch entry"], asked: Int[Tensor, "batch query"]
     ) -> Float[Tensor, "batch query value"]:
-        """Logits of the value of each entry that is asked for."""
+        """Return the logits of the value for each question (arguments as in `weights`)."""
         a, v = self.weights(keys, values, asked)
         return a @ v @ self.out
 
@@ -52,7 +60,7 @@ class Lookup(nn.Module):
 def dictionaries(
     generator: torch.Generator, batch: int = 32, questions: int = 8, entries: int = 64
 ) -> tuple[Int[Tensor, "batch entry"], Int[Tensor, "batch entry"], Int[Tensor, "batch query"]]:
-    """Keys, all different within an example, and values; and the numbers of the entries that are asked for."""
+    """Draw examples: keys, all different within an example, values, and the index of the entry for each question."""
     keys = torch.rand(batch, KEYS, generator=generator).argsort(dim=-1)[:, :entries]
     values = torch.randint(VALUES, (batch, entries), generator=generator)
     return keys, values, torch.randint(entries, (batch, questions), generator=generator)
@@ -61,7 +69,17 @@ def dictionaries(
 def learn(
     start: int, divisor: float, steps: int = 280, lr: float = 2e-3
 ) -> tuple[Lookup, Float[Tensor, "twenty_steps"]]:
-    """A head that was trained from the seed `start`, and its share of right answers over each 20 steps. Adam."""
+    """Train a head with Adam.
+
+    Args:
+        start: Seed of the weights and of the examples.
+        divisor: Number by which the scores are divided.
+        steps: Number of steps.
+        lr: Learning rate.
+
+    Returns:
+        The head, and its accuracy in each block of 20 steps.
+    """
     head, generator, right = Lookup(start, divisor), torch.Generator().manual_seed(start), []
     optimizer = torch.optim.Adam(head.parameters(), lr=lr, fused=True)
     for _ in range(steps):

@@ -1,8 +1,8 @@
-"""The HTML around a figure: the picture with its alternative text, its caption, and the numbers behind it in a fold.
+"""HTML around a figure: the picture with its alternative text, the caption, and a fold with the numbers behind it.
 
-A still figure and a moving one (`companion_school.study.live`) have the same frame. It works in JupyterLab and in a
-page opened from a folder, in a light theme and in a dark one, and without its style, which JupyterLab takes from a
-notebook that is not trusted.
+Still and moving figures (`companion_school.study.live`) have the same frame. It works in JupyterLab and in a page
+opened from a folder, in light and dark themes, and without its style sheet, which JupyterLab removes from notebooks
+that are not trusted.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from companion_school.study.palette import DARK, DARK_PAGE, LIGHT_PAGE, PALETTE
 
 WIDEST = 760  # pixels: JupyterLab's column of text on a small laptop
 
-Numbers = Mapping[str, Sequence[object]]  # a table: its columns by name
-Tables = Numbers | Sequence[tuple[str, Numbers]]  # or several, each with a title
+Numbers = Mapping[str, Sequence[object]]  # the columns of a table, by name
+Tables = Numbers | Sequence[tuple[str, Numbers]]  # one table, or several with a title each
 
 CAPTION_NUMBER = re.compile(r"Figure D?\d+\.\d+\. ")
 
@@ -26,8 +26,9 @@ def _variables(colors: Mapping[str, str]) -> str:
     return "".join(f"--{name}:{color};" for name, color in colors.items() if name != "black")
 
 
-# In JupyterLab its theme decides, elsewhere the system; and a figure brings its own page along, since not every
-# page around it turns dark. A picture of pixels is turned: its lightness, not its hues, and white becomes the page.
+# JupyterLab's theme decides between light and dark, elsewhere the system. A figure sets its own background, because not
+# every page around it gets dark. In the dark, a picture's lightness is inverted, its hues stay, and white becomes the
+# background.
 _DARK = f"{_variables(DARK | DARK_PAGE)}color-scheme:dark"
 _DARK_PICTURE = "filter:invert(1) hue-rotate(180deg);mix-blend-mode:screen"
 _SYSTEM, _LAB = "body:not([data-jp-theme-light]) .ext-figure", "[data-jp-theme-light=false] .ext-figure"
@@ -54,16 +55,17 @@ def frame(
     more: str = "",
     style: str = "",
 ) -> str:
-    """The HTML of a figure, on one line.
+    """Return the HTML of a figure, on one line.
 
-    png:      the still picture, with twice the pixels of its width on the page.
-    alt:      what the picture shows, for those who cannot see it.
-    width:    of the picture on the page, in pixels.
-    caption:  the sentence under it: "Figure 2.1. ..."
-    numbers:  the numbers behind it: a column for each name, or several such tables with a title each.
-    live:     the name of the script that moves it; empty for a figure that stands still.
-    more:     what a moving figure carries along: data and script.
-    style:    further style sheets.
+    Args:
+        png: The still picture, twice as wide in pixels as on the page.
+        alt: Description of the picture for readers who cannot see it.
+        width: Width of the picture on the page in pixels.
+        caption: The sentence under it: "Figure 2.1. ..."
+        numbers: The numbers behind it: columns by name, or several such tables with a title each.
+        live: Name of the script that animates it; empty for a still figure.
+        more: HTML with the data and the script of a moving figure.
+        style: Further style sheets.
     """
     source = f"data:image/png;base64,{base64.b64encode(png).decode()}"
     picture = f'<img alt="{html.escape(alt)}" width="{width}" src="{source}">'
@@ -86,12 +88,14 @@ def _caption(text: str) -> str:
 
 
 def fold(numbers: Tables, title: str = "The numbers behind it") -> str:
-    """Tables in a fold, on one line.
+    """Return the HTML of tables in a fold, on one line.
 
-    numbers:  a column for each name, or several such tables with a title each.
-    title:    of the fold.
+    Args:
+        numbers: Columns by name, or several such tables with a title each.
+        title: Title of the fold.
 
-    Raises `ValueError` if the columns of a table are not equally long.
+    Raises:
+        ValueError: The columns of a table have different lengths.
     """
     tables = [("", numbers)] if isinstance(numbers, Mapping) else numbers
     content = "".join(_table(*titled) for titled in tables)
@@ -112,7 +116,7 @@ def _table(title: str, numbers: Numbers) -> str:
 
 
 def written(entry: object) -> str:
-    """A number as a reader expects it: at most four significant digits, a true minus sign."""
+    """Format a table entry: a float with at most four significant digits, and numbers with a true minus sign."""
     if isinstance(entry, float):
         return f"{entry:.4g}".replace("-", "−")
     return str(entry).replace("-", "−") if isinstance(entry, int) else str(entry)

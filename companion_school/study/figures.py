@@ -1,4 +1,4 @@
-"""Figures of the lessons: one style, one way to finish a figure, and the two pictures that every lesson draws.
+"""Figures of the lessons: their style, `show`, which checks and displays a figure, and two common kinds of pictures.
 
     fig, ax = figures.subplots()
     ax.plot(widths, variances, label="measured")
@@ -6,8 +6,8 @@
     ax.legend()
     figures.show(fig, alt="The variance of q . k grows in proportion to d_k.")
 
-A figure that is not legible to everyone is an error here and not a matter of taste: `show` refuses an axis without a
-name, lines that differ by colour alone, small print, and a picture without alternative text.
+A figure that is not legible to everyone is an error here, not a matter of taste: `show` rejects an axis without a
+label, lines that differ only in colour, small text, and a picture without alternative text.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ from companion_school.study.figure_html import Tables, frame
 from companion_school.study.palette import LINE_CONTRAST, PALETTE, TEXT_CONTRAST, contrast, on_dark_page
 from companion_school.study.plotted_numbers import read_off
 
-DPI = 100  # pixels on the page for each inch
-SHARPNESS = 2  # pixels of the picture for each on the page: sharp on the screens of today
-COLORS = 128  # in the picture
+DPI = 100  # pixels per inch on the page
+SHARPNESS = 2  # pixels of the picture per pixel on the page, for high-resolution screens
+COLORS = 128  # in a stored picture
 SMALLEST_PRINT = 8.0  # points; at 100 dpi this is the size of a footnote
 
 # A curve's dash and marker change together with its colour, so that the figure also works in black and white.
@@ -74,27 +74,31 @@ Matrix = torch.Tensor | np.ndarray | Sequence[Sequence[float]]
 
 
 def use_style() -> None:
-    """Switch the course's Matplotlib style on for everything drawn from now on (`subplots` does it for you)."""
+    """Activate the course's Matplotlib style for everything drawn from now on (`subplots` does it for you)."""
     plt.rcParams.update(STYLE)  # type: ignore[arg-type]
 
 
 def subplots(
     rows: int = 1, columns: int = 1, *, width: float = 6.4, height: float = 3.8, **options: Any
 ) -> tuple[Figure, Any]:
-    """`plt.subplots` in the course's style.
+    """Call `plt.subplots` in the course's style.
 
-    rows, columns:  how many axes, as in `plt.subplots`.
-    width, height:  of the whole figure, in inches; one inch is 100 pixels. Wider than 10 does not fit a notebook.
-    options:        anything else `plt.subplots` takes (`sharex`, `squeeze`, `width_ratios`, ...).
+    Args:
+        rows: Number of rows of axes.
+        columns: Number of columns of axes.
+        width: Width of the whole figure in inches of 100 pixels. A figure wider than 10 does not fit a notebook.
+        height: Height of the whole figure in inches.
+        options: Any other option of `plt.subplots` (`sharex`, `squeeze`, `width_ratios`, ...).
 
-    Returns the figure, and an `Axes` or an array of them.
+    Returns:
+        The figure, and an `Axes` or an array of them.
     """
     use_style()
     return plt.subplots(rows, columns, figsize=(width, height), **options)
 
 
 class _Picture:
-    """A finished figure as Jupyter shows it: pixels, and its words for those who cannot see them."""
+    """A finished figure as Jupyter shows it: HTML, and the alternative text as plain text."""
 
     def __init__(self, html: str, alt: str, size: str):
         self.html, self.alt, self.size = html, alt, size
@@ -109,17 +113,20 @@ class _Picture:
 def show(fig: Figure, *, alt: str, caption: str = "", numbers: Tables | None = None) -> None:
     """Check a figure, show it under the cell with alternative text, caption and numbers, and close it.
 
-    fig:      the figure; nothing can be drawn on it afterwards.
-    alt:      one or two sentences that tell someone who cannot see the figure what it shows: what is on the axes and
-              what the eye would notice, not "a plot of ...". It is compared between machines: no measured number.
-    caption:  the sentence under it, with its number: "Figure 2.3. What to see here."
-    numbers:  the numbers behind it, a column for each name; by default they are read off the labelled curves, the bars
-              and the maps, as far as they are few.
+    Args:
+        fig: The figure. It is closed afterwards.
+        alt: One or two sentences that tell someone who cannot see the figure what it shows: what is on the axes and
+            what the eye would notice, not "a plot of ...". The text is compared between machines, so it must not
+            contain measured numbers.
+        caption: The sentence under the figure, with its number: "Figure 2.3. What to see here."
+        numbers: The numbers behind the figure, as columns by name. By default they are read off the labelled curves,
+            the bars and the maps, if there are few of them.
 
-    Raises `ValueError` for an axis without a name, labelled curves without a legend, curves that differ by colour
-    alone, a curve of a contrast below 3 to 1 or print below 4.5 to 1 (also on the dark page, and on the box or patch
-    that it stands on), text smaller than 8 points, or an empty `alt`. An axis that is switched off (`ax.axis("off")`,
-    for diagrams) needs no names.
+    Raises:
+        ValueError: An axis has no label, labelled curves have no legend or differ only in colour, a curve has a
+            contrast below 3 to 1, a text has a contrast below 4.5 to 1 with its background (also on the dark page) or
+            is smaller than 8 points, or `alt` has fewer than four words. Axes that are switched off (`ax.axis("off")`,
+            for diagrams) need no labels.
     """
     size = f"{_pixels(fig)[0]} x {_pixels(fig)[1]} pixels, {len(fig.axes)} {'axis' if len(fig.axes) == 1 else 'axes'}"
     found = read_off(fig) if numbers is None else numbers
@@ -129,9 +136,18 @@ def show(fig: Figure, *, alt: str, caption: str = "", numbers: Tables | None = N
 
 
 def finished(fig: Figure, alt: str, colors: int = COLORS) -> tuple[bytes, int]:
-    """The pixels of a figure that is checked as `show` does, and its width on the page; the figure is closed.
+    """Check a figure as `show` does, render it and close it.
 
-    Raises `ValueError` as `show` does.
+    Args:
+        fig: The figure.
+        alt: Its alternative text.
+        colors: Number of colours in the stored picture.
+
+    Returns:
+        The picture as PNG, and its width on the page in pixels.
+
+    Raises:
+        ValueError: As in `show`.
     """
     faults = _faults(fig, alt)
     if faults:
@@ -147,9 +163,9 @@ def _pixels(fig: Figure) -> tuple[int, int]:
 
 
 def _small_png(fig: Figure, colors: int) -> bytes:
-    """The figure with two pixels for each on the page, in few colours: a notebook is stored with all its figures.
+    """Render a figure as a small PNG with few colours, because a notebook is stored with all its figures.
 
-    Nothing about the software is written beside the pixels, so the bytes depend on what is drawn.
+    No metadata about the software is written, so the bytes depend only on the picture.
     """
     drawn, stored = io.BytesIO(), io.BytesIO()
     fig.savefig(drawn, format="png", dpi=SHARPNESS * DPI, pil_kwargs={"compress_level": 0})
@@ -180,9 +196,9 @@ def _faults(fig: Figure, alt: str) -> list[str]:
 
 
 def _pale_print(text: Text) -> list[str]:
-    """Print in a colour that cannot be read where it stands, on the light page or on the dark one.
+    """Report a text whose contrast with its background is too low, on the light page or on the dark one.
 
-    White print that stands on no patch stands in a dark cell of a map, and is taken as it is.
+    White text without a patch under it is accepted, because it is in a dark cell of a map.
     """
     color, ground = text.get_color(), _ground(text)
     if not text.get_visible() or not text.get_text().strip() or (ground is None and contrast(color, "white") == 1):
@@ -198,12 +214,12 @@ def _pale_print(text: Text) -> list[str]:
 
 
 def _ground(text: Text) -> np.ndarray | None:
-    """The colour of the box around a text, or of the patches under it; None where it stands on no patch."""
+    """Return the colour of the box around a text or of the patches under it; None if there are none."""
     patches: list[Patch] = []
     if box := text.get_bbox_patch():
         patches = [box]
     elif text.axes is not None and not isinstance(text, Annotation):
-        text.axes.viewLim  # noqa: B018  brings the places in the axes up to date
+        text.axes.viewLim  # noqa: B018  updates the positions in the axes
         x, y = text.get_transform().transform(text.get_position())
         below = [patch for patch in text.axes.patches if patch.get_zorder() <= text.get_zorder()]
         below = [patch for patch in below if not isinstance(patch, FancyArrowPatch) and patch.contains_point((x, y))]
@@ -217,7 +233,7 @@ def _ground(text: Text) -> np.ndarray | None:
 
 def _axis_faults(fig: Figure, ax: Axes) -> list[str]:
     faults = []
-    # A colour bar has one named axis; every other axes has two, of which shared ones may be named once.
+    # A colour bar has one labelled axis. Other axes have two, and shared ones need only one label.
     named = {
         "x": bool(fig.get_supxlabel()) or any(a.get_xlabel() for a in ax.get_shared_x_axes().get_siblings(ax)),
         "y": bool(fig.get_supylabel()) or any(a.get_ylabel() for a in ax.get_shared_y_axes().get_siblings(ax)),
@@ -259,21 +275,27 @@ def heatmap(
     values: bool | None = None,
     digits: int = 2,
 ) -> AxesImage:
-    """Draw a matrix as coloured cells, its first index downwards, as it is printed.
+    """Draw a matrix as coloured cells, with its first index downwards, as it is printed.
 
-    ax:             where to draw.
-    matrix:         (row, column). Entries that are `-inf` (masked) or NaN are hatched and named, never coloured.
-    rows, columns:  a name for each row and column (tokens, as text); numbers from 0 if left out.
-    row_label, column_label:  what the two axes are, as in "query (the token that looks)".
-    title:          over the axes.
-    bar_label:      what the colour means, with its unit. Without it there is no colour bar.
-    limits:         (lowest, highest) value of the colour scale. Give the same to every map that is to be compared. By
-                    default the range of the data: from 0 if nothing is negative, otherwise symmetric about 0.
-    values:         write the value into each cell. By default where there are at most 12 rows and 12 columns.
-    digits:         decimals of these values.
+    Args:
+        ax: Axes to draw in.
+        matrix: Matrix (row, column). Infinite entries (masked) and NaN are hatched and not coloured.
+        rows: Name of each row (tokens, as text); by default numbers from 0.
+        columns: Name of each column, likewise.
+        row_label: Label of the vertical axis, such as "query (the token that looks)".
+        column_label: Label of the horizontal axis.
+        title: Title of the axes.
+        bar_label: Meaning of the colour, with its unit. Without it there is no colour bar.
+        limits: (lowest, highest) value of the colour scale; use the same for maps that are to be compared. The default
+            is the range of the data: from 0 if nothing is negative, otherwise symmetric about 0.
+        values: Write the value into each cell. By default only if there are at most 12 rows and 12 columns.
+        digits: Decimals of these values.
 
-    Returns the image, for a colour bar of your own. Raises `ValueError` if the matrix is not two-dimensional, or the
-    names are not as many as the rows or columns.
+    Returns:
+        The image, for a colour bar of your own.
+
+    Raises:
+        ValueError: The matrix is not two-dimensional, or the number of names does not fit it.
     """
     array = _as_array(matrix)
     if array.ndim != 2:
@@ -325,17 +347,25 @@ def attention_map(
     bar_label: str = "",
     values: bool | None = None,
 ) -> AxesImage:
-    """Draw attention weights: one row for each query, which looks; one column for each key, which is looked at.
+    """Draw attention weights, with one row per query and one column per key.
 
     The colour scale always runs from 0 to 1, so that maps of different heads can be compared.
 
-    ax:             where to draw.
-    weights:        (query, key), each row a distribution (or zeros, for a query that sees nothing).
-    queries, keys:  the tokens of the two sides, as text, in order. In self-attention they are the same.
-    title, bar_label, values:  as in `heatmap`.
+    Args:
+        ax: Axes to draw in.
+        weights: Matrix (query, key). Each row is a distribution, or zeros for a query that sees nothing.
+        queries: Tokens of the queries, as text, in order.
+        keys: Tokens of the keys, as text, in order; in self-attention the same as `queries`.
+        title: Title of the axes.
+        bar_label: Meaning of the colour, as in `heatmap`.
+        values: Write the value into each cell, as in `heatmap`.
 
-    Raises `ValueError` if the weights are not such a matrix (a swapped axis is caught here whenever the rows do not sum
-    to 1), or the tokens are not as many as its rows or columns.
+    Returns:
+        The image, as in `heatmap`.
+
+    Raises:
+        ValueError: The weights are not such a matrix (swapped axes are noticed if the rows do not sum to 1), or the
+            number of tokens does not fit it.
     """
     array = _as_array(weights)
     if array.ndim != 2:
@@ -372,7 +402,7 @@ def _limits(finite: np.ndarray) -> tuple[float, float]:
 def _name_ticks(ax: Axes, letter: str, names: Sequence[object] | None, count: int) -> None:
     axis = ax.xaxis if letter == "x" else ax.yaxis
     if names is None:
-        if count <= 16:  # otherwise Matplotlib thins the numbers out
+        if count <= 16:  # otherwise let Matplotlib choose fewer ticks
             axis.set_ticks(range(count))
         return
     texts = [str(name).replace(" ", "␣").replace("\n", "⏎").replace("\t", "⇥") for name in names]

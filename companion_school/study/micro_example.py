@@ -1,7 +1,8 @@
-"""A transformer that fits on a sheet of paper: every weight of lesson 00, each with one decimal.
+"""A transformer that fits on a sheet of paper: every weight of lesson 00, with one decimal each.
 
-Ten words, vectors of width 4, two heads of width 2, four experts of which each token visits two: 224 numbers. The
-lesson calculates with them by hand, `model` loads them into the companion's `Transformer`; the tests use the same copy.
+It has ten words, vectors of width 4, two heads of width 2, and four experts of which each token uses two: 224
+parameters. The lesson calculates with them by hand, and `model` loads them into the companion's `Transformer`. The
+tests use the same copy.
 """
 
 from __future__ import annotations
@@ -26,18 +27,23 @@ from companion.transformer import Transformer
 VOCABULARY = ("<pad>", "hello", "boss", "happy", "the", "world", "is", "good", "new", "ai")
 TOKENS = ("hello", "world", "ai")
 EPS = 1e-6
-"""What the norms add inside their square root."""
+"""Epsilon in the square root of the norms."""
 
 
 class Weights(NamedTuple):
     """The matrices of one block and of the embedding, for row vectors: a layer computes x @ W.
 
-    E:           one row for each word (vocab, d_model); also the output head.
-    Wq, Wk, Wv:  query, key and value matrices of each head (head, d_model, d_head).
-    Wo:          joins the heads again (head * d_head, d_model).
-    g1, g2:      gains of the two norms (d_model).
-    Wr:          the router (d_model, expert).
-    W1, W2:      the two matrices of each expert, (expert, d_model, d_ff) and (expert, d_ff, d_model).
+    Attributes:
+        E: Embedding with one row per word (vocab, d_model); also the output head.
+        Wq: Query matrix of each head (head, d_model, d_head).
+        Wk: Key matrix of each head, likewise.
+        Wv: Value matrix of each head, likewise.
+        Wo: Output matrix of attention (head * d_head, d_model).
+        g1: Gain of the first norm (d_model).
+        g2: Gain of the second norm (d_model).
+        Wr: Router (d_model, expert).
+        W1: First matrix of each expert (expert, d_model, d_ff).
+        W2: Second matrix of each expert (expert, d_ff, d_model).
     """
 
     E: Float[Tensor, "vocab d_model"]
@@ -53,10 +59,9 @@ class Weights(NamedTuple):
 
 
 class OneNetwork(NamedTuple):
-    """The matrices of a block with one feed-forward network in place of the experts, as in `Weights`.
+    """The matrices of a block with one feed-forward network instead of the experts.
 
-    E, Wq, Wk, Wv, Wo, g1, g2:  as there.
-    W1, W2:                     the two matrices of the network, (d_model, d_ff) and (d_ff, d_model).
+    The fields are those of `Weights` without the router. `W1` has shape (d_model, d_ff) and `W2` (d_ff, d_model).
     """
 
     E: Float[Tensor, "vocab d_model"]
@@ -75,7 +80,7 @@ SENTENCES = (
     *("is the boss happy", "is the world good", "is the ai new"),
     *("hello boss", "hello world", "hello world ai is new", "hello boss the ai is new"),
 )
-"""The ten sentences that the trained twin has read."""
+"""The ten sentences on which `trained` was trained."""
 
 # fmt: off
 _NUMBERS: dict[str, list] = {
@@ -121,30 +126,30 @@ _TRAINED: dict[str, list] = {
 
 
 def weights(dtype: torch.dtype = torch.float64) -> Weights:
-    """The 224 numbers as fresh tensors."""
+    """Return the 224 parameters as new tensors."""
     return Weights(*(torch.tensor(_NUMBERS[name], dtype=dtype) for name in Weights._fields))
 
 
 def one_network(dtype: torch.dtype = torch.float64) -> OneNetwork:
-    """The 136 numbers of the walk: those of `weights` without the router, and of the experts only number 1."""
+    """Return the 136 parameters that the lesson begins with: `weights` without the router, and with only expert 1."""
     w = weights(dtype)
     return OneNetwork(w.E, w.Wq, w.Wk, w.Wv, w.Wo, w.g1, w.W1[1], w.W2[1], w.g2)
 
 
 def trained(dtype: torch.dtype = torch.float64) -> OneNetwork:
-    """What became of `one_network` after 601 updates on `SENTENCES`, with two decimals; the lesson does the updates."""
+    """Return `one_network` after 601 updates on `SENTENCES`, with two decimals. The lesson performs the updates."""
     return OneNetwork(*(torch.tensor(_TRAINED[name], dtype=dtype) for name in OneNetwork._fields))
 
 
 def sentences() -> Int[Tensor, "sentence token"]:
-    """The ids of `SENTENCES`, filled up to one length with the filler, id 0."""
+    """Return the ids of `SENTENCES`, padded to the same length with id 0."""
     ids = [[VOCABULARY.index(word) for word in sentence.split()] for sentence in SENTENCES]
     longest = max(map(len, ids))
     return torch.tensor([row + [0] * (longest - len(row)) for row in ids])
 
 
 def config(placement: Literal["post", "pre"] = "post") -> ModelConfig:
-    """The model's sizes: vocab 10, d_model 4, two heads of width 2, four experts of width 3, top-2, one block."""
+    """Return the configuration: vocab 10, d_model 4, one block, 2 heads of width 2, 4 experts of width 3, top-2."""
     return ModelConfig(
         vocab=len(VOCABULARY),
         d_model=4,
@@ -160,10 +165,10 @@ def config(placement: Literal["post", "pre"] = "post") -> ModelConfig:
 
 
 def state(w: Weights, placement: Literal["post", "pre"] = "post") -> dict[str, Tensor]:
-    """The same numbers under the names of `Transformer`'s parameters.
+    """Return the weights as a state dict of `Transformer`.
 
-    `nn.Linear` stores the transpose of the matrix that multiplies a row vector, and the heads' matrices side by side.
-    With pre-norm there is one more norm, at the end; its gain is 1.
+    `nn.Linear` stores the transpose of the matrix that multiplies a row vector, and the matrices of the heads are
+    concatenated. With pre-norm there is one more norm at the end, whose gain is 1.
     """
 
     def beside(per_head: Tensor) -> Tensor:
@@ -185,7 +190,12 @@ def state(w: Weights, placement: Literal["post", "pre"] = "post") -> dict[str, T
 
 
 def model(w: Weights | None = None, placement: Literal["post", "pre"] = "post") -> Transformer:
-    """The companion's `Transformer` with these weights (default: `weights()`), in evaluation mode and their dtype."""
+    """Build the companion's `Transformer` with these weights, in their dtype and in evaluation mode.
+
+    Args:
+        w: The weights; default: `weights()`.
+        placement: Post-norm or pre-norm.
+    """
     w = weights() if w is None else w
     built = Transformer(config(placement)).to(w.E.dtype)
     built.load_state_dict(state(w, placement))

@@ -1,4 +1,4 @@
-"""The map of the model: what a word passes through, each station with the lesson that explains it (lesson 00)."""
+"""The map of the model: the path of a word, with the lesson that explains each step (lesson 00)."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ AROUND = (
     ("from completing to answering", "20"),
     ("looking inside a trained model", "21"),
 )
-"""Text and lesson, from the top to the bottom."""
+"""Text and lesson, from top to bottom."""
 HEIGHT = 0.6
 
 
 def draw() -> Figure:
-    """The figure, to be finished with `figures.show`."""
+    """Draw the map. Display it with `figures.show`."""
     fig, ax = figures.subplots(width=9.6, height=6.6)
     ax.axis("off")
     ax.set(xlim=(0, 12.4), ylim=(0, 9.9))

@@ -1,15 +1,15 @@
-"""The colours of the course's figures, on a light page and on a dark one, and how well a colour can be read.
+"""Colours of the course's figures on light and dark pages, and the contrast of colours.
 
-They are the hues of Okabe and Ito's palette ("Color universal design", 2008), which every common form of colour
-blindness tells apart; on the light page a little darker than theirs, where a line needs a contrast of 3 to 1.
+The hues are from Okabe and Ito's palette ("Color universal design", 2008), which can be distinguished with every common
+form of colour blindness. On the light page they are a little darker, because a line needs a contrast of 3 to 1.
 """
 
 from __future__ import annotations
 
-LINE_CONTRAST = 3.0  # of a line or a mark against the page: WCAG 2.2, success criterion 1.4.11
-TEXT_CONTRAST = 4.5  # of print of ordinary size: criterion 1.4.3
+LINE_CONTRAST = 3.0  # least contrast of a line or a mark with the page: WCAG 2.2, success criterion 1.4.11
+TEXT_CONTRAST = 4.5  # least contrast of text of ordinary size: criterion 1.4.3
 
-# On white. All are dark enough for lines; all but orange and sky for print.
+# For a white page. All are dark enough for lines; all but orange and sky are dark enough for text.
 PALETTE = {
     "blue": "#0072B2",
     "orange": "#B87F00",
@@ -34,28 +34,36 @@ DARK_PAGE = {"ink": "#ECECEC", "quiet": "#B4B4B4", "edge": "#8C8C8C", "faint": "
 
 
 def contrast(color: object, other: object) -> float:
-    """The contrast of two colours as WCAG 2.2 defines it, from 1 to 21.
+    """Return the contrast of two colours as WCAG 2.2 defines it, from 1 to 21.
 
-    color, other:  colours as Matplotlib takes them; an alpha is ignored.
+    Args:
+        color: A colour in any form that Matplotlib accepts; alpha is ignored.
+        other: The other colour.
 
-    Raises `ValueError` for what is not a colour.
+    Raises:
+        ValueError: An argument is not a colour.
     """
     darker, lighter = sorted(map(_luminance, (color, other)))
     return (lighter + 0.05) / (darker + 0.05)
 
 
 def on_dark_page(color: object) -> tuple[float, float, float]:
-    """What a colour of a picture becomes on the dark page, as red, green and blue from 0 to 1.
+    """Convert a colour of a picture to its colour on the dark page.
 
-    Its lightness is turned and its hue stays, as `companion_school.study.figure_html` asks of the browser: `invert(1)`,
-    then `hue-rotate(180deg)` with the matrix of the W3C's Filter Effects, then blended with the page, which white
-    becomes.
+    The lightness is inverted and the hue stays, as in the style sheet of `companion_school.study.figure_html`:
+    `invert(1)`, then `hue-rotate(180deg)` with the matrix of the W3C's Filter Effects, then a blend with the page that
+    makes white the page's colour.
 
-    color:  as Matplotlib takes it; an alpha is ignored.
+    Args:
+        color: A colour in any form that Matplotlib accepts; alpha is ignored.
 
-    Raises `ValueError` for what is not a colour.
+    Returns:
+        Red, green and blue from 0 to 1.
+
+    Raises:
+        ValueError: The argument is not a colour.
     """
-    from matplotlib.colors import to_rgb  # a page that only needs the palette does without Matplotlib
+    from matplotlib.colors import to_rgb  # imported here, because pages that only need the palette do without it
 
     red, green, blue = (1 - part for part in to_rgb(color))  # type: ignore[arg-type]
     grey = 0.426 * red + 1.43 * green + 0.144 * blue  # twice the lightness

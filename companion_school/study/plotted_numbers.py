@@ -1,4 +1,4 @@
-"""The numbers behind a picture, read off what is drawn: for those who cannot see it, and those who want to know."""
+"""Read the numbers behind a figure off its curves, bars and maps, for readers who cannot see it or want the values."""
 
 from __future__ import annotations
 
@@ -13,15 +13,18 @@ from matplotlib.lines import Line2D
 
 from companion_school.study.figure_html import Numbers
 
-MOST_ROWS = 24  # of a table: a longer curve is thinned out evenly, its two ends kept
-MOST_CELLS = 16  # of a map, in each direction
+MOST_ROWS = 24  # limit on the rows of a table; a longer curve is thinned out evenly, including both ends
+MOST_CELLS = 16  # limit on the cells of a map in each direction
 
 
 def read_off(fig: Figure) -> list[tuple[str, Numbers]]:
-    """A table for each picture in a figure whose numbers are few enough to be read: its title, and columns by name.
+    """Make tables of the numbers in a figure.
 
-    Labelled curves stand beside each other where they share their x values, and in tables of their own otherwise; then
-    groups of bars; then maps of at most 16 by 16 cells. Diagrams, whose axis is switched off, have no numbers.
+    The labelled curves of an axes, or else its first curve, give one table per set of x values. Each group of at most
+    24 bars and each map of at most 16 by 16 cells gives another. Axes that are switched off (diagrams) give none.
+
+    Returns:
+        The title and the columns, by name, of each table.
     """
     return [found for ax in fig.axes if ax.axison and not hasattr(ax, "_colorbar") for found in _of_axes(ax)]
 
@@ -49,7 +52,7 @@ def _of_axes(ax: Axes) -> Iterator[tuple[str, Numbers]]:
 
 
 def _is_data(line: Line2D, ax: Axes) -> bool:
-    """Not a line across the picture, as `axhline` draws one: half of its coordinates are shares of the picture."""
+    """Return False for a line across the axes, as `axhline` draws one, which has one coordinate in axes units."""
     return all(line.get_transform().contains_branch_seperately(ax.transData))
 
 
@@ -92,7 +95,7 @@ def _bars(ax: Axes, bars: BarContainer) -> Numbers:
 
 
 def _shared_label(ax: Axes) -> str:
-    """What stands at the vertical axis, if need be of the panel that shares it and names it once."""
+    """Return the label of the vertical axis, if necessary from another panel that shares it."""
     together = ax.get_shared_y_axes().get_siblings(ax)
     return next(filter(None, [ax.get_ylabel(), *(other.get_ylabel() for other in together)]), "")
 

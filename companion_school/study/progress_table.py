@@ -1,8 +1,8 @@
-"""The path through the course, with what the reader has done: the table on the start page.
+"""The table on the start page: the path through the course, with the reader's progress.
 
-What there is to do stands in the metadata of the start page itself, `start.ipynb`, where `make notebooks` writes it: a
-teacher's release has its own. A start page that runs without its file, as a hosted notebook does, takes the course's
-from `path.json`, which the package brings. What is done is read from the reader's progress each time it is shown.
+The path is in the metadata of the start page, `start.ipynb`, where `make notebooks` writes it; an instructor's release
+has its own. A start page that runs without its file, such as a hosted notebook, uses the path of the whole course from
+`path.json` in the package. The progress is read each time the table is shown.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _FIRST_CELL = (
     "beside it says that Python works. Later this place shows what you have done, and where you go on."
 )
 _COLORS = "--bar:{green};--back:{faint};--edge:{edge};--go:{blue};--page:{page}"
-_HERE = ".ext-path.ext-path"  # twice: more than JupyterLab's own rules for tables in an output
+_HERE = ".ext-path.ext-path"  # twice, to override JupyterLab's own rules for tables in an output
 _STYLE = (
     f".ext-path{{{_COLORS.format_map(PALETTE | LIGHT_PAGE)};max-width:{WIDEST}px}}"
     f"[data-jp-theme-light=false] .ext-path{{{_COLORS.format_map(DARK | DARK_PAGE)}}}"
@@ -46,16 +46,21 @@ _STYLE = (
 
 
 def show() -> None:
-    """Show the path, of the start page in this folder or else of the whole course, with what the reader has done.
+    """Show the table for the start page in this folder, or for the whole course if there is no start page.
 
-    Raises `ValueError` if the file of that name in this folder is no start page.
+    Raises:
+        ValueError: The file `start.ipynb` in this folder is not a start page.
     """
     page = Path(FILE)
     display(HTML(table(read(page) if page.exists() else course(), done())))
 
 
 def read(page: Path) -> list[dict[str, Any]]:
-    """The lessons, as the start page has them in its metadata. Raises `ValueError` if it has none."""
+    """Read the lessons from the metadata of a start page.
+
+    Raises:
+        ValueError: The file is not a start page.
+    """
     try:
         return list(nbformat.read(page, as_version=4).metadata["path"])
     except (OSError, KeyError, ValueError) as error:
@@ -63,7 +68,7 @@ def read(page: Path) -> list[dict[str, Any]]:
 
 
 def fill(page: Path) -> None:
-    """Put what the reader has done by now under the cell of a start page that shows it, as if it had just been run."""
+    """Update the output of the cell of a start page that shows the table, as if it had just been run."""
     notebook = nbformat.read(page, as_version=4)
     for cell in notebook.cells:
         if cell.metadata.get("name") == CELL:
@@ -73,11 +78,12 @@ def fill(page: Path) -> None:
 
 
 def table(path: Sequence[Mapping[str, Any]], reader: Done) -> str:
-    """The lessons as a table in HTML.
+    """Return the table of the lessons as HTML.
 
-    path:    of each lesson: number, title, file, question, minutes, sittings (title, cell, minutes and questions of
-             each), exercises (their ids) and the file of the exercises.
-    reader:  what is done.
+    Args:
+        path: The lessons, each with `number`, `title`, `file`, `question`, `minutes`, `sittings` (each with `title`,
+            `cell`, `minutes` and `questions`), `exercises` (their ids) and `exercise_file`.
+        reader: The reader's progress.
     """
     rows = "".join(_row(lesson, reader) for lesson in path)
     head = "".join(f'<th scope="col">{name}</th>' for name in ("lesson", "minutes", "what you have done"))
@@ -108,7 +114,7 @@ def _row(lesson: Mapping[str, Any], reader: Done) -> str:
 
 
 def _bar(name: str, parts: Iterable[bool]) -> str:
-    """How much of something is done, as a bar and in words; nothing where there is nothing to do."""
+    """Show how much of something is done, as a bar and in words; return "" if there is nothing to do."""
     marks = list(parts)
     if not marks:
         return ""
@@ -121,7 +127,7 @@ def _link(file: str, text: str) -> str:
 
 
 def _written(reader: Done) -> str:
-    """How much of the reader's own transformer stands, and which stage is next."""
+    """Describe how much of the reader's own transformer is built, and the next stage."""
     bar = _bar("stages of your own transformer", [number in reader.stages for number in STAGES])
     stage = next((stage for number, stage in STAGES.items() if number not in reader.stages), None)
     if stage is None:

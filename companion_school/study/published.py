@@ -1,10 +1,10 @@
-"""A small published model in a lesson: opened if it is in the cache or the reader asks for it, and looked at.
+"""Look inside a small published model in a lesson, if it is in the local cache or the reader asks to download it.
 
     real = opened("smollm2-135m", fetch_it=False)
     if real is not None:
         real.show("The cat sat on the mat. The cat sat on the")
 
-Nothing is fetched unless `fetch_it` is true. Where there is no model, a line says so, and a lesson goes on without it.
+Nothing is downloaded unless `fetch_it` is true. Without a model, a line says so, and the lesson continues without it.
 """
 
 from __future__ import annotations
@@ -32,18 +32,19 @@ MODELS = {
     "smollm2-135m": ("HuggingFaceTB/SmolLM2-135M", 270),
     "qwen3-0.6b": ("Qwen/Qwen3-0.6B-Base", 1200),
 }
-"""What a hub calls each model, and about how many megabytes are fetched, once."""
+"""Name of each model on the hub, and the approximate size of its one-time download in megabytes."""
 WIDTH = 78
 
 
 @dataclass(frozen=True)
 class Reading:
-    """What a model makes of a text.
+    """The results of a pass over a text.
 
-    tokens:     the text of each token.
-    logits:     (token, vocab), of the token that follows each.
-    attention:  for each layer its weights (head, query, key).
-    cache:      with the keys and values of all tokens.
+    Attributes:
+        tokens: Text of each token.
+        logits: Logits of the next token at each position (token, vocab).
+        attention: Attention weights of each layer (head, query, key).
+        cache: KV cache with the keys and values of all tokens.
     """
 
     tokens: list[str]
@@ -62,7 +63,7 @@ class Published:
 
     @torch.no_grad()
     def read(self, text: str) -> Reading:
-        """One pass over a text."""
+        """Run one pass over a text, and record its attention weights."""
         ids = self.tokenizer.encode(text)
         assert self.model.decoder is not None
         seen: list[Tensor] = []
@@ -85,12 +86,12 @@ class Published:
         return Reading([self.tokenizer.spell([i]) for i in ids], out.logits[0].float(), seen, out.cache)
 
     def write(self, prompt: str, tokens: int = 24) -> str:
-        """The greedy continuation of a prompt."""
+        """Return the greedy continuation of a prompt, of at most this many tokens."""
         ids = self.tokenizer.encode(prompt)
         return self.tokenizer.decode(complete(self.model, [ids], max_new_tokens=tokens, sampling=Sampling(0))[0])
 
     def show(self, prompt: str, tokens: int = 24) -> None:
-        """Print what it writes, the likeliest next tokens, and the size of its cache; draw two of its heads."""
+        """Print the model's continuation, the most probable next tokens and the size of its cache; draw two heads."""
         config, reading = self.model.config, self.read(prompt)
         print(f"{self.name}: {account.parameters(config).total:,} parameters, {config.layers} layers")
         print(textwrap.fill(f"writes: {prompt}|{self.write(prompt, tokens)}", WIDTH))
@@ -107,9 +108,17 @@ class Published:
 
 
 def opened(name: str, *, fetch_it: bool = False) -> Published | None:
-    """A model of `MODELS` from the hub's cache on this machine; if it is not there, fetched if asked, else `None`.
+    """Open a published model from the hub's cache on this machine, or download it. If that fails, print why.
 
-    A line says what happened. Raises `ValueError` for another name.
+    Args:
+        name: A key of `MODELS`.
+        fetch_it: Download the model if it is not in the cache.
+
+    Returns:
+        The model, or `None` if it is not in the cache or cannot be opened.
+
+    Raises:
+        ValueError: The name is not in `MODELS`.
     """
     require(name in MODELS, "name", name, f"one of {', '.join(MODELS)}")
     hub, megabytes = MODELS[name]
@@ -127,9 +136,14 @@ def opened(name: str, *, fetch_it: bool = False) -> Published | None:
 
 
 def previous_and_induction(reading: Reading) -> list[tuple[str, int, int, float]]:
-    """What is looked for, layer, head and mean weight of two heads: the one that looks most at the token before, and,
-    in a text that repeats itself, the one that looks most at what followed the last place of the same token (lesson
-    03)."""
+    """Find the strongest previous-token head and the strongest induction head (lesson 03).
+
+    The first puts the largest mean weight on the previous token. The second puts it on the token that followed the last
+    occurrence of the current token, and is found only in a text that repeats itself.
+
+    Returns:
+        A description of the target, the layer, the head and the mean weight for each head found.
+    """
     count = len(reading.tokens)
     last: dict[str, int] = {}
     follows = []
@@ -149,7 +163,7 @@ def previous_and_induction(reading: Reading) -> list[tuple[str, int, int, float]
 
 
 def draw_heads(reading: Reading, name: str) -> None:
-    """Draw the heads of `previous_and_induction`."""
+    """Draw the attention weights of the heads that `previous_and_induction` finds."""
     found = previous_and_induction(reading)
     words = [token.strip() or "␣" for token in reading.tokens]
     fig, axes = figures.subplots(1, len(found), width=10.0 if len(found) > 1 else 5.4, height=5.0)

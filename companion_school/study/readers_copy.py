@@ -1,11 +1,11 @@
-"""Open the course: a reader's own copy of the notebooks, and JupyterLab on it (`make lab`).
+"""Open the course in JupyterLab, in the reader's own copy of the notebooks (`make lab`).
 
     python -m companion_school.study.readers_copy
 
-The notebooks of the course, `notebooks/`, are what git knows. A reader works in `my/`, which git ignores: every
-notebook and page is copied there, once, and again when the course has a new version of it, as long as the reader has
-not changed a cell. What a reader has changed is never written over: the new version is laid beside it, and the reader
-is told.
+The course's notebooks in `notebooks/` are under version control. A reader works in `my/`, which git ignores. Every
+notebook and page is copied there, and copied again when the course has a new version and the reader has not changed a
+cell. Files that the reader has changed are never overwritten: the new version is written beside them, and a message
+says so.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from companion_school.study import progress_table
 MINE = "my"
 START = progress_table.FILE
 KERNEL = "The Executable Transformer"
-RECORD = ".copied.json"  # in the reader's folder: each file as it was copied
+RECORD = ".copied.json"  # in the reader's folder; digest of each file as it was copied
 SKIPPED = (".lab", ".ipynb_checkpoints", "__pycache__", "INSTRUCTORS.md", "PLAN.md")
 
 
@@ -35,18 +35,21 @@ NOT_FOR_READERS = (
         for part in ("formgrader", "validate_assignment", "assignment_list", "course_list")
     ),
 )
-"""Extensions of the server that prove or grade notebooks."""
+"""Server extensions for authors and graders of notebooks."""
 
 
 def refresh(course: Path, mine: Path) -> list[str]:
-    """Copy what is new in the course's notebooks into the reader's own folder.
+    """Copy new versions of the course's notebooks into the reader's own folder.
 
-    course:  the folder of the course's notebooks.
-    mine:    the reader's folder; made where it is missing.
+    Args:
+        course: Folder of the course's notebooks.
+        mine: The reader's folder (created if missing).
 
-    Returns a line for each file of which both the course and the reader have a new version.
+    Returns:
+        A line for each file that both the course and the reader have changed.
 
-    Raises `ValueError` if `course` is not there, or the record of what was copied cannot be understood.
+    Raises:
+        ValueError: `course` is missing, or the record of copied files cannot be read.
     """
     if not course.is_dir():
         raise ValueError(f"{course}: expected the folder of the course's notebooks")
@@ -91,17 +94,17 @@ def _files(course: Path) -> Iterator[Path]:
 
 
 def _content(data: bytes) -> str:
-    """A digest of what a reader writes: of a notebook its cells' text, not what running it has printed."""
+    """Return a digest of a file's content. For a notebook this covers the text of its cells but not their outputs."""
     try:
         cells = json.loads(data)["cells"]
         data = json.dumps([[cell["cell_type"], "".join(cell["source"])] for cell in cells]).encode()
     except (ValueError, KeyError, TypeError):
-        pass  # a page, a picture, or a notebook that is damaged: its bytes
+        pass  # use the bytes of a page, a picture or a damaged notebook
     return hashlib.sha256(data).hexdigest()[:16]
 
 
 def _sign(notebook: Path) -> None:
-    """Tell Jupyter that the notebook may be shown with its scripts: its figures move before a cell was run."""
+    """Mark a notebook as trusted, so that its figures move before a cell has been run."""
     import nbformat
     from nbformat.sign import NotebookNotary
 
@@ -109,9 +112,10 @@ def _sign(notebook: Path) -> None:
 
 
 def show_progress(mine: Path) -> None:
-    """Bring the start page up to date with what the reader has done; a page that is the reader's own is left alone.
+    """Update the reader's progress on the start page. A start page without the course's metadata is left unchanged.
 
-    Raises `ValueError` if the progress cannot be understood.
+    Raises:
+        ValueError: The progress cannot be read.
     """
     page = mine / START
     try:
@@ -123,7 +127,7 @@ def show_progress(mine: Path) -> None:
 
 
 def write_kernel(folder: Path) -> None:
-    """Describe this Python as a kernel with the course's name, in a folder for JUPYTER_PATH."""
+    """Write a kernel specification for this Python, with the course's name, in a folder for JUPYTER_PATH."""
     description = {
         "argv": [sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}", "--log-level=40"],
         "display_name": KERNEL,
@@ -136,7 +140,12 @@ def write_kernel(folder: Path) -> None:
 
 
 def environment(root: Path, known: dict[str, str]) -> dict[str, str]:
-    """What JupyterLab inherits: the course's settings, which the reader's own overrule, and its kernel."""
+    """Return the environment variables for JupyterLab, extended by the course's settings and kernel.
+
+    Args:
+        root: Folder of the checkout.
+        known: The current environment variables.
+    """
     ours = {"JUPYTER_CONFIG_PATH": root / "notebooks" / ".lab", "JUPYTER_PATH": root / MINE / ".jupyter"}
     return known | {
         name: os.pathsep.join(filter(None, [str(folder), known.get(name)])) for name, folder in ours.items()
@@ -144,13 +153,13 @@ def environment(root: Path, known: dict[str, str]) -> dict[str, str]:
 
 
 def command(root: Path) -> list[str]:
-    """The command that opens JupyterLab at the start page."""
+    """Return the command that opens JupyterLab at the start page."""
     settings = {
-        # the page's own style; `static_custom_path` is no setting of the server, so it goes where the server keeps it
+        # The course's style sheet. The server has no setting for `static_custom_path`, so pass it to Tornado directly.
         "static_custom_path": [str(root / "notebooks" / ".lab" / "custom")],
     }
-    # Tornado warns once that it shortens the server's own timeout for pings, which is the server's business: with a
-    # timeout that tornado likes, the server closes every connection as soon as it first looks (`make lab-check`).
+    # Tornado warns once that it shortens the server's timeout for pings. The warning is harmless, and with a timeout
+    # that Tornado accepts, the server closes every connection at its first check (`make lab-check`).
     quiet = {"loggers": {"tornado.general": {"level": "ERROR"}}}
     flags = [
         f"--ServerApp.root_dir={root}",
@@ -160,8 +169,8 @@ def command(root: Path) -> list[str]:
         f"--ServerApp.tornado_settings={settings!r}",
         f"--ServerApp.logging_config={quiet!r}",
         "--log-level=WARN",
-        "--LabApp.log_level=WARN",  # of JupyterLab in the server, which the other does not reach
-        # what other extras have brought stays out of a reader's JupyterLab (labconfig/page_config.json does its part)
+        "--LabApp.log_level=WARN",  # JupyterLab's own log level, which the flag above does not set
+        # Disable extensions that other extras install (labconfig/page_config.json does the same in the browser).
         f"--ServerApp.jpserver_extensions={dict.fromkeys(NOT_FOR_READERS, False)!r}",
     ]
     if hasattr(os, "geteuid") and os.geteuid() == 0:
@@ -172,7 +181,10 @@ def command(root: Path) -> list[str]:
 
 
 def open_already(root: Path) -> str | None:
-    """The address of a JupyterLab of this checkout that runs, if there is one: two would write the same notebooks."""
+    """Return the address of a JupyterLab that is already running in this checkout, or None.
+
+    Two of them would write the same notebooks.
+    """
     from jupyter_server.serverapp import list_running_servers
 
     for server in list_running_servers():
@@ -182,7 +194,14 @@ def open_already(root: Path) -> str | None:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Open the course, with what `arguments` tell JupyterLab besides; the exit code."""
+    """Open the course.
+
+    Args:
+        arguments: Command-line arguments; unknown ones are passed to JupyterLab.
+
+    Returns:
+        The exit code.
+    """
     parser = argparse.ArgumentParser(
         prog="python -m companion_school.study.readers_copy",
         description="Open the course in JupyterLab, in your own copy of its notebooks: the folder my/.",
@@ -198,7 +217,7 @@ def main(arguments: list[str] | None = None) -> int:
         return 2
     try:
         show_progress(root / MINE)
-    except ValueError as error:  # the course can be read without it
+    except ValueError as error:  # the course is usable without the progress
         said.append(str(error))
     print(*said, sep="\n", end="\n" if said else "")
     write_kernel(root / MINE / ".jupyter")
@@ -211,7 +230,7 @@ def main(arguments: list[str] | None = None) -> int:
         return 0
     os.environ.update(environment(root, dict(os.environ)))
     print("Opening the course. To stop it: Ctrl-C twice, here. Your notebooks are in my/ and stay.", flush=True)
-    if os.name == "nt":  # has no exec that keeps the terminal
+    if os.name == "nt":  # Windows has no exec that keeps the terminal
         import subprocess
 
         return subprocess.call([*command(root), *further])

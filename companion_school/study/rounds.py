@@ -1,7 +1,7 @@
-"""A task that needs the order of the tokens, and a small model that learns it, with four kinds of positions.
+"""A task that needs the order of the tokens, and a small model that learns it with four kinds of positions.
 
-A text says a few symbols in random order, and then the same round again and again. Whoever has seen one round can
-predict the rest: look for the last time the present symbol occurred, and take what came after it (lesson 05).
+A text is a round of symbols in random order that repeats again and again. After one round, the rest can be predicted:
+find the last occurrence of the current symbol, and take the symbol that came after it (lesson 05).
 
     reader = practise(Reader("rotary", start=0), start=0)
     right(reader, periods=(8, 16), length=CONTEXT)
@@ -25,9 +25,11 @@ KINDS = ("sinusoidal", "learned", "rotary", "linear biases")
 
 
 def linear_biases(length: int, heads: int) -> Float[Tensor, "1 head query key"]:
-    """What each head takes off its scaled scores: its slope times the distance (Press et al. 2022, section 3).
+    """Return the linear biases of attention scores (ALiBi, Press et al. 2022, section 3).
 
-    The slopes are 2^(-8/heads), 2^(-16/heads), ..., 2^-8. Add it to a causal mask: a key ahead of the query gains.
+    The bias is minus the head's slope times the distance from key to query, and is added to the scaled scores. The
+    slopes are 2^(-8/heads), 2^(-16/heads), ..., 2^-8. A causal mask is needed as well, because keys after the query get
+    a positive bias.
     """
     slopes = 2.0 ** (-8 * torch.arange(1, heads + 1) / heads)
     distance = torch.arange(length)[:, None] - torch.arange(length)
@@ -35,12 +37,14 @@ def linear_biases(length: int, heads: int) -> Float[Tensor, "1 head query key"]:
 
 
 class Reader(nn.Module):
-    """Two layers of attention with residuals, of width 48 and with 4 heads, for texts of 64 symbols.
+    """Two attention layers with residual connections, width 48 and 4 heads, for texts of 64 symbols.
 
-    kind:   of positions, one of `KINDS`.
-    start:  seed of its weights.
+    Args:
+        kind: Kind of positions, one of `KINDS`.
+        start: Seed of the weights.
 
-    Raises `ValueError` for any other kind.
+    Raises:
+        ValueError: The kind is not in `KINDS`.
     """
 
     def __init__(self, kind: str, start: int) -> None:
@@ -54,7 +58,7 @@ class Reader(nn.Module):
         layers = [Attention(WIDTH, AttentionConfig(HEADS), positions=turns) for _ in range(2)]
         self.layers = nn.ModuleList(layers)
         self.out = nn.Linear(WIDTH, SYMBOLS, bias=False)
-        for layer in layers:  # scores of variance one, lesson 02
+        for layer in layers:  # so that scores have variance 1, lesson 02
             for matrix in (layer.query, layer.key, layer.value, layer.output):
                 nn.init.normal_(matrix.weight, std=WIDTH**-0.5)
 
@@ -64,8 +68,13 @@ class Reader(nn.Module):
         positions: Int[Tensor, "token"] | None = None,
         turn: Float[Tensor, "token pair"] | None = None,
     ) -> Float[Tensor, "batch token symbol"]:
-        """Logits of the next symbol. Positions count from 0 unless given; `turn` are angles to use in their place, in
-        radians, for a reader with rotary positions."""
+        """Return the logits of the next symbol.
+
+        Args:
+            symbols: The text.
+            positions: Position of each symbol; by default counted from 0.
+            turn: Rotation angles in radians, which replace the positions of a model with rotary positions.
+        """
         positions = torch.arange(symbols.shape[1]) if positions is None else positions
         x = self.symbols(symbols)
         if self.kind == "sinusoidal":
@@ -82,11 +91,17 @@ class Reader(nn.Module):
 def rounds(
     generator: torch.Generator, batch: int, periods: tuple[int, int], length: int
 ) -> tuple[Int[Tensor, "batch slot"], Bool[Tensor, "batch token"]]:
-    """Texts of `length` + 1 symbols, and after which of the first `length` the next can be known.
+    """Draw texts for the task.
 
-    periods:  the shortest and the longest round, in symbols; each text has one of its own.
+    Args:
+        generator: Random generator.
+        batch: Number of texts.
+        periods: Shortest and longest round, in symbols. Each text draws its own.
+        length: Number of predictions per text.
 
-    The texts have one slot more than there are predictions: the last symbol is only predicted.
+    Returns:
+        Texts of `length` + 1 symbols, the last of which is only predicted; and a mask of the first `length` positions
+        after which the next symbol can be known.
     """
     period = torch.randint(periods[0], periods[1] + 1, (batch,), generator=generator)
     order = torch.rand(batch, SYMBOLS, generator=generator).argsort(dim=-1)  # all symbols in random order
@@ -105,10 +120,24 @@ def practise(
     turn: Float[Tensor, "token pair"] | None = None,
     watch: Callable[[int], None] | None = None,
 ) -> Reader:
-    """The model, trained on texts drawn with seed `start`; only predictions that can be known count. Adam, whose step
-    size rises to `lr` within 20 updates and falls to 0 in the last two fifths. The symbols' vectors and the output,
-    which carry what is copied, take steps three times as long: without that the task takes half as many updates again.
-    `watch` is called before each update, and at the end, with how many were made.
+    """Train a model with Adam, with a loss only on symbols that can be known.
+
+    The learning rate rises to `lr` within 20 updates and falls towards 0 in the last two fifths. The embedding and the
+    output, which carry the copied symbols, learn three times as fast. Otherwise the task takes 50 % more updates.
+
+    Args:
+        model: The model, which is trained in place.
+        start: Seed of the texts.
+        steps: Number of updates.
+        lr: Highest learning rate.
+        batch: Texts per update.
+        periods: Shortest and longest round, in symbols.
+        length: Predictions per text.
+        turn: Rotation angles, as in `Reader.forward`.
+        watch: Called with the number of updates so far before each update and at the end.
+
+    Returns:
+        The same model.
     """
     generator = torch.Generator().manual_seed(start)
     ends = [*model.symbols.parameters(), *model.out.parameters()]
@@ -139,7 +168,16 @@ def right(
     positions: Int[Tensor, "token"] | None = None,
     turn: Float[Tensor, "token pair"] | None = None,
 ) -> float:
-    """Share of right predictions among those that can be known, on `batch` texts that training has not seen."""
+    """Return the accuracy on symbols that can be known, on `batch` texts from a fixed seed.
+
+    Args:
+        model: The model.
+        periods: Shortest and longest round, in symbols.
+        length: Predictions per text.
+        batch: Number of texts.
+        positions: Position of each symbol; by default counted from 0.
+        turn: Rotation angles, as in `Reader.forward`.
+    """
     text, known = rounds(torch.Generator().manual_seed(99), batch, periods, length)
     hits = model(text[:, :-1], positions=positions, turn=turn).argmax(dim=-1) == text[:, 1:]
     return hits[known].double().mean().item()

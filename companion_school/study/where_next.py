@@ -1,6 +1,6 @@
-"""What a reader has done, and where to go on: what the start page and `companion progress` say alike.
+"""The reader's progress and the next thing to do, for the start page and `companion progress`.
 
-The path is what there is to do, lesson by lesson: `path.json`, which the package brings, or what a start page holds.
+The path lists the work lesson by lesson. It comes from `path.json` in the package, or from a start page.
 """
 
 from __future__ import annotations
@@ -22,8 +22,13 @@ COURSE = Path(__file__).with_name("path.json")
 
 @dataclass(frozen=True)
 class Done:
-    """What a reader has done: the ids of exercises passed ("2.3") and of questions answered ("2.a"), and the numbers of
-    the stages of the reader's own transformer that are right or taken."""
+    """The reader's progress.
+
+    Attributes:
+        exercises: Ids of the exercises passed, such as "2.3".
+        questions: Ids of the questions answered, such as "2.a".
+        stages: Numbers of the stages of the reader's own transformer that are right or taken.
+    """
 
     exercises: frozenset[str] = frozenset()
     questions: frozenset[str] = frozenset()
@@ -31,7 +36,11 @@ class Done:
 
 
 def done() -> Done:
-    """What the reader has done, from the progress. Raises `ValueError` naming the file that cannot be understood."""
+    """Read the reader's progress.
+
+    Raises:
+        ValueError: A file cannot be read; the message names it.
+    """
     answered, folder = read_answers(), find_folder()
     return Done(
         frozenset(id for id, record in read_progress().items() if record.passed),
@@ -41,12 +50,12 @@ def done() -> Done:
 
 
 def course() -> list[dict[str, Any]]:
-    """The path of the whole course."""
+    """Read the path of the whole course."""
     return list(json.loads(COURSE.read_text(encoding="utf-8")))
 
 
 def is_read(sitting: Mapping[str, Any], reader: Done) -> bool:
-    """A sitting is read when its questions are answered."""
+    """Return True if a section (`sittings` of a lesson) has questions and all of them are answered."""
     return bool(sitting["questions"]) and set(sitting["questions"]) <= reader.questions
 
 
@@ -56,12 +65,13 @@ def where_next(
     link: Callable[[str, str], str] = lambda place, text: text,
     text: Callable[[str], str] = str,
 ) -> str:
-    """Where to go on, in a sentence: the first sitting that is not read, else the first lesson with an exercise to do.
+    """Say in a sentence where to go on: the first unread section, or else the first lesson with exercises to do.
 
-    path:    as `progress_table.table` takes it.
-    reader:  what is done.
-    link:    makes a text one that leads to a file, or to a cell of one.
-    text:    makes a title one that the page can show.
+    Args:
+        path: The lessons, as in `progress_table.table`.
+        reader: The reader's progress.
+        link: Makes a link from a file, or a cell in it, and a text.
+        text: Escapes a title for the page.
     """
     begun = bool(reader.exercises or reader.questions)
     for lesson in path:

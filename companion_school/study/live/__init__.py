@@ -1,10 +1,10 @@
-"""Figures that move, by mouse and keyboard, in JupyterLab and on a static page, without kernel and network.
+"""Figures that move, by mouse and keyboard, in JupyterLab and on a static page, without a kernel or a network.
 
     from companion_school.study import live
 
     live.collapse([0.9, -0.4, 1.3], words=["The", "cat", "slept"], caption="Figure 2.1. Move the handle.")
 
-Each of them shows one output that holds everything it needs; `moving` is the mechanism.
+Each function displays one output that contains everything it needs. The mechanism is in `moving`.
 """
 
 from companion_school.study.live.attention import collapse, hover

@@ -12,7 +12,7 @@ from companion_school.study import figures
 from companion_school.study.live import moving
 
 WIDTHS = (1, 4, 16, 64, 256, 1024)
-MOST_WITH_PARTS = 4  # words whose products stand in the still figure; more would not fit beside each other
+MOST_WITH_PARTS = 4  # most words for which the still figure shows the products; more would not fit
 
 
 def collapse(
@@ -23,16 +23,18 @@ def collapse(
     start: int | None = None,
     caption: str = "",
 ) -> None:
-    """Weights of one query while its vectors get wider: from the raw scores, and from the scores divided by the root.
+    """Show one query's attention weights from raw and from scaled scores while the vectors get wider.
 
-    scores:   one for each key, of size one: what q · k is divided by the root of d_k, (key,).
-    words:    the keys' words, as many.
-    widths:   the values of d_k that the handle runs through.
-    start:    where the handle stands at first, and what the still figure shows; without it, the largest width.
-    caption:  the sentence under the figure, with its number.
+    Args:
+        scores: Scaled score of each key, q · k / sqrt(d_k), of size about 1 (key,).
+        words: Word of each key.
+        widths: Values of d_k that the handle offers.
+        start: First value of the handle and of the still figure; default: the largest width.
+        caption: The sentence under the figure, with its number.
 
-    Raises `ValueError` if there are fewer than two scores, words and scores are not as many, a width is not positive,
-    or `start` is not among the widths.
+    Raises:
+        ValueError: There are fewer than two scores or widths, the numbers of words and scores differ, a width is not
+            positive, or `start` is not among the widths.
     """
     unit = vector("scores", scores)
     if len(unit) < 2 or len(words) != len(unit):
@@ -75,15 +77,20 @@ def hover(
     start: int = -1,
     caption: str = "",
 ) -> None:
-    """Choose the word that looks, and see its products with every key become a score, and the scores become weights.
+    """Show how one query's products with every key become scores, and the scores become weights.
 
-    queries, keys:  (token, d_k), of two to eight tokens and at most six components.
-    words:          the tokens' words, as many.
-    start:          which word looks first; -1 is the last one.
-    caption:        the sentence under the figure, with its number.
+    The reader chooses the query.
 
-    Raises `ValueError` if the shapes differ or are too large, words and tokens are not as many, or there is no such
-    word.
+    Args:
+        queries: Query vectors (token, d_k) of two to eight tokens, with at most six components.
+        keys: Key vectors of the same shape.
+        words: Word of each token.
+        start: Index of the first query; -1 is the last token.
+        caption: The sentence under the figure, with its number.
+
+    Raises:
+        ValueError: The shapes differ or are too large, the numbers of words and tokens differ, or `start` is not the
+            index of a token.
     """
     Q, K = _matrix("queries", queries), _matrix("keys", keys)
     if Q.shape != K.shape or not (2 <= len(Q) <= 8 and 1 <= Q.shape[1] <= 6):
@@ -123,7 +130,7 @@ def hover(
 
 
 def _score(query: np.ndarray, key: np.ndarray, parts: bool) -> str:
-    """The products of two vectors, if asked for, and their sum over the root: each on a line."""
+    """Write the products of two vectors, if `parts` is true, and their scaled sum, with one on each line."""
     each = [f"{_factor(x)} · {_factor(y)} = {x * y + 0:.4g}" for x, y in zip(query, key, strict=True) if parts]
     score = query @ key
     return "\n".join([*each, f"{score:.4g} / √{len(query)} = {score / len(query) ** 0.5 + 0:.4g}"]).replace("-", "−")
@@ -138,7 +145,7 @@ def _rounded(weights: np.ndarray) -> list[str]:
 
 
 def vector(name: str, values: Sequence[float] | torch.Tensor) -> np.ndarray:
-    """The values as an array; `ValueError` where they are not a list of numbers."""
+    """Convert values to an array. Raise `ValueError` if they are not a list of numbers."""
     array = np.asarray(values, dtype=float)
     if array.ndim != 1:
         raise ValueError(f"{name}: expected a list of numbers, got shape {array.shape}")
@@ -153,6 +160,6 @@ def _matrix(name: str, values: Sequence[Sequence[float]] | torch.Tensor) -> np.n
 
 
 def softmax(scores: np.ndarray) -> np.ndarray:
-    """The softmax of one row."""
+    """Return the softmax of one row."""
     powers = np.exp(scores - scores.max())
     return powers / powers.sum()

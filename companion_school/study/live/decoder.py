@@ -14,7 +14,7 @@ from companion_school.study import figures
 from companion_school.study.live import moving
 
 MASKS = {"strict": -1, "inclusive": 0, "one too wide": 1}  # slot i looks at the inputs up to i + this
-SHIFTS = {"not shifted": 0, "shifted": 1, "shifted twice": 2}  # input i is the target this many places before
+SHIFTS = {"not shifted": 0, "shifted": 1, "shifted twice": 2}  # input i is the target this many positions before
 
 
 def writing(
@@ -27,17 +27,19 @@ def writing(
     start: str = "<start>",
     caption: str = "",
 ) -> None:
-    """A decoder writes a text: three steps for each word. It looks at what is written, at the source, and says a word.
+    """Show how a decoder writes a text: for each word self-attention, cross-attention and the next word.
 
-    own         weights of self-attention, (slot, slot): nothing above the diagonal
-    cross       weights of cross-attention, (slot, source token)
-    chances     of the next word, (slot, vocab); the likeliest one is written, and read by the next slot
-    source      words of the source, two to six
-    vocabulary  words that may be written, two to eight
-    start       what the first slot reads
-    caption     the sentence under the figure, with its number
+    Args:
+        own: Weights of self-attention (slot, slot), 0 above the diagonal.
+        cross: Weights of cross-attention (slot, source token).
+        chances: Probabilities of the next word (slot, vocab). The most probable word is the input of the next slot.
+        source: Two to six words of the source.
+        vocabulary: Two to eight words that may be written.
+        start: Input of the first slot.
+        caption: The sentence under the figure, with its number.
 
-    Raises ValueError if the shapes do not fit, rows do not add up to one, or a slot looks ahead.
+    Raises:
+        ValueError: The shapes do not fit, rows do not add up to one, or a slot looks ahead.
     """
     tables = [np.asarray(table, dtype=float) for table in (own, cross, chances)]
     slots, n, vocab = len(tables[0]), len(source), len(vocabulary)
@@ -65,7 +67,7 @@ def writing(
 
 
 def _looks_at(cross: np.ndarray, source: list[str], inputs: list[str], says: list[str]) -> Figure:
-    """The still picture: a line from each slot, below, to each source word, above; the thicker, the more it takes."""
+    """Draw the still picture, with a line from each slot to each source word that is thicker for a larger weight."""
     fig, ax = figures.subplots(width=5.0, height=2.2)
     above, below = (np.linspace(0, 1, len(words) + 2)[1:-1] for words in (source, says))
     middle = {"ha": "center", "zorder": 3, "bbox": {"facecolor": "white", "edgecolor": "none", "pad": 1}}
@@ -85,19 +87,20 @@ def _looks_at(cross: np.ndarray, source: list[str], inputs: list[str], says: lis
 
 
 def mask_and_shift(slots: int = 6, *, tokens: int = 16, follows: float = 0.75, caption: str = "") -> None:
-    """Which targets each slot of a decoder has seen, for three masks and three shifts, and how low its loss can get.
+    """Show which targets each slot of a decoder has seen, for three masks and three shifts, and its lowest loss.
 
-    Two texts: dice with as many sides as there are tokens, and a text in which a token is followed by its own
-    successor with a certain chance, and is drawn evenly otherwise.
+    There are two texts: throws of a die with one side per token, and a text in which a token is followed by its
+    successor with a certain probability and by a uniformly drawn token otherwise. The still picture shows the lowest
+    mean losses on both texts above each table.
 
-    Above each table of the still picture stand the lowest mean losses, on dice and on the other text.
+    Args:
+        slots: Number of slots, four to eight.
+        tokens: Number of different tokens, at least two.
+        follows: Probability of the successor, between 0 and 1.
+        caption: The sentence under the figure, with its number.
 
-    slots    of the decoder, four to eight
-    tokens   there are, at least two
-    follows  chance of the successor, between 0 and 1
-    caption  the sentence under the figure, with its number
-
-    Raises ValueError for numbers outside these bounds.
+    Raises:
+        ValueError: An argument is out of range.
     """
     if not (4 <= slots <= 8 and tokens >= 2 and 0 < follows < 1):
         bounds = "expected four to eight slots, at least two tokens, and a chance between 0 and 1"
@@ -106,7 +109,7 @@ def mask_and_shift(slots: int = 6, *, tokens: int = 16, follows: float = 0.75, c
     chances = {f"dice with {tokens} sides": 0.0, f"{follows:.0%} habit".replace("%", " %"): follows}
     losses = [[[lowest(table, tokens, chance) for table in row] for row in tables] for chance in chances.values()]
     fig, axes = figures.subplots(3, 3, width=4.8, height=5.0, sharex=True, sharey=True)
-    # a fainter grey becomes white in the few colours of a still picture
+    # A lighter grey would become white in the few colours of a still picture.
     colors = ListedColormap(["#C8C8C8", figures.PALETTE["blue"], figures.PALETTE["red"]])
     row, target = np.indices((slots, slots))
     for i, shift in enumerate(SHIFTS):
@@ -142,22 +145,26 @@ def mask_and_shift(slots: int = 6, *, tokens: int = 16, follows: float = 0.75, c
 
 
 def sees(slots: int, shift: int, mask: int) -> np.ndarray:
-    """Which targets each slot has seen, boolean (slot, target).
+    """Return a boolean table (slot, target) of the targets that each slot has seen.
 
-    Slot i sees input j if j <= i + mask, and its own in any case, by the residual; input j is target j - shift.
+    Slot i sees input j if j <= i + mask. It always sees its own input through the residual connection. Input j is
+    target j - shift.
     """
     slot, target = np.indices((slots, slots))
-    place = target + shift  # of the input that is this target
+    place = target + shift  # position of the input that is this target
     return (place < slots) & ((place <= slot + mask) | (place == slot))
 
 
 def lowest(seen: np.ndarray, tokens: int, follows: float) -> list[float]:
-    """The lowest loss of each slot, in nats: 0 if it has seen its answer, else the entropy given the nearest target."""
+    """Return the lowest loss of each slot in nats.
+
+    It is 0 if the slot has seen its answer, and otherwise the entropy given the nearest earlier target it has seen.
+    """
     losses = []
     for slot, row in enumerate(seen):
         before = np.flatnonzero(row[:slot])
         chance = 1.0 if row[slot] else follows ** (slot - before[-1]) if len(before) else 0.0
-        others = (1 - chance) / tokens  # drawn evenly from all
+        others = (1 - chance) / tokens  # drawn uniformly from all tokens
         parts = [chance + others] + [others] * (tokens - 1)
         losses.append(max(0.0, -sum(p * math.log(p) for p in parts if p > 0)))
     return losses

@@ -1,4 +1,4 @@
-"""Moving figures of depth: how much of a gradient comes home along the stream, past one norm or past all of them."""
+"""Moving figure of depth: how much of a gradient returns along the residual stream, past one norm or many."""
 
 from __future__ import annotations
 
@@ -18,19 +18,21 @@ def home(
     *, depths: Sequence[int] = DEPTHS, writes: Sequence[float] = WRITES, start: int = 2, write: float = 1.0,
     caption: str = "",
 ) -> None:  # fmt: skip
-    """The size of a gradient on its way back along the stream, past the norms of post-norm and of pre-norm.
+    """Show the size of a gradient on its way back along the residual stream, with post-norm and with pre-norm.
 
-    Every sub-layer writes a random vector of size `write` onto the stream, which begins with size 1. Post-norm brings
-    the sum back to 1 each time, and so divides by sqrt(1 + write**2); pre-norm has one norm on the stream, the last,
-    which divides by sqrt(1 + depth * write**2). What comes back through the branches is left out.
+    Every sub-layer adds a random vector of size `write` to the stream, which begins with size 1. Post-norm normalizes
+    the sum to 1 each time, and so divides the gradient by sqrt(1 + write**2). Pre-norm has a single norm on the stream,
+    at the end, which divides it by sqrt(1 + depth * write**2). Gradients through the branches are left out.
 
-    depths    numbers of sub-layers that the handle offers, rising, at most 64
-    writes    sizes of a write that the handle offers, above 0
-    start     the depth at first, one of `depths`
-    write     the size at first, one of `writes`
-    caption   the sentence under the figure, with its number
+    Args:
+        depths: Numbers of sub-layers that the handle offers, increasing, from 1 to 64.
+        writes: Sizes of the added vectors that the handle offers, above 0.
+        start: First depth, one of `depths`.
+        write: First size, one of `writes`.
+        caption: The sentence under the figure, with its number.
 
-    Raises ValueError if depths or writes are not such numbers, or what is shown first is not one of them.
+    Raises:
+        ValueError: An argument is out of range.
     """
     counts, sizes = list(depths), [float(size) for size in writes]
     rising = all(a < b for a, b in pairwise(counts))

@@ -1,4 +1,4 @@
-"""Moving figures of the encoder: who has heard of whom after some rounds, and what filler does to the real rows."""
+"""Moving figures of the encoder: the words that reach each row after some rounds, and the effect of padding."""
 
 from __future__ import annotations
 
@@ -14,17 +14,19 @@ from companion_school.study.live.attention import softmax
 
 
 def hearing(*, words: Sequence[str], start: int = 0, who: int = 0, caption: str = "") -> None:
-    """Who has heard of whom, after each round: in a recurrent network, in an encoder, in a decoder.
+    """Show which words have reached each row after each round, in a recurrent network, an encoder and a decoder.
 
-    In one round every row of a recurrent network hears what its left neighbour has heard; a row of an encoder hears
-    all rows, a row of a decoder those to its left. At round 0 a row knows its own word.
+    At round 0 a row knows its own word. In each round, every row of a recurrent network gets the words that its left
+    neighbour had; a row of an encoder gets those of all rows, and a row of a decoder those of the rows to its left.
 
-    words     of the text, three to ten
-    start     the rounds at first, from 0 to as many as there are words
-    who       the row that is framed at first, an index of words
-    caption   the sentence under the figure, with its number
+    Args:
+        words: Three to ten words.
+        start: First number of rounds, at most the number of words.
+        who: Index of the row that is framed first.
+        caption: The sentence under the figure, with its number.
 
-    Raises ValueError if there are fewer than three or more than ten words, or the start is not on the handle.
+    Raises:
+        ValueError: An argument is out of range.
     """
     n = len(words)
     if not 3 <= n <= 10:
@@ -63,7 +65,7 @@ def hearing(*, words: Sequence[str], start: int = 0, who: int = 0, caption: str 
 
 
 def _check_filler(table: np.ndarray, points: np.ndarray, words: int, offered: list[int], start: int) -> None:
-    """Raises `ValueError` for what `filler` cannot draw."""
+    """Raise `ValueError` if `filler` cannot draw these values."""
     if not 2 <= words <= 4 or table.shape != (words + 1,) * 2 or points.shape != (words + 1, 2) or points.min() < 0:
         what = "scores, values: expected (word + 1, word + 1) and (word + 1, 2) from 0 upwards, for two to four words"
         raise ValueError(f"{what}; got {table.shape} and {points.shape} for {words}")
@@ -82,25 +84,27 @@ def filler(
     start: int = 0,
     caption: str = "",
 ) -> None:
-    """The outputs of a few real words, with filler behind them: hidden as keys, hidden as queries, or not hidden.
+    """Show the outputs of a few words followed by padding, which is masked as keys, masked as queries, or not masked.
 
-    scores    of each word, and of the filler as the last row, for each word, and for a filler token as the last
-              column, scaled already, (word + 1, word + 1)
-    values    two components for each word, and for a filler token as the last, from 0 upwards, (word + 1, 2)
-    words     two to four
-    counts    how many filler tokens the handle offers, rising from 0
-    start     how many there are at first, one of `counts`
-    caption   the sentence under the figure, with its number
+    Args:
+        scores: Scaled scores (query, key) of the words and, as the last row and column, of a padding token:
+            (word + 1, word + 1).
+        values: Non-negative value vectors of the words and, as the last row, of a padding token: (word + 1, 2).
+        words: Two to four words.
+        counts: Numbers of padding tokens that the handle offers, increasing from 0.
+        start: First number of padding tokens, one of `counts`.
+        caption: The sentence under the figure, with its number.
 
-    Raises ValueError if the shapes do not fit the words, a value is negative, the counts do not rise from 0, or `start`
-    is not one of them.
+    Raises:
+        ValueError: The shapes do not fit the words, a value is negative, the counts do not increase from 0, or `start`
+            is not one of them.
     """
     table, points = (np.asarray(x, dtype=float) for x in (scores, values))
     n, offered = len(words), list(counts)
     _check_filler(table, points, n, offered, start)
 
     def shares(count: int) -> np.ndarray:
-        """The weight of all filler together, for each word."""
+        """Return the total weight of all padding tokens for each word."""
         rows = (np.concatenate([row[:n], np.full(count, row[n])]) for row in table[:n])
         return np.array([softmax(row)[n:].sum() for row in rows])
 

@@ -1,4 +1,4 @@
-"""A moving figure of a mixture of experts: tokens that queue at experts while a router is trained."""
+"""Moving figure of a mixture of experts: tokens that queue at experts while a router is trained."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from matplotlib.colors import BoundaryNorm, ListedColormap
 from companion_school.study import figures
 from companion_school.study.live import moving
 
-IN_A_ROW = 4  # tokens that stand side by side in a queue
+IN_A_ROW = 4  # tokens side by side in a queue
 
 
 def queues(
@@ -25,18 +25,20 @@ def queues(
     start: int = 0,
     caption: str = "",
 ) -> None:
-    """The same tokens, moment by moment of a training, in the queues of the experts that the router chose for them.
+    """Show tokens in the queues of the experts that the router chose for them, during training.
 
-    tokens:   a sign for each, shown in the queue: 8 to 96 of them.
-    runs:     by name, one to three trainings: the expert of each token at each moment, (moment, token), whole numbers
-              from 0 to `experts` - 1.
-    steps:    the training step of each moment, rising.
-    experts:  how many there are, 2 to 8.
-    start:    the moment that is shown first.
-    caption:  the sentence under the figure, with its number.
+    Args:
+        tokens: Labels of 8 to 96 tokens, shown in the queues.
+        runs: One to three training runs by name, each with the expert of each token at each moment (moment, token), as
+            integers from 0 to `experts` - 1.
+        steps: Training step of each moment, increasing.
+        experts: Number of experts, 2 to 8.
+        start: Index of the first moment shown.
+        caption: The sentence under the figure, with its number.
 
-    Raises `ValueError` for other numbers of tokens, runs or experts, steps that do not rise, a run of another shape or
-    with an expert that is not there, and a start that is no moment.
+    Raises:
+        ValueError: A number is out of range, the steps do not increase, or a run does not fit the tokens, steps and
+            experts.
     """
     signs, moments = list(tokens), list(steps)
     if not 8 <= len(signs) <= 96:
@@ -52,7 +54,7 @@ def queues(
     chosen = {name: _choices(name, run, (len(moments), len(signs)), experts) for name, run in runs.items()}
     counts = {name: _counts(run, experts) for name, run in chosen.items()}
     even = len(signs) / experts
-    # From nobody over an even queue to a crowd: each colour stands for twice as many as the one before.
+    # The colours range from an empty queue to a crowd, and each means twice as many tokens as the one before.
     edges = sorted({0, 1, *(max(1, round(even * times)) for times in (0.5, 1, 2, 4)), len(signs) + 1})
     edges = [edge for edge in edges if edge <= len(signs) + 1]
     names = [str(low) if high == low + 1 else f"{low}–{high - 1}" for low, high in itertools.pairwise(edges)]
@@ -72,7 +74,7 @@ def queues(
         )
         drawn.set(cmap=ListedColormap(shades), norm=BoundaryNorm(edges, len(names)))
         ax.set_aspect("auto")
-        every = -(-len(moments) // 5)  # five steps at most are named, or their names would touch
+        every = -(-len(moments) // 5)  # label at most five steps, because more labels would overlap
         ax.set_xticks(range(0, len(moments), every), moments[::every])
     fig.supxlabel("training step, a column each", fontsize=11)
     middles = [(low + high) / 2 for low, high in itertools.pairwise(edges)]
@@ -115,5 +117,5 @@ def _choices(
 
 
 def _counts(run: np.ndarray, experts: int) -> np.ndarray:
-    """How many tokens stand at each expert, (moment, expert)."""
+    """Count the tokens of each expert (moment, expert)."""
     return np.stack([np.bincount(moment, minlength=experts) for moment in run])

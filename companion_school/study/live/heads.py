@@ -17,20 +17,22 @@ COLORS = ("blue", "orange", "purple", "green")
 
 
 def bricks(tokens: int = 4, heads: int = 3, *, caption: str = "") -> None:
-    """The heads' parts of all tokens as bricks: from the product's rows into memory, and out to the heads.
+    """Show the heads' parts of all tokens as bricks that move from the rows of the product to the heads.
 
-    tokens    how many, from 2 to 6
-    heads     how many, from 2 to 4
-    caption   the sentence under the figure, with its number
+    `view` followed by `transpose` is right. A direct `view` as (head, token) is wrong.
 
-    The right way is `view` and then `transpose`; the wrong one a `view` as (head, token) in one step.
+    Args:
+        tokens: Number of tokens, 2 to 6.
+        heads: Number of heads, 2 to 4.
+        caption: The sentence under the figure, with its number.
 
-    Raises ValueError if there are other numbers of tokens or heads.
+    Raises:
+        ValueError: A number is out of range.
     """
     if not (2 <= tokens <= 6 and 2 <= heads <= 4):
         raise ValueError(f"tokens, heads: expected 2 to 6 and 2 to 4, got {tokens} and {heads}")
     fig, axes = figures.subplots(1, 2, width=7.6, height=0.6 + 0.62 * heads)
-    slots = np.arange(tokens * heads).reshape(heads, tokens)  # what the direct view believes
+    slots = np.arange(tokens * heads).reshape(heads, tokens)  # the layout that the direct view assumes
     right = np.arange(tokens * heads).reshape(tokens, heads).T
     for ax, lies, title in zip(axes, (right, slots), ("view, then transpose", "direct view"), strict=True):
         _wall(ax, lies, heads, title)
@@ -72,17 +74,19 @@ def switchboard(
     together: Sequence[int] = (),
     caption: str = "",
 ) -> None:
-    """The heads of a trained model as switches, and how often the model is right with those that are on.
+    """Show the heads of a trained model as switches, and the model's accuracy with the heads that are on.
 
-    right     a share for each set of heads that are off: of 2^(layer · head) sets, number b has the head u of layer l
-              off where bit l · heads + u of b is one; so the first entry is the whole model
-    does      a word or two on what each head does, (layer, head)
-    marks     names and shares to compare with, drawn as lines
-    together  sets of heads, numbered as in `right`, that the still figure shows below the heads taken one at a time
-    caption   the sentence under the figure, with its number
+    Args:
+        right: Accuracy for each of the 2^(layer · head) sets of heads that are off. In set b, head u of layer l is off
+            if bit l · heads + u of b is 1, so the first entry belongs to the whole model.
+        does: A word or two on what each head does (layer, head).
+        marks: Names and accuracies of baselines, drawn as lines.
+        together: Sets of heads, numbered as in `right`, that the still figure shows below the single heads.
+        caption: The sentence under the figure, with its number.
 
-    Raises ValueError if the layers have not equally many heads, there are more than ten heads, the shares are not as
-    many as the sets or not from 0 to 1, or `together` holds a number that is no set.
+    Raises:
+        ValueError: The layers have different numbers of heads, there are more than ten heads, `right` does not have one
+            accuracy from 0 to 1 per set, or `together` has a number that is not a set.
     """
     names = [list(row) for row in does]
     heads = len(names[0]) if names else 0
@@ -121,7 +125,7 @@ def switchboard(
 
 
 def _off(off: int, layers: int, heads: int) -> str:
-    """The heads of the set `off` in words: layer 0, heads 1 and 2."""
+    """Describe the heads in the set `off`, such as "layer 0, heads 1 and 2"."""
     words = []
     for layer in range(layers):
         gone = [str(head) for head in range(heads) if off >> (layer * heads + head) & 1]

@@ -1,4 +1,4 @@
-"""The moving figure of a cache that shrinks: what a layer keeps of a token, and what a text fills."""
+"""Moving figure of a shrinking KV cache: the cached numbers of a token in a layer, and the memory of a text."""
 
 from __future__ import annotations
 
@@ -9,21 +9,28 @@ from companion_school.study.live import moving
 
 TOKENS = (1024, 4096, 16384, 65536, 131072)
 CARD = 80
-"""Gigabytes of the card that is drawn beside a text."""
+"""Memory of the GPU that is drawn for comparison, in gigabytes."""
 
 
 def leaves(
     *, layers: int, heads: int, d_head: int, d_v: int, groups: int, latent: tuple[int, int], caption: str = ""
 ) -> None:
-    """What a layer keeps of a token with multi-head, grouped-query, multi-query and latent attention, and the gigabytes
-    (10⁹ bytes) that a text fills in a model of so many layers, in numbers of two bytes.
+    """Show the KV cache of multi-head, grouped-query, multi-query and latent attention.
 
-    heads, d_head, d_v:  query heads, and the widths of a key and a value.
-    groups:              key heads of grouped-query attention.
-    latent:              width of the latent, and of the turned key beside it.
-    caption:             the sentence under the figure, with its number.
+    For each of them, the figure shows the entries that a layer caches per token, and the memory of a text in gigabytes
+    (10⁹ bytes) with two bytes per entry.
 
-    Raises `ValueError` unless the heads are a multiple of 32, the groups 2, 4 or 8, and all other sizes at least 1.
+    Args:
+        layers: Number of layers.
+        heads: Number of query heads, a multiple of 32.
+        d_head: Width of a key.
+        d_v: Width of a value.
+        groups: Number of key heads in grouped-query attention: 2, 4 or 8.
+        latent: Widths of the latent and of the rotated key that is cached with it.
+        caption: The sentence under the figure, with its number.
+
+    Raises:
+        ValueError: A size is out of range.
     """
     if min(layers, heads, d_head, d_v, *latent) < 1 or heads % 32 or groups not in (2, 4, 8):
         raise ValueError(
@@ -59,7 +66,7 @@ def leaves(
 
 
 def _still(numbers: dict[str, int], layers: int) -> Figure:
-    """A bar for each kind: gigabytes of the longest text."""
+    """Draw a bar for each kind of attention, with the gigabytes of the longest text."""
     fig, ax = figures.subplots(width=7.2, height=2.7)
     filled = [2 * layers * count * TOKENS[-1] / 1e9 for count in numbers.values()]
     ax.barh(range(len(filled)), filled, color=figures.PALETTE["blue"], height=0.6)

@@ -1,4 +1,4 @@
-"""The moving figure of a table that is written and read: four rules, pair by pair (lesson 17)."""
+"""Moving figure of a state that is written and read, with four update rules (lesson 17)."""
 
 from __future__ import annotations
 
@@ -20,24 +20,27 @@ def rewritten(
     decay: float,
     caption: str = "",
 ) -> None:
-    """A state of d_k rows and a column for each value, after each write, and what every key reads there: by adding, by
-    the delta rule, and by both of them with a decay before each write.
+    """Show a state with d_k rows and one column per value after each write, and what each key reads from it.
 
-    keys:     each name's key, of length 1; 2 to 4 names.
-    values:   names of the columns, 2 to 4; a value is 1 in its own column and 0 elsewhere.
-    writes:   pairs (key, value) in the order in which they are written, at most 8.
-    decay:    what the whole table is multiplied by before each write, where it fades.
-    caption:  the sentence under the figure, with its number.
+    The rules are adding, the delta rule, and both of them with a decay before each write.
 
-    Raises `ValueError` for another number of keys, values or writes, keys that are not of length 1 or not of one width,
-    a write of what has no name, and a decay that is not between 0 and 1.
+    Args:
+        keys: Key vector of each of 2 to 4 names, with norm 1.
+        values: Names of the 2 to 4 columns. A value is 1 in its own column and 0 elsewhere.
+        writes: At most 8 pairs (key, value), in the order of writing.
+        decay: Factor for the whole state before each write, in the rules with decay.
+        caption: The sentence under the figure, with its number.
+
+    Raises:
+        ValueError: There are too few or too many keys, values or writes, the keys do not have norm 1 or have different
+            widths, a write uses an unknown name, or the decay is not between 0 and 1.
     """
     K = _keys(keys)
     _fit(keys, values, writes, decay)
     states = {rule: _states(K, list(keys), list(values), writes, rule, decay) for rule in RULES}
     last = [
         {key: value for key, value in writes[:done]} for done in range(len(writes) + 1)
-    ]  # of a key written twice, the later value
+    ]  # if a key is written twice, the later value counts
     reads = {rule: [K @ state for state in tables] for rule, tables in states.items()}
     moving.show(
         "rewritten",
@@ -91,7 +94,7 @@ def _fit(
 def _states(
     K: np.ndarray, names: list[str], values: list[str], writes: Sequence[tuple[str, str]], rule: str, decay: float
 ) -> list[np.ndarray]:
-    """The table before the first write, and after each."""
+    """Return the state before the first write and after each write."""
     tables = [np.zeros((K.shape[1], len(values)))]
     for name, value in writes:
         k, v = K[names.index(name)], np.eye(len(values))[values.index(value)]
@@ -103,7 +106,7 @@ def _states(
 def _still(
     reads: dict[str, list[np.ndarray]], names: list[str], values: list[str], last: dict[str, str]
 ) -> figures.Figure:
-    """For each rule, what every key reads after the last write; the value that was written last has a hatched bar."""
+    """Draw what each key reads after the last write, for each rule. The bar of the value written last is hatched."""
     fig, axes = figures.subplots(1, 4, width=8.0, height=2.5, sharey=True)
     colors, wide = [figures.PALETTE[name] for name in ("red", "blue", "green", "orange")], 0.8 / len(values)
     for ax, (rule, rows) in zip(axes, reads.items(), strict=True):
@@ -119,6 +122,6 @@ def _still(
         ax.grid(False)
     axes[0].set_ylabel("what it reads")
     low, high = axes[0].get_ylim()
-    axes[0].set_ylim(low, high + 0.45 * (high - low))  # room for the names of the values
+    axes[0].set_ylim(low, high + 0.45 * (high - low))  # room for the legend
     axes[0].legend(loc="upper left", fontsize=8)
     return fig

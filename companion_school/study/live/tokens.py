@@ -1,4 +1,4 @@
-"""A moving figure of tokens: a text that the reader types, cut by the merges of a tokenizer."""
+"""Moving figure of tokens: a text that the reader types, split by the merges of a tokenizer."""
 
 from __future__ import annotations
 
@@ -12,19 +12,21 @@ from companion_school.study import figures
 from companion_school.study.live import moving
 
 MOST = 36**3
-"""The largest vocabulary: ids are written as three digits of base 36."""
+"""Largest vocabulary, because ids are written with three digits in base 36."""
 _DIGITS = string.digits + string.ascii_lowercase
 
 
 def cut(tokenizer: BytePairTokenizer, text: str, *, caption: str = "") -> None:
-    """A box in which a text is typed and cut into tokens; a handle says how many of the merges are used.
+    """Show a box in which the reader types a text that is split into tokens; a handle sets the number of merges.
 
-    tokenizer   whose merges travel with the figure, 6 bytes each; about 3,000 find room
-    text        what stands in the box at first
-    caption     the sentence under the figure, with its number
+    Args:
+        tokenizer: The tokenizer. The figure contains its merges with 6 bytes each, so it should have at most about
+            3,000.
+        text: The first text, of 1 to 60 characters.
+        caption: The sentence under the figure, with its number.
 
-    Raises ValueError for an empty text, one of more than 60 characters, a tokenizer without merges, and one of more
-    than 46,656 tokens.
+    Raises:
+        ValueError: The text is empty or too long, or the tokenizer has no merges or more than 46,656 tokens.
     """
     if not 0 < len(text) <= 60:
         raise ValueError(f"text: expected 1 to 60 characters, got {len(text)}")
