@@ -169,12 +169,12 @@ def test_a_sign_that_another_cell_writes_is_a_fault(changed):
 def test_every_pattern_that_is_not_compared_is_read_and_leaves_out_what_it_says():
     text = approximate.CONFIG.read_text(encoding="utf-8")
     patterns = get_sanitize_patterns(text)
-    assert len(patterns) == text.count("regex: ") == 3
+    assert len(patterns) == text.count("regex: ") == 4
     picture = 'src="data:image/png;base64,iVBOR+/w0KGgo=" alt="Loss against steps"'
     fold = (
         '<details class="ext-numbers"><summary>The numbers behind it</summary><table><td>2.026</td></table></details>'
     )
-    shown = f"<figure>{picture}<figcaption>Figure 2</figcaption>{fold}</figure>"
+    shown = f"<figure>{picture}<figcaption>\x1b[1;32mFigure 2\x1b[0m</figcaption>{fold}</figure>"
     for regex, replace in patterns:
         shown = re.sub(regex, replace, shown)
     alone = '<figure>src="PICTURE" alt="Loss against steps"<figcaption>Figure 2</figcaption>NUMBERS</figure>'
