@@ -168,7 +168,7 @@ def right(
     positions: Int[Tensor, "token"] | None = None,
     turn: Float[Tensor, "token pair"] | None = None,
 ) -> float:
-    """Return the accuracy on symbols that can be known, on `batch` texts from a fixed seed.
+    """Return the accuracy on symbols that can be known, on `batch` texts that training has not seen (seed 99).
 
     Args:
         model: The model.
