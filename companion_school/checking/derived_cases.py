@@ -240,7 +240,7 @@ def _instead(value: Any, old: torch.Tensor, new: torch.Tensor) -> Any:
 
 
 def _levels(case: Case) -> Iterator[Case]:
-    """Put columns on very different levels, with another highest column in each row; then do the same to the rows.
+    """Put columns on very different levels, with another highest column in each row; and separately the rows.
 
     The highest entries include those that a mask hides.
     """
