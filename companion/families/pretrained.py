@@ -20,7 +20,7 @@ from companion.families.registry import UNBUILT, families
 from companion.files.gguf.folder import is_gguf, naming, published_folder
 from companion.files.models import CONFIG, WEIGHTS, load_model, read_config
 from companion.files.published.family import Family
-from companion.files.published.fetching import at_hand, get, how_to_get
+from companion.files.published.fetching import at_hand, get, how_to_get, is_hub_name
 from companion.ground.arguments import check_device, check_dtype, check_kind
 from companion.ground.fields import shown
 from companion.transformer import Transformer
@@ -146,7 +146,8 @@ def pretrained_folder(name: str | Path, *, download: bool = False) -> Path:
         return get(str(name)).folder
     if hint := how_to_get(str(name)):
         raise ValueError(hint)
+    fetched = is_hub_name(str(name)) and folder.suffix != ".gguf"
     raise ValueError(
-        f"{name}: expected a folder with config.json and model.safetensors, or a GGUF file, found none; "
-        f"`companion get {name}` fetches a model that a hub has under this name"
+        f"{name}: expected a folder with config.json and model.safetensors, or a GGUF file, found none"
+        + (f"; `companion get {name}` fetches a model of this name from the Hugging Face hub" if fetched else "")
     )

@@ -129,10 +129,11 @@ def test_a_checkpoint_is_measured_as_transformers_measures_it(home: Path, capsys
     assert "--context: expected --checkpoint with it" in refused(capsys, "evaluate", "--run", "run", "--context", "9")
 
 
-def test_a_checkpoint_that_is_not_there_is_said_without_a_way_that_the_command_has_not(home: Path, capsys) -> None:
+def test_get_is_suggested_for_a_name_that_a_hub_may_know_and_not_for_a_file(home: Path, capsys) -> None:
     error = refused(capsys, "export", "out", "--checkpoint", "nobody/nothing")
     assert "--checkpoint nobody/nothing: expected a folder with config.json and model.safetensors, or a GGUF" in error
-    assert "--download" not in error
+    assert "`companion get nobody/nothing`" in error
+    assert "companion get" not in refused(capsys, "export", "out", "--checkpoint", "somewhere/model.gguf")
     assert not Path("out").exists()
 
 
