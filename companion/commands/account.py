@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from jsonargparse import Namespace
 
-from companion.commands.parser import CHECKPOINT, Parser, add_run
+from companion.commands.parser import Parser, add_checkpoint, add_run
 from companion.commands.runs import read_config, run_folder
 from companion.families.registry import preset, systems
 
@@ -53,7 +53,7 @@ def parser() -> Parser:
         "name", nargs="*", type=str, default=[], metavar="NAME", help="published systems instead of a run"
     )
     add_run(parser)
-    parser.add_argument("--checkpoint", type=str, default=None, metavar="MODEL", help=CHECKPOINT)
+    add_checkpoint(parser)
     parser.add_argument(
         "--config", type=str, default=None, metavar="FILE", help="JSON file with a ModelConfig instead of a run"
     )

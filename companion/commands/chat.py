@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 from jsonargparse import Namespace
 
-from companion.commands.parser import CHECKPOINT, Parser, add_run
+from companion.commands.parser import Parser, add_checkpoint, add_run, add_tokens
 from companion.commands.runs import run_folder
 from companion.generation.sampling import Sampling
 from companion.ground.display import printable
-from companion.ground.number_limits import Count, CountFromZero
+from companion.ground.number_limits import CountFromZero
 from companion.ground.waiting import started
 from companion.training.settings import TuneSettings
 
@@ -58,19 +58,9 @@ def parser() -> Parser:
         ),
     )
     add_run(parser, "folder of a tuned run (default: the newest in runs/)", best=True)
-    parser.add_argument("--checkpoint", type=str, default=None, metavar="MODEL", help=CHECKPOINT)
-    parser.add_argument(
-        "--download", action="store_true", help="fetch the --checkpoint first if it is missing, as companion get does"
-    )
+    add_checkpoint(parser, download=True)
     parser.add_argument("--system", type=str | None, default=None, metavar="TEXT", help="system message")
-    parser.add_argument(
-        "--tokens",
-        "--max-new-tokens",
-        dest="tokens",
-        type=Count | None,
-        default=None,
-        help="maximum tokens per answer (default: what fits, at most 512)",
-    )
+    add_tokens(parser, "maximum tokens per answer (default: what fits, at most 512)")
     parser.add_fields(Sampling)
     parser.add_argument(
         "--seed", type=CountFromZero, default=0, help="random seed; the same seed gives the same answers"

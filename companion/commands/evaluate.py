@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from jsonargparse import Namespace
 
 from companion.commands.calibrating import calibrated, check_calibrate
-from companion.commands.parser import CHECKPOINT, Parser, add_run
+from companion.commands.parser import Parser, add_checkpoint, add_run
 from companion.commands.runs import run_folder
 from companion.ground.display import count
 from companion.ground.number_limits import Count
@@ -67,7 +67,7 @@ def parser() -> Parser:
         epilog=EXAMPLES,
     )
     add_run(parser, best=True)
-    parser.add_argument("--checkpoint", type=str, default=None, metavar="MODEL", help=CHECKPOINT)
+    add_checkpoint(parser)
     parser.add_argument(
         "--data",
         type=str,

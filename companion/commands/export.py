@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from jsonargparse import Namespace
 
-from companion.commands.parser import CHECKPOINT, Parser, add_run
+from companion.commands.parser import Parser, add_checkpoint, add_run
 from companion.commands.runs import run_folder
 from companion.ground.fields import plain
 from companion.ground.waiting import waiting
@@ -61,7 +61,7 @@ def parser() -> Parser:
         "folder", type=str, metavar="FOLDER", help="where to write it: a new or empty folder, or a new file"
     )
     add_run(parser, best=True)
-    parser.add_argument("--checkpoint", type=str, default=None, metavar="MODEL", help=CHECKPOINT)
+    add_checkpoint(parser)
     parser.add_argument(
         "--as", type=str, default=None, metavar="KIND", help="the published kind, a model_type. Default: one that fits"
     )

@@ -14,7 +14,7 @@ from jsonargparse import Namespace
 
 from companion.commands.calibrating import calibrated, check_calibrate
 from companion.commands.many_prompts import AT_ONCE, add_prompts, read_prompts, write_many
-from companion.commands.parser import CHECKPOINT, Parser, add_run
+from companion.commands.parser import Parser, add_checkpoint, add_run, add_tokens
 from companion.commands.runs import run_folder
 from companion.commands.writer import answering, from_checkpoint, from_run, read_ids, write
 from companion.generation.sampling import Sampling
@@ -79,19 +79,9 @@ def parser() -> Parser:
     )
     parser.add_argument("--system", type=str | None, default=None, metavar="TEXT", help="chat: system message")
     add_run(parser, best=True)
-    parser.add_argument("--checkpoint", type=str, default=None, metavar="MODEL", help=CHECKPOINT)
-    parser.add_argument(
-        "--download", action="store_true", help="fetch the --checkpoint first if it is missing, as companion get does"
-    )
+    add_checkpoint(parser, download=True)
     parser.add_dtype("as stored; on a GPU, the precision in which a run was trained")
-    parser.add_argument(
-        "--tokens",
-        "--max-new-tokens",
-        dest="tokens",
-        type=Count | None,
-        default=None,
-        help="maximum number of new tokens per prompt (default: what the checkpoint says, or 200)",
-    )
+    add_tokens(parser, "maximum number of new tokens per prompt (default: what the checkpoint says, or 200)")
     parser.add_fields(Sampling)
     parser.add_argument(
         "--repetition-penalty",

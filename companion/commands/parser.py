@@ -23,7 +23,7 @@ from companion.commands.help_format import HelpFormatter, name_of
 from companion.commands.settings_file import read_settings
 from companion.ground.display import columns
 from companion.ground.fields import cut, plain
-from companion.ground.number_limits import LIMITED, choices, expected, flag_type, kind_of
+from companion.ground.number_limits import LIMITED, Count, choices, expected, flag_type, kind_of
 
 _CONTROL = re.compile(r"[\0-\x1f\x7f-\x9f\u2028\u2029]")
 _SURROGATE = re.compile(r"[\ud800-\udfff]")  # bytes that are not UTF-8 arrive as surrogates
@@ -33,8 +33,6 @@ for _kind in LIMITED:
 
 DEVICE = "cpu, cuda, cuda:1, mps, or auto: cuda where there is one, else cpu"
 """Help of `--device`, shared by all commands."""
-CHECKPOINT = "published model instead of a run: a folder, a GGUF file, or a name for companion get"
-"""Help of `--checkpoint`, shared by all commands."""
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
@@ -279,6 +277,28 @@ def add_run(
             help="use the checkpoint with the best held-out score, which is therefore a flattering one, instead of the "
             "last one",
         )
+
+
+def add_checkpoint(parser: Parser, *, download: bool = False) -> None:
+    """Add `--checkpoint` to a parser, and with `download` also `--download`."""
+    parser.add_argument(
+        "--checkpoint",
+        type=str,
+        default=None,
+        metavar="MODEL",
+        help="published model instead of a run: a folder, a GGUF file, or a name for companion get",
+    )
+    if download:
+        parser.add_argument(
+            "--download",
+            action="store_true",
+            help="fetch the --checkpoint first if it is missing, as companion get does",
+        )
+
+
+def add_tokens(parser: Parser, help: str) -> None:
+    """Add `--tokens`, which `--max-new-tokens` names as well, to a parser."""
+    parser.add_argument("--tokens", "--max-new-tokens", dest="tokens", type=Count | None, default=None, help=help)
 
 
 def add_commands(parser: Parser, dest: str, title: str, commands: Iterable[tuple[str, Parser, str]]) -> None:

@@ -243,6 +243,7 @@ def from_checkpoint(
     ids: bool = False,
     dtype: torch.dtype | None = None,
     stop: Sequence[str] = (),
+    flag: str = "--checkpoint",
 ) -> Writer:
     """Return a writer with a published model.
 
@@ -253,6 +254,7 @@ def from_checkpoint(
         ids: Read prompts as token ids, and write ids; this needs no tokenizer unless there are stop strings.
         dtype: Dtype of the weights (default: as stored).
         stop: Stop strings, in addition to those of the folder.
+        flag: The flag that names the model, for messages.
 
     Raises:
         ValueError: If the folder is missing, damaged or without a tokenizer, if its generation settings are not
@@ -263,11 +265,11 @@ def from_checkpoint(
     from companion.families.pretrained import family_of, load_pretrained
     from companion.files.published.generation_config import GENERATION, read_writing
 
-    folder = checkpoint_folder(name, download=download)
+    folder = checkpoint_folder(name, download=download, flag=flag)
     family = family_of(folder)
     if family is not None and not family.writes:  # check before reading the weights
         raise ValueError(
-            f"--checkpoint {name}: expected a model that writes text; one of the kind {family.kind} only reads it"
+            f"{flag} {name}: expected a model that writes text; one of the kind {family.kind} only reads it"
         )
     says = read_writing(folder)
     says = replace(says, stop_strings=(*says.stop_strings, *stop))

@@ -16,7 +16,7 @@ from companion.config.model import (
     NormConfig,
     PositionConfig,
 )
-from companion.families.marian import place_layers
+from companion.families.marian import place_stacks
 from companion.files.published.config_fields import rows
 from companion.files.published.family import Family, Preset
 
@@ -99,17 +99,13 @@ def _ends(config: ModelConfig) -> Mapping[str, Tensor]:
 
 
 def _place(places: Places, config: ModelConfig) -> None:
-    tables = ["model.shared", "model.encoder.embed_tokens", "model.decoder.embed_tokens", "lm_head"]
-    places.same([f"{name}.weight" for name in tables], "embedding.weight")
-    if config.embedding.head == "biased":
-        places.row("final_logits_bias", "head_bias")
     for stack, positions, norm in (
         ("encoder", "source_positions", "source_norm"),
         ("decoder", "positions", "embedding_norm"),
     ):
         places.from_row(UNUSED, f"model.{stack}.embed_positions.weight", f"{positions}.weight")
         places.pairs(f"model.{stack}.layernorm_embedding", norm)
-    place_layers(places, config)
+    place_stacks(places, config)
 
 
 FAMILIES = (

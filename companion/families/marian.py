@@ -80,14 +80,15 @@ def _config(fields: Fields, _: Mapping[str, Tensor]) -> ModelConfig:
 
 def _place(places: Places, config: ModelConfig) -> None:
     _check_sinusoids(places, config)
+    place_stacks(places, config)
+
+
+def place_stacks(places: Places, config: ModelConfig) -> None:
+    """Map the table that both stacks share, the bias of the logits, and the blocks of both stacks."""
     tables = ["model.shared", "model.encoder.embed_tokens", "model.decoder.embed_tokens", "lm_head"]
     places.same([f"{name}.weight" for name in tables], "embedding.weight")
-    places.row("final_logits_bias", "head_bias")
-    place_layers(places, config)
-
-
-def place_layers(places: Places, config: ModelConfig) -> None:
-    """Map the blocks of both stacks."""
+    if config.embedding.head == "biased":
+        places.row("final_logits_bias", "head_bias")
     for stack in ("encoder", "decoder"):
         for layer in range(config.layers):
             old, new = f"model.{stack}.layers.{layer}", f"{stack}.blocks.{layer}"

@@ -61,22 +61,34 @@ def waiting(what: str) -> Iterator[None]:
     if not _seen():
         yield
         return
+    bar = _bar(total=0, desc=what, bar_format="{desc}: {elapsed}", miniters=0)
+    with bar, meanwhile(lambda: bar.update(0), first=DELAY):
+        yield
+
+
+@contextmanager
+def meanwhile(report: Callable[[], Any], *, first: float = EVERY) -> Iterator[None]:
+    """Call a function again and again in another thread while the block runs.
+
+    Args:
+        report: The function, which must not raise.
+        first: Seconds before the first call. Between two calls there are `EVERY` seconds.
+    """
     over = Event()
-    with _bar(total=0, desc=what, bar_format="{desc}: {elapsed}", miniters=0) as bar:
 
-        def show() -> None:
-            pause = DELAY
-            while not over.wait(pause):
-                bar.update(0)
-                pause = EVERY
+    def repeat() -> None:
+        pause = first
+        while not over.wait(pause):
+            report()
+            pause = EVERY
 
-        thread = Thread(target=show, daemon=True)
-        thread.start()
-        try:
-            yield
-        finally:
-            over.set()
-            thread.join()
+    thread = Thread(target=repeat, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
 
 
 def started(things: Iterable[T], what: str) -> Iterator[T]:

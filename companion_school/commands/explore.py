@@ -131,10 +131,7 @@ def _asked(folder: Path, text: str | None) -> tuple[Asked, str, Writer | None]:
 
     cpu, single = torch.device("cpu"), torch.float32
     if not (folder / "run.json").is_file():
-        try:
-            writer = from_checkpoint(str(folder), cpu, dtype=single)
-        except ValueError as error:
-            raise ValueError(str(error).replace("--checkpoint", "FOLDER", 1)) from None
+        writer = from_checkpoint(str(folder), cpu, dtype=single, flag="FOLDER")
     elif (run := run_folder(str(folder))).task == NumberWordsSettings.task:
         numbers = NumberWordsTask.of_record(run.record()).words
         return Asked(run.model().to(cpu).eval(), numbers), text or numbers.source.name(21_304), None

@@ -16,7 +16,6 @@ import re
 import shutil
 import subprocess
 import sys
-import threading
 import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -29,7 +28,7 @@ from companion.files.published.catalogue import CATALOGUE, Known
 from companion.ground.atomic import sync_folder, write_atomic, writing
 from companion.ground.display import readable_bytes
 from companion.ground.fields import plain, why
-from companion.ground.waiting import counting, waiting
+from companion.ground.waiting import counting, meanwhile, waiting
 
 CACHE = "COMPANION_CACHE"
 """The environment variable for the cache folder, so that several environments can share one download."""
@@ -308,24 +307,18 @@ def _downloaded(name: str, known: Known, folder: Path) -> Path:
 @contextmanager
 def _watched(folder: Path, total: int, what: str) -> Iterator[None]:
     """Show a progress bar of the bytes that have arrived in a folder."""
-    over = threading.Event()
+    seen = 0
     with counting(total, unit="B", what=what, scale=True) as done:
 
-        def watch() -> None:
-            seen = 0
-            while not over.wait(0.5):
-                with suppress(OSError):
-                    there = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
-                    done(max(0, min(there, total) - seen))
-                    seen = max(seen, min(there, total))
+        def look() -> None:
+            nonlocal seen
+            with suppress(OSError):
+                there = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+                done(max(0, min(there, total) - seen))
+                seen = max(seen, min(there, total))
 
-        thread = threading.Thread(target=watch, daemon=True)
-        thread.start()
-        try:
+        with meanwhile(look):
             yield
-        finally:
-            over.set()
-            thread.join()
 
 
 @contextmanager

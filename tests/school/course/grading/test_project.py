@@ -130,7 +130,7 @@ def test_a_ban_holds_for_what_a_file_imports_and_time_and_memory_are_bounded(cou
         ada[0].public
     )
     assert {mark.outcome for mark in bob} == {"timeout"} and "not tried" in str(bob[-1].public)
-    # On a busy machine a second may be over before the memory is.
+    # Compiling the long line takes most of a second; it ends in a NameError if the time is enough, else with the time.
     assert "crashed" in {mark.outcome for mark in cyd} <= {"crashed", "timeout"}
     assert {mark.outcome for mark in dan} == {"right"}
     assert time.monotonic() - begin < 60
