@@ -11,6 +11,7 @@ heads.json      what heads for later tokens do to the loss of the next one, for 
 rounding.json   what small models lose by rounded weights, for lesson 19
 steps.json      AdamW and Muon over rates, rates over widths, and schedules, for lesson 19
 inside.json     heads and streams of small story models, and how heads form, for lesson 21
+real.json       what lessons measure on SmolLM2 and MiniLM, by the names in their cells: `companion_school.study.real`
 live.json       the models of the explorer, and what 8 bits cost them
 live/           these models: `companion_school.explorer.models` says in which form
 """

@@ -19,19 +19,8 @@ from companion.generation.sampling import Sampling
 from companion.generation.weights import prepared
 from companion.layers.cache import KVCache
 from companion.training.tasks.text import measure
+from companion_school.study.real import PAGE
 
-PAGE = """\
-The lighthouse at the end of the harbour was built in 1847, after three ships had been lost on the rocks in a single \
-winter. For almost a century a keeper lived there with his family. Every evening he climbed the 112 steps, trimmed the \
-wick and lit the lamp, and every morning he put it out again. In the logbook, which is now kept in the town museum, he \
-wrote down the weather, the ships that passed, and little else. On 3 February 1911 the entry reads: "Wind north-west, \
-heavy sea. The boat did not come. We have flour for six days." The boat came on the fifth day.
-
-When electricity reached the island, the lamp was replaced by a bulb that needed no keeper. The family moved to the \
-mainland, and the house stood empty until a group of volunteers repaired the roof in the summer of 1989. Today \
-visitors can climb the stairs, look at the old lens, and read copies of the logbook. Most of them are surprised by how \
-small the kitchen is, and by how far one can see.
-"""
 GREEDY = Sampling(0)
 PROMPTS = [
     "The capital of France is",

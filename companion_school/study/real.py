@@ -1,0 +1,133 @@
+"""Measure something on a real model in a lesson, and show the recorded result where the model is missing.
+
+    @on_real_model("smollm2", "02/divisors")
+    def perplexities(model, tokenizer):
+        ...
+        return {"divided by the square root": 27.4, ...}
+
+    found = perplexities()
+
+Where the model is on this machine, the function runs, and its result must agree with the record. Otherwise the call
+returns the record and says how to get the model. Nothing is downloaded. `python -m authoring.records.real 02` measures
+and records the results of a lesson's cells.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+from functools import cache, wraps
+from importlib import resources
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from companion.data.published_tokenizers import PublishedTokenizer, load_tokenizer
+from companion.families.pretrained import load_pretrained
+from companion.files.published.fetching import at_hand
+from companion.ground.fields import shown
+from companion_school import records
+
+TOLERANCE = 0.02
+"""Largest relative difference between a measured number and its record: what other processors change is far less."""
+NAMES = {"smollm2": "SmolLM2-135M-Instruct", "minilm": "all-MiniLM-L6-v2"}
+"""The models that lessons measure, by their names in `companion get`."""
+PAGE = """\
+The lighthouse at the end of the harbour was built in 1847, after three ships had been lost on the rocks in a single \
+winter. For almost a century a keeper lived there with his family. Every evening he climbed the 112 steps, trimmed the \
+wick and lit the lamp, and every morning he put it out again. In the logbook, which is now kept in the town museum, he \
+wrote down the weather, the ships that passed, and little else. On 3 February 1911 the entry reads: "Wind north-west, \
+heavy sea. The boat did not come. We have flour for six days." The boat came on the fifth day.
+
+When electricity reached the island, the lamp was replaced by a bulb that needed no keeper. The family moved to the \
+mainland, and the house stood empty until a group of volunteers repaired the roof in the summer of 1989. Today \
+visitors can climb the stairs, look at the old lens, and read copies of the logbook. Most of them are surprised by how \
+small the kitchen is, and by how far one can see.
+"""
+"""A page of English that was written for this course, so that no model has trained on it."""
+
+recording: dict[str, Any] | None = None
+"""Results that are being recorded. None, as for every reader, compares them with the record."""
+
+
+@cache
+def real_model(name: str) -> tuple[Any, PublishedTokenizer] | None:
+    """Load a published model for reading, once in a process.
+
+    Args:
+        name: "smollm2" or "minilm".
+
+    Returns:
+        The model in single precision and its tokenizer. None if the model is not on this machine.
+
+    Raises:
+        ValueError: The name is another one.
+    """
+    if name not in NAMES:
+        raise ValueError(f"name: expected one of {', '.join(NAMES)}, got {shown(name)}")
+    if (found := at_hand(name)) is None:
+        return None
+    return load_pretrained(found.folder, dtype=torch.float32).eval(), load_tokenizer(found.folder)
+
+
+def on_real_model(name: str, key: str) -> Callable[[Callable[[Any, PublishedTokenizer], Any]], Callable[[], Any]]:
+    """Make a function of a real model and its tokenizer one without arguments, which works without the model too.
+
+    Args:
+        name: "smollm2" or "minilm".
+        key: Name of the record, which begins with the lesson: "02/divisors".
+
+    Returns:
+        A decorator. The decorated function returns numbers, texts, and lists and dictionaries of them.
+
+    Raises:
+        ValueError: There is no such model or record, or the result differs from the record.
+    """
+
+    def decorate(measure: Callable[[Any, PublishedTokenizer], Any]) -> Callable[[], Any]:
+        @wraps(measure)
+        def measured() -> Any:
+            known = json.loads(resources.files(records).joinpath("real.json").read_text("utf-8"))
+            if recording is None and key not in known:
+                raise ValueError(f"key: no record {shown(key)}; python -m authoring.records.real LESSON makes it")
+            if (opened := real_model(name)) is None:
+                print(f"{NAMES[name]} is not on this machine, so these are recorded results. In a terminal, "
+                      f"`companion get {name}` brings it.")  # fmt: skip
+                return known[key]
+            with torch.no_grad():
+                found = plain(measure(*opened))
+            if recording is not None:
+                recording[key] = found
+            elif (where := difference(found, known[key])) is not None:
+                raise ValueError(f"{key}: {where}")
+            return found
+
+        return measured
+
+    return decorate
+
+
+def plain(value: Any) -> Any:
+    """Return a result as JSON knows it: six digits a number, lists for tensors and tuples."""
+    if isinstance(value, Tensor):
+        value = value.tolist()
+    if isinstance(value, dict):
+        return {str(key): plain(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(one) for one in value]
+    return float(f"{value:.6g}") if isinstance(value, float) else value
+
+
+def difference(found: Any, known: Any, where: str = "the result") -> str | None:
+    """Say where a measured result differs from its record by more than rounding, or None if it does not."""
+    if isinstance(found, dict) and isinstance(known, dict) and [*found] == [*known]:
+        pairs = [(f"{where}[{key!r}]", found[key], known[key]) for key in found]
+    elif isinstance(found, list) and isinstance(known, list) and len(found) == len(known):
+        pairs = [(f"{where}[{at}]", *both) for at, both in enumerate(zip(found, known, strict=True))]
+    else:
+        numbers = all(isinstance(one, float | int) and not isinstance(one, bool) for one in (found, known))
+        same = math.isclose(found, known, rel_tol=TOLERANCE, abs_tol=1e-3) if numbers else found == known
+        return None if same else f"{where} is {found!r}, and the record says {known!r}"
+    return next((told for at, one, other in pairs if (told := difference(one, other, at)) is not None), None)

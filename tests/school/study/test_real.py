@@ -1,0 +1,66 @@
+"""Lessons measure real models where they are at hand, compare with a record, and show the record elsewhere."""
+
+import json
+
+import pytest
+import torch
+
+from companion_school.study import real
+
+
+@pytest.fixture
+def records_of(monkeypatch, tmp_path):
+    """Records of this test alone, and a model that is there or not."""
+
+    def arrange(known, opened):
+        (tmp_path / "real.json").write_text(json.dumps(known), "utf-8")
+        monkeypatch.setattr(real.resources, "files", lambda _: tmp_path)
+        monkeypatch.setattr(real, "real_model", lambda name: opened)
+
+    return arrange
+
+
+def measured(value, key="09/key"):
+    return real.on_real_model("smollm2", key)(lambda model, tokenizer: value)()
+
+
+def test_what_agrees_is_returned_as_measured(records_of):
+    records_of({"09/key": {"loss": 2.0, "words": ["a", 3]}}, ("model", "tokenizer"))
+    assert measured({"loss": torch.tensor(2.019), "words": ("a", 3)}) == {"loss": 2.019, "words": ["a", 3]}
+
+
+@pytest.mark.parametrize(
+    "value, told",
+    [
+        ({"loss": 2.1, "words": ["a", 3]}, r"09/key: the result\['loss'\] is 2.1, and the record says 2.0"),
+        ({"loss": 2.0, "words": ["a", 4]}, r"\['words'\]\[1\] is 4, and the record says 3"),
+        ({"loss": 2.0, "words": ["b", 3]}, r"\['words'\]\[0\] is 'b'"),
+        ({"loss": 2.0}, "the result is {'loss': 2.0}"),
+        ({"loss": 2.0, "words": ["a", True]}, r"\['words'\]\[1\] is True"),
+        ({"loss": float("nan"), "words": ["a", 3]}, "is nan"),
+    ],
+)
+def test_what_differs_from_its_record_is_refused(records_of, value, told):
+    records_of({"09/key": {"loss": 2.0, "words": ["a", 3]}}, ("model", "tokenizer"))
+    with pytest.raises(ValueError, match=told):
+        measured(value)
+
+
+def test_without_the_model_the_record_is_shown_with_the_command_that_gets_it(records_of, capsys):
+    records_of({"09/key": [1.5]}, None)
+    assert measured("never asked") == [1.5]
+    assert "SmolLM2-135M-Instruct is not on this machine" in (told := capsys.readouterr().out)
+    assert "companion get smollm2" in told
+
+
+def test_a_result_without_a_record_is_refused_until_it_is_recorded(records_of, monkeypatch):
+    records_of({}, ("model", "tokenizer"))
+    with pytest.raises(ValueError, match="no record '09/key'"):
+        measured(1)
+    monkeypatch.setattr(real, "recording", {})
+    assert measured(torch.tensor([1, 2])) == [1, 2] and real.recording == {"09/key": [1, 2]}
+
+
+def test_another_model_is_refused():
+    with pytest.raises(ValueError, match="expected one of smollm2, minilm, got 'gpt2'"):
+        real.real_model("gpt2")
