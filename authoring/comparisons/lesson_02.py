@@ -1,4 +1,4 @@
-"""What lesson 02 compares: one head that learns dictionaries, divided, not divided, and with smaller scores at first."""
+"""What lesson 02 compares: one head that learns dictionaries, divided or not, or with smaller scores at first."""
 
 from __future__ import annotations
 
