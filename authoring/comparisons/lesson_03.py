@@ -47,7 +47,7 @@ def layers() -> dict[tuple[str, int], list[float]]:
     every = lesson.PERIODS
     of = {"one layer": (1, every, 4), "two layers": (2, every, 4), "one layer, period 9": (1, (9, 9), 4)}
     of |= {"two layers of one head": (2, every, 1), "two layers of eight heads": (2, every, 8)}
-    found = {}
+    found: dict[tuple[str, int], list[float]] = {}
     for setting, (depth, periods, heads) in of.items():
         for steps in BUDGETS:
             found[setting, steps] = []
@@ -69,7 +69,8 @@ def layers() -> dict[tuple[str, int], list[float]]:
 
 def notes() -> dict[tuple[str, int], list[float]]:
     """Right answers of 100 while two layers learn: as in the lesson, and with the notes of layer 0 wired in."""
-    lesson, found = SimpleNamespace(**names_of("03", "setup", "lines")), {}
+    lesson = SimpleNamespace(**names_of("03", "setup", "lines"))
+    found: dict[tuple[str, int], list[float]] = {}
 
     class Notes(nn.Linear):
         """A layer 0 that gives each token its left neighbour's vector, as in the lesson."""
