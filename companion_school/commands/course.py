@@ -250,17 +250,24 @@ def _verify_parser() -> Parser:
         description=(
             "Run every reference, every other right answer, every stub and every known mistake on several seeds, and "
             "a class of hostile students through the grader. Exit code 0 only if all come out as they must.\n\n"
-            "With exercises named, these alone, without the hostile class: for whoever writes one. With --mutants, "
-            "every reference with one thing changed in it instead: exit code 0 only if the checks refuse all that "
-            "are not declared to compute the same."
+            "With exercises named, only these are tried, without the hostile class. With --mutants, every reference is "
+            "tried with one thing changed in it: exit code 0 only if the checks refuse all that are not declared to "
+            "compute the same. With --seeds, every right answer is tried on that many hidden seeds, such as a secret "
+            "draws, stages of the project included; and answers that are right up to some size, or for the public "
+            "sizes, must not pass. Fifty seeds take about an hour."
         ),
         epilog=(
             "examples:\n  companion course verify\n  companion course verify 5.3 5.4\n"
-            "  companion course verify --mutants --json"
+            "  companion course verify --mutants --json\n"
+            "  companion course verify --seeds 50\n"
+            "  companion course verify --seeds 10 5.3 build.3"
         ),
     )
     parser.add_argument("exercises", nargs="*", type=str, default=[], metavar="ID", help="such as 5.3. Default: all")
     parser.add_argument("--mutants", action="store_true", help="try references with one thing changed in them")
+    parser.add_argument(
+        "--seeds", type=Count, default=None, metavar="N", help="try right answers on N hidden seeds, and on other sizes"
+    )
     parser.add_argument("--json", action="store_true", help="print the counts, and every fault, as JSON")
     parser.add_argument("--jobs", type=Count, default=2, help="processes at once")
     return parser
@@ -498,15 +505,20 @@ def _clone(flags: Namespace) -> int:
 
 
 def _verify(flags: Namespace) -> int:
+    if flags.mutants and flags.seeds is not None:
+        raise ValueError("--seeds: expected no --mutants beside it, got both")
     if flags.mutants:
         from companion_school.course.proof import survivors
 
         report = survivors.survey(flags.exercises or None, jobs=flags.jobs)
         print(survivors.as_json(report) if flags.json else survivors.as_text(report))
         return 0 if report.holds else 1
-    from companion_school.course.proof.proof import as_json, as_text, prove
+    from companion_school.course.proof.proof import as_json, as_text, prove, prove_on_seeds
 
-    proof = prove(flags.exercises or None, jobs=flags.jobs)
+    if flags.seeds is not None:
+        proof = prove_on_seeds(flags.exercises or None, flags.seeds, jobs=flags.jobs)
+    else:
+        proof = prove(flags.exercises or None, jobs=flags.jobs)
     print(as_json(proof) if flags.json else as_text(proof))
     return 0 if proof.holds else 1
 

@@ -15,9 +15,11 @@ part of an exercise, and in the new process `give_up`. This file therefore needs
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import shutil
+import socket
 import stat
 import struct
 import subprocess
@@ -32,8 +34,9 @@ _NEW_PROCESSES, _NEW_NETWORK = 0x20000000, 0x40000000
 _NO_NEW_PRIVILEGES, _DETACH = 38, 2  # linux/prctl.h, linux/fs.h
 _CAPABILITIES_3 = 0x20080522  # linux/capability.h
 _INSIDE = "/grader"
-_SHARED = ("/tmp", "/var/tmp", "/dev/shm")
-"""Folders in which every user may leave files."""
+_SHALLOW, _NO_FILES = 3, ("/proc", "/sys", "/dev/pts", "/dev/fd")
+_REMOVE = 0  # IPC_RMID of linux/ipc.h
+_MOST_USERS = 2**15
 
 
 class Wall:
@@ -138,12 +141,15 @@ class AnotherUser(Wall):
 
     def give_up(self, user: int) -> None:
         libc = ctypes.CDLL(None, use_errno=True)
-        libc.unshare(_NEW_IPC | _NEW_NETWORK)  # where root may do so; in most containers it may not
+        is_apart = libc.unshare(_NEW_IPC | _NEW_NETWORK) == 0  # in most containers not even root may do so
         _become(user)
+        if not is_apart:
+            libc.unshare(_NEW_USERS | _NEW_IPC | _NEW_NETWORK)  # and this, not everywhere; see `reaches_network`
         _without_capabilities()
 
     def sweep(self, user: int) -> None:
-        for folder in _SHARED:
+        _remove_shared_memory(user)
+        for folder in _open_folders():
             for left in os.scandir(folder) if os.path.isdir(folder) else ():
                 try:
                     if left.stat(follow_symlinks=False).st_uid == user:
@@ -185,22 +191,44 @@ def best() -> Wall:
     return next(wall for name, wall in WALLS.items() if name == "none" or not stands(name))
 
 
-@cache
 def stands(name: str) -> str:
     """Why this system does not have a wall; empty if it has."""
+    return _tried(name)[0]
+
+
+def reaches_network(name: str) -> bool:
+    """Whether code behind this wall sees a network, because the system lets nobody take it away."""
+    return _tried(name)[1]
+
+
+@cache
+def _tried(name: str) -> tuple[str, bool]:
+    """Why this system does not have a wall, and whether code behind it sees a network."""
     if not sys.platform.startswith("linux"):
-        return f"it needs Linux, and this is {sys.platform}"
+        return f"it needs Linux, and this is {sys.platform}", False
     if name == "bubblewrap" and shutil.which("bwrap") is None:
-        return "bwrap is not installed"
+        return "bwrap is not installed", False
     if name == "another user" and os.geteuid() != 0:
-        return "it needs root"
+        return "it needs root", False
     try:
         command = WALLS[name].command([Path(__file__)], [name])
         done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     except (OSError, subprocess.TimeoutExpired) as error:
-        return f"it does not start ({error})"
+        return f"it does not start ({error})", False
     said = (done.stderr.strip().splitlines() or [f"it ended with {done.returncode}"])[-1]
-    return "" if done.returncode == 0 else f"it does not start ({said})"
+    return "" if done.returncode == 0 else f"it does not start ({said})", "network" in done.stdout
+
+
+def spare_users(mapped: str) -> range:
+    """Ids that no account has, for students' processes.
+
+    Args:
+        mapped: The text of /proc/self/uid_map: which ids there are. A container may have few of them.
+    """
+    ends = [int(first) + int(many) for first, _, many in (line.split() for line in mapped.splitlines())]
+    last = max(ends, default=2**32) - 2  # the last one is nobody in particular
+    first = 1_900_000_000 if last > 2_100_000_000 else max(1000, last - _MOST_USERS)
+    return range(first, min(first + _MOST_USERS * 2**12, last))
 
 
 @cache
@@ -226,6 +254,44 @@ def _copies_of_the_course() -> tuple[str, ...]:
     names = ("companion", "companion_school")
     found = (path for shown in _shown() for at in places for name in names for path in Path(shown).glob(at + name))
     return tuple(str(path) for path in found if path.is_dir())
+
+
+@cache
+def _open_folders() -> tuple[str, ...]:
+    """The folders in which every user may leave something, as far as they are near the root."""
+    found, waiting = [], [("/", 0)]
+    while waiting:
+        folder, depth = waiting.pop()
+        with contextlib.suppress(OSError):
+            for inner in os.scandir(folder):
+                if inner.path in _NO_FILES or inner.is_symlink() or not inner.is_dir(follow_symlinks=False):
+                    continue
+                if inner.stat(follow_symlinks=False).st_mode & stat.S_IWOTH:
+                    found.append(inner.path)
+                elif depth + 1 < _SHALLOW:
+                    waiting.append((inner.path, depth + 1))
+    return tuple(found)
+
+
+def _remove_shared_memory(user: int) -> None:
+    """Remove what a user has left in memory of System V, which outlives every process."""
+    left = []
+    for kind, call in (("shm", "shmctl"), ("sem", "semctl"), ("msg", "msgctl")):
+        with contextlib.suppress(OSError), open(f"/proc/sysvipc/{kind}") as file:
+            names, *rows = (line.split() for line in file)
+            objects = (dict(zip(names, row, strict=False)) for row in rows)
+            left += [(call, int(one[f"{kind}id"])) for one in objects if str(user) in (one["uid"], one["cuid"])]
+    if not left:
+        return
+    if child := os.fork():
+        os.waitpid(child, 0)
+        return
+    with contextlib.suppress(BaseException):
+        _become(user)  # its owner may remove it, and root without further rights may not
+        libc = ctypes.CDLL(None)
+        for call, number in left:
+            getattr(libc, call)(number, *[0] * (call == "semctl"), _REMOVE, None)
+    os._exit(0)
 
 
 def _others_can_read(path: Path) -> bool:
@@ -265,7 +331,10 @@ def _try(name: str) -> int:
     if child := wall.fork():
         return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     try:
-        wall.give_up(1_900_000_000)
+        with open("/proc/self/uid_map") as mapped:
+            wall.give_up(spare_users(mapped.read())[0])
+        if len(socket.if_nameindex()) > 1:
+            os.write(1, b"network")
         os._exit(0)
     except OSError as error:
         os.write(2, f"{error}\n".encode())

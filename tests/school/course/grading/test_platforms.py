@@ -40,7 +40,8 @@ def mark(student, score="2", most="16"):
         ("Ada Lovelace_12345_assignsubmission_file", "Ada Lovelace_12345", ""),
         ("Teilnehmerin 7_12345_assignsubmission_onlinetext_", "Teilnehmerin 7_12345", ""),
         ("week2_ada_attempt_2026-11-30-23-59-01_my_work.ipynb", "ada", "my_work.ipynb"),
-        ("11-22 - Ada Lovelace - Nov 30, 2026 1159 PM", "Ada Lovelace", ""),
+        ("11-22 - Ada Lovelace - Nov 30, 2026 1159 PM", "Ada Lovelace_11", ""),
+        ("33-22 - Ada Lovelace - Nov 30, 2026 1159 PM", "Ada Lovelace_33", ""),
     ],
 )
 def test_names_of_downloads_are_understood(name, student, file):
@@ -63,7 +64,7 @@ def test_times_come_from_names_manifests_and_tables_and_from_nothing_else(tmp_pa
     found = handed_in(inside, "week2", times=read_times(tmp_path / "times.csv"), zone="+01:00")
     assert {one.student: (one.time, one.time_from) for one in found} == {
         "emmy@school": ("2026-11-29 17:25:02+00:00", "Gradescope's list"),
-        "Ada Lovelace": ("2026-11-30 23:59:00+01:00", "the name that the platform gave it"),
+        "Ada Lovelace_11": ("2026-11-30 23:59:00+01:00", "the name that the platform gave it"),
         "ben": ("2026-12-01 08:00:00+01:00", "the name that the platform gave it"),
         "cem": ("2026-11-28 10:00:00+01:00", "your table of times"),
         "dora": ("", "unknown"),
