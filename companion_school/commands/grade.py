@@ -157,10 +157,17 @@ def _must_be_apart(folder: Path, seed_file: Path, out: Path) -> None:
 
 def _wall(flags: Namespace, folder: Path, seed_file: Path) -> Wall:
     """What stands between students' code and the secret, the references and each other's work."""
-    from companion_school.course.grading.sandbox.wall import choose
+    from companion_school.course.grading.sandbox.wall import choose, reaches_network
 
     exercises = Path(__file__).parents[1] / "exercises"
-    return choose([seed_file, folder, exercises], no_sandbox=flags.no_sandbox)
+    wall = choose([seed_file, folder, exercises], no_sandbox=flags.no_sandbox)
+    if not wall.warning and reaches_network(wall.name):
+        print(
+            "warning: nothing here keeps students' code from the network, through which it could tell the hidden cases; "
+            "start the container with --network none, or install bubblewrap",
+            file=sys.stderr,
+        )
+    return wall
 
 
 def _what_and_who(flags: Namespace, folder: Path, seed_file: Path, secret: bytes) -> tuple[Task, str, list[Handed]]:

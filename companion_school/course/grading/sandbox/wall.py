@@ -31,7 +31,7 @@ from pathlib import Path
 
 _NEW_MOUNTS, _NEW_IPC, _NEW_USERS = 0x20000, 0x8000000, 0x10000000  # linux/sched.h
 _NEW_PROCESSES, _NEW_NETWORK = 0x20000000, 0x40000000
-_NO_NEW_PRIVILEGES, _DETACH = 38, 2  # linux/prctl.h, linux/fs.h
+_NO_NEW_PRIVILEGES, _DETACH, _BIND, _PRIVATE = 38, 2, 0x5000, 0x44000  # linux/prctl.h, linux/mount.h
 _CAPABILITIES_3 = 0x20080522  # linux/capability.h
 _INSIDE = "/grader"
 _SHALLOW, _NO_FILES = 3, ("/proc", "/sys", "/dev/pts", "/dev/fd")
@@ -81,7 +81,7 @@ class Bubblewrap(Wall):
         inside = {file: f"{_INSIDE}/{file.name}" for file in program}
         flags = ["--unshare-pid", "--unshare-net", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try"]
         flags += ["--as-pid-1", "--die-with-parent", "--new-session", "--cap-drop", "ALL"]
-        rights = ["CAP_SYS_ADMIN"]
+        rights = ["CAP_SYS_ADMIN", "CAP_SYS_CHROOT"]
         if os.geteuid() == 0:
             rights += ["CAP_SETUID", "CAP_SETGID", "CAP_KILL"]
         else:
@@ -122,11 +122,13 @@ class Bubblewrap(Wall):
         with open("/proc/self/uid_map") as known:
             has_other_users = int(known.readline().split()[2]) > 1
         _kernel("unshare", _NEW_MOUNTS | _NEW_IPC)
+        ctypes.CDLL(None).umount2(b"/proc/sys", _DETACH)  # which bwrap makes read-only
+        _without_shared_memory()
         _kernel("umount2", b"/proc", _DETACH)  # in which the worker could be looked into
+        own = 0 if has_other_users else _NEW_USERS  # keyrings are a user's
+        _without_namespaces("/tmp", own)
         if has_other_users:
             _become(user)
-        else:
-            _kernel("unshare", _NEW_USERS)  # keyrings are a user's
         _without_capabilities()
 
 
@@ -141,7 +143,11 @@ class AnotherUser(Wall):
 
     def give_up(self, user: int) -> None:
         libc = ctypes.CDLL(None, use_errno=True)
-        is_apart = libc.unshare(_NEW_IPC | _NEW_NETWORK) == 0  # in most containers not even root may do so
+        is_apart = libc.unshare(_NEW_MOUNTS | _NEW_IPC | _NEW_NETWORK) == 0  # in most containers root may not do so
+        if is_apart:
+            _without_shared_memory()
+            _kernel("mount", b"none", b"/", None, _PRIVATE, None)
+            _without_namespaces(os.getcwd())
         _become(user)
         if not is_apart:
             libc.unshare(_NEW_USERS | _NEW_IPC | _NEW_NETWORK)  # and this, not everywhere; see `reaches_network`
@@ -227,6 +233,8 @@ def spare_users(mapped: str) -> range:
     """
     ends = [int(first) + int(many) for first, _, many in (line.split() for line in mapped.splitlines())]
     last = max(ends, default=2**32) - 2  # the last one is nobody in particular
+    if last < 2000:  # a namespace of one user, in which no process becomes another one
+        last = 2**32
     first = 1_900_000_000 if last > 2_100_000_000 else max(1000, last - _MOST_USERS)
     return range(first, min(first + _MOST_USERS * 2**12, last))
 
@@ -273,6 +281,25 @@ def _open_folders() -> tuple[str, ...]:
     return tuple(found)
 
 
+def _without_namespaces(folder: str, last: int = 0) -> None:
+    """Make `folder` show all that there is, and be the root: the kernel gives such a process no namespaces.
+
+    last:  those that it gets before that.
+    """
+    _kernel("mount", b"/", os.fsencode(folder), None, _BIND, None)
+    if last:
+        _kernel("unshare", last)
+    os.chroot(folder)
+    os.chdir(folder)
+
+
+def _without_shared_memory() -> None:
+    """Let nobody in this space make shared memory, queues or semaphores of System V, which no limit counts."""
+    for name, value in (("shmmni", "0"), ("msgmni", "0"), ("sem", "0 0 0 0")):
+        with contextlib.suppress(OSError), open(f"/proc/sys/kernel/{name}", "w") as switch:
+            switch.write(value)
+
+
 def _remove_shared_memory(user: int) -> None:
     """Remove what a user has left in memory of System V, which outlives every process."""
     left = []
@@ -317,7 +344,7 @@ def _without_capabilities() -> None:
     _kernel("capset", struct.pack("=Ii", _CAPABILITIES_3, 0), struct.pack("=6I", *[0] * 6))
 
 
-def _kernel(call: str, *arguments: int | bytes) -> None:
+def _kernel(call: str, *arguments: int | bytes | None) -> None:
     """Raises `OSError` if this call of the C library fails."""
     libc = ctypes.CDLL(None, use_errno=True)
     if getattr(libc, call)(*arguments) != 0:

@@ -45,6 +45,10 @@ FOUND = {  # each returns what it has found out; the secret, or anything that is
         "return os.pread(os.open('/proc/{grader}/mem', os.O_RDONLY), 9, start)"
     ),
     "reads what the grader was started with": "return read('/proc/{grader}/environ')",
+    "lifts what hides the course": (
+        "libc.unshare(0x10020000)\nlibc.umount2({reference!r}.encode(), 2)\nlibc.umount2(b'/usr', 2)\n"
+        "return read({reference!r})"
+    ),
     "reads a disk": "os.mknod('/tmp/disk-{number}', 0o60600, os.makedev(254, 0))\nreturn read('/tmp/disk-{number}')",
     "asks a program of another user's": "unix = socket.socket(socket.AF_UNIX)\nunix.connect({unix!r})\nreturn True",
     "looks for open files": (
@@ -87,6 +91,11 @@ DONE = {  # each does something to what is not its own, and returns true if that
     "loads a program into the kernel": "return call(321, 0, bytes(72), 72)",
     "raises its limits": "import resource\nresource.setrlimit(resource.RLIMIT_NPROC, (9, 9))\nreturn True",
     "writes to the kernel's switches": "open('/proc/sys/kernel/core_pattern', 'w').write('|/tmp/x')\nreturn True",
+    "makes shared memory that no limit counts": "return libc.shmget(0, ctypes.c_size_t(2**20), 0o1666) >= 0",
+    "makes a queue of messages": "return libc.msgget(0, 0o1666) >= 0",
+    "makes a space of its own for shared memory": (
+        "libc.unshare(0x18000000)\nreturn libc.shmget(0, ctypes.c_size_t(2**20), 0o1666) >= 0"
+    ),
     "types into the terminal": "import fcntl\nfcntl.ioctl(os.open('/dev/tty', os.O_RDWR), 0x5412, b'x')\nreturn True",
 }
 LEFT = {  # each leaves something for the next part, which looks for it
@@ -294,6 +303,6 @@ class TestTheChoice:
 
     def test_other_systems_are_told(self, monkeypatch):
         monkeypatch.setattr(wall.sys, "platform", "darwin")
-        wall.stands.cache_clear()
+        wall._tried.cache_clear()
         assert wall.stands("bubblewrap") == "it needs Linux, and this is darwin"
-        wall.stands.cache_clear()
+        wall._tried.cache_clear()
