@@ -48,6 +48,7 @@ def add_actions(parser: Parser) -> None:
         ("collect", written_answers.collect_parser(), "collect written answers into a sheet, for a person to mark"),
         ("mark", written_answers.mark_parser(), "read that sheet's points into the marks"),
         ("alike", _alike_parser(), "list similar answers of a class, after renaming"),
+        ("oral", _oral_parser(), "list questions to ask each student about their own answers"),
         ("clone", _clone_parser(), "clone the repositories of a class, by a list"),
         ("verify", _verify_parser(), "prove every check: run what is right, and what is wrong"),
         ("notebooks", _notebooks_parser(), "make the self-study notebooks, or the solved ones"),
@@ -67,6 +68,8 @@ def _release_parser() -> Parser:
             "--questions takes predictions, too, where the reasons are listed: a letter for what happens, a number "
             "for why. --written takes answers in words: PSET_marking.md is the marker's page; `collect` and `mark` "
             "carry them to a person and back.\n\n"
+            "--numbers takes the examination's questions for a number. Each student of --roster gets a sheet with "
+            "numbers of their own, in PSET_sheets/, and returns the result from the notebook.\n\n"
             "--own-items adds written answers of your own. --build makes a project in place of a problem set.\n\n"
             "--gradescope also writes the zip file of an autograder for Gradescope; it holds your secret. --repository "
             "also writes a template repository for GitHub, by itself or in Classroom 50: its workflow runs the public "
@@ -100,6 +103,12 @@ def _release_parser() -> Parser:
         default=[],
         metavar="N.NAME",
         help="written answers for a person to mark, as in 14.curves",
+    )
+    parser.add_argument(
+        "--numbers", type=str, nargs="+", default=[], metavar="N.NAME", help="questions with each student's own numbers"
+    )
+    parser.add_argument(
+        "--roster", type=str, default=None, metavar="FILE", help="CSV with a column id: who gets a sheet of numbers"
     )
     _add_project(parser)
     parser.add_argument("--out", type=str, default=None, metavar="FOLDER", help="where to; made where there is none")
@@ -231,6 +240,28 @@ def _alike_parser() -> Parser:
     return parser
 
 
+def _oral_parser() -> Parser:
+    parser = Parser(
+        description=(
+            "Write a list of questions for talks with students: for each of them some about lines that they wrote, and "
+            "what a good answer names. Your seed file decides which questions are drawn. Nothing in it is a mark."
+        ),
+        epilog=(
+            "examples:\n  companion course oral submissions/ --pset week2 --seed-file course/secret.seed \\\n"
+            "      --to oral.md"
+        ),
+    )
+    parser.add_argument("folder", type=str, metavar="FOLDER", help="the submissions")
+    parser.add_argument(
+        "--exercises", type=str, nargs="+", default=[], metavar="N.N", help="the exercises to ask about"
+    )
+    parser.add_argument("--pset", type=str, default=None, help="or the problem set or project, as for companion grade")
+    parser.add_argument("--seed-file", type=str, default=None, metavar="SECRET", help="a file with what only you know")
+    parser.add_argument("--each", type=Count, default=3, help="questions for each student")
+    parser.add_argument("--to", type=str, default="oral.md", metavar="FILE", help="the list to write")
+    return parser
+
+
 def _clone_parser() -> Parser:
     parser = Parser(
         description=(
@@ -298,6 +329,7 @@ def run(flags: Namespace) -> int:
     actions = {"release": _release, "export": _export, "alike": _alike, "verify": _verify, "notebooks": _notebooks}
     actions |= {
         "clone": _clone,
+        "oral": _oral,
         "collect": written_answers.collect,
         "mark": written_answers.mark,
         "slides": slides.run,
@@ -307,6 +339,7 @@ def run(flags: Namespace) -> int:
 
 
 def _release(flags: Namespace) -> int:
+    from companion_school.course.grading.gradebook import read_roster
     from companion_school.course.grading.lateness import as_toml
     from companion_school.course.hidden_seeds import read_secret
     from companion_school.course.release import project, release
@@ -319,7 +352,8 @@ def _release(flags: Namespace) -> int:
     settings = _settings(flags)
     name, rule = checked_name(flags.pset), out / f"{flags.pset}.toml"
     stages, notebooks = _stages(flags)
-    pset = None if stages else ProblemSet.of(name, flags.exercises, flags.questions, flags.written)
+    asked = flags.exercises, flags.questions, flags.written, flags.numbers
+    pset = None if stages else ProblemSet.of(name, *asked)
     if pset:
         release.check_free(pset, out)
     else:
@@ -335,6 +369,8 @@ def _release(flags: Namespace) -> int:
         written.append(rule)
     if flags.own_items is not None:
         write_atomic(out / settings["items"], Path(flags.own_items).read_bytes())
+    if pset and pset.numbers:
+        release.write_sheets(pset, secret, read_roster(Path(flags.roster)), out)
     written += _write_bundles(pset, name, settings, secret, flags, bundles)
     if is_new:
         print(f"{file}: your secret, new. Keep it; grading needs it, and nobody else may read it.")
@@ -350,6 +386,7 @@ def _release(flags: Namespace) -> int:
 
 def _settings(flags: Namespace) -> dict[str, str]:
     """What PSET.toml says."""
+    from companion_school.course.grading.gradebook import read_roster
     from companion_school.course.grading.lateness import Lateness
     from companion_school.course.written.rubrics import add_items
 
@@ -361,7 +398,14 @@ def _settings(flags: Namespace) -> dict[str, str]:
         Lateness(flags.due, flags.late, flags.grace or "")
     if flags.own_items is not None:
         add_items(Path(flags.own_items))
+    if bool(flags.numbers) != (flags.roster is not None):
+        raise ValueError("--numbers, --roster: expected both or neither")
+    if flags.numbers and flags.gradescope is not None:
+        raise ValueError(f"--gradescope {flags.gradescope}: expected no --numbers, whose sheets Gradescope cannot know")
     told = {"due": flags.due, "late": flags.late, "grace": flags.grace, "build": flags.build}
+    if flags.roster is not None:
+        read_roster(Path(flags.roster))
+        told["roster"] = str(Path(flags.roster).resolve())
     told["items"] = f"{flags.pset}_items.toml" if flags.own_items is not None else None
     return {name: value for name, value in told.items() if value}
 
@@ -372,7 +416,7 @@ def _stages(flags: Namespace) -> tuple[Sequence[Stage], Path | None]:
 
     if flags.build is None:
         return (), None
-    others = ("exercises", "questions", "written", "own_items", "repository")
+    others = ("exercises", "questions", "written", "numbers", "own_items", "repository")
     if beside := [f"--{name.replace('_', '-')}" for name in others if flags.get(name)]:
         raise ValueError(f"--build {flags.build}: expected a project by itself, got {', '.join(beside)} beside it")
     return find_stages(flags.build), _guides(flags.notebooks)
@@ -490,6 +534,30 @@ def _alike(flags: Namespace) -> int:
     with waiting("comparing the answers"):
         found = [one for each in answers for one in similarity.alike(each)]
     print("\n".join([*filter(None, [similarity.as_text(found)]), f"{count(len(found), 'group')} of similar answers"]))
+    return 0
+
+
+def _oral(flags: Namespace) -> int:
+    from companion_school.course import oral
+    from companion_school.course.grading import similarity
+    from companion_school.course.grading.submissions import handed_in
+    from companion_school.course.grading.what_to_grade import choose
+    from companion_school.course.hidden_seeds import read_secret
+    from companion_school.course.release.questions import is_question
+
+    if flags.seed_file is None:
+        raise ValueError("--seed-file: expected the file with your secret, got none")
+    folder, to, secret = Path(flags.folder), Path(flags.to), read_secret(flags.seed_file)
+    must_be_writable(to.absolute().parent, "--to", flags.to)
+    near = [Path(), folder, folder.parent, Path(flags.seed_file).parent]
+    task = choose(flags.exercises, flags.pset, None, near, secret)
+    handed = handed_in(folder, task.name or None, project=bool(task.stages))
+    if task.stages:
+        answers = similarity.modules(handed, task.stages)
+    else:
+        answers = similarity.programs(handed, [one for one in task.exercises if not is_question(one.id)])
+    write_atomic(to, oral.page([one.student for one in handed], answers, secret, flags.each))
+    print(f"{to}: questions for {count(len(handed), 'student')}")
     return 0
 
 
