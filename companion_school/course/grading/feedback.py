@@ -24,7 +24,7 @@ _WORDS = {
     "wrong": "Wrong: the code runs, and its result is not the right one.",
     "missing": "Missing: there is no answer, or it is still as it was handed out.",
     "crashed": "Crashed: the code raised an error, or ended its process.",
-    "timeout": "Timeout: the code did not end within its time limit.",
+    "timeout": "Timeout: the code did not end within its time limit. If it is quick on your machine, say so.",
     "refused": "Refused: the code uses something that the exercise or the grader does not allow.",
     "unreadable": "Unreadable: no file could be read, so nothing was tried.",
     "to mark": "A person will mark it.",

@@ -66,6 +66,16 @@ class Limits:
             raise ValueError(f"--memory {self.memory_gib:g}: expected GiB from 0.05 to 1024")
 
 
+def busy() -> float:
+    """Return by how much the limits on time are stretched, because other processes use this machine: 1 to 4.
+
+    The limits are in seconds of a clock, so that an answer which sleeps ends too. Where more processes want to run than
+    there are processors, a right answer needs more of these seconds than it would alone.
+    """
+    load = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
+    return min(4.0, max(1.0, load / (os.cpu_count() or 1)))
+
+
 @dataclass(frozen=True)
 class Program:
     """What to run: the source, the function's name in it, and the operators that it may not call."""
@@ -162,7 +172,7 @@ class Worker:
 
     def _read(self, files: Sequence[tuple[str, bytes]], order: Mapping[str, Any]) -> dict[str, Any]:
         header = json.dumps({"files": [name for name, _ in files], **order})
-        end = time.monotonic() + self.limits.seconds
+        end = time.monotonic() + self.limits.seconds * busy()
 
         def converse(ours: socket.socket) -> bytes:
             channel = _Timed(ours, end)
@@ -258,7 +268,7 @@ class Worker:
             self._end(part)
 
     def _converse(self, channel: socket.socket, program: Program, use: Callable[[Callable[..., Outcome]], T]) -> T:
-        end = time.monotonic() + self.limits.seconds
+        end = time.monotonic() + self.limits.seconds * busy()
 
         def ask(message: dict[str, Any], case: Case | None) -> Outcome:
             begun, self.received = time.monotonic(), 0
@@ -326,7 +336,8 @@ class Worker:
     def _fork(self, channel: socket.socket, reads: bool) -> int:
         order = {
             "reads": reads,
-            "cpu": 2 * int(self.limits.seconds) + 2,  # beyond the clock's limit: for what uses several processors
+            "cpu": 2 * int(self.limits.seconds * busy())
+            + 2,  # beyond the clock's limit: for what uses several processors
             "memory": int(self.limits.memory_gib * 2**30),
             "user": next(_users),
         }

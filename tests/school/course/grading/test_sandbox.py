@@ -178,3 +178,10 @@ def test_what_an_answer_may_have_given_is_believed():
 def test_limits_that_are_none_are_refused(limits, flag):
     with pytest.raises(ValueError, match=flag):
         Limits(**limits)
+
+
+@pytest.mark.parametrize("load, factor", [(0.1, 1.0), (2.0, 1.0), (5.0, 2.5), (50.0, 4.0)])
+def test_a_busy_machine_gives_answers_more_time(load, factor, monkeypatch):
+    monkeypatch.setattr(parent.os, "getloadavg", lambda: (load, 0.0, 0.0), raising=False)
+    monkeypatch.setattr(parent.os, "cpu_count", lambda: 2)
+    assert parent.busy() == factor
