@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from random import Random
 
 from companion_school.course.grading.similarity import Answers
+from companion_school.course.grading.submissions import plain
 from companion_school.course.hidden_seeds import keyed
 
 _LONGEST = 100_000  # letters of a program that is parsed here
@@ -176,7 +177,7 @@ def questions(exercise: str, program: str) -> list[Oral]:
         tree, lines = ast.parse(program), program.splitlines()
         nodes = [node for node in ast.walk(tree) if hasattr(node, "lineno")]
         found = [
-            Oral(exercise, kind, node.lineno, _short(lines[node.lineno - 1]), _plain(ask), names)
+            Oral(exercise, kind, node.lineno, _short(lines[node.lineno - 1]), plain(ask), names)
             for node in nodes
             for rule in RULES
             for kind, ask, names in rule(node)
@@ -186,12 +187,8 @@ def questions(exercise: str, program: str) -> list[Oral]:
     return sorted(found, key=lambda one: one.line)
 
 
-def _plain(text: str) -> str:
-    return "".join(letter if letter.isprintable() else " " for letter in text)
-
-
 def _short(line: str) -> str:
-    text = _plain(line.strip().replace("`", "'"))
+    text = plain(line.strip().replace("`", "'"))
     return text if len(text) <= _LONGEST_LINE else f"{text[:_LONGEST_LINE]} ..."
 
 
@@ -217,7 +214,7 @@ def page(students: Sequence[str], answers: Sequence[Answers], secret: bytes, eac
         "with its helpers."
     ]
     for student in students:
-        lines = [f"## {_plain(student).replace('#', ' ')}"]
+        lines = [f"## {plain(student).replace('#', ' ')}"]
         for number, one in enumerate(drawn(answers, student, secret, each), 1):
             lines.append(
                 f"{number}. **{one.exercise}**, line {one.line}: `{one.code}`\n   {one.ask}\n"
