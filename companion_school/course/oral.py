@@ -88,12 +88,13 @@ def _calls(node: ast.AST) -> Iterator[Found]:
             f"What does `{name}` keep here, with the diagonal at `{shift}`? Which entries change if it moves by one?",
             "the entries of the first and the last row, and who could see whom with the diagonal one off",
         )
-    if name == "einsum" and node.args and isinstance(node.args[0], ast.Constant) and "->" in str(node.args[0].value):
-        before, _, after = str(node.args[0].value).partition("->")
+    formula = str(node.args[0].value) if node.args and isinstance(node.args[0], ast.Constant) else ""
+    if name == "einsum" and "->" in formula:
+        before, _, after = formula.partition("->")
         gone = sorted({letter for letter in before if letter.isalpha()} - {*after})
         yield (
             "einsum",
-            f"Read `{node.args[0].value}` aloud: what is multiplied, and what is summed over?",
+            f"Read `{formula}` aloud: what is multiplied, and what is summed over?",
             f"the sum runs over {', '.join(gone) or 'nothing'}; what each letter stands for, with a size",
         )
     if name in ("sqrt", "rsqrt"):
