@@ -483,7 +483,7 @@ def _write_bundles(
 
 def _export(flags: Namespace) -> int:
     from companion_school.course.grading import lms
-    from companion_school.course.grading.gradebook import collect, students_and_sets, to_csv
+    from companion_school.course.grading.gradebook import collect, names_known, students_and_sets, to_csv
     from companion_school.course.grading.results import load
 
     folder = Path(flags.folder)
@@ -503,7 +503,7 @@ def _export(flags: Namespace) -> int:
         named = dict(one.split("=", 1) for one in flags.columns if "=" in one)
         if set(named) - {*lms.ROLES} or len(named) != len(flags.columns):
             raise ValueError(f"--columns: expected Identifier=HEADING Grade=HEADING, got {' '.join(flags.columns)}")
-        text, unknown = lms.filled(Path(flags.into), rows, named)
+        text, unknown = lms.filled(Path(flags.into), rows, named, names_known(folder))
         write_atomic(to, text)
         for student in unknown:
             print(f"{student}: not in {flags.into}")

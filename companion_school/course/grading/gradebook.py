@@ -147,6 +147,13 @@ def ids_of(folder: Path, students: Iterable[str], people: Mapping[str, Row]) -> 
     return {student: student if id == KEEP else id for student, id in known.items()}
 
 
+def names_known(folder: Path) -> dict[str, str]:
+    """The roster's ids that names.csv gives to students of these marks; it lies beside them, or one folder above."""
+    file = next((place / NAMES for place in (folder, folder.absolute().parent) if (place / NAMES).is_file()), None)
+    rows = read_table(file) if file else []
+    return {unquoted(row.get("student_id", "")): unquoted(row.get("roster_id", "")).strip() for row in rows}
+
+
 def _read_names(file: Path, people: Mapping[str, Row]) -> dict[str, str]:
     found: dict[str, str] = {}
     for line, row in enumerate(read_table(file), 2):

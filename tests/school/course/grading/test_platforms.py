@@ -156,6 +156,10 @@ def test_names_of_platforms_meet_the_roster_and_are_asked_for_once(tmp_path, cap
         assert main([*export, *target]) == 0
     found = {row["student_id"]: row["score"] for row in collect(tmp_path / "marks", roster)}
     assert found == {"ada": "0", "gh1": "1", "kg2": "2", "mystery_9": "1"}
+    table, filled_in = tmp_path / "canvas.csv", tmp_path / "filled.csv"  # of the set alone, and by the roster's ids
+    table.write_text("Student,ID,SIS User ID,SIS Login ID,Section,w (1)\nG,500,gh1,g,A,\nA,501,ada,a,A,\n")
+    assert main(["course", "export", str(tmp_path / "marks" / "w"), "--into", str(table), "--to", str(filled_in)]) == 0
+    assert "G,500,gh1,g,A,1\n" in filled_in.read_text() and "A,501,ada,a,A,0\n" in filled_in.read_text()
 
 
 def test_pages_go_back_under_the_names_that_the_platform_gave(tmp_path):
