@@ -16,7 +16,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -276,7 +276,11 @@ class Worker:
                 child.send(_Timed(channel, end), codec.pack(message))
                 data = child.receive(_Timed(channel, end))
                 self.received, self.seconds = len(data), time.monotonic() - begun
-                return believable(codec.unpack_outcome(data), case)
+                outcome = believable(codec.unpack_outcome(data), case)
+                if outcome.error and (outcome.error[0] == "MemoryError" or "allocate memory" in outcome.error[1]):
+                    limit = f"it wanted more memory than the {self.limits.memory_gib:g} GiB that an answer may take"
+                    outcome = replace(outcome, error=(outcome.error[0], limit))
+                return outcome
             except TimeoutError:
                 return Outcome(result=Result.TIMEOUT)
             except (OSError, EOFError):

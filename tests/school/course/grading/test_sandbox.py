@@ -185,3 +185,8 @@ def test_a_busy_machine_gives_answers_more_time(load, factor, monkeypatch):
     monkeypatch.setattr(parent.os, "getloadavg", lambda: (load, 0.0, 0.0), raising=False)
     monkeypatch.setattr(parent.os, "cpu_count", lambda: 2)
     assert parent.busy() == factor
+
+
+def test_what_wants_too_much_memory_is_told_the_limit(worker):
+    outcome = call(worker, "return torch.ones(2**36)")
+    assert outcome.error == ("RuntimeError", "it wanted more memory than the 0.5 GiB that an answer may take")
