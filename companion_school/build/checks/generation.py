@@ -200,6 +200,7 @@ def _(draw):
     yield Case("the likeliest, again and again", (weights, [3, 5, 1], 9, None, 0.0, None, 0))
     yield Case("drawn by a seed", (weights, [2], 12, None, 0.9, None, 4))
     yield Case("the choice is passed on", (weights, [2, 7], 8, None, 1.5, 2, 7))
+    yield Case(LARGE, (weights, draw.wholes(0, 10, draw.whole(33, 40)).tolist(), 3, None, 0.0, None, 0))
     text = generate.answer(references(generate.stage))(weights, [3, 5, 1], 9, None, 0.0, None, 0)["the text"]
     for stop in (*dict.fromkeys(text), min({*range(11)}.difference(text))):  # each that comes, and one that does not
         yield Case("it ends before the stop token", (weights, [3, 5, 1], 9, stop, 0.0, None, 0))

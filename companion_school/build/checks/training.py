@@ -356,6 +356,8 @@ def _(draw):
     yield Case("one update", (start, data, 1, 1, 1.0), tolerance=1e-6)
     yield Case("several updates, each with its rate", (start, data, 8, 1, 1.0), tolerance=1e-6)
     yield Case("micro-batches make one update, and are averaged", (start, data, 6, 3, 0.3), tolerance=1e-6)
+    width = draw.whole(33, 40)
+    yield Case(LARGE, (draw.normal(2, width), draw.normal(9, 4, width), 4, 2, 1.0), tolerance=1e-6)
 
 
 train.mistake("the losses of micro-batches are added, not averaged", "loss_at(n) / accumulate", "loss_at(n)")

@@ -161,6 +161,9 @@ def _(draw):
     real = torch.arange(5) < torch.tensor([[3], [5]])
     yield Case("a source with filler", (source, real, target, weights, 1e4))
     yield Case("the base of the configuration", (source, real, target, weights, 100.0))
+    length = draw.whole(33, 40)
+    everywhere = torch.ones(1, length, dtype=torch.bool)
+    yield Case(LARGE, (draw.wholes(0, 10, 1, length), everywhere, target[:1], weights, 1e4))
 
 
 Translator.mistake(
@@ -258,6 +261,7 @@ def _(draw):
     yield Case("one row", (torch.tensor([[5, 6, 7]]), 1))
     yield Case("several rows", (draw.wholes(2, 9, 3, 5), 0))
     yield Case("targets of one token", (draw.wholes(2, 9, 4, 1), 1))
+    yield Case(LARGE, (draw.wholes(2, 9, 2, draw.whole(33, 50)), 1))
 
 
 forced.mistake(
