@@ -107,7 +107,9 @@ def law_cases(
             held = (case for case in held if all(_shows_nan(other(case)) for other in others))
         found += islice(held, _MOST)
     if not {"large", "one"} & {*exercise.excused}:
-        long = max(wanted, key=lambda case: (not case.is_robust, _length(case.arguments))) if not _sizes(base) else base
+        long = base
+        if not _sizes(base):
+            long = max(wanted, key=lambda case: (_length(case.arguments), sum(_wholes(case.arguments))))
         long = replace(long, gradients=False, robust="")
         made = (replace(case, shows=LARGE, robust=_robust(exercise, "large"), right="") for case in _larges(long))
         some = (case for case in made if _holds(case, call) and _entries(call(case).value) <= _MOST_ENTRIES)
