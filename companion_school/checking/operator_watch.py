@@ -221,8 +221,8 @@ _DUNDERS = frozenset({
 _MODULES = frozenset({
     "__future__", "abc", "bisect", "cmath", "collections", "collections.abc", "contextlib", "copy", "dataclasses",
     "decimal", "einops", "enum", "fractions", "functools", "heapq", "huggingface_hub", "itertools", "json", "math",
-    "numbers", "numpy", "numpy.linalg", "operator", "pathlib", "random", "re", "safetensors", "safetensors.torch",
-    "statistics", "string", "sys", "textwrap", "time", "typing", "typing_extensions", "unicodedata", "warnings",
+    "numbers", "numpy", "numpy.linalg", "operator", "os", "os.path", "pathlib", "random", "re", "safetensors",
+    "safetensors.torch", "statistics", "string", "sys", "textwrap", "time", "typing", "typing_extensions", "unicodedata", "warnings",
     "torch", "torch.amp", "torch.autograd", "torch.autograd.functional", "torch.cuda", "torch.fft", "torch.func",
     "torch.linalg", "torch.nn", "torch.nn.functional", "torch.nn.init", "torch.nn.parameter", "torch.nn.utils",
     "torch.optim", "torch.optim.lr_scheduler", "torch.random", "torch.special", "torch.utils", "torch.utils.checkpoint",
@@ -293,7 +293,7 @@ def forbidden_uses(source: str, forbidden: Collection[str], beside: Collection[s
 
 
 def _hidden_modules(nodes: Collection[ast.AST], beside: Collection[str]) -> set[str]:
-    """Find modules through which a name can be hidden: those that are not in `_MODULES`, and PyTorch as a value."""
+    """Find modules through which a name can be hidden: others than `_MODULES`, and PyTorch or sys as a value."""
     known = {"torch": "torch", "math": "math"}  # modules by the names that code has for them; these are there already
     used: list[str] = []
     for node in nodes:
@@ -322,7 +322,7 @@ def _hidden_modules(nodes: Collection[ast.AST], beside: Collection[str]) -> set[
         inside |= {id(part) for part in ast.walk(node) if part is not node}
         parts = path.split(".")
         used += [other for end in range(1, len(parts)) if _module_at(other := ".".join(parts[: end + 1])) is not None]
-        if isinstance(node.ctx, ast.Load) and parts[0] == "torch" and _module_at(path) is not None:
+        if isinstance(node.ctx, ast.Load) and parts[0] in ("torch", "sys") and _module_at(path) is not None:
             found.add(f"the module {path} as a value")
         if path in ("torch.load", "numpy.load", "sys.modules"):
             found.add(path)
