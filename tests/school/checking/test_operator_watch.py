@@ -183,7 +183,7 @@ def test_a_text_shows_what_it_forbids_and_what_hides_it(code):
         "getattr(x, 'shape')",
         "from torch import nn\nfrom torch.nn import functional as G\nF = torch.nn.functional\nnn.ReLU()(F.relu(x))",
         "class A(torch.nn.Module):\n    def __init__(self):\n        super().__init__()\n        self._kept = None",
-        "import numpy as np, dataclasses, os\nos.path.join(a)\nnp.linalg.norm(x), torch.linalg.norm(x), torch.optim.SGD",
+        "import numpy as np, dataclasses, os\nos.path.join(a)\nnp.linalg.norm(x), torch.linalg.norm(x)",
         "def softmax(x): return x.exp()\nsoftmax(x)",
         "def visible_softmax(scores, may_look): return scores",
     ],
