@@ -5,6 +5,7 @@ from fractions import Fraction
 
 import torch
 
+from companion_school.checking.derived_cases import LARGE
 from companion_school.checking.exercise import Case, Group, exercise
 
 # 6.1
@@ -470,6 +471,8 @@ def _(draw):
     yield Case("a stream of a million", (1e6 * x, branches, gains, last, 1e-6))
     yield Case("fewer gains than branches are refused", (x, branches, gains[:2], last, 1e-6), refuse=True)
     yield Case("fewer branches than gains are refused", (x, branches[:2], gains, last, 1e-6), refuse=True)
+    d = draw.whole(33, 40)
+    yield Case(LARGE, (3 * draw.normal(1, 2, d), [branch(d, 5)], [gain(d)], gain(d), 1e-6))
 
 
 def _rms(h, gain, eps):
