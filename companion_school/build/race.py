@@ -24,7 +24,7 @@ from companion.ground.atomic import write_atomic
 from companion.ground.display import table
 from companion.ground.processor import processor
 from companion_school.build.isolated_modules import World
-from companion_school.build.keep import save
+from companion_school.build.keep import keep
 from companion_school.build.parts import references
 from companion_school.build.race_score import bits_per_byte
 from companion_school.build.stages import STAGES
@@ -177,7 +177,7 @@ def _kept(folder: Path, code: World, made: Run, before: Sequence[Result]) -> str
     if made.bits >= best:
         return f"The model is not kept: an earlier one, with {best:.3f} bits per byte, is better."
     try:
-        save(folder / KEPT, code, made.runner.model, made.runner.merges, int(made.runner.context))
+        keep(folder / KEPT, code, made.runner.model, made.runner.merges, int(made.runner.context))
     except AttributeError:
         return "The model is not kept: it is no Transformer of stage 5, which the course's commands could read."
     except ValueError as error:
