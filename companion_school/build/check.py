@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from companion_school.build.parts import Part, parts
-from companion_school.build.stages import STAGES, Stage
+from companion_school.build.stages import Stage, following
 from companion_school.build.workspace import note_passed
 from companion_school.checking.call import Result
 from companion_school.checking.notebook_answer import NotYet
@@ -199,7 +199,7 @@ def check_stage(stage: Stage, folder: Path) -> None:
     if not report.is_right:
         raise NotYet(str(report))
     print(report)
-    after = STAGES.get(stage.number + 1)
+    after = following(stage)
     if after is not None:
         needs = ", ".join(f"{lesson:02d}" for lesson in after.lessons)
         several = "s" if len(after.lessons) > 1 else ""

@@ -67,6 +67,13 @@ STAGES = {
 """Every stage by its number, in the order in which they are written: each uses only the stages before it."""
 
 
+def following(stage: Stage, by: int = 1) -> Stage | None:
+    """The stage that is written after this one, or `by` places further on or back; None where there is none."""
+    order = [*STAGES.values()]
+    at = order.index(stage) + by
+    return order[at] if 0 <= at < len(order) else None
+
+
 def find_stage(name: str | int | float) -> Stage:
     """The stage of this name: 5, "5", "build.5", "model" or "model.py".
 
