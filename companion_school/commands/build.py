@@ -140,14 +140,15 @@ def _race_parser() -> Parser:
         description=(
             "Train for some minutes with your race.py, and measure in bits per byte on text that it has not seen. As "
             "long as you have not written one, your stages 1 to 6 train as they are. "
-            "Beside it: the course's own recipes, what compressors and n-grams reach, and your earlier runs, in a "
-            "table and a plot, race.png in your folder."
+            "The course's race.py runs after it for as many minutes, once a day, so that you can compare with what this "
+            "machine does now. A table and a plot, race.png in your folder, show both beside compressors, n-grams and "
+            "your earlier runs."
         ),
         epilog="examples:\n  companion build race --minutes 1\n  companion build race --minutes 5 --name 'wider'",
     )
     parser.add_argument("--minutes", type=Positive, default=5.0, help="of training")
     parser.add_argument("--name", type=str, default=None, metavar="NAME", help="what this run is called in the table")
-    parser.add_argument("--reference", action="store_true", help="run the course's race.py, not yours")
+    parser.add_argument("--alone", action="store_true", help="leave out the course's race.py")
     _add_folder(parser)
     return parser
 
@@ -226,7 +227,5 @@ def _story(flags: Namespace, folder: Path) -> int:
 def _race(flags: Namespace, folder: Path) -> int:
     from companion_school.build.race import race
 
-    with waiting(f"a race of {flags.minutes:g} minutes, then measured"):
-        table = race(folder, flags.minutes, flags.name, reference=flags.reference)
-    print(table)
+    print(race(folder, flags.minutes, flags.name, alone=flags.alone))
     return 0
