@@ -5,7 +5,7 @@ in the package, and tests prove the two equal. Where this page ends, the package
 """
 import json
 import math
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 
@@ -254,7 +254,7 @@ def save(model: nn.Module, folder: str | Path, context: int):
     folder.mkdir(parents=True, exist_ok=True)
     weights = {name: weight.cpu().contiguous() for name, weight in model.state_dict().items()}
     save_file(renamed(weights, NAMES), folder / "model.safetensors", {"format": "pt"})
-    fields = {theirs: getattr(model.config, mine) for mine, theirs in FIELDS.items()}
+    fields = {FIELDS[mine]: value for mine, value in asdict(model.config).items()}
     told = ALIKE | fields | {"max_position_embeddings": context}
     (folder / "config.json").write_text(json.dumps(told, indent=2), "utf-8")
 

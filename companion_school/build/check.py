@@ -81,7 +81,7 @@ class Report:
             if one.told:  # what comes after the first fault often follows from it: there a line is enough
                 lines += [f"    {line}" for line in ([one.briefly] if told else one.told.splitlines()) if line]
                 lines += [f"    {one.place}"] * bool(one.place)
-                told = told or one.result != Result.MISSING.value
+                told = told or one.result not in (Result.MISSING.value, _RIGHT)
         return "\n".join(lines)
 
 

@@ -70,6 +70,7 @@ class Part:
     probe:      the function that asks the learner's file.
     forbidden:  names that the file must not use, besides `FORBIDDEN`.
     seconds:    that its cases may take together, on a slow machine.
+    remark:     looks at files that are right (a `World`): what else is to be said of them, or None.
     """
 
     stage: Stage
@@ -84,11 +85,17 @@ class Part:
     seconds: float
     mistakes: list[tuple[str, Patch]] = field(default_factory=list)
     variants: list[str] = field(default_factory=list)
+    remark: Callable[[Any], str | None] | None = None
     _cases: Callable[[Draw], Iterable[Case]] | None = None
 
     def cases(self, make: Callable[[Draw], Iterable[Case]]) -> Callable[[Draw], Iterable[Case]]:
         """Decorator: the inputs, smallest first."""
         self._cases = make
+        return make
+
+    def remarks(self, make: Callable[[Any], str | None]) -> Callable[[Any], str | None]:
+        """Decorator: what else is to be said of files that are right."""
+        self.remark = make
         return make
 
     def mistake(self, message: str, *pieces: str) -> None:

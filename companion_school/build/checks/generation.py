@@ -111,7 +111,14 @@ probabilities.mistake(
 probabilities.mistake(
     "the temperature multiplies the scores; divide by it", "logits / temperature", "logits * temperature"
 )
-probabilities.mistake("the temperature is not used", "(logits / temperature)", "logits")
+probabilities.mistake(
+    "the temperature changes nothing: divide the scores by it, before the softmax", "(logits / temperature)", "logits"
+)
+probabilities.mistake(
+    "the temperature divides probabilities: divide the scores by it, before the one softmax",
+    "(logits / temperature).softmax(-1)",
+    "(logits.softmax(-1) / temperature).softmax(-1)",
+)
 probabilities.mistake("what is left does not add up to one: divide by its sum", "order, p / p.sum())", "order, p)")
 probabilities.mistake("the result is in the order of the probabilities; put each back at its id",
                       "return torch.zeros_like(p).scatter(-1, order, p / p.sum())", "return p / p.sum()")  # fmt: skip

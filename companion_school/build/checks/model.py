@@ -212,6 +212,11 @@ def _(draw):
 Transformer_goes_on.mistake("what comes after the cache is put at places from 0 on: go on at len(caches[0])", "torch.arange(seen, seen + new",
                             "torch.arange(0, new")  # fmt: skip
 Transformer_goes_on.mistake(
+    "the mask knows nothing of the tokens in the cache: it is (new, seen + new), causal(new, seen + new)",
+    "causal(new, seen + new)",
+    "causal(new, new)",
+)
+Transformer_goes_on.mistake(
     "the caches do not reach the blocks",
     "self.decoder(self.embedding(ids), caches, mask",
     "self.decoder(self.embedding(ids), None, mask",

@@ -365,8 +365,16 @@ train.mistake(
 train.mistake("the losses are tensors that keep what they were made of: give numbers, `loss.item()`", "total += loss.item()",
               "total += loss")  # fmt: skip
 train.mistake("every update sees the same micro-batch", "loss = loss_at(n)", "loss = loss_at(0)")
-train.mistake("the updates count from 0: the first one's rate is 0", "range(1, updates + 1)", "range(updates)",
-              "range((update - 1) * accumulate, update * accumulate)", "range(update * accumulate, (update + 1) * accumulate)")  # fmt: skip
+train.mistake(
+    "the rate is that of the next update: the first one has rate_at(1, ...)",
+    "rate_at(update, updates, peak, warmup)",
+    "rate_at(update + 1, updates, peak, warmup)",
+)
+train.mistake(
+    "the rate is that of the update before: the first one has rate_at(1, ...)",
+    "rate_at(update, updates, peak, warmup)",
+    "rate_at(update - 1, updates, peak, warmup)",
+)
 train.mistake(
     "the last micro-batch's loss comes back; expected the update's, the mean",
     "total += loss.item()",
@@ -567,8 +575,8 @@ def _(draw):
 
 
 save.mistake("the tensors have your names; files have LLaMA's", "save_file(renamed(weights, NAMES), folder", "save_file(weights, folder")
-save.mistake("config.json has your names for its fields; `FIELDS` has LLaMA's", "{theirs: getattr(model.config, mine) for",
-             "{mine: getattr(model.config, mine) for")  # fmt: skip
+save.mistake("config.json has your names for its fields; `FIELDS` has LLaMA's", "{FIELDS[mine]: value for",
+             "{mine: value for")  # fmt: skip
 save.mistake("config.json does not say what all models here have alike: `ALIKE` is missing", "told = ALIKE | fields", "told = fields")
 save.mistake("the context is missing: `max_position_embeddings`", ' | {"max_position_embeddings": context}', "")
 save.mistake("the sizes of the model are missing in config.json", "told = ALIKE | fields |", "told = ALIKE |")
@@ -584,8 +592,8 @@ save.variant(
 
         os.makedirs(folder, exist_ok=True)
         config = dict(ALIKE, max_position_embeddings=context)
-        for mine, theirs in FIELDS.items():
-            config[theirs] = getattr(model.config, mine)
+        for mine, value in asdict(model.config).items():
+            config[FIELDS[mine]] = value
         with open(os.path.join(folder, "config.json"), "w") as file:
             json.dump(config, file)
         weights = {name: weight.detach().clone() for name, weight in model.named_parameters()}

@@ -92,6 +92,11 @@ CrossBlock.mistake(
     _CROSS.replace("self.cross_norm(x), source, seen", "source, self.cross_norm(x)"),
 )  # fmt: skip
 CrossBlock.mistake(
+    "the source asks and the target answers, with the source's mask: the stream comes first, `cross(stream, source, seen)`",
+    _CROSS,
+    _CROSS.replace("self.cross_norm(x), source, seen", "source, self.cross_norm(x), seen"),
+)  # fmt: skip
+CrossBlock.mistake(
     "the queries and keys of the source are turned as well: places of two texts are not compared", _CROSS,
     _CROSS.replace("source, seen", "source, seen, turn"),
 )  # fmt: skip

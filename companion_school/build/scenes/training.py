@@ -175,7 +175,7 @@ def _training_nodes() -> list[Node]:
         sums = tuple(f"{place}: gradients, {kind}" for kind in _KINDS)
         nodes.append(Node(f"{place}: length", "the length of the gradients", mark(f"{place}: length"), sums, ("clip",),
                           place))  # fmt: skip
-        nodes.append(Node(f"{place}: rate", "the rate", mark(f"{place}: rate"), (), ("rate_at", "train"), place))
+        nodes.append(Node(f"{place}: rate", "the rate", mark(f"{place}: rate"), (), ("train",), place))
         after = (f"{place}: gradients, {{}}", f"{place}: length")
         nodes += _three(f"{place}: clipped", "the gradients ({}) that the step is given", after, "clip", place)
         step = (f"{place}: clipped, {{}}", f"{place}: rate", f"weights before batch {last}, {{}}")
