@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from companion.ground.fields import shown
 
@@ -33,7 +32,7 @@ class Stage:
     minutes: int
     needs: tuple[int, ...]
     points: int
-    begun: Mapping[int, str] = field(default_factory=dict)
+    begun: tuple[tuple[int, str], ...] = ()
 
     @property
     def module(self) -> str:
@@ -50,14 +49,14 @@ STAGES = {
     stage.number: stage
     for stage in (
         Stage(1, "tokenizer.py", "Text to ids and back", (1,), 75, (), 10),
-        Stage(2, "attention.py", "Attention", (2, 3), 60, (), 12, {2: "attend causal"}),
-        Stage(3, "positions.py", "Positions", (4, 5), 45, (), 9, {4: "frequencies waves"}),
+        Stage(2, "attention.py", "Attention", (2, 3), 60, (), 12, ((2, "attend causal"),)),
+        Stage(3, "positions.py", "Positions", (4, 5), 45, (), 9, ((4, "frequencies waves"),)),
         Stage(20, "first.py", "A first model that learns", (1, 3, 5), 30, (2, 3), 6),
         Stage(4, "layers.py", "The block", (6,), 45, (2,), 10),
         Stage(5, "model.py", "The model", (1, 8), 60, (2, 3, 4), 13),
         Stage(6, "training.py", "Training", (9,), 150, (2, 3, 4, 5), 21),
         Stage(7, "generation.py", "Writing text", (10,), 60, (2, 3, 4, 5), 11),
-        Stage(8, "translation.py", "Translation", (7, 8, 9), 75, (2, 3, 4, 5, 6), 11, {8: "CrossBlock Translator"}),
+        Stage(8, "translation.py", "Translation", (7, 8, 9), 75, (2, 3, 4, 5, 6), 11, ((8, "CrossBlock Translator"),)),
         Stage(9, "experts.py", "Experts", (11,), 75, (2, 3, 4, 5, 6), 11),
         Stage(10, "published.py", "Published models", (13,), 90, (2, 3, 4, 5), 10),
         Stage(11, "race.py", "The race", (12, 14), 120, (1, 2, 3, 4, 5), 10),

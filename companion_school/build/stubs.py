@@ -48,11 +48,11 @@ def names(number: int) -> tuple[str, ...]:
 
 def due(stage: Stage) -> dict[int, tuple[str, ...]]:
     """What is to be written in a stage after each lesson, in the order of its file."""
-    early = {name: lesson for lesson, some in stage.begun.items() for name in some.split()}
+    early = {name: lesson for lesson, some in stage.begun for name in some.split()}
     last = stage.lessons[-1]
     return {
         lesson: tuple(name for name in names(stage.number) if early.get(name, last) == lesson)
-        for lesson in (*stage.begun, last)
+        for lesson in (*dict(stage.begun), last)
     }
 
 
