@@ -224,7 +224,7 @@ def bits_per_byte(model: nn.Module, ids: Tensor, context: int, size: int) -> flo
         nats += loss_of(model(window[:, :-1]), window[:, 1:]).item() * (window.shape[1] - 1)
     return nats / math.log(2) / size
 
-# How LLaMA's files name the parts of a model, the fields of its configuration, and what is the same for every model here.
+# LLaMA's names for the parts of a model and the fields of its configuration, and what is the same for every model here.
 NAMES = (
     ("embedding.", "model.embed_tokens."), ("decoder.norm.", "model.norm."), ("decoder.blocks.", "model.layers."),
     (".attention_norm.", ".input_layernorm."), (".feed_forward_norm.", ".post_attention_layernorm."),
@@ -233,8 +233,9 @@ NAMES = (
     (".feed_forward.gate.", ".mlp.gate_proj."), (".feed_forward.inner.", ".mlp.up_proj."),
     (".feed_forward.outer.", ".mlp.down_proj."),
 )
-FIELDS = {"vocab": "vocab_size", "d_model": "hidden_size", "layers": "num_hidden_layers", "heads": "num_attention_heads",
-          "kv_heads": "num_key_value_heads", "d_ff": "intermediate_size", "base": "rope_theta"}
+FIELDS = {"vocab": "vocab_size", "d_model": "hidden_size", "layers": "num_hidden_layers",
+          "heads": "num_attention_heads", "kv_heads": "num_key_value_heads", "d_ff": "intermediate_size",
+          "base": "rope_theta"}
 ALIKE = {"model_type": "llama", "architectures": ["LlamaForCausalLM"], "hidden_act": "silu", "rms_norm_eps": 1e-6,
          "tie_word_embeddings": True, "eos_token_id": 0}
 
@@ -248,8 +249,8 @@ def renamed(tensors: dict[str, Tensor], pairs) -> dict[str, Tensor]:
     return made
 
 def save(model: nn.Module, folder: str | Path, context: int):
-    """Write a `Transformer` in the form of LLaMA's: `model.safetensors`, its tensors on the CPU by the names of `NAMES`,
-    and `config.json`: `ALIKE`, the configuration by the names of `FIELDS`, and `max_position_embeddings`, `context`."""
+    """Write a `Transformer` as LLaMA's are: `model.safetensors`, its tensors on the CPU by the names of `NAMES`, and
+    `config.json`: `ALIKE`, the configuration by the names of `FIELDS`, and `max_position_embeddings`, the `context`."""
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     weights = {name: weight.cpu().contiguous() for name, weight in model.state_dict().items()}

@@ -22,7 +22,6 @@ from companion_school.checking.call import Result, copied, in_this_process
 from companion_school.checking.examine import AnswerKey, Verdict, examine, key_of
 from companion_school.checking.operator_watch import forbidden_fault, forbidden_uses
 
-
 _GPU = "_on_a_GPU"
 _LATER = "it is tried once the parts above are right"
 

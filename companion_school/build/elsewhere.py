@@ -1,4 +1,4 @@
-"""A device that is not the CPU, for machines without a GPU: its tensors keep their numbers on the CPU, and refuse others.
+"""A device that is not the CPU, for machines without a GPU: its tensors keep their numbers there, and refuse others.
 
 The device is called "meta", PyTorch's name for one without memory, so code that asks a tensor for its device and makes
 new tensors there finds it. Whatever would fail on a GPU fails here: an operation on tensors of two devices, or with a

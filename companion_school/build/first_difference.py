@@ -59,7 +59,9 @@ def where(stage: int, folder: Path, *, itself: bool = False) -> str | None:
     files = {module: folder / f"{module}.py" for module in wanted}
     sources = {module: file.read_text("utf-8", "replace") for module, file in files.items() if file.is_file()}
     if itself:
-        sources |= {module: text for module, text in references(STAGES[stage]).items() if module != STAGES[stage].module}
+        sources |= {
+            module: text for module, text in references(STAGES[stage]).items() if module != STAGES[stage].module
+        }
     places = {module: str(file) for module, file in files.items()}
     found = first_difference(stage, sources, places, file=STAGES[stage].file if itself else None)
     return sentence(stage, found, sources) if found else None

@@ -144,8 +144,8 @@ def race(
 ) -> str:
     """Run a race with the files of a folder, keep its result and its model, draw it, and give the table.
 
-    As long as race.py is not written, the stages 1 to 6 race as they are. The course's race.py races as well, for as many
-    minutes, unless it has done so today on this machine: its result is one to compare with.
+    As long as race.py is not written, the stages 1 to 6 race as they are. The course's race.py races as well, for as
+    many minutes, unless it has done so today on this machine: its result is one to compare with.
 
     Args:
         folder: the learner's.
@@ -268,7 +268,7 @@ def draw(file: Path, runs: Sequence[Result], marks: Sequence[Yardstick]) -> Any:
 
 
 def _name(axes: Any, rows: Sequence[tuple[float, str, str]]) -> None:
-    """Write names in a column to the right, each at its height but none over another, with a line to where it belongs."""
+    """Write names in a column to the right, each near its height and none over another, with a line to it."""
     low, high = axes.get_ylim()
     step = 1 / _NAMES
     heights = [(bits - low) / (high - low) for bits, _, _ in rows]

@@ -46,8 +46,12 @@ FirstModel.mistake("these are probabilities; expected scores, and the loss makes
                    "self.embedding.embedding_dim))), -1)")  # fmt: skip
 FirstModel.mistake("the positions begin at 1", "positions = torch.arange(ids.shape[1], device=ids.device)",
                    "positions = 1 + torch.arange(ids.shape[1], device=ids.device)")  # fmt: skip
-FirstModel.mistake("the head has a bias", "self.head = nn.Linear(d_model, vocab, bias=False)", "self.head = nn.Linear(d_model, vocab)")
-FirstModel.mistake("there is one head, whatever `heads` says", "Attention(d_model, heads, heads)", "Attention(d_model, 1, 1)")
+FirstModel.mistake(
+    "the head has a bias", "self.head = nn.Linear(d_model, vocab, bias=False)", "self.head = nn.Linear(d_model, vocab)"
+)
+FirstModel.mistake(
+    "there is one head, whatever `heads` says", "Attention(d_model, heads, heads)", "Attention(d_model, 1, 1)"
+)
 FirstModel.variant(
     """
     class FirstModel(nn.Module):
@@ -92,7 +96,9 @@ def _(draw):
 
 _STEP = "weight -= rate * weight.grad"
 descend.mistake("it goes uphill: subtract the gradient", _STEP, "weight += rate * weight.grad")
-descend.mistake("the gradients are not forgotten: each is added to the ones before", "                    weight.grad = None\n", "")
+descend.mistake(
+    "the gradients are not forgotten: each is added to the ones before", "                    weight.grad = None\n", ""
+)
 descend.mistake("the rate is not used", _STEP, "weight -= weight.grad")
 descend.mistake("every update asks for the first loss: call loss_at(n)", "loss = loss_at(n)", "loss = loss_at(0)")
 descend.mistake("the updates are counted from 1; the first is 0", "loss = loss_at(n)", "loss = loss_at(n + 1)")

@@ -574,15 +574,23 @@ def _(draw):
     yield Case("another context", (_SIZES | {"layers": 1}, draw.whole(1, 99), 48), tolerance=1e-4)
 
 
-save.mistake("the tensors have your names; files have LLaMA's", "save_file(renamed(weights, NAMES), folder", "save_file(weights, folder")
+save.mistake(
+    "the tensors have your names; files have LLaMA's",
+    "save_file(renamed(weights, NAMES), folder",
+    "save_file(weights, folder",
+)
 save.mistake("config.json has your names for its fields; `FIELDS` has LLaMA's", "{FIELDS[mine]: value for",
              "{mine: value for")  # fmt: skip
-save.mistake("config.json does not say what all models here have alike: `ALIKE` is missing", "told = ALIKE | fields", "told = fields")
+save.mistake(
+    "config.json does not say what all models here have alike: `ALIKE` is missing",
+    "told = ALIKE | fields",
+    "told = fields",
+)
 save.mistake("the context is missing: `max_position_embeddings`", ' | {"max_position_embeddings": context}', "")
 save.mistake("the sizes of the model are missing in config.json", "told = ALIKE | fields |", "told = ALIKE |")
 save.mistake(
     "config.json is not written",
-    "    (folder / \"config.json\").write_text(json.dumps(told, indent=2), \"utf-8\")\n",
+    '    (folder / "config.json").write_text(json.dumps(told, indent=2), "utf-8")\n',
     "",
 )
 save.variant(
@@ -626,13 +634,13 @@ def _(draw):
 
 load.mistake(
     "the weights stay those that were drawn: the tensors of the file are not loaded",
-    "    model.load_state_dict(renamed(load_file(Path(folder) / \"model.safetensors\"), back))\n",
+    '    model.load_state_dict(renamed(load_file(Path(folder) / "model.safetensors"), back))\n',
     "",
 )
 load.mistake(
     "the model has the sizes of the file and not its other fields: `base` is missing",
     "for mine, theirs in FIELDS.items()}))",
-    "for mine, theirs in FIELDS.items() if mine != \"base\"}))",
+    'for mine, theirs in FIELDS.items() if mine != "base"}))',
 )
 load.variant(
     """

@@ -1,4 +1,4 @@
-"""The order of the track: every stage, its notebook and its check use only what came before, and no solution is shown."""
+"""The order of the track: stages, notebooks and checks use only what came before, and no solution is shown."""
 
 import ast
 import re

@@ -108,7 +108,7 @@ def test_names_in_the_picture_do_not_lie_over_each_other(tmp_path):
     boxes = [text.get_window_extent() for text in figure.axes[0].texts]
     assert len(boxes) == race._NAMES
     assert not any(a.overlaps(b) for n, a in enumerate(boxes) for b in boxes[:n])
-    assert all(box.x1 <= figure.bbox.x1 and 0 <= box.y0 and box.y1 <= figure.bbox.y1 for box in boxes)
+    assert all(box.x1 <= figure.bbox.x1 and box.y0 >= 0 and box.y1 <= figure.bbox.y1 for box in boxes)
 
 
 def test_a_race_that_comes_back_late_is_kept_and_said_to_be_late(folder, monkeypatch):

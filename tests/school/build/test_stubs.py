@@ -28,7 +28,9 @@ def test_files_import_each_other_and_torch_alone(kind, monkeypatch):
         exec(kind(number), vars(code))
         assert {*names(number), *given(number)} <= {*vars(code)}
         imported = {n.module.split(".")[0] for n in ast.walk(ast.parse(kind(number))) if isinstance(n, ast.ImportFrom)}
-        assert imported <= {"torch", "safetensors", "pathlib", "collections", "dataclasses", "functools"} | {STAGES[n].module for n in STAGES[number].needs}
+        assert imported <= {"torch", "safetensors", "pathlib", "collections", "dataclasses", "functools"} | {
+            STAGES[n].module for n in STAGES[number].needs
+        }
 
 
 @pytest.mark.parametrize("number", ON_PAGE)
