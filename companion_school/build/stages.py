@@ -11,7 +11,7 @@ from companion.ground.fields import shown
 class Stage:
     """One file of the learner's own transformer.
 
-    number:   1 to 12, the order in which they are written.
+    number:   1 to 18, the order in which they are written.
     file:     its name in the learner's folder.
     title:    what it is, in a few words.
     lessons:  those that derive it.
@@ -56,6 +56,12 @@ STAGES = {
         Stage(10, "published.py", "Published models", (13,), 90, (2, 3, 4, 5), 10),
         Stage(11, "race.py", "The race", (12, 14), 120, (1, 2, 3, 4, 5), 10),
         Stage(12, "latent.py", "Latent attention", (15,), 60, (2, 3, 4, 5, 7), 12),
+        Stage(13, "gpt2.py", "GPT-2", (13,), 60, (2, 3, 4, 5, 10), 8),
+        Stage(14, "delta.py", "A state in place of a cache", (17,), 45, (2, 3, 4, 5, 7), 10),
+        Stage(15, "speculative.py", "Several tokens a pass", (18,), 60, (2, 3, 4, 5, 7), 10),
+        Stage(16, "quantized.py", "Fewer bits", (19,), 45, (2, 3, 4, 5, 6, 10), 10),
+        Stage(17, "adapters.py", "From completing to answering", (20,), 45, (2, 3, 4, 5, 6), 10),
+        Stage(18, "inside.py", "Looking inside", (21,), 45, (2, 3, 4, 5, 10), 10),
     )
 }
 """Every stage by its number."""
