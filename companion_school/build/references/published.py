@@ -61,7 +61,7 @@ def read_folder(folder: str | Path) -> tuple[dict, dict[str, Tensor]]:  # given
 
 
 def fetch(name: str) -> Path:  # given
-    """The folder of a model from the Hugging Face hub, such as "HuggingFaceTB/SmolLM2-135M-Instruct". Needs a network, once."""
+    """The folder of a model from the Hugging Face hub, such as "HuggingFaceTB/SmolLM2-135M". Needs a network, once."""
     from huggingface_hub import snapshot_download
 
     return Path(snapshot_download(name, allow_patterns=["*.json", "*.safetensors"]))

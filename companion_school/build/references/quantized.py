@@ -35,7 +35,7 @@ def unpack(packed: Tensor) -> Tensor:
 
 
 class QuantizedLinear(nn.Module):
-    """A linear layer without bias; the buffers `levels`, packed if they have four bits, and `scales` are its weights."""
+    """A linear layer without bias whose weights are the buffers `levels`, packed if four bits each, and `scales`."""
 
     def __init__(self, linear: nn.Linear, bits: int, group: int):
         super().__init__()
