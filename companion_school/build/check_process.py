@@ -140,7 +140,7 @@ def where(stage: Stage, folder: Path) -> str | None:
     from companion_school.build import first_difference  # only where something is wrong
 
     try:
-        return first_difference.where(stage.number, folder)
+        return first_difference.where(stage.number, folder, only_this_file=True)
     except BaseException:  # a word more, and no reason to end, whatever the learner's code raises
         return None
 

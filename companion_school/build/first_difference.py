@@ -7,7 +7,7 @@ tensor by tensor (`compared_runs`), and from the first that differs the way is f
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 from pathlib import Path
 
@@ -47,8 +47,10 @@ class Parting:
     mine: Value | None = None
 
 
-def where(stage: int, folder: Path) -> str | None:
+def where(stage: int, folder: Path, *, only_this_file: bool = False) -> str | None:
     """What is said of a learner's folder: where its stage parts from the reference; None where nothing parts.
+
+    only_this_file:  the files of earlier stages are known not to be at fault, so no line of theirs is blamed.
 
     The code in it runs here, in this process, for ten seconds a run at most: whoever does not trust it confines this.
     """
@@ -56,6 +58,8 @@ def where(stage: int, folder: Path) -> str | None:
     files = {module: folder / f"{module}.py" for module in wanted}
     sources = {module: file.read_text("utf-8", "replace") for module, file in files.items() if file.is_file()}
     found = first_difference(stage, sources, {module: str(file) for module, file in files.items()})
+    if found and only_this_file and found.origin and found.origin.place.file != STAGES[stage].file:
+        found = replace(found, origin=None)
     return sentence(stage, found, sources) if found else None
 
 
