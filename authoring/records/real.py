@@ -1,5 +1,6 @@
 """Record what lessons measure on real models: `python -m authoring.records.real 02` runs the code cells of lesson 02
-and of its deeper notebook, `build/10` those of a stage, and writes their results to `companion_school/records/real.json`."""
+and of its deeper notebook, `build/10` those of a stage, and writes the results to `companion_school/records/real.json`.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +24,7 @@ PATH = Path(__file__).parents[2] / "companion_school" / "records" / "real.json"
 
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m authoring.records.real", description=__doc__)
-    parser.add_argument("lessons", nargs="+", metavar="LESSON", help="number of a lesson, such as 02, or of a stage, such as build/10")
+    parser.add_argument("lessons", nargs="+", metavar="LESSON", help="a lesson, such as 02, or a stage, as in build/10")
     parser.add_argument("--from-cell", metavar="NAME", help="begin with the cell of this :name:")
     given = parser.parse_args(arguments)
     mpl.use("Agg")

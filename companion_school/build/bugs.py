@@ -249,9 +249,8 @@ BUGS = (
          "rest = (p - q).clamp(min=0)", "rest = 1.0 * p", "correction", "correction"),
     _bug(16, 16, "levels cut off", "levels are rounded to the nearest", ".round().to(torch.int8)", ".to(torch.int8)",
          "levels", "quantize"),
-    _bug(17, 17, "question scored", "the targets of the question are -100",
-         "targets = [-100] * (len(question) - 1) + [*answer, stop] + [-100] * blank",
-         "targets = ids[1:] + [-100] * blank", "targets", "example"),
+    _bug(17, 17, "scale lost", "the change is multiplied by alpha / rank", "+ self.scale * self.up(self.down(x))",
+         "+ self.up(self.down(x))", "sum", "LoRA.forward"),
     _bug(18, 18, "lens without the norm", "the stream goes through the last norm", "model.decoder.norm(stream) @",
          "stream @", "lens", "lens"),
 )  # fmt: skip

@@ -7,6 +7,7 @@ import pytest
 from companion_school.build.bugs import BUGS, is_named
 from companion_school.build.first_difference import first_difference, where
 from companion_school.build.parts import references
+from companion_school.build.scenes import scenes
 from companion_school.build.scenes.training import trained
 from companion_school.build.stages import STAGES
 from companion_school.build.stubs import stub
@@ -106,7 +107,7 @@ def test_the_reference_parts_nowhere(stage):
         "nothing taken off",
         "corrected from p",
         "levels cut off",
-        "question scored",
+        "scale lost",
         "lens without the norm",
     ],
 )
@@ -134,8 +135,10 @@ def test_a_file_that_is_known_to_be_right_is_not_blamed(tmp_path):
         "return model, renamed(tensors, names)",
         "return model, {n: x for n, x in renamed(tensors, names).items() if '.norm.' not in n or 'decoder.norm' in n}",
     )
-    said = [where(10, folder(tmp_path, 10, published=wrong), only_this_file=only) for only in (False, True)]
-    assert "attention.py" in said[0] and "attention.py" not in said[1] and "the queries do not" in said[1]
+    found = first_difference(10, sources(10, published=wrong), only=scenes(10)[1:])
+    assert found.origin.place.file == "attention.py"  # where the queries are made that should have been normed
+    said = where(10, folder(tmp_path, 10, published=wrong), only_this_file=True)
+    assert "the queries do not" in said and "attention.py" not in said
 
 
 @pytest.mark.parametrize("stage", [5, 7, 8, 9])
