@@ -25,7 +25,7 @@ from authoring.minutes import Part, parts
 from authoring.question import SourceError
 from authoring.said import Said
 from authoring.source import Source, read_source
-from companion_school.build.stages import STAGES, Stage, following
+from companion_school.build.stages import STAGES, Stage
 from companion_school.build.stubs import due
 from companion_school.course.release import navigation_line
 from companion_school.course.release.notebook_cells import IN_ANOTHER_KERNEL
@@ -154,16 +154,18 @@ def navigation(source: Path) -> str:
 
 
 def _stage_navigation(source: Path) -> str:
-    known, stage = titles(source.parent), STAGES[int(source.name[:2])]
-    before, after = following(stage, -1), following(stage)
-    links = [f"[← {_title_of(before, known)}]({known[before.number][0]}.ipynb)"] if before else []
+    known = titles(source.parent)
+    order = [*(number for number in STAGES if number in known), *(number for number in known if number not in STAGES)]
+    at = order.index(int(source.name[:2]))
+    links = [f"[← {_title_of(known, order[at - 1])}]({known[order[at - 1]][0]}.ipynb)"] if at else []
     links.append(f"[Start](../{navigation_line.START})")
-    links += [f"[{_title_of(after, known)} →]({known[after.number][0]}.ipynb)"] if after else []
+    links += [f"[{_title_of(known, number)} →]({known[number][0]}.ipynb)" for number in order[at + 1 : at + 2]]
     return " · ".join([*links, f"[Glossary](../{navigation_line.GLOSSARY})"])
 
 
-def _title_of(stage: Stage, known: dict[int, tuple[str, str]]) -> str:
-    return f"stage {stage.number}: {known[stage.number][1].partition(': ')[2]}"
+def _title_of(known: dict[int, tuple[str, str]], number: int) -> str:
+    title = known[number][1]
+    return title[0].lower() + title[1:]
 
 
 def lesson_linker(path: Path) -> Callable[[str], str]:

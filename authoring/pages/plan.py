@@ -41,7 +41,7 @@ class Plan:
 
 PLANS = (
     Plan(
-        "Every lesson, and all of *Your own transformer*.",
+        "Every lesson, and the first twelve stages of *Your own transformer*.",
         {1: 1, 2: 2, 3: 1},
         (
             Week((0,)),

@@ -54,15 +54,21 @@ class Found:
 
 @dataclass(frozen=True)
 class Report:
-    """What is to be said of a stage. `fault`: why its file cannot be examined at all."""
+    """What is to be said of a stage.
+
+    fault:       why its file cannot be examined at all.
+    real_model:  what became of it on a real model, where the stage has one; `agrees`: whether that is right.
+    """
 
     stage: Stage
     found: tuple[Found, ...]
     fault: str | None = None
+    real_model: str = ""
+    agrees: bool = True
 
     @property
     def is_right(self) -> bool:
-        return self.fault is None and all(one.result == _RIGHT for one in self.found)
+        return self.fault is None and self.agrees and all(one.result == _RIGHT for one in self.found)
 
     @property
     def points(self) -> int:
@@ -82,7 +88,7 @@ class Report:
                 lines += [f"    {line}" for line in ([one.briefly] if told else one.told.splitlines()) if line]
                 lines += [f"    {one.place}"] * bool(one.place)
                 told = told or one.result not in (Result.MISSING.value, _RIGHT)
-        return "\n".join(lines)
+        return "\n".join([*lines, *[f"  {self.real_model}"] * bool(self.real_model)])
 
 
 def examine_stage(
@@ -192,9 +198,19 @@ def _follow(
         time.sleep(0.05)
 
 
+def with_real_model(report: Report, folder: Path) -> Report:
+    """Return a report with a word on SmolLM2, if it is on stage 10, all of whose parts are right."""
+    from companion_school.build.real_model import STAGE, try_real_model  # nobody else loads a model
+
+    if report.stage.number != STAGE or not report.is_right:
+        return report
+    agrees, said = try_real_model(folder)
+    return replace(report, real_model=said, agrees=agrees)
+
+
 def check_stage(stage: Stage, folder: Path) -> None:
     """What `check("build.5")` does: say how a stage stands, and keep it. Raises `NotYet` if it is not right."""
-    report = examine_stage(stage, folder)
+    report = with_real_model(examine_stage(stage, folder), folder)
     note_passed(folder, stage, report.is_right)
     if not report.is_right:
         raise NotYet(str(report))

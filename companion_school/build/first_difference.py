@@ -194,10 +194,9 @@ def _listed(words: Sequence[str]) -> str:
 
 
 _ONE = (
-    "the stream", "what ", "the update that", "the loss", "the rate", "the length", "the mask", "silu", "the gate", "the inner",
-    "the base", "the sum", "the source", "token", "the cache", "the balance", "the translation", "the spread",
-    "the key before",
-    "how many",
+    "the stream", "what ", "the update that", "the loss", "the rate", "the length", "the mask", "silu", "the gate",
+    "the inner", "the base", "the sum", "the source", "token", "the cache", "the balance", "the translation",
+    "the spread", "the key before", "how many",
 )  # fmt: skip
 """How names of one thing begin; all others are plurals."""
 

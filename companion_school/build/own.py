@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import shutil
+import tempfile
 from collections.abc import Sequence
+from importlib import resources
+from pathlib import Path
 from typing import Any
 
+from companion_school import records
 from companion_school.build.isolated_modules import World
 from companion_school.build.keep import keep
 from companion_school.build.parts import references
@@ -53,3 +58,19 @@ def keep_own(name: str, code: World, model: Any, merges: Sequence[tuple[int, int
         return
     keep(folder / name, code, model, merges, context)
     print(f'kept: companion generate --checkpoint {folder / name} --prompt "Once upon a time"')
+
+
+def own_model() -> Path:
+    """Return the folder of the model that `companion build story` has saved, or else of the course's story model in the
+    same form, and print whose it is."""
+    folder = find_folder()
+    if (folder / "config.json").is_file() and (folder / "model.safetensors").is_file():
+        print(f"the model: yours, in {folder.name}")
+        return folder
+    print("the model: the course's, since you have not saved one yet (`companion build story`)")
+    from companion.families.export import export_model  # a notebook that only writes needs no families
+
+    made = Path(tempfile.mkdtemp(prefix="companion-story-"))
+    export_model(made, records.story_model()[0], kind="llama", further={"eos_token_id": 0})
+    shutil.copy(str(resources.files(records) / "story" / "tokenizer.json"), made / "tokenizer.json")
+    return made

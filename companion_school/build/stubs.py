@@ -97,6 +97,20 @@ def definitions(source: str) -> dict[str, str]:
     return {node.name: _text(node, lines) for node in _definitions(source)}
 
 
+def lines_written(source: str) -> int:
+    """Count the lines of code inside the functions and methods of a file: what its stub lacks, without docstrings,
+    comments and empty lines."""
+    functions = [node for node in _definitions(source) if not _is_given(node, source.splitlines())]
+    methods = [part for node in functions for part in getattr(node, "body", []) if isinstance(node, ast.ClassDef)]
+    bodies = [node for node in (*functions, *methods) if isinstance(node, ast.FunctionDef)]
+    numbers: set[int] = set()
+    for node in bodies:
+        for statement in node.body[ast.get_docstring(node) is not None :]:
+            numbers |= {*range(statement.lineno, (statement.end_lineno or statement.lineno) + 1)}
+    text = source.splitlines()
+    return sum(1 for number in numbers if text[number - 1].strip() and not text[number - 1].lstrip().startswith("#"))
+
+
 def is_untouched(number: int, source: str) -> bool:
     """Whether nothing has been written yet in a file: its code is that of the stub."""
     try:

@@ -188,7 +188,7 @@ def _wanted(flags: Namespace) -> list[int]:
 
 
 def _check(flags: Namespace, folder: Path) -> int:
-    from companion_school.build.check import examine_stage
+    from companion_school.build.check import examine_stage, with_real_model
     from companion_school.build.parts import parts
     from companion_school.build.stages import STAGES
     from companion_school.build.workspace import note_passed
@@ -199,7 +199,7 @@ def _check(flags: Namespace, folder: Path) -> int:
             print(f"{STAGES[number].id} {STAGES[number].file}: no check yet, left out", file=sys.stderr)
             continue
         with waiting(f"trying {STAGES[number].file}"):
-            report = examine_stage(STAGES[number], folder)
+            report = with_real_model(examine_stage(STAGES[number], folder), folder)
         note_passed(folder, report.stage, report.is_right)
         print(report, flush=True)
         wrong += not report.is_right

@@ -176,7 +176,14 @@ def _training_nodes() -> list[Node]:
         nodes.append(Node(f"{place}: length", "the length of the gradients", mark(f"{place}: length"), sums, ("clip",),
                           place))  # fmt: skip
         nodes.append(
-            Node(f"{place}: asked", "the update that rate_at is asked for", mark(f"{place}: asked"), (), ("train",), place)
+            Node(
+                f"{place}: asked",
+                "the update that rate_at is asked for",
+                mark(f"{place}: asked"),
+                (),
+                ("train",),
+                place,
+            )
         )
         asked = (f"{place}: asked",)
         nodes.append(Node(f"{place}: rate", "the rate", mark(f"{place}: rate"), asked, ("rate_at", "train"), place))

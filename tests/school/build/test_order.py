@@ -56,6 +56,8 @@ def test_what_is_written_after_a_lesson_uses_nothing_of_a_later_one(stage):
 
 def test_each_notebook_uses_only_stages_before_it_and_leads_to_the_next():
     for lesson in stages():
+        if lesson.number not in STAGES:  # a page that looks back
+            continue
         stage, text = STAGES[lesson.number], lesson.source.read_text("utf-8")
         used = {STAGES[int(number)] for number in re.findall(r"\bown\((\d+)\)", text)}
         used |= {MODULES[name] for name in re.findall(r'code\["(\w+)"\]', text)}

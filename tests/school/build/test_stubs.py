@@ -9,7 +9,7 @@ import pytest
 
 from companion import page
 from companion_school.build.stages import STAGES, find_stage, find_stages
-from companion_school.build.stubs import given, is_untouched, names, reference, stub
+from companion_school.build.stubs import given, is_untouched, lines_written, names, reference, stub
 
 ON_PAGE = range(2, 10)
 
@@ -61,3 +61,13 @@ def test_stages_are_found_by_any_of_their_names():
     for wrong in ("0", "99", "lesson", "7-2", "", "2-"):
         with pytest.raises(ValueError, match="expected"):
             find_stages(wrong)
+
+
+@pytest.mark.parametrize("number", range(14, 19))
+def test_the_stages_of_the_later_lessons_take_at_most_forty_lines(number):
+    assert 15 <= lines_written(reference(number)) <= 40
+
+
+def test_lines_are_counted_without_what_is_given_and_said():
+    assert lines_written(stub(5)) == 5  # one line that raises in each function and method
+    assert lines_written("def f():\n    'says'\n\n    # why\n    return (\n        1\n    )\n") == 3
