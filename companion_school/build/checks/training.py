@@ -12,7 +12,7 @@ _STEPS = {
 }
 
 
-@part(6, points=2, excused=_STEPS)
+@part(6, points=2, excused=_STEPS, seconds=60.0)
 def windows(code, ids, context, batch):
     """Inputs and targets from random places of a text."""
     generator, place, starts = torch.Generator().manual_seed(5), {int(id): n for n, id in enumerate(ids)}, set()
