@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from companion_school.build.parts import Part, parts
-from companion_school.build.stages import STAGES, Stage
+from companion_school.build.stages import Stage, following
 from companion_school.build.workspace import note_passed
 from companion_school.checking.call import Result
 from companion_school.checking.notebook_answer import NotYet
@@ -87,7 +87,7 @@ class Report:
             if one.told:  # what comes after the first fault often follows from it: there a line is enough
                 lines += [f"    {line}" for line in ([one.briefly] if told else one.told.splitlines()) if line]
                 lines += [f"    {one.place}"] * bool(one.place)
-                told = told or one.result != Result.MISSING.value
+                told = told or one.result not in (Result.MISSING.value, _RIGHT)
         return "\n".join([*lines, *[f"  {self.real_model}"] * bool(self.real_model)])
 
 
@@ -215,7 +215,7 @@ def check_stage(stage: Stage, folder: Path) -> None:
     if not report.is_right:
         raise NotYet(str(report))
     print(report)
-    after = STAGES.get(stage.number + 1)
+    after = following(stage)
     if after is not None:
         needs = ", ".join(f"{lesson:02d}" for lesson in after.lessons)
         several = "s" if len(after.lessons) > 1 else ""

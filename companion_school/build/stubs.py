@@ -46,6 +46,16 @@ def names(number: int) -> tuple[str, ...]:
     )
 
 
+def due(stage: Stage) -> dict[int, tuple[str, ...]]:
+    """What is to be written in a stage after each lesson, in the order of its file."""
+    early = {name: lesson for lesson, some in stage.begun for name in some.split()}
+    last = stage.lessons[-1]
+    return {
+        lesson: tuple(name for name in names(stage.number) if early.get(name, last) == lesson)
+        for lesson in (*dict(stage.begun), last)
+    }
+
+
 def given(number: int) -> tuple[str, ...]:
     """What a stage's stub holds ready."""
     source = reference(number)
@@ -79,19 +89,6 @@ def stub(number: int) -> str:
 def plain_race() -> str:
     """A race.py that trains what the stages 1 to 6 made, for whoever has not written one."""
     return files("companion_school.build.references").joinpath("plain_race.py").read_text("utf-8")
-
-
-@cache
-def stage_of(name: str) -> int:
-    """Return the number of the stage that defines a name on the page.
-
-    Raises:
-        ValueError: if no stage does; the message lists the definitions.
-    """
-    there = {node.name: number for number, body in _sections().items() for node in _definitions(body)}
-    if name not in there:
-        raise ValueError(f"{name}: expected a definition of companion/page.py, one of {', '.join(there)}")
-    return there[name]
 
 
 def definitions(source: str) -> dict[str, str]:
