@@ -103,8 +103,8 @@ def _weights(names: list[str], *home: str) -> list[Node]:
 _LLAMA_WEIGHTS = ["embedding.weight", "decoder.norm.weight", "head.weight"]
 _LLAMA_WEIGHTS += [f"decoder.blocks.{n}.{name}.weight" for n in range(LAYERS) for name in _BLOCK]
 _NORMS = [f"decoder.blocks.{n}.attention.{name}.norm.weight" for n in range(LAYERS) for name in ("query", "key")]
-_FIRST = {"queries": PREFIX, "new_keys": PREFIX, "keys": PREFIX}
-_NEXT = {"turn": 1, "queries": NEW, "new_keys": NEW, "keys": PREFIX + NEW}
+_FIRST: dict[str, Any] = {"queries": PREFIX, "new_keys": PREFIX, "keys": PREFIX}
+_NEXT: dict[str, Any] = {"turn": 1, "queries": NEW, "new_keys": NEW, "keys": PREFIX + NEW}
 
 
 @scene("for a LLaMA", _weights(_LLAMA_WEIGHTS, "llama", "load"), _at_home(decoder_nodes(LAYERS)))
