@@ -41,7 +41,7 @@ class Plan:
 
 PLANS = (
     Plan(
-        "Every lesson, and the first twelve stages of *Your own transformer*.",
+        "Every lesson, and *Your own transformer* from the tokenizer to latent attention.",
         {1: 1, 2: 2, 3: 1},
         (
             Week((0,)),

@@ -34,7 +34,7 @@ class _Far(torch.Tensor):
 
     @staticmethod
     def __new__(cls, numbers: torch.Tensor) -> _Far:
-        made: _Far = torch.Tensor._make_wrapper_subclass(  # type: ignore[attr-defined]
+        made: _Far = torch.Tensor._make_wrapper_subclass(
             cls, numbers.size(), strides=numbers.stride(), storage_offset=numbers.storage_offset(),
             dtype=numbers.dtype, device=DEVICE,
         )  # fmt: skip
@@ -44,18 +44,20 @@ class _Far(torch.Tensor):
     __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
 
     @classmethod
-    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(  # type: ignore[override]
+        cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
         return _run(func, args, kwargs or {})
 
 
 class Elsewhere(TorchFunctionMode):
     """Context manager in which the device exists. Gives the device."""
 
-    def __enter__(self) -> torch.device:  # type: ignore[override]
+    def __enter__(self) -> torch.device:
         super().__enter__()
         self._mode, self._generator = _Operations(), torch.Generator
         self._mode.__enter__()
-        torch.Generator = _AnyGenerator  # type: ignore[misc, assignment]
+        torch.Generator = _AnyGenerator  # type: ignore[misc]
         return DEVICE
 
     def __exit__(self, *error: Any) -> None:

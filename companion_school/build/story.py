@@ -137,7 +137,8 @@ def _told(
     clock.note("learning merges")
     with tempfile.TemporaryDirectory() as place:  # what cannot be saved is found before the training, not after
         check_merges(code, merges, Path(place))
-    ids = torch.tensor([id for text in texts for id in (*code["tokenizer"].encode(text, merges), END)], device=device)
+    # In one call, so that an encode that remembers words cuts each of them once. No merge reaches over the ends.
+    ids = torch.tensor(code["tokenizer"].encode("".join(f"{text}{chr(END)}" for text in texts), merges), device=device)
     clock.note("encoding")
     context = min(CONTEXT, len(ids) - 2)
     if context < SHORTEST:
