@@ -160,7 +160,7 @@ LISTS = (
         ("```{question} far", "```{note} far", "{note}: expected a {code-cell} or a {question}"),
         ("(coins)=", "(coins)=\n\n(coins)=", "a second target (coins)="),
         ("{ref}`coins`", "{ref}`dice`", "{ref}`dice`: there is no target (dice)=; there are: coins"),
-        ("{ref}`coins`", "{{ now write it }}", "{{ now write it }}: no stage of Your own transformer"),
+        ("It is 14.", "{{ now write it }}", "{{ now write it }}: no stage of Your own transformer"),
         ("<02#cross>", "<02#gone>", "there is no deeper section 02#gone; there are: 02#cross"),
         ("<02#cross>", "<07#cross>", "there is no deeper section 07#cross; there are: none"),
         ("{deeper}`", "{depper}`", "{depper}: expected {ref}, {deeper} or {out}"),
