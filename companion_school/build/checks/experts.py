@@ -2,6 +2,7 @@
 
 import torch
 
+from companion_school.build.elsewhere import elsewhere
 from companion_school.build.isolated_modules import default_dtype
 from companion_school.build.parts import part
 from companion_school.checking.derived_cases import LARGE
@@ -291,4 +292,29 @@ put_experts.variant(
         initialise(model, sizes.d_model, 2 * sizes.layers)
         return model
     """
+)
+
+
+@part(9, points=1, excused=_USUAL)
+def Experts_on_a_GPU(code, x, router, gate, inner, outer, top_k, capacity):
+    """A layer of experts on another device, as on a GPU, gives the same there."""
+
+    def answer(device):
+        layer = code.Experts(x.shape[-1], inner.shape[2], len(gate), top_k, capacity).double()
+        layer.load_state_dict({"router.weight": router, "gate": gate, "inner": inner, "outer": outer})
+        return layer.to(device)(x.to(device)).detach().cpu()
+
+    return elsewhere(answer)
+
+
+@Experts_on_a_GPU.cases
+def _(draw):
+    weights = draw.normal(4, 6), draw.normal(4, 6, 5), draw.normal(4, 6, 5), draw.normal(4, 5, 6)
+    yield Case("tokens on a GPU", (draw.normal(2, 7, 6), *weights, 2, 0.8))
+
+
+Experts_on_a_GPU.mistake(
+    "the sum is collected on the CPU: make it like the tokens, `torch.zeros_like(tokens)`",
+    "torch.zeros_like(tokens)",
+    "torch.zeros(tokens.shape, dtype=tokens.dtype)",
 )

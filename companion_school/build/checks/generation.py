@@ -2,6 +2,7 @@
 
 import torch
 
+from companion_school.build.elsewhere import elsewhere
 from companion_school.build.isolated_modules import default_dtype
 from companion_school.build.parts import part, references
 from companion_school.checking.derived_cases import LARGE
@@ -114,7 +115,14 @@ probabilities.mistake(
 probabilities.mistake(
     "the temperature multiplies the scores; divide by it", "logits / temperature", "logits * temperature"
 )
-probabilities.mistake("the temperature is not used", "(logits / temperature)", "logits")
+probabilities.mistake(
+    "the temperature changes nothing: divide the scores by it, before the softmax", "(logits / temperature)", "logits"
+)
+probabilities.mistake(
+    "the temperature divides probabilities: divide the scores by it, before the one softmax",
+    "(logits / temperature).softmax(-1)",
+    "(logits.softmax(-1) / temperature).softmax(-1)",
+)
 probabilities.mistake("what is left does not add up to one: divide by its sum", "order, p / p.sum())", "order, p)")
 probabilities.mistake("the result is in the order of the probabilities; put each back at its id",
                       "return torch.zeros_like(p).scatter(-1, order, p / p.sum())", "return p / p.sum()")  # fmt: skip
@@ -275,3 +283,43 @@ generate.variant(
             yield token
     """
 )
+
+
+@part(7, points=1, excused=_NONE, seconds=60.0)
+def generate_on_a_GPU(code, weights, ids, new, temperature):
+    """A model on another device, as on a GPU, writes the same text."""
+
+    def text(device):
+        model = code["model"]
+        with default_dtype(torch.float64):
+            own = model.Transformer(model.Config(11, 8, 2, 4, 2, 12))
+        own.load_state_dict(weights)
+        own.to(device)
+        choice = {"temperature": temperature, "top_p": 0.9, "seed": 3}
+        return [list(code.generate(own, list(ids), new, cached=cached, **choice)) for cached in (True, False)]
+
+    return elsewhere(text)
+
+
+@generate_on_a_GPU.cases
+def _(draw):
+    weights = _model(draw)
+    yield Case("the likeliest", (weights, [3, 5], 5, 0.0))
+    yield Case("drawn by a seed", (weights, [2, 7, 1], 5, 0.9))
+
+
+generate_on_a_GPU.mistake(
+    "the text is made on the CPU: make it where the weights are, `torch.tensor([ids], device=model.embedding.weight.device)`",
+    "torch.tensor([ids], device=device)",
+    "torch.tensor([ids])",
+)  # fmt: skip
+generate_on_a_GPU.mistake(
+    "the token that was drawn stays on the CPU, and the text is on the GPU: move it there",
+    "unread, text = token[None].to(device), torch.cat([text, token[None].to(device)], dim=1)",
+    "unread, text = token[None], torch.cat([text, token[None]], dim=1)",
+)
+generate_on_a_GPU.mistake(
+    "the dice are on the CPU and the logits on the GPU: take `logits.cpu()` before you draw, and a seed gives the same text everywhere",
+    "[0, -1].cpu()",
+    "[0, -1]",
+)  # fmt: skip

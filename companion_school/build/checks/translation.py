@@ -2,6 +2,7 @@
 
 import torch
 
+from companion_school.build.elsewhere import elsewhere
 from companion_school.build.isolated_modules import PlainCache, default_dtype, run_with
 from companion_school.build.parts import part
 from companion_school.checking.derived_cases import LARGE
@@ -93,6 +94,11 @@ CrossBlock.mistake(
 CrossBlock.mistake(
     "the source asks and the target answers: queries are made of the target, keys and values of the source", _CROSS,
     _CROSS.replace("self.cross_norm(x), source, seen", "source, self.cross_norm(x)"),
+)  # fmt: skip
+CrossBlock.mistake(
+    "the source asks and the target answers, with the source's mask: the stream comes first, `cross(stream, source, seen)`",
+    _CROSS,
+    _CROSS.replace("self.cross_norm(x), source, seen", "source, self.cross_norm(x), seen"),
 )  # fmt: skip
 CrossBlock.mistake(
     "the queries and keys of the source are turned as well: places of two texts are not compared", _CROSS,
@@ -348,4 +354,38 @@ translate.variant(
             going = going & (following != stop)
         return written[:, 1:]
     """
+)
+
+
+@part(8, points=1, excused=_USUAL, seconds=60.0)
+def translate_on_a_GPU(code, source, real, weights):
+    """A translator on another device, as on a GPU, gives the same logits and the same translations."""
+
+    def written(device):
+        with default_dtype(torch.float64):
+            model = code.Translator(code["model"].Config(11, 8, 2, 4, 2, 12))
+        model.load_state_dict(weights)
+        model.to(device)
+        there = source.to(device), real.to(device)
+        text = code.translate(model, *there, 1, 2, 4)
+        return text.tolist(), model(*there, code.forced(text, 1)).detach().cpu()
+
+    return elsewhere(written)
+
+
+@translate_on_a_GPU.cases
+def _(draw):
+    real = torch.arange(5) < torch.tensor([[3], [5], [4]])
+    yield Case("sources on a GPU", (draw.wholes(0, 10, 3, 5), real, _model(draw)))
+
+
+translate_on_a_GPU.mistake(
+    "the decoder's mask is on the CPU: it belongs where the target is, `causal(...).to(target.device)`",
+    "causal(target.shape[1], target.shape[1]).to(target.device)",
+    "causal(target.shape[1], target.shape[1])",
+)
+translate_on_a_GPU.mistake(
+    "the positions are made on the CPU: make them where the ids are, `torch.arange(..., device=ids.device)`",
+    "torch.arange(ids.shape[1], device=ids.device)",
+    "torch.arange(ids.shape[1])",
 )
