@@ -137,7 +137,7 @@ def test_a_file_that_is_known_to_be_right_is_not_blamed(tmp_path):
     )
     found = first_difference(10, sources(10, published=wrong), only=scenes(10)[1:])
     assert found.origin.place.file == "attention.py"  # where the queries are made that should have been normed
-    said = where(10, folder(tmp_path, 10, published=wrong), only_this_file=True)
+    said = where(10, folder(tmp_path, 10, published=wrong), itself=True)
     assert "the queries do not" in said and "attention.py" not in said
 
 
