@@ -60,7 +60,7 @@ def unreadable(stage: Stage, sources: Mapping[str, str], wanted: list[Part]) -> 
         text = sources.get(STAGES[number].module, "")
         without = {name for part in wanted for name in part.without} if number == stage.number else set()
         try:
-            used = forbidden_uses(text, without)
+            used = forbidden_uses(text, without, sources)
         except (SyntaxError, ValueError) as error:
             where = f", line {error.lineno}" if isinstance(error, SyntaxError) and error.lineno else ""
             said = error.msg if isinstance(error, SyntaxError) else str(error)

@@ -4,6 +4,7 @@ import torch
 
 from companion_school.build.isolated_modules import run_with
 from companion_school.build.parts import part
+from companion_school.checking.derived_cases import LARGE
 from companion_school.checking.exercise import Case
 
 _VIEW = {"memory": "a view of its argument is all that is asked"}
@@ -439,6 +440,9 @@ def _(draw):
     x, weights = draw.normal(2, 3, 12), _weights(draw, 12, 6)
     old = draw.normal(2, 2, 5, 3), draw.normal(2, 2, 5, 3)
     yield Case("new keys and values stand behind those that were kept", (x, *old, *weights, 4), gradients=True)
+    length = draw.whole(33, 40)
+    old = draw.normal(2, 2, length, 3), draw.normal(2, 2, length, 3)
+    yield Case(LARGE, (x, *old, *weights, 4))
 
 
 _TURN, _CACHE = "q, k = turn(q), turn(k)", "k, v = cache.extend(k, v)"

@@ -4,6 +4,7 @@ import torch
 
 from companion_school.build.isolated_modules import default_dtype
 from companion_school.build.parts import part, references
+from companion_school.checking.derived_cases import LARGE
 from companion_school.checking.exercise import Case
 
 _NONE = {
@@ -27,6 +28,8 @@ def _(draw):
     for lengths in ((3,), (4, 1), (2, 3, 1)):
         parts = [(draw.normal(2, 3, length, 4), draw.normal(2, 3, length, 5)) for length in lengths]
         yield Case("keys and values, in the order in which they came", ([k for k, _ in parts], [v for _, v in parts]))
+    parts = [(draw.normal(1, 1, length, 2), draw.normal(1, 1, length, 2)) for length in (draw.whole(120, 140), 1, 1)]
+    yield Case(LARGE, ([k for k, _ in parts], [v for _, v in parts]))
 
 
 _KEEP = "self.keys = k if self.keys is None else torch.cat([self.keys, k], dim=2)"
@@ -95,6 +98,7 @@ def _(draw):
         (2.0, 4, 1.0, 0.1),
     ):
         yield Case("all together, in any order of the scores", (logits, *case))
+    yield Case(LARGE, (2 * draw.normal(draw.whole(40, 60)), 1.1, 35, 0.95, 0.0))
 
 
 probabilities.mistake(
@@ -196,6 +200,7 @@ def _(draw):
     yield Case("the likeliest, again and again", (weights, [3, 5, 1], 9, None, 0.0, None, 0))
     yield Case("drawn by a seed", (weights, [2], 12, None, 0.9, None, 4))
     yield Case("the choice is passed on", (weights, [2, 7], 8, None, 1.5, 2, 7))
+    yield Case(LARGE, (weights, draw.wholes(0, 10, draw.whole(33, 40)).tolist(), 3, None, 0.0, None, 0))
     text = generate.answer(references(generate.stage))(weights, [3, 5, 1], 9, None, 0.0, None, 0)["the text"]
     for stop in (*dict.fromkeys(text), min({*range(11)}.difference(text))):  # each that comes, and one that does not
         yield Case("it ends before the stop token", (weights, [3, 5, 1], 9, stop, 0.0, None, 0))

@@ -6,6 +6,7 @@ import companion
 from companion.config.model import AttentionConfig, FeedForwardConfig, ModelConfig
 from companion_school.build.isolated_modules import PlainCache, default_dtype, run_with
 from companion_school.build.parts import part
+from companion_school.checking.derived_cases import LARGE
 from companion_school.checking.exercise import Case
 
 _EXCUSED = {
@@ -65,6 +66,7 @@ def _(draw):
         inside = {name.removeprefix("decoder."): value for name, value in weights.items() if "decoder" in name}
         factors = list(draw.normal(layers))
         yield Case(shows, (sizes, draw.normal(2, 5, 16), inside, factors), gradients=True)
+    yield Case(LARGE, (sizes, draw.normal(1, draw.whole(33, 40), 16), inside, factors))
 
 
 _CALL = "x = block(x, cache=caches[number] if caches else None, **inputs)"
@@ -126,6 +128,7 @@ def _(draw):
     yield Case("as many keys as queries", (dense, _weights(dense, draw.whole(1, 99)), ids))
     single = {name: weight.float() for name, weight in weights.items()}
     yield Case("float32 stays float32", (_SIZES, single, ids), tolerance=1e-4)
+    yield Case(LARGE, (small, _weights(small, draw.whole(1, 99)), draw.wholes(0, 4, 1, draw.whole(33, 40))))
 
 
 _MASK = "mask=causal(new, seen + new).to(ids.device)"
@@ -206,6 +209,7 @@ def Transformer_goes_on(code, sizes, weights, ids, cut):
 def _(draw):
     weights, ids = _weights(_SIZES, draw.whole(1, 99)), draw.wholes(0, 18, 2, 8)
     yield Case("a text in three pieces", (_SIZES, weights, ids, draw.whole(2, 5)))
+    yield Case(LARGE, (_SIZES, weights, draw.wholes(0, 18, 1, draw.whole(36, 42)), 34))
 
 
 Transformer_goes_on.mistake("what comes after the cache is put at places from 0 on: go on at len(caches[0])", "torch.arange(seen, seen + new",

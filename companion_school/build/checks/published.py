@@ -4,6 +4,7 @@ import torch
 
 from companion_school.build.isolated_modules import PlainCache, run_with
 from companion_school.build.parts import part
+from companion_school.checking.derived_cases import LARGE
 from companion_school.checking.exercise import Case
 
 _USUAL = {
@@ -26,6 +27,8 @@ def _(draw):
         "gain and bias", (draw.normal(3, 2, width) + 2, draw.normal(width), draw.normal(width), 1e-5), gradients=True
     )
     yield Case("eps stands under the root", (0.1 * draw.normal(3, width), draw.normal(width), draw.normal(width), 0.5))
+    width = draw.whole(33, 40)
+    yield Case(LARGE, (draw.normal(2, width) + 2, draw.normal(width), draw.normal(width), 1e-5))
 
 
 LayerNorm.mistake("the mean is not taken away", "        x = x - x.mean(-1, keepdim=True)\n", "")
@@ -65,6 +68,7 @@ def _(draw):
     d_model, d_ff = draw.sizes(2, 4, 9)
     weights = draw.normal(d_ff, d_model), draw.normal(d_ff), draw.normal(d_model, d_ff), draw.normal(d_model)
     yield Case("the GELU, and what the network makes of it", (2 * draw.normal(3, 2, d_model), *weights), gradients=True)
+    yield Case(LARGE, (2 * draw.normal(1, draw.whole(33, 40), d_model), *weights))
 
 
 PlainFeedForward.mistake("that is the exact GELU; GPT-2 has the one with the tanh", "return x / 2 * (1 + torch.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))",
@@ -107,6 +111,7 @@ def _(draw):
         weights |= {f"{name}.bias": draw.normal(n) for name, n in rows.items() if bias}
         weights |= {f"{name}.norm.weight": draw.normal(d_head) for name in ("query", "key") if normed}
         yield Case(shows, (draw.normal(2, 3, 8), weights, 4, 2, d_head, bias, normed))
+    yield Case(LARGE, (draw.normal(1, draw.whole(33, 40), 8), weights, 4, 2, d_head, bias, normed))
 
 
 WideAttention.mistake("queries and keys are normed over all heads together; each head has a norm of its own",

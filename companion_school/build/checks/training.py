@@ -3,6 +3,7 @@
 import torch
 
 from companion_school.build.parts import part
+from companion_school.checking.derived_cases import LARGE
 from companion_school.checking.exercise import Case
 
 _STEPS = {
@@ -48,6 +49,8 @@ def _(draw):
     yield Case("targets are one place further on", (10 * draw.shuffled(draw.whole(9, 13)) + 3, draw.whole(3, 5), 3))
     context = draw.whole(6, 20)
     yield Case("a text that is little longer than a window", (10 * draw.shuffled(context + 1) + 3, context, 2))
+    context = draw.whole(33, 40)
+    yield Case(LARGE, (10 * draw.shuffled(context + 3) + 3, context, 2))
 
 
 windows.mistake(
@@ -167,6 +170,8 @@ def _(draw):
     yield Case("the first step is as long as the rate, whatever the gradient", (*weights, drawn(1), [0.1], 0.0))
     yield Case("later steps go by both running means", (*weights, drawn(4), [0.1, 0.1, 0.05, 0.2], 0.0))
     yield Case("decay: of matrices alone, beside the step", (*weights, drawn(3), [0.1, 0.2, 0.1], 0.3))
+    weights = draw.normal(draw.whole(33, 40), 2), draw.normal(2, 4), draw.normal(5), draw.normal(2, 2)
+    yield Case(LARGE, (*weights, drawn(36), [0.1] * 36, 0.3))
 
 
 AdamW.mistake("the first mean is not corrected: divide it by 1 - b1^t", "m / (1 - b1**t)", "m")
@@ -242,6 +247,7 @@ def _(draw):
     gradients = [draw.normal(3, 4), draw.normal(5), 0.01 * draw.normal(2, 2)]
     yield Case("long ones are shortened by one factor", (gradients, 0.5), tolerance=1e-5)
     yield Case("short ones stay as they are", ([g / 100 for g in gradients], 1.0), tolerance=1e-9)
+    yield Case(LARGE, ([draw.normal(3) for _ in range(draw.whole(33, 40))], 0.5), tolerance=1e-5)
 
 
 clip.mistake("each gradient is shortened by itself; all together have one length, and one factor",
@@ -350,6 +356,8 @@ def _(draw):
     yield Case("one update", (start, data, 1, 1, 1.0), tolerance=1e-6)
     yield Case("several updates, each with its rate", (start, data, 8, 1, 1.0), tolerance=1e-6)
     yield Case("micro-batches make one update, and are averaged", (start, data, 6, 3, 0.3), tolerance=1e-6)
+    width = draw.whole(33, 40)
+    yield Case(LARGE, (draw.normal(2, width), draw.normal(9, 4, width), 4, 2, 1.0), tolerance=1e-6)
 
 
 train.mistake("the losses of micro-batches are added, not averaged", "loss_at(n) / accumulate", "loss_at(n)")
@@ -409,6 +417,7 @@ def _(draw):
     yield Case("several, the last one shorter", (table, draw.wholes(0, 4, 18), 5, 31))
     yield Case("the last one scores a single token", (table, draw.wholes(0, 4, 17), 5, 29))
     yield Case("the whole text fits into one", (table, draw.wholes(0, 4, 7), 50, 12))
+    yield Case(LARGE, (table, draw.wholes(0, 4, draw.whole(80, 120)), 35, 90))
 
 
 bits_per_byte.mistake("nats, not bits: divide by ln 2", " / math.log(2)", "")

@@ -4,6 +4,7 @@ import torch
 
 from companion_school.build.isolated_modules import PlainCache, default_dtype, run_with
 from companion_school.build.parts import part
+from companion_school.checking.derived_cases import LARGE
 from companion_school.checking.exercise import Case
 
 _USUAL = {
@@ -66,6 +67,9 @@ def _(draw):
     yield Case("it looks at itself and at the source", (x, source, causal, all_real, weights), gradients=True)
     seen = (torch.arange(5) < torch.tensor([[3], [5]]))[:, None, None]
     yield Case("the source's filler is not seen", (x, source, causal, seen, weights))
+    length = draw.whole(33, 40)
+    source, seen = draw.normal(2, length, _D), torch.arange(length) < torch.tensor([[length - 3], [length]])
+    yield Case(LARGE, (x, source, causal, seen[:, None, None], weights))
 
 
 _CROSS = "x = x + self.cross(self.cross_norm(x), source, seen)"
@@ -157,6 +161,9 @@ def _(draw):
     real = torch.arange(5) < torch.tensor([[3], [5]])
     yield Case("a source with filler", (source, real, target, weights, 1e4))
     yield Case("the base of the configuration", (source, real, target, weights, 100.0))
+    length = draw.whole(33, 40)
+    everywhere = torch.ones(1, length, dtype=torch.bool)
+    yield Case(LARGE, (draw.wholes(0, 10, 1, length), everywhere, target[:1], weights, 1e4))
 
 
 Translator.mistake(
@@ -254,6 +261,7 @@ def _(draw):
     yield Case("one row", (torch.tensor([[5, 6, 7]]), 1))
     yield Case("several rows", (draw.wholes(2, 9, 3, 5), 0))
     yield Case("targets of one token", (draw.wholes(2, 9, 4, 1), 1))
+    yield Case(LARGE, (draw.wholes(2, 9, 2, draw.whole(33, 50)), 1))
 
 
 forced.mistake(
