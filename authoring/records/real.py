@@ -44,13 +44,13 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def run(path: Path, first: str | None) -> None:
-    """Run the code cells of a source up to its last measurement, and show nothing."""
+    """Run the code cells of a source up to the one after its last measurement, which may call it, and show nothing."""
     cells = [cell for cell in read_source(path).cells if cell.cell_type == "code"]
     last = max((at for at, cell in enumerate(cells) if "on_real_model(" in cell.source), default=-1)
     start = next((at for at, cell in enumerate(cells) if first and cell.metadata.get("name") == first), 0)
     names: dict[str, Any] = {"__name__": "__main__"}
     with contextlib.redirect_stdout(io.StringIO()):
-        for cell in cells[start : last + 1]:
+        for cell in cells[start : last + 2 if last >= 0 else 0]:
             exec(compile(cell.source, path.name, "exec"), names)
 
 
