@@ -45,7 +45,7 @@ def run(path: Path, first: str | None) -> None:
     """Run the code cells of a source up to its last measurement, and show nothing."""
     cells = [cell for cell in read_source(path).cells if cell.cell_type == "code"]
     last = max((at for at, cell in enumerate(cells) if "on_real_model(" in cell.source), default=-1)
-    start = next((at for at, cell in enumerate(cells) if cell.metadata.get("name") == first), 0)
+    start = next((at for at, cell in enumerate(cells) if first and cell.metadata.get("name") == first), 0)
     names: dict[str, Any] = {"__name__": "__main__"}
     with contextlib.redirect_stdout(io.StringIO()):
         for cell in cells[start : last + 1]:
