@@ -35,7 +35,7 @@ LANGUAGE = {
     "version": sys.version.split()[0],
 }
 """What the kernel says of its language."""
-RECORD = ".copied.json"  # in the reader's folder; digest of each file as it was copied
+RECORD = ".copied.json"  # in the reader's folder; digests of each file as it was copied: of its cells, and of all of it
 SKIPPED = (".lab", ".ipynb_checkpoints", "__pycache__", "INSTRUCTORS.md", "PLAN.md")
 
 
@@ -68,20 +68,21 @@ def refresh(course: Path, mine: Path) -> list[str]:
     for source in _files(course):
         name = source.relative_to(course).as_posix()
         new, target = source.read_bytes(), mine / name
-        if target.exists() and _content(target.read_bytes()) != record.get(name):
-            if record.get(name) == _content(new) or _content(target.read_bytes()) == _content(new):
+        cells, _, whole = record.get(name, "").partition(" ")
+        if target.exists() and _content(target.read_bytes()) != cells:
+            if cells == _content(new) or _content(target.read_bytes()) == _content(new):
                 continue
             target = target.with_name(f"{target.stem}_new{target.suffix}")
             said.append(
                 f"{mine.name}/{name} is yours and was left as it is; the new version is {target.name} beside it"
             )
-        elif target.exists() and record.get(name) == _content(new):
+        elif target.exists() and whole == _digest(new):
             continue
         target.parent.mkdir(parents=True, exist_ok=True)
         write_atomic(target, _with_kernel(new) if target.suffix == ".ipynb" else new)
         if target.suffix == ".ipynb":
             _sign(target)
-        record[name] = _content(new)
+        record[name] = f"{_content(new)} {_digest(new)}"
     mine.mkdir(exist_ok=True)
     write_atomic(mine / RECORD, json.dumps(record, indent=1))
     return said
@@ -111,6 +112,10 @@ def _content(data: bytes) -> str:
         data = json.dumps([[cell["cell_type"], "".join(cell["source"])] for cell in cells]).encode()
     except (ValueError, KeyError, TypeError):
         pass  # use the bytes of a page, a picture or a damaged notebook
+    return _digest(data)
+
+
+def _digest(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()[:16]
 
 

@@ -106,6 +106,14 @@ def test_a_new_version_replaces_a_copy_that_was_only_read_and_run(course, mine):
     assert source(mine / "02_attention.ipynb") == ["1 + 2"] and (mine / "map.md").read_text() == "a new map"
 
 
+def test_new_outputs_replace_those_of_a_copy_that_was_only_read_and_run(course, mine):
+    """The outputs hold the scripts of questions and figures."""
+    write(mine / "02_attention.ipynb", "1 + 1", output="old")
+    write(course / "02_attention.ipynb", "1 + 1", output="new")
+    assert readers_copy.refresh(course, mine) == []
+    assert nbformat.read(mine / "02_attention.ipynb", as_version=4).cells[0].outputs[0].text == "new"
+
+
 def test_a_copy_that_was_run_keeps_its_outputs_while_the_course_stays(course, mine):
     write(mine / "02_attention.ipynb", "1 + 1", output="2")
     before = (mine / "02_attention.ipynb").read_bytes()
