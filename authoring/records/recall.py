@@ -15,8 +15,8 @@ from typing import Any
 from authoring.comparisons.cells import names_of
 
 STARTS = (0, 1, 2)
-KINDS = ("softmax", "linear", "decay", "delta", "gated delta", "hybrid")
-BUDGETS = (150, 450)
+KINDS = ("linear", "delta", "softmax", "decay", "gated delta", "hybrid")
+BUDGETS = (450, 1800)
 """Updates after which a model is asked: the same run, at a rate that stays as it is."""
 
 

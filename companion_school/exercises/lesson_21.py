@@ -607,8 +607,8 @@ def _(gaps):
     ),
 )
 def rebuilt(u, into, bias, out, keep):
-    """A sparse autoencoder of `u` (vector, d_model): `into` and `out` are (feature, d_model), `bias` (feature). A feature is $\\max(0, \text{in} \\cdot u +
-    \text{bias})$; of each vector only the `keep` largest features are left, the others are 0. Return the rebuilt vectors, (vector, d_model), and
+    """A sparse autoencoder of `u` (vector, d_model): `into` and `out` are (feature, d_model), `bias` (feature). A feature is $\\max(0, \\text{in} \\cdot u +
+    \\text{bias})$; of each vector only the `keep` largest features are left, the others are 0. Return the rebuilt vectors, (vector, d_model), and
     the share explained, without axes: 1 less the squared error over the squared distance from the mean vector of `u`, both summed over everything.
 
     ```python

@@ -36,6 +36,13 @@ def test_it_has_what_the_course_promises(exercise):
     assert {*exercise.right, *exercise.robust} <= kept and all((exercise.right | exercise.robust).values())
 
 
+@pytest.mark.parametrize("exercise", BOOK, ids=[one.id for one in BOOK])
+def test_what_it_says_has_no_control_characters(exercise):
+    r"""A docstring that is not raw turns the t of \text into a tab, and its b into a backspace."""
+    told = " ".join([exercise.statement, *exercise.hints, *exercise.asks, *map(str, exercise.mistakes)])
+    assert not re.search(r"[\x00-\x09\x0b-\x1f]| {5,}ext\{", told)
+
+
 EMPTY_WORDS = re.compile(
     r"\b(all|and|any|are|does|each|for|from|its|may|not|other|than|that|the|there|two|what|where|which|with)\b"
 )
