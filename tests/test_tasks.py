@@ -129,7 +129,7 @@ Downloading pandoc-1.0-py3-none-any.whl (1.2 GB)""".splitlines():
 
 def test_pip_is_shown_and_its_exit_code_kept(capfd):
     assert tasks.install([sys.executable, "-c", "print('Collecting a'); raise SystemExit(3)"]) == 3
-    assert "packages looked up: 1, 0 MB fetched, 0 min 00 s" in capfd.readouterr().out
+    assert "packages looked up: 1, 0 MB fetched, 0 min 0" in capfd.readouterr().out
 
 
 def test_another_torch_is_taken_up_where_one_is_named(environment):
