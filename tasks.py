@@ -54,7 +54,7 @@ be graded, and ask for pipes, limits and signals that not every system has."""
 
 
 INTERRUPTED = threading.Event()
-"""Whether somebody has pressed Ctrl-C: JupyterLab that is asked to stop ends with 0, as if nobody had asked."""
+"""Set when Ctrl-C is pressed: JupyterLab then ends with exit code 0, as if it had stopped by itself."""
 
 
 class Refused(Exception):
@@ -329,7 +329,7 @@ class Installation:
 
 def install(command: Sequence[str]) -> int:
     """Run pip and show on one line how far it is, or, where nobody looks, on a line every quarter of a minute; its exit
-    code. What it complains of is said whole where it fails, else in a line."""
+    code. Its complaints are shown only if it fails."""
     start, state, ended = time.monotonic(), Installation(), threading.Event()
     complaints: list[str] = []
     looks = sys.stdout.isatty()
@@ -360,8 +360,6 @@ def install(command: Sequence[str]) -> int:
     print(("\r" if looks else "") + state.says(time.monotonic() - start), flush=True)
     if code != 0:
         print("".join(complaints), file=sys.stderr, end="", flush=True)
-    elif complaints:
-        print(f"  pip went on after {len(complaints)} warnings, the first: {complaints[0].strip()}", flush=True)
     return code
 
 
@@ -394,7 +392,7 @@ def do(name: str, python: str, further: Sequence[str] = ()) -> int:
                 return code
     for arguments in task.commands(further):
         reader = name == "lab"
-        if not reader:
+        if name not in ("lab", "models"):  # a reader sees what happens, not which command does it
             print("python", shlex.join(arguments), flush=True)
         code = call([python, *arguments], reader)
         if reader and (code == 128 + signal.SIGINT or (code == 0 and INTERRUPTED.is_set())):  # how one stops reading
@@ -455,7 +453,7 @@ def unfit(task: str) -> str:
 
 
 def leave_interrupts() -> None:
-    """Ctrl-C is for what runs: JupyterLab asks whether to stop, a test run prints what it knows."""
+    """Leave Ctrl-C to the process that runs: JupyterLab stops, a test run prints what it knows."""
     signal.signal(signal.SIGINT, lambda *_: INTERRUPTED.set())
 
 

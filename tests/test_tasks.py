@@ -129,7 +129,7 @@ Downloading pandoc-1.0-py3-none-any.whl (1.2 GB)""".splitlines():
 
 def test_pip_is_shown_and_its_exit_code_kept(capfd):
     assert tasks.install([sys.executable, "-c", "print('Collecting a'); raise SystemExit(3)"]) == 3
-    assert "packages looked up: 1, 0 MB fetched, 0 min 00 s" in capfd.readouterr().out
+    assert "packages looked up: 1, 0 MB fetched, 0 min 0" in capfd.readouterr().out
 
 
 def test_another_torch_is_taken_up_where_one_is_named(environment):
@@ -142,11 +142,11 @@ def test_another_torch_is_taken_up_where_one_is_named(environment):
     assert installed(environment)[0] == (tasks.TORCH,)
 
 
-def test_warnings_of_pip_are_a_line_where_it_goes_on_and_whole_where_it_fails(capfd):
+def test_warnings_of_pip_are_shown_only_if_it_fails(capfd):
     warn = "import sys; [print('WARNING: no mirror', n, file=sys.stderr) for n in range(3)]; raise SystemExit({})"
     assert tasks.install([sys.executable, "-c", warn.format(0)]) == 0
     said = capfd.readouterr()
-    assert said.err == "" and said.out.endswith("pip went on after 3 warnings, the first: WARNING: no mirror 0\n")
+    assert said.err == "" and "WARNING" not in said.out
     assert tasks.install([sys.executable, "-c", warn.format(1)]) == 1
     assert capfd.readouterr().err.splitlines() == [f"WARNING: no mirror {n}" for n in range(3)]
 

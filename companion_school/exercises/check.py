@@ -14,7 +14,7 @@ from companion_school.build.stages import find_stage
 from companion_school.build.take_over import BRIDGES
 from companion_school.build.take_over import take_over as lay_over
 from companion_school.build.workspace import find_folder
-from companion_school.checking.call import in_this_process
+from companion_school.checking.call import Result, in_this_process
 from companion_school.checking.examine import examine, key_of
 from companion_school.checking.notebook_answer import NotYet, attempt, not_run, praise, readers
 from companion_school.exercises import progress as kept
@@ -46,7 +46,7 @@ def check(id: str | float, answer: Callable[..., Any] | None = None) -> None:
         call = lambda tried: examine(key, in_this_process(tried, without))  # noqa: E731
         verdict = attempt(title, exercise.name, answer, without, call)
     except NotYet as fault:
-        if own and fault.verdict is not None:
+        if own and fault.verdict is not None and fault.verdict.result is not Result.MISSING:
             kept.note_check(exercise.id, passed=False)
         if stale:
             raise NotYet(f"{stale}\n\n{fault}", fault.verdict) from None
@@ -85,6 +85,8 @@ def hint(id: str | float) -> None:
     exercise = find_exercise(id)
     number = kept.note_hint(exercise.id)
     print(f"{exercise.id}, hint {number} of {len(exercise.hints)}: {exercise.hints[number - 1]}")
+    if number == len(exercise.hints):
+        print(f'This was the last hint. solution("{exercise.id}") shows an answer that works.')
 
 
 def solution(id: str | float) -> None:

@@ -122,8 +122,8 @@ def row_of_weights(q, K, t):
     `t`.
 
     ```python
-    >>> row_of_weights(torch.tensor([2.0, 0.0, 0.0, 0.0]), torch.eye(4), 1)
-    tensor([0.7311, 0.2689, 0.0000, 0.0000])
+    >>> row_of_weights(torch.tensor([4.0, 0.0, 0.0, 0.0]), torch.eye(4), 1)
+    tensor([0.8808, 0.1192, 0.0000, 0.0000])
     ```
 
     ★

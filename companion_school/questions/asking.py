@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from companion_school.questions import spaced_repetition
 from companion_school.questions.question import Question, Verdict, find_question, questions
 from companion_school.questions.terminal import named, readable
 from companion_school.study.assets import asset
+
+if TYPE_CHECKING:
+    from IPython.display import JSON
 
 _WRONG: dict[str, list[str]] = {}
 """The wrong answers of this session, by the question's key: after two a reader is helped, after three told."""
@@ -69,8 +74,21 @@ def keep(id: str, given: object, as_expected: bool | None = None) -> Verdict:
     verdict = question.judge(str(given))
     right = as_expected if verdict.right is None else verdict.right
     if right is not None:
-        spaced_repetition.note_answer(question, right)
+        spaced_repetition.note_answer(question, right, text=str(given).strip())
     return verdict
+
+
+def given() -> JSON:
+    """Return the latest answer to each question from the reader's progress, for the script of the questions.
+
+    The keys are those of the questions. Each value is what was written and, for a prediction, whether it came as
+    expected.
+    """
+    from IPython.display import JSON
+
+    kinds = {question.key: question.kind for question in questions().values()}
+    latest = spaced_repetition.latest_answers().items()
+    return JSON({key: [text, right if kinds.get(key) == "predict" else None] for key, (text, right) in latest})
 
 
 def review() -> None:

@@ -1,5 +1,6 @@
 // Makes the questions of a lesson answer: mouse, keyboard and screen reader, no kernel, no network, no library.
-// The answers are kept in this browser, and handed to the reader's progress where a kernel is there (see reader.py).
+// The answers are kept in this browser, and handed to the reader's progress where a kernel is there, which also gives
+// them back: after a restart, in another browser, or where the lab has another port (see asking.py).
 const keep = {
   read(key) { try { return JSON.parse(localStorage.getItem("ext:" + key)) } catch { return null } },
   write(key, value) { try { localStorage.setItem("ext:" + key, JSON.stringify(value)) } catch { /* private window */ } },
@@ -41,10 +42,22 @@ const make = (tag, attributes = {}, ...children) => {
   element.append(...children);
   return element;
 };
+// A copy of what JupyterLab has made a link of lacks its listener: a click on the copy is one on the link.
+const copied = (node) => {
+  const copy = node.cloneNode(true), all = (one) => (one.querySelectorAll ? [...one.querySelectorAll("a"), ...(one.matches("a") ? [one] : [])] : []);
+  const links = all(node);
+  all(copy).forEach((link, at) => link.addEventListener("click", (event) => {
+    if (event.button || event.ctrlKey || event.metaKey || event.shiftKey) return;
+    event.preventDefault();
+    links[at].click();
+  }));
+  return copy;
+};
 // JupyterLab, as `make lab` starts it, shows itself to the page; elsewhere the answers stay in the browser.
+const contextOf = (question) =>
+  [...(window.jupyterapp?.shell?.widgets?.("main") ?? [])].find((w) => w.node.contains(question))?.sessionContext;
 const hand = async (question, given, own) => {
-  const panel = [...(window.jupyterapp?.shell?.widgets?.("main") ?? [])].find((w) => w.node.contains(question));
-  const kernel = panel?.sessionContext?.session?.kernel;
+  const kernel = contextOf(question)?.session?.kernel;
   if (!kernel || kernel.status === "dead") return false;
   const call = [question.dataset.question, given].map((text) => JSON.stringify(text)).join(", ");
   const judged = own === undefined ? "" : `, as_expected=${own ? "True" : "False"}`;
@@ -53,6 +66,25 @@ const hand = async (question, given, own) => {
     const reply = await kernel.requestExecute({ code, silent: true, store_history: false, stop_on_error: false }).done;
     return reply.content.status === "ok";
   } catch { return false }
+};
+// What was answered last, from the reader's progress: asked once of a kernel for all questions of its notebook.
+const handed = (window.extHanded ??= new Map());
+const ask = async (kernel) => {
+  const answers = "__import__('companion_school.questions.asking', fromlist=['given']).given()";
+  try {
+    const content = { code: "", silent: true, store_history: false, user_expressions: { answers } };
+    const reply = await kernel.requestExecute(content).done;
+    return reply.content.user_expressions.answers.data["application/json"];
+  } catch { return {} }
+};
+const handedBack = async (question) => {
+  const context = contextOf(question);
+  await context?.ready;
+  const kernel = context?.session?.kernel;
+  if (!kernel) return null;
+  if (!handed.has(kernel.id)) handed.set(kernel.id, ask(kernel));
+  const found = (await handed.get(kernel.id))?.[question.dataset.lesson + "/" + question.dataset.name];
+  return found ? { given: found[0], own: found[1] ?? undefined, kept: true } : null;
 };
 const alive = (question) => {
   const { kind, name, lesson } = question.dataset, key = lesson + "/" + name;
@@ -67,7 +99,7 @@ const alive = (question) => {
   said.append(where);
   const show = (right, head, nodes) => {
     question.dataset.answered = right === null ? "own" : right ? "right" : "wrong";
-    said.replaceChildren(make("strong", {}, head), " ", ...nodes.map((node) => node.cloneNode(true)), where);
+    said.replaceChildren(make("strong", {}, head), " ", ...nodes.map(copied), where);
   };
   const settle = async (given, own) => {
     const kept = await hand(question, given, own);
@@ -96,7 +128,7 @@ const alive = (question) => {
       const words = right.querySelector("summary").cloneNode(true);
       if (kind === "number") words.textContent = words.textContent.replace(/\?$/, "");
       const answer = make("p", { class: "ext-out", tabindex: "-1" }, make("strong", {}, "The answer:"), " ", ...(kind === "choice" ? [`${letter(right)}. `] : []));
-      answer.append(...words.childNodes, ". ", ...reason(right).map((node) => node.cloneNode(true)));
+      answer.append(...words.childNodes, ". ", ...reason(right).map(copied));
       row.replaceWith(answer);
       answer.focus();
     });
@@ -144,7 +176,7 @@ const alive = (question) => {
   field.append(button);
   form.append(field, said);
   const expected = (own) => own ? " As you expected." : " Good to know.";
-  const ask = (given) => {
+  const askWhether = (given) => {
     const row = make("span", { class: "ext-own", tabindex: "-1" }, " Did you expect that? ");
     for (const [word, own] of [["Yes", true], ["No", false]]) {
       const choice = make("button", { type: "button" }, word);
@@ -166,13 +198,13 @@ const alive = (question) => {
     if (found.fault) { said.textContent = found.fault; return }
     show(found.right, found.head, found.nodes());
     if (found.right === false && wrong.push(found.given) > 1) wayOut();
-    if (kind === "predict") ask(found.given); else settle(found.given);
+    if (kind === "predict") askWhether(found.given); else settle(found.given);
   });
   question.addEventListener("keydown", (event) => event.stopPropagation());
   const list = answers[0]?.parentElement;
   if (list) list.hidden = true; // not removed: its formulas are still to be set
   question.append(form);
-  if (before) {
+  const restore = (before) => {
     fill(before.given);
     const found = judge();
     const recall = () => {
@@ -180,13 +212,21 @@ const alive = (question) => {
       if (before.own !== undefined) where.before(expected(before.own));
     };
     where.textContent = " You answered this before.";
-    if (found?.nodes) { // not where the question has become another one
-      recall();
-      formulas = new MutationObserver(recall);
-      formulas.observe(list, { childList: true, subtree: true });
-    }
-    if (!before.kept) hand(question, before.given, before.own).then((kept) => kept && keep.write(key, { ...before, kept }));
-  }
+    if (!found?.nodes) return; // the question has become another one
+    recall();
+    formulas?.disconnect();
+    formulas = new MutationObserver(recall);
+    formulas.observe(list, { childList: true, subtree: true });
+  };
+  let touched = false; // from then on what was answered before stays away
+  for (const event of ["input", "submit"]) form.addEventListener(event, () => { touched = true });
+  if (before) restore(before);
+  if (before && !before.kept) hand(question, before.given, before.own).then((kept) => kept && keep.write(key, { ...before, kept }));
+  else if (!("anew" in question.dataset)) handedBack(question).then((last) => {
+    if (!last || touched || (last.given === before?.given && last.own === before?.own)) return;
+    restore(last);
+    keep.write(key, last);
+  });
 };
 for (const question of document.querySelectorAll("section.ext-question:not([data-alive])")) {
   question.dataset.alive = "yes";

@@ -67,7 +67,7 @@ def _asked(question: Question, read: Callable[[str], str], write: Callable[[str]
         write(_wrapped(f"It is {named(question)}. {readable(question.right.why)}"))
     if right is None:
         right = read("did you expect that? [y/n] ").strip().lower().startswith("y")
-    spaced_repetition.note_answer(question, right)
+    spaced_repetition.note_answer(question, right, text=given)
     state = spaced_repetition.state(spaced_repetition.read_answers()[question.key])
     days = (state.due - date.today()).days if state.due else None
     write("settled: it is not asked again" if days is None else f"asked again in {count(days, 'day')}")

@@ -9,4 +9,5 @@ progress_table  the course's table of lessons with the reader's progress; where_
 dictionary      a look-up task for attention; rounds: a task that needs order; published: small published models
 real            measurements on real models, with their records
 readers_copy    the reader's copy of the notebooks, opened in JupyterLab
+missing_names   what its kernel says to a NameError
 """

@@ -19,12 +19,23 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from companion.ground.atomic import write_atomic
-from companion_school.study import progress_table
+from companion_school.study import missing_names, progress_table
 
 MINE = "my"
 START = progress_table.FILE
 KERNEL = "The Executable Transformer"
-RECORD = ".copied.json"  # in the reader's folder; digest of each file as it was copied
+KERNEL_SPEC = {"display_name": KERNEL, "language": "python", "name": "python3"}
+LANGUAGE = {
+    "codemirror_mode": {"name": "ipython", "version": 3},
+    "file_extension": ".py",
+    "mimetype": "text/x-python",
+    "name": "python",
+    "nbconvert_exporter": "python",
+    "pygments_lexer": "ipython3",
+    "version": sys.version.split()[0],
+}
+"""What the kernel says of its language."""
+RECORD = ".copied.json"  # in the reader's folder; digests of each file as it was copied: of its cells, and of all of it
 SKIPPED = (".lab", ".ipynb_checkpoints", "__pycache__", "INSTRUCTORS.md", "PLAN.md")
 
 
@@ -57,20 +68,21 @@ def refresh(course: Path, mine: Path) -> list[str]:
     for source in _files(course):
         name = source.relative_to(course).as_posix()
         new, target = source.read_bytes(), mine / name
-        if target.exists() and _content(target.read_bytes()) != record.get(name):
-            if record.get(name) == _content(new) or _content(target.read_bytes()) == _content(new):
+        cells, _, whole = record.get(name, "").partition(" ")
+        if target.exists() and _content(target.read_bytes()) != cells:
+            if cells == _content(new) or _content(target.read_bytes()) == _content(new):
                 continue
             target = target.with_name(f"{target.stem}_new{target.suffix}")
             said.append(
                 f"{mine.name}/{name} is yours and was left as it is; the new version is {target.name} beside it"
             )
-        elif target.exists() and record.get(name) == _content(new):
+        elif target.exists() and whole == _digest(new):
             continue
         target.parent.mkdir(parents=True, exist_ok=True)
-        write_atomic(target, new)
+        write_atomic(target, _with_kernel(new) if target.suffix == ".ipynb" else new)
         if target.suffix == ".ipynb":
             _sign(target)
-        record[name] = _content(new)
+        record[name] = f"{_content(new)} {_digest(new)}"
     mine.mkdir(exist_ok=True)
     write_atomic(mine / RECORD, json.dumps(record, indent=1))
     return said
@@ -100,7 +112,22 @@ def _content(data: bytes) -> str:
         data = json.dumps([[cell["cell_type"], "".join(cell["source"])] for cell in cells]).encode()
     except (ValueError, KeyError, TypeError):
         pass  # use the bytes of a page, a picture or a damaged notebook
+    return _digest(data)
+
+
+def _digest(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()[:16]
+
+
+def _with_kernel(data: bytes) -> bytes:
+    """Return a notebook with the metadata of the reader's kernel.
+
+    JupyterLab writes them when it connects to the kernel. If it finds others, the notebook looks unsaved as soon as it
+    is opened.
+    """
+    notebook = json.loads(data)
+    notebook["metadata"] |= {"kernelspec": KERNEL_SPEC, "language_info": LANGUAGE}
+    return (json.dumps(notebook, indent=1, ensure_ascii=False) + "\n").encode()
 
 
 def _sign(notebook: Path) -> None:
@@ -129,7 +156,10 @@ def show_progress(mine: Path) -> None:
 def write_kernel(folder: Path) -> None:
     """Write a kernel specification for this Python, with the course's name, in a folder for JUPYTER_PATH."""
     description = {
-        "argv": [sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}", "--log-level=40"],
+        "argv": [
+            *(sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}", "--log-level=40"),
+            f"--ext={missing_names.__name__}",
+        ],
         "display_name": KERNEL,
         "language": "python",
         "metadata": {"debugger": True},
@@ -164,6 +194,7 @@ def command(root: Path) -> list[str]:
     flags = [
         f"--ServerApp.root_dir={root}",
         f"--LabApp.default_url=/lab/tree/{MINE}/{START}",
+        "--ServerApp.answer_yes=True",  # one Ctrl-C stops the lab; its question would vanish in the terminal's lines
         "--LabApp.custom_css=True",
         "--LabApp.expose_app_in_browser=True",  # so that an answer to a question reaches the reader's progress
         f"--ServerApp.tornado_settings={settings!r}",
@@ -225,11 +256,12 @@ def main(arguments: list[str] | None = None) -> int:
         return 0
     if address := open_already(root):
         print(
-            f"The course is open already, at {address}\nTo open it anew: Ctrl-C twice where it runs, then this again."
+            f"The course is open already, at {address}\n"
+            "To start it anew, press Ctrl-C in the terminal where it runs, then run this command again."
         )
         return 0
     os.environ.update(environment(root, dict(os.environ)))
-    print("Opening the course. To stop it: Ctrl-C twice, here. Your notebooks are in my/ and stay.", flush=True)
+    print("Opening the course. To stop it, press Ctrl-C here. Your notebooks are in my/ and stay.", flush=True)
     if os.name == "nt":  # Windows has no exec that keeps the terminal
         import subprocess
 

@@ -6,6 +6,7 @@ comes as expected and that does not. And before all that nothing, which is no an
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 from dataclasses import dataclass
@@ -143,6 +144,14 @@ def _answer(page: Page, section: Locator, question: Question, answer: Try, how: 
     return "" if inside else "the focus leaves the question: whoever works with the keyboard has lost the place"
 
 
+def give(page: Page, section: Locator, question: Question, answer: Try) -> None:
+    """Give one answer with the mouse, and wait for what is said to it."""
+    {"choice": _choose, "number": _give_number, "predict": _predict}[question.kind](
+        page, section, answer.given, "mouse"
+    )
+    section.locator("[role=status]", has_text=answer.head).wait_for()
+
+
 def _submit(page: Page, section: Locator, how: str) -> str:
     button = section.locator("button[type=submit]")
     if how == "mouse":
@@ -215,6 +224,8 @@ def forgotten(page: Page, name: str) -> list[str]:
         answer = tries(question)[-1]
         last, expected = answer.given, " As you expected." if question.kind == "predict" else ""
         field = "input[type=radio]:checked" if question.kind == "choice" else "input[type=text], textarea"
+        with contextlib.suppress(TimeoutError):
+            section.locator("[role=status]", has_text=AGAIN).wait_for(timeout=PATIENCE)
         there = section.locator(field)
         shown = there.input_value() if there.count() else None
         if shown != last:
@@ -231,7 +242,7 @@ def not_kept(folder: Path, given: dict[str, list[bool]]) -> list[str]:
     """What the reader's progress does not hold of the answers given."""
     file = folder / "questions.json"
     known = json.loads(file.read_text("utf-8")) if file.exists() else {}
-    rows = {key: [right for _, right in known.get(key, [])] for key in given}
+    rows = {key: [right for _, right, *_ in known.get(key, [])] for key in given}
     return [
         f"question {key}: gave {given[key]}, the progress has {rows[key]}" for key in given if given[key] != rows[key]
     ]

@@ -8,8 +8,9 @@
 - **figures**: every handle of every moving figure is moved, by keyboard and mouse, in JupyterLab after its cell has
   run, when the saved notebook is opened again, and in a page opened from a folder, there in a light and a dark theme.
 - **questions**: every question of a lesson is answered, by mouse and keyboard, in JupyterLab and in a page opened from
-  a folder: each choice, right and wrong numbers, guesses; the reason is said, the answer kept, and there when the
-  notebook is opened again. In that page the lesson's figures move too.
+  a folder: each choice, right and wrong numbers, guesses; the reason is said, its links lead to their cells, the answer
+  is kept, and there when the notebook is opened again in a browser that knows nothing of it. In that page the lesson's
+  figures move too.
 - **exercise**: a wrong answer and a right one are typed into an exercise, and the check says so; and the exercises of
   each lesson are run as they are handed out.
 - **lessons**: each lesson, and its deeper notebook, is run from top to bottom. It fails when a cell fails or is not
@@ -36,6 +37,7 @@ import time
 from datetime import date
 from functools import partial
 from pathlib import Path
+from urllib.parse import unquote
 
 import answering
 import exercising
@@ -63,7 +65,7 @@ from scripts import BROWSERS
 
 from companion_school.questions.question import find_question
 from companion_school.questions.spaced_repetition import FILE
-from companion_school.study import progress_table
+from companion_school.study import progress_table, readers_copy
 
 BROWSER_FLAGS = [
     "--no-sandbox",
@@ -80,6 +82,14 @@ FOLDED = "folded"  # the tag that lessons have, and notebooks of exercises have 
 CONNECTED = 100  # seconds
 RUNNING = "running.ipynb"  # the notebook whose only cell runs as long
 STATUS = "window.jupyterapp.shell.currentWidget.sessionContext.kernelDisplayStatus"
+# Whether this notebook is in front, with this cell in sight, if one is named.
+SHOWS = """([path, id]) => {
+  const panel = window.jupyterapp.shell.currentWidget;
+  if (panel.context?.path !== path) return false;
+  const box = panel.content.widgets.find(cell => !id || cell.model.id === id)?.node.getBoundingClientRect();
+  return box && box.height && box.top >= 0 && box.top < innerHeight - 50;
+}"""
+DIRTY = "window.jupyterapp.shell.currentWidget.context.model.dirty"
 CLICKED = 6  # headings of the contents that are clicked
 OPEN = ".jp-NotebookPanel:not(.lm-mod-hidden)"
 SELECTED = "document.querySelectorAll('.jp-Notebook .jp-Cell.jp-mod-selected').length"
@@ -111,11 +121,27 @@ def start(page: Page, lab: Lab, screenshots: Path) -> list[str]:
     page.wait_for_selector(".jp-NotebookPanel:not(.lm-mod-hidden) h1:has-text('Scaled dot-product attention')")
     page.wait_for_selector(IDLE)
     wait_until_drawn(page)
-    faults += _contents(page) + looking.bars(page)
+    faults += _folded(page) + _contents(page) + looking.bars(page)
     page.screenshot(path=screenshots / "contents.png")
     faults += _link_to_a_cell(page, lab, screenshots)
     faults += _go_on(page, lab)
     return [f"start: {fault}" for fault in faults]
+
+
+def _folded(page: Page) -> list[str]:
+    """An opened notebook looks saved, and a click on the bar of its folded first cell only selects the cell."""
+    faults = ["looks unsaved as soon as it is opened"] if page.evaluate(DIRTY) else []
+    bar = page.locator(f"{OPEN} .jp-CodeCell:has(.jp-InputPlaceholder)").first
+    bar.scroll_into_view_if_needed()
+    bar.locator(".jp-PlaceholderText").click(force=True)
+    page.wait_for_timeout(300)
+    if not bar.locator(".jp-InputPlaceholder").count() or "jp-mod-active" not in (bar.get_attribute("class") or ""):
+        faults.append("a click on the bar of a folded cell does not select it, or opens it")
+    bar.locator(".jp-MoreHorizIcon").click()
+    page.wait_for_timeout(300)
+    if not page.locator(f"{OPEN} .jp-CodeCell.jp-mod-active .cm-content").count():
+        faults.append("a click on the dots of a folded cell does not open it")
+    return [f"{page.title()}: {fault}" for fault in faults]
 
 
 def _contents(page: Page) -> list[str]:
@@ -265,9 +291,11 @@ def questions(page: Page, lab: Lab, screenshots: Path, name: str) -> list[str]:
         faults.append("answering with the keyboard has changed the notebook's cells")
     faults += looking.in_both_themes(page, screenshots, f"{name}-questions", ".jp-Notebook .ext-question")
     save(page)
+    page.evaluate("localStorage.clear()")  # as after a restart at another port, or in another browser
     open_notebook(page, lab.url(f"{name}.ipynb"))
     page.wait_for_function(alive, arg=asked)
-    faults += answering.forgotten(page, "opened again")
+    faults += answering.forgotten(page, "opened again in another browser")
+    faults += _links_of_reasons(page, lab, name)
     alone = 0
     for theme in ("light", "dark"):
         page.goto(static_page(lab, name, theme).as_uri())
@@ -282,6 +310,32 @@ def questions(page: Page, lab: Lab, screenshots: Path, name: str) -> list[str]:
         page.screenshot(path=screenshots / f"{name}-folder-{theme}.png")
     print(f"{name}: {asked} questions, {count} answers in JupyterLab, {alone} and {handles} handles from a folder")
     return [f"{name}: {fault}" for fault in faults]
+
+
+def _links_of_reasons(page: Page, lab: Lab, name: str) -> list[str]:
+    """Click every link in what is said to an answer: the cell that it leads to must come in sight, in any notebook."""
+    faults, here = [], page.url
+    for section in page.locator(answering.ALIVE).all():
+        question = find_question(section.get_attribute("data-question") or "")
+        for answer in answering.tries(question):
+            if "](" not in answer.why:
+                continue
+            for at in range(answer.why.count("](")):
+                answering.give(page, section, question, answer)
+                link = section.locator("[role=status] a").nth(at)
+                target, _, id = (link.get_attribute("href") or "").partition("#cell-id=")
+                file = unquote(target).split("?")[0].split(f"/{readers_copy.MINE}/")[-1]
+                link.click()
+                try:
+                    page.wait_for_function(SHOWS, arg=[f"{readers_copy.MINE}/{file}", id], timeout=60_000)
+                except TimeoutError:
+                    faults.append(
+                        f"question {question.id}: {answer.given!r}: its link to {file}#{id} does not lead there"
+                    )
+                if file != f"{name}.ipynb":
+                    open_notebook(page, here)
+                    wait_until_drawn(page)
+    return faults
 
 
 def lesson(page: Page, lab: Lab, screenshots: Path, name: str) -> list[str]:

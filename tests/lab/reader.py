@@ -111,6 +111,8 @@ def jupyterlab(folder: Path, *extra: Path) -> Iterator[Lab]:
                 urllib.request.urlopen(f"{here.address}/api")
                 break
             time.sleep(0.25)
+        else:
+            raise TimeoutError(f"JupyterLab did not answer within two minutes:\n{log.read_text()}")
         yield here
     finally:
         server.terminate()

@@ -19,9 +19,10 @@ IMPORTS = "import math\n\nimport torch"
 IN_ANOTHER_KERNEL = "import companion  # not there? Kernel > Change Kernel... > The Executable Transformer"
 """A line for the first cell of a notebook: in a kernel without the course, the error shows it."""
 PRECISION = (
-    "*Right* is an answer that has the idea, on every input that the lesson speaks of, to six digits.\n"
-    f"*Robust* {STAR} is one that stands all else, too: results in the dtype and not in the memory of what goes in,\n"
-    "NaN that shows, bad input refused. The check says both, one thing at a time; the points are for right."
+    "An answer is *right* if it computes the correct result, to six digits, for every input that the lesson is about.\n"
+    "All the points are for that. A right answer earns a star as well if it is *robust*: its result has the dtype of\n"
+    "the input and a memory of its own, a NaN in the input stays visible, and invalid input raises an error. You can\n"
+    f"leave the star ({STAR}) for later: the check names one thing at a time, and first what is not right yet."
 )
 """What holds for every exercise, in a paragraph."""
 KERNEL = {

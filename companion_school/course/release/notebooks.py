@@ -33,10 +33,10 @@ from companion_school.course.release.notebook_cells import (
 from companion_school.exercises.catalogue import exercises
 
 _HOW = (
-    "Write each answer into the cell that has its first line, run it, and run the check under it: it says at once how\n"
-    "it stands. Where you are stuck, take the `#` away from `hint`, and run it again for the next of three steps;\n"
-    "`solution` shows one that works. What you have done is kept from day to day; Python forgets, so each day begins\n"
-    "with the cell below.\n\n"
+    "**Run the cell below first**, each time you open this notebook: Python forgets everything overnight. Then write\n"
+    "each answer into the cell that starts with its `def` line, run that cell, and run the `check` below it: it tells\n"
+    "you at once how your answer does. If you are stuck, remove the `#` in front of `hint` and run the cell; run it\n"
+    "again for the next of three hints. `solution` shows an answer that works. Your progress is stored.\n\n"
     f"{PRECISION}"
 )
 _DESK = "from companion_school.exercises import check, hint, progress, solution"

@@ -70,7 +70,7 @@
     });
     kit.numbers("",
       [["next word", V], [`chance after “${at.map((id) => V[id]).join(" ")}”`, p]],
-      [["word", at.map((id) => V[id])], ...[0, 1, 2, 3].map((c) => [`state ${c}, ${STATIONS[station]}`, states[station].map((row) => row[c])]), ...A.map((rows, h) => [`head ${h}, the last word looks at`, rows[last]])]);
+      [["word", at.map((id) => V[id])], ...[0, 1, 2, 3].map((c) => [`component ${c}`, states[station].map((row) => row[c])]), ...A.map((rows, h) => [`head ${h}, the last word looks at`, rows[last]])]);
     kit.say(`The row of “${V[at[last]]}”, ${STATIONS[station]}: ${states[station][last].map((v) => kit.fixed(v)).join(", ")}. After “${at.map((id) => V[id]).join(" ")}” the model says “${V[best]}”, with a chance of ${kit.fixed(p[best])}.`);
   };
   show();

@@ -34,8 +34,8 @@ def top_left(queries, keys):
 
 def test_a_right_answer_says_so_and_returns_nothing(capsys):
     assert check("2.5", right) is None
-    told = "✓ 2.5 The triangle in the right corner: right. 2 points. And robust ★:"
-    assert capsys.readouterr().out == f"{told} nothing that was tried besides upset it.\n"
+    told = "✓ 2.5 The triangle in the right corner: right. 2 points."
+    assert capsys.readouterr().out == f"{told} It is robust ★ as well: it passed all the further tests.\n"
 
 
 def test_a_wrong_answer_raises_with_property_input_expected_and_got_and_mistake():
@@ -180,7 +180,15 @@ def test_forbidden_names_are_found_however_they_are_reached(code, found):
 def test_hints_come_one_step_at_a_time_and_the_last_stays(capsys):
     for number in (1, 2, 3, 3):
         hint("2.5")
-        assert capsys.readouterr().out.startswith(f"2.5, hint {number} of 3: ")
+        assert (said := capsys.readouterr().out).startswith(f"2.5, hint {number} of 3: ")
+        assert ('solution("2.5")' in said) == (number == 3)
+
+
+def test_the_check_of_a_stub_is_no_attempt():
+    namespace = {"check": check, "causal_mask": lambda *of: (_ for _ in ()).throw(NotImplementedError)}
+    with pytest.raises(NotYet, match="not written yet"):
+        exec("check('2.5')", namespace)
+    assert read_progress() == {}
 
 
 def test_the_solution_is_one_that_passes(capsys):

@@ -227,9 +227,20 @@ def test_answers_in_a_notebook_are_kept(course, capsys):
     assert "Question 2.a: not right. Only with equal signs." in said and "Question 2.b: right. It is √2." in said
     assert "It collapses." in said
     stored = json.loads((course / "questions.json").read_text(encoding="utf-8"))
-    assert {key: [right for _, right in given] for key, given in stored.items()} == {
-        "2/size": [False], "2/root": [True], "5/guess": [False],
+    assert {key: [row[1:] for row in given] for key, given in stored.items()} == {
+        "2/size": [[False, "c"]], "2/root": [[True, "1.414"]], "5/guess": [[False, "it grows"]],
     }  # fmt: skip
+
+
+def test_a_notebook_is_given_back_the_latest_answer_to_each_question(course, capsys):
+    (course / "questions.json").write_text(
+        '{"2/root": [["2026-01-01", true]]}', encoding="utf-8"
+    )  # of an older version
+    answer("2.a", "c")
+    answer("2.a", "b")
+    answer("5.a", " it grows ", as_expected=False)
+    assert asking.given()._repr_json_()[0] == {"2/size": ["b", None], "5/guess": ["it grows", False]}
+    assert [row[2:] for row in json.loads((course / "questions.json").read_text("utf-8"))["2/size"]] == [[], ["b"]]
 
 
 def test_what_cannot_be_understood_is_named_and_left(course):

@@ -132,7 +132,7 @@ def test_the_courses_start_page_has_every_lesson_and_links_that_lead_somewhere()
     links = [file for lesson in known for file in (lesson["file"], lesson["exercise_file"])]
     links += re.findall(r"\]\(([^)#]+)\)", text)
     assert [link for link in links if not (NOTEBOOKS / link).exists()] == []
-    for told in ("Shift+Enter", "Run > Run All Above Selected Cell", "Ctrl-C twice", "git pull", "hint("):
+    for told in ("Shift+Enter", "Run > Run All Above Selected Cell", "**Ctrl-C**", "git pull", "hint("):
         assert told in text
 
 

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import nbformat
 import pytest
+from ipykernel.ipkernel import IPythonKernel
+from IPython.core.interactiveshell import InteractiveShell
 from nbformat.sign import NotebookNotary
 
 from companion_school.study import readers_copy
@@ -58,7 +60,8 @@ def files(folder):
 
 def test_everything_is_copied_but_the_settings(course, mine):
     assert files(mine) == {"02_attention.ipynb", "exercises/02_exercises.ipynb", "map.md"}
-    assert (mine / "02_attention.ipynb").read_bytes() == (course / "02_attention.ipynb").read_bytes()
+    ours, theirs = (nbformat.read(folder / "02_attention.ipynb", as_version=4).cells for folder in (mine, course))
+    assert ours == theirs and (mine / "map.md").read_bytes() == (course / "map.md").read_bytes()
 
 
 def test_copies_are_trusted_so_that_figures_move_before_a_cell_is_run(course, mine):
@@ -69,12 +72,46 @@ def test_copies_are_trusted_so_that_figures_move_before_a_cell_is_run(course, mi
         assert notary.check_signature(nbformat.read(name, as_version=4)) is trusted
 
 
+def test_a_copy_has_the_metadata_that_jupyterlab_would_write_when_it_opens_it(course, mine):
+    """Otherwise each notebook looks unsaved at once."""
+    metadata = json.loads((mine / "02_attention.ipynb").read_text("utf-8"))["metadata"]
+    assert metadata["language_info"] == IPythonKernel.language_info
+    readers_copy.write_kernel(mine / "kernel")
+    spec = json.loads((mine / "kernel" / "kernels" / "python3" / "kernel.json").read_text("utf-8"))
+    assert metadata["kernelspec"] == {"name": "python3"} | {key: spec[key] for key in ("display_name", "language")}
+
+
+def test_a_name_error_in_the_courses_kernel_says_which_cell_to_run(mine, capsys):
+    readers_copy.write_kernel(mine / "kernel")
+    spec = json.loads((mine / "kernel" / "kernels" / "python3" / "kernel.json").read_text("utf-8"))
+    [extension] = [flag.removeprefix("--ext=") for flag in spec["argv"] if flag.startswith("--ext=")]
+    shell = InteractiveShell()
+    shell.extension_manager.load_extension(extension)
+    for cell, note in (
+        ('check("0.1")', "Run the first code cell of this notebook, which imports check"),
+        ("scores + 1", "Choose Run > Run All Above Selected Cell"),
+        ("1 / 0", ""),
+    ):
+        result = shell.run_cell(cell)
+        said = capsys.readouterr().out
+        assert not result.success and type(result.error_in_exec).__name__ in said and note in said
+        assert ("this cell again" in said) == bool(note)
+
+
 def test_a_new_version_replaces_a_copy_that_was_only_read_and_run(course, mine):
     write(mine / "02_attention.ipynb", "1 + 1", output="2")  # JupyterLab saved it with its outputs
     write(course / "02_attention.ipynb", "1 + 2")
     (course / "map.md").write_text("a new map")
     assert readers_copy.refresh(course, mine) == []
     assert source(mine / "02_attention.ipynb") == ["1 + 2"] and (mine / "map.md").read_text() == "a new map"
+
+
+def test_new_outputs_replace_those_of_a_copy_that_was_only_read_and_run(course, mine):
+    """The outputs hold the scripts of questions and figures."""
+    write(mine / "02_attention.ipynb", "1 + 1", output="old")
+    write(course / "02_attention.ipynb", "1 + 1", output="new")
+    assert readers_copy.refresh(course, mine) == []
+    assert nbformat.read(mine / "02_attention.ipynb", as_version=4).cells[0].outputs[0].text == "new"
 
 
 def test_a_copy_that_was_run_keeps_its_outputs_while_the_course_stays(course, mine):
