@@ -23,13 +23,14 @@ from authoring.pages import drawing
 FILE = "figures/front.png"
 # (lesson, how the figure's alternative text begins, what is written under it)
 SHOWN = (
-    (4, "Left: the six binary digits", "04  a place in the text, as binary digits and as waves"),
+    (4, "Five small pictures", "04  five clock hands, found in the positions that a published model learned"),
     (9, "Two cross-attention maps", "09  where a translator looks: 21 and 45,382, from German"),
 )
 HEIGHT, CAPTION, GAP = 430, 44, 24
 ALT = (
-    "Two figures from the lessons. Left: the positions 0 to 63 as binary digits and as waves, each column slower than "
-    "the one before. Right: two attention maps of a model that translates German number names; the dark cells show "
+    "Two figures from the lessons. Left: five rotations in the table of positions that all-MiniLM-L6-v2 learned, each "
+    "about three times as slow as the one before. Right: two attention maps of a model that translates German number "
+    "names; the dark cells show "
     "that twenty looks at zwanzig, the last part of the German name, and one at ein, the first."
 )
 
