@@ -1,11 +1,11 @@
 """From a source to the cells of its notebook: what needs to know the other sources.
 
 Every lesson gets a line at both ends (previous, start, next, exercises, deeper, glossary), and every "lesson 03" in its
-prose is a link. So are the roles; head and counted minutes are put in as well.
+prose is a link. So are the roles. Three things are put in: the head, counted minutes, and what the reader writes of
+*Your own transformer* after the lesson, in place of `{{ now write it }}`.
 
     {ref}`coins`, {ref}`the coins <coins>`              a place of the same notebook, by its target
     {deeper}`why only rotations will do <05#rotations>` a section of a lesson's deeper notebook, with its minutes
-    {page}`attend causal`                               these definitions of companion/page.py, folded
     {out}`0.33 <trained>`                               what the cell of this name has printed (said.py)
 """
 
@@ -25,13 +25,14 @@ from authoring.minutes import Part, parts
 from authoring.question import SourceError
 from authoring.said import Said
 from authoring.source import Source, read_source
-from companion_school.build.stages import STAGES
-from companion_school.build.stubs import names, stage_of
+from companion_school.build.stages import STAGES, Stage
+from companion_school.build.stubs import due
 from companion_school.course.release import navigation_line
 from companion_school.course.release.notebook_cells import IN_ANOTHER_KERNEL
 from companion_school.questions.question import Question
 
 HEAD = "{{ head }}"
+NOW_WRITE_IT = "{{ now write it }}"
 HEAD_KEYS = ("able", "needs")
 
 _ROLE = re.compile(r"\{(\w+)\}`(?:([^`<]*?)\s*<([^`>]+)>|([^`<>]+))`")
@@ -96,6 +97,7 @@ def finish(path: Path) -> Finished:
         if cell.cell_type == "markdown":
             text = _with_minutes(cell.source, [part for part in counted if part.index == index], source)
             text = text.replace(HEAD, _head(source, counted)) if index == 0 and HEAD in text else text
+            text = text.replace(NOW_WRITE_IT, _now_write_it(source)) if NOW_WRITE_IT in text else text
             cell.source = in_prose(with_links, resolve(text, source.lines[index]))
     questions = []
     for draft in source.questions.values():
@@ -152,12 +154,18 @@ def navigation(source: Path) -> str:
 
 
 def _stage_navigation(source: Path) -> str:
-    known, number = titles(source.parent), int(source.name[:2])
-    before, after = known.get(number - 1), known.get(number + 1)
-    links = [f"[← stage {number - 1}: {before[1]}]({before[0]}.ipynb)"] if before else []
+    known = titles(source.parent)
+    order = [*(number for number in STAGES if number in known), *(number for number in known if number not in STAGES)]
+    at = order.index(int(source.name[:2]))
+    links = [f"[← {_title_of(known, order[at - 1])}]({known[order[at - 1]][0]}.ipynb)"] if at else []
     links.append(f"[Start](../{navigation_line.START})")
-    links += [f"[stage {number + 1}: {after[1]} →]({after[0]}.ipynb)"] if after else []
+    links += [f"[{_title_of(known, number)} →]({known[number][0]}.ipynb)" for number in order[at + 1 : at + 2]]
     return " · ".join([*links, f"[Glossary](../{navigation_line.GLOSSARY})"])
+
+
+def _title_of(known: dict[int, tuple[str, str]], number: int) -> str:
+    title = known[number][1]
+    return title[0].lower() + title[1:]
 
 
 def lesson_linker(path: Path) -> Callable[[str], str]:
@@ -212,17 +220,44 @@ def _head(source: Source, counted: list[Part]) -> str:
     )
 
 
+def _due_after(lesson: Path) -> list[tuple[Stage, tuple[str, ...], str]]:
+    """What is written after a lesson: the stages, the names in each, and its notebook."""
+    number, notebooks = int(lesson.name[:2]), titles(lesson.parent.parent / "stages")
+    there = [stage for stage in STAGES.values() if stage.number in notebooks]
+    return [(stage, due(stage)[number], f"build/{notebooks[stage.number][0]}.ipynb")
+            for stage in there if due(stage).get(number)]  # fmt: skip
+
+
 def _written_after(lesson: Path) -> str:
     """What a reader writes after a lesson, in which stage of *Your own transformer*, in Markdown."""
-    number, notebooks = int(lesson.name[:2]), titles(lesson.parent.parent / "stages")
-    said = []
-    for stage in STAGES.values():
-        if number in stage.lessons and stage.number in notebooks:
-            others = [f"{lesson:02d}" for lesson in stage.lessons if lesson > number]
-            later = f" (lesson {' and '.join(others)} belongs to it as well)" if others else ""
-            written = ", ".join(f"`{name}`" for name in names(stage.number))
-            said.append(f"[`{stage.file}`](build/{notebooks[stage.number][0]}.ipynb) with {written}{later}")
+    said = [f"[`{stage.file}`]({notebook}) with {', '.join(f'`{name}`' for name in written)}"
+            for stage, written, notebook in _due_after(lesson)]  # fmt: skip
     return f"**You will write**, in *Your own transformer*: {'; '.join(said)}.\n\n" if said else ""
+
+
+def _now_write_it(source: Source) -> str:
+    """What a reader writes now, stage by stage, and how to see the course's version once it passes."""
+    number, said = int(source.path.name[:2]), []
+    found = _due_after(source.path)
+    if not found:
+        raise SourceError(source.path, 1, f"{NOW_WRITE_IT}: no stage of Your own transformer is written after it")
+    for at, (stage, written, notebook) in enumerate(found):
+        whole, more = due(stage), [lesson for lesson in due(stage) if lesson > number]
+        link = f"[stage {stage.number}{' of *Your own transformer*' * (at == 0)}, {stage.title.lower()}]({notebook})"
+        verb = "begin" if more else "complete" if len(whole) > 1 else "are"
+        verb += {"begin": "s", "complete": "s"}.get(verb, "") if len(written) == 1 else ""
+        verb = "is" if verb == "are" and len(written) == 1 else verb
+        rest = f"; lesson {more[0]:02d} has the rest of it" if more else ""
+        said.append(f"{_listed(written)} {verb} {link}{rest}.")
+    commands = " and ".join(f"`companion build compare {stage.number}`" for stage, _, _ in found)
+    shows = "show" if len(found) > 1 else "shows"
+    told = f"Once your version passes its check, {commands} {shows} the course's beside it."
+    return f"**Now write it.** {' '.join(said)} {told}"
+
+
+def _listed(names: tuple[str, ...]) -> str:
+    *others, last = (f"`{name}`" for name in names)
+    return f"{', '.join(others)} and {last}" if others else last
 
 
 def _with_minutes(text: str, here: list[Part], source: Source) -> str:
@@ -248,8 +283,6 @@ def _resolver(source: Source, said: list[Said]) -> Callable[[str, int], str]:
                 return _ref(source, words, target, where)
             if role == "deeper":
                 return _deeper(source, words, target, where)
-            if role == "page":
-                return _on_the_page(source, target, where)
             if role == "out":
                 if not words or target not in names:
                     what = (
@@ -258,7 +291,7 @@ def _resolver(source: Source, said: list[Said]) -> Callable[[str, int], str]:
                     raise SourceError(source.path, where, what)
                 said.append(Said(words, target, where))
                 return words
-            raise SourceError(source.path, where, f"{{{role}}}: expected {{ref}}, {{deeper}}, {{page}} or {{out}}")
+            raise SourceError(source.path, where, f"{{{role}}}: expected {{ref}}, {{deeper}} or {{out}}")
 
         return _ROLE.sub(link, text)
 
@@ -313,16 +346,3 @@ def _sections_of(deeper: Path, text: str) -> dict[str, tuple[str, Part]]:
         if here:
             found[name] = (source.cells[index].id, here[0])
     return found
-
-
-def _on_the_page(source: Source, target: str, line: int) -> str:
-    """How to see the course's version of definitions once one's own are right: no solution stands in a lesson."""
-    try:
-        numbers = sorted({stage_of(name) for name in target.split()})
-    except ValueError as error:
-        raise SourceError(source.path, line, f"{{page}}`{target}`: {error}") from None
-    *others, last = (f"`{name}`" for name in target.split())
-    named = f"{', '.join(others)} and {last}" if others else last
-    commands = " and ".join(f"`companion build compare {number}`" for number in numbers)
-    shows = "show" if len(numbers) > 1 else "shows"
-    return f"Once your version passes its check, {commands} {shows} the course's {named} beside yours."

@@ -1,14 +1,17 @@
-"""The whole transformer on one page: what the lessons derive, in their order, with nothing but PyTorch.
+"""The whole transformer on one page: what the lessons derive, with nothing but PyTorch and safetensors.
 
 Each part bears the stage of *Your own transformer* that writes it and the lessons that derive it. Weights are named as
 in the package, and tests prove the two equal. Where this page ends, the package begins: other norms, windows, kernels.
 """
+import json
 import math
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
+from pathlib import Path
 
 import torch
 import torch.nn.functional as F
+from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 
@@ -62,7 +65,7 @@ def frequencies(width: int, base: float = 10000.0) -> Tensor:
 
 def waves(places: Tensor, d_model: int, base: float = 10000.0) -> Tensor:
     """Sinusoidal positions, (token) -> (token, d_model): component 2 i is a sine, component 2 i + 1 its cosine."""
-    angles = places[:, None] * frequencies(d_model, base)
+    angles = places[:, None] * frequencies(d_model, base).to(places.device)
     return torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(1).to(torch.get_default_dtype())
 
 def rotate(x: Tensor, places: Tensor, base: float = 10000.0) -> Tensor:
@@ -109,7 +112,7 @@ def initialise(model: nn.Module, d_model: int, writes: int):
             variance = 1 / d_model if "embedding" in name else 2 / (5 * d_model)
             nn.init.normal_(weight, std=math.sqrt(variance / writes if "out" in name else variance))
 
-# --- stage 5, model.py: lessons 01, 08 and 13 ------------------------------------------------------------------------
+# --- stage 5, model.py: lessons 01 and 08 ----------------------------------------------------------------------------
 @dataclass(frozen=True)
 class Config:  # given
     """What a model is: its sizes, and the base of its rotary positions."""
@@ -153,7 +156,7 @@ def count(config: Config) -> int:
     block = 2 * d_model * d_head * (config.heads + config.kv_heads) + 3 * d_model * config.d_ff + 2 * d_model
     return config.vocab * d_model + config.layers * block + d_model
 
-# --- stage 6, training.py: lessons 09 and 14 -------------------------------------------------------------------------
+# --- stage 6, training.py: lesson 09 ---------------------------------------------------------------------------------
 def windows(ids: Tensor, context: int, batch: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
     """Inputs and targets, both (batch, context), from random places in the ids of a text, (token)."""
     window = ids[torch.randint(len(ids) - context, (batch, 1), generator=generator) + torch.arange(context + 1)]
@@ -220,6 +223,49 @@ def bits_per_byte(model: nn.Module, ids: Tensor, context: int, size: int) -> flo
         window = ids[None, start : start + context + 1]
         nats += loss_of(model(window[:, :-1]), window[:, 1:]).item() * (window.shape[1] - 1)
     return nats / math.log(2) / size
+
+# LLaMA's names for the parts of a model and the fields of its configuration, and what is the same for every model here.
+NAMES = (
+    ("embedding.", "model.embed_tokens."), ("decoder.norm.", "model.norm."), ("decoder.blocks.", "model.layers."),
+    (".attention_norm.", ".input_layernorm."), (".feed_forward_norm.", ".post_attention_layernorm."),
+    (".attention.query.", ".self_attn.q_proj."), (".attention.key.", ".self_attn.k_proj."),
+    (".attention.value.", ".self_attn.v_proj."), (".attention.output.", ".self_attn.o_proj."),
+    (".feed_forward.gate.", ".mlp.gate_proj."), (".feed_forward.inner.", ".mlp.up_proj."),
+    (".feed_forward.outer.", ".mlp.down_proj."),
+)
+FIELDS = {"vocab": "vocab_size", "d_model": "hidden_size", "layers": "num_hidden_layers",
+          "heads": "num_attention_heads", "kv_heads": "num_key_value_heads", "d_ff": "intermediate_size",
+          "base": "rope_theta"}
+ALIKE = {"model_type": "llama", "architectures": ["LlamaForCausalLM"], "hidden_act": "silu", "rms_norm_eps": 1e-6,
+         "tie_word_embeddings": True, "eos_token_id": 0}
+
+def renamed(tensors: dict[str, Tensor], pairs) -> dict[str, Tensor]:
+    """The same tensors; of (old, new) in `pairs`, the piece `old` of a name becomes `new`, wherever a name has it."""
+    made = {}
+    for name, tensor in tensors.items():
+        for old, new in pairs:
+            name = name.replace(old, new)
+        made[name] = tensor
+    return made
+
+def save(model: nn.Module, folder: str | Path, context: int):
+    """Write a `Transformer` as LLaMA's are: `model.safetensors`, its tensors on the CPU by the names of `NAMES`, and
+    `config.json`: `ALIKE`, the configuration by the names of `FIELDS`, and `max_position_embeddings`, the `context`."""
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    weights = {name: weight.cpu().contiguous() for name, weight in model.state_dict().items()}
+    save_file(renamed(weights, NAMES), folder / "model.safetensors", {"format": "pt"})
+    fields = {FIELDS[mine]: value for mine, value in asdict(model.config).items()}
+    told = ALIKE | fields | {"max_position_embeddings": context}
+    (folder / "config.json").write_text(json.dumps(told, indent=2), "utf-8")
+
+def load(folder: str | Path) -> Transformer:
+    """The `Transformer` that `save` wrote into a folder."""
+    fields = json.loads((Path(folder) / "config.json").read_text("utf-8"))
+    model = Transformer(Config(**{mine: fields[theirs] for mine, theirs in FIELDS.items()}))
+    back = [(theirs, mine) for mine, theirs in NAMES]
+    model.load_state_dict(renamed(load_file(Path(folder) / "model.safetensors"), back))
+    return model
 
 # --- stage 7, generation.py: lesson 10 -------------------------------------------------------------------------------
 class Cache:

@@ -10,8 +10,10 @@ from authoring.lesson import SOURCES
 from authoring.source import read_source
 
 
-def names_of(lesson: str, *cells: str) -> dict[str, Any]:
-    """What the named code cells of a lesson define: run in this order, what they print unseen.
+def names_of(lesson: str, *cells: str, **given: Any) -> dict[str, Any]:
+    """Run the named code cells of a lesson in this order, without showing what they print, and return what they define.
+
+    `given` names are there before the first cell.
 
     Like the lesson they may set PyTorch's seed, its number of threads and its dtype, which stay as they are left.
 
@@ -22,7 +24,7 @@ def names_of(lesson: str, *cells: str) -> dict[str, Any]:
     missing = [cell for cell in cells if cell not in code]
     if missing:
         raise ValueError(f"cells: {path.name} has none named {missing[0]!r}; expected one of {', '.join(code)}")
-    names: dict[str, Any] = {}
+    names: dict[str, Any] = dict(given)
     with contextlib.redirect_stdout(io.StringIO()):
         for cell in cells:
             exec(compile(code[cell], f"{path.name}: {cell}", "exec"), names)

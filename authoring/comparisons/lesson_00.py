@@ -1,20 +1,29 @@
-"""What lesson 00 compares: its ten sentences learned with the turn, and without it."""
+"""What lesson 00 compares: its ten sentences learned with rotated queries and keys, and without the rotation."""
 
 from __future__ import annotations
+
+import torch
+from torch import Tensor
 
 from authoring.comparisons.cells import names_of, row
 
 
-def turn_or_not() -> dict[tuple[str, int], list[float]]:
-    """New texts that are right, of four, and the loss, after the lesson's updates and twice as many."""
+def rotated_or_not() -> dict[tuple[str, int], list[float]]:
+    """Unread texts that are right, of eleven, and the loss: two speeds of the rotation and none, two budgets."""
     by_hand = ("setup", "rows", "projections", "turn", "scores", "weights", "take-over", "norm")
-    lesson = names_of("00", *by_hand, "whole-model", "sentences", "training", "new-starts")
+    lesson = names_of("00", *by_hand, "whole-model", "sentences", "training", "trained", "no-turn", "new-starts")
+
+    def slowly(pairs: Tensor) -> Tensor:
+        i = torch.arange(pairs.shape[-2], dtype=torch.float64) / 10
+        x, y = pairs[..., 0], pairs[..., 1]
+        return torch.stack([x * i.cos() - y * i.sin(), x * i.sin() + y * i.cos()], dim=-1)
+
     found = {}
     for updates in (600, 1200):
-        for setting, turn in (("with the turn", lesson["turn"]), ("without", lambda pairs: pairs)):
+        for setting, rule in (("rotated", lesson["rotated"]), ("at a tenth", slowly), ("not", lambda pairs: pairs)):
             starts = [lesson["begin"](seed) for seed in range(12)]
-            right, lost = lesson["right_of_four"](starts, turn, updates)
-            print(row(setting, f"{updates} updates", "right, of 4 new texts", right), flush=True)
+            right, lost = lesson["right_of_eleven"](starts, rule, updates)
+            print(row(setting, f"{updates} updates", "right, of 11 new texts", right), flush=True)
             print(row(setting, f"{updates} updates", "loss, at least 0.3229", lost), flush=True)
             found[setting, updates] = right
     return found

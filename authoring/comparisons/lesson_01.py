@@ -1,11 +1,12 @@
-"""What lesson 01 compares: the loss of an untrained table, by the deviation of its numbers and its width."""
+"""What lesson 01 compares: how a table begins, the size of a vocabulary, and tables from different starts."""
 
 from __future__ import annotations
 
 import torch
 import torch.nn.functional as F
+from torch import Tensor
 
-from authoring.comparisons.cells import row
+from authoring.comparisons.cells import names_of, row
 
 
 def sizes() -> dict[tuple[str, int], list[float]]:
@@ -21,4 +22,71 @@ def sizes() -> dict[tuple[str, int], list[float]]:
                 losses.append(F.cross_entropy(logits, torch.randint(4000, (400,), generator=draw)).item())
             print(row(f"deviation {name}", f"width {width}", "loss", losses), flush=True)
             found[name, width] = losses
+    return found
+
+
+def beginnings() -> dict[tuple[str, int, float], list[float]]:
+    """The loss of the small model after 200 and 600 updates, by the start of its table, three rates, three starts."""
+    lesson = names_of("01", "setup", "data")
+    torch.set_default_dtype(torch.float32)
+    found = {}
+    for width in (32, 128):
+        root = width**0.5
+        settings = (("1/sqrt(d), times", 1 / root, root), ("1/sqrt(d)", 1 / root, 1.0), ("0.02", 0.02, 1.0),
+                    ("0.02, times", 0.02, root), ("1", 1.0, 1.0), ("1, times", 1.0, root))  # fmt: skip
+        for name, sigma, factor in settings:
+            for rate in (0.005, 0.02, 0.08):
+                curves = [_losses(lesson["follows"].float(), sigma, factor, width, rate, start) for start in range(3)]
+                for updates in (20, 200, 600):
+                    losses = [curve[updates] for curve in curves]
+                    print(row(f"{name}, rate {rate}", f"width {width}, {updates}", "loss", losses), flush=True)
+                    found[name, updates, rate] = losses
+    return found
+
+
+def _losses(follows: Tensor, sigma: float, factor: float, width: int, rate: float, start: int) -> list[float]:
+    """Train as the lesson's `learn` does, with another rate, and return the loss before each update."""
+    draw = torch.Generator().manual_seed(start)
+    table = (sigma * torch.randn(512, width, generator=draw)).requires_grad_()
+    matrix = (torch.randn(width, width, generator=draw) / width**0.5).requires_grad_()
+    adam, losses = torch.optim.Adam([table, matrix], lr=rate), []
+    for _ in range(601):
+        loss = -(follows * torch.log_softmax(factor * table @ matrix @ table.T, dim=1)).sum() / follows.sum()
+        losses.append(loss.item())
+        adam.zero_grad()
+        loss.backward()
+        adam.step()
+    return losses
+
+
+def alike() -> dict[int, list[float]]:
+    """How alike the tables of four starts are: the correlation of all cosines, and shared nearest neighbours."""
+    lesson = names_of("01", "setup", "data", "learn")
+    often = lesson["follows"].sum(dim=1) >= 50
+    above = torch.ones(int(often.sum()), int(often.sum())).triu(1) > 0
+    found = {}
+    for updates in (200, 600):
+        maps = []
+        for start in range(4):
+            table = F.normalize(lesson["learn"](32**-0.5, 32**0.5, updates=updates, start=start)[0][often], dim=1)
+            maps.append((table @ table.T).fill_diagonal_(0.0))
+        pairs = [(one, other) for at, one in enumerate(maps) for other in maps[:at]]
+        found[updates] = [torch.corrcoef(torch.stack([a[above], b[above]]))[0, 1].item() for a, b in pairs]
+        same = [(a.argmax(dim=1) == b.argmax(dim=1)).double().mean().item() for a, b in pairs]
+        print(row("four starts", f"{updates} updates", "correlation of cosines", found[updates]), flush=True)
+        print(row("four starts", f"{updates} updates", "same nearest neighbour", same), flush=True)
+    return found
+
+
+def text_and_vocabulary() -> dict[tuple[int, int], list[float]]:
+    """Bits per byte of the model of single tokens by vocabulary, from three excerpts of each length."""
+    lesson = names_of("01", "setup", "vocabulary")
+    text = "".join(lesson["seen"])
+    found = {}
+    for size in (257, 512, 1024, 2048, 4096, 8192, 16384):
+        for much in (2_000, 20_000, len(text)):
+            starts = (0,) if much == len(text) else (0, 100_000, 200_000)
+            each = [lesson["surprise"]([text[start : start + much]], size)[1] for start in starts]
+            print(row(f"{much:,} characters", f"{size} tokens", "bits per byte", each), flush=True)
+            found[much, size] = each
     return found

@@ -1,17 +1,20 @@
-"""What lesson 02 compares: one head that learns dictionaries, its scores divided by the root of their width or not."""
+"""What lesson 02 compares: one head that learns dictionaries, divided or not, or with smaller scores at first."""
 
 from __future__ import annotations
 
-from authoring.comparisons.cells import row
-from companion_school.study.dictionary import learn
+from types import SimpleNamespace
+
+from authoring.comparisons.cells import names_of, row
+
+SETTINGS = {"divided": (8, 1), "not divided": (1, 1), "W_q smaller": (1, 8)}
 
 
 def root_or_not() -> dict[tuple[str, float], list[float]]:
     """The step after which half of the answers are right, from three starts and at three rates."""
-    found = {}
+    lesson, found = SimpleNamespace(**names_of("02", "setup", "answer", "learn")), {}
     for rate in (0.001, 0.002, 0.004):
-        for setting, divisor in (("divided", 8.0), ("not divided", 1.0)):
-            shares = [learn(start, divisor, steps=560, lr=rate)[1] for start in range(3)]
+        for setting, (divisor, smaller) in SETTINGS.items():
+            shares = [lesson.learn(start, divisor, smaller, steps=560, lr=rate) for start in range(3)]
             for steps in (280, 560):
                 right = [100 * share[steps // 20 - 1].item() for share in shares]
                 print(row(f"{setting}, rate {rate}", f"{steps} steps", "right, of 100", right), flush=True)

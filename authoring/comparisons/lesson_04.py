@@ -1,4 +1,5 @@
-"""What lesson 04 compares: who learns to name the word before, and what becomes of it counted from elsewhere."""
+"""What lesson 04 compares: who learns to name the word before, who follows a rule for all positions, and what a
+translator does without its waves."""
 
 from __future__ import annotations
 
@@ -8,24 +9,52 @@ import torch
 
 from authoring.comparisons.cells import names_of, row
 
+STARTS = range(3)
+RATES = (0.003, 0.006, 0.02)
+KINDS = ("none", "waves", "waves, centred", "learned, small", "learned, large", "fixed at random")
 
-def race_and_origin() -> dict[tuple[str, int], list[float]]:
-    """Right answers of 100 after 60 updates and at the end, by positions and updates; of waves also counted from 8."""
-    lesson = SimpleNamespace(**names_of("04", "setup", "training"))
-    test = torch.randint(lesson.WORDS, (500, lesson.LENGTH), generator=torch.Generator().manual_seed(99))
-    elsewhere = lesson.sinusoidal(torch.arange(8, 8 + lesson.LENGTH), lesson.WIDTH)
+
+def race() -> dict[tuple[str, float], list[float]]:
+    """Right answers (%) after 60 updates and at the end of 240, by kind of positions and learning rate."""
+    lesson = SimpleNamespace(**names_of("04", "setup", "answers", "training-start", "training"))
     found = {}
-    for kind in ("none", "waves", "learned 0.02", "learned 0.7"):
+    for rate in RATES:
+        for kind in KINDS:
+            curves = [lesson.trained(kind, seed, rate=rate)[1] for seed in STARTS]
+            for measure, at in (("right after 60", 2), ("right at the end", -1)):
+                values = [100 * curve[at].item() for curve in curves]
+                print(row(kind, f"rate {rate}", measure, values), flush=True)
+                found[f"{kind}, {measure}", rate] = values
+    return found
+
+
+def elsewhere() -> dict[tuple[str, int, int], list[float]]:
+    """Right answers (%) on texts that begin at other positions, by where training began and by updates."""
+    lesson = SimpleNamespace(**names_of("04", "setup", "answers", "training-start", "training"))
+    test = torch.randint(lesson.WORDS, (500, lesson.LENGTH), generator=torch.Generator().manual_seed(99))
+    found = {}
+    for kind in ("waves", "waves, started anywhere"):
         for steps in (240, 480):
-            runs = [lesson.trained(kind, seed, steps) for seed in range(5)]
-            scores = {
-                "right after 60": [100 * right[2].item() for _, right in runs],
-                "right at the end": [100 * right[-1].item() for _, right in runs],
-            }
-            if kind == "waves":
-                said = [lesson.answers(weights, test, elsewhere).argmax(-1) for weights, _ in runs]
-                scores["counted from 8"] = [100 * (one == test[:, :-1]).double().mean().item() for one in said]
-            for measure, values in scores.items():
-                print(row(kind, f"{steps} updates", measure, values), flush=True)
-                found[f"{kind}, {measure}", steps] = values
+            weights = [lesson.trained(kind, seed, steps)[0] for seed in STARTS]
+            for first in (0, 1, 8, 200, 1000):
+                P = lesson.sinusoidal(torch.arange(first, first + lesson.LENGTH), lesson.WIDTH)
+                said = [lesson.answers(each, test, P).argmax(-1) for each in weights]
+                values = [100 * (one == test[:, :-1]).double().mean().item() for one in said]
+                print(row(kind, f"{steps} updates", f"begins at {first}", values), flush=True)
+                found[kind, steps, first] = values
+    return found
+
+
+def translators() -> dict[tuple[str, int], list[float]]:
+    """Held-out names right (%) by the stacks that have waves, and by updates."""
+    lesson = SimpleNamespace(**names_of("04", "setup", "translator-start", "translator"))
+    names = [lesson.words.target.name(number) for number in lesson.held]
+    found = {}
+    for updates in (300, 600):
+        for waves in ("in both", "in the encoder", "nowhere"):
+            models = [lesson.translator(waves, seed, updates) for seed in STARTS]
+            said = [lesson.names_of(model, waves, lesson.held) for model in models]
+            values = [100 * sum(map(str.__eq__, each, names)) / len(names) for each in said]
+            print(row(f"waves {waves}", f"{updates} updates", "names right", values), flush=True)
+            found[waves, updates] = values
     return found

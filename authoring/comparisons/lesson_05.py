@@ -2,24 +2,62 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import torch
 
-from companion_school.study.rounds import CONTEXT, KINDS, Reader, practise, right
+from authoring.comparisons.cells import names_of
+from companion_school.study.rounds import CONTEXT, KINDS, Reader, right
 
 STARTS, BUDGETS = (0, 1, 2), (260, 1000)
 SHIFTS, PERIODS = (0, 8, 32, 400), (12, 20, 40, 62)
 
 
+def shares_of(model: Reader) -> dict[str, float]:
+    """Right predictions (%) on texts moved along, and on rounds that are longer."""
+    where = torch.arange(CONTEXT)
+    shares = {f"moved by {by}": right(model, (8, 16), CONTEXT, positions=where + by) for by in SHIFTS}
+    shares |= {f"rounds of {p}": right(model, (p, p), 2 * p, batch=32) for p in PERIODS}
+    return {name: 100 * share for name, share in shares.items()}
+
+
+def said(kind: str, updates: int, start: int, shares: dict[str, float]) -> str:
+    values = ", ".join(f"{name} {share:.1f}" for name, share in shares.items())
+    return f"{kind:22} {updates:5} updates, start {start}: {values}"
+
+
 def shifted_and_longer() -> dict[tuple[str, int, int], dict[str, float]]:
-    """Per cent right, by kind of positions, updates and start: texts moved along, and rounds that are longer."""
-    found, where = {}, torch.arange(CONTEXT)
+    """Right predictions (%) of the lesson's four models, by kind of positions, updates and start."""
+    lesson, found = SimpleNamespace(**names_of("05", "setup", "practise-start", "practise")), {}
     for updates in BUDGETS:
         for kind in KINDS:
             for start in STARTS:
-                model = practise(Reader(kind, start=start), start=start, steps=updates)
-                shares = {f"moved by {by}": right(model, (8, 16), CONTEXT, positions=where + by) for by in SHIFTS}
-                shares |= {f"rounds of {p}": right(model, (p, p), 2 * p, batch=32) for p in PERIODS}
-                found[kind, updates, start] = {name: 100 * share for name, share in shares.items()}
-                said = ", ".join(f"{name} {share:.1f}" for name, share in found[kind, updates, start].items())
-                print(f"{kind:13} {updates:5} updates, start {start}: {said}", flush=True)
+                model = lesson.practise(Reader(kind, start=start), start, updates)
+                found[kind, updates, start] = shares_of(model)
+                print(said(kind, updates, start, found[kind, updates, start]), flush=True)
+    return found
+
+
+def from_anywhere() -> dict[tuple[str, int, int], dict[str, float]]:
+    """Right predictions (%) of models whose training texts begin anywhere from 0 to 400."""
+    lesson, found = SimpleNamespace(**names_of("05", "setup", "practise-start", "practise")), {}
+    for kind, updates in (("learned", 260), ("learned", 780), ("sinusoidal", 780), ("learned", 2600)):
+        for start in STARTS:
+            model = lesson.practise(Reader(kind, start=start), start, updates, furthest=400)
+            found[kind, updates, start] = shares_of(model)
+            print(said(kind, updates, start, found[kind, updates, start]), flush=True)
+    return found
+
+
+def failing_head() -> dict[tuple[int, int], list[float]]:
+    """Right predictions (%) of rotary models in rounds of 62: as they are, and with each head helped."""
+    cells = ("setup", "practise-start", "practise", "intervene")
+    untrained = {"rotary": Reader("rotary", start=0)}  # the cell prints what becomes of its own
+    lesson, found = SimpleNamespace(**names_of("05", *cells, models=untrained)), {}
+    for updates in BUDGETS:
+        for start in STARTS:
+            model = lesson.practise(Reader("rotary", start=start), start, updates)
+            helps: tuple[dict[str, bool], ...] = ({}, {"hide_far": True}, {"closer": True})
+            found[updates, start] = [100 * lesson.right_with(model, 62, **how) for how in helps]
+            print(updates, start, *(f"{share:.1f}" for share in found[updates, start]), flush=True)
     return found

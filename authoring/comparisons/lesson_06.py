@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from types import SimpleNamespace
+from typing import Any
 
 from authoring.comparisons.cells import names_of
 
 STARTS, GUESSING = (0, 1, 2), 3.47
-CELLS = ("setup", "sets-up-experiment", "forward", "train", "changed-home")
+CELLS = ("setup", "sets-up-experiment", "model", "forward", "train", "unmixed", "changed-home")
 WAYS = ("post-norm", "pre-norm", "post-norm, small writes")
 Losses = dict[tuple[str, float, int, int], dict[int, float]]
 
@@ -19,7 +21,7 @@ def _measure(cases: Sequence[tuple[str, str, float, int]], budgets: Sequence[int
     for way, home, rate, warmup in cases:
         code = lesson.forward if home == "as it is" else lesson.changed_home
         for start in STARTS:
-            losses, _ = lesson.train(way, 16, start, rate, max(budgets), warmup, code)
+            losses = lesson.train(way, 16, start, rate, max(budgets), warmup, code)
             shown = {steps: sum(losses[steps - 5 : steps]) / 5 for steps in budgets}
             found[f"{way}, {home}", rate, warmup, start] = shown
             said = ", ".join(f"{loss:.2f} after {steps}" for steps, loss in shown.items())
@@ -49,3 +51,49 @@ def surgery() -> Losses:
 def small_writes() -> Losses:
     """Post-norm with every write divided by the root of their number."""
     return _measure([("post-norm, small writes", "as it is", 3e-3, 1)], (50, 100, 150))
+
+
+def mixing() -> dict[tuple[str, int], dict[int, float]]:
+    """Sixteen post-norm blocks without mixing, and with half of their writes small."""
+    lesson = SimpleNamespace(**names_of("06", *CELLS))
+    trials = {
+        "as it is": ("post-norm", lesson.forward),
+        "each word sees only itself": ("post-norm", lesson.unmixed),
+        "small attention writes": ("post-norm, small attention", lesson.forward),
+        "small network writes": ("post-norm, small network", lesson.forward),
+    }
+    return {(name, start): _after(lesson, name, way, 16, start, run)
+            for name, (way, run) in trials.items() for start in STARTS}  # fmt: skip
+
+
+def depths() -> dict[tuple[str, int], dict[int, float]]:
+    """Post-norm with full writes at six depths."""
+    lesson = SimpleNamespace(**names_of("06", *CELLS))
+    return {(f"{layers} blocks", start): _after(lesson, f"{layers} blocks", "post-norm", layers, start, lesson.forward)
+            for layers in (4, 6, 8, 10, 12, 16) for start in STARTS}  # fmt: skip
+
+
+def norms_without_attention() -> dict[tuple[str, int], dict[int, float]]:
+    """Feed-forward networks only: sixteen as they are drawn, and 32 whose writes have size one."""
+    lesson, found = SimpleNamespace(**names_of("06", *CELLS)), {}
+
+    def networks_only(model: Any, tokens: Any, pre: bool, write: float) -> Any:
+        X = model.embedding(tokens)
+        for block in model.decoder.blocks:
+            X = block.feed_forward_norm(X + write * block.feed_forward(X))
+        return model.head(model.decoder.norm(X))
+
+    for layers, write in ((16, 1.0), (32, 1 / 0.57)):  # as they are drawn, the networks write rows of size 0.57
+        for start in STARTS:
+            name = f"{layers} networks, writes times {write:.2f}"
+            run = partial(networks_only, write=write)
+            found[name, start] = _after(lesson, name, "post-norm", layers, start, run)
+    return found
+
+
+def _after(lesson: Any, name: str, way: str, layers: int, start: int, run: Any) -> dict[int, float]:
+    """Print and return the mean loss of the last five of 50 and of 100 steps."""
+    losses = lesson.train(way, layers, start, 3e-3, 100, 1, run)
+    found = {steps: sum(losses[steps - 5 : steps]) / 5 for steps in (50, 100)}
+    print(f"{name}, start {start}: " + ", ".join(f"{loss:.2f} after {n}" for n, loss in found.items()), flush=True)
+    return found

@@ -4,33 +4,64 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 
+import torch
+import torch.nn.functional as F
+
 from authoring.comparisons.cells import names_of
 
 STARTS = (0, 1, 2)
 CELLS = (
-    "setup", "sets-up-text", "corrupt", "sets-up-guesses", "sets-up-model", "train", "sets-up-belief",
+    "setup", "sets-up-text", "corrupt", "neighbours", "sets-up-guesses", "sets-up-model", "train", "sets-up-belief",
 )  # fmt: skip
 RULES = {"half and half": 0.1, "kept only": 0.0, "random only": 0.2}
 
 
 def encoder_and_count() -> dict[tuple[str, int, int], dict[str, float]]:
-    """Gaps filled (per cent), loss, and wins of 100 against the count of both neighbours, by stack, steps, start."""
+    """Gaps filled (per cent), loss, and wins of 100 against two counts, by stack, steps and start."""
     lesson, found = SimpleNamespace(**names_of("07", *CELLS)), {}
-    count = lesson.counted["both neighbours"]
-    by_count = lesson.allowed(count).argmax(dim=-1) == lesson.truth
-    for stack, budgets in (("encoder", (800, 400, 1200)), ("decoder", (800, 400))):
+    rivals = {
+        name: lesson.allowed(lesson.counted[name]).argmax(dim=-1) == lesson.truth
+        for name in ("both neighbours", "three on either side")
+    }
+    for stack, budgets in (("encoder", (800, 400, 2400)), ("decoder", (800, 400))):
         for steps in budgets:
             for start in STARTS:
                 said = lesson.answers(lesson.train(stack, start, steps), lesson.shown, lesson.gaps)
                 hit = lesson.allowed(said).argmax(dim=-1) == lesson.truth
-                apart = lesson.once & (hit != by_count)
-                found[stack, steps, start] = {
-                    "filled": 100 * lesson.right(said),
-                    "loss": lesson.gap_loss(said),
-                    "wins": 100 * hit[apart].double().mean().item(),
-                }
-                shown = ", ".join(f"{name} {value:.2f}" for name, value in found[stack, steps, start].items())
+                measured = {"filled": 100 * lesson.right(said), "loss": lesson.gap_loss(said)}
+                for name, by_count in rivals.items():
+                    apart = lesson.once & (hit != by_count)
+                    measured[f"wins against {name}"] = 100 * hit[apart].double().mean().item()
+                found[stack, steps, start] = measured
+                shown = ", ".join(f"{name} {value:.2f}" for name, value in measured.items())
                 print(f"{stack}, {steps} steps, start {start}: {shown}", flush=True)
+    return found
+
+
+def writer() -> dict[tuple[int, int], float]:
+    """Gaps filled (per cent) by a decoder that was trained to say the next word, and reads the true left-hand side."""
+    lesson, found = SimpleNamespace(**names_of("07", *CELLS)), {}
+    first = (torch.arange(lesson.CONTEXT).expand_as(lesson.gaps))[lesson.gaps] == 0
+    for steps in (800, 400):
+        for start in STARTS:
+            torch.manual_seed(start)
+            model, g = lesson.model_of("decoder"), torch.Generator().manual_seed(start)
+            optimizer = torch.optim.AdamW(model.parameters(), betas=(0.9, 0.98), fused=True)
+            for step in range(steps):
+                optimizer.param_groups[0]["lr"] = 1e-2 * lesson.schedule(step, steps)
+                begin = torch.randint(len(lesson.text) - lesson.CONTEXT, (48, 1), generator=g)
+                tokens = lesson.text[begin + torch.arange(lesson.CONTEXT)]
+                logits = model.head(model.features(tokens).stream[:, :-1])
+                loss = F.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten())
+                optimizer.zero_grad()
+                loss.backward()
+                optimizer.step()
+            with torch.no_grad():  # the row on the left of a gap says the word in it
+                stream = F.pad(model.eval().features(lesson.test).stream, (0, 0, 1, 0))[:, :-1]
+                said = model.head(stream[lesson.gaps])[:, : lesson.WORDS]
+            said[first] = lesson.share.log()  # the first word of a window has no left-hand side
+            found[steps, start] = 100 * lesson.right(said)
+            print(f"writer, {steps} steps, start {start}: filled {found[steps, start]:.2f}", flush=True)
     return found
 
 

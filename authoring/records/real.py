@@ -1,5 +1,6 @@
 """Record what lessons measure on real models: `python -m authoring.records.real 02` runs the code cells of lesson 02
-and of its deeper notebook, and writes their results to `companion_school/records/real.json`."""
+and of its deeper notebook, `build/10` those of a stage, and writes the results to `companion_school/records/real.json`.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ from typing import Any
 
 import matplotlib as mpl
 
-from authoring.lesson import SOURCES
+from authoring.lesson import SOURCES, STAGES
 from authoring.source import read_source
 from companion.ground.atomic import write_atomic
 from companion_school.study import real
@@ -23,14 +24,15 @@ PATH = Path(__file__).parents[2] / "companion_school" / "records" / "real.json"
 
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m authoring.records.real", description=__doc__)
-    parser.add_argument("lessons", nargs="+", metavar="LESSON", help="number of a lesson, such as 02")
+    parser.add_argument("lessons", nargs="+", metavar="LESSON", help="a lesson, such as 02, or a stage, as in build/10")
     parser.add_argument("--from-cell", metavar="NAME", help="begin with the cell of this :name:")
     given = parser.parse_args(arguments)
     mpl.use("Agg")
     for lesson in given.lessons:
         real.recording = {}
-        for folder in (SOURCES, SOURCES.parent / "deeper"):
-            for path in folder.glob(f"{lesson}_*.md"):
+        folders = (STAGES,) if lesson.startswith("build/") else (SOURCES, SOURCES.parent / "deeper")
+        for folder in folders:
+            for path in folder.glob(f"{lesson.removeprefix('build/')}_*.md"):
                 run(path, given.from_cell)
         found = {**json.loads(PATH.read_text("utf-8"))}
         if given.from_cell is None:
@@ -42,13 +44,13 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def run(path: Path, first: str | None) -> None:
-    """Run the code cells of a source up to its last measurement, and show nothing."""
+    """Run the code cells of a source up to the one after its last measurement, which may call it, and show nothing."""
     cells = [cell for cell in read_source(path).cells if cell.cell_type == "code"]
     last = max((at for at, cell in enumerate(cells) if "on_real_model(" in cell.source), default=-1)
-    start = next((at for at, cell in enumerate(cells) if cell.metadata.get("name") == first), 0)
+    start = next((at for at, cell in enumerate(cells) if first and cell.metadata.get("name") == first), 0)
     names: dict[str, Any] = {"__name__": "__main__"}
     with contextlib.redirect_stdout(io.StringIO()):
-        for cell in cells[start : last + 1]:
+        for cell in cells[start : last + 2 if last >= 0 else 0]:
             exec(compile(cell.source, path.name, "exec"), names)
 
 

@@ -20,7 +20,7 @@ DOORS = (
     ("flow.html", "The whole flow", "Follow a text through a model, from its letters to the next word, step by step."),
     ("explorer.html", "The explorer", "Every number of a running model: switch heads off, swap a token, look inside."),
     ("chat.html", "Write a story together", "Take turns with the model that this course trains and ships."),
-    (f"{own.INDEX}.html", own.LABEL, "Write it yourself: twelve files, each with a check that says what is wrong."),
+    (f"{own.INDEX}.html", own.LABEL, "Write it yourself: eighteen files, each with a check that says what is wrong."),
 )
 """What the front page leads to besides the lessons: the page, its name there, and what one does on it."""
 _FIGURE = re.compile(r"{{ figure (\d\d) (\w+) }}")

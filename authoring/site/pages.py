@@ -93,7 +93,8 @@ class Course:
                     course._add(f"{kind}/{number}_{kind}.ipynb", kind, f"{label} {number}", number)
         for source in sorted(folder.glob("build/[0-9][0-9]_*.ipynb")):
             number = int(source.name[:2])
-            course._add(f"build/{source.name}", "stage", f"Stage {number}: {STAGES[number].title}", str(number))
+            title = f"Stage {number}: {STAGES[number].title}" if number in STAGES else "What you own"
+            course._add(f"build/{source.name}", "stage", title, str(number))
         for file, label in (*BESIDE, *TEACHING):
             course._add(file, "beside", label)
         for page in course.pages.values():

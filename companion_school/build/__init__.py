@@ -16,5 +16,6 @@ bugs              bugs that people write; each must be placed where it stands
 verify            whether a check passes what is right, names the mistakes, and notices mutants
 own               the learner's files for a notebook, where they are right
 take_over         answers to exercises taken over into the files of the stages
+real_model        stage 10 on SmolLM2
 race              minutes of training and what they bring, in bits for each byte (`race_score`)
 """

@@ -237,6 +237,22 @@ BUGS = (
          "LatentAttention.forward"),
     _bug(12, 12, "bytes of one layer", "every layer keeps its own", "return config.layers * tokens", "return tokens",
          "keys and values", "bytes_kept"),
+    _bug(10, 10, "untied head left out", "a model with a head of its own does not use its embedding there",
+         "(self.embedding if self.head is None else self.head).weight.T", "self.embedding.weight.T", "logits",
+         "Published.forward"),
+    _bug(13, 13, "learned positions not added", "the learned positions are added to the embedding",
+         "self.embedding(ids) + self.positions(", "self.embedding(ids) + 0 * self.positions(", "stream at first",
+         "GPT2.forward"),
+    _bug(14, 14, "nothing taken off", "what the key reads already is taken off", "missing = value - key @ state",
+         "missing = value + 0 * (key @ state)", "read", "delta_rule"),
+    _bug(15, 15, "corrected from p", "the correction is drawn from what p has more than q",
+         "rest = (p - q).clamp(min=0)", "rest = 1.0 * p", "correction", "correction"),
+    _bug(16, 16, "levels cut off", "levels are rounded to the nearest", ".round().to(torch.int8)", ".to(torch.int8)",
+         "levels", "quantize"),
+    _bug(17, 17, "scale lost", "the change is multiplied by alpha / rank", "+ self.scale * self.up(self.down(x))",
+         "+ self.up(self.down(x))", "sum", "LoRA.forward"),
+    _bug(18, 18, "lens without the norm", "the stream goes through the last norm", "model.decoder.norm(stream) @",
+         "stream @", "lens", "lens"),
 )  # fmt: skip
 
 

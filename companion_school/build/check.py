@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from companion_school.build.parts import Part, parts
-from companion_school.build.stages import STAGES, Stage
+from companion_school.build.stages import Stage, following
 from companion_school.build.workspace import note_passed
 from companion_school.checking.call import Result
 from companion_school.checking.notebook_answer import NotYet
@@ -54,15 +54,21 @@ class Found:
 
 @dataclass(frozen=True)
 class Report:
-    """What is to be said of a stage. `fault`: why its file cannot be examined at all."""
+    """What is to be said of a stage.
+
+    fault:       why its file cannot be examined at all.
+    real_model:  what became of it on a real model, where the stage has one; `agrees`: whether that is right.
+    """
 
     stage: Stage
     found: tuple[Found, ...]
     fault: str | None = None
+    real_model: str = ""
+    agrees: bool = True
 
     @property
     def is_right(self) -> bool:
-        return self.fault is None and all(one.result == _RIGHT for one in self.found)
+        return self.fault is None and self.agrees and all(one.result == _RIGHT for one in self.found)
 
     @property
     def points(self) -> int:
@@ -81,8 +87,8 @@ class Report:
             if one.told:  # what comes after the first fault often follows from it: there a line is enough
                 lines += [f"    {line}" for line in ([one.briefly] if told else one.told.splitlines()) if line]
                 lines += [f"    {one.place}"] * bool(one.place)
-                told = told or one.result != Result.MISSING.value
-        return "\n".join(lines)
+                told = told or one.result not in (Result.MISSING.value, _RIGHT)
+        return "\n".join([*lines, *[f"  {self.real_model}"] * bool(self.real_model)])
 
 
 def examine_stage(
@@ -192,14 +198,24 @@ def _follow(
         time.sleep(0.05)
 
 
+def with_real_model(report: Report, folder: Path) -> Report:
+    """Return a report with a word on SmolLM2, if it is on stage 10, all of whose parts are right."""
+    from companion_school.build.real_model import STAGE, try_real_model  # nobody else loads a model
+
+    if report.stage.number != STAGE or not report.is_right:
+        return report
+    agrees, said = try_real_model(folder)
+    return replace(report, real_model=said, agrees=agrees)
+
+
 def check_stage(stage: Stage, folder: Path) -> None:
     """What `check("build.5")` does: say how a stage stands, and keep it. Raises `NotYet` if it is not right."""
-    report = examine_stage(stage, folder)
+    report = with_real_model(examine_stage(stage, folder), folder)
     note_passed(folder, stage, report.is_right)
     if not report.is_right:
         raise NotYet(str(report))
     print(report)
-    after = STAGES.get(stage.number + 1)
+    after = following(stage)
     if after is not None:
         needs = ", ".join(f"{lesson:02d}" for lesson in after.lessons)
         several = "s" if len(after.lessons) > 1 else ""

@@ -14,12 +14,16 @@ from typing import Any
 
 import torch
 
+from companion_school.build.isolated_modules import World
 from companion_school.build.parts import OPEN, Part, parts, references
 from companion_school.build.stages import STAGES, Stage
 from companion_school.build.workspace import read_sources
 from companion_school.checking.call import Result, copied, in_this_process
 from companion_school.checking.examine import AnswerKey, Verdict, examine, key_of
 from companion_school.checking.operator_watch import forbidden_fault, forbidden_uses
+
+_GPU = "_on_a_GPU"
+_LATER = "it is tried once the parts above are right"
 
 
 def main(arguments: list[str]) -> int:
@@ -42,10 +46,14 @@ def main(arguments: list[str]) -> int:
         if (fault := unreadable(stage, sources, wanted)) is not None:
             tell(fault=fault)
             return 0
-        looked = False
+        looked = wrong = False
         for part in wanted:
             tell(begin=part.name)
+            if wrong and part.name.endswith(_GPU):
+                tell(part=part.name, result=Result.MISSING.value, told=_LATER, lies_in=None)
+                continue
             found = examined(part, sources, files, seed)
+            wrong |= found["result"] != Result.RIGHT.value
             tell(**found)
             # Of several parts that are wrong, the first is looked into: the others often follow from it.
             if not looked and found["lies_in"] is None and found["result"] in ("wrong", "crashed"):
@@ -60,7 +68,7 @@ def unreadable(stage: Stage, sources: Mapping[str, str], wanted: list[Part]) -> 
         text = sources.get(STAGES[number].module, "")
         without = {name for part in wanted for name in part.without} if number == stage.number else set()
         try:
-            used = forbidden_uses(text, without)
+            used = forbidden_uses(text, without, sources)
         except (SyntaxError, ValueError) as error:
             where = f", line {error.lineno}" if isinstance(error, SyntaxError) and error.lineno else ""
             said = error.msg if isinstance(error, SyntaxError) else str(error)
@@ -77,7 +85,8 @@ def examined(part: Part, sources: Mapping[str, str], files: Mapping[str, str], s
     verdict = _tried(part, key, sources, files)
     found: dict[str, Any] = {"part": part.name, "result": verdict.result.value, "told": "", "lies_in": None}
     if verdict.result is Result.RIGHT:
-        return found
+        said = part.remark(World(sources, part.stage.module, files)) if part.remark else None
+        return found | {"told": said or ""}
     earlier = lies_in(part, key, sources, files)
     if earlier is not None:
         other = STAGES[earlier]
@@ -140,7 +149,7 @@ def where(stage: Stage, folder: Path) -> str | None:
     from companion_school.build import first_difference  # only where something is wrong
 
     try:
-        return first_difference.where(stage.number, folder)
+        return first_difference.where(stage.number, folder, itself=True)
     except BaseException:  # a word more, and no reason to end, whatever the learner's code raises
         return None
 

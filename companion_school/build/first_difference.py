@@ -47,15 +47,23 @@ class Parting:
     mine: Value | None = None
 
 
-def where(stage: int, folder: Path) -> str | None:
+def where(stage: int, folder: Path, *, itself: bool = False) -> str | None:
     """What is said of a learner's folder: where its stage parts from the reference; None where nothing parts.
+
+    itself:  the fault is known to lie in this stage's file: it runs with the references of the others, and the line
+             that is named is one of this file.
 
     The code in it runs here, in this process, for ten seconds a run at most: whoever does not trust it confines this.
     """
     wanted = [STAGES[number].module for number in (*STAGES[stage].needs, stage)]
     files = {module: folder / f"{module}.py" for module in wanted}
     sources = {module: file.read_text("utf-8", "replace") for module, file in files.items() if file.is_file()}
-    found = first_difference(stage, sources, {module: str(file) for module, file in files.items()})
+    if itself:
+        sources |= {
+            module: text for module, text in references(STAGES[stage]).items() if module != STAGES[stage].module
+        }
+    places = {module: str(file) for module, file in files.items()}
+    found = first_difference(stage, sources, places, file=STAGES[stage].file if itself else None)
     return sentence(stage, found, sources) if found else None
 
 
@@ -64,14 +72,16 @@ def first_difference(
     sources: Mapping[str, str],
     files: Mapping[str, str] | None = None,
     only: Sequence[Scene] | None = None,
+    file: str | None = None,
 ) -> Parting | None:
     """Where these sources part from the references of a stage; None where they do not.
 
     only:  look at these runs alone.
+    file:  the one in which the fault lies, where that is known.
     """
     for one in scenes(number) if only is None else only:
         mine = run(one, number, sources, files)
-        found = compare(one, mine, _right(number, one))
+        found = compare(one, mine, _right(number, one), file)
         if found is not None:
             return found
     return None
@@ -92,7 +102,7 @@ def _right(number: int, one: Scene) -> Log:
     return log
 
 
-def compare(one: Scene, mine: Log, theirs: Log) -> Parting | None:
+def compare(one: Scene, mine: Log, theirs: Log, file: str | None = None) -> Parting | None:
     streams = Streams(one.nodes, mine, theirs)
     key = streams.parted()
     raised = _raised(mine)
@@ -100,7 +110,8 @@ def compare(one: Scene, mine: Log, theirs: Log) -> Parting | None:
         if not raised:
             return None
         seen = [node for node in one.nodes if streams.seen[node.key].state is State.AGREES]
-        where = Origin(mine.error_at[-1], mine.error_at[-1].line) if mine.error_at else None
+        raising = [place for place in mine.error_at if file in (None, place.file)]
+        where = Origin(raising[-1], raising[-1].line) if raising else None
         return Parting(one, None, tuple(seen[-1:]), (), "", where, raised)
     found = streams.seen[key]
     parents = streams.visible_parents(key)
@@ -112,7 +123,7 @@ def compare(one: Scene, mine: Log, theirs: Log) -> Parting | None:
         tuple(streams.nodes[name] for name in parents if streams.seen[name].state is State.AGREES),
         hidden,
         gap(found.mine.content if found.mine else None, found.theirs.content if found.theirs else None),
-        origin(streams, key),
+        origin(streams, key, file),
         raised,
         found.mine,
     )
@@ -183,10 +194,9 @@ def _listed(words: Sequence[str]) -> str:
 
 
 _ONE = (
-    "the stream", "what ", "the loss", "the rate", "the length", "the mask", "silu", "the gate", "the inner",
-    "the base", "the sum", "the source", "token", "the cache", "the balance", "the translation", "the spread",
-    "the key before",
-    "how many",
+    "the stream", "what ", "the update that", "the loss", "the rate", "the length", "the mask", "silu", "the gate",
+    "the inner", "the base", "the sum", "the source", "token", "the cache", "the balance", "the translation",
+    "the spread", "the key before", "how many",
 )  # fmt: skip
 """How names of one thing begin; all others are plurals."""
 

@@ -30,8 +30,22 @@ class Origin:
         return str(self.place)
 
 
-def origin(streams: Streams, key: str) -> Origin | None:
-    """The line in which a node's tensor was made wrong of what is right; None where no line is known."""
+def origin(streams: Streams, key: str, file: str | None = None) -> Origin | None:
+    """The line in which a node's tensor was made wrong of what is right; None where no line is known.
+
+    file:  the only one that can be wrong: of the lines that a run was in, the last one in it is named.
+    """
+    found = _anywhere(streams, key)
+    if found is None or file is None or found.place.file == file:
+        return found
+    seen = streams.seen[key].mine
+    step = _with_a_line(streams, operation(streams.mine, seen))
+    stacks = [step.stack if step else (), seen.used or () if seen else ()]
+    place = next((place for stack in stacks for place in reversed(stack) if place.file == file), None)
+    return Origin(place, place.line) if place else None
+
+
+def _anywhere(streams: Streams, key: str) -> Origin | None:
     node, seen = streams.nodes[key], streams.seen[key]
     mine, theirs = seen.mine, seen.theirs
     step = _with_a_line(streams, operation(streams.mine, mine))

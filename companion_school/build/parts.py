@@ -41,7 +41,7 @@ from dataclasses import dataclass, field
 from functools import cache, wraps
 from typing import Any
 
-from companion_school.build import isolated_modules
+from companion_school.build import elsewhere, isolated_modules
 from companion_school.build.stages import STAGES, Stage
 from companion_school.build.stubs import names, reference
 from companion_school.checking.exercise import Answer, Case, Draw, Exercise, Limit, Mistake
@@ -70,6 +70,7 @@ class Part:
     probe:      the function that asks the learner's file.
     forbidden:  names that the file must not use, besides `FORBIDDEN`.
     seconds:    that its cases may take together, on a slow machine.
+    remark:     looks at files that are right (a `World`): what else is to be said of them, or None.
     """
 
     stage: Stage
@@ -84,11 +85,17 @@ class Part:
     seconds: float
     mistakes: list[tuple[str, Patch]] = field(default_factory=list)
     variants: list[str] = field(default_factory=list)
+    remark: Callable[[Any], str | None] | None = None
     _cases: Callable[[Draw], Iterable[Case]] | None = None
 
     def cases(self, make: Callable[[Draw], Iterable[Case]]) -> Callable[[Draw], Iterable[Case]]:
         """Decorator: the inputs, smallest first."""
         self._cases = make
+        return make
+
+    def remarks(self, make: Callable[[Any], str | None]) -> Callable[[Any], str | None]:
+        """Decorator: what else is to be said of files that are right."""
+        self.remark = make
         return make
 
     def mistake(self, message: str, *pieces: str) -> None:
@@ -124,7 +131,8 @@ class Part:
         """The same as the text of a function `answer`, which needs PyTorch and nothing else."""
         probe = re.sub(r"\A.*?^def \w+", "def probe", inspect.getsource(self.probe), count=1, flags=re.S | re.M)
         return (
-            f"{inspect.getsource(isolated_modules)}\n\nimport math\n\n\n{probe}\n\n"
+            f"{inspect.getsource(isolated_modules)}\n\n{_without_future(inspect.getsource(elsewhere))}\n\n"
+            f"import math\n\n\n{probe}\n\n"
             f"CODE = World({dict(sources)!r}, {self.stage.module!r})\n\n\n"
             "def answer(*arguments):\n    return probe(CODE, *arguments)\n"
         )
@@ -237,6 +245,11 @@ def patched(number: int, patch: Patch) -> str:
             )
         source = source.replace(old, new)
     return source
+
+
+def _without_future(source: str) -> str:
+    """The text of a module to stand behind another's: `from __future__` may only be at the top."""
+    return source.replace("from __future__ import annotations\n", "")
 
 
 def _dedented(definition: str) -> str:

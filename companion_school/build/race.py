@@ -18,19 +18,22 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from companion.data.corpora import Document, first_edition, split
 from companion.data.yardsticks import Yardstick, yardsticks
 from companion.ground.atomic import write_atomic
 from companion.ground.display import table
 from companion.ground.processor import processor
 from companion_school.build.isolated_modules import World
-from companion_school.build.keep import save
+from companion_school.build.keep import keep
 from companion_school.build.parts import references
 from companion_school.build.race_score import bits_per_byte
 from companion_school.build.stages import STAGES
 from companion_school.build.stubs import is_untouched, plain_race, stub
 from companion_school.build.workspace import read_sources
 
+_NAMES = 26  # that fit beside the picture
 BOARD, PICTURE, KEPT = "race.json", "race.png", "race"
 STAGE = STAGES[11]
 _LATE, _SECONDS = 1.2, 5.0  # of its time, and seconds besides, a race may take
@@ -40,7 +43,7 @@ PLAIN = "yours, stages 1 to 6"
 
 @dataclass(frozen=True)
 class Result:
-    """One race: whose, how long it was to train and did, and what came out."""
+    """One race: whose, how long it was to train and did, what came out, on which machine and day."""
 
     name: str
     minutes: float
@@ -60,13 +63,8 @@ class Result:
         return f"{self.minutes:g} min" + (f", but took {self.seconds:.0f} s" if self.is_late else "")
 
 
-MEASURED = (
-    Result("the companion, `companion train`", 1.0, 1.878, 60.0, "two cores", "2026-11-24"),
-    Result("the course's race.py", 1.0, 1.855, 60.0, "two cores", "2026-11-24"),
-    Result("the course's stages 1 to 6", 5.0, 1.980, 300.0, "a fifth of a core", "2026-11-27"),
-)
-"""Measured once, on a server; a machine of another speed has others (`--reference` measures there). The stages 1 to 6
-raced on a core that others used too, and had 65 of its 300 seconds."""
+COURSES = "the course's race.py"
+"""What a race with the course's files is called."""
 
 
 @cache
@@ -141,43 +139,83 @@ def _timed(module: Any, *names: str) -> Iterator[dict[str, float]]:
                 setattr(module, name, call)
 
 
-def race(folder: Path, minutes: float, name: str | None = None, *, reference: bool = False) -> str:
-    """Run a race with the files of a folder, keep it, draw it, and give the table.
+def race(
+    folder: Path, minutes: float, name: str | None = None, *, alone: bool = False, say: Callable[[str], None] = print
+) -> str:
+    """Run a race with the files of a folder, keep its result and its model, draw it, and give the table.
 
-    As long as race.py is not written, the stages 1 to 6 race as they are.
+    As long as race.py is not written, the stages 1 to 6 race as they are. The course's race.py races as well, for as
+    many minutes, unless it has done so today on this machine: its result is one to compare with.
 
-    reference:  with the course's files. Raises `ValueError` as `run`, or if a file that is needed is not written.
+    Args:
+        folder: the learner's.
+        minutes: how long to train.
+        name: what the run is called in the table.
+        alone: leave the course's race out.
+        say: is given a line of news before each race.
+
+    Raises:
+        ValueError: as `run`, or if a file that is needed is not written.
     """
-    sources = references(STAGE) if reference else read_sources(folder)
-    files = {} if reference else {module: str(folder / f"{module}.py") for module in sources}
-    is_plain = is_untouched(STAGE.number, sources.get(STAGE.module, stub(STAGE.number)))
-    if is_plain:
-        sources, files = sources | {STAGE.module: plain_race()}, files | {STAGE.module: "plain_race.py"}
-    code = World(sources, STAGE.module, files)
-    try:
-        made = run(code, minutes)
-    except (NotImplementedError, ModuleNotFoundError) as error:
-        needs = "the stages 1 to 6, or a race.py" if is_plain else "all that your race.py uses"
-        raise ValueError(f"{folder}: expected {needs}; something is not written yet: {error}") from None
-    told = name or ("the course's race.py, here" if reference else PLAIN if is_plain else "yours")
-    new = Result(told, minutes, made.bits, made.seconds, processor(), date.today().isoformat())
+    code, told = _learners(folder, name)
     before = read_board(folder / BOARD)
-    runs = [*before, new]
+    say(f"{told} for {minutes:g} min ...")
+    made = _of_learner(folder, code, minutes)
+    new, runs = _result(told, minutes, made), list(before)
+    if not alone and not any(_stands_beside(one, minutes) for one in before):
+        say(f"{COURSES} for {minutes:g} min, to compare with (--alone leaves it out) ...")
+        runs.append(_result(COURSES, minutes, run(World(references(STAGE), STAGE.module), minutes)))
+    runs.append(new)
     folder.mkdir(parents=True, exist_ok=True)
     write_atomic(folder / BOARD, json.dumps([asdict(one) for one in runs], indent=1))
     marks = yardsticks(*texts())
     draw(folder / PICTURE, runs, marks)
-    saved = "" if reference else f"\n{_kept(folder, code, made, before)}"
-    return f"{board(runs, marks, new)}\n\n{made}{saved}\n{folder / PICTURE}: the same as a picture"
+    return (
+        f"{board(runs, marks, new)}\n\n{made}\n{_kept(folder, code, made, before)}\n"
+        f"{folder / PICTURE}: the same as a picture"
+    )
+
+
+def _learners(folder: Path, name: str | None) -> tuple[World, str]:
+    """The learner's files, with stages 1 to 6 as they are in place of a race.py that is not written; what they are."""
+    sources = read_sources(folder)
+    files = {module: str(folder / f"{module}.py") for module in sources}
+    is_plain = is_untouched(STAGE.number, sources.get(STAGE.module, stub(STAGE.number)))
+    if is_plain:
+        sources, files = sources | {STAGE.module: plain_race()}, files | {STAGE.module: "plain_race.py"}
+    return World(sources, STAGE.module, files), name or (PLAIN if is_plain else "yours")
+
+
+def _of_learner(folder: Path, code: World, minutes: float) -> Run:
+    try:
+        return run(code, minutes)
+    except (NotImplementedError, ModuleNotFoundError) as error:
+        needs = "the stages 1 to 6, or all that your race.py uses"
+        raise ValueError(f"{folder}: expected {needs}; something is not written yet: {error}") from None
+
+
+def _result(name: str, minutes: float, made: Run) -> Result:
+    return Result(name, minutes, made.bits, made.seconds, _machine(), date.today().isoformat())
+
+
+def _machine() -> str:
+    """The GPU, where there is one, since a race may use it; else the processor."""
+    return torch.cuda.get_device_name() if torch.cuda.is_available() else processor()
+
+
+def _stands_beside(one: Result, minutes: float) -> bool:
+    """Whether this is a result of the course's, of today and this machine, for as many minutes."""
+    here = one.machine == _machine() and one.on == date.today().isoformat()
+    return one.name == COURSES and one.minutes == minutes and here and not one.is_late
 
 
 def _kept(folder: Path, code: World, made: Run, before: Sequence[Result]) -> str:
     """Save the model of a race if it is the best of the learner's so far; what became of it, in a sentence."""
-    best = min((one.bits_per_byte for one in before), default=math.inf)
+    best = min((one.bits_per_byte for one in before if one.name != COURSES), default=math.inf)
     if made.bits >= best:
         return f"The model is not kept: an earlier one, with {best:.3f} bits per byte, is better."
     try:
-        save(folder / KEPT, code, made.runner.model, made.runner.merges, int(made.runner.context))
+        keep(folder / KEPT, code, made.runner.model, made.runner.merges, int(made.runner.context))
     except AttributeError:
         return "The model is not kept: it is no Transformer of stage 5, which the course's commands could read."
     except ValueError as error:
@@ -197,48 +235,50 @@ def read_board(file: Path) -> list[Result]:
 
 def board(runs: Sequence[Result], marks: Sequence[Yardstick], new: Result | None = None) -> str:
     """All results in a table, the best first."""
-    rows = [(one.bits_per_byte, one.name, one.time, "<- now" if one is new else one.on)
-            for one in (*MEASURED, *runs)]  # fmt: skip
-    rows += [(mark.bits_per_byte, mark.name, "", "") for mark in marks]
-    lines = [(f"{bits:.3f}", name, minutes, when) for bits, name, minutes, when in sorted(rows, key=lambda row: row[0])]
-    return "bits per byte of held-out text, the fewest first\n\n" + table(lines, left=(1, 2, 3), width=None)
+    rows = [(one.bits_per_byte, one.name, one.time, one.machine, "<- now" if one is new else one.on) for one in runs]
+    rows += [(mark.bits_per_byte, mark.name, "", "", "") for mark in marks]
+    lines = [(f"{bits:.3f}", *rest) for bits, *rest in sorted(rows, key=lambda row: row[0])]
+    return "bits per byte of held-out text, the fewest first\n\n" + table(lines, left=(1, 2, 3, 4), width=None)
 
 
 def draw(file: Path, runs: Sequence[Result], marks: Sequence[Yardstick]) -> Any:
-    """Draw the results against the minutes; the figure, which is written to `file`, too."""
+    """Draw the results against the minutes, with their names in a column beside them; the figure is written, too."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(8, 5), layout="constrained")
-    axes = figure.subplots()
-    shown = [*MEASURED, *runs]
+    figure = Figure(figsize=(9, 5))
+    axes = figure.add_axes((0.08, 0.1, 0.5, 0.83))
+    shown = [*sorted(runs[:-1], key=lambda one: one.bits_per_byte)[: _NAMES - len(marks) - 1], *runs[-1:]]
     minutes = sorted({one.minutes for one in shown})
-    axes.set(xscale="log", xlim=(minutes[0] / 2, 12 * minutes[-1]), xticks=minutes, xlabel="minutes of training",
+    axes.set(xscale="log", xlim=(minutes[0] / 2, 2 * minutes[-1]), xlabel="minutes of training",
              ylabel="bits per byte of held-out text")  # fmt: skip
     axes.set_xticks(minutes, [f"{at:g}" for at in minutes])
     axes.minorticks_off()
-    for mark in marks:
-        axes.axhline(mark.bits_per_byte, color="0.75", linewidth=1, zorder=0)
-    named = [(mark.bits_per_byte, mark.name) for mark in marks]
-    _name(axes, named, 0.99, color="0.4", ha="right", bbox={"color": "white", "pad": 1})
+    named = [(mark.bits_per_byte, mark.name, "0.4") for mark in marks]
+    for bits, _, color in named:
+        axes.axhline(bits, color=color, linewidth=0.5, zorder=0)
     for one in shown:
-        known, last = one in MEASURED, one is shown[-1]
-        color = "#0072B2" if known else "#D55E00" if last else "black"
-        axes.plot(one.minutes, one.bits_per_byte, "s" if known else "o", color=color,
-                  fillstyle="none" if one.is_late else "full")  # fmt: skip
-    for at in minutes:
-        named = [(one.bits_per_byte, one.name + ", late" * one.is_late) for one in shown if one.minutes == at]
-        _name(axes, named, axes.transAxes.inverted().transform(axes.transData.transform((at, 2)))[0] + 0.015)
-    axes.set_title("blue: the course, measured once; black: your races; orange: the last", fontsize=9, loc="left")
+        color = "#D55E00" if one is runs[-1] else "#0072B2" if one.name == COURSES else "black"
+        axes.plot(one.minutes, one.bits_per_byte, "o", color=color, fillstyle="none" if one.is_late else "full")
+        named.append((one.bits_per_byte, f"{one.name}, {one.minutes:g} min{', late' * one.is_late}", color))
+    _name(axes, sorted(named))
+    axes.set_title("blue: the course's; black: yours; orange: the last", fontsize=9, loc="left")
     file.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(file, dpi=120)
     return figure
 
 
-def _name(axes: Any, rows: Sequence[tuple[float, str]], x: float, **look: Any) -> None:
-    """Write names beside heights, none over another: from the lowest up, each at least a line above the one before."""
+def _name(axes: Any, rows: Sequence[tuple[float, str, str]]) -> None:
+    """Write names in a column to the right, each near its height and none over another, with a line to it."""
     low, high = axes.get_ylim()
-    line, free = 0.042 * (high - low), -math.inf
-    for bits, name in sorted(rows):
-        free = max(bits, free + line)
-        axes.text(x, free, f"{bits:.3f} {name}", transform=axes.get_yaxis_transform(), fontsize=8,
-                  va="center_baseline", **look)  # fmt: skip
+    step = 1 / _NAMES
+    heights = [(bits - low) / (high - low) for bits, _, _ in rows]
+    for at in range(1, len(heights)):  # each at least a line above the one before
+        heights[at] = max(heights[at], heights[at - 1] + step)
+    limit = 1.0
+    for at in reversed(range(len(heights))):  # and those that would leave the picture pushed down again
+        heights[at] = limit = min(heights[at], limit)
+        limit -= step
+    for (bits, name, color), height in zip(rows, heights, strict=True):
+        start = (bits - low) / (high - low)
+        axes.plot([1, 1.04], [start, height], color=color, linewidth=0.5, transform=axes.transAxes, clip_on=False)
+        axes.text(1.05, height, f"{bits:.3f} {name}", transform=axes.transAxes, fontsize=8, va="center", color=color)

@@ -11,15 +11,18 @@ from companion.ground.fields import shown
 class Stage:
     """One file of the learner's own transformer.
 
-    number:   1 to 12, the order in which they are written.
-    file:     its name in the learner's folder.
-    title:    what it is, in a few words.
-    lessons:  those that derive it.
-    minutes:  what it takes someone who has read them.
-    needs:    the earlier stages that its check runs with, whether its file imports them or not.
-    points:   what it is worth where it is graded.
+    Attributes:
+        number: how commands and checks name it. `STAGES` is the order in which stages are written, not the numbers.
+        file: its name in the learner's folder.
+        title: what it is, in a few words.
+        lessons: those that derive it.
+        minutes: what it takes someone who has read them.
+        needs: the earlier stages that its check runs with, whether its file imports them or not.
+        points: what it is worth where it is graded.
+        begun: lessons after which a first part of it can be written, each with the names of that part. The rest is
+            written after the last of `lessons`.
 
-    What is to be written in it, and what is given, its reference says (`stubs.names`, `stubs.given`).
+    The reference of a stage says what is to be written in it, and what is given (`stubs.names`, `stubs.given`).
     """
 
     number: int
@@ -29,6 +32,7 @@ class Stage:
     minutes: int
     needs: tuple[int, ...]
     points: int
+    begun: tuple[tuple[int, str], ...] = ()
 
     @property
     def module(self) -> str:
@@ -45,20 +49,34 @@ STAGES = {
     stage.number: stage
     for stage in (
         Stage(1, "tokenizer.py", "Text to ids and back", (1,), 75, (), 10),
-        Stage(2, "attention.py", "Attention", (2, 3), 60, (), 12),
-        Stage(3, "positions.py", "Positions", (4, 5), 45, (), 8),
+        Stage(2, "attention.py", "Attention", (2, 3), 60, (), 12, ((2, "attend causal"),)),
+        Stage(3, "positions.py", "Positions", (4, 5), 45, (), 9, ((4, "frequencies waves"),)),
+        Stage(20, "first.py", "A first model that learns", (1, 3, 5), 30, (2, 3), 6),
         Stage(4, "layers.py", "The block", (6,), 45, (2,), 10),
-        Stage(5, "model.py", "The model", (1, 8, 13), 60, (2, 3, 4), 12),
-        Stage(6, "training.py", "Training", (9, 14), 120, (2, 3, 4, 5), 16),
-        Stage(7, "generation.py", "Writing text", (10,), 60, (2, 3, 4, 5), 10),
-        Stage(8, "translation.py", "Translation", (7, 8, 9), 75, (2, 3, 4, 5, 6), 10),
-        Stage(9, "experts.py", "Experts", (11,), 75, (2, 3, 4, 5, 6), 10),
+        Stage(5, "model.py", "The model", (1, 8), 60, (2, 3, 4), 13),
+        Stage(6, "training.py", "Training", (9,), 150, (2, 3, 4, 5), 21),
+        Stage(7, "generation.py", "Writing text", (10,), 60, (2, 3, 4, 5), 11),
+        Stage(8, "translation.py", "Translation", (7, 8, 9), 75, (2, 3, 4, 5, 6), 11, ((8, "CrossBlock Translator"),)),
+        Stage(9, "experts.py", "Experts", (11,), 75, (2, 3, 4, 5, 6), 11),
         Stage(10, "published.py", "Published models", (13,), 90, (2, 3, 4, 5), 10),
+        Stage(13, "gpt2.py", "GPT-2", (13,), 60, (2, 3, 4, 5, 10), 8),
         Stage(11, "race.py", "The race", (12, 14), 120, (1, 2, 3, 4, 5), 10),
         Stage(12, "latent.py", "Latent attention", (15,), 60, (2, 3, 4, 5, 7), 12),
+        Stage(14, "delta.py", "A state in place of a cache", (17,), 45, (2, 3, 4, 5, 7), 10),
+        Stage(15, "speculative.py", "Several tokens a pass", (18,), 60, (2, 3, 4, 5, 7), 10),
+        Stage(16, "quantized.py", "Fewer bits", (19,), 45, (2, 3, 4, 5, 6, 10), 10),
+        Stage(17, "adapters.py", "From completing to answering", (20,), 45, (2, 3, 4, 5, 6), 10),
+        Stage(18, "inside.py", "Looking inside", (21,), 45, (2, 3, 4, 5, 10), 10),
     )
 }
-"""Every stage by its number."""
+"""Every stage by its number, in the order in which they are written: each uses only the stages before it."""
+
+
+def following(stage: Stage, by: int = 1) -> Stage | None:
+    """The stage that is written after this one, or `by` places further on or back; None where there is none."""
+    order = [*STAGES.values()]
+    at = order.index(stage) + by
+    return order[at] if 0 <= at < len(order) else None
 
 
 def find_stage(name: str | int | float) -> Stage:
@@ -83,4 +101,4 @@ def find_stages(text: str) -> list[Stage]:
         if ends[0] > ends[1]:
             raise ValueError(f"stages {shown(text)}: expected the smaller number first, as in 2-7")
         found |= {*range(ends[0], ends[1] + 1)}
-    return [STAGES[number] for number in sorted(found)]
+    return [stage for number, stage in STAGES.items() if number in found]

@@ -7,6 +7,7 @@ the learner's folder afterwards, as a model that every command takes (`keep`).
 from __future__ import annotations
 
 import random
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -22,7 +23,7 @@ from companion.data.stories import stories
 from companion.ground.device import find_device
 from companion.ground.display import printable
 from companion_school.build.isolated_modules import World
-from companion_school.build.keep import END, save
+from companion_school.build.keep import END, check_merges, keep
 from companion_school.build.parts import references
 from companion_school.build.stages import STAGES
 from companion_school.build.stubs import is_untouched
@@ -134,7 +135,10 @@ def _told(
     say(f"learning {MERGES} merges from {sum(map(len, texts)):,} characters ...")
     merges = code["tokenizer"].learn("\n".join(texts), MERGES)
     clock.note("learning merges")
-    ids = torch.tensor([id for text in texts for id in (*code["tokenizer"].encode(text, merges), END)], device=device)
+    with tempfile.TemporaryDirectory() as place:  # what cannot be saved is found before the training, not after
+        check_merges(code, merges, Path(place))
+    # In one call, so that an encode that remembers words cuts each of them once. No merge reaches over the ends.
+    ids = torch.tensor(code["tokenizer"].encode("".join(f"{text}{chr(END)}" for text in texts), merges), device=device)
     clock.note("encoding")
     context = min(CONTEXT, len(ids) - 2)
     if context < SHORTEST:
@@ -153,7 +157,7 @@ def _told(
     clock.note("training")
     story = trained.writes(context, seed=random.Random(updates).randrange(1000))
     clock.note("writing")
-    files = save(folder, code, trained.model, merges, context)
+    files = keep(folder, code, trained.model, merges, context)
     last = losses[-max(1, updates // 10) :]
     return Told(story, clock.seconds, updates, sum(last) / len(last), files)
 

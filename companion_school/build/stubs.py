@@ -46,6 +46,16 @@ def names(number: int) -> tuple[str, ...]:
     )
 
 
+def due(stage: Stage) -> dict[int, tuple[str, ...]]:
+    """What is to be written in a stage after each lesson, in the order of its file."""
+    early = {name: lesson for lesson, some in stage.begun for name in some.split()}
+    last = stage.lessons[-1]
+    return {
+        lesson: tuple(name for name in names(stage.number) if early.get(name, last) == lesson)
+        for lesson in (*dict(stage.begun), last)
+    }
+
+
 def given(number: int) -> tuple[str, ...]:
     """What a stage's stub holds ready."""
     source = reference(number)
@@ -81,23 +91,24 @@ def plain_race() -> str:
     return files("companion_school.build.references").joinpath("plain_race.py").read_text("utf-8")
 
 
-@cache
-def stage_of(name: str) -> int:
-    """Return the number of the stage that defines a name on the page.
-
-    Raises:
-        ValueError: if no stage does; the message lists the definitions.
-    """
-    there = {node.name: number for number, body in _sections().items() for node in _definitions(body)}
-    if name not in there:
-        raise ValueError(f"{name}: expected a definition of companion/page.py, one of {', '.join(there)}")
-    return there[name]
-
-
 def definitions(source: str) -> dict[str, str]:
     """Return the text of each function and class of a file, by its name."""
     lines = source.splitlines()
     return {node.name: _text(node, lines) for node in _definitions(source)}
+
+
+def lines_written(source: str) -> int:
+    """Count the lines of code inside the functions and methods of a file: what its stub lacks, without docstrings,
+    comments and empty lines."""
+    functions = [node for node in _definitions(source) if not _is_given(node, source.splitlines())]
+    methods = [part for node in functions for part in getattr(node, "body", []) if isinstance(node, ast.ClassDef)]
+    bodies = [node for node in (*functions, *methods) if isinstance(node, ast.FunctionDef)]
+    numbers: set[int] = set()
+    for node in bodies:
+        for statement in node.body[ast.get_docstring(node) is not None :]:
+            numbers |= {*range(statement.lineno, (statement.end_lineno or statement.lineno) + 1)}
+    text = source.splitlines()
+    return sum(1 for number in numbers if text[number - 1].strip() and not text[number - 1].lstrip().startswith("#"))
 
 
 def is_untouched(number: int, source: str) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
@@ -10,6 +10,7 @@ import torch
 
 MOST_NUMBERS = 16
 LONGEST = 1000  # characters in the description of a list
+_ENTRIES = 4  # of a dict that are described
 _NUMBER = 1e-11  # tolerance of a Python float; ints must be equal
 _SINGLE = 1e-6  # errors below this suggest float32
 SINGLE = 1e-5
@@ -218,17 +219,22 @@ def describe(value: Any, most: int = MOST_NUMBERS) -> str:
             return f"{kind} {numbers(value)}"
         return f"{kind}, beginning {numbers(value)}" if most == MOST_NUMBERS else kind
     if isinstance(value, Mapping):
-        return "{" + _joined(f"{key!r:.40}: {describe(value[key], most)}" for key in value) + "}"
+        shown = [f"{_cut(repr(key))}: {describe(value[key], most)}" for key in islice(value, _ENTRIES)]
+        return "{" + _joined([*shown, *[f"and {len(value) - _ENTRIES} more"] * (len(value) > _ENTRIES)]) + "}"
     if isinstance(value, (list, tuple)) and not all(isinstance(part, (int, float, str)) for part in value):
         return "(" + _joined(describe(part, most) for part in value) + ")"
     if isinstance(value, float):
         return f"{value:.6g}"
-    text = repr(value)
+    return _cut(repr(value))
+
+
+def _cut(text: str) -> str:
     return text if len(text) <= 200 else text[:197] + "..."
 
 
-def _joined(parts: Iterator[str]) -> str:
+def _joined(parts: Iterable[str]) -> str:
     """Join the first parts with commas, with an ellipsis if there are more parts or the text is too long."""
+    parts = iter(parts)
     text = ", ".join(islice(parts, MOST_NUMBERS))
     if next(parts, None) is not None:
         text += ", ..."

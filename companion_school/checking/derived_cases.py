@@ -66,6 +66,7 @@ _STEP, _FAR = 1000.0, 1e4
 _LONG = 33  # least length of a stretched axis, longer than any axis that a reader is shown
 _MOST_ENTRIES = 20_000  # limit on the entries of all tensors of such a case
 _COARSE = 1e-9  # tolerance in float64 where large numbers cancel
+_FAR_OFF = 1e-7  # and where a number as large as `_FAR` multiplies what is left; in float32 it would be 1e-3
 
 
 def law_cases(
@@ -83,7 +84,9 @@ def law_cases(
     Returns:
         The derived cases; empty if there is nothing to vary.
     """
-    wanted = [case for case in cases if case.arguments and not case.refuse and not case.only_nan]
+    wanted = [
+        case for case in cases if case.arguments and not case.refuse and not case.only_nan and case.shows != LARGE
+    ]
     if not wanted:
         return []
     wanted = [case for case in wanted if not case.is_robust] or wanted
@@ -99,9 +102,16 @@ def law_cases(
             continue
         why = _robust(exercise, name)
         made = (replace(case, shows=NAMES[name], robust=why, right="") for case in make(base))
-        found += islice((case for case in made if _holds(case, call)), _MOST)
+        held = (case for case in made if _holds(case, call))
+        if name == "nan":  # where a right answer does not read the number, nothing has to show it
+            held = (case for case in held if all(_shows_nan(other(case)) for other in others))
+        found += islice(held, _MOST)
     if not {"large", "one"} & {*exercise.excused}:
-        made = (replace(case, shows=LARGE, robust=_robust(exercise, "large"), right="") for case in _larges(base))
+        long = base
+        if not _sizes(base):
+            long = max(wanted, key=lambda case: (_length(case.arguments), sum(_wholes(case.arguments))))
+        long = replace(long, gradients=False, robust="")
+        made = (replace(case, shows=LARGE, robust=_robust(exercise, "large"), right="") for case in _larges(long))
         some = (case for case in made if _holds(case, call) and _entries(call(case).value) <= _MOST_ENTRIES)
         found += [case for case in some if all(_agrees(case, call, other) for other in others)]
     found += [replace(case, shows=LIMIT) for case in _limits(exercise, base, call)]
@@ -110,6 +120,11 @@ def law_cases(
         room = exercise.room(*largest.arguments)
         found.append(replace(largest, shows=ROOM, room=room, gradients=False, layout=False))
     return found
+
+
+def _ordinary(cases: Sequence[Case]) -> list[Case]:
+    """Return the cases that can be varied: those with arguments and a result, without the exercise's own large ones."""
+    return [one for one in cases if one.arguments and not one.refuse and not one.only_nan and one.shows != LARGE]
 
 
 def _robust(exercise: Exercise, name: str) -> str:
@@ -121,6 +136,11 @@ def _holds(case: Case, call: Callable[[Case], Any]) -> bool:
     """Return True if the reference gives a result, and the result has NaN exactly if the case asks for NaN."""
     value = call(case).value  # None if the reference or PyTorch raised
     return value is not None and holds_nan(value) == case.only_nan
+
+
+def _shows_nan(gave: Any) -> bool:
+    """Return True if an answer gives NaN, or raises."""
+    return gave.error is not None or holds_nan(gave.value)
 
 
 def holds_nan(value: Any) -> bool:
@@ -184,11 +204,36 @@ def _cut(value: Any, size: int, zeroed: bool) -> Any:
 
 
 def _larges(case: Case) -> Iterator[Case]:
-    """Stretch each axis in every argument that has it, to a multiple of its size so that it keeps its divisors."""
-    for size in _sizes(case):
-        longer = replace(case, arguments=tuple(_stretched(value, size, -(-_LONG // size)) for value in case.arguments))
-        if _numbers(longer) <= _MOST_ENTRIES:
-            yield _coarse(longer)
+    """Stretch each axis in every argument that has it, to a multiple of its size so that it keeps its divisors.
+
+    Where no argument is a tensor, the lengths of lists and texts are stretched in the same way, and where there are
+    none of these either, the whole numbers.
+    """
+    tensors, sizes = _tensors(case.arguments), _sizes(case) or _lengths(case.arguments) or _wholes(case.arguments)
+    for size in sizes:
+        times = -(-_LONG // size)
+        entries = (math.prod(times * axis if axis == size else axis for axis in tensor.shape) for tensor in tensors)
+        if sum(entries) <= _MOST_ENTRIES:
+            yield _coarse(replace(case, arguments=tuple(_stretched(value, size, times) for value in case.arguments)))
+
+
+def _lengths(value: Any) -> list[int]:
+    """Return the distinct lengths above 1 of the texts and of the lists, in increasing order."""
+    own = {len(value)} if isinstance(value, (str, list)) else set[int]()
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, (list, tuple)) else ()
+    return sorted({size for size in own if size > 1}.union(*map(_lengths, inner)))
+
+
+def _length(value: Any) -> int:
+    """Return the number of characters of all texts, and of items of all lists and tuples."""
+    if isinstance(value, str):
+        return len(value)
+    return sum((1 + _length(part) for part in value), 0) if isinstance(value, (list, tuple)) else 0
+
+
+def _wholes(arguments: Sequence[Any]) -> list[int]:
+    """Return the distinct whole numbers from 2 to `_LONG` among the arguments, in increasing order."""
+    return sorted({value for value in arguments if type(value) is int and 1 < value <= _LONG})
 
 
 def _stretched(value: Any, size: int, times: int) -> Any:
@@ -204,6 +249,8 @@ def _stretched(value: Any, size: int, times: int) -> Any:
         parts = [_stretched(part, size, times) for part in value]
         parts = parts * times if len(parts) == size and not _tensors(value) else parts
         return parts if isinstance(value, list) else tuple(parts)
+    if isinstance(value, str):
+        return value * times if len(value) == size else value
     return times * size if type(value) is int and value == size else value
 
 
@@ -258,7 +305,8 @@ def _levels(case: Case) -> Iterator[Case]:
 
 
 def _offsets(case: Case) -> Iterator[Case]:
-    yield from _varied(case, lambda tensor: iter([tensor + _FAR]))
+    for far in _varied(case, lambda tensor: iter([tensor + _FAR])):
+        yield replace(far, tolerance=max(far.tolerance or 0.0, _FAR_OFF))
 
 
 def _nans(case: Case) -> Iterator[Case]:
@@ -389,7 +437,7 @@ def refusal_cases(cases: Sequence[Case], calls: Sequence[Callable[[Case], Gave]]
     Returns:
         The derived cases; empty if no case of the exercise must be rejected.
     """
-    taken = [case for case in cases if not case.refuse and case.arguments and not case.only_nan]
+    taken = _ordinary(cases)
     if not taken or not any(case.refuse for case in cases):
         return []
     base = replace(max(taken, key=_size), gradients=False, part=None)

@@ -17,11 +17,12 @@ import ast
 import re
 import sys
 import threading
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from functools import lru_cache
 from inspect import CO_OPTIMIZED  # set for functions, but not for the bodies of modules and classes
 from itertools import accumulate
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -201,26 +202,49 @@ _VEILS = frozenset({
     "inspect", "marshal", "pickle", "runpy", "pkgutil", "attrgetter", "methodcaller", "fx", "jit", "ops", "overrides",
     "library", "settrace", "setprofile", "f_back", "f_locals", "f_globals", "tb_frame", "gi_frame", "cr_frame",
     "ag_frame", "__dict__", "__builtins__", "__globals__", "__getattr__", "__getattribute__", "__subclasses__",
-    "__code__", "__traceback__", "__loader__", "__spec__",
+    "__code__", "__traceback__", "__loader__", "__spec__", "Formatter", "get_type_hints", "ForwardRef", "wraps",
+    "update_wrapper", "FunctionType", "LambdaType", "CodeType", "torch.load", "numpy.load",
+    "sys.modules",
 })  # fmt: skip
 """Names through which code can reach the check itself, or a name that is not in its text."""
-_BUILT_IN = frozenset({"eval", "exec", "compile"})
+_BUILT_IN = frozenset({"eval", "exec", "compile", "help", "breakpoint"})
 """Further such names, unless they are methods (`model.eval`, `re.compile`)."""
 _HIDING = _VEILS | _BUILT_IN | {"*", "modules"}
+_DUNDERS = frozenset({
+    "__init__", "__new__", "__call__", "__class__", "__name__", "__qualname__", "__doc__", "__post_init__",
+    "__version__", "__len__", "__iter__", "__next__", "__getitem__", "__setitem__", "__contains__", "__enter__",
+    "__exit__", "__add__", "__sub__", "__mul__", "__truediv__", "__floordiv__", "__mod__", "__pow__", "__matmul__",
+    "__neg__", "__abs__", "__eq__", "__ne__", "__lt__", "__le__", "__gt__", "__ge__", "__and__", "__or__", "__xor__",
+    "__invert__", "__hash__", "__bool__", "__repr__", "__str__",
+})  # fmt: skip
+"""Names with two underscores through which nothing else can be reached."""
+_MODULES = frozenset({
+    "__future__", "abc", "bisect", "cmath", "collections", "collections.abc", "contextlib", "copy", "dataclasses",
+    "decimal", "einops", "enum", "fractions", "functools", "heapq", "huggingface_hub", "itertools", "json", "math",
+    "numbers", "numpy", "numpy.linalg", "operator", "os", "os.path", "pathlib", "random", "re", "safetensors",
+    "safetensors.torch", "statistics", "string", "sys", "textwrap", "time", "typing", "typing_extensions",
+    "unicodedata", "warnings", "torch", "torch.amp", "torch.autograd", "torch.autograd.functional", "torch.cuda",
+    "torch.fft", "torch.func", "torch.linalg", "torch.nn", "torch.nn.functional", "torch.nn.init",
+    "torch.nn.parameter", "torch.nn.utils", "torch.optim", "torch.optim.lr_scheduler", "torch.random",
+    "torch.special", "torch.utils", "torch.utils.checkpoint", "torch.utils.data",
+})  # fmt: skip
+"""The modules that an answer may use where something is forbidden. In all others there are too many ways to look a
+name up: `pydoc.locate("torch.soft" + "max")`, `timeit`, tables of operators in PyTorch's private parts."""
 
 
-def forbidden_uses(source: str, forbidden: Collection[str]) -> list[str]:
+def forbidden_uses(source: str, forbidden: Collection[str], beside: Collection[str] = ()) -> list[str]:
     """Find the forbidden names that code uses, and `companion` if it uses the course's packages.
 
     A name counts if it is an attribute (`x.softmax`), is imported under any name, is not defined by the code itself, is
     an attribute in a pattern of `match`, or is the text in `getattr(torch, "softmax")`. It also counts as a part of
     another name (`log_softmax`) that the code does not define. Names that do the same count too (`_SAME`). If anything
-    is forbidden, so are ways to hide a name: `getattr` with a computed name, `exec`, frames, `import *`, and private
-    parts of a module.
+    is forbidden, so are ways to hide a name: `getattr` with a computed name, `exec`, frames, `import *`, private parts
+    of a module, and modules that are not in `_MODULES`.
 
     Args:
         source: Python source code.
         forbidden: The forbidden names.
+        beside: Names of the modules that were handed in with this one.
 
     Returns:
         The names that were found, sorted.
@@ -238,35 +262,99 @@ def forbidden_uses(source: str, forbidden: Collection[str]) -> list[str]:
     given |= own
     said: set[str] = set()
     plain: set[str] = set()
-    imported: set[str] = set()
-    brought: set[tuple[str, str]] = set()
+    private: set[str] = set()
     spelled: set[int] = set()  # uses of getattr with a literal name
     for node in nodes:
         match node:
             case ast.Call(func=ast.Name(id="getattr") as called, args=[_, ast.Constant(value=str(name)), *_]):
                 spelled.add(id(called))
                 said.add(name)
+                private |= {name} - given
             case ast.Name(id=name) if name not in own and id(node) not in spelled:
                 said.add(name)
                 plain |= {name} & _BUILT_IN
             case ast.Attribute(attr=name):
                 said.add(name)
-                is_private = name.startswith("_") and not name.startswith("__")
-                if (is_private or name == "modules") and isinstance(node.value, ast.Name):
-                    brought.add((node.value.id, name))
+                private |= {name} - given
             case ast.MatchClass(kwd_attrs=names):
                 said |= {*names}
+                private |= {*names} - given
             case ast.Import(names=names) | ast.ImportFrom(names=names):
                 module = getattr(node, "module", None) or ""
-                parts = {part for part in (*module.split("."), *(p for one in names for p in one.name.split(".")))}
-                said |= parts
-                imported |= {one.asname or one.name.split(".")[0] for one in names}
+                said |= {part for part in (*module.split("."), *(p for one in names for p in one.name.split(".")))}
+                private |= {one.name for one in names if not isinstance(node, ast.Import)}
     found = {"companion"} if said & _COURSE else set()
     found |= {name for name in said for other in wanted if _is_same(name, other, name not in given)}
     if forbidden:
         found |= plain | (said & (_VEILS | {"*"}))
-        found |= {name for module, name in brought if module in imported}
+        found |= {name for name in private if name.startswith("_") and name not in _DUNDERS}
+        found |= _hidden_modules(nodes, {*beside} | _COURSE)
     return sorted(found)
+
+
+def _hidden_modules(nodes: Collection[ast.AST], beside: Collection[str]) -> set[str]:
+    """Find modules through which a name can be hidden: others than `_MODULES`, and PyTorch or sys as a value."""
+    known = {"torch": "torch", "math": "math"}  # modules by the names that code has for them; these are there already
+    used: list[str] = []
+    for node in nodes:
+        if isinstance(node, ast.Import):
+            used += [one.name for one in node.names]
+            known |= {one.asname or one.name.partition(".")[0]: _bound_module(one) for one in node.names}
+        elif isinstance(node, ast.ImportFrom) and not node.level:
+            used.append(node.module or "")
+            inner = {one.asname or one.name: f"{node.module}.{one.name}" for one in node.names}
+            used += [path for path in inner.values() if _module_at(path) is not None]
+            known |= inner
+    inside: set[int] = set()  # what a longer path of names holds, or an assignment of a module to a name
+    for node in nodes:
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ("getattr", "hasattr"):
+            inside |= {*map(id, node.args[:1])}
+        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
+            path = _path(node.value, known)
+            if path and _module_at(path) is not None:
+                known[node.targets[0].id] = path
+                inside |= {*map(id, ast.walk(node.value))}
+                used.append(path)
+    found = set()
+    for node in nodes:
+        if not isinstance(node, (ast.Attribute, ast.Name)) or id(node) in inside or not (path := _path(node, known)):
+            continue  # `ast.walk` comes to the whole of a path first
+        inside |= {id(part) for part in ast.walk(node) if part is not node}
+        parts = path.split(".")
+        used += [other for end in range(1, len(parts)) if _module_at(other := ".".join(parts[: end + 1])) is not None]
+        if isinstance(node.ctx, ast.Load) and parts[0] in ("torch", "sys") and _module_at(path) is not None:
+            found.add(f"the module {path} as a value")
+        if path in ("torch.load", "numpy.load", "sys.modules"):
+            found.add(path)
+    wrong = {path for path in used if path not in _MODULES and path.partition(".")[0] not in beside}
+    return found | {f"the module {path}" for path in wrong if path}
+
+
+def _bound_module(alias: ast.alias) -> str:
+    return alias.name if alias.asname else alias.name.partition(".")[0]
+
+
+def _path(node: ast.AST, known: Mapping[str, str]) -> str:
+    """Return the full name that an expression such as `nn.functional.relu` spells; empty if it spells none."""
+    names: list[str] = []
+    while isinstance(node, ast.Attribute):
+        names.append(node.attr)
+        node = node.value
+    return ".".join([known[node.id], *reversed(names)]) if isinstance(node, ast.Name) and node.id in known else ""
+
+
+@lru_cache(maxsize=4096)
+def _module_at(path: str) -> ModuleType | None:
+    """Return the module of this full name if it is one, as far as the modules that an answer may use lead to it."""
+    root, *names = path.split(".")
+    if path in _MODULES or root not in _MODULES:
+        return sys.modules.get(path)
+    here: Any = sys.modules.get(root)
+    for name in names:
+        if not isinstance(here, ModuleType):
+            return None
+        here = sys.modules.get(f"{here.__name__}.{name}") or getattr(here, name, None)
+    return here if isinstance(here, ModuleType) else None
 
 
 @lru_cache(maxsize=16384)
@@ -282,7 +370,7 @@ def _is_same(name: str, forbidden: str, in_part: bool) -> bool:
 
 def forbidden_fault(used: Collection[str]) -> str:
     """Return the message for an answer that uses these names."""
-    names = [name for name in used if name not in _HIDING and not name.startswith("_")]
+    names = [name for name in used if name not in _HIDING and not name.startswith("_") and " " not in name]
     if names or not used:
         return f"it uses {', '.join(names)}, which the exercise asks you to do without"
     return (

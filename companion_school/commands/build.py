@@ -17,6 +17,7 @@ def parser() -> Parser:
         description=(
             "Write a transformer of your own, one plain Python file after the other: read a lesson, write a part. "
             "Without an action, it shows the stages, what you have done of each, and what is next.\n\n"
+            "Stages are listed in the order in which they are written; their numbers are only names.\n\n"
             "Your files are in my/transformer, found from here or from any folder above; --folder, or the variable "
             "COMPANION_BUILD, names another one. They import torch and each other. Nothing that you have written is "
             "ever overwritten."
@@ -122,6 +123,7 @@ def _story_parser() -> Parser:
             "then:\n"
             '  companion generate --checkpoint my/transformer --prompt "Once upon a time"\n'
             "  companion explore my/transformer\n"
+            "  companion export mine.gguf --checkpoint my/transformer --gguf F16\n"
             "  companion tune --start my/transformer --task sums --worked 0.5"
         ),
     )
@@ -140,14 +142,15 @@ def _race_parser() -> Parser:
         description=(
             "Train for some minutes with your race.py, and measure in bits per byte on text that it has not seen. As "
             "long as you have not written one, your stages 1 to 6 train as they are. "
-            "Beside it: the course's own recipes, what compressors and n-grams reach, and your earlier runs, in a "
-            "table and a plot, race.png in your folder."
+            "The course's race.py runs after it for as many minutes, once a day, so that you can compare with what "
+            "this machine does now. A table and a plot, race.png in your folder, show both beside compressors, n-grams "
+            "and your earlier runs."
         ),
         epilog="examples:\n  companion build race --minutes 1\n  companion build race --minutes 5 --name 'wider'",
     )
     parser.add_argument("--minutes", type=Positive, default=5.0, help="of training")
     parser.add_argument("--name", type=str, default=None, metavar="NAME", help="what this run is called in the table")
-    parser.add_argument("--reference", action="store_true", help="run the course's race.py, not yours")
+    parser.add_argument("--alone", action="store_true", help="leave out the course's race.py")
     _add_folder(parser)
     return parser
 
@@ -185,7 +188,7 @@ def _wanted(flags: Namespace) -> list[int]:
 
 
 def _check(flags: Namespace, folder: Path) -> int:
-    from companion_school.build.check import examine_stage
+    from companion_school.build.check import examine_stage, with_real_model
     from companion_school.build.parts import parts
     from companion_school.build.stages import STAGES
     from companion_school.build.workspace import note_passed
@@ -196,7 +199,7 @@ def _check(flags: Namespace, folder: Path) -> int:
             print(f"{STAGES[number].id} {STAGES[number].file}: no check yet, left out", file=sys.stderr)
             continue
         with waiting(f"trying {STAGES[number].file}"):
-            report = examine_stage(STAGES[number], folder)
+            report = with_real_model(examine_stage(STAGES[number], folder), folder)
         note_passed(folder, report.stage, report.is_right)
         print(report, flush=True)
         wrong += not report.is_right
@@ -226,7 +229,5 @@ def _story(flags: Namespace, folder: Path) -> int:
 def _race(flags: Namespace, folder: Path) -> int:
     from companion_school.build.race import race
 
-    with waiting(f"a race of {flags.minutes:g} minutes, then measured"):
-        table = race(folder, flags.minutes, flags.name, reference=flags.reference)
-    print(table)
+    print(race(folder, flags.minutes, flags.name, alone=flags.alone))
     return 0

@@ -48,6 +48,7 @@ def add_actions(parser: Parser) -> None:
         ("collect", written_answers.collect_parser(), "collect written answers into a sheet, for a person to mark"),
         ("mark", written_answers.mark_parser(), "read that sheet's points into the marks"),
         ("alike", _alike_parser(), "list similar answers of a class, after renaming"),
+        ("oral", _oral_parser(), "list questions to ask each student about their own answers"),
         ("clone", _clone_parser(), "clone the repositories of a class, by a list"),
         ("verify", _verify_parser(), "prove every check: run what is right, and what is wrong"),
         ("notebooks", _notebooks_parser(), "make the self-study notebooks, or the solved ones"),
@@ -67,6 +68,8 @@ def _release_parser() -> Parser:
             "--questions takes predictions, too, where the reasons are listed: a letter for what happens, a number "
             "for why. --written takes answers in words: PSET_marking.md is the marker's page; `collect` and `mark` "
             "carry them to a person and back.\n\n"
+            "--numbers takes the examination's questions for a number. Each student of --roster gets a sheet with "
+            "numbers of their own, in PSET_sheets/, and returns the result from the notebook.\n\n"
             "--own-items adds written answers of your own. --build makes a project in place of a problem set.\n\n"
             "--gradescope also writes the zip file of an autograder for Gradescope; it holds your secret. --repository "
             "also writes a template repository for GitHub, by itself or in Classroom 50: its workflow runs the public "
@@ -100,6 +103,12 @@ def _release_parser() -> Parser:
         default=[],
         metavar="N.NAME",
         help="written answers for a person to mark, as in 14.curves",
+    )
+    parser.add_argument(
+        "--numbers", type=str, nargs="+", default=[], metavar="N.NAME", help="questions with each student's own numbers"
+    )
+    parser.add_argument(
+        "--roster", type=str, default=None, metavar="FILE", help="CSV with a column id: who gets a sheet of numbers"
     )
     _add_project(parser)
     parser.add_argument("--out", type=str, default=None, metavar="FOLDER", help="where to; made where there is none")
@@ -231,6 +240,28 @@ def _alike_parser() -> Parser:
     return parser
 
 
+def _oral_parser() -> Parser:
+    parser = Parser(
+        description=(
+            "Write a list of questions for talks with students: for each of them some about lines that they wrote, and "
+            "what a good answer names. Your seed file decides which questions are drawn. Nothing in it is a mark."
+        ),
+        epilog=(
+            "examples:\n  companion course oral submissions/ --pset week2 --seed-file course/secret.seed \\\n"
+            "      --to oral.md"
+        ),
+    )
+    parser.add_argument("folder", type=str, metavar="FOLDER", help="the submissions")
+    parser.add_argument(
+        "--exercises", type=str, nargs="+", default=[], metavar="N.N", help="the exercises to ask about"
+    )
+    parser.add_argument("--pset", type=str, default=None, help="or the problem set or project, as for companion grade")
+    parser.add_argument("--seed-file", type=str, default=None, metavar="SECRET", help="a file with what only you know")
+    parser.add_argument("--each", type=Count, default=3, help="questions for each student")
+    parser.add_argument("--to", type=str, default="oral.md", metavar="FILE", help="the list to write")
+    return parser
+
+
 def _clone_parser() -> Parser:
     parser = Parser(
         description=(
@@ -250,17 +281,24 @@ def _verify_parser() -> Parser:
         description=(
             "Run every reference, every other right answer, every stub and every known mistake on several seeds, and "
             "a class of hostile students through the grader. Exit code 0 only if all come out as they must.\n\n"
-            "With exercises named, these alone, without the hostile class: for whoever writes one. With --mutants, "
-            "every reference with one thing changed in it instead: exit code 0 only if the checks refuse all that "
-            "are not declared to compute the same."
+            "With exercises named, only these are tried, without the hostile class. With --mutants, every reference is "
+            "tried with one thing changed in it: exit code 0 only if the checks refuse all that are not declared to "
+            "compute the same. With --seeds, every right answer is tried on that many hidden seeds, such as a secret "
+            "draws, stages of the project included; and answers that are right up to some size, or for the public "
+            "sizes, must not pass. Fifty seeds take about an hour."
         ),
         epilog=(
             "examples:\n  companion course verify\n  companion course verify 5.3 5.4\n"
-            "  companion course verify --mutants --json"
+            "  companion course verify --mutants --json\n"
+            "  companion course verify --seeds 50\n"
+            "  companion course verify --seeds 10 5.3 build.3"
         ),
     )
     parser.add_argument("exercises", nargs="*", type=str, default=[], metavar="ID", help="such as 5.3. Default: all")
     parser.add_argument("--mutants", action="store_true", help="try references with one thing changed in them")
+    parser.add_argument(
+        "--seeds", type=Count, default=None, metavar="N", help="try right answers on N hidden seeds, and on other sizes"
+    )
     parser.add_argument("--json", action="store_true", help="print the counts, and every fault, as JSON")
     parser.add_argument("--jobs", type=Count, default=2, help="processes at once")
     return parser
@@ -291,6 +329,7 @@ def run(flags: Namespace) -> int:
     actions = {"release": _release, "export": _export, "alike": _alike, "verify": _verify, "notebooks": _notebooks}
     actions |= {
         "clone": _clone,
+        "oral": _oral,
         "collect": written_answers.collect,
         "mark": written_answers.mark,
         "slides": slides.run,
@@ -300,6 +339,7 @@ def run(flags: Namespace) -> int:
 
 
 def _release(flags: Namespace) -> int:
+    from companion_school.course.grading.gradebook import read_roster
     from companion_school.course.grading.lateness import as_toml
     from companion_school.course.hidden_seeds import read_secret
     from companion_school.course.release import project, release
@@ -312,7 +352,8 @@ def _release(flags: Namespace) -> int:
     settings = _settings(flags)
     name, rule = checked_name(flags.pset), out / f"{flags.pset}.toml"
     stages, notebooks = _stages(flags)
-    pset = None if stages else ProblemSet.of(name, flags.exercises, flags.questions, flags.written)
+    asked = flags.exercises, flags.questions, flags.written, flags.numbers
+    pset = None if stages else ProblemSet.of(name, *asked)
     if pset:
         release.check_free(pset, out)
     else:
@@ -328,6 +369,8 @@ def _release(flags: Namespace) -> int:
         written.append(rule)
     if flags.own_items is not None:
         write_atomic(out / settings["items"], Path(flags.own_items).read_bytes())
+    if pset and pset.numbers:
+        release.write_sheets(pset, secret, read_roster(Path(flags.roster)), out)
     written += _write_bundles(pset, name, settings, secret, flags, bundles)
     if is_new:
         print(f"{file}: your secret, new. Keep it; grading needs it, and nobody else may read it.")
@@ -343,6 +386,7 @@ def _release(flags: Namespace) -> int:
 
 def _settings(flags: Namespace) -> dict[str, str]:
     """What PSET.toml says."""
+    from companion_school.course.grading.gradebook import read_roster
     from companion_school.course.grading.lateness import Lateness
     from companion_school.course.written.rubrics import add_items
 
@@ -354,7 +398,14 @@ def _settings(flags: Namespace) -> dict[str, str]:
         Lateness(flags.due, flags.late, flags.grace or "")
     if flags.own_items is not None:
         add_items(Path(flags.own_items))
+    if bool(flags.numbers) != (flags.roster is not None):
+        raise ValueError("--numbers, --roster: expected both or neither")
+    if flags.numbers and flags.gradescope is not None:
+        raise ValueError(f"--gradescope {flags.gradescope}: expected no --numbers, whose sheets Gradescope cannot know")
     told = {"due": flags.due, "late": flags.late, "grace": flags.grace, "build": flags.build}
+    if flags.roster is not None:
+        read_roster(Path(flags.roster))
+        told["roster"] = str(Path(flags.roster).resolve())
     told["items"] = f"{flags.pset}_items.toml" if flags.own_items is not None else None
     return {name: value for name, value in told.items() if value}
 
@@ -365,7 +416,7 @@ def _stages(flags: Namespace) -> tuple[Sequence[Stage], Path | None]:
 
     if flags.build is None:
         return (), None
-    others = ("exercises", "questions", "written", "own_items", "repository")
+    others = ("exercises", "questions", "written", "numbers", "own_items", "repository")
     if beside := [f"--{name.replace('_', '-')}" for name in others if flags.get(name)]:
         raise ValueError(f"--build {flags.build}: expected a project by itself, got {', '.join(beside)} beside it")
     return find_stages(flags.build), _guides(flags.notebooks)
@@ -432,7 +483,7 @@ def _write_bundles(
 
 def _export(flags: Namespace) -> int:
     from companion_school.course.grading import lms
-    from companion_school.course.grading.gradebook import collect, students_and_sets, to_csv
+    from companion_school.course.grading.gradebook import collect, names_known, students_and_sets, to_csv
     from companion_school.course.grading.results import load
 
     folder = Path(flags.folder)
@@ -452,7 +503,7 @@ def _export(flags: Namespace) -> int:
         named = dict(one.split("=", 1) for one in flags.columns if "=" in one)
         if set(named) - {*lms.ROLES} or len(named) != len(flags.columns):
             raise ValueError(f"--columns: expected Identifier=HEADING Grade=HEADING, got {' '.join(flags.columns)}")
-        text, unknown = lms.filled(Path(flags.into), rows, named)
+        text, unknown = lms.filled(Path(flags.into), rows, named, names_known(folder))
         write_atomic(to, text)
         for student in unknown:
             print(f"{student}: not in {flags.into}")
@@ -486,6 +537,30 @@ def _alike(flags: Namespace) -> int:
     return 0
 
 
+def _oral(flags: Namespace) -> int:
+    from companion_school.course import oral
+    from companion_school.course.grading import similarity
+    from companion_school.course.grading.submissions import handed_in
+    from companion_school.course.grading.what_to_grade import choose
+    from companion_school.course.hidden_seeds import read_secret
+    from companion_school.course.release.questions import is_question
+
+    if flags.seed_file is None:
+        raise ValueError("--seed-file: expected the file with your secret, got none")
+    folder, to, secret = Path(flags.folder), Path(flags.to), read_secret(flags.seed_file)
+    must_be_writable(to.absolute().parent, "--to", flags.to)
+    near = [Path(), folder, folder.parent, Path(flags.seed_file).parent]
+    task = choose(flags.exercises, flags.pset, None, near, secret)
+    handed = handed_in(folder, task.name or None, project=bool(task.stages))
+    if task.stages:
+        answers = similarity.modules(handed, task.stages)
+    else:
+        answers = similarity.programs(handed, [one for one in task.exercises if not is_question(one.id)])
+    write_atomic(to, oral.page([one.student for one in handed], answers, secret, flags.each))
+    print(f"{to}: questions for {count(len(handed), 'student')}")
+    return 0
+
+
 def _clone(flags: Namespace) -> int:
     from companion_school.course.bundles.repository import clone_all
 
@@ -498,15 +573,20 @@ def _clone(flags: Namespace) -> int:
 
 
 def _verify(flags: Namespace) -> int:
+    if flags.mutants and flags.seeds is not None:
+        raise ValueError("--seeds: expected no --mutants beside it, got both")
     if flags.mutants:
         from companion_school.course.proof import survivors
 
         report = survivors.survey(flags.exercises or None, jobs=flags.jobs)
         print(survivors.as_json(report) if flags.json else survivors.as_text(report))
         return 0 if report.holds else 1
-    from companion_school.course.proof.proof import as_json, as_text, prove
+    from companion_school.course.proof.proof import as_json, as_text, prove, prove_on_seeds
 
-    proof = prove(flags.exercises or None, jobs=flags.jobs)
+    if flags.seeds is not None:
+        proof = prove_on_seeds(flags.exercises or None, flags.seeds, jobs=flags.jobs)
+    else:
+        proof = prove(flags.exercises or None, jobs=flags.jobs)
     print(as_json(proof) if flags.json else as_text(proof))
     return 0 if proof.holds else 1
 

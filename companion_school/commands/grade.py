@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,6 +14,7 @@ from companion.commands.preflight import must_be_writable, try_to_write
 from companion.ground.number_limits import Count, NonNegative, Positive
 
 if TYPE_CHECKING:
+    from companion_school.checking.exercise import Exercise
     from companion_school.course.grading.exercise_mark import Graded
     from companion_school.course.grading.results import Settled
     from companion_school.course.grading.sandbox.parent import Limits
@@ -133,7 +134,8 @@ def run(flags: Namespace) -> int:
     first = first_results(out, [one.student for one in handed], again=flags.regrade)
     try_to_write(out, "--out")  # now, and not after the last student
     _tell_what_was_found(folder, handed)
-    graded = _graded(flags, task, handed, secret, limits, wall)
+    own = _own_numbers(task, handed, secret, out)
+    graded = _graded(flags, task, handed, secret, limits, wall, own)
     results = Results(name, str(task.course or ""), tuple(record_of(one) for one in graded))
     changes: list[str] = []
     if first is not None:
@@ -157,10 +159,17 @@ def _must_be_apart(folder: Path, seed_file: Path, out: Path) -> None:
 
 def _wall(flags: Namespace, folder: Path, seed_file: Path) -> Wall:
     """What stands between students' code and the secret, the references and each other's work."""
-    from companion_school.course.grading.sandbox.wall import choose
+    from companion_school.course.grading.sandbox.wall import choose, reaches_network
 
     exercises = Path(__file__).parents[1] / "exercises"
-    return choose([seed_file, folder, exercises], no_sandbox=flags.no_sandbox)
+    wall = choose([seed_file, folder, exercises], no_sandbox=flags.no_sandbox)
+    if not wall.warning and reaches_network(wall.name):
+        print(
+            "warning: nothing here keeps students' code from the network, through which it could tell the hidden "
+            "cases; start the container with --network none, or install bubblewrap",
+            file=sys.stderr,
+        )
+    return wall
 
 
 def _what_and_who(flags: Namespace, folder: Path, seed_file: Path, secret: bytes) -> tuple[Task, str, list[Handed]]:
@@ -202,8 +211,27 @@ def plain_name(file: Path) -> str:
     return plain(file.name)
 
 
+def _own_numbers(task: Task, handed: Sequence[Handed], secret: bytes, out: Path) -> Callable[[str], Sequence[Exercise]]:
+    """Return what gives a student's questions with numbers of their own, which go by the id of the roster."""
+    from companion_school.course.grading.gradebook import ids_of, read_roster
+    from companion_school.course.release.own_numbers import as_exercise
+
+    if task.roster is None:
+        return lambda student: ()
+    people = read_roster(task.roster)
+    out.absolute().parent.mkdir(parents=True, exist_ok=True)
+    known = ids_of(out.absolute().parent, [one.student for one in handed], people)
+    return lambda student: [as_exercise(one, secret, known.get(student, student)) for one in task.numbers]
+
+
 def _graded(
-    flags: Namespace, task: Task, handed: Sequence[Handed], secret: bytes, limits: Limits, wall: Wall
+    flags: Namespace,
+    task: Task,
+    handed: Sequence[Handed],
+    secret: bytes,
+    limits: Limits,
+    wall: Wall,
+    own: Callable[[str], Sequence[Exercise]],
 ) -> Sequence[Graded]:
     import torch
     from tqdm import tqdm
@@ -222,6 +250,7 @@ def _graded(
             wall=wall,
             robust=flags.robust,
             limits=limits,
+            own=own,
             done=lambda _: bar.update(),
         )
 

@@ -17,7 +17,7 @@ from companion_school.checking.exercise import Case, exercise
     difficulty=1,
     minutes=5,
     hints=(
-        "The row belongs to the word that looks. Which row is that of world, and which of its scores may it use?",
+        "Each row belongs to the word that looks. Which row belongs to world, and which of its scores may it use?",
         "The future is hidden: only the scores 1 and 0 are left. Exponentiate both.",
         "The weight of hello is its power, divided by the sum of the two.",
     ),
@@ -63,7 +63,7 @@ def _():
     return torch.softmax(torch.tensor([1.0, 0.0]) / math.sqrt(2), dim=0)[0].item()
 
 
-@weight_of_hello.mistake("your softmax runs down a column; the weights of the word that looks stand in its row")
+@weight_of_hello.mistake("your softmax runs down a column; the weights of the word that looks are in its row")
 def _():
     return torch.softmax(torch.tensor([0.3, 1.0, 0.4]), dim=0)[1].item()
 
@@ -113,7 +113,7 @@ def _():
     hints=(
         "`K @ q` gives one dot product for each word. Which number are they divided by?",
         "The square root of `len(q)`; then give every position after `t` the score minus infinity, with `masked_fill`.",
-        "Softmax over what you have. Before all that: refuse a `t` that is no position.",
+        "Apply the softmax to the result. Before all that, raise a `ValueError` for a `t` that is not a position.",
     ),
 )
 def row_of_weights(q, K, t):
@@ -127,7 +127,7 @@ def row_of_weights(q, K, t):
     ```
 
     ★
-    - A `t` that is not one of 0, 1, ..., token - 1 is refused with a `ValueError`.
+    - A `t` that is not one of 0, 1, ..., token - 1 raises a `ValueError`.
     - Scores are at most 100 in size, so nothing overflows.
     """
     ### BEGIN SOLUTION
@@ -186,7 +186,7 @@ def _(q, K, t):
     return _masked_softmax(K @ q / math.sqrt(len(K)), torch.arange(len(K)) > t)
 
 
-@row_of_weights.mistake("your mask hides the word itself: it may look at position t, too")
+@row_of_weights.mistake("your mask hides the word itself, which may look at position t too")
 def _(q, K, t):
     return _masked_softmax(K @ q / math.sqrt(len(q)), torch.arange(len(K)) >= t)
 
@@ -206,7 +206,7 @@ def _(q, K, t):
     return (K[: t + 1] @ q / math.sqrt(len(q))).softmax(dim=-1)
 
 
-@row_of_weights.mistake("a t that is no position must be refused with a ValueError")
+@row_of_weights.mistake("a t that is not a position must raise a ValueError")
 def _(q, K, t):
     return _masked_softmax(K @ q / math.sqrt(len(q)), torch.arange(len(K)) > t)
 
@@ -253,8 +253,8 @@ def _(q, K, t):
     minutes=10,
     forbidden=("rms_norm", "RMSNorm"),
     hints=(
-        "`y.square().mean(-1, keepdim=True)` is one number for each row. What is still missing before the root?",
-        "Add `eps` to it, and only then take the root.",
+        "`y.square().mean(-1, keepdim=True)` is one number for each row. What is still missing before the square root?",
+        "Add `eps` to it, and only then take the square root.",
         "Divide, and multiply by the gain. A gain of length 1 would broadcast without complaint, so look at its shape first.",
     ),
 )
@@ -268,7 +268,7 @@ def normalise_rows(y, gain, eps):
     ```
 
     ★
-    - A `gain` whose shape is not (d_model) is refused with a `ValueError`: (1) or (d_model, 1) would broadcast in silence.
+    - A `gain` whose shape is not (d_model) raises a `ValueError`: (1) or (d_model, 1) would broadcast in silence.
     - `y` stays as it is, and gradients flow to `y` and `gain`.
     """
     ### BEGIN SOLUTION
@@ -297,12 +297,12 @@ def _(y, gain, eps):
     return torch.nn.functional.layer_norm(y, y.shape[-1:], gain, eps=eps)
 
 
-@normalise_rows.mistake("eps stands outside the root")
+@normalise_rows.mistake("eps is outside the square root")
 def _(y, gain, eps):
     return y / (y.square().mean(-1, keepdim=True).sqrt() + eps) * gain
 
 
-@normalise_rows.mistake("eps is missing: a row of zeros would become NaN")
+@normalise_rows.mistake("eps is missing, so a row of zeros becomes NaN")
 def _(y, gain, eps):
     return y / y.square().mean(-1, keepdim=True).sqrt() * gain
 
@@ -327,7 +327,7 @@ def _(y, gain, eps):
     return torch.nn.functional.normalize(y, dim=-1) * gain
 
 
-@normalise_rows.mistake("the root is missing: you divided by the mean square")
+@normalise_rows.mistake("the square root is missing: you divided by the mean square")
 def _(y, gain, eps):
     return y / (y.square().mean(-1, keepdim=True) + eps) * gain
 
@@ -348,12 +348,12 @@ def _(y, gain, eps):
     return y * gain
 
 
-@normalise_rows.mistake("the root is detached: the gradient of y must flow through it, too")
+@normalise_rows.mistake("the square root is detached, but the gradient of y must flow through it too")
 def _(y, gain, eps):
     return y / (y.square().mean(-1, keepdim=True) + eps).sqrt().detach() * gain
 
 
-@normalise_rows.mistake("a gain of another shape broadcasts in silence: refuse it with a ValueError")
+@normalise_rows.mistake("a gain of another shape broadcasts in silence: raise a ValueError")
 def _(y, gain, eps):
     return y / (y.square().mean(-1, keepdim=True) + eps).sqrt() * gain
 
@@ -397,12 +397,12 @@ def _(y, gain, eps):
     },
     hints=(
         "`scores, chosen = (x @ w_r).topk(k)` are the best scores, and whose they are.",
-        "`scores.softmax(-1)` are the shares: the softmax of the chosen scores alone.",
+        "`scores.softmax(-1)` are the shares: the softmax of only the chosen scores.",
         "Add up share times expert over the pairs that `zip` makes of the two. `w_1[e]` and `w_2[e]` belong to expert e.",
     ),
 )
 def mix_experts(x, k, w_r, w_1, w_2):
-    """One word `x` (d_model) visits its best `k` experts, as in sitting 3 of lesson 00. Return what the mixture makes of it, a tensor (d_model).
+    """One word `x` (d_model) visits its best `k` experts, as in sitting 3 of lesson 00. Return the output of the mixture, a tensor (d_model).
     The router is `w_r` (d_model, expert); expert $e$ has the matrices `w_1[e]` (d_model, d_ff) and `w_2[e]` (d_ff, d_model), with a ReLU
     between. No two experts get the same score.
 
@@ -412,7 +412,7 @@ def mix_experts(x, k, w_r, w_1, w_2):
     ```
 
     ★
-    - A `k` that is not one of 1, 2, ..., expert is refused with a `ValueError`.
+    - A `k` that is not one of 1, 2, ..., expert raises a `ValueError`.
     - Gradients flow to `x`, to the router and to the experts.
     """
     ### BEGIN SOLUTION
@@ -445,7 +445,7 @@ def _experts(x, w_1, w_2):
     return torch.stack([(x @ a).relu() @ b for a, b in zip(w_1, w_2, strict=True)])  # (expert, d_model)
 
 
-@mix_experts.mistake("your shares do not add up to 1: the softmax is over the chosen scores alone")
+@mix_experts.mistake("your shares do not add up to 1: the softmax is over the chosen scores only")
 def _(x, k, w_r, w_1, w_2):
     best, chosen = (x @ w_r).softmax(-1).topk(k)
     return best @ _experts(x, w_1, w_2)[chosen]
@@ -501,7 +501,7 @@ def _(x, k, w_r, w_1, w_2):
     return sum(share * (x @ w_1[e] @ w_2[e]) for share, e in zip(best.softmax(-1), chosen, strict=True))
 
 
-@mix_experts.mistake("the ReLU stands after the second matrix; it belongs between the two")
+@mix_experts.mistake("the ReLU comes after the second matrix; it belongs between the two")
 def _(x, k, w_r, w_1, w_2):
     best, chosen = (x @ w_r).topk(k)
     return sum(share * (x @ w_1[e] @ w_2[e]).relu() for share, e in zip(best.softmax(-1), chosen, strict=True))
@@ -513,7 +513,7 @@ def _(x, k, w_r, w_1, w_2):
     return best.softmax(-1).detach() @ _experts(x, w_1, w_2)[chosen]
 
 
-@mix_experts.mistake("a number of experts that does not exist must be refused with a ValueError")
+@mix_experts.mistake("a number of experts that does not exist must raise a ValueError")
 def _(x, k, w_r, w_1, w_2):
     best, chosen = (x @ w_r).sort(descending=True)
     return best[:k].softmax(-1) @ _experts(x, w_1, w_2)[chosen[:k]]
@@ -584,7 +584,7 @@ def continue_text(text, n, vocabulary, table):
     ```
 
     ★
-    - A text without a word is refused with a `ValueError`, and so is one with a word that is not in the vocabulary, even if `n` is 0.
+    - A text without a word raises a `ValueError`, and so does one with a word that is not in the vocabulary, even if `n` is 0.
     """
     ### BEGIN SOLUTION
     words = text.split()
@@ -650,12 +650,12 @@ def _(text, n, vocabulary, table):
     return _greedy(text, n, vocabulary, table, _PROMPT, grow=False)
 
 
-@continue_text.mistake("your model reads the last word alone: it is given all words so far")
+@continue_text.mistake("your model reads only the last word; it should get all words so far")
 def _(text, n, vocabulary, table):
     return _greedy(text, n, vocabulary, table, _LAST)
 
 
-@continue_text.mistake("your model reads the first word alone: it is given all words so far")
+@continue_text.mistake("your model reads only the first word; it should get all words so far")
 def _(text, n, vocabulary, table):
     return _greedy(text, n, vocabulary, table, _FIRST)
 
@@ -675,12 +675,12 @@ def _(text, n, vocabulary, table):
     return _greedy(text, n, vocabulary, -table, _ALL)
 
 
-@continue_text.mistake("return the new words alone, without the text they continue")
+@continue_text.mistake("return only the new words, without the text they continue")
 def _(text, n, vocabulary, table):
     return text.split() + _greedy(text, n, vocabulary, table, _ALL)
 
 
-@continue_text.mistake("a list of words was asked for, and you joined them to one text")
+@continue_text.mistake("return a list of words; you joined them into one text")
 def _(text, n, vocabulary, table):
     return " ".join(_greedy(text, n, vocabulary, table, _ALL))
 
@@ -690,14 +690,14 @@ def _(text, n, vocabulary, table):
     return [vocabulary.index(word) for word in _greedy(text, n, vocabulary, table, _ALL)]
 
 
-@continue_text.mistake("an unknown word is skipped in silence: refuse it with a ValueError")
+@continue_text.mistake("an unknown word is skipped in silence: raise a ValueError")
 def _(text, n, vocabulary, table):
     if not text:
         raise ValueError("an empty text")
     return _greedy(text, n, vocabulary, table, _ALL)
 
 
-@continue_text.mistake("an empty text must be refused with a ValueError: the average of no rows is NaN")
+@continue_text.mistake("an empty text must raise a ValueError: the average of no rows is NaN")
 def _(text, n, vocabulary, table):
     if any(word not in vocabulary for word in text.split()):
         raise ValueError("an unknown word")
@@ -749,19 +749,19 @@ def _(text, n, vocabulary, table):
 @exercise(
     "0.6",
     "The new word comes alone",
-    task="Let a new word attend to kept keys and values, and keep its own",
+    task="Let a new word attend to cached keys and values, and cache its own",
     points=4,
     difficulty=3,
     minutes=20,
     excused={"dtype": "one of its right answers computes in float64, whatever comes in"},
     hints=(
-        "At which position does the new word stand, when `len(keys)` words came before it?",
-        "Make its query, key and value; rotate the first two by its position, equation (0.3). The kept keys are rotated already.",
-        "Put its key and value behind the kept ones, `torch.cat([keys, key[None]])`, and only then compute scores, weights and the average.",
+        "At which position is the new word, if `len(keys)` words came before it?",
+        "Compute its query, key and value; rotate the first two by its position, equation (0.3). The cached keys are rotated already.",
+        "Put its key and value behind the cached ones, `torch.cat([keys, key[None]])`, and only then compute scores, weights and the average.",
     ),
 )
 def one_more_word(x, w_q, w_k, w_v, keys, values):
-    """One head of attention, of width 2, keeps the `keys` (token, 2), rotated already, and `values` (token, d_v) of the words so far; there may
+    """One head of attention, of width 2, has cached the `keys` (token, 2), rotated already, and `values` (token, d_v) of the words so far; there may
     be none. One more word comes: `x` (d_model), with the matrices `w_q`, `w_k` (d_model, 2) and `w_v` (d_model, d_v). Scores are divided by
     $\\sqrt 2$, and a word at position $m$, counted from 0, is rotated by $m$ radians. Return `(out, keys, values)`: what the head collects,
     (d_v), and what it keeps for the next word, a row longer each.
@@ -822,7 +822,7 @@ def _step(x, w_q, w_k, w_v, keys, values, *, query_at=0, key_at=0, value_at=None
 
 
 @one_more_word.mistake(
-    "the new word stands at position 0 in your code: it stands behind the kept ones, at position len(keys)"
+    "the new word is at position 0 in your code; it comes after the cached ones, at position len(keys)"
 )
 def _(x, w_q, w_k, w_v, keys, values):
     return _step(x, w_q, w_k, w_v, keys, values, query_at=None, key_at=None)
@@ -833,17 +833,17 @@ def _(x, w_q, w_k, w_v, keys, values):
     return _step(x, w_q, w_k, w_v, keys, values, query_at=1, key_at=1)
 
 
-@one_more_word.mistake("the new word's position is one too low: that is where the last kept word stands")
+@one_more_word.mistake("the new word's position is one too low: that is the position of the last cached word")
 def _(x, w_q, w_k, w_v, keys, values):
     return _step(x, w_q, w_k, w_v, keys, values, query_at=-1, key_at=-1)
 
 
-@one_more_word.mistake("only the query is rotated; the new key must be, too, before it is kept")
+@one_more_word.mistake("only the query is rotated; the new key must be rotated too, before it is cached")
 def _(x, w_q, w_k, w_v, keys, values):
     return _step(x, w_q, w_k, w_v, keys, values, key_at=None)
 
 
-@one_more_word.mistake("only the key is rotated; the query must be, too")
+@one_more_word.mistake("only the key is rotated; the query must be rotated too")
 def _(x, w_q, w_k, w_v, keys, values):
     return _step(x, w_q, w_k, w_v, keys, values, query_at=None)
 
@@ -854,7 +854,7 @@ def _(x, w_q, w_k, w_v, keys, values):
     return _step(x, w_q, w_k, w_v, keys, values, query_at=-2 * n, key_at=-2 * n)
 
 
-@one_more_word.mistake("the kept keys are rotated a second time")
+@one_more_word.mistake("the cached keys are rotated a second time")
 def _(x, w_q, w_k, w_v, keys, values):
     places = torch.arange(len(keys) + 1).tolist()
     new = torch.cat([keys, (x @ w_k)[None]])
@@ -869,12 +869,12 @@ def _(x, w_q, w_k, w_v, keys, values):
     return _collected(_turned(x @ w_q, len(keys)), keys, values), more_keys, more_values
 
 
-@one_more_word.mistake("the new key and value are not kept: the next word will not find this one")
+@one_more_word.mistake("the new key and value are not cached, so the next word will not find this one")
 def _(x, w_q, w_k, w_v, keys, values):
     return _step(x, w_q, w_k, w_v, keys, values)[0], keys, values
 
 
-@one_more_word.mistake("the new key and value stand in front of the kept ones: they belong behind them")
+@one_more_word.mistake("the new key and value are in front of the cached ones; they belong behind them")
 def _(x, w_q, w_k, w_v, keys, values):
     out, keys, values = _step(x, w_q, w_k, w_v, keys, values)
     return out, keys.roll(1, dims=0), values.roll(1, dims=0)
@@ -890,7 +890,7 @@ def _(x, w_q, w_k, w_v, keys, values):
     return _step(x, w_q, w_k, w_v, keys, values, scale=2.0)
 
 
-@one_more_word.mistake("the query and the key are made with each other's matrices")
+@one_more_word.mistake("the query and the key are computed with each other's matrices")
 def _(x, w_q, w_k, w_v, keys, values):
     return _step(x, w_k, w_q, w_v, keys, values)
 

@@ -42,7 +42,7 @@ def _():
     return "a", "n", 2
 
 
-@first_merge.mistake("the right pair; you missed one of its places: each word holds it twice")
+@first_merge.mistake("the right pair, but you missed one of its positions: each word contains it twice")
 def _():
     return "a", "n", 3
 
@@ -57,9 +57,7 @@ def _():
     return "n", "a", 4
 
 
-@first_merge.mistake(
-    "the right pair, but 6 is how often the letter a occurs; count the places where n stands behind it"
-)
+@first_merge.mistake("the right pair, but 6 is how often the letter a occurs; count the positions where n follows it")
 def _():
     return "a", "n", 6
 
@@ -119,7 +117,7 @@ def whole_bytes(data):
     ```
 
     ★
-    - `data` that begins inside a character, with a byte from 128 to 191, is refused with a `ValueError`.
+    - `data` that begins inside a character, with a byte from 128 to 191, raises a `ValueError`.
     """
     ### BEGIN SOLUTION
     if not data:
@@ -186,14 +184,16 @@ def _(data):
     return len(data) - (bool(data) and data[-1] >= 128)
 
 
-@whole_bytes.mistake("you show the letters below 128 alone, and hold back what has several bytes even when it is whole")
+@whole_bytes.mistake(
+    "you show only the letters below 128, and hold back characters of several bytes even when they are whole"
+)
 def _(data):
     _beginning(data)
     return max((i + 1 for i, byte in enumerate(data) if byte < 128), default=0)
 
 
 @whole_bytes.mistake(
-    "you held back a first byte alone; a first byte from 224 waits for two more, one from 240 for three"
+    "you held back only a first byte; a first byte from 224 waits for two more, one from 240 for three"
 )
 def _(data):
     _beginning(data)
@@ -233,7 +233,7 @@ def _(data):
     return len(bytes(data).decode(errors="ignore").encode())
 
 
-@whole_bytes.mistake("bytes that begin inside a character must be refused with a ValueError")
+@whole_bytes.mistake("bytes that begin inside a character must raise a ValueError")
 def _(data):
     start = max((i for i, byte in enumerate(data) if not 128 <= byte < 192), default=0)
     length = 1 + sum(data[start] >= first for first in (192, 224, 240)) if data else 0
@@ -283,7 +283,7 @@ def _(data):
     forbidden=("backward", "autograd", "requires_grad", "requires_grad_", "vjp", "one_hot"),
     hints=(
         "Start from zeros of shape (vocab, d_model), in the dtype of `G`.",
-        "`out[ids] = G` writes; where a token stands twice, the last one wins. You need to *add*.",
+        "`out[ids] = G` writes; where a token occurs twice, the last one wins. You need to *add*.",
         "`index_add_(0, ids, G)` adds row i of `G` to row `ids[i]`.",
     ),
 )
@@ -300,7 +300,7 @@ def embedding_gradient(ids, G, vocab):
     ```
 
     ★
-    - An id below 0, or not below `vocab`, is refused with a `ValueError`.
+    - An id below 0, or not below `vocab`, raises a `ValueError`.
     - The result has the dtype of `G`.
     """
     ### BEGIN SOLUTION
@@ -313,8 +313,8 @@ def embedding_gradient(ids, G, vocab):
 @embedding_gradient.cases
 def _(draw):
     yield Case("a row of the table for each token that was read", (torch.tensor([2, 0]), draw.normal(2, 3), 4))
-    yield Case("a token that stands twice hears both", (torch.tensor([1, 0, 1]), draw.normal(3, 2), 4))
-    yield Case("a token that stands three times", (torch.tensor([2, 0, 2, 4, 2]), draw.normal(5, 3), 6))
+    yield Case("a token that occurs twice gets both", (torch.tensor([1, 0, 1]), draw.normal(3, 2), 4))
+    yield Case("a token that occurs three times", (torch.tensor([2, 0, 2, 4, 2]), draw.normal(5, 3), 6))
     tokens, d_model, vocab = draw.sizes(3, 3, 12)
     ids = draw.wholes(0, vocab - 1, tokens)
     yield Case("any sizes", (ids, draw.normal(tokens, d_model), vocab))
@@ -330,7 +330,7 @@ def _ids_of(ids, vocab):
 
 
 @embedding_gradient.mistake(
-    "a token that stands several times kept only its last row of G (out[ids] = G and out[ids] += G both do that): add them all"
+    "a token that occurs several times kept only its last row of G (out[ids] = G and out[ids] += G both do that): add them all"
 )
 def _(ids, G, vocab):
     _ids_of(ids, vocab)
@@ -339,7 +339,7 @@ def _(ids, G, vocab):
     return out
 
 
-@embedding_gradient.mistake("a token that stands several times kept only its first row of G: add them all")
+@embedding_gradient.mistake("a token that occurs several times kept only its first row of G: add them all")
 def _(ids, G, vocab):
     _ids_of(ids, vocab)
     out = G.new_zeros(vocab, G.shape[1])
@@ -347,7 +347,7 @@ def _(ids, G, vocab):
     return out
 
 
-@embedding_gradient.mistake("you took the mean over the places where a token stands; their gradients add up")
+@embedding_gradient.mistake("you took the mean over the positions where a token occurs; their gradients add up")
 def _(ids, G, vocab):
     _ids_of(ids, vocab)
     return G.new_zeros(vocab, G.shape[1]).index_add_(0, ids, G) / ids.bincount(minlength=vocab).clamp(min=1)[:, None]
@@ -393,7 +393,7 @@ def _(ids, G, vocab):
     return torch.zeros(vocab, G.shape[1]).index_add_(0, ids, G.float())
 
 
-@embedding_gradient.mistake("id -1 wrote into the last row without a word: refuse it with a ValueError")
+@embedding_gradient.mistake("id -1 wrote into the last row without any complaint: raise a ValueError")
 def _(ids, G, vocab):
     out = G.new_zeros(vocab, G.shape[1])
     for i, row in zip(ids, G, strict=True):
@@ -402,20 +402,22 @@ def _(ids, G, vocab):
 
 
 @embedding_gradient.mistake(
-    "an id that is not in the table must be refused with a ValueError before PyTorch complains in its own way"
+    "an id that is not in the table must raise a ValueError before PyTorch complains in its own way"
 )
 def _(ids, G, vocab):
     return G.new_zeros(vocab, G.shape[1]).index_add_(0, ids, G)
 
 
-@embedding_gradient.mistake("an id that is too large was refused, a negative one was not")
+@embedding_gradient.mistake("an id that is too large raised an error, but a negative one did not")
 def _(ids, G, vocab):
     if ids.max() >= vocab:
         raise ValueError("an id that is too large")
     return G.new_zeros(vocab, G.shape[1]).index_put_((ids,), G, accumulate=True)
 
 
-@embedding_gradient.mistake("a negative id was refused, one that is too large was not: the last row is vocab - 1")
+@embedding_gradient.mistake(
+    "a negative id raised an error, but one that is too large did not: the last row is vocab - 1"
+)
 def _(ids, G, vocab):
     if ids.min() < 0:
         raise ValueError("a negative id")
@@ -472,7 +474,7 @@ def _(ids, G, vocab):
 def tied_gradient(E, ids, answers):
     """The smallest tied model uses the table `E` (vocab, d_model) twice, and nothing else: having read the token $t$, it gives all tokens
     the scores $\\sqrt d\\, E[t]\\, E^\\top$, with $d$ = d_model. `ids` (token) are the tokens read, `answers` (token) those that should
-    come next, both `int64`. The loss is the *sum* over the places of minus the logarithm of the right answer's probability. Return its
+    come next, both `int64`. The loss is the *sum* over the positions of minus the logarithm of the right answer's probability. Return its
     gradient with respect to the table, (vocab, d_model), without autograd.
 
     ```python
@@ -526,7 +528,7 @@ def _(E, ids, answers):
     return torch.zeros_like(E).index_add_(0, ids, _tied(E, ids, answers)[1])
 
 
-@tied_gradient.mistake("you took the mean over the places; the loss is their sum")
+@tied_gradient.mistake("you took the mean over the positions; the loss is their sum")
 def _(E, ids, answers):
     head, G = _tied(E, ids, answers)
     return head.index_add_(0, ids, G) / len(ids)
@@ -575,7 +577,7 @@ def _(E, ids, answers):
     return -head.index_add_(0, ids, G)
 
 
-@tied_gradient.mistake("your softmax runs over the places; each place has a distribution over the vocabulary")
+@tied_gradient.mistake("your softmax runs over the positions; each position has a distribution over the vocabulary")
 def _(E, ids, answers):
     head, G = _tied(E, ids, answers, dim=0)
     return head.index_add_(0, ids, G)
@@ -635,12 +637,12 @@ def _(E, ids, answers):
     hints=(
         "`rank = {pair: r for r, pair in enumerate(merges)}` tells when a pair was learnt.",
         "Which pairs of neighbours are in `rank`, and which of them has the smallest rank?",
-        "Walk through the word and join that pair wherever it stands; begin again, until no pair is known.",
+        "Walk through the word and join that pair wherever it occurs. Begin again, until no pair is known.",
     ),
 )
 def encode_word(word, merges):
     """Cut `word`, a `str`, into tokens, and return the list of them. `merges` lists pairs of `str` in the order in which they were learnt. Begin
-    with single characters. Of all pairs that stand side by side, join the one that was learnt first, wherever it stands, from left to right;
+    with single characters. Of all pairs of neighbours, join the one that was learnt first, wherever it occurs, from left to right;
     repeat until no known pair is left.
 
     ```python
@@ -649,7 +651,7 @@ def encode_word(word, merges):
     ```
 
     ★
-    - An empty word is refused with a `ValueError`.
+    - An empty word raises a `ValueError`.
     """
     ### BEGIN SOLUTION
     if not word:
@@ -707,7 +709,7 @@ def _some_merges(draw, letters, count):
 def _(draw):
     for word in ("at", "the", "dog", "a", "tea", "heat", "that", "theatre"):
         yield Case("the pair that was learnt first is joined first", (word, _RULES))
-    yield Case("a pair is joined wherever it stands", ("ththth", _RULES))
+    yield Case("a pair is joined wherever it occurs", ("ththth", _RULES))
     yield Case("from left to right", ("ttt", [("t", "t")]))
     yield Case("two tokens are joined as the pair that they are", ("the", [("h", "e"), ("t", "h"), ("th", "e")]))
     yield Case("order goes before length", ("abc", [("b", "c"), ("a", "bc"), ("a", "b")]))
@@ -736,7 +738,7 @@ def _(word, merges):
 
 
 @encode_word.mistake(
-    "you joined the first known pair from the left; the one that was learnt first goes first, wherever it stands"
+    "you joined the first known pair from the left; the one that was learnt first goes first, wherever it occurs"
 )
 def _(word, merges):
     _not_empty(word)
@@ -753,7 +755,7 @@ def _(word, merges):
 
 
 @encode_word.mistake(
-    "you joined the pair that stands most often; counting is for learning, encoding goes by the order of the merges"
+    "you joined the pair that occurs most often; counting is for learning, encoding goes by the order of the merges"
 )
 def _(word, merges):
     _not_empty(word)
@@ -769,7 +771,7 @@ def _(word, merges):
     return _by_rank(word, merges, rounds=1)
 
 
-@encode_word.mistake("each merge was applied at one place only: join the pair wherever it stands")
+@encode_word.mistake("each merge was applied at one position only: join the pair wherever it occurs")
 def _(word, merges):
     _not_empty(word)
     tokens = list(word)
@@ -813,7 +815,7 @@ def _(word, merges):
     return used
 
 
-@encode_word.mistake("an empty word must be refused with a ValueError")
+@encode_word.mistake("an empty word must raise a ValueError")
 def _(word, merges):
     return _by_rank(word, merges)
 
@@ -870,7 +872,7 @@ def start_of_table(vocab, d_model, std):
     """A table (vocab, d_model) starts with independent normal entries of mean 0 and standard deviation `std`, and serves both ends of a model.
     On the way in its rows are multiplied by a factor; on the way out they are not, and the states there have mean square 1. Return `(factor,
     bound)`, two `float`: the factor that gives what goes in variance 1, and the bound of equation (D1.6), deeper, on the first mean loss for
-    a place, in nats.
+    a position, in nats.
 
     ```python
     >>> start_of_table(1, 8, 0.5)
@@ -878,7 +880,7 @@ def start_of_table(vocab, d_model, std):
     ```
 
     ★
-    - `vocab < 1`, `d_model < 1` and `std <= 0` are refused with a `ValueError`.
+    - `vocab < 1`, `d_model < 1` and `std <= 0` raise a `ValueError`.
     """
     ### BEGIN SOLUTION
     if vocab < 1 or d_model < 1 or std <= 0:
@@ -933,7 +935,7 @@ def _(vocab, d_model, std):
     return 1 / std, math.log(vocab) + d_model * std / 2
 
 
-@start_of_table.mistake("ln N alone is the loss of a guess: scores that vary cost more")
+@start_of_table.mistake("ln N is the loss of a guess; scores that vary cost more")
 def _(vocab, d_model, std):
     return 1 / std, math.log(vocab)
 
@@ -963,7 +965,7 @@ def _(vocab, d_model, std):
 
 
 @start_of_table.mistake(
-    "a width of 0 must be refused with a ValueError, too: only the logarithm refuses by itself, and only 0 tokens"
+    "a width of 0 must raise a ValueError too: only the logarithm raises an error by itself, and only for 0 tokens"
 )
 def _(vocab, d_model, std):
     return 1 / std, math.log(vocab) + d_model * std**2 / 2
@@ -1043,7 +1045,7 @@ def learn_merges(words, most):
     ```
 
     ★
-    - A negative `most` is refused with a `ValueError`.
+    - A negative `most` raises a `ValueError`.
     """
     ### BEGIN SOLUTION
     if most < 0:
@@ -1150,7 +1152,7 @@ def _(words, most):
     return _learn(words, most, least=3)
 
 
-@learn_merges.mistake("you joined one place in each word only: join the pair wherever it stands")
+@learn_merges.mistake("you joined one position in each word only: join the pair wherever it occurs")
 def _(words, most):
     return _learn(words, most, glue=lambda tokens, pair: _join(tokens, pair, most=1))
 
@@ -1194,7 +1196,7 @@ def _(words, most):
     return _learn(words, most, careful=False)
 
 
-@learn_merges.mistake("a negative number of merges must be refused with a ValueError")
+@learn_merges.mistake("a negative number of merges must raise a ValueError")
 def _(words, most):
     return _learn(words, max(most, 0))
 

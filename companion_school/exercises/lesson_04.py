@@ -4,6 +4,7 @@ import math
 
 import torch
 
+from companion_school.checking.derived_cases import LARGE
 from companion_school.checking.exercise import Case, exercise
 
 
@@ -335,6 +336,7 @@ def _(draw):
     yield Case("widths 4 and 6 are refused", (_waves(torch.tensor(3), 4), _waves(torch.tensor(3), 6)), refuse=True)
     yield Case("positions of several thousand", pair(7950, 8010, 8))
     yield Case("one pair alone, several thousand from the start", pair(7669, 7701, 2))
+    yield Case(LARGE, pair(s, s + draw.whole(3, 90), 2 * draw.whole(17, 30)))
 
 
 def _nearest(p, q, offsets):
@@ -498,6 +500,7 @@ def _(draw):
     yield Case("0 places back: at itself", (0, _invertible(draw, 6), 2.0), tolerance=EXPONENTIAL)
     yield Case("a negative number of places is refused", (-1, torch.eye(4).double(), 1.0), refuse=True)
     yield Case("a negative sharpness", (1, torch.eye(4, dtype=torch.float64), -2.0), tolerance=EXPONENTIAL)
+    yield Case(LARGE, (j, _invertible(draw, 2 * draw.whole(9, 10)), 2.5), tolerance=EXPONENTIAL)
 
 
 @look_back.mistake("yours looks j places ahead: that is the transpose of M_j")
@@ -1092,6 +1095,9 @@ def _(draw):
     yield Case("different rows on one line are refused", (flat, flat), refuse=True)
     yield Case("vectors of length 1e-6", tuple(1e-6 * each for each in table(4, 7)), tolerance=1e-4)
     yield Case("vectors of length 1e6 on one line are refused", (1e6 * flat, 1e6 * flat), refuse=True)
+    d = draw.whole(33, 40)
+    wide = draw.normal(2 * d, d)
+    yield Case(LARGE, (wide, wide @ _invertible(draw, d)))
 
 
 @shift_from_data.mistake("that is the transpose: what stands to the right of the rows is M^T")

@@ -5,6 +5,7 @@ from fractions import Fraction
 
 import torch
 
+from companion_school.checking.derived_cases import LARGE
 from companion_school.checking.exercise import Case, Group, exercise
 
 # 6.1
@@ -20,7 +21,7 @@ from companion_school.checking.exercise import Case, Group, exercise
     hints=(
         "The mean of the four numbers is 2. What are the deviations?",
         "The variance is the mean of their squares: divide by 4, not by 3.",
-        "Divide the first deviation by the root of the variance.",
+        "Divide the first deviation by the square root of the variance.",
     ),
 )
 def first_normed_entry():
@@ -48,7 +49,7 @@ def _():
     return 4 / math.sqrt(6)
 
 
-@first_normed_entry.mistake("you divided by the variance, not by its root")
+@first_normed_entry.mistake("you divided by the variance, not by its square root")
 def _():
     return 1.0
 
@@ -103,7 +104,7 @@ def _():
     ),
 )
 def gated_width(d_model, ratio, multiple):
-    """How wide must a gated network (three matrices) be, to have *at least* as many weights as a plain one (two matrices) whose $d_{ff}$ is
+    """How wide must a gated network (three matrices) be to have *at least* as many weights as a plain one (two matrices) whose $d_{ff}$ is
     `ratio * d_model`? Return the smallest such multiple of `multiple`, an `int`. Neither has biases.
 
     ```python
@@ -326,13 +327,13 @@ def _(x, gain, eps, g):
     return h - hat * _mean(h * hat), (g * hat).sum(dim=(0, 1))
 
 
-@rms_backward.mistake("epsilon is missing: it stands inside the root of r")
+@rms_backward.mistake("epsilon is missing: it belongs inside the square root of r")
 def _(x, gain, eps, g):
     r, hat, h = _rms_parts(x, gain, 0.0, g)
     return (h - hat * _mean(h * hat)) / r, (g * hat).sum(dim=(0, 1))
 
 
-@rms_backward.mistake("epsilon stands inside the root, not outside")
+@rms_backward.mistake("epsilon belongs inside the square root, not outside")
 def _(x, gain, eps, g):
     r, h = x.square().mean(dim=-1, keepdim=True).sqrt() + eps, g * gain
     hat = x / r
@@ -459,7 +460,7 @@ def _(draw):
         return 0.5 + draw.uniform(d)
 
     d = 3
-    yield Case("no branch: the last norm alone", (2 * draw.normal(1, 1, d), [], [], gain(d), 0.25))
+    yield Case("no branch: only the last norm", (2 * draw.normal(1, 1, d), [], [], gain(d), 0.25))
     yield Case("one branch", (2 * draw.normal(1, 2, d), [branch(d, 5)], [gain(d)], gain(d), 0.25))
     batch, token, d, wide, narrow = draw.sizes(5, 2, 9)
     x, last = 3 * draw.normal(batch, token, d), gain(d)
@@ -470,6 +471,8 @@ def _(draw):
     yield Case("a stream of a million", (1e6 * x, branches, gains, last, 1e-6))
     yield Case("fewer gains than branches are refused", (x, branches, gains[:2], last, 1e-6), refuse=True)
     yield Case("fewer branches than gains are refused", (x, branches[:2], gains, last, 1e-6), refuse=True)
+    d = draw.whole(33, 40)
+    yield Case(LARGE, (3 * draw.normal(1, 2, d), [branch(d, 5)], [gain(d)], gain(d), 1e-6))
 
 
 def _rms(h, gain, eps):
@@ -538,7 +541,7 @@ def _(x, branches, gains, last_gain, eps):
     )
 
 
-@pre_norm_stack.mistake("your norm stands behind the branch: it must stand before it")
+@pre_norm_stack.mistake("your norm comes after the branch: it must come before it")
 def _(x, branches, gains, last_gain, eps):
     for pair, gain in zip(branches, gains, strict=False):
         x = x + _rms(_write(x, pair), gain, eps)
@@ -566,7 +569,7 @@ def _(x, branches, gains, last_gain, eps):
     return _rms(x, last_gain, eps)
 
 
-@pre_norm_stack.mistake("epsilon stands outside the root in your norm: add it to the mean square")
+@pre_norm_stack.mistake("epsilon is outside the square root in your norm: add it to the mean square")
 def _(x, branches, gains, last_gain, eps):
     def norm(h, gain):
         return h / (h.square().mean(dim=-1, keepdim=True).sqrt() + eps) * gain
@@ -827,7 +830,7 @@ def _(draw):
     yield Case("gradients at 1,000 and -1,000 are finite", (far, eye, eye, eye), gradients=True)
     wide = torch.ones(2, 3, dtype=torch.float64)
     row = torch.ones(1, 1, 3, dtype=torch.float64)
-    yield Case("an inner matrix that is turned round is refused", (row, wide, wide.T, wide.T), refuse=True)
+    yield Case("a transposed inner matrix is refused", (row, wide, wide.T, wide.T), refuse=True)
     yield Case("an inner matrix of another width is refused", (row, wide, wide[:, :2], wide.T), refuse=True)
 
 
@@ -869,12 +872,12 @@ def _(x, gate, inner, outer):
     return torch.relu(x @ gate.T) * (x @ inner.T) @ outer.T
 
 
-@swiglu_from_checkpoint.mistake("the SiLU goes on the gate alone, not on the product of the two")
+@swiglu_from_checkpoint.mistake("the SiLU goes only on the gate, not on the product of the two")
 def _(x, gate, inner, outer):
     return _silu((x @ gate.T) * (x @ inner.T)) @ outer.T
 
 
-@swiglu_from_checkpoint.mistake("the SiLU goes on the gate alone; you put it on both")
+@swiglu_from_checkpoint.mistake("the SiLU goes only on the gate; you put it on both")
 def _(x, gate, inner, outer):
     return _silu(x @ gate.T) * _silu(x @ inner.T) @ outer.T
 

@@ -61,7 +61,7 @@ def _():
     return 1485
 
 
-@shown_wrongly.mistake("these are the random ones alone; those shown as [MASK] are wrong, too")
+@shown_wrongly.mistake("these are only the random ones; those shown as [MASK] are wrong, too")
 def _():
     return 135
 
@@ -260,7 +260,7 @@ def _(vocab, context, d_model, layers, d_ff, shared):
 @exercise(
     "7.3",
     "One vector for a sentence",
-    task="Average the real rows of each sequence, whatever its filler holds",
+    task="Average the real rows of each sequence, whatever its padding holds",
     points=2,
     difficulty=2,
     minutes=10,
@@ -268,8 +268,8 @@ def _(vocab, context, d_model, layers, d_ff, shared):
         "gradients": "its answer goes into a model that learns",
     },
     robust={
-        "NaN in a filler row does not reach the mean": "the lesson's filler holds numbers",
-        "infinity in a filler row does not reach the mean": "the lesson's filler holds numbers",
+        "NaN in a padding row does not reach the mean": "the lesson's padding holds numbers",
+        "infinity in a padding row does not reach the mean": "the lesson's padding holds numbers",
         "in half precision the sum of large rows is out of range, and their mean is not": "half precision is a matter of its own",
     },
     hints=(
@@ -280,8 +280,8 @@ def _(vocab, context, d_model, layers, d_ff, shared):
 )
 def mean_of_real(stream, real):
     """`stream` (batch, token, d_model) holds the states of several sequences; `real` (batch, token) is boolean, True = a real token, False =
-    filler, which may stand anywhere. Return one vector for each sequence, (batch, d_model): the mean of its real rows. What filler rows hold
-    does not matter.
+    padding, which may be anywhere. Return one vector for each sequence, (batch, d_model): the mean of its real rows. The contents of padding rows
+    do not matter.
 
     ```python
     >>> mean_of_real(torch.tensor([[[1.0], [9.0], [3.0]]]), torch.tensor([[True, False, True]]))
@@ -290,7 +290,7 @@ def mean_of_real(stream, real):
 
     ★
     - A `real` of another shape than (batch, token), and a sequence without a real token, are refused with a `ValueError`.
-    - Filler may hold NaN or infinity.
+    - Padding may contain NaN or infinity.
     - In `float16`, rows whose sum is out of range have a mean.
     """
     ### BEGIN SOLUTION
@@ -305,9 +305,9 @@ def mean_of_real(stream, real):
 
 @mean_of_real.cases
 def _(draw):
-    yield Case("filler is not in the mean", (draw.normal(1, 3, 2), torch.tensor([[True, True, False]])))
+    yield Case("padding is not in the mean", (draw.normal(1, 3, 2), torch.tensor([[True, True, False]])))
     look = torch.tensor([[False, True, False, True, True], [True] * 5, [False, False, False, False, True]])
-    yield Case("each sequence has a divisor of its own, wherever its filler stands", (draw.normal(3, 5, 4), look))
+    yield Case("each sequence has a divisor of its own, wherever its padding is", (draw.normal(3, 5, 4), look))
     batch, token, d_model = draw.sizes(3, 2, 8)
     real = draw.uniform(batch, token) > 0.4
     real[:, draw.whole(0, token - 1)] = True
@@ -319,10 +319,10 @@ def _(draw):
     yield Case("in half precision the sum of large rows is out of range, and their mean is not", (large, look))
     broken = draw.normal(3, 5, 4)
     broken[0, 0] = math.nan
-    yield Case("NaN in a filler row does not reach the mean", (broken, look))
+    yield Case("NaN in a padding row does not reach the mean", (broken, look))
     broken = draw.normal(3, 5, 4)
     broken[2, 1, 3] = math.inf
-    yield Case("infinity in a filler row does not reach the mean", (broken, look))
+    yield Case("infinity in a padding row does not reach the mean", (broken, look))
     none = look.clone()
     none[1] = False
     yield Case("a sequence without a real token is refused", (draw.normal(3, 5, 4), none), refuse=True)
@@ -331,7 +331,7 @@ def _(draw):
     yield Case("a mask with an axis more is refused", (ones, marks), refuse=True)
 
 
-@mean_of_real.mistake("filler rows are in your mean")
+@mean_of_real.mistake("padding rows are in your mean")
 def _(stream, real):
     return stream.mean(dim=1)
 
@@ -356,17 +356,17 @@ def _(stream, real):
     return stream.masked_fill(~real[..., None], 0.0).sum(dim=1)
 
 
-@mean_of_real.mistake("your mask is inverted: that is the mean of the filler")
+@mean_of_real.mistake("your mask is inverted: that is the mean of the padding")
 def _(stream, real):
     return stream.masked_fill(real[..., None], 0.0).sum(dim=1) / (~real).sum(dim=1, keepdim=True)
 
 
-@mean_of_real.mistake("you count the real rows right, but take the first ones: filler may stand anywhere")
+@mean_of_real.mistake("you count the real rows right, but take the first ones: padding may be anywhere")
 def _(stream, real):
     return torch.stack([rows[: keep.sum()].mean(dim=0) for rows, keep in zip(stream, real, strict=True)])
 
 
-@mean_of_real.mistake("you multiply filler by 0, and 0 times NaN or infinity is NaN: replace it instead")
+@mean_of_real.mistake("you multiply padding by 0, and 0 times NaN or infinity is NaN: replace it instead")
 def _(stream, real):
     return (stream * real[..., None]).sum(dim=1) / real.sum(dim=1, keepdim=True)
 
@@ -406,7 +406,7 @@ def _(stream, real):
 
 @mean_of_real.variant
 def _(stream, real):
-    # one sequence after the other, over its real rows alone
+    # one sequence after the other, only over its real rows
     if real.shape != stream.shape[:2] or (real.sum(dim=1) == 0).any():
         raise ValueError("real: expected (batch, token) with a True in every row")
     means = [rows[keep].mean(dim=0, dtype=torch.float64) for rows, keep in zip(stream, real, strict=True)]
@@ -438,7 +438,7 @@ def _(stream, real):
 
 @exercise(
     "7.4",
-    "BERT's rule for a batch with filler",
+    "BERT's rule for a batch with padding",
     task="Choose tokens and mask or replace them, by lots already drawn",
     points=3,
     difficulty=2,
@@ -452,8 +452,8 @@ def _(stream, real):
 )
 def cloze(tokens, real, mask_id, lots, how, anything):
     """Apply BERT's rule with lots that are drawn already. A token of `tokens` is *chosen* if it is `real` (boolean) and its number in `lots` is
-    below 0.15. What it is shown as, its number in `how` settles: below 0.8 `mask_id`; from 0.8 to below 0.9 its id in `anything`; from 0.9 on
-    itself. All other tokens, filler too, are shown as they are. Return `(shown, targets)`; `targets` holds the true id of every chosen token,
+    below 0.15. Its number in `how` decides what it is shown as: below 0.8 `mask_id`; from 0.8 to below 0.9 its id in `anything`; from 0.9 on
+    itself. All other tokens, including padding, are shown as they are. Return `(shown, targets)`; `targets` holds the true id of every chosen token,
     and -100 elsewhere. All are (batch, token).
 
     ```python
@@ -480,7 +480,7 @@ _MET = [[0.15, 0.1, 0.1, 0.1, 0.1]], [[0.3, 0.8, 0.9, 0.0, 0.3]]  # lots and how
 
 @cloze.cases
 def _(draw):
-    # one row: masked, random, kept, not chosen, and filler that the lots would have chosen
+    # one row: masked, random, kept, not chosen, and padding that the lots would have chosen
     tokens, mask_id = 1 + draw.shuffled(8)[None, :5], 50
     real, anything = torch.tensor([[True, True, True, True, False]]), 20 + draw.shuffled(8)[None, :5]
     lots = torch.tensor([[0.05, 0.05, 0.05, 0.5, 0.05]], dtype=torch.float64)
@@ -499,7 +499,7 @@ def _(draw):
     real[0, draw.whole(0, 3)] = real[1, draw.whole(4, 7)] = real[2, draw.whole(8, 11)] = False
     tokens, anything = draw.wholes(1, 9, 3, width), draw.wholes(20, 29, 3, width)
     several = (tokens, real[:, order], draw.whole(30, 60), lots[:, order], how[:, order], anything)
-    yield Case("several sequences with filler anywhere", several)
+    yield Case("several sequences with padding anywhere", several)
     yield Case("real of another shape is refused", (tokens, real[:1], 50, lots, how, anything), refuse=True)
     ids, all_real = torch.tensor([[9, 2, 3, 4]]), torch.ones(1, 4, dtype=torch.bool)
     lots = torch.tensor([[0.15 - 1e-10, 0.1, 0.1, 0.15]], dtype=torch.float64)
@@ -512,7 +512,7 @@ def _cloze(tokens, chosen, mask_id, how, anything, masked=0.8, random=0.9):
     return torch.where(chosen & (how >= masked) & (how < random), anything, shown)
 
 
-@cloze.mistake("filler is chosen, too: only real tokens may be")
+@cloze.mistake("padding is chosen, too: only real tokens may be")
 def _(tokens, real, mask_id, lots, how, anything):
     chosen = lots < 0.15
     return _cloze(tokens, chosen, mask_id, how, anything), torch.where(chosen, tokens, -100)
@@ -620,8 +620,8 @@ def _(tokens, real, mask_id, lots, how, anything):
 
 @exercise(
     "7.5",
-    "The other order, with filler",
-    task="Write a pre-norm encoder layer that hides filler",
+    "The other order, with padding",
+    task="Write a pre-norm encoder layer that hides padding",
     points=4,
     difficulty=3,
     minutes=25,
@@ -633,9 +633,9 @@ def _(tokens, real, mask_id, lots, how, anything):
         "scaled_dot_product_attention",
     ),
     groups=(
-        Group("one head, no filler", 2, ("one head, no filler",)),
-        Group("several heads", 1, ("two heads, no filler",)),
-        Group("filler, gradients and the edges", 1),
+        Group("one head, no padding", 2, ("one head, no padding",)),
+        Group("several heads", 1, ("two heads, no padding",)),
+        Group("padding, gradients and the edges", 1),
     ),
     right={
         "gradients": "its answer goes into a model that learns",
@@ -649,7 +649,7 @@ def _(tokens, real, mask_id, lots, how, anything):
 def pre_layer(X, p, heads, real):
     """One **pre-norm** encoder layer: $X \\leftarrow X + \\operatorname{MultiHead}(\\operatorname{LN}_1(X))$, then $X \\leftarrow X +
     \\operatorname{FFN}(\\operatorname{LN}_2(X))$, with a ReLU and $\\varepsilon = 10^{-5}$. `X` is (batch, token, d_model); `real` (batch,
-    token), boolean, hides filler *keys* from everybody; filler rows are computed like others. `p` holds, by name, `"W_q"`, `"W_k"`, `"W_v"`,
+    token), boolean, hides padding *keys* from every query; padding rows are computed like others. `p` holds, by name, `"W_q"`, `"W_k"`, `"W_v"`,
     `"W_o"`, `"W_1"`, `"W_2"` (used as `x @ W + b`, head after head), `"b_q"` to `"b_2"`, and `"gain_1"`, `"bias_1"`, `"gain_2"`, `"bias_2"`.
     Use no attention of PyTorch's.
 
@@ -696,10 +696,10 @@ def _weights(draw, d_model, d_ff):
 @pre_layer.cases
 def _(draw):
     all_real = torch.ones(1, 3, dtype=torch.bool)
-    yield Case("one head, no filler", (draw.normal(1, 3, 4), _weights(draw, 4, 6), 1, all_real))
-    yield Case("two heads, no filler", (draw.normal(1, 3, 4), _weights(draw, 4, 6), 2, all_real))
+    yield Case("one head, no padding", (draw.normal(1, 3, 4), _weights(draw, 4, 6), 1, all_real))
+    yield Case("two heads, no padding", (draw.normal(1, 3, 4), _weights(draw, 4, 6), 2, all_real))
     real = torch.tensor([[True, True, True, True, True], [False, True, True, False, False]])
-    yield Case("filler is hidden, with its columns", (draw.normal(2, 5, 6), _weights(draw, 6, 9), 3, real))
+    yield Case("padding is hidden, with its columns", (draw.normal(2, 5, 6), _weights(draw, 6, 9), 3, real))
     batch, token, d_ff = draw.sizes(3, 2, 8)
     heads, d_head = draw.sizes(2, 2, 5)
     real = draw.uniform(batch, token) > 0.4
@@ -772,12 +772,12 @@ def _(X, p, heads, real):
     return _pre_layer(X, p, heads, real, values=X)
 
 
-@pre_layer.mistake("your filler keys are visible")
+@pre_layer.mistake("your padding keys are visible")
 def _(X, p, heads, real):
     return _pre_layer(X, p, heads, real, may_look=torch.ones_like(real)[:, None, None])
 
 
-@pre_layer.mistake("your mask hides the rows of filler queries instead of the columns of filler keys")
+@pre_layer.mistake("your mask hides the rows of padding queries instead of the columns of padding keys")
 def _(X, p, heads, real):
     return _pre_layer(X, p, heads, real, may_look=real[:, None, :, None])
 
@@ -811,7 +811,7 @@ def _(X, p, heads, real):
 
 @pre_layer.variant
 def _(X, p, heads, real):
-    # sequence by sequence and head by head, over real keys alone
+    # sequence by sequence and head by head, only over real keys
     width = X.shape[-1]
     if heads < 1 or width % heads != 0:
         raise ValueError("heads must divide d_model")

@@ -4,6 +4,7 @@ import math
 
 import torch
 
+from companion_school.checking.derived_cases import LARGE
 from companion_school.checking.exercise import Case, Group, exercise
 
 # 10.1
@@ -762,6 +763,7 @@ def _(draw):
     yield Case("a negative temperature is refused", (logits, -1.0, 0.9), refuse=True)
     yield Case("a temperature that is not a number is refused", (logits, math.nan, 0.9), refuse=True)
     yield Case("a share just above 1 is refused", (logits, 1.0, 1.01), refuse=True)
+    yield Case(LARGE, (draw.normal(draw.whole(33, 60)), 0.6 + draw.uniform(1).item(), 0.8))
 
 
 def _cut(p, keeps):
@@ -1334,6 +1336,8 @@ def _(draw):
     yield Case(
         "a long text, and continuations that differ by a billionth", (torch.full((2,), -900.0).double(), close, 2)
     )
+    wide = (2 * draw.normal(beams, draw.whole(33, 50))).log_softmax(-1)
+    yield Case(LARGE, (-1 - 0.5 * draw.uniform(beams), wide, width))
 
 
 @extend_beams.mistake("the scores of the old texts are left out: add them to the log-probabilities of the tokens")

@@ -525,7 +525,8 @@ def _(draw):
     many[:2], many[2] = True, False
     logits = draw.normal(tokens, experts)
     logits[~many, -1] += 9.0
-    yield Case("any tokens, with fillers", (logits, many, 2))
+    # Where the load happens to be even, the terms of a real token cancel to 0 in one order and not in another.
+    yield Case("any tokens, with fillers", (logits, many, 2), exact_zero=False)
     yield Case("scores near 1000", (1000 + full, real, 2))
     shunned = draw.normal(5, 4)
     shunned[:, -1] -= 9.0

@@ -4,6 +4,7 @@ import math
 
 import torch
 
+from companion_school.checking.derived_cases import LARGE
 from companion_school.checking.exercise import Case, exercise
 
 # 15.1
@@ -322,6 +323,8 @@ def _(draw):
     yield Case("a wide stream", (draw.normal(2, 9), draw.normal(2, 9), 3))
     yield Case("no rank is refused", (*given, 0), refuse=True)
     yield Case("another d_model is refused", (given[0], given[1][:, 1:], 2), refuse=True)
+    d_k, d_v, d_model = draw.sizes(3, 33, 50)
+    yield Case(LARGE, (draw.normal(d_k, d_model), draw.normal(d_v, d_model), draw.whole(2, 20)))
 
 
 def _near(matrix, rank):

@@ -4,6 +4,7 @@ import math
 
 import torch
 
+from companion_school.checking.derived_cases import LARGE
 from companion_school.checking.exercise import Case, exercise
 
 # 17.1
@@ -667,6 +668,8 @@ def _(draw):
     shut[3], shut[6] = 0, 0
     yield Case("a gate that is shut", (shut, ids([0] * 9)))
     yield Case("a decay for fewer tokens is refused", (decay[1:], ids([0] * 9)), refuse=True)
+    token = draw.whole(33, 50)
+    yield Case(LARGE, (0.8 + 0.2 * draw.uniform(token), draw.wholes(0, 3, token).sort().values))
 
 
 def _left(decay, text, *, first=1, last=1, across=False, later=False):

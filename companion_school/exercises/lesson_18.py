@@ -2,6 +2,7 @@
 
 import torch
 
+from companion_school.checking.derived_cases import LARGE
 from companion_school.checking.exercise import Case, exercise
 
 # 18.1
@@ -195,6 +196,7 @@ def _(draw):
     yield Case("rows of the draft that are no chances are refused", (p1, hat1 / 2, [1, 2], u1), refuse=True)
     yield Case("chances below 0 are refused", (p1 - 2 * p1.amin(), hat1, [1, 2], u1), refuse=True)
     yield Case("a random number of 1 is refused", (p1, hat1, [1, 2], torch.ones_like(u1)), refuse=True)
+    yield Case(LARGE, _drawn(draw, draw.whole(33, 50), 5))
 
 
 def _drawn(draw, vocab, k):
@@ -577,6 +579,9 @@ def _(draw):
     yield Case("a text of no token is refused", ([0, 1], [2, 0], 2), refuse=True)
     yield Case("falling arrivals are refused", ([2, 1], [2, 2], 2), refuse=True)
     yield Case("arrivals before 0 are refused", ([-1, 1], [2, 2], 2), refuse=True)
+    count = draw.whole(33, 40)
+    arrivals = sorted(draw.wholes(0, 50, count).tolist())
+    yield Case(LARGE, (arrivals, draw.wholes(1, 9, count).tolist(), draw.whole(3, 6)))
 
 
 def _timetable(arrivals, lengths, seats):

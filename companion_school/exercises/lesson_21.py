@@ -493,7 +493,7 @@ def _(draw):
     yield Case("one part does nothing", (torch.tensor([[-1.0, -1.0], [4.0, 4.0]]).double(),))
     yield Case("one part", (draw.normal(2),))
     yield Case("two parts", (draw.normal(2, 2),), gradients=True)
-    for parts in (3, 4, 5):
+    for parts in (3, 4, 5, draw.whole(6, 8)):
         yield Case(f"{parts} parts", (draw.normal(*[2] * parts),), gradients=True)
     yield Case("a gap that the other text leads", (-5 - draw.uniform(2, 2, 2),))
     yield Case("a table of three entries is refused", (draw.normal(2, 3),), refuse=True)

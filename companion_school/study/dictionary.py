@@ -1,17 +1,16 @@
-"""A look-up task that needs only attention, and one head that learns it.
+"""A look-up task that needs only attention, and one head for it.
 
 Each example is a new random dictionary. An entry is a token that says "key 17 has value 5", and a question is a token
 that asks "key 17?". The order of the tokens does not matter. Because no example comes twice, the accuracy during
-training is already a test (lesson 02).
+training is already a test. Lesson 02 trains the head.
 
-    head, right = learn(start=0, divisor=8)
-    right[-1]                                        # accuracy in the last 20 of 280 steps
+    keys, values, asked = dictionaries(torch.Generator().manual_seed(0))
+    logits = Lookup(start=0, divisor=8)(keys, values, asked)
 """
 
 from __future__ import annotations
 
 import torch
-import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
@@ -64,31 +63,3 @@ def dictionaries(
     keys = torch.rand(batch, KEYS, generator=generator).argsort(dim=-1)[:, :entries]
     values = torch.randint(VALUES, (batch, entries), generator=generator)
     return keys, values, torch.randint(entries, (batch, questions), generator=generator)
-
-
-def learn(
-    start: int, divisor: float, steps: int = 280, lr: float = 2e-3
-) -> tuple[Lookup, Float[Tensor, "twenty_steps"]]:
-    """Train a head with Adam.
-
-    Args:
-        start: Seed of the weights and of the examples.
-        divisor: Number by which the scores are divided.
-        steps: Number of steps.
-        lr: Learning rate.
-
-    Returns:
-        The head, and its accuracy in each block of 20 steps.
-    """
-    head, generator, right = Lookup(start, divisor), torch.Generator().manual_seed(start), []
-    optimizer = torch.optim.Adam(head.parameters(), lr=lr, fused=True)
-    for _ in range(steps):
-        keys, values, asked = dictionaries(generator)
-        logits = head(keys, values, asked)
-        answers = values.gather(1, asked)
-        loss = F.cross_entropy(logits.flatten(0, 1), answers.flatten())
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        right.append((logits.argmax(dim=-1) == answers).double().mean())
-    return head, torch.stack(right)[: steps // 20 * 20].view(-1, 20).mean(dim=1)

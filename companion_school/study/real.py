@@ -19,6 +19,7 @@ import math
 from collections.abc import Callable
 from functools import cache, wraps
 from importlib import resources
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -52,12 +53,17 @@ recording: dict[str, Any] | None = None
 """Results that are being recorded. None, as for every reader, compares them with the record."""
 
 
+Load = Callable[[Path], Any]
+"""What reads a model from its folder: by default the library."""
+
+
 @cache
-def real_model(name: str) -> tuple[Any, PublishedTokenizer] | None:
+def real_model(name: str, load: Load | None = None) -> tuple[Any, PublishedTokenizer] | None:
     """Load a published model for reading, once in a process.
 
     Args:
         name: "smollm2" or "minilm".
+        load: What reads the folder, such as the `load` of a reader's own transformer.
 
     Returns:
         The model in single precision and its tokenizer. None if the model is not on this machine.
@@ -69,18 +75,23 @@ def real_model(name: str) -> tuple[Any, PublishedTokenizer] | None:
         raise ValueError(f"name: expected one of {', '.join(NAMES)}, got {shown(name)}")
     if (found := at_hand(name)) is None:
         return None
-    return load_pretrained(found.folder, dtype=torch.float32).eval(), load_tokenizer(found.folder)
+    model = load_pretrained(found.folder, dtype=torch.float32) if load is None else load(found.folder)
+    return model.eval(), load_tokenizer(found.folder)
 
 
-def on_real_model(name: str, key: str) -> Callable[[Callable[[Any, PublishedTokenizer], Any]], Callable[[], Any]]:
+def on_real_model(
+    name: str, key: str, load: Load | None = None
+) -> Callable[[Callable[[Any, PublishedTokenizer], Any]], Callable[[], Any]]:
     """Make a function of a real model and its tokenizer one without arguments, which works without the model too.
 
     Args:
         name: "smollm2" or "minilm".
-        key: Name of the record, which begins with the lesson: "02/divisors".
+        key: Name of the record, which begins with the lesson, "02/divisors", or the stage, "build/10/capital".
+        load: What reads the model's folder; by default the library. A notebook of *Your own transformer* names its own.
 
     Returns:
-        A decorator. The decorated function returns numbers, texts, and lists and dictionaries of them.
+        A decorator. The decorated function returns numbers, texts, and lists and dictionaries of them. Under keys
+        that begin with "≈" stand times, which differ from machine to machine and are not compared.
 
     Raises:
         ValueError: There is no such model or record, or the result differs from the record.
@@ -92,7 +103,7 @@ def on_real_model(name: str, key: str) -> Callable[[Callable[[Any, PublishedToke
             known = json.loads(resources.files(records).joinpath("real.json").read_text("utf-8"))
             if recording is None and key not in known:
                 raise ValueError(f"key: no record {shown(key)}; python -m authoring.records.real LESSON makes it")
-            if (opened := real_model(name)) is None:
+            if (opened := real_model(name, load)) is None:
                 print(f"{NAMES[name]} is not on this machine, so these are recorded results. In a terminal, "
                       f"`companion get {name}` brings it.")  # fmt: skip
                 return known[key]
@@ -123,7 +134,7 @@ def plain(value: Any) -> Any:
 def difference(found: Any, known: Any, where: str = "the result") -> str | None:
     """Say where a measured result differs from its record by more than rounding, or None if it does not."""
     if isinstance(found, dict) and isinstance(known, dict) and [*found] == [*known]:
-        pairs = [(f"{where}[{key!r}]", found[key], known[key]) for key in found]
+        pairs = [(f"{where}[{key!r}]", found[key], known[key]) for key in found if not key.startswith("≈")]
     elif isinstance(found, list) and isinstance(known, list) and len(found) == len(known):
         pairs = [(f"{where}[{at}]", *both) for at, both in enumerate(zip(found, known, strict=True))]
     else:

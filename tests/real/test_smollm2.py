@@ -19,6 +19,10 @@ from companion.generation.sampling import Sampling
 from companion.generation.weights import prepared
 from companion.layers.cache import KVCache
 from companion.training.tasks.text import measure
+from companion_school.build.isolated_modules import World
+from companion_school.build.parts import references
+from companion_school.build.real_model import record
+from companion_school.build.stages import STAGES
 from companion_school.study.real import PAGE
 
 GREEDY = Sampling(0)
@@ -172,3 +176,13 @@ def test_it_knows_what_it_is_known_to_know(smollm2):
     name, chance = next_token("When Mary and John went to the store, John gave a drink to")
     assert name == " Mary" and chance > 0.85, "indirect object identification (Wang et al. 2022)"
     assert next_token("When Mary and John went to the store, Mary gave a drink to")[0] == " John"
+
+
+def test_a_learners_own_code_reads_it_and_the_record_is_what_transformers_gives(smollm2):
+    known = record()
+    given = torch.tensor([known["ids"]])
+    own = World(references(STAGES[10]), "published").load(smollm2.folder)
+    with torch.no_grad():
+        theirs, ours = smollm2.theirs(given).logits[0], own(given)[0]
+    torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-3)
+    torch.testing.assert_close(torch.tensor(known["logits"]), theirs[:, :40], rtol=0, atol=1e-3)

@@ -4,6 +4,7 @@ import torch
 
 from companion_school.build.isolated_modules import run_with
 from companion_school.build.parts import part
+from companion_school.checking.derived_cases import LARGE
 from companion_school.checking.exercise import Case
 
 _VIEW = {"memory": "a view of its argument is all that is asked"}
@@ -56,6 +57,16 @@ attend.mistake(
     "the softmax runs over the heads, axis 1; it runs over the keys, the last axis", "scores.softmax(-1)",
     "scores.softmax(1)",
 )  # fmt: skip
+attend.mistake(
+    "the keys are not transposed: `k.mT` exchanges their last two axes, so that each query meets each key",
+    "q @ k.mT",
+    "q @ k",
+)
+attend.mistake(
+    "`k.T` turns all four axes round; `k.mT` exchanges the last two and leaves batch and heads in front",
+    "q @ k.mT",
+    "q @ k.T",
+)
 attend.mistake("the weights are no softmax: apply it to the scores before they weigh the values", ".softmax(-1)", "")
 attend.mistake(
     "the mask is turned round: True means that a query may look, so what is hidden is ~mask",
@@ -406,6 +417,11 @@ Attention_elsewhere.mistake(
     "the source is not used: keys and values are made of x", "source = x if source is None else source", "source = x"
 )
 Attention_elsewhere.mistake(
+    "queries and keys have changed places: x asks, and keys and values are made of the source",
+    "split(self.query(x), self.heads), split(self.key(source), self.kv_heads)",
+    "split(self.query(source), self.heads), split(self.key(x), self.kv_heads)",
+)
+Attention_elsewhere.mistake(
     "the queries are made of the source; it is x that asks", "split(self.query(x)", "split(self.query(source)"
 )
 Attention_elsewhere.mistake(
@@ -439,6 +455,9 @@ def _(draw):
     x, weights = draw.normal(2, 3, 12), _weights(draw, 12, 6)
     old = draw.normal(2, 2, 5, 3), draw.normal(2, 2, 5, 3)
     yield Case("new keys and values stand behind those that were kept", (x, *old, *weights, 4), gradients=True)
+    length = draw.whole(33, 40)
+    old = draw.normal(2, 2, length, 3), draw.normal(2, 2, length, 3)
+    yield Case(LARGE, (x, *old, *weights, 4))
 
 
 _TURN, _CACHE = "q, k = turn(q), turn(k)", "k, v = cache.extend(k, v)"

@@ -2,8 +2,10 @@
 
 import torch
 
+from companion_school.build.elsewhere import elsewhere
 from companion_school.build.isolated_modules import default_dtype
 from companion_school.build.parts import part
+from companion_school.checking.derived_cases import LARGE
 from companion_school.checking.exercise import Case
 
 _USUAL = {
@@ -28,6 +30,7 @@ def _(draw):
     tokens, experts = draw.sizes(2, 5, 9)
     yield Case("each token by itself", (draw.normal(tokens, experts), 2), gradients=True)
     yield Case("any number of visits", (draw.normal(tokens, experts), draw.whole(3, 4)), gradients=True)
+    yield Case(LARGE, (draw.normal(3, draw.whole(33, 40)), 5))
 
 
 route.mistake("the gates are not renormalised: the softmax is over the chosen ones alone",
@@ -67,6 +70,8 @@ def _(draw):
     for capacity in (0.4, 0.9, 1.3):
         chosen = torch.stack([draw.shuffled(5)[:2] for _ in range(13)])
         yield Case(f"any choices, capacity {capacity}", (chosen, 5, capacity))
+    chosen = torch.stack([draw.shuffled(5)[:2] for _ in range(draw.whole(33, 40))])
+    yield Case(LARGE, (chosen, 5, 0.9))
 
 
 within.mistake(
@@ -124,6 +129,7 @@ def _(draw):
     yield Case("all tokens at one expert", (torch.tensor([[9.0, 0, 0]] * 5).double(), 1))
     yield Case("any scores", (draw.normal(9, 5), 2), gradients=True, tolerance=1e-6)  # a share of counts is float32
     yield Case("three choices a token", (draw.normal(11, 6), 3), gradients=True, tolerance=1e-6)
+    yield Case(LARGE, (draw.normal(draw.whole(33, 40), 6), 2), tolerance=1e-6)
 
 
 balance.mistake("the factor is missing: the number of experts", "return logits.shape[-1] * (", "return 1 * (")
@@ -182,6 +188,7 @@ def _(draw):
     yield Case("an expert that nobody visits", (draw.normal(1, 2, d_model), *layer(), 1, None))
     yield Case("who finds no place gets nothing", (draw.normal(2, 7, d_model), *layer(), 1, 0.5), gradients=True)
     yield Case("places of two choices", (draw.normal(3, 5, d_model), *layer(), 2, 0.8))
+    yield Case(LARGE, (draw.normal(1, draw.whole(33, 40), d_model), *layer(), 2, None))
 
 
 _SUM = "out.index_add(0, token, weights[token, place, None] * ((F.silu(gate) * inner) @ self.outer[expert]))"
@@ -285,4 +292,29 @@ put_experts.variant(
         initialise(model, sizes.d_model, 2 * sizes.layers)
         return model
     """
+)
+
+
+@part(9, points=1, excused=_USUAL)
+def Experts_on_a_GPU(code, x, router, gate, inner, outer, top_k, capacity):
+    """A layer of experts on another device, as on a GPU, gives the same there."""
+
+    def answer(device):
+        layer = code.Experts(x.shape[-1], inner.shape[2], len(gate), top_k, capacity).double()
+        layer.load_state_dict({"router.weight": router, "gate": gate, "inner": inner, "outer": outer})
+        return layer.to(device)(x.to(device)).detach().cpu()
+
+    return elsewhere(answer)
+
+
+@Experts_on_a_GPU.cases
+def _(draw):
+    weights = draw.normal(4, 6), draw.normal(4, 6, 5), draw.normal(4, 6, 5), draw.normal(4, 5, 6)
+    yield Case("tokens on a GPU", (draw.normal(2, 7, 6), *weights, 2, 0.8))
+
+
+Experts_on_a_GPU.mistake(
+    "the sum is collected on the CPU: make it like the tokens, `torch.zeros_like(tokens)`",
+    "torch.zeros_like(tokens)",
+    "torch.zeros(tokens.shape, dtype=tokens.dtype)",
 )

@@ -2,8 +2,10 @@
 
 import torch
 
+from companion_school.build.elsewhere import elsewhere
 from companion_school.build.isolated_modules import default_dtype
 from companion_school.build.parts import part, references
+from companion_school.checking.derived_cases import LARGE
 from companion_school.checking.exercise import Case
 
 _NONE = {
@@ -27,6 +29,8 @@ def _(draw):
     for lengths in ((3,), (4, 1), (2, 3, 1)):
         parts = [(draw.normal(2, 3, length, 4), draw.normal(2, 3, length, 5)) for length in lengths]
         yield Case("keys and values, in the order in which they came", ([k for k, _ in parts], [v for _, v in parts]))
+    parts = [(draw.normal(1, 1, length, 2), draw.normal(1, 1, length, 2)) for length in (draw.whole(120, 140), 1, 1)]
+    yield Case(LARGE, ([k for k, _ in parts], [v for _, v in parts]))
 
 
 _KEEP = "self.keys = k if self.keys is None else torch.cat([self.keys, k], dim=2)"
@@ -95,6 +99,7 @@ def _(draw):
         (2.0, 4, 1.0, 0.1),
     ):
         yield Case("all together, in any order of the scores", (logits, *case))
+    yield Case(LARGE, (2 * draw.normal(draw.whole(40, 60)), 1.1, 35, 0.95, 0.0))
 
 
 probabilities.mistake(
@@ -110,7 +115,14 @@ probabilities.mistake(
 probabilities.mistake(
     "the temperature multiplies the scores; divide by it", "logits / temperature", "logits * temperature"
 )
-probabilities.mistake("the temperature is not used", "(logits / temperature)", "logits")
+probabilities.mistake(
+    "the temperature changes nothing: divide the scores by it, before the softmax", "(logits / temperature)", "logits"
+)
+probabilities.mistake(
+    "the temperature divides probabilities: divide the scores by it, before the one softmax",
+    "(logits / temperature).softmax(-1)",
+    "(logits.softmax(-1) / temperature).softmax(-1)",
+)
 probabilities.mistake("what is left does not add up to one: divide by its sum", "order, p / p.sum())", "order, p)")
 probabilities.mistake("the result is in the order of the probabilities; put each back at its id",
                       "return torch.zeros_like(p).scatter(-1, order, p / p.sum())", "return p / p.sum()")  # fmt: skip
@@ -196,6 +208,7 @@ def _(draw):
     yield Case("the likeliest, again and again", (weights, [3, 5, 1], 9, None, 0.0, None, 0))
     yield Case("drawn by a seed", (weights, [2], 12, None, 0.9, None, 4))
     yield Case("the choice is passed on", (weights, [2, 7], 8, None, 1.5, 2, 7))
+    yield Case(LARGE, (weights, draw.wholes(0, 10, draw.whole(33, 40)).tolist(), 3, None, 0.0, None, 0))
     text = generate.answer(references(generate.stage))(weights, [3, 5, 1], 9, None, 0.0, None, 0)["the text"]
     for stop in (*dict.fromkeys(text), min({*range(11)}.difference(text))):  # each that comes, and one that does not
         yield Case("it ends before the stop token", (weights, [3, 5, 1], 9, stop, 0.0, None, 0))
@@ -270,3 +283,43 @@ generate.variant(
             yield token
     """
 )
+
+
+@part(7, points=1, excused=_NONE, seconds=60.0)
+def generate_on_a_GPU(code, weights, ids, new, temperature):
+    """A model on another device, as on a GPU, writes the same text."""
+
+    def text(device):
+        model = code["model"]
+        with default_dtype(torch.float64):
+            own = model.Transformer(model.Config(11, 8, 2, 4, 2, 12))
+        own.load_state_dict(weights)
+        own.to(device)
+        choice = {"temperature": temperature, "top_p": 0.9, "seed": 3}
+        return [list(code.generate(own, list(ids), new, cached=cached, **choice)) for cached in (True, False)]
+
+    return elsewhere(text)
+
+
+@generate_on_a_GPU.cases
+def _(draw):
+    weights = _model(draw)
+    yield Case("the likeliest", (weights, [3, 5], 5, 0.0))
+    yield Case("drawn by a seed", (weights, [2, 7, 1], 5, 0.9))
+
+
+generate_on_a_GPU.mistake(
+    "the text is made on the CPU: make it where the weights are, `torch.tensor([ids], device=model.embedding.weight.device)`",
+    "torch.tensor([ids], device=device)",
+    "torch.tensor([ids])",
+)  # fmt: skip
+generate_on_a_GPU.mistake(
+    "the token that was drawn stays on the CPU, and the text is on the GPU: move it there",
+    "unread, text = token[None].to(device), torch.cat([text, token[None].to(device)], dim=1)",
+    "unread, text = token[None], torch.cat([text, token[None]], dim=1)",
+)
+generate_on_a_GPU.mistake(
+    "the dice are on the CPU and the logits on the GPU: take `logits.cpu()` before you draw, and a seed gives the same text everywhere",
+    "[0, -1].cpu()",
+    "[0, -1]",
+)  # fmt: skip

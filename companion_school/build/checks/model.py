@@ -4,8 +4,10 @@ import torch
 
 import companion
 from companion.config.model import AttentionConfig, FeedForwardConfig, ModelConfig
+from companion_school.build.elsewhere import elsewhere
 from companion_school.build.isolated_modules import PlainCache, default_dtype, run_with
 from companion_school.build.parts import part
+from companion_school.checking.derived_cases import LARGE
 from companion_school.checking.exercise import Case
 
 _EXCUSED = {
@@ -65,6 +67,7 @@ def _(draw):
         inside = {name.removeprefix("decoder."): value for name, value in weights.items() if "decoder" in name}
         factors = list(draw.normal(layers))
         yield Case(shows, (sizes, draw.normal(2, 5, 16), inside, factors), gradients=True)
+    yield Case(LARGE, (sizes, draw.normal(1, draw.whole(33, 40), 16), inside, factors))
 
 
 _CALL = "x = block(x, cache=caches[number] if caches else None, **inputs)"
@@ -126,6 +129,7 @@ def _(draw):
     yield Case("as many keys as queries", (dense, _weights(dense, draw.whole(1, 99)), ids))
     single = {name: weight.float() for name, weight in weights.items()}
     yield Case("float32 stays float32", (_SIZES, single, ids), tolerance=1e-4)
+    yield Case(LARGE, (small, _weights(small, draw.whole(1, 99)), draw.wholes(0, 4, 1, draw.whole(33, 40))))
 
 
 _MASK = "mask=causal(new, seen + new).to(ids.device)"
@@ -206,10 +210,16 @@ def Transformer_goes_on(code, sizes, weights, ids, cut):
 def _(draw):
     weights, ids = _weights(_SIZES, draw.whole(1, 99)), draw.wholes(0, 18, 2, 8)
     yield Case("a text in three pieces", (_SIZES, weights, ids, draw.whole(2, 5)))
+    yield Case(LARGE, (_SIZES, weights, draw.wholes(0, 18, 1, draw.whole(36, 42)), 34))
 
 
 Transformer_goes_on.mistake("what comes after the cache is put at places from 0 on: go on at len(caches[0])", "torch.arange(seen, seen + new",
                             "torch.arange(0, new")  # fmt: skip
+Transformer_goes_on.mistake(
+    "the mask knows nothing of the tokens in the cache: it is (new, seen + new), causal(new, seen + new)",
+    "causal(new, seen + new)",
+    "causal(new, new)",
+)
 Transformer_goes_on.mistake(
     "the caches do not reach the blocks",
     "self.decoder(self.embedding(ids), caches, mask",
@@ -221,6 +231,55 @@ Transformer_goes_on.mistake(
     "the places go on one too far",
     "torch.arange(seen, seen + new",
     "torch.arange(seen + bool(seen), seen + new + bool(seen)",
+)
+
+
+@part(5, points=1, excused=_EXCUSED | {"dtype": "one dtype", "layout": "of ids", "memory": "likewise"})
+def Transformer_on_a_GPU(code, sizes, ids, seed):
+    """Moved to another device, as to a GPU, it gives the same logits there, with caches too."""
+
+    def logits(device):
+        torch.manual_seed(seed)
+        model = code.Transformer(code.Config(**sizes)).to(device)
+        caches = [PlainCache() for _ in range(sizes["layers"])]
+        pieces = [model(ids.to(device)), model(ids[:, :2].to(device), caches), model(ids[:, 2:].to(device), caches)]
+        return [piece.detach().cpu() for piece in pieces]
+
+    return elsewhere(logits)
+
+
+@Transformer_on_a_GPU.cases
+def _(draw):
+    yield Case("a text on a GPU", (_SIZES, draw.wholes(0, 18, 2, 5), draw.whole(1, 99)), tolerance=1e-4)
+
+
+Transformer_on_a_GPU.mistake(
+    "the mask is on the CPU: it belongs where the ids are, `causal(...).to(ids.device)`",
+    "causal(new, seen + new).to(ids.device)",
+    "causal(new, seen + new)",
+)
+Transformer_on_a_GPU.mistake(
+    "the positions are made on the CPU: make them where the ids are, `torch.arange(..., device=ids.device)`",
+    ", device=ids.device)",
+    ")",
+)
+Transformer_on_a_GPU.variant(
+    """
+    class Transformer(nn.Module):
+        def __init__(self, config):
+            super().__init__()
+            self.config = config
+            self.embedding = nn.Embedding(config.vocab, config.d_model)
+            self.decoder = Stack(config)
+            initialise(self, config.d_model, 2 * config.layers)
+
+        def forward(self, ids, caches=None):
+            before, device = len(caches[0]) if caches else 0, self.embedding.weight.device
+            places = torch.arange(before, before + ids.shape[1]).to(device)
+            mask = torch.arange(before + ids.shape[1], device=device)[None] <= places[:, None]
+            turn = partial(rotate, places=places, base=self.config.base)
+            return self.decoder(self.embedding(ids), caches, turn=turn, mask=mask) @ self.embedding.weight.T
+    """
 )
 
 

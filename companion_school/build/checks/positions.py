@@ -2,6 +2,7 @@
 
 import torch
 
+from companion_school.build.elsewhere import elsewhere
 from companion_school.build.parts import part
 from companion_school.checking.exercise import Case
 
@@ -199,3 +200,41 @@ def _(draw):
     tokens, half = draw.sizes(2, 2, 5)
     q, k = draw.normal(1, 2, tokens, 2 * half), draw.normal(1, 2, tokens, 2 * half)
     yield Case("all places later by as much", (q, k, torch.arange(tokens), draw.whole(9, 40), 10000.0), tolerance=1e-9)
+
+
+@part(3, points=1, excused=dict.fromkeys(_PLACES | _EVEN | {"other": ""}, "it shows where the numbers lie"))
+def rotate_on_a_GPU(code, x, places, base):
+    """Waves and rotations of positions that lie on another device, as on a GPU, are made there."""
+
+    def waves(device):
+        return code.waves(places.to(device), x.shape[-1], base).cpu()
+
+    def rotate(device):
+        return code.rotate(x.to(device), places.to(device), base).cpu()
+
+    return {"waves": elsewhere(waves), "rotate": elsewhere(rotate)}
+
+
+@rotate_on_a_GPU.cases
+def _(draw):
+    tokens, half = draw.whole(3, 5), draw.whole(3, 6)
+    yield Case("positions on a GPU", (draw.normal(1, 2, tokens, 2 * half), torch.arange(tokens), 100.0))
+
+
+rotate_on_a_GPU.mistake(
+    "`rotate` makes its frequencies on the CPU: they belong where `places` are, `.to(places.device)`",
+    "frequencies(x.shape[-1], base).to(places.device)",
+    "frequencies(x.shape[-1], base)",
+)
+rotate_on_a_GPU.mistake(
+    "`waves` makes its frequencies on the CPU: they belong where `places` are, `.to(places.device)`",
+    "frequencies(d_model, base).to(places.device)",
+    "frequencies(d_model, base)",
+)
+rotate_on_a_GPU.mistake(
+    "the frequencies are made on the CPU, for `waves` and for `rotate`: they belong where `places` are, `.to(places.device)`",
+    "frequencies(x.shape[-1], base).to(places.device)",
+    "frequencies(x.shape[-1], base)",
+    "frequencies(d_model, base).to(places.device)",
+    "frequencies(d_model, base)",
+)  # fmt: skip

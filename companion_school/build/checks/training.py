@@ -2,7 +2,9 @@
 
 import torch
 
+from companion_school.build.elsewhere import elsewhere
 from companion_school.build.parts import part
+from companion_school.checking.derived_cases import LARGE
 from companion_school.checking.exercise import Case
 
 _STEPS = {
@@ -11,7 +13,7 @@ _STEPS = {
 }
 
 
-@part(6, points=2, excused=_STEPS)
+@part(6, points=2, excused=_STEPS, seconds=60.0)
 def windows(code, ids, context, batch):
     """Inputs and targets from random places of a text."""
     generator, place, starts = torch.Generator().manual_seed(5), {int(id): n for n, id in enumerate(ids)}, set()
@@ -48,6 +50,8 @@ def _(draw):
     yield Case("targets are one place further on", (10 * draw.shuffled(draw.whole(9, 13)) + 3, draw.whole(3, 5), 3))
     context = draw.whole(6, 20)
     yield Case("a text that is little longer than a window", (10 * draw.shuffled(context + 1) + 3, context, 2))
+    context = draw.whole(33, 40)
+    yield Case(LARGE, (10 * draw.shuffled(context + 3) + 3, context, 2))
 
 
 windows.mistake(
@@ -167,6 +171,8 @@ def _(draw):
     yield Case("the first step is as long as the rate, whatever the gradient", (*weights, drawn(1), [0.1], 0.0))
     yield Case("later steps go by both running means", (*weights, drawn(4), [0.1, 0.1, 0.05, 0.2], 0.0))
     yield Case("decay: of matrices alone, beside the step", (*weights, drawn(3), [0.1, 0.2, 0.1], 0.3))
+    weights = draw.normal(draw.whole(33, 40), 2), draw.normal(2, 4), draw.normal(5), draw.normal(2, 2)
+    yield Case(LARGE, (*weights, drawn(36), [0.1] * 36, 0.3))
 
 
 AdamW.mistake("the first mean is not corrected: divide it by 1 - b1^t", "m / (1 - b1**t)", "m")
@@ -242,6 +248,7 @@ def _(draw):
     gradients = [draw.normal(3, 4), draw.normal(5), 0.01 * draw.normal(2, 2)]
     yield Case("long ones are shortened by one factor", (gradients, 0.5), tolerance=1e-5)
     yield Case("short ones stay as they are", ([g / 100 for g in gradients], 1.0), tolerance=1e-9)
+    yield Case(LARGE, ([draw.normal(3) for _ in range(draw.whole(33, 40))], 0.5), tolerance=1e-5)
 
 
 clip.mistake("each gradient is shortened by itself; all together have one length, and one factor",
@@ -350,6 +357,8 @@ def _(draw):
     yield Case("one update", (start, data, 1, 1, 1.0), tolerance=1e-6)
     yield Case("several updates, each with its rate", (start, data, 8, 1, 1.0), tolerance=1e-6)
     yield Case("micro-batches make one update, and are averaged", (start, data, 6, 3, 0.3), tolerance=1e-6)
+    width = draw.whole(33, 40)
+    yield Case(LARGE, (draw.normal(2, width), draw.normal(9, 4, width), 4, 2, 1.0), tolerance=1e-6)
 
 
 train.mistake("the losses of micro-batches are added, not averaged", "loss_at(n) / accumulate", "loss_at(n)")
@@ -364,8 +373,16 @@ train.mistake(
 train.mistake("the losses are tensors that keep what they were made of: give numbers, `loss.item()`", "total += loss.item()",
               "total += loss")  # fmt: skip
 train.mistake("every update sees the same micro-batch", "loss = loss_at(n)", "loss = loss_at(0)")
-train.mistake("the updates count from 0: the first one's rate is 0", "range(1, updates + 1)", "range(updates)",
-              "range((update - 1) * accumulate, update * accumulate)", "range(update * accumulate, (update + 1) * accumulate)")  # fmt: skip
+train.mistake(
+    "the rate is that of the next update: the first one has rate_at(1, ...)",
+    "rate_at(update, updates, peak, warmup)",
+    "rate_at(update + 1, updates, peak, warmup)",
+)
+train.mistake(
+    "the rate is that of the update before: the first one has rate_at(1, ...)",
+    "rate_at(update, updates, peak, warmup)",
+    "rate_at(update - 1, updates, peak, warmup)",
+)
 train.mistake(
     "the last micro-batch's loss comes back; expected the update's, the mean",
     "total += loss.item()",
@@ -409,6 +426,7 @@ def _(draw):
     yield Case("several, the last one shorter", (table, draw.wholes(0, 4, 18), 5, 31))
     yield Case("the last one scores a single token", (table, draw.wholes(0, 4, 17), 5, 29))
     yield Case("the whole text fits into one", (table, draw.wholes(0, 4, 7), 50, 12))
+    yield Case(LARGE, (table, draw.wholes(0, 4, draw.whole(80, 120)), 35, 90))
 
 
 bits_per_byte.mistake("nats, not bits: divide by ln 2", " / math.log(2)", "")
@@ -437,5 +455,212 @@ bits_per_byte.variant(
             logs = model(inputs[None, : len(targets)])[0].log_softmax(-1)
             bits.append(-logs[torch.arange(len(targets)), targets].sum() / math.log(2))
         return float(sum(bits)) / size
+    """
+)
+
+
+@part(6, points=1, excused=_STEPS, seconds=60.0)
+def train_on_a_GPU(code, start, ids, updates):
+    """A model and a text on another device, as on a GPU, are trained there, to the same weights."""
+
+    def weights(device):
+        model = torch.nn.Embedding.from_pretrained(start.clone(), freeze=False).to(device)
+        text = ids.to(device)
+
+        def loss_at(n):
+            inputs, targets = code.windows(text, 4, 3, torch.Generator().manual_seed(n))
+            return code.loss_of(model(inputs), targets, 2)
+
+        losses = list(code.train(model, loss_at, updates, 0.1, 2))
+        bits = code.bits_per_byte(lambda some: model(some), text, 5, 30)
+        return losses, model.weight.detach().cpu(), bits
+
+    return elsewhere(weights)
+
+
+@train_on_a_GPU.cases
+def _(draw):
+    yield Case("a text on a GPU", (draw.normal(5, 5), draw.wholes(0, 4, 21), 4), tolerance=1e-6)
+
+
+train_on_a_GPU.mistake(
+    "`windows` makes its positions on the GPU and its random starts on the CPU: make both on the CPU, an index may lie there",
+    "torch.arange(context + 1)]",
+    "torch.arange(context + 1, device=ids.device)]",
+)  # fmt: skip
+train_on_a_GPU.mistake(
+    "the means of AdamW are on the CPU: make each like its weight, `torch.zeros_like(p)`",
+    "torch.zeros_like(p), torch.zeros_like(p))",
+    "torch.zeros(p.shape, dtype=p.dtype), torch.zeros(p.shape, dtype=p.dtype))",
+)
+
+
+@part(6, points=1, excused=_STEPS)
+def renamed(code, tensors, pairs):
+    """The same tensors by other names."""
+    return code.renamed(tensors, pairs)
+
+
+@renamed.cases
+def _(draw):
+    one, two = draw.normal(2, 3), draw.normal(4)
+    tensors = {"blocks.0.gate.weight": one, "norm.weight": two}
+    yield Case("a piece of a name becomes another", (tensors, [("gate.", "up.")]))
+    yield Case("several pieces of one name", (tensors, [("blocks.", "layers."), ("gate.", "up."), ("norm.", "ln.")]))
+    yield Case("no pairs", (tensors, []))
+
+
+renamed.mistake(
+    "of several pairs only the first is used: go on with the others",
+    "name = name.replace(old, new)\n",
+    "if old in name:\n                name = name.replace(old, new)\n                break\n",
+)
+renamed.mistake("the names go back: `old` becomes `new`", "name.replace(old, new)", "name.replace(new, old)")
+renamed.mistake(
+    "a name that no pair changes is lost: it stays as it is",
+    "        made[name] = tensor",
+    "        if any(new in name for _, new in pairs):\n            made[name] = tensor",
+)
+renamed.variant(
+    """
+    def renamed(tensors, pairs):
+        def other(name):
+            for old, new in pairs:
+                name = new.join(name.split(old))
+            return name
+
+        return {other(name): tensor for name, tensor in tensors.items()}
+    """
+)
+
+_SIZES = {"vocab": 7, "d_model": 8, "layers": 2, "heads": 4, "kv_heads": 2, "d_ff": 12, "base": 500.0}
+_PARTS = {
+    "self_attn.q_proj": (8, 8), "self_attn.k_proj": (4, 8), "self_attn.v_proj": (4, 8), "self_attn.o_proj": (8, 8),
+    "mlp.gate_proj": (12, 8), "mlp.up_proj": (12, 8), "mlp.down_proj": (8, 12),
+    "input_layernorm": (8,), "post_attention_layernorm": (8,),
+}  # fmt: skip
+_CONFIG = {
+    "model_type": "llama", "architectures": ["LlamaForCausalLM"], "hidden_act": "silu", "rms_norm_eps": 1e-6,
+    "tie_word_embeddings": True, "eos_token_id": 0, "vocab_size": 7, "hidden_size": 8, "num_hidden_layers": 2,
+    "num_attention_heads": 4, "num_key_value_heads": 2, "intermediate_size": 12, "rope_theta": 500.0,
+    "max_position_embeddings": 32,
+}  # fmt: skip
+
+
+def _published(draw):
+    shapes = {"model.embed_tokens.weight": (7, 8), "model.norm.weight": (8,)}
+    shapes |= {f"model.layers.{n}.{name}.weight": shape for n in range(2) for name, shape in _PARTS.items()}
+    return {name: draw.normal(*shape).float() for name, shape in shapes.items()}
+
+
+@part(6, points=2, excused=_STEPS)
+def save(code, sizes, seed, context):
+    """A model becomes two files, in the form in which models are published."""
+    import json
+    import tempfile
+    from pathlib import Path
+
+    from safetensors.torch import load_file
+
+    model = code["model"]
+    torch.manual_seed(seed)
+    mine = model.Transformer(model.Config(**sizes))
+    with tempfile.TemporaryDirectory() as place:
+        folder = Path(place) / "a" / "new folder"
+        code.save(mine, folder, context)
+        files = {file.name for file in folder.iterdir()}
+        fields = json.loads((folder / "config.json").read_text("utf-8")) if "config.json" in files else {}
+        tensors = load_file(folder / "model.safetensors") if "model.safetensors" in files else {}
+    there = {name: value for name, value in mine.state_dict().items()}
+    return {"the files": sorted(files & {"config.json", "model.safetensors"}), "config.json": fields,
+            "the names of the tensors": sorted(tensors), "how many numbers": sum(x.numel() for x in tensors.values()),
+            "the weights": sum(x.double().sum() for x in tensors.values()) - sum(x.double().sum() for x in there.values())}  # fmt: skip
+
+
+@save.cases
+def _(draw):
+    yield Case("a model of two blocks", (_SIZES, draw.whole(1, 99), 32), tolerance=1e-4)
+    yield Case("another context", (_SIZES | {"layers": 1}, draw.whole(1, 99), 48), tolerance=1e-4)
+
+
+save.mistake(
+    "the tensors have your names; files have LLaMA's",
+    "save_file(renamed(weights, NAMES), folder",
+    "save_file(weights, folder",
+)
+save.mistake("config.json has your names for its fields; `FIELDS` has LLaMA's", "{FIELDS[mine]: value for",
+             "{mine: value for")  # fmt: skip
+save.mistake(
+    "config.json does not say what all models here have alike: `ALIKE` is missing",
+    "told = ALIKE | fields",
+    "told = fields",
+)
+save.mistake("the context is missing: `max_position_embeddings`", ' | {"max_position_embeddings": context}', "")
+save.mistake("the sizes of the model are missing in config.json", "told = ALIKE | fields |", "told = ALIKE |")
+save.mistake(
+    "config.json is not written",
+    '    (folder / "config.json").write_text(json.dumps(told, indent=2), "utf-8")\n',
+    "",
+)
+save.variant(
+    """
+    def save(model, folder, context):
+        import os
+
+        os.makedirs(folder, exist_ok=True)
+        config = dict(ALIKE, max_position_embeddings=context)
+        for mine, value in asdict(model.config).items():
+            config[FIELDS[mine]] = value
+        with open(os.path.join(folder, "config.json"), "w") as file:
+            json.dump(config, file)
+        weights = {name: weight.detach().clone() for name, weight in model.named_parameters()}
+        save_file(renamed(weights, NAMES), os.path.join(folder, "model.safetensors"))
+    """
+)
+
+
+@part(6, points=1, excused=_STEPS)
+def load(code, fields, tensors, ids):
+    """And two files become the model again."""
+    import json
+    import tempfile
+    from pathlib import Path
+
+    from safetensors.torch import save_file
+
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / "config.json").write_text(json.dumps(fields), "utf-8")
+        save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, Path(folder) / "model.safetensors")
+        model = code.load(folder)
+        with torch.no_grad():
+            return {"its base": model.config.base, "its logits": model(ids)}
+
+
+@load.cases
+def _(draw):
+    yield Case("a model of two blocks", (_CONFIG, _published(draw), draw.wholes(0, 6, 2, 5)), tolerance=1e-4)
+
+
+load.mistake(
+    "the weights stay those that were drawn: the tensors of the file are not loaded",
+    '    model.load_state_dict(renamed(load_file(Path(folder) / "model.safetensors"), back))\n',
+    "",
+)
+load.mistake(
+    "the model has the sizes of the file and not its other fields: `base` is missing",
+    "for mine, theirs in FIELDS.items()}))",
+    'for mine, theirs in FIELDS.items() if mine != "base"}))',
+)
+load.variant(
+    """
+    def load(folder):
+        with open(Path(folder) / "config.json") as file:
+            told = json.load(file)
+        model = Transformer(Config(**{name: told[FIELDS[name]] for name in FIELDS}))
+        tensors = renamed(load_file(Path(folder, "model.safetensors")), [pair[::-1] for pair in NAMES])
+        with torch.no_grad():
+            for name, weight in model.named_parameters():
+                weight.copy_(tensors[name])
+        return model
     """
 )

@@ -2,8 +2,10 @@
 
 import torch
 
+from companion_school.build.elsewhere import elsewhere
 from companion_school.build.isolated_modules import PlainCache, default_dtype, run_with
 from companion_school.build.parts import part
+from companion_school.checking.derived_cases import LARGE
 from companion_school.checking.exercise import Case
 
 _USUAL = {
@@ -66,6 +68,9 @@ def _(draw):
     yield Case("it looks at itself and at the source", (x, source, causal, all_real, weights), gradients=True)
     seen = (torch.arange(5) < torch.tensor([[3], [5]]))[:, None, None]
     yield Case("the source's filler is not seen", (x, source, causal, seen, weights))
+    length = draw.whole(33, 40)
+    source, seen = draw.normal(2, length, _D), torch.arange(length) < torch.tensor([[length - 3], [length]])
+    yield Case(LARGE, (x, source, causal, seen[:, None, None], weights))
 
 
 _CROSS = "x = x + self.cross(self.cross_norm(x), source, seen)"
@@ -89,6 +94,11 @@ CrossBlock.mistake(
 CrossBlock.mistake(
     "the source asks and the target answers: queries are made of the target, keys and values of the source", _CROSS,
     _CROSS.replace("self.cross_norm(x), source, seen", "source, self.cross_norm(x)"),
+)  # fmt: skip
+CrossBlock.mistake(
+    "the source asks and the target answers, with the source's mask: the stream comes first, `cross(stream, source, seen)`",
+    _CROSS,
+    _CROSS.replace("self.cross_norm(x), source, seen", "source, self.cross_norm(x), seen"),
 )  # fmt: skip
 CrossBlock.mistake(
     "the queries and keys of the source are turned as well: places of two texts are not compared", _CROSS,
@@ -157,6 +167,9 @@ def _(draw):
     real = torch.arange(5) < torch.tensor([[3], [5]])
     yield Case("a source with filler", (source, real, target, weights, 1e4))
     yield Case("the base of the configuration", (source, real, target, weights, 100.0))
+    length = draw.whole(33, 40)
+    everywhere = torch.ones(1, length, dtype=torch.bool)
+    yield Case(LARGE, (draw.wholes(0, 10, 1, length), everywhere, target[:1], weights, 1e4))
 
 
 Translator.mistake(
@@ -254,6 +267,7 @@ def _(draw):
     yield Case("one row", (torch.tensor([[5, 6, 7]]), 1))
     yield Case("several rows", (draw.wholes(2, 9, 3, 5), 0))
     yield Case("targets of one token", (draw.wholes(2, 9, 4, 1), 1))
+    yield Case(LARGE, (draw.wholes(2, 9, 2, draw.whole(33, 50)), 1))
 
 
 forced.mistake(
@@ -340,4 +354,38 @@ translate.variant(
             going = going & (following != stop)
         return written[:, 1:]
     """
+)
+
+
+@part(8, points=1, excused=_USUAL, seconds=60.0)
+def translate_on_a_GPU(code, source, real, weights):
+    """A translator on another device, as on a GPU, gives the same logits and the same translations."""
+
+    def written(device):
+        with default_dtype(torch.float64):
+            model = code.Translator(code["model"].Config(11, 8, 2, 4, 2, 12))
+        model.load_state_dict(weights)
+        model.to(device)
+        there = source.to(device), real.to(device)
+        text = code.translate(model, *there, 1, 2, 4)
+        return text.tolist(), model(*there, code.forced(text, 1)).detach().cpu()
+
+    return elsewhere(written)
+
+
+@translate_on_a_GPU.cases
+def _(draw):
+    real = torch.arange(5) < torch.tensor([[3], [5], [4]])
+    yield Case("sources on a GPU", (draw.wholes(0, 10, 3, 5), real, _model(draw)))
+
+
+translate_on_a_GPU.mistake(
+    "the decoder's mask is on the CPU: it belongs where the target is, `causal(...).to(target.device)`",
+    "causal(target.shape[1], target.shape[1]).to(target.device)",
+    "causal(target.shape[1], target.shape[1])",
+)
+translate_on_a_GPU.mistake(
+    "the positions are made on the CPU: make them where the ids are, `torch.arange(..., device=ids.device)`",
+    "torch.arange(ids.shape[1], device=ids.device)",
+    "torch.arange(ids.shape[1])",
 )

@@ -20,15 +20,16 @@ class Runner:
 
 
 def race(text: str, seconds: float) -> Runner:
-    """Train the decoder of stage 5 with the loop of stage 6, on tokens of stage 1."""
+    """Train the decoder of stage 5 with the loop of stage 6, on tokens of stage 1. A GPU is used where there is one."""
     start = time.monotonic()
     torch.manual_seed(0)
+    device = "cuda" if torch.cuda.is_available() else "cpu"
     merges = learn(text, 1024)
-    ids = torch.tensor(encode(text, merges))
+    ids = torch.tensor(encode(text, merges), device=device)
     context = min(128, len(ids) - 1)
 
     def trained(updates: int) -> nn.Module:
-        model = Transformer(Config(256 + len(merges), d_model=128, layers=4, heads=4, kv_heads=2, d_ff=344))
+        model = Transformer(Config(256 + len(merges), d_model=128, layers=4, heads=4, kv_heads=2, d_ff=344)).to(device)
 
         def loss_at(n: int) -> torch.Tensor:
             inputs, targets = windows(ids, context, 16, torch.Generator().manual_seed(n))
@@ -43,4 +44,4 @@ def race(text: str, seconds: float) -> Runner:
     trained(5)  # thrown away: it tells how many updates there is time for
     each = (time.monotonic() - begun) / 5
     left = seconds - (time.monotonic() - start)
-    return Runner(trained(max(1, int(0.95 * left / each))).eval(), merges, context)
+    return Runner(trained(max(1, int(0.95 * left / each))).eval().cpu(), merges, context)

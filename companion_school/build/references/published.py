@@ -1,8 +1,8 @@
 """Stage 10, published.py: a checkpoint that others have trained, in your own model (lesson 13).
 
-A published model is yours but for a few parts, and here they are: a norm with a mean and a bias, a network without a
-gate, queries and keys that are normed, heads of a width of their own, biases, learned positions, a head of its own.
-Three layouts go in: `gpt2`, `llama` and `qwen3`, as their `config.json` names them.
+A LLaMA is your model but for a few parts: heads of a width of their own, a head that is not the embedding, and, in
+Qwen 3, queries and keys that are normed. Two layouts are loaded here, `llama` and `qwen3`, as `config.json` names
+them. Stage 13 adds `gpt2`, which differs in more.
 """
 
 import json
@@ -74,35 +74,6 @@ def take(fields: dict, expected: dict) -> None:  # given
             raise ValueError(f"config.json: {name} is {fields[name]!r}, and this model can only do {value!r}")
 
 
-class LayerNorm(nn.Module):
-    """(x - mean) / sqrt(variance + eps) * weight + bias over the last axis; `weight` and `bias` are (d_model)."""
-
-    def __init__(self, d_model: int, eps: float):
-        super().__init__()
-        self.eps = eps
-        self.weight, self.bias = nn.Parameter(torch.ones(d_model)), nn.Parameter(torch.zeros(d_model))
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = x - x.mean(-1, keepdim=True)
-        return x * (x.square().mean(-1, keepdim=True) + self.eps).rsqrt() * self.weight + self.bias
-
-
-def gelu(x: Tensor) -> Tensor:
-    """GPT-2's, with a tanh in place of the integral: x / 2 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 x^3)))."""
-    return x / 2 * (1 + torch.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
-
-
-class PlainFeedForward(nn.Module):
-    """outer(gelu(inner(x))): two linear layers with biases, and no gate."""
-
-    def __init__(self, d_model: int, d_ff: int):
-        super().__init__()
-        self.inner, self.outer = nn.Linear(d_model, d_ff), nn.Linear(d_ff, d_model)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.outer(gelu(self.inner(x)))
-
-
 class Normed(nn.Linear):
     """A linear layer without bias, each head of whose result is normed: `norm` has one gain for all heads, (d_head)."""
 
@@ -115,54 +86,40 @@ class Normed(nn.Linear):
 
 
 class WideAttention(Attention):
-    """Your attention, with heads of the width `d_head`, biases where `bias` says so, and normed queries and keys where
-    `normed` does. Its `forward` is yours."""
+    """Your attention with heads of the width `d_head`, and normed queries and keys where `normed` says so. Its
+    `forward` is yours."""
 
-    def __init__(
-        self, d_model: int, heads: int, kv_heads: int, d_head: int, bias=False, normed=False, eps: float = 1e-6
-    ):
+    def __init__(self, d_model: int, heads: int, kv_heads: int, d_head: int, normed=False, eps: float = 1e-6):
         super().__init__(d_model, heads, kv_heads)
         if normed:
             self.query, self.key = (Normed(d_model, n, d_head, eps) for n in (heads, kv_heads))
         else:
-            self.query, self.key = (nn.Linear(d_model, n * d_head, bias) for n in (heads, kv_heads))
-        self.value = nn.Linear(d_model, kv_heads * d_head, bias)
-        self.output = nn.Linear(heads * d_head, d_model, bias)
+            self.query, self.key = (nn.Linear(d_model, n * d_head, bias=False) for n in (heads, kv_heads))
+        self.value = nn.Linear(d_model, kv_heads * d_head, bias=False)
+        self.output = nn.Linear(heads * d_head, d_model, bias=False)
 
 
 class Published(Transformer):
-    """Your decoder with the parts that another layout asks for.
+    """Your decoder with heads of the width `d_head` and norms of another `eps`.
 
-    norm:     makes a norm of the stream, from d_model.
-    network:  makes a feed-forward network, from d_model and d_ff; `None`: your own.
-    places:   how many learned positions are added to the embedding, `positions`; `None`: queries and keys are turned.
-    tied:     whether the head is the embedding; else it is `head`, without bias.
-    others:   of `WideAttention`.
+    tied:    whether the embedding is the head, as in yours; else the head is `head`, a linear layer without bias.
+    normed:  whether queries and keys are normed.
     """
 
-    def __init__(self, config: Config, d_head: int, norm, network=None, places=None, tied=True, **others):
+    def __init__(self, config: Config, d_head: int, eps: float, tied=True, normed=False):
         super().__init__(config)
         for block in self.decoder.blocks:
-            block.attention = WideAttention(config.d_model, config.heads, config.kv_heads, d_head, **others)
-            block.attention_norm, block.feed_forward_norm = norm(config.d_model), norm(config.d_model)
-            if network is not None:
-                block.feed_forward = network(config.d_model, config.d_ff)
-        self.decoder.norm = norm(config.d_model)
-        self.positions = None if places is None else nn.Embedding(places, config.d_model)
+            block.attention = WideAttention(config.d_model, config.heads, config.kv_heads, d_head, normed, eps)
+            block.attention_norm, block.feed_forward_norm = (RMSNorm(config.d_model, eps) for _ in range(2))
+        self.decoder.norm = RMSNorm(config.d_model, eps)
         self.head = None if tied else nn.Linear(config.d_model, config.vocab, bias=False)
 
     def forward(self, ids: Tensor, caches=None) -> Tensor:
         """(batch, token) -> (batch, token, vocab), as your own does it."""
         seen, new = len(caches[0]) if caches else 0, ids.shape[1]
         places = torch.arange(seen, seen + new, device=ids.device)
-        x, turn = self.embedding(ids), None
-        if self.positions is None:
-            turn = partial(rotate, places=places, base=self.config.base)
-        elif seen + new > self.positions.num_embeddings:
-            raise ValueError(f"{seen + new} tokens: this model has {self.positions.num_embeddings} learned positions")
-        else:
-            x = x + self.positions(places)
-        x = self.decoder(x, caches, mask=causal(new, seen + new).to(ids.device), turn=turn)
+        turn = partial(rotate, places=places, base=self.config.base)
+        x = self.decoder(self.embedding(ids), caches, mask=causal(new, seen + new).to(ids.device), turn=turn)
         return x @ (self.embedding if self.head is None else self.head).weight.T
 
 
@@ -180,14 +137,6 @@ LLAMA_LAYER = {
     "mlp.up_proj": "feed_forward.inner",
     "mlp.down_proj": "feed_forward.outer",
 }
-GPT2 = {"wte": "embedding", "wpe": "positions", "ln_f": "decoder.norm"}
-GPT2_LAYER = {
-    "ln_1": "attention_norm",
-    "attn.c_proj": "attention.output",
-    "ln_2": "feed_forward_norm",
-    "mlp.c_fc": "feed_forward.inner",
-    "mlp.c_proj": "feed_forward.outer",
-}
 """Their names and yours: of what stands once, and of what stands in each layer."""
 
 
@@ -198,55 +147,17 @@ def llama(fields: dict, tensors: dict[str, Tensor]) -> tuple[Published, dict[str
     if rotary.get("rope_type", rotary.get("type", "default")) != "default":
         raise ValueError(f"config.json: rotary positions are stretched ({rotary}), and this model's are not")
     base = rotary.get("rope_theta", fields.get("rope_theta", 10000.0))
-    d_model, heads, layers = (fields[f"{name}"] for name in ("hidden_size", "num_attention_heads", "num_hidden_layers"))
+    d_model, heads, layers = (fields[name] for name in ("hidden_size", "num_attention_heads", "num_hidden_layers"))
     kv_heads, eps = fields.get("num_key_value_heads") or heads, fields["rms_norm_eps"]
     config = Config(fields["vocab_size"], d_model, layers, heads, kv_heads, fields["intermediate_size"], base)
-    model = Published(
-        config,
-        fields.get("head_dim") or d_model // heads,
-        partial(RMSNorm, eps=eps),
-        tied=fields.get("tie_word_embeddings", False),
-        normed=fields["model_type"] == "qwen3",
-        eps=eps,
-    )
+    d_head, tied = fields.get("head_dim") or d_model // heads, fields.get("tie_word_embeddings", False)
+    model = Published(config, d_head, eps, tied, normed=fields["model_type"] == "qwen3")
     names = dict(LLAMA)
     for layer in range(layers):
         names |= {f"model.layers.{layer}.{old}": f"decoder.blocks.{layer}.{new}" for old, new in LLAMA_LAYER.items()}
     if model.head is None:
         tensors = {name: x for name, x in tensors.items() if name != "lm_head.weight"}  # the embedding once more
     return model, renamed(tensors, names)
-
-
-def gpt2(fields: dict, tensors: dict[str, Tensor]) -> tuple[Published, dict[str, Tensor]]:
-    """A GPT-2. Its matrices are stored (in, out), the transpose of yours, and queries, keys and values are one."""
-    take(fields, {"activation_function": "gelu_new", "tie_word_embeddings": True, "scale_attn_weights": True})
-    take(fields, {"scale_attn_by_inverse_layer_idx": False})
-    d_model, heads, layers = fields["n_embd"], fields["n_head"], fields["n_layer"]
-    config = Config(fields["vocab_size"], d_model, layers, heads, heads, fields.get("n_inner") or 4 * d_model)
-    model = Published(
-        config,
-        d_model // heads,
-        partial(LayerNorm, eps=fields["layer_norm_epsilon"]),
-        PlainFeedForward,
-        places=fields["n_positions"],
-        bias=True,
-    )
-    names = dict(GPT2)
-    for layer in range(layers):
-        names |= {f"h.{layer}.{old}": f"decoder.blocks.{layer}.{new}" for old, new in GPT2_LAYER.items()}
-        names |= {f"h.{layer}.{name}": f"decoder.blocks.{layer}.attention.{name}" for name in ("query", "key", "value")}
-    own = {}
-    for name, x in tensors.items():
-        name = name.removeprefix("transformer.")
-        if name.endswith((".attn.bias", ".attn.masked_bias")) or name == "lm_head.weight":
-            continue  # a mask that was stored, and the embedding once more
-        if ".c_" in name:
-            x = x.t()
-        if ".attn.c_attn." in name:
-            own |= {name.replace("attn.c_attn", to): y for to, y in zip(("query", "key", "value"), x.chunk(3))}  # noqa: B905
-        else:
-            own[name] = x
-    return model, renamed(own, names)
 
 
 def renamed(tensors: dict[str, Tensor], names: dict[str, str]) -> dict[str, Tensor]:
@@ -258,8 +169,8 @@ def renamed(tensors: dict[str, Tensor], names: dict[str, str]) -> dict[str, Tens
     return own
 
 
-LAYOUTS = {"gpt2": gpt2, "llama": llama, "qwen3": llama}
-"""By the `model_type` of `config.json`."""
+LAYOUTS = {"llama": llama, "qwen3": llama}
+"""By the `model_type` of `config.json`. Stage 13 adds its own."""
 
 
 def load(folder: str | Path) -> Published:

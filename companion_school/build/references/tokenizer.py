@@ -4,16 +4,20 @@ A token is a number. 0 to 255 are the bytes; 256 + n is what the n-th merge, cou
 is its list of merges, and nothing else: pairs of tokens, in the order in which they were learned.
 """
 
-import re
+import json
 from collections import Counter, defaultdict
 from itertools import pairwise
+from pathlib import Path
+
+from tokenizers import Regex, pre_tokenizers
 
 Merge = tuple[int, int]
 """Two tokens that stand side by side and become one."""
 
-
-PIECE = re.compile(r" ?[^\W\d_]{1,64}| ?\d{1,64}| ?(?:[^\w\s]|_){1,64}|\s{1,64}")
-"""Letters, digits or signs, each with at most one blank before them, or white space: at most 64 characters."""
+# GPT-2's pattern: the ending of a short form, letters, digits or signs, each with at most one blank before them, or
+# white space. Programs that read models know it by name, so they can cut a text as your model has learned it.
+PIECE = r"'(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
+CUT = pre_tokenizers.Split(Regex(PIECE), "isolated")  # Python's own `re` has no \p{L}, a letter of any alphabet
 
 
 def pieces(text: str) -> list[bytes]:  # given
@@ -21,7 +25,44 @@ def pieces(text: str) -> list[bytes]:  # given
 
     Raises `ValueError` for text that UTF-8 cannot write.
     """
-    return [piece.encode() for piece in PIECE.findall(text)]
+    return [piece.encode() for piece, _ in CUT.pre_tokenize_str(text)]
+
+
+def symbols() -> list[str]:  # given
+    """How a `tokenizer.json` writes each byte: a visible character is itself, any other one from U+0100 on."""
+    visible = {*range(33, 127), *range(161, 173), *range(174, 256)}
+    others = iter(range(256, 512))
+    return [chr(byte if byte in visible else next(others)) for byte in range(256)]
+
+
+def save_merges(merges: list[Merge], folder: str | Path) -> None:  # given
+    """Write merges as the `tokenizer.json` that other programs read: the same ids for every text; id 0 ends a text.
+
+    Raises `ValueError` if two merges spell the same token, which that file cannot hold.
+    """
+    written = symbols()
+    for left, right in merges:
+        written.append(written[left] + written[right])
+    if len({*written}) < len(written):
+        twice = next(one for one in written if written.count(one) > 1)
+        raise ValueError(f"merges: two of them spell the token {twice!r}, and a tokenizer.json can hold only one")
+    bytewise = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
+    end = {"id": 0, "content": written[0], "special": True}
+    end |= dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
+    pairs = [[written[left], written[right]] for left, right in merges]
+    model = {"type": "BPE", "vocab": {one: id for id, one in enumerate(written)}, "merges": pairs}
+    told = {"version": "1.0", "added_tokens": [end], "pre_tokenizer": bytewise, "decoder": bytewise, "model": model}
+    also = {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": written[0]}
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "tokenizer.json").write_text(json.dumps(told, ensure_ascii=False, indent=1), "utf-8")
+    (folder / "tokenizer_config.json").write_text(json.dumps(also, ensure_ascii=False, indent=1), "utf-8")
+
+
+def load_merges(folder: str | Path) -> list[Merge]:  # given
+    """The merges that `save_merges` wrote."""
+    model = json.loads((Path(folder) / "tokenizer.json").read_text("utf-8"))["model"]
+    return [(model["vocab"][left], model["vocab"][right]) for left, right in model["merges"]]
 
 
 def join(word: list[int], pair: Merge, token: int) -> list[int]:

@@ -5,9 +5,11 @@ from companion_school.build.scenes import (
     experts,
     generation,
     latent,
+    later,
     layers,
     model,
     positions,
+    published,
     training,
     translation,
 )
@@ -22,7 +24,14 @@ _SCENES = {
     7: generation.SCENES,
     8: translation.SCENES,
     9: experts.SCENES,
+    10: published.LLAMA_SCENES,
     12: latent.SCENES,
+    13: published.GPT2_SCENES,
+    14: later.DELTA,
+    15: later.SPECULATIVE,
+    16: later.QUANTIZED,
+    17: later.ADAPTERS,
+    18: later.INSIDE,
 }
 
 

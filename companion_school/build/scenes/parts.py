@@ -51,6 +51,11 @@ def mark(name: str) -> Find:
     return lambda log: log.marks.get(name)
 
 
+def marked(name: str, says: str, *home: str, parents: tuple[str, ...] = ()) -> Node:
+    """The node of a value that the run itself marks under this name."""
+    return Node(name, says, mark(name), parents, home)
+
+
 def first(*finds: Find) -> Find:
     return lambda log: next((value for find in finds if (value := find(log)) is not None), None)
 

@@ -175,7 +175,18 @@ def _training_nodes() -> list[Node]:
         sums = tuple(f"{place}: gradients, {kind}" for kind in _KINDS)
         nodes.append(Node(f"{place}: length", "the length of the gradients", mark(f"{place}: length"), sums, ("clip",),
                           place))  # fmt: skip
-        nodes.append(Node(f"{place}: rate", "the rate", mark(f"{place}: rate"), (), ("rate_at", "train"), place))
+        nodes.append(
+            Node(
+                f"{place}: asked",
+                "the update that rate_at is asked for",
+                mark(f"{place}: asked"),
+                (),
+                ("train",),
+                place,
+            )
+        )
+        asked = (f"{place}: asked",)
+        nodes.append(Node(f"{place}: rate", "the rate", mark(f"{place}: rate"), asked, ("rate_at", "train"), place))
         after = (f"{place}: gradients, {{}}", f"{place}: length")
         nodes += _three(f"{place}: clipped", "the gradients ({}) that the step is given", after, "clip", place)
         step = (f"{place}: clipped, {{}}", f"{place}: rate", f"weights before batch {last}, {{}}")
@@ -199,6 +210,8 @@ def trained(world: World, log: Recorder) -> None:
         at("clipped", True)()
         call = next(call for call in reversed(log.log.calls) if call.function == "AdamW.step")
         log.mark(f"update {update[0]}: rate", float(call.given[0].content))
+        if (asked := next((call for call in reversed(log.log.calls) if call.function == "rate_at"), None)) is not None:
+            log.mark(f"update {update[0]}: asked", float(asked.given[0].content))
 
     def given_by(function: str) -> object:
         call = next(call for call in reversed(log.log.calls) if call.function == function)

@@ -7,6 +7,7 @@ FOLDER/NAME_key.md               for the marker: the numbers, the ways to them, 
 
 from __future__ import annotations
 
+import html
 import importlib
 import itertools
 import re
@@ -99,17 +100,20 @@ pre {{ font-size: 10pt; background: #f3f3f3; padding: .5rem }}
 
 def printable(name: str, questions: Sequence[Question], secret: bytes, version: str) -> str:
     """The paper as a page that every browser prints, with room for the answers: about two lines for a point."""
+    rooms = [3 * question.points for question in ordered(questions, secret, version)]
+    return as_page(name, _pieces(name, questions, secret, version), rooms)
+
+
+def as_page(title: str, pieces: Sequence[str], rooms: Sequence[int] = ()) -> str:
+    """A page that every browser prints: a head in Markdown and pieces, each with as many lines of room below it."""
     from latex2mathml.converter import convert
     from nbconvert.filters import markdown2html
 
-    head, *pieces = (
-        markdown2html(_FORMULA.sub(lambda found: convert(found[1]), piece))
-        for piece in _pieces(name, questions, secret, version)
-    )
-    rooms = (3 * question.points for question in ordered(questions, secret, version))
+    texts = (_FORMULA.sub(lambda found: convert(found[1]), piece) for piece in pieces)
+    head, *made = (re.sub(r'<a class="anchor-link".*?</a>', "", markdown2html(text)) for text in texts)
     body = [f"<section>{piece}<div style='height: {room}em'></div></section>"
-            for piece, room in zip(pieces, rooms, strict=True)]  # fmt: skip
-    return _PAGE.format(title=name, body="\n".join([head, *body]))
+            for piece, room in itertools.zip_longest(made, rooms, fillvalue=0)]  # fmt: skip
+    return _PAGE.format(title=html.escape(title), body="\n".join([head, *body]))
 
 
 def key(name: str, questions: Sequence[Question], secret: bytes, versions: str) -> str:

@@ -202,7 +202,7 @@ def survey(
         bans: Lists of forbidden names.
         uses: `forbidden_uses`.
     """
-    found = {}
+    found, beside = {}, [name.removesuffix(".py") for name, _ in files]
     for name, data in files:
         text, fault, imports = data.decode("utf-8", "replace"), "", set[str]()
         used: list[Sequence[str]] = [() for _ in bans]
@@ -212,7 +212,7 @@ def survey(
                     imports |= {alias.name.split(".")[0] for alias in node.names}
                 elif isinstance(node, ast.ImportFrom):
                     imports |= {(node.module or alias.name).split(".")[0] for alias in node.names}
-            used = [uses(text, names) for names in bans]
+            used = [uses(text, names, beside) for names in bans]
         except _FAULTS as error:
             line = f", line {error.lineno}" if isinstance(error, SyntaxError) and error.lineno else ""
             fault = f"{name}{line}: it is not valid Python"

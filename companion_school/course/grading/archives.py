@@ -33,7 +33,7 @@ def unpack(archive: Path, into: Path, kinds: Sequence[str], *, inner_zips: bool 
     kinds = (*kinds, ".zip", ".yml", ".txt") if inner_zips else kinds
     most = LARGEST * (50 if inner_zips else 1)
     try:
-        if _index_size(archive) > _LARGEST_INDEX:
+        if not inner_zips and _index_size(archive) > _LARGEST_INDEX:
             raise ValueError("it lists too many files")
         with zipfile.ZipFile(archive) as opened:
             wanted = [one for one in opened.infolist() if PurePosixPath(one.filename).suffix.lower() in kinds]
@@ -62,11 +62,16 @@ def _write(opened: zipfile.ZipFile, entry: zipfile.ZipInfo, place: Path, most: i
 
 
 def _index_size(archive: Path) -> int:
-    """The bytes of the list of files at the end of a zip, all of which `zipfile` would read."""
+    """The bytes of the list of files at the end of a zip, all of which `zipfile` would read.
+
+    A second list, for archives of more than 4 GB, is not a student's: `zipfile` would believe that one instead.
+    """
     with archive.open("rb") as opened:
         opened.seek(max(0, archive.stat().st_size - 65_557))
         tail = opened.read()
     at = tail.rfind(b"PK\x05\x06")
     if at < 0 or len(tail) < at + 22:
         raise zipfile.BadZipFile("it is not a zip file")
+    if b"PK\x06\x07" in tail[:at]:
+        raise zipfile.BadZipFile("it is written for archives of more than 4 GB")
     return int(struct.unpack("<4s4H2LH", tail[at : at + 22])[5])

@@ -117,7 +117,7 @@ class KeyRing:
 
     def __init__(self, secret: bytes) -> None:
         self.secret = secret
-        self._keys: dict[tuple[str, int], AnswerKey] = {}
+        self._keys: dict[tuple[str, str, int], AnswerKey] = {}  # a solution may be a student's own
         self._hidden: dict[str, list[AnswerKey]] = {}
 
     def public(self, exercise: Exercise) -> AnswerKey:
@@ -135,11 +135,12 @@ class KeyRing:
 
     def _key(self, exercise: Exercise, seed: int) -> AnswerKey:
         with _one_by_one:
-            if (exercise.id, seed) not in self._keys:
+            if (exercise.id, exercise.solution, seed) not in self._keys:
                 key = key_of(exercise, seed)
                 mistakes = tuple((message, _locked(gives)) for message, gives in key.mistakes)
-                self._keys[exercise.id, seed] = replace(key, expected=_locked(key.expected), mistakes=mistakes)
-            return self._keys[exercise.id, seed]
+                key = replace(key, expected=_locked(key.expected), mistakes=mistakes)
+                self._keys[exercise.id, exercise.solution, seed] = key
+            return self._keys[exercise.id, exercise.solution, seed]
 
     def shuffled(self, count: int, *what: str) -> list[int]:
         """0 ... count - 1 in an order that only the secret tells."""

@@ -16,6 +16,7 @@ from markupsafe import Markup, escape
 from companion_school.course.grading.results import EXTRA, Line, Settled
 from companion_school.course.grading.submissions import CHOICE
 from companion_school.course.grading.tables import number
+from companion_school.course.release.own_numbers import is_own
 from companion_school.course.release.questions import is_question
 from companion_school.course.written.rubrics import find_written
 
@@ -24,7 +25,7 @@ _WORDS = {
     "wrong": "Wrong: the code runs, and its result is not the right one.",
     "missing": "Missing: there is no answer, or it is still as it was handed out.",
     "crashed": "Crashed: the code raised an error, or ended its process.",
-    "timeout": "Timeout: the code did not end within its time limit.",
+    "timeout": "Timeout: the code did not end within its time limit. If it is quick on your machine, say so.",
     "refused": "Refused: the code uses something that the exercise or the grader does not allow.",
     "unreadable": "Unreadable: no file could be read, so nothing was tried.",
     "to mark": "A person will mark it.",
@@ -52,6 +53,8 @@ def _verdict(line: Line) -> str:
     """How an item ended, in a sentence."""
     if line.outcome == "wrong" and is_question(line.item.id):
         return "Wrong: another answer is right."
+    if line.outcome == "wrong" and is_own(line.item.id):
+        return "Wrong: with your numbers, another result is right."
     told = _WORDS[line.outcome]
     if line.outcome == "wrong" and line.item.findings[:1] and _is_right_but(line.item.findings[0].fault):
         told = _RIGHT_BUT

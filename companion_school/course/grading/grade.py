@@ -28,6 +28,7 @@ def grade(
     limits: Limits | None = None,
     wall: Wall | None = None,
     robust: float = 0.0,
+    own: Callable[[str], Sequence[Exercise]] = lambda _: (),
     done: Callable[[Graded], None] = lambda _: None,
 ) -> list[Graded]:
     """The submissions graded, each in processes of its own, in the order in which they are given.
@@ -44,6 +45,7 @@ def grade(
         limits: What an answer may take.
         wall: What stands between answers and everything else (default: the best that this system has).
         robust: What a robust answer adds, as a share of its exercise's points.
+        own: The questions with a student's own numbers.
         done: Gets each student's marks as they are made.
 
     Raises:
@@ -57,7 +59,7 @@ def grade(
     def make(worker: Worker, one: Handed) -> Graded:
         if stages:
             return project.grade_one(worker, one, stages, keys)
-        return grade_one(worker, one, chosen, keys, written, robust)
+        return grade_one(worker, one, [*chosen, *own(one.student)], keys, written, robust)
 
     return side_by_side(
         handed,

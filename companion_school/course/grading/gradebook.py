@@ -48,8 +48,8 @@ def collect(folder: Path, roster: Path | None = None) -> list[Row]:
     marks = [(row, path) for path in sorted(folder.rglob("marks.csv")) for row in _marks(path)]
     if not marks:
         raise ValueError(f"{folder}: expected files marks.csv with the columns {', '.join(sorted(_NEEDED))}")
-    people = _people(roster) if roster is not None else {}
-    known = _who(folder, {row["student_id"] for row, _ in marks}, people) if people else {}
+    people = read_roster(roster) if roster is not None else {}
+    known = ids_of(folder, {row["student_id"] for row, _ in marks}, people) if people else {}
     found: dict[tuple[str, str], Row] = {}
     origin: dict[tuple[str, str], Path] = {}
     for row, path in marks:
@@ -91,7 +91,7 @@ def _marks(path: Path) -> list[Row]:
     return marks
 
 
-def _people(roster: Path) -> dict[str, Row]:
+def read_roster(roster: Path) -> dict[str, Row]:
     """The people of a roster by their ids."""
     rows = read_table(roster)
     if not rows or "id" not in rows[0]:
@@ -120,7 +120,7 @@ def _enrol(found: dict[tuple[str, str], Row], people: Mapping[str, Row]) -> None
 # Names of a learning platform, and ids of the roster
 
 
-def _who(folder: Path, students: Iterable[str], people: Mapping[str, Row]) -> dict[str, str]:
+def ids_of(folder: Path, students: Iterable[str], people: Mapping[str, Row]) -> dict[str, str]:
     """The roster's id of each student in the marks: by the id, by names.csv, or by a name that only one person has.
 
     Whatever was found by name is written into names.csv, to be read and corrected; whoever was not found, too.
@@ -142,9 +142,16 @@ def _who(folder: Path, students: Iterable[str], people: Mapping[str, Row]) -> di
         some = ", ".join(missing[:5]) + (", ..." if len(missing) > 5 else "")
         raise ValueError(
             f"{file}: {some}: in the marks, and not on the roster; write each one's id of the roster into the column "
-            f"roster_id, or {KEEP} for whoever is not on it, and export again"
+            f"roster_id, or {KEEP} for whoever is not on it, and try again"
         )
     return {student: student if id == KEEP else id for student, id in known.items()}
+
+
+def names_known(folder: Path) -> dict[str, str]:
+    """The roster's ids that names.csv gives to students of these marks; it lies beside them, or one folder above."""
+    file = next((place / NAMES for place in (folder, folder.absolute().parent) if (place / NAMES).is_file()), None)
+    rows = read_table(file) if file else []
+    return {unquoted(row.get("student_id", "")): unquoted(row.get("roster_id", "")).strip() for row in rows}
 
 
 def _read_names(file: Path, people: Mapping[str, Row]) -> dict[str, str]:
@@ -163,9 +170,12 @@ def _spellings(person: Row) -> set[str]:
     return {name for name in (email, first + last, last + first) if name and ((first and last) or name == email)}
 
 
+_WHOLE = str.maketrans({"ı": "i", "ø": "o", "ł": "l", "đ": "d", "æ": "ae", "œ": "oe"})  # which NFKD leaves as they are
+
+
 def _letters(name: str) -> str:
     """A name without case, accents, spaces and signs."""
-    apart = unicodedata.normalize("NFKD", name).casefold()
+    apart = unicodedata.normalize("NFKD", name).casefold().translate(_WHOLE)
     return "".join(letter for letter in apart if letter.isalnum() or letter == "@")
 
 

@@ -171,7 +171,7 @@ def read_settings(file: Path) -> dict[str, Any]:
         return {}
     try:
         told = tomllib.loads(read_text(file))
-        known = (*_KNOWN, "build", "items")
+        known = (*_KNOWN, "build", "items", "roster")
         if set(told) - {*known} or not all(isinstance(value, str) for value in told.values()):
             raise ValueError(f"expected {', '.join(known)}, each with a text, got {', '.join(map(str, told))}")
         if ("due" in told) != ("late" in told):

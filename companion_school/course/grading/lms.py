@@ -23,25 +23,28 @@ ROLES = ("Identifier", "Grade")
 _MOST = ("maximum grade", "höchste bewertung", "note maximale", "calificación máxima")
 
 
-def filled(file: Path, marks: Sequence[Row], named: Mapping[str, str] | None = None) -> tuple[str, list[str]]:
+def filled(
+    file: Path, marks: Sequence[Row], named: Mapping[str, str] | None = None, ids: Mapping[str, str] | None = None
+) -> tuple[str, list[str]]:
     """The platform's table as CSV with the scores in it; and the students whom it does not know.
 
     Args:
         file: the table.
         marks: rows with assignment, student_id, score and max_score; an empty score leaves the cell as it is.
         named: the headings that its language has in place of `ROLES`.
+        ids: ids of the roster, by the names that students have in the marks.
 
     Raises:
         ValueError: it is a table of neither platform, has two rows for one student or two marks for one row, or an
             assignment has no column or other points.
     """
-    rows = read_table(file)
+    rows, ids = read_table(file), ids or {}
     columns = list(rows[0]) if rows else []
     id, grade = ((named or {}).get(role, role) for role in ROLES)
     if {"Student", "ID"} <= set(columns):
-        unknown = _fill_canvas(file, rows, marks)
+        unknown = _fill_canvas(file, rows, marks, ids)
     elif {id, grade} <= set(columns):
-        unknown = _fill_moodle(file, rows, marks, id, grade)
+        unknown = _fill_moodle(file, rows, marks, id, grade, ids)
     else:
         raise ValueError(
             f"--into {file}: expected Canvas' columns Student and ID, or Moodle's {id} and {grade}, got "
@@ -52,7 +55,7 @@ def filled(file: Path, marks: Sequence[Row], named: Mapping[str, str] | None = N
 
 
 def _matched(
-    file: Path, known: Mapping[str, Row], marks: Sequence[Row], unknown: list[str]
+    file: Path, known: Mapping[str, Row], marks: Sequence[Row], unknown: list[str], ids: Mapping[str, str]
 ) -> Iterator[tuple[Row, Row]]:
     """Each mark with the row of its student; `unknown` takes the students who have none.
 
@@ -61,7 +64,7 @@ def _matched(
     taken: dict[tuple[int, str], str] = {}
     for mark in marks:
         student, name = mark["student_id"], mark["assignment"]
-        row = known.get(student) or known.get(platform_number(student) or "")
+        row = known.get(student) or known.get(platform_number(student) or "") or known.get(ids.get(student, ""))
         if row is None:
             unknown.append(student)
             continue
@@ -71,7 +74,7 @@ def _matched(
         yield mark, row
 
 
-def _fill_canvas(file: Path, rows: list[Row], marks: Sequence[Row]) -> list[str]:
+def _fill_canvas(file: Path, rows: list[Row], marks: Sequence[Row], ids: Mapping[str, str]) -> list[str]:
     points = [row for row in rows if row["Student"].strip() == "Points Possible"]
     people = [row for row in rows if row["ID"].strip()]
     known = _index(file, people, {"ID": str, "SIS User ID": str, "SIS Login ID": str})
@@ -85,14 +88,16 @@ def _fill_canvas(file: Path, rows: list[Row], marks: Sequence[Row]) -> list[str]
         _must_agree(file, mark, points[0][found[0]] if points else "")
     unknown: list[str] = []
     comma = _has_commas(rows)
-    for mark, row in _matched(file, known, marks, unknown):
+    for mark, row in _matched(file, known, marks, unknown, ids):
         column = there[mark["assignment"]]
         if mark["score"] and row[column].strip().upper() != "EX":  # who is excused stays so
             row[column] = _written(mark["score"], comma)
     return unknown
 
 
-def _fill_moodle(file: Path, rows: list[Row], marks: Sequence[Row], id: str, grade: str) -> list[str]:
+def _fill_moodle(
+    file: Path, rows: list[Row], marks: Sequence[Row], id: str, grade: str, ids: Mapping[str, str]
+) -> list[str]:
     names = sorted({mark["assignment"] for mark in marks})
     if len(names) > 1:
         raise ValueError(f"--into {file}: expected marks of one problem set, got {', '.join(names)}")
@@ -105,7 +110,7 @@ def _fill_moodle(file: Path, rows: list[Row], marks: Sequence[Row], id: str, gra
     known = _index(file, rows, {id: participant, "Email address": str})
     unknown: list[str] = []
     comma = _has_commas(rows)
-    for mark, row in _matched(file, known, marks, unknown):
+    for mark, row in _matched(file, known, marks, unknown, ids):
         if mark["score"]:
             _must_agree(file, mark, row[most] if most else "")
             row[grade] = _written(mark["score"], comma)

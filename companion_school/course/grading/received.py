@@ -25,6 +25,7 @@ from companion_school.course.grading.answers import Unreadable, contents
 from companion_school.course.grading.tables import Row, read_table, unquoted
 
 UNKNOWN = "unknown"
+_MOST_MEMORY, _MOST_SECONDS = 2 * 2**30, 10
 _FORMS = (
     "%Y-%m-%d-%H-%M-%S",
     "%b %d, %Y %I%M %p",
@@ -176,14 +177,22 @@ def last_commit(home: Path, files: Sequence[Path]) -> str:
     """
     if not (home / ".git").is_dir() or (home / ".git").is_symlink() or not files:
         return ""
+    if home in _SLOW:
+        return ""
     try:
         head = _head(home / ".git")
         names = [file.relative_to(home).as_posix() for file in files]
         if not head or not _is_committed(home, head, files, names):
             return ""
         return _git(home, "rev-list", "-1", "--format=%cI", head, "--", *names).rpartition("\n")[2]
-    except (Unreadable, ValueError, OSError, subprocess.SubprocessError):
+    except subprocess.SubprocessError:
+        _SLOW.add(home)  # what failed for one of its files is not tried for a thousand others
         return ""
+    except (Unreadable, ValueError, OSError):
+        return ""
+
+
+_SLOW: set[Path] = set()
 
 
 def _head(repository: Path) -> str:
@@ -239,5 +248,9 @@ def _git(home: Path, *command: str) -> str:
         "GIT_ALLOW_PROTOCOL": "none",
         "GIT_NO_LAZY_FETCH": "1",
     }
-    done = subprocess.run(["git", *command], env=own, cwd=os.sep, capture_output=True, timeout=60, check=True)
+    # A repository is a stranger's, and may hold a tree or a history that takes all memory or never ends.
+    bounded = ["/bin/sh", "-c", f'ulimit -v {_MOST_MEMORY >> 10}; ulimit -t {_MOST_SECONDS}; exec "$@"', "sh"]
+    done = subprocess.run(
+        [*bounded, "git", *command], env=own, cwd=os.sep, capture_output=True, timeout=2 * _MOST_SECONDS, check=True
+    )
     return done.stdout.decode("utf-8", "surrogateescape").strip("\n")

@@ -25,6 +25,7 @@ from companion_school.course.grading.lateness import Late, Lateness
 from companion_school.course.grading.submissions import plain
 from companion_school.course.grading.tables import Row, number, read_number, read_table, unquoted
 from companion_school.course.points import is_constant
+from companion_school.course.release.own_numbers import is_own
 from companion_school.course.release.questions import is_question
 from companion_school.course.written.sheet import Given, Key, text_id
 
@@ -165,7 +166,7 @@ def _findings(mark: Mark) -> list[Finding]:
     leads = ["", "On the hidden cases of what is right on the public ones:"]
     if failed and mark.public and mark.public.is_right:
         leads = ["Right on the public cases. On the hidden ones:"]
-    question = is_question(mark.exercise.id)
+    question = is_question(mark.exercise.id) or is_own(mark.exercise.id)
     return [_finding(lead, verdict, question) for lead, verdict in zip(leads, failed, strict=False)]
 
 

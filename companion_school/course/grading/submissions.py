@@ -59,7 +59,7 @@ _NAMES = (
     re.compile(r"(?P<who>[^_]+)(?P<late>_LATE)?_(?P<id>\d+)_(?P<upload>\d+)_(?P<name>.+)"),
     re.compile(r"(?P<who>[^_]+)_(?P<id>\d+)_assignsubmission_[a-z]+(?:_(?P<name>.*))?"),
     re.compile(r"[^_]+_(?P<who>.+)_attempt_(?P<time>\d{4}(?:-\d\d){5})(?:_(?P<name>.+)|\.txt)?"),
-    re.compile(r"\d+-\d+ - (?P<who>.+?) ?- (?P<time>\w{3,9} \d\d?, \d{4} \d{3,4} [AP]M)(?: - (?P<name>.+))?"),
+    re.compile(r"(?P<id>\d+)-\d+ - (?P<who>.+?) ?- (?P<time>\w{3,9} \d\d?, \d{4} \d{3,4} [AP]M)(?: - (?P<name>.+))?"),
 )
 
 

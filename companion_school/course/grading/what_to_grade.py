@@ -9,8 +9,11 @@ from pathlib import Path
 
 from companion_school.build.stages import Stage, find_stages
 from companion_school.checking.exercise import Exercise
+from companion_school.course.exam.exam_question import Question as Numbers
+from companion_school.course.exam.paper import exam_questions
 from companion_school.course.grading.answers import Submission, Unreadable
 from companion_school.course.grading.lateness import read_settings
+from companion_school.course.release import own_numbers
 from companion_school.course.release.questions import as_exercise, find_gradable, function_name, is_question
 from companion_school.course.written.rubrics import MARK, Written, add_items, find_written, is_written, written_items
 from companion_school.exercises.catalogue import exercises, find_exercise
@@ -24,6 +27,7 @@ class Task:
     name:    the problem set's; empty where exercises are named one by one.
     course:  the folder that it was released into; None where that is not known.
     stages:  of a project.
+    numbers: the questions with numbers of each student's own, and the roster of those who have a sheet.
     """
 
     name: str = ""
@@ -31,6 +35,8 @@ class Task:
     exercises: tuple[Exercise, ...] = ()
     written: tuple[Written, ...] = ()
     stages: tuple[Stage, ...] = ()
+    numbers: tuple[Numbers, ...] = ()
+    roster: Path | None = None
 
 
 def choose(ids: Sequence[str], pset: str | None, build: str | None, near: Sequence[Path], secret: bytes) -> Task:
@@ -99,9 +105,13 @@ def _released(pset: str, near: Sequence[Path], secret: bytes) -> Task:
     chosen += [as_exercise(question, secret) for question in asked]
     told = "\n".join(file.read_text(encoding="utf-8", errors="replace") for file in files)
     texts = [item for item in written_items().values() if f"{MARK}{item.id}" in told]
-    if not chosen and not texts:
+    numbers = [one for one in exam_questions().values() if problem_set.defines(own_numbers.function_name(one))]
+    if numbers and not settings.get("roster"):
+        raise ValueError(f"--pset {pset}: it has numbers of each student's own; expected {name}.toml beside release/")
+    if not chosen and not texts and not numbers:
         raise ValueError(f"--pset {pset}: expected a notebook with exercises of the course, found none in it")
-    return Task(name, course, tuple(chosen), tuple(texts))
+    roster = Path(settings["roster"]) if settings.get("roster") else None
+    return Task(name, course, tuple(chosen), tuple(texts), numbers=tuple(numbers), roster=roster)
 
 
 def _notebooks(place: Path) -> list[Path]:

@@ -10,6 +10,9 @@ from multiprocessing import get_context
 
 from companion.ground.display import count, table
 from companion.ground.waiting import counted
+from companion_school.build.parts import parts
+from companion_school.build.stages import STAGES
+from companion_school.course.proof.seeds import seed_trials
 from companion_school.course.proof.verify import SEEDS, Trial, counts, trials
 from companion_school.exercises.catalogue import exercises, find_exercise
 
@@ -19,6 +22,7 @@ PLURALS = {
     "stub": "stubs",
     "mistake": "known mistakes",
     "hostile": "hostile students",
+    "bounded": "right for some sizes only",
 }
 MUST = {
     "reference": "pass",
@@ -26,34 +30,39 @@ MUST = {
     "stub": "are told as not written yet",
     "mistake": "are caught by name",
     "hostile": "gain nothing, and end as they must",
+    "bounded": "are not right and robust",
 }
+EACH = ("reference", "variant", "stub", "mistake")
+"""The kinds that are tried of every exercise."""
+ON_MANY_SEEDS = ("reference", "variant", "bounded")
+"""The kinds that are tried on as many seeds as one likes."""
 
 
 @dataclass(frozen=True)
 class Proof:
-    """All that was tried. `holds`: every trial came out as it must.
+    """The result of a run of trials.
 
-    whole: everything there is, the hostile class included; otherwise some exercises alone.
+    Attributes:
+        exercises: How many exercises were tried.
+        trials: What was tried, and how it came out.
+        kinds: The kinds of answers that had to be among them.
+        seeds: How many seeds each exercise was tried on.
     """
 
     exercises: int
     trials: tuple[Trial, ...]
-    whole: bool = True
+    kinds: tuple[str, ...] = (*EACH, "hostile")
+    seeds: int = len(SEEDS)
 
     @property
     def faults(self) -> list[Trial]:
-        """The trials that came out otherwise than they must."""
+        """The trials that did not come out as they must."""
         return [trial for trial in self.trials if trial.fault is not None]
 
     @property
     def holds(self) -> bool:
-        """No fault; and something of every kind was tried, since nothing tried proves nothing."""
-        return not self.faults and set(self.kinds) <= {trial.kind for trial in self.trials}
-
-    @property
-    def kinds(self) -> list[str]:
-        """Of `MUST`, what was to be tried."""
-        return [kind for kind in MUST if self.whole or kind != "hostile"]
+        """True if there is no fault and something of every kind was tried."""
+        return not self.faults and {*self.kinds} <= {trial.kind for trial in self.trials}
 
 
 def prove(
@@ -79,7 +88,36 @@ def prove(
             found += done
         if of_hostile is not None:
             found += of_hostile.result()
-    return Proof(len(chosen), tuple(found), whole)
+    return Proof(len(chosen), tuple(found), (*EACH, "hostile") if whole else EACH)
+
+
+def prove_on_seeds(ids: Iterable[str] | None, seeds: int, *, jobs: int = 2) -> Proof:
+    """Try right answers on many hidden seeds, and answers that are right for some sizes only.
+
+    Args:
+        ids: Exercises, and stages of *Your own transformer* as in "build.3". None: all of both.
+        seeds: How many hidden seeds to draw.
+        jobs: Processes at once.
+
+    Raises:
+        ValueError: There is no such exercise or stage.
+    """
+    wanted = [*exercises(), *(stage.id for stage in STAGES.values())] if ids is None else [*ids]
+    chosen: list[str] = []
+    for id in wanted:
+        stage = next((stage for stage in STAGES.values() if stage.id == id), None)
+        chosen += [part.exercise().id for part in parts(stage.number)] if stage else [find_exercise(id).id]
+    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn"), initializer=_one_thread) as pool:
+        tried = pool.map(_seed_trials, chosen, [seeds] * len(chosen))
+        found = [trial for done in counted(tried, total=len(chosen), unit="exercise") for trial in done]
+    return Proof(len(chosen), tuple(found), ON_MANY_SEEDS, seeds)
+
+
+def _seed_trials(id: str, seeds: int) -> list[Trial]:
+    if not id.startswith("build."):
+        return list(seed_trials(find_exercise(id), seeds))
+    known = (part.exercise() for number in STAGES for part in parts(number))
+    return list(seed_trials(next(each for each in known if each.id == id), seeds, strict=False))
 
 
 def _hostile_class() -> Callable[[int], Iterable[Trial]]:
@@ -100,7 +138,7 @@ def _trials(id: str) -> list[Trial]:
 
 def as_text(proof: Proof) -> str:
     """The counts in a line each, and every fault."""
-    lines = [f"{count(proof.exercises, 'exercise')}, each on {len(SEEDS)} seeds"]
+    lines = [f"{count(proof.exercises, 'exercise')}, each on {count(proof.seeds, 'seed')}"]
     tallies = counts(proof.trials)
     rows = []
     for kind in proof.kinds:
@@ -116,6 +154,6 @@ def as_text(proof: Proof) -> str:
 
 def as_json(proof: Proof) -> str:
     """The same counts and faults, as JSON."""
-    said = {"exercises": proof.exercises, "seeds": len(SEEDS), "counts": counts(proof.trials)}
+    said = {"exercises": proof.exercises, "seeds": proof.seeds, "counts": counts(proof.trials)}
     said |= {"faults": [asdict(trial) for trial in proof.faults], "as it must be": proof.holds}
     return json.dumps(said, indent=1, ensure_ascii=False)

@@ -9,6 +9,7 @@ from companion_school.course.hidden_seeds import hidden_seed
 from companion_school.course.points import is_constant, shares
 from companion_school.course.release.documents import document
 from companion_school.course.release.notebook_cells import group_points
+from companion_school.course.release.own_numbers import is_own
 from companion_school.course.release.problem_set import ProblemSet
 
 
@@ -39,6 +40,8 @@ def page(pset: ProblemSet) -> str:
 
 def _secrecy(exercise: Exercise) -> str:
     """How much of the hidden check an instructor's seed makes secret."""
+    if is_own(exercise.id):
+        return "each student's own"
     if is_constant(exercise):
         return "none: one fixed result"
     seeds = 0, hidden_seed(b"any", exercise.id)

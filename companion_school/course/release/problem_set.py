@@ -8,6 +8,8 @@ from dataclasses import dataclass, replace
 
 from companion.ground.fields import shown
 from companion_school.checking.exercise import Exercise
+from companion_school.course.exam.exam_question import Question as Numbers
+from companion_school.course.release import own_numbers
 from companion_school.course.release.dependencies import other_exercises
 from companion_school.course.release.questions import as_exercise, find_gradable, needs_lesson
 from companion_school.course.written.rubrics import Written, find_written, written_items
@@ -30,10 +32,12 @@ class ProblemSet:
     exercises: tuple[Exercise, ...]
     questions: tuple[Question, ...] = ()
     written: tuple[Written, ...] = ()
+    numbers: tuple[Numbers, ...] = ()
 
     def dealt(self, secret: bytes) -> ProblemSet:
         """The set with its questions as exercises, their choices in the order that follows from the secret."""
-        made = (as_exercise(question, secret) for question in self.questions)
+        made = [as_exercise(question, secret) for question in self.questions]
+        made += [own_numbers.as_exercise(question, secret, "") for question in self.numbers]  # nobody's numbers
         return replace(self, exercises=(*self.exercises, *made), questions=())
 
     @property
@@ -48,6 +52,7 @@ class ProblemSet:
             *(one.id for one in self.exercises),
             *(one.id for one in self.questions),
             *(one.id for one in self.written),
+            *(one.id for one in self.numbers),
         ]
 
     def warnings(self) -> list[str]:
@@ -60,12 +65,24 @@ class ProblemSet:
         ]
 
     @classmethod
-    def of(cls, name: str, ids: Sequence[str], asked: Sequence[str] = (), written: Sequence[str] = ()) -> ProblemSet:
+    def of(
+        cls,
+        name: str,
+        ids: Sequence[str],
+        asked: Sequence[str] = (),
+        written: Sequence[str] = (),
+        numbers: Sequence[str] = (),
+    ) -> ProblemSet:
         """The set of these exercises, questions and written answers, by their numbers; raises as the class says."""
         checked_name(name)
-        if not ids and not asked and not written:
+        if not ids and not asked and not written and not numbers:
             raise ValueError("--exercises: expected at least one, as in --exercises 2.3 2.4, or --questions 2.a 2.b")
-        for flag, named in (("--exercises", ids), ("--questions", asked), ("--written", written)):
+        for flag, named in (
+            ("--exercises", ids),
+            ("--questions", asked),
+            ("--written", written),
+            ("--numbers", numbers),
+        ):
             twice = sorted({id for id in named if named.count(id) > 1})
             if twice:
                 raise ValueError(f"{flag}: {', '.join(twice)} is named more than once")
@@ -88,7 +105,11 @@ class ProblemSet:
                 raise ValueError(f"--exercises: {exercise.id} builds on {', '.join(missing)}; expected both")
         questions_in_order = tuple(question for question in questions().values() if question.id in wanted)
         return cls(
-            name, in_order, questions_in_order, tuple(one for one in written_items().values() if one.id in texts)
+            name,
+            in_order,
+            questions_in_order,
+            tuple(one for one in written_items().values() if one.id in texts),
+            tuple(map(own_numbers.find_numbers, numbers)),
         )
 
 

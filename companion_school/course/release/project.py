@@ -94,7 +94,8 @@ def _for_students(name: str, stages: Sequence[Stage], *, guided: bool) -> str:
         "",
         "The command comes with the course: `pip install executable-transformer`, or a checkout of its repository.",
         "",
-        f"No file before the race may use {', '.join(f'`{word}`' for word in FORBIDDEN)}: one that does earns nothing.",
+        f"No file before the race may use {', '.join(f'`{word}`' for word in FORBIDDEN)}: one that does earns nothing. "
+        "Import PyTorch's public parts, numpy and Python's own everyday modules only; others may hide a name.",
         "",
         "Hand in the folder `transformer`, or a zip of it. Each part of a stage earns its points by itself, and no "
         "stage's points are lost by a fault in an earlier one.",

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
+from collections.abc import Iterable
 from importlib.resources import files
 from pathlib import Path
 
@@ -22,6 +23,7 @@ from companion.ground.waiting import counted
 from companion_school.checking.exercise import BEGIN, END, Exercise
 from companion_school.checking.problem_set_checks import to_text as key_text
 from companion_school.checking.sealed_keys import seal
+from companion_school.course.grading.marks_csv import page_name
 from companion_school.course.hidden_seeds import PUBLIC_SEED, hidden_seeds
 from companion_school.course.points import is_constant, parts, shares
 from companion_school.course.release.documents import document
@@ -40,6 +42,7 @@ from companion_school.course.release.notebook_cells import (
     notebook,
     to_text,
 )
+from companion_school.course.release.own_numbers import is_own, sheet
 from companion_school.course.release.problem_set import ProblemSet
 from companion_school.course.release.questions import is_question
 from companion_school.course.written.rubrics import MARK, Written, marking_page, rubric
@@ -61,15 +64,26 @@ def source_notebook(pset: ProblemSet, secret: bytes) -> Notebook:
         locked("imports", code(IMPORTS)),
     ]
     for exercise in counted(pset.exercises, unit="exercise"):  # hidden cases take seconds
-        place = exercise.id.replace(".", "_")
+        place = exercise.id.replace(".", "_").replace("-", "_")
         cells += [
             locked(f"statement_{place}", markdown(heading(exercise, _worth(exercise)))),
-            solution(f"answer_{place}", code(marked_solution(exercise))),
-            *_checks(exercise, place, secret),
+            *(_own(exercise, place) if is_own(exercise.id) else _answer(exercise, place, secret)),
         ]
     for item in pset.written:
         cells += _written(item)
     return notebook(cells)
+
+
+def _answer(exercise: Exercise, place: str, secret: bytes) -> list[Cell]:
+    """Where an exercise is answered, and its checks."""
+    return [solution(f"answer_{place}", code(marked_solution(exercise))), *_checks(exercise, place, secret)]
+
+
+def _own(exercise: Exercise, place: str) -> list[Cell]:
+    """Where a question with a student's own numbers is answered: nbgrader does not know them, so a person marks it."""
+    answer = f"{exercise.stub.partition(chr(10))[0]}\n    {BEGIN}\n    return 0.0  # each student's own\n    {END}"
+    asked = code(f'from {PACKAGE} import check\n\ncheck("{exercise.id}")', tags=["raises-exception"])
+    return [marked_by_hand(f"answer_{place}", exercise.points, code(answer)), locked(f"run_{place}", asked)]
 
 
 def _written(item: Written) -> list[Cell]:
@@ -146,7 +160,8 @@ def release(pset: ProblemSet, secret: bytes, out: Path) -> list[Path]:
         write_atomic(unfinished / "page", page(pset))
         if pset.written:
             write_atomic(unfinished / "marking", "\n".join(map(marking_page, pset.written)))
-        for made, place in zip(("source", "release", "page", "marking"), places, strict=False):
+        made_now = ("source", "release", "page", *["marking"] * bool(pset.written))
+        for made, place in zip(made_now, places, strict=False):
             place.parent.mkdir(exist_ok=True)
             (unfinished / made).rename(place)
     finally:
@@ -158,6 +173,14 @@ def release(pset: ProblemSet, secret: bytes, out: Path) -> list[Path]:
     return places
 
 
+def write_sheets(pset: ProblemSet, secret: bytes, students: Iterable[str], out: Path) -> Path:
+    """Write a sheet for each student, with numbers of their own; return their folder."""
+    folder = out / f"{pset.name}_sheets"
+    for student in students:
+        write_atomic(folder / page_name(student), sheet(pset.name, pset.numbers, secret, student))
+    return folder
+
+
 def check_free(pset: ProblemSet, out: Path) -> list[Path]:
     """Where a problem set goes: its source, its release, its page, and the one for whoever marks written answers.
 
@@ -166,7 +189,9 @@ def check_free(pset: ProblemSet, out: Path) -> list[Path]:
     if out.exists() and not out.is_dir():
         raise ValueError(f"--out {out}: expected a folder, got a file")
     places = [out / "source" / pset.name, out / "release" / pset.name, out / f"{pset.name}.md"]
-    places += [out / f"{pset.name}_marking.md"] * bool(pset.written)
+    places += [out / f"{pset.name}_marking.md"] * bool(pset.written) + [out / f"{pset.name}_sheets"] * bool(
+        pset.numbers
+    )
     for place in places:
         if place.exists():
             raise ValueError(
@@ -180,6 +205,8 @@ def _worth(exercise: Exercise) -> str:
     earned = parts(exercise)
     public, hidden = shares(exercise)
     told = f"{count(public + hidden, 'point')}: {public:g} for the public check, {hidden:g} for the hidden one"
+    if is_own(exercise.id):
+        return count(exercise.points, "point")
     if not public:
         told = f"{count(hidden, 'point')}, all for the hidden check"
     if len(earned) == 1:

@@ -101,10 +101,10 @@ def test_a_mistake_is_named_with_what_shows_it_and_the_rest_is_judged_by_itself(
 
 
 def test_what_raises_is_said_with_its_line_the_first_fault_with_its_place_and_the_others_in_a_line(folder):
-    write(folder, ("q @ k.mT / math", "q @ k / math"))
+    write(folder, ("q @ k.mT / math", "q.mT @ k.mT / math"))
     report = examine_stage(ATTENTION, folder)
     attend, layer = by_part(report)["attend"], by_part(report)["Attention"]
-    assert attend.told.endswith("in attention.py, line 12: scores = q @ k / math.sqrt(q.shape[-1])")
+    assert attend.told.endswith("in attention.py, line 12: scores = q.mT @ k.mT / math.sqrt(q.shape[-1])")
     assert attend.place is not None and "Look at attention.py, attend." in attend.place
     assert layer.place is None and f"  Attention: crashed\n    {layer.briefly}\n  Attention, grouped" in str(report)
     assert layer.briefly.startswith("it raised RuntimeError") and len(layer.told.splitlines()) > 2
@@ -165,7 +165,7 @@ def test_to_show_the_stages_writes_nothing_and_to_start_writes_the_stubs(tmp_pat
 
 
 def test_the_command_line_shows_takes_checks_and_refuses(folder, capsys):
-    assert main(["build"]) == 0 and "About 15 hours left" in capsys.readouterr().out
+    assert main(["build"]) == 0 and "About 21 hours left" in capsys.readouterr().out
     assert main(["build", "compare", "2"]) == 2 and "expected a file that has passed" in capsys.readouterr().err
     assert main(["build", "take", "2"]) == 0 and main(["build", "check", "2"]) == 0
     assert main(["build", "compare", "attention"]) == 0

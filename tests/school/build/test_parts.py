@@ -11,8 +11,15 @@ from companion_school.build.verify import equivalent, faults, survivors
 WRITTEN = [number for number in STAGES if parts(number)]
 """The stages whose checks are written."""
 RACE = 11  # its checks take seconds each, and its file is free: `python -m companion_school.build.verify 11` tries them
-THROUGH = {10: {"Published", "Normed", "gelu", "llama", "gpt2", "renamed"}}
-"""What is examined through another part of its stage: a model of a layout by `load`."""
+THROUGH = {
+    10: {"Published", "Normed", "llama", "renamed"},
+    13: {"gelu"},
+    14: {"State", "new"},
+    15: {"shorten"},
+    16: {"unpack", "bytes"},
+    17: {"merge"},
+}
+"""What is examined through another part of its stage, by the first word of its name: a model of a layout by `load`."""
 MUTATED = (2, 3)
 """Those whose mutants take seconds; `python -m companion_school.build.verify 4 --mutants` tries another stage's."""
 

@@ -75,36 +75,58 @@ def test_tokens_that_lose_text_are_refused():
         race.run(lossy, 0.01)
 
 
-def test_runs_are_kept_and_stand_beside_what_there_is_to_beat(tmp_path, monkeypatch):
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """A folder with a race of a bigram, and the course's race replaced by it too."""
     monkeypatch.setattr(race, "yardsticks", lambda *_: [Yardstick("byte 5-gram model", 2.0)])
+    monkeypatch.setattr(race, "references", lambda stage: {"tokenizer": TOKENIZER, "race": RACE})
     (tmp_path / "race.py").write_text(RACE, "utf-8")
     (tmp_path / "tokenizer.py").write_text(TOKENIZER, "utf-8")
-    race.race(tmp_path, 0.01, "first")
-    told = race.race(tmp_path, 0.01, "second")
+    return tmp_path
+
+
+def test_runs_are_kept_and_stand_beside_the_courses_of_today(folder):
+    said = []
+    race.race(folder, 0.01, "first", say=said.append)
+    told = race.race(folder, 0.01, "second", say=said.append)
     assert "The model is not kept" in told
-    assert "byte 5-gram model" in told and "second" in told and "<- now" in told and "the companion" in told
-    assert [one.name for one in race.read_board(tmp_path / "race.json")] == ["first", "second"]
-    assert (tmp_path / "race.png").read_bytes().startswith(b"\x89PNG")
+    assert "byte 5-gram model" in told and "second" in told and "<- now" in told and race.COURSES in told
+    assert [one.name for one in race.read_board(folder / "race.json")] == [race.COURSES, "first", "second"]
+    assert [line.split(" for ")[0] for line in said] == ["first", race.COURSES, "second"]
+    race.race(folder, 0.02, "third", alone=True, say=said.append)
+    race.race(folder, 0.02, "fourth", say=said.append)
+    assert [one.name for one in race.read_board(folder / "race.json")][3:] == ["third", race.COURSES, "fourth"]
+    assert (folder / "race.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_a_race_that_comes_back_late_is_kept_and_said_to_be_late(tmp_path, monkeypatch):
-    monkeypatch.setattr(race, "yardsticks", lambda *_: [])
+def test_names_in_the_picture_do_not_lie_over_each_other(tmp_path):
+    marks = [Yardstick(f"byte {n}-gram model", bits) for n, bits in ((3, 2.30), (4, 2.21), (5, 2.20))]
+    runs = [race.Result(f"a race with a rather long name {n}", 1 + 4 * (n % 2), 2.2 + n / 1000, 60, "", "")
+            for n in range(40)]  # fmt: skip
+    figure = race.draw(tmp_path / "race.png", runs, marks)
+    figure.canvas.draw()
+    boxes = [text.get_window_extent() for text in figure.axes[0].texts]
+    assert len(boxes) == race._NAMES
+    assert not any(a.overlaps(b) for n, a in enumerate(boxes) for b in boxes[:n])
+    assert all(box.x1 <= figure.bbox.x1 and box.y0 >= 0 and box.y1 <= figure.bbox.y1 for box in boxes)
+
+
+def test_a_race_that_comes_back_late_is_kept_and_said_to_be_late(folder, monkeypatch):
     monkeypatch.setattr(race, "_SECONDS", 0.0)
     late = RACE.replace("    return SimpleNamespace", "    import time; time.sleep(0.2)\n    return SimpleNamespace")
-    (tmp_path / "race.py").write_text(late, "utf-8")
-    (tmp_path / "tokenizer.py").write_text(TOKENIZER, "utf-8")
-    assert "0.001 min, but took 0 s" in race.race(tmp_path, 0.001, "slow")
-    race.race(tmp_path, 1, "in time")
-    assert [one.is_late for one in race.read_board(tmp_path / "race.json")] == [True, False]
+    (folder / "race.py").write_text(late, "utf-8")
+    assert "0.001 min, but took 0 s" in race.race(folder, 0.001, "slow", alone=True)
+    race.race(folder, 1, "in time", alone=True)
+    assert [one.is_late for one in race.read_board(folder / "race.json")] == [True, False]
 
 
 def test_without_a_race_of_its_own_a_folder_races_with_the_stages_1_to_6(tmp_path, monkeypatch):
     monkeypatch.setattr(race, "yardsticks", lambda *_: [])
     lay_stubs(tmp_path)
-    with pytest.raises(ValueError, match="expected the stages 1 to 6, or a race.py; something is not written yet"):
-        race.race(tmp_path, 0.01)
+    with pytest.raises(ValueError, match="expected the stages 1 to 6, .*; something is not written yet"):
+        race.race(tmp_path, 0.01, alone=True)
     take(tmp_path, [STAGES[number] for number in range(1, 7)])
-    said = race.race(tmp_path, 0.05)
+    said = race.race(tmp_path, 0.05, alone=True)
     assert race.PLAIN in said and "everything else" in said
     assert f"The model is kept: companion generate --checkpoint {tmp_path / 'race'}" in said
     assert load_pretrained(tmp_path / "race").config.layers == 4

@@ -32,7 +32,7 @@ def files(tmp_path_factory):
     modules = [stage.module for stage in STAGES.values()]
     hidden = {name: sys.modules.pop(name) for name in modules if name in sys.modules}
     sys.path.insert(0, str(folder))
-    yield {name: importlib.import_module(name) for name in modules}
+    yield {name: importlib.import_module(name) for name in modules}  # gpt2 among them, which `load` reads then
     sys.path.remove(str(folder))
     for name in modules:
         del sys.modules[name]

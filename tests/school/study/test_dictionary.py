@@ -1,8 +1,8 @@
-"""The task of lesson 02 and its head: an entry that is asked for has its value, and learning finds it."""
+"""The task of lesson 02 and its head, which the lesson trains."""
 
 import torch
 
-from companion_school.study.dictionary import KEYS, VALUES, Lookup, dictionaries, learn
+from companion_school.study.dictionary import KEYS, VALUES, Lookup, dictionaries
 
 
 def test_no_key_stands_twice_in_a_dictionary_and_every_question_asks_for_an_entry():
@@ -18,9 +18,3 @@ def test_the_divisor_divides_the_scores_and_nothing_else():
     assert torch.equal(values, others)
     softer = torch.softmax(raw.log() / 8, dim=-1)
     torch.testing.assert_close(divided, softer, rtol=1e-4, atol=1e-5)
-
-
-def test_learning_is_the_same_each_time_and_the_division_speeds_it_up():
-    (_, first), (_, again), (_, raw) = (learn(0, divisor, steps=125, lr=2e-3) for divisor in (8, 8, 1))
-    assert first.shape == (6,) and torch.equal(first, again)
-    assert first[-1] > raw[-1] + 0.3 and first[0] < 0.2

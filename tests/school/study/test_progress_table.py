@@ -7,6 +7,7 @@ from pathlib import Path
 import nbformat
 import pytest
 
+from companion_school.build.stages import STAGES
 from companion_school.study import progress_table
 from companion_school.study.progress_table import Done, table
 
@@ -57,9 +58,9 @@ def test_a_reader_who_begins_is_sent_to_the_first_lesson():
 
 def test_the_own_transformer_stands_beside_the_lessons():
     page = table(LESSONS, Done(stages=frozenset({1, 2})))
-    assert "2 of 12 stages of your own transformer. Next: stage 3, Positions , with lessons 04 and 05." in text(page)
+    assert "2 of 19 stages of your own transformer. Next: stage 3, Positions , with lessons 04 and 05." in text(page)
     assert '<a href="build/03_positions.ipynb">' in page
-    assert "All of it stands." in text(table(LESSONS, Done(stages=frozenset(range(1, 13)))))
+    assert "All of it stands." in text(table(LESSONS, Done(stages=frozenset(STAGES))))
 
 
 def test_a_sitting_is_read_when_all_its_questions_are_answered():
@@ -67,7 +68,7 @@ def test_a_sitting_is_read_when_all_its_questions_are_answered():
     assert "first cell" not in table(LESSONS, begun)
     assert "Go on with 02 Attention, Sitting 1: A score (1 of its 2 questions answered)" in text(table(LESSONS, begun))
     page = table(LESSONS, replace(begun, questions=frozenset({"2.a", "2.b"})))
-    assert "Go on with 02 Attention, Sitting 2: A weight 0 of 12 stages" in text(page)
+    assert "Go on with 02 Attention, Sitting 2: A weight 0 of 19 stages" in text(page)
     assert '<a href="02_attention.ipynb#cell-id=aaaa0002">Sitting 2: A weight</a>' in page
     assert "1 of 2 sittings 2 of 3 questions" in text(page) and "width:50%" in page
 

@@ -5,6 +5,7 @@ import json
 import pytest
 import torch
 
+from companion.files.published.fetching import Got
 from companion_school.study import real
 
 
@@ -15,7 +16,7 @@ def records_of(monkeypatch, tmp_path):
     def arrange(known, opened):
         (tmp_path / "real.json").write_text(json.dumps(known), "utf-8")
         monkeypatch.setattr(real.resources, "files", lambda _: tmp_path)
-        monkeypatch.setattr(real, "real_model", lambda name: opened)
+        monkeypatch.setattr(real, "real_model", lambda name, load=None: opened)
 
     return arrange
 
@@ -64,3 +65,26 @@ def test_a_result_without_a_record_is_refused_until_it_is_recorded(records_of, m
 def test_another_model_is_refused():
     with pytest.raises(ValueError, match="expected one of smollm2, minilm, got 'gpt2'"):
         real.real_model("gpt2")
+
+
+def test_times_are_not_compared_and_are_recorded_all_the_same(records_of):
+    records_of({"09/key": {"loss": 2.0, "≈ seconds": 5.0}}, ("model", "tokenizer"))
+    assert measured({"loss": 2.0, "≈ seconds": 0.1}) == {"loss": 2.0, "≈ seconds": 0.1}
+    with pytest.raises(ValueError, match="loss"):
+        measured({"loss": 3.0, "≈ seconds": 5.0})
+
+
+def test_a_readers_own_code_may_load_the_model(monkeypatch, tmp_path):
+    class Model(torch.nn.Module):
+        pass
+
+    monkeypatch.setattr(real, "at_hand", lambda name: Got(tmp_path, "a package"))
+    monkeypatch.setattr(real, "load_tokenizer", lambda folder: "tokenizer")
+    given, own = [], Model()
+
+    def load(folder):
+        given.append(folder)
+        return own
+
+    assert real.real_model("smollm2", load) == (own, "tokenizer") == real.real_model("smollm2", load)
+    assert given == [tmp_path] and not own.training  # once in a process, and for reading

@@ -15,9 +15,11 @@ part of an exercise, and in the new process `give_up`. This file therefore needs
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import shutil
+import socket
 import stat
 import struct
 import subprocess
@@ -29,11 +31,12 @@ from pathlib import Path
 
 _NEW_MOUNTS, _NEW_IPC, _NEW_USERS = 0x20000, 0x8000000, 0x10000000  # linux/sched.h
 _NEW_PROCESSES, _NEW_NETWORK = 0x20000000, 0x40000000
-_NO_NEW_PRIVILEGES, _DETACH = 38, 2  # linux/prctl.h, linux/fs.h
+_NO_NEW_PRIVILEGES, _DETACH, _BIND, _PRIVATE = 38, 2, 0x5000, 0x44000  # linux/prctl.h, linux/mount.h
 _CAPABILITIES_3 = 0x20080522  # linux/capability.h
 _INSIDE = "/grader"
-_SHARED = ("/tmp", "/var/tmp", "/dev/shm")
-"""Folders in which every user may leave files."""
+_SHALLOW, _NO_FILES = 3, ("/proc", "/sys", "/dev/pts", "/dev/fd")
+_REMOVE = 0  # IPC_RMID of linux/ipc.h
+_MOST_USERS = 2**15
 
 
 class Wall:
@@ -78,7 +81,7 @@ class Bubblewrap(Wall):
         inside = {file: f"{_INSIDE}/{file.name}" for file in program}
         flags = ["--unshare-pid", "--unshare-net", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try"]
         flags += ["--as-pid-1", "--die-with-parent", "--new-session", "--cap-drop", "ALL"]
-        rights = ["CAP_SYS_ADMIN"]
+        rights = ["CAP_SYS_ADMIN", "CAP_SYS_CHROOT"]
         if os.geteuid() == 0:
             rights += ["CAP_SETUID", "CAP_SETGID", "CAP_KILL"]
         else:
@@ -119,11 +122,13 @@ class Bubblewrap(Wall):
         with open("/proc/self/uid_map") as known:
             has_other_users = int(known.readline().split()[2]) > 1
         _kernel("unshare", _NEW_MOUNTS | _NEW_IPC)
+        ctypes.CDLL(None).umount2(b"/proc/sys", _DETACH)  # which bwrap makes read-only
+        _without_shared_memory()
         _kernel("umount2", b"/proc", _DETACH)  # in which the worker could be looked into
+        own = 0 if has_other_users else _NEW_USERS  # keyrings are a user's
+        _without_namespaces("/tmp", own)
         if has_other_users:
             _become(user)
-        else:
-            _kernel("unshare", _NEW_USERS)  # keyrings are a user's
         _without_capabilities()
 
 
@@ -138,12 +143,19 @@ class AnotherUser(Wall):
 
     def give_up(self, user: int) -> None:
         libc = ctypes.CDLL(None, use_errno=True)
-        libc.unshare(_NEW_IPC | _NEW_NETWORK)  # where root may do so; in most containers it may not
+        is_apart = libc.unshare(_NEW_MOUNTS | _NEW_IPC | _NEW_NETWORK) == 0  # in most containers root may not do so
+        if is_apart:
+            _without_shared_memory()
+            _kernel("mount", b"none", b"/", None, _PRIVATE, None)
+            _without_namespaces(os.getcwd())
         _become(user)
+        if not is_apart:
+            libc.unshare(_NEW_USERS | _NEW_IPC | _NEW_NETWORK)  # and this, not everywhere; see `reaches_network`
         _without_capabilities()
 
     def sweep(self, user: int) -> None:
-        for folder in _SHARED:
+        _remove_shared_memory(user)
+        for folder in _open_folders():
             for left in os.scandir(folder) if os.path.isdir(folder) else ():
                 try:
                     if left.stat(follow_symlinks=False).st_uid == user:
@@ -185,22 +197,46 @@ def best() -> Wall:
     return next(wall for name, wall in WALLS.items() if name == "none" or not stands(name))
 
 
-@cache
 def stands(name: str) -> str:
     """Why this system does not have a wall; empty if it has."""
+    return _tried(name)[0]
+
+
+def reaches_network(name: str) -> bool:
+    """Whether code behind this wall sees a network, because the system lets nobody take it away."""
+    return _tried(name)[1]
+
+
+@cache
+def _tried(name: str) -> tuple[str, bool]:
+    """Why this system does not have a wall, and whether code behind it sees a network."""
     if not sys.platform.startswith("linux"):
-        return f"it needs Linux, and this is {sys.platform}"
+        return f"it needs Linux, and this is {sys.platform}", False
     if name == "bubblewrap" and shutil.which("bwrap") is None:
-        return "bwrap is not installed"
+        return "bwrap is not installed", False
     if name == "another user" and os.geteuid() != 0:
-        return "it needs root"
+        return "it needs root", False
     try:
         command = WALLS[name].command([Path(__file__)], [name])
         done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     except (OSError, subprocess.TimeoutExpired) as error:
-        return f"it does not start ({error})"
+        return f"it does not start ({error})", False
     said = (done.stderr.strip().splitlines() or [f"it ended with {done.returncode}"])[-1]
-    return "" if done.returncode == 0 else f"it does not start ({said})"
+    return "" if done.returncode == 0 else f"it does not start ({said})", "network" in done.stdout
+
+
+def spare_users(mapped: str) -> range:
+    """Ids that no account has, for students' processes.
+
+    Args:
+        mapped: The text of /proc/self/uid_map: which ids there are. A container may have few of them.
+    """
+    ends = [int(first) + int(many) for first, _, many in (line.split() for line in mapped.splitlines())]
+    last = max(ends, default=2**32) - 2  # the last one is nobody in particular
+    if last < 2000:  # a namespace of one user, in which no process becomes another one
+        last = 2**32
+    first = 1_900_000_000 if last > 2_100_000_000 else max(1000, last - _MOST_USERS)
+    return range(first, min(first + _MOST_USERS * 2**12, last))
 
 
 @cache
@@ -228,6 +264,63 @@ def _copies_of_the_course() -> tuple[str, ...]:
     return tuple(str(path) for path in found if path.is_dir())
 
 
+@cache
+def _open_folders() -> tuple[str, ...]:
+    """The folders in which every user may leave something, as far as they are near the root."""
+    found, waiting = [], [("/", 0)]
+    while waiting:
+        folder, depth = waiting.pop()
+        with contextlib.suppress(OSError):
+            for inner in os.scandir(folder):
+                if inner.path in _NO_FILES or inner.is_symlink() or not inner.is_dir(follow_symlinks=False):
+                    continue
+                if inner.stat(follow_symlinks=False).st_mode & stat.S_IWOTH:
+                    found.append(inner.path)
+                elif depth + 1 < _SHALLOW:
+                    waiting.append((inner.path, depth + 1))
+    return tuple(found)
+
+
+def _without_namespaces(folder: str, last: int = 0) -> None:
+    """Make `folder` show all that there is, and be the root: the kernel gives such a process no namespaces.
+
+    last:  those that it gets before that.
+    """
+    _kernel("mount", b"/", os.fsencode(folder), None, _BIND, None)
+    if last:
+        _kernel("unshare", last)
+    os.chroot(folder)
+    os.chdir(folder)
+
+
+def _without_shared_memory() -> None:
+    """Let nobody in this space make shared memory, queues or semaphores of System V, which no limit counts."""
+    for name, value in (("shmmni", "0"), ("msgmni", "0"), ("sem", "0 0 0 0")):
+        with contextlib.suppress(OSError), open(f"/proc/sys/kernel/{name}", "w") as switch:
+            switch.write(value)
+
+
+def _remove_shared_memory(user: int) -> None:
+    """Remove what a user has left in memory of System V, which outlives every process."""
+    left = []
+    for kind, call in (("shm", "shmctl"), ("sem", "semctl"), ("msg", "msgctl")):
+        with contextlib.suppress(OSError), open(f"/proc/sysvipc/{kind}") as file:
+            names, *rows = (line.split() for line in file)
+            objects = (dict(zip(names, row, strict=False)) for row in rows)
+            left += [(call, int(one[f"{kind}id"])) for one in objects if str(user) in (one["uid"], one["cuid"])]
+    if not left:
+        return
+    if child := os.fork():
+        os.waitpid(child, 0)
+        return
+    with contextlib.suppress(BaseException):
+        _become(user)  # its owner may remove it, and root without further rights may not
+        libc = ctypes.CDLL(None)
+        for call, number in left:
+            getattr(libc, call)(number, *[0] * (call == "semctl"), _REMOVE, None)
+    os._exit(0)
+
+
 def _others_can_read(path: Path) -> bool:
     """Whether a user who owns nothing gets to this file, or into this folder."""
     try:
@@ -251,7 +344,7 @@ def _without_capabilities() -> None:
     _kernel("capset", struct.pack("=Ii", _CAPABILITIES_3, 0), struct.pack("=6I", *[0] * 6))
 
 
-def _kernel(call: str, *arguments: int | bytes) -> None:
+def _kernel(call: str, *arguments: int | bytes | None) -> None:
     """Raises `OSError` if this call of the C library fails."""
     libc = ctypes.CDLL(None, use_errno=True)
     if getattr(libc, call)(*arguments) != 0:
@@ -265,7 +358,10 @@ def _try(name: str) -> int:
     if child := wall.fork():
         return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     try:
-        wall.give_up(1_900_000_000)
+        with open("/proc/self/uid_map") as mapped:
+            wall.give_up(spare_users(mapped.read())[0])
+        if len(socket.if_nameindex()) > 1:
+            os.write(1, b"network")
         os._exit(0)
     except OSError as error:
         os.write(2, f"{error}\n".encode())

@@ -40,7 +40,8 @@ def mark(student, score="2", most="16"):
         ("Ada Lovelace_12345_assignsubmission_file", "Ada Lovelace_12345", ""),
         ("Teilnehmerin 7_12345_assignsubmission_onlinetext_", "Teilnehmerin 7_12345", ""),
         ("week2_ada_attempt_2026-11-30-23-59-01_my_work.ipynb", "ada", "my_work.ipynb"),
-        ("11-22 - Ada Lovelace - Nov 30, 2026 1159 PM", "Ada Lovelace", ""),
+        ("11-22 - Ada Lovelace - Nov 30, 2026 1159 PM", "Ada Lovelace_11", ""),
+        ("33-22 - Ada Lovelace - Nov 30, 2026 1159 PM", "Ada Lovelace_33", ""),
     ],
 )
 def test_names_of_downloads_are_understood(name, student, file):
@@ -63,7 +64,7 @@ def test_times_come_from_names_manifests_and_tables_and_from_nothing_else(tmp_pa
     found = handed_in(inside, "week2", times=read_times(tmp_path / "times.csv"), zone="+01:00")
     assert {one.student: (one.time, one.time_from) for one in found} == {
         "emmy@school": ("2026-11-29 17:25:02+00:00", "Gradescope's list"),
-        "Ada Lovelace": ("2026-11-30 23:59:00+01:00", "the name that the platform gave it"),
+        "Ada Lovelace_11": ("2026-11-30 23:59:00+01:00", "the name that the platform gave it"),
         "ben": ("2026-12-01 08:00:00+01:00", "the name that the platform gave it"),
         "cem": ("2026-11-28 10:00:00+01:00", "your table of times"),
         "dora": ("", "unknown"),
@@ -155,6 +156,10 @@ def test_names_of_platforms_meet_the_roster_and_are_asked_for_once(tmp_path, cap
         assert main([*export, *target]) == 0
     found = {row["student_id"]: row["score"] for row in collect(tmp_path / "marks", roster)}
     assert found == {"ada": "0", "gh1": "1", "kg2": "2", "mystery_9": "1"}
+    table, filled_in = tmp_path / "canvas.csv", tmp_path / "filled.csv"  # of the set alone, and by the roster's ids
+    table.write_text("Student,ID,SIS User ID,SIS Login ID,Section,w (1)\nG,500,gh1,g,A,\nA,501,ada,a,A,\n")
+    assert main(["course", "export", str(tmp_path / "marks" / "w"), "--into", str(table), "--to", str(filled_in)]) == 0
+    assert "G,500,gh1,g,A,1\n" in filled_in.read_text() and "A,501,ada,a,A,0\n" in filled_in.read_text()
 
 
 def test_pages_go_back_under_the_names_that_the_platform_gave(tmp_path):

@@ -2,7 +2,6 @@
 
 import csv
 import io
-import time
 import zipfile
 
 import pytest
@@ -118,9 +117,8 @@ def test_a_ban_holds_for_what_a_file_imports_and_time_and_memory_are_bounded(cou
     monkeypatch.setattr(project, "parts", lambda number: parts(number)[:5])
     hand_in(course, "ada", attention=HELPED, helper=HELPER)
     hand_in(course, "bob", attention=ASLEEP + reference(2))
-    hand_in(course, "cyd", attention=reference(2) + "a<a" * (LARGEST // 3 - 2000))
+    hand_in(course, "cyd", attention=reference(2) + "a<a" * 2_000)
     hand_in(course, "dan", attention=reference(2), helper=HELPER)  # which nothing imports
-    begin = time.monotonic()
     graded = grade(
         handed_in(course / "handed", project=True), [], b"a secret of sixteen", stages=[STAGES[2]], jobs=1,
         limits=Limits(seconds=1, memory_gib=1),
@@ -130,10 +128,8 @@ def test_a_ban_holds_for_what_a_file_imports_and_time_and_memory_are_bounded(cou
         ada[0].public
     )
     assert {mark.outcome for mark in bob} == {"timeout"} and "not tried" in str(bob[-1].public)
-    # Compiling the long line takes most of a second; it ends in a NameError if the time is enough, else with the time.
-    assert "crashed" in {mark.outcome for mark in cyd} <= {"crashed", "timeout"}
+    assert {mark.outcome for mark in cyd} == {"crashed"} and "NameError" in str(cyd[0].public)
     assert {mark.outcome for mark in dan} == {"right"}
-    assert time.monotonic() - begin < 60
 
 
 def test_bad_hand_ins_get_a_sentence_each(course):

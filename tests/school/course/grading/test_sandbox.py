@@ -178,3 +178,15 @@ def test_what_an_answer_may_have_given_is_believed():
 def test_limits_that_are_none_are_refused(limits, flag):
     with pytest.raises(ValueError, match=flag):
         Limits(**limits)
+
+
+@pytest.mark.parametrize("load, factor", [(0.1, 1.0), (2.0, 1.0), (5.0, 2.5), (50.0, 4.0)])
+def test_a_busy_machine_gives_answers_more_time(load, factor, monkeypatch):
+    monkeypatch.setattr(parent.os, "getloadavg", lambda: (load, 0.0, 0.0), raising=False)
+    monkeypatch.setattr(parent.os, "cpu_count", lambda: 2)
+    assert parent.busy() == factor
+
+
+def test_what_wants_too_much_memory_is_told_the_limit(worker):
+    outcome = call(worker, "return torch.ones(2**36)")
+    assert outcome.error == ("RuntimeError", "it wanted more memory than the 0.5 GiB that an answer may take")

@@ -3,12 +3,14 @@
 import csv
 import json
 import os
+import struct
+import subprocess
 import zipfile
 
 import pytest
 
 from companion.commands.main import main
-from companion_school.course.grading import archives
+from companion_school.course.grading import archives, received
 from companion_school.course.grading.answers import Submission
 from companion_school.course.grading.grade import grade
 from companion_school.course.grading.gradebook import collect, to_csv
@@ -249,3 +251,34 @@ def test_what_jupyter_lets_people_write_is_read(cell):
     names: dict = {}
     exec(Submission([cell]).find("double").program, names)
     assert names["double"](1) == 2
+
+
+def test_a_zip_whose_list_of_files_is_another_one_than_it_says_is_not_read(tmp_path):
+    """`zipfile` believes the list for archives of more than 4 GB, however long that is."""
+    with zipfile.ZipFile(tmp_path / "ada.zip", "w") as packed:
+        packed.writestr("week2.ipynb", RIGHT)
+    data = (tmp_path / "ada.zip").read_bytes()
+    at = data.rindex(b"PK\x05\x06")
+    larger = struct.pack("<4sQ2H2L4Q", b"PK\x06\x06", 44, 45, 45, 0, 0, 1, 1, 2**30, 0)
+    where = struct.pack("<4sLQL", b"PK\x06\x07", 0, at, 1)
+    (tmp_path / "ada.zip").write_bytes(data[:at] + larger + where + data[at:])
+    [ada] = handed_in(tmp_path)
+    assert ada.fault == "ada.zip cannot be unpacked: it is written for archives of more than 4 GB"
+
+
+def test_a_repository_that_takes_for_ever_is_asked_once_and_with_little_memory(tmp_path, monkeypatch):
+    home = tmp_path / "ada"
+    for name in ("week2.ipynb", "week2 (1).ipynb", "week2 (2).ipynb"):
+        (home / ".git").mkdir(parents=True, exist_ok=True)
+        (home / name).write_text(RIGHT)
+    (home / ".git" / "HEAD").write_text("0" * 40)
+    asked = []
+
+    def slow(command, timeout, **_):
+        asked.append(" ".join(command))
+        raise subprocess.TimeoutExpired(command, timeout)
+
+    monkeypatch.setattr(received.subprocess, "run", slow)
+    [ada] = handed_in(tmp_path, "week2")
+    assert len(asked) == 1 and "ulimit -v" in asked[0] and "ulimit -t" in asked[0]
+    assert ada.files[0].name == "week2 (2).ipynb" and ada.time_from == "unknown"

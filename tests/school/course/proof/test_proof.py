@@ -1,20 +1,25 @@
 """`companion course verify` counts what was tried, says what is wrong, and answers 0 only if nothing is."""
 
 import json
+from dataclasses import replace
 from datetime import date
 
 import pytest
 
 from companion.commands.main import main
+from companion_school.build.parts import parts
 from companion_school.checking.call import in_this_process
 from companion_school.checking.examine import KnownMistake, examine, key_of
+from companion_school.checking.exercise import Case
 from companion_school.course.proof import proof
 from companion_school.course.proof.proof import Proof, as_json, as_text, prove
+from companion_school.course.proof.seeds import seed_trials
 from companion_school.course.proof.verify import SEEDS, Trial
 from companion_school.exercises.catalogue import exercises
 from companion_school.exercises.progress import note_check, note_hint
 
-GOOD = tuple(Trial("2.3", kind, "one", seed, None) for kind in proof.MUST for seed in SEEDS)
+KINDS = (*proof.EACH, "hostile")
+GOOD = tuple(Trial("2.3", kind, "one", seed, None) for kind in KINDS for seed in SEEDS)
 BAD = (*GOOD, Trial("2.3", "mistake", "a mask", 3, "should be caught, but passes"))
 
 
@@ -22,7 +27,7 @@ def test_everything_about_an_exercise_is_tried_on_every_seed():
     found = prove(["2.5"], jobs=1, hostile=lambda jobs: 1 / 0)
     one = exercises()["2.5"]
     tried = 1 + len(one.variants) + 1 + len(one.mistakes)
-    assert len(found.trials) == tried * len(SEEDS) and found.holds and not found.whole
+    assert len(found.trials) == tried * len(SEEDS) and found.holds and "hostile" not in found.kinds
     assert "hostile" not in as_text(found) and as_text(found).startswith("1 exercise, each on 5 seeds")
     with pytest.raises(ValueError, match="2.99"):
         prove(["2.5", "2.99"])
@@ -41,7 +46,7 @@ def test_a_known_mistake_is_named_as_any_answer_that_makes_it(id):
 def test_the_whole_proof_tries_every_exercise_and_the_hostile_class(monkeypatch):
     monkeypatch.setattr(proof, "exercises", lambda: ["2.5"])
     found = prove(jobs=1, hostile=lambda jobs: [Trial("", "hostile", f"in {jobs}", 0, None)])
-    assert found.whole and found.holds and found.trials[-1].name == "in 1"
+    assert "hostile" in found.kinds and found.holds and found.trials[-1].name == "in 1"
     assert "1 of 1  hostile students" in as_text(found)
 
 
@@ -61,9 +66,28 @@ def test_the_counts_are_there_as_json():
     assert json.loads(as_json(Proof(5, GOOD)))["as it must be"] is True
 
 
-@pytest.mark.parametrize("kind", proof.MUST)
+@pytest.mark.parametrize("kind", KINDS)
 def test_nothing_tried_proves_nothing(kind):
     assert not Proof(5, tuple(trial for trial in GOOD if trial.kind != kind)).holds
+
+
+def test_right_answers_stand_other_seeds_and_answers_for_some_sizes_do_not():
+    found = proof.prove_on_seeds(["2.5"], 3, jobs=1)
+    assert found.holds and found.exercises == 1, as_text(found)
+    assert "1 exercise, each on 3 seeds" in as_text(found) and "5 of 5  right for some sizes only" in as_text(found)
+    [part] = (part.exercise() for part in parts(6) if part.name == "clip")
+    assert {trial.fault for trial in seed_trials(part, 2, strict=False)} == {None}
+
+
+def test_what_loses_a_mark_on_a_seed_and_what_is_right_for_some_sizes_is_told():
+    exercise = exercises()["2.5"]
+    small = replace(
+        exercise, _cases=lambda draw: iter([Case("two and three", (2, 3))]), excused={"large": "", "edge": ""}
+    )
+    told = {trial.name: trial.fault for trial in seed_trials(small, 1)}
+    assert told["right up to size 4"] == told["right for the public sizes"] == "should not be right and robust, but is"
+    wrong = replace(exercise, variants=[lambda queries, keys: exercise.reference(queries, keys) | (keys == 11)])
+    assert [trial.fault for trial in seed_trials(wrong, 20) if trial.kind == "variant" and trial.fault]
 
 
 @pytest.mark.parametrize("trials, code", [(GOOD, 0), (BAD, 1)])

@@ -1,0 +1,211 @@
+"""Stage 17, adapters: the change of low rank, a model that wears it, and what the loss counts."""
+
+import torch
+
+from companion_school.build.checks import USUAL
+from companion_school.build.isolated_modules import default_dtype, run_with
+from companion_school.build.parts import part
+from companion_school.checking.exercise import Case
+
+
+@part(17, points=4, excused=USUAL)
+def LoRA(code, x, weights, rank, alpha):
+    """A frozen layer with a change beside it, what it begins with, and what is left when it is merged."""
+    with default_dtype(x.dtype):
+        linear = torch.nn.Linear(x.shape[-1], len(weights["linear.weight"]), bias=False)
+        layer = code.LoRA(linear, rank, alpha)
+        fresh = layer.up.weight.detach().clone()
+    gives = run_with(lambda: layer, weights, x)
+    with torch.no_grad():
+        for name, weight in layer.named_parameters():
+            weight.copy_(weights[name])
+        merged = layer.merged()
+    return {
+        "what it gives": gives,
+        "up at first": fresh,
+        "merged": merged.weight.detach(),
+        "what is merged": type(merged).__name__,
+    }
+
+
+def _weights(draw, wide, out, rank):
+    return {
+        "linear.weight": draw.normal(out, wide),
+        "down.weight": draw.normal(rank, wide),
+        "up.weight": draw.normal(out, rank),
+    }
+
+
+@LoRA.cases
+def _(draw):
+    yield Case("rank 1, alpha 1", (draw.normal(1, 3), _weights(draw, 3, 2, 1), 1, 1.0))
+    yield Case("rank 2, alpha 6: the change is tripled", (draw.normal(2, 3, 5), _weights(draw, 5, 4, 2), 2, 6.0))
+
+
+LoRA.mistake(
+    "the change is multiplied by alpha: by alpha / rank",
+    "self.linear, self.scale = linear, alpha / rank",
+    "self.linear, self.scale = linear, alpha",
+)
+LoRA.mistake(
+    "the change is not scaled",
+    "return self.linear(x) + self.scale * self.up(self.down(x))",
+    "return self.linear(x) + self.up(self.down(x))",
+)
+LoRA.mistake(
+    "`up` does not begin at zero: then the model has changed before it has learned",
+    "        nn.init.zeros_(self.up.weight)\n",
+    "",
+)
+LoRA.mistake("`down` begins at zero instead of `up`: here both would be zero, and nothing is ever learned", "nn.init.zeros_(self.up.weight)",
+             "nn.init.zeros_(self.up.weight)\n        self.forward = lambda x: self.linear(x)")  # fmt: skip
+LoRA.mistake(
+    "the frozen layer's own answer is lost: the change is added to it",
+    "return self.linear(x) + self.scale",
+    "return self.scale",
+)
+LoRA.mistake(
+    "merging forgets the scale",
+    "self.linear.weight += self.scale * self.up.weight",
+    "self.linear.weight += self.up.weight",
+)
+LoRA.mistake("merging replaces the weight: the change is added to it", "self.linear.weight += self.scale * self.up.weight @ self.down.weight",
+             "self.linear.weight.copy_(self.scale * self.up.weight @ self.down.weight)")  # fmt: skip
+LoRA.variant(
+    """
+    class LoRA(nn.Module):
+        def __init__(self, linear, rank, alpha):
+            super().__init__()
+            out, wide = linear.weight.shape
+            self.down, self.up = nn.Linear(wide, rank, bias=False), nn.Linear(rank, out, bias=False)
+            self.up.weight.data.zero_()
+            self.linear, self.rank, self.alpha = linear, rank, alpha
+
+        def forward(self, x):
+            change = x @ self.down.weight.T @ self.up.weight.T
+            return self.linear(x) + change * self.alpha / self.rank
+
+        def merged(self):
+            new = nn.Linear(self.linear.in_features, self.linear.out_features, bias=False)
+            change = self.up.weight @ self.down.weight * (self.alpha / self.rank)
+            new.weight = nn.Parameter((self.linear.weight + change).detach())
+            return new
+    """
+)
+
+
+@part(17, points=3, excused=USUAL)
+def put_adapters(code, rank, alpha, ids, merge):
+    """A frozen decoder with adapters: what learns, and its logits before, after a change, and merged."""
+    model = code["model"]
+    torch.manual_seed(6)
+    with default_dtype(torch.float64):
+        own = model.Transformer(model.Config(13, 16, 2, 4, 2, 24))
+        before = own(ids).detach()
+        made = code.put_adapters(own, rank, alpha)
+        unchanged = (made(ids) - before).abs().max() < 1e-9
+    learns = {name: tuple(weight.shape) for name, weight in made.named_parameters() if weight.requires_grad}
+    with torch.no_grad():
+        for number, (name, weight) in enumerate(sorted(made.named_parameters())):
+            if name in learns:
+                weight.copy_(torch.sin(torch.arange(weight.numel()) + number).reshape(weight.shape) / 3)
+    logits = made(ids)
+    found = {
+        "nothing has changed at first": bool(unchanged),
+        "what learns": sorted(learns.items()),
+        "the logits after a change": logits.detach(),
+    }
+    if merge:
+        plain = code.merge_adapters(made)
+        names = sorted(name for name, _ in plain.named_parameters())
+        found |= {
+            "merged, it gives the same": bool((plain(ids) - logits).abs().max() < 1e-9),
+            "its names when merged": names,
+        }
+    return found
+
+
+@put_adapters.cases
+def _(draw):
+    ids = draw.wholes(0, 12, 2, 5)
+    yield Case("rank 2", (2, 4.0, ids, False), tolerance=1e-6)
+    yield Case("merged", (1, 1.0, ids, True), tolerance=1e-6)
+
+
+put_adapters.mistake("the model is not frozen: its own weights learn as well", "    model.requires_grad_(False)\n", "")
+put_adapters.mistake("everything is frozen, the adapters too: freeze before they are there", "    model.requires_grad_(False)\n    for module", "    for module",
+                     "                setattr(module, name, LoRA(child, rank, alpha))\n    return model",
+                     "                setattr(module, name, LoRA(child, rank, alpha))\n    return model.requires_grad_(False)")  # fmt: skip
+put_adapters.mistake("rank and alpha are exchanged", "LoRA(child, rank, alpha)", "LoRA(child, int(alpha), rank)")
+put_adapters.mistake("only the attention has adapters: every linear layer has one", "    model.requires_grad_(False)\n    for module in list(model.decoder.modules()):",
+                     "    model.requires_grad_(False)\n    for module in [block.attention for block in model.decoder.blocks]:")  # fmt: skip
+put_adapters.mistake(
+    "merging takes the adapters off, and their change with them",
+    "setattr(module, name, child.merged())",
+    "setattr(module, name, child.linear)",
+)
+put_adapters.variant(
+    """
+    def put_adapters(model, rank, alpha):
+        for weight in model.parameters():
+            weight.requires_grad = False
+        for block in model.decoder.blocks:
+            for part in (block.attention, block.feed_forward):
+                for name, child in list(part._modules.items()):
+                    if isinstance(child, nn.Linear):
+                        part._modules[name] = LoRA(child, rank=rank, alpha=alpha)
+        return model
+    """
+)
+
+
+@part(17, points=3, excused=USUAL)
+def example(code, question, answer, stop, length):
+    """Inputs and targets of a question and its answer."""
+    inputs, targets = code.example(list(question), list(answer), stop, length)
+    return inputs, targets
+
+
+@example.cases
+def _(draw):
+    yield Case("one token each", ([3], [5], 0, 4))
+    yield Case("a longer question", ([3, 4, 6], [5, 7], 0, 8))
+    yield Case("it fits exactly", ([3, 4], [5, 7], 9, 4))
+    yield Case("too long", ([3, 4, 6], [5, 7], 0, 4), refuse=True)
+
+
+_TARGETS = "targets = [-100] * (len(question) - 1) + [*answer, stop] + [-100] * blank"
+example.mistake("the question is scored as well: its targets are -100", _TARGETS, "targets = ids[1:] + [-100] * blank")
+example.mistake(
+    "the stop token is not scored: then no answer ever ends",
+    _TARGETS,
+    "targets = [-100] * (len(question) - 1) + [*answer, -100] + [-100] * blank",
+)
+example.mistake("the answer's first token is not scored: its target stands at the question's last token", _TARGETS,
+                "targets = [-100] * len(question) + [*answer[1:], stop] + [-100] * blank")  # fmt: skip
+example.mistake(
+    "targets are not one position on", _TARGETS, "targets = [-100] * len(question) + [*answer] + [-100] * blank"
+)
+example.mistake(
+    "what is behind the stop token is scored: those targets are -100",
+    _TARGETS,
+    "targets = [-100] * (len(question) - 1) + [*answer, stop] + [stop] * blank",
+)
+example.mistake(
+    "an example that is too long is cut",
+    "    if len(ids) - 1 > length:",
+    "    ids = ids[: length + 1]\n    answer = answer[: max(0, length - len(question))]\n    if False:",
+)
+example.variant(
+    """
+    def example(question, answer, stop, length):
+        whole = question + answer + [stop]
+        if len(whole) > length + 1:
+            raise ValueError("too long")
+        inputs = torch.full((length,), stop)
+        targets = torch.full((length,), -100)
+        inputs[: len(whole) - 1] = torch.tensor(whole[:-1])
+        targets[len(question) - 1 : len(whole) - 1] = torch.tensor(whole[len(question) :])
+        return inputs, targets
+    """
+)

@@ -1,0 +1,200 @@
+"""Stage 14, delta: the rule by itself, the layer at once and in pieces, a decoder that has it."""
+
+import torch
+import torch.nn.functional as F
+
+from companion_school.build.checks import USUAL
+from companion_school.build.isolated_modules import default_dtype, run_with
+from companion_school.build.parts import part
+from companion_school.checking.exercise import Case
+
+
+@part(14, points=4, excused=USUAL)
+def delta_rule(code, q, k, v, beta, state):
+    """Each token writes what is missing, and reads: what it read, and the state that is left."""
+    return code.delta_rule(q, k, v, beta, state)
+
+
+def _unit(x):
+    return F.normalize(x, dim=-1)
+
+
+@delta_rule.cases
+def _(draw):
+    one = torch.tensor([[[[1.0, 0.0]]]]).double()
+    value, strength = torch.tensor([[[[3.0, 5.0, 7.0]]]]).double(), torch.tensor([[[0.5]]]).double()
+    yield Case("one token: half of its value is there afterwards", (one, one, value, strength, None))
+    twice = one.expand(1, 1, 2, 2), torch.cat([value, 2 * value], dim=2), torch.ones(1, 1, 2).double()
+    yield Case(
+        "the same key again: the second value takes the place of the first", (twice[0], twice[0], *twice[1:], None)
+    )
+    batch, heads, tokens, d_k, d_v = draw.sizes(5, 2, 6)
+    q, k, v = (
+        draw.normal(batch, heads, tokens, d_k),
+        _unit(draw.normal(batch, heads, tokens, d_k)),
+        draw.normal(batch, heads, tokens, d_v),
+    )
+    beta = draw.uniform(batch, heads, tokens)
+    yield Case("several heads and tokens", (q, k, v, beta, None))
+    yield Case("it goes on with a state", (q, k, v, beta, draw.normal(batch, heads, d_k, d_v)))
+
+
+_WRITE = "state = state + beta[:, :, t, None, None] * (key.mT @ missing)"
+delta_rule.mistake("what is there already is not taken off: that is adding, and a second value mixes with the first",
+                   "missing = value - key @ state", "missing = value + 0 * (key @ state)")  # fmt: skip
+delta_rule.mistake(
+    "the write strength is not used", "beta[:, :, t, None, None] * (key.mT @ missing)", "(key.mT @ missing)"
+)
+delta_rule.mistake("a token reads before it has written: it does not see its own value", f"        {_WRITE}\n        read.append(query @ state)",
+                   f"        read.append(query @ state)\n        {_WRITE}")  # fmt: skip
+delta_rule.mistake(
+    "what is missing is found with the query: it is what the key reads",
+    "missing = value - key @ state",
+    "missing = value - query @ state",
+)
+delta_rule.mistake("the given state is not used", "    if state is None:\n", "    if True:\n")
+delta_rule.mistake(
+    "the state is read with the key: read it with the query", "read.append(query @ state)", "read.append(key @ state)"
+)
+delta_rule.mistake("the whole state fades with the write strength: only what stands under the key does",
+                   _WRITE, "state = (1 - beta[:, :, t, None, None]) * state + beta[:, :, t, None, None] * (key.mT @ value)")  # fmt: skip
+delta_rule.mistake(
+    "the given state is changed in place", _WRITE, "state += beta[:, :, t, None, None] * (key.mT @ missing)"
+)
+delta_rule.variant(
+    """
+    def delta_rule(q, k, v, beta, state=None):
+        batch, heads, tokens, d_k = k.shape
+        S = torch.zeros(batch, heads, d_k, v.shape[-1], dtype=k.dtype) if state is None else state
+        unit, out = torch.eye(d_k, dtype=k.dtype), []
+        for t in range(tokens):
+            w = beta[..., t][..., None, None]
+            kk = torch.einsum("bhi,bhj->bhij", k[:, :, t], k[:, :, t])
+            S = (unit - w * kk) @ S + w * torch.einsum("bhi,bhj->bhij", k[:, :, t], v[:, :, t])
+            out.append(torch.einsum("bhi,bhij->bhj", q[:, :, t], S))
+        return torch.stack(out, dim=2), S
+    """
+)
+
+
+@part(14, points=4, excused=USUAL)
+def DeltaLayer(code, x, weights, heads, pieces):
+    """The layer at once, and with a state, piece by piece: the same rows, and what the state holds."""
+    with default_dtype(x.dtype):
+        layer = code.DeltaLayer(x.shape[-1], heads)
+    whole = run_with(lambda: layer, weights, x)
+    state, rows, lengths = code.State(), [], []
+    for piece in x.split(pieces, dim=1):
+        rows.append(run_with(lambda: layer, weights, piece, mask=None, turn=lambda y: -y, cache=state))
+        lengths.append(len(state))
+    return {"at once": whole, "in pieces": torch.cat(rows, dim=1), "tokens read": lengths, "the table": state.table}
+
+
+def _layer(draw, d_model, heads):
+    shapes = {name: (d_model, d_model) for name in ("query", "key", "value", "output")} | {"write": (heads, d_model)}
+    return {f"{name}.weight": draw.normal(*shape) for name, shape in shapes.items()}
+
+
+@DeltaLayer.cases
+def _(draw):
+    yield Case("one head, token by token", (draw.normal(1, 3, 4), _layer(draw, 4, 1), 1, [1, 1, 1]))
+    yield Case("three heads, in two pieces", (draw.normal(2, 5, 6), _layer(draw, 6, 3), 3, [3, 2]))
+    yield Case("a single token", (draw.normal(2, 1, 6), _layer(draw, 6, 2), 2, [1]))
+
+
+DeltaLayer.mistake(
+    "keys and queries are not scaled to length 1",
+    "F.normalize(split(layer(x), self.heads), dim=-1)",
+    "split(layer(x), self.heads)",
+)
+DeltaLayer.mistake("keys and queries are scaled before the heads are split: each head's have length 1",
+                   "F.normalize(split(layer(x), self.heads), dim=-1)", "split(F.normalize(layer(x), dim=-1), self.heads)")  # fmt: skip
+DeltaLayer.mistake(
+    "the write strength is not a sigmoid", "self.write(x).sigmoid().transpose(1, 2)", "self.write(x).transpose(1, 2)"
+)
+DeltaLayer.mistake("keys and queries are rotated: the order of the writes says where a token is",
+                   "        v, beta = split", "        q, k = (q, k) if turn is None else (turn(q), k)\n        v, beta = split")  # fmt: skip
+DeltaLayer.mistake(
+    "the state is not kept: every piece begins anew",
+    "cache.table, cache.tokens = table,",
+    "cache.table, cache.tokens = 0 * table,",
+)
+DeltaLayer.mistake("the tokens of the state are not counted on", "cache.tokens + x.shape[1]", "x.shape[1]")
+DeltaLayer.mistake("the state that the cache holds is not read", "None if cache is None else cache.table", "None")
+DeltaLayer.mistake(
+    "values are scaled to length 1 as well",
+    "split(self.value(x), self.heads)",
+    "F.normalize(split(self.value(x), self.heads), dim=-1)",
+)
+DeltaLayer.variant(
+    """
+    class DeltaLayer(nn.Module):
+        def __init__(self, d_model, heads):
+            super().__init__()
+            self.n = heads
+            for name in ("query", "key", "value", "output"):
+                setattr(self, name, nn.Linear(d_model, d_model, bias=False))
+            self.write = nn.Linear(d_model, heads, bias=False)
+
+        def forward(self, x, mask=None, turn=None, cache=None):
+            q, k, v = (split(f(x), self.n) for f in (self.query, self.key, self.value))
+            q, k = q / q.norm(dim=-1, keepdim=True), k / k.norm(dim=-1, keepdim=True)
+            beta = torch.sigmoid(self.write(x)).mT
+            state = cache.table if cache is not None else None
+            y, state = delta_rule(q, k, v, beta, state)
+            if cache is not None:
+                cache.table = state
+                cache.tokens += x.shape[1]
+            return self.output(merge(y))
+    """
+)
+
+
+@part(14, points=2, excused=USUAL)
+def put_states(code, attend, ids):
+    """A decoder with states: which layers have one, and its logits in pieces, each block with what it needs."""
+    model = code["model"]
+    torch.manual_seed(3)
+    with default_dtype(torch.float64), torch.no_grad():
+        own = code.put_states(model.Transformer(model.Config(13, 16, 3, 2, 1, 12)), attend)
+        pieces, caches = [], code.new_caches(own)
+        for piece in ids.split([3, 1, 1], dim=1):
+            pieces.append(own(piece, caches))
+        apart = (torch.cat(pieces, dim=1) - own(ids)).abs().max()
+    spread = max(float(weight.detach().std()) for weight in own.parameters() if weight.ndim > 1)
+    return {"what each block has": [type(block.attention).__name__ for block in own.decoder.blocks],
+            "what each block is given": [type(cache).__name__ for cache in caches],
+            "the logits in pieces are those of the whole": bool(apart < 1e-9),
+            "its weights are drawn by initialise": spread < 0.33}  # fmt: skip
+
+
+@put_states.cases
+def _(draw):
+    ids = draw.wholes(0, 12, 2, 5)
+    yield Case("a state in every block", ((), ids))
+    yield Case("attention in the last block", ((2,), ids))
+    yield Case("attention in the first block, whose cache says where the others are", ((0,), ids))
+
+
+put_states.mistake(
+    "`attend` names the blocks that keep your attention", "if number not in attend:", "if number in attend:"
+)
+put_states.mistake("every block has a state: `attend` is not used", "if number not in attend:", "if True:")
+put_states.mistake(
+    "a block with attention needs a `Cache`",
+    "State() if isinstance(block.attention, DeltaLayer) else Cache()",
+    "State()",
+)
+put_states.mistake("all blocks share one state: each has its own", "    return [State() if isinstance(block.attention, DeltaLayer) else Cache() for",
+                   "    one = State()\n    return [one if isinstance(block.attention, DeltaLayer) else Cache() for")  # fmt: skip
+put_states.mistake("all blocks share one layer: each has its own", "    for number, block in enumerate(model.decoder.blocks):\n        if number not in attend:\n            block.attention = DeltaLayer(config.d_model, config.heads)",
+                   "    one = DeltaLayer(config.d_model, config.heads)\n    one.__class__.__name__ = 'DeltaLayer'\n    for number, block in enumerate(model.decoder.blocks[:2]):\n        if number not in attend:\n            block.attention = one")  # fmt: skip
+put_states.variant(
+    """
+    def new_caches(model):
+        made = []
+        for block in model.decoder.blocks:
+            made.append(Cache() if hasattr(block.attention, "kv_heads") else State())
+        return made
+    """
+)

@@ -1,0 +1,166 @@
+"""Stage 20, the first model that learns: an embedding, waves, one layer of attention, and gradient descent."""
+
+import torch
+
+from companion_school.build.elsewhere import elsewhere
+from companion_school.build.isolated_modules import run_with
+from companion_school.build.parts import part
+from companion_school.checking.exercise import Case
+
+_USUAL = {
+    law: "of a usual kind; a small model's weights are not asked to be others"
+    for law in ("levels", "offset", "nan", "scale", "edge", "one", "dtype", "layout", "memory", "other", "tie")
+}
+
+
+def _weights(draw, vocab, d_model):
+    names = ("attention.query", "attention.key", "attention.value", "attention.output")
+    weights = {f"{name}.weight": draw.normal(d_model, d_model).float() for name in names}
+    ends = {name: draw.normal(vocab, d_model).float() for name in ("embedding.weight", "head.weight")}
+    return ends | weights
+
+
+@part(20, points=3, excused=_USUAL)
+def FirstModel(code, ids, heads, weights):
+    """Symbols to scores: embedding and waves, attention, head."""
+    vocab, d_model = weights["embedding.weight"].shape
+    return run_with(lambda: code.FirstModel(vocab, d_model, heads), weights, ids)
+
+
+@FirstModel.cases
+def _(draw):
+    yield Case("one symbol", (torch.tensor([[3]]), 1, _weights(draw, 5, 6)), tolerance=1e-4)
+    yield Case("a word", (draw.wholes(0, 4, 1, 7), 1, _weights(draw, 5, 6)), tolerance=1e-4)
+    yield Case("several words, several heads", (draw.wholes(0, 6, 3, 5), 2, _weights(draw, 7, 8)), tolerance=1e-4)
+
+
+_SUM = "self.embedding(ids) + waves(positions, self.embedding.embedding_dim)"
+FirstModel.mistake("the positions are missing: without the waves it cannot tell where a symbol stands", _SUM,
+                   "self.embedding(ids)")  # fmt: skip
+FirstModel.mistake("a mask hides what comes later; here each symbol may look at all", f"self.attention({_SUM})",
+                   f"self.attention({_SUM}, mask=torch.ones(ids.shape[1], ids.shape[1], dtype=torch.bool).tril())")  # fmt: skip
+FirstModel.mistake("what came in is added to what attention gives; there is no residual here yet", f"self.attention({_SUM})",
+                   f"(lambda x: x + self.attention(x))({_SUM})")  # fmt: skip
+FirstModel.mistake("these are probabilities; expected scores, and the loss makes the softmax", "return self.head(",
+                   "return torch.nn.functional.softmax(self.head(", "self.embedding.embedding_dim)))",
+                   "self.embedding.embedding_dim))), -1)")  # fmt: skip
+FirstModel.mistake("the positions begin at 1", "positions = torch.arange(ids.shape[1], device=ids.device)",
+                   "positions = 1 + torch.arange(ids.shape[1], device=ids.device)")  # fmt: skip
+FirstModel.mistake(
+    "the head has a bias", "self.head = nn.Linear(d_model, vocab, bias=False)", "self.head = nn.Linear(d_model, vocab)"
+)
+FirstModel.mistake(
+    "there is one head, whatever `heads` says", "Attention(d_model, heads, heads)", "Attention(d_model, 1, 1)"
+)
+FirstModel.variant(
+    """
+    class FirstModel(nn.Module):
+        def __init__(self, vocab, d_model, heads=1):
+            super().__init__()
+            self.head = nn.Linear(d_model, vocab, False)
+            self.attention = Attention(d_model, heads, kv_heads=heads)
+            self.embedding = nn.Embedding(vocab, d_model)
+
+        def forward(self, ids):
+            x = self.embedding.weight[ids]
+            x = x + waves(torch.arange(x.shape[1]).to(ids.device), x.shape[2])
+            return self.attention(x) @ self.head.weight.T
+    """
+)
+
+
+@part(20, points=2, excused=_USUAL, forbidden=("optim",))
+def descend(code, start, idle, data, updates, rate):
+    """Gradient descent: each weight moves downhill, and its gradient is forgotten."""
+    model = torch.nn.ParameterList([torch.nn.Parameter(start.clone()), torch.nn.Parameter(idle.clone())])
+    asked = []
+
+    def loss_at(n):
+        asked.append(n)
+        return ((data[n % len(data)] @ model[0] - 1) ** 2).mean()
+
+    losses = list(code.descend(model, loss_at, updates, rate))
+    left = [weight.grad is not None and bool(weight.grad.any()) for weight in model]
+    hang = any(isinstance(loss, torch.Tensor) and loss.requires_grad for loss in losses)
+    return {"the updates asked for": asked, "the losses": [float(loss) for loss in losses], "losses that keep their graph": hang,
+            "the weights": [weight.detach().clone() for weight in model], "gradients that are left": left}  # fmt: skip
+
+
+@descend.cases
+def _(draw):
+    start, idle, data = draw.normal(3, 2), draw.normal(4), draw.normal(6, 5, 3)
+    yield Case("one update", (start, idle, data, 1, 0.1))
+    yield Case("several updates, each with its own loss", (start, idle, data, 4, 0.05))
+    yield Case("no updates", (start, idle, data, 0, 0.1))
+
+
+_STEP = "weight -= rate * weight.grad"
+descend.mistake("it goes uphill: subtract the gradient", _STEP, "weight += rate * weight.grad")
+descend.mistake(
+    "the gradients are not forgotten: each is added to the ones before", "                    weight.grad = None\n", ""
+)
+descend.mistake("the rate is not used", _STEP, "weight -= weight.grad")
+descend.mistake("every update asks for the first loss: call loss_at(n)", "loss = loss_at(n)", "loss = loss_at(0)")
+descend.mistake("the updates are counted from 1; the first is 0", "loss = loss_at(n)", "loss = loss_at(n + 1)")
+descend.mistake("it gives the losses as tensors that keep what they were made of: give numbers, `loss.item()`",
+                "yield loss.item()", "yield loss")  # fmt: skip
+descend.mistake("one update too few", "for n in range(updates):", "for n in range(updates - 1):")
+descend.mistake("the step has the length of the rate, whatever the gradient: multiply the gradient by the rate", _STEP,
+                "weight -= rate * weight.grad.sign()")  # fmt: skip
+descend.variant(
+    """
+    def descend(model, loss_at, updates, rate):
+        n = 0
+        while n < updates:
+            loss = loss_at(n)
+            weights = [weight for weight in model.parameters()]
+            gradients = torch.autograd.grad(loss, weights, allow_unused=True)
+            for weight, gradient in zip(weights, gradients):
+                if gradient is not None:
+                    weight.data = weight.data - rate * gradient
+            n += 1
+            yield float(loss.detach())
+    """
+)
+descend.variant(
+    """
+    def descend(model, loss_at, updates, rate):
+        for n in range(updates):
+            model.zero_grad()
+            loss = loss_at(n)
+            loss.backward()
+            for weight in model.parameters():
+                if weight.grad is not None:
+                    weight.data.add_(weight.grad, alpha=-rate)
+            model.zero_grad()
+            yield loss.item()
+    """
+)
+
+
+@part(20, points=1, excused=_USUAL)
+def FirstModel_on_a_GPU(code, ids, seed):
+    """Moved to another device, as to a GPU, it learns there."""
+
+    def trained(device):
+        torch.manual_seed(seed)
+        model, there = code.FirstModel(7, 8).to(device), ids.to(device)
+
+        def loss_at(n):
+            return torch.nn.functional.cross_entropy(model(there).flatten(0, 1), there.flip(1).flatten())
+
+        return list(code.descend(model, loss_at, 3, 0.1))
+
+    return elsewhere(trained)
+
+
+@FirstModel_on_a_GPU.cases
+def _(draw):
+    yield Case("words on a GPU", (draw.wholes(0, 6, 3, 5), draw.whole(1, 99)), tolerance=1e-4)
+
+
+FirstModel_on_a_GPU.mistake(
+    "the positions are made on the CPU: make them where the ids are, `torch.arange(..., device=ids.device)`",
+    ", device=ids.device)",
+    ")",
+)

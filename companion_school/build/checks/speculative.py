@@ -1,0 +1,289 @@
+"""Stage 15, speculative: chances row by row, the judge, the lookup, and whole texts that are those of `generate`."""
+
+import torch
+
+from companion_school.build.checks import USUAL
+from companion_school.build.isolated_modules import default_dtype
+from companion_school.build.parts import part
+from companion_school.checking.exercise import Case
+
+
+@part(15, points=1, excused=USUAL)
+def rows(code, logits, temperature, choice):
+    """The probabilities of several positions."""
+    return code.rows(logits, temperature, **choice)
+
+
+@rows.cases
+def _(draw):
+    logits = 2 * draw.normal(3, 5)
+    yield Case("temperature 1", (logits, 1.0, {}))
+    yield Case("another temperature", (logits, 0.5, {}))
+    yield Case("temperature 0: the likeliest token has all", (logits, 0, {}))
+    yield Case("what else is chosen is handed on", (logits, 1.3, {"top_k": 2}))
+
+
+rows.mistake(
+    "at temperature 0 every row is that of temperature 1",
+    "if temperature == 0:",
+    "temperature = temperature or 1.0\n    if False:",
+)
+rows.mistake(
+    "`choice` is not handed on", "probabilities(row, temperature, **choice)", "probabilities(row, temperature)"
+)
+rows.mistake(
+    "the temperature is not handed on", "probabilities(row, temperature, **choice)", "probabilities(row, **choice)"
+)
+rows.variant(
+    """
+    def rows(logits, temperature=1.0, **choice):
+        made = torch.zeros_like(logits)
+        for at in range(len(logits)):
+            if temperature:
+                made[at] = probabilities(logits[at], temperature=temperature, **choice)
+            else:
+                made[at, logits[at].argmax()] = 1
+        return made
+    """
+)
+
+
+@part(15, points=1, excused=USUAL)
+def correction(code, p, q):
+    """What is drawn from in the place of a rejected guess."""
+    return code.correction(p, q)
+
+
+@correction.cases
+def _(draw):
+    yield Case(
+        "with a pencil",
+        (torch.tensor([0.5, 0.3, 0.2], dtype=torch.float64), torch.tensor([0.2, 0.1, 0.7], dtype=torch.float64)),
+    )
+    p, q = draw.normal(6).softmax(-1), draw.normal(6).softmax(-1)
+    yield Case("six tokens", (p, q))
+    yield Case(
+        "a guess that the model would never make",
+        (torch.tensor([0.25, 0.75, 0], dtype=torch.float64), torch.tensor([0, 0, 1.0], dtype=torch.float64)),
+    )
+
+
+correction.mistake(
+    "it is drawn from p again: then likely guesses come too often", "rest = (p - q).clamp(min=0)", "rest = p"
+)
+correction.mistake(
+    "what p lacks is drawn, not what q lacks", "rest = (p - q).clamp(min=0)", "rest = (q - p).clamp(min=0)"
+)
+correction.mistake("the difference is not divided by its sum", "return rest / rest.sum()", "return rest")
+correction.mistake("negative differences count as well: cut them at 0", "(p - q).clamp(min=0)", "(p - q).abs()")
+correction.variant(
+    """
+    def correction(p, q):
+        more = torch.where(p > q, p - q, torch.zeros_like(p))
+        return more / (1 - torch.minimum(p, q).sum())
+    """
+)
+
+
+@part(15, points=3, excused=USUAL, seconds=60.0)
+def judge(code, p, q, guesses, tries):
+    """Which guesses are accepted, and how often each text comes of many tries."""
+    generator, count = torch.Generator().manual_seed(1), {}
+    for _ in range(tries):
+        tokens = tuple(int(token) for token in code.judge(p, q, list(guesses), generator))
+        count[tokens] = count.get(tokens, 0) + 1
+    return {"the likeliest": list(max(count, key=count.get)), "its share": count[max(count, key=count.get)] / tries,
+            "tokens on average": sum(len(tokens) * n for tokens, n in count.items()) / tries,
+            "first tokens": [sum(n for tokens, n in count.items() if tokens[0] == first) / tries for first in range(p.shape[-1])]}  # fmt: skip
+
+
+@judge.cases
+def _(draw):
+    sure = torch.eye(4).double()
+    yield Case("sure guesses that are right are all accepted", (sure[[2, 0, 1]], sure[[2, 0]], [2, 0], 3))
+    yield Case("at the first wrong one it ends, with the model's token", (sure[[2, 3, 1]], sure[[2, 0]], [2, 0], 3))
+    yield Case("without a guess there is one token", (sure[[3]], sure[:0], [], 3))
+    p, q = (
+        torch.tensor([[0.6, 0.3, 0.1], [0.1, 0.1, 0.8]], dtype=torch.float64),
+        torch.tensor([[0.2, 0.3, 0.5]], dtype=torch.float64),
+    )
+    yield Case("a guess that the draft likes too much is accepted one time in five", (p, q, [2], 1000), tolerance=0.05)
+    yield Case("a guess that the model likes as much is always accepted", (p, q, [1], 200), tolerance=0.05)
+    yield Case("a guess that the model likes more is always accepted", (p, q, [0], 200), tolerance=0.05)
+
+
+_TEST = "if torch.rand((), generator=generator) * q[at, guess] >= p[at, guess]:"
+judge.mistake(
+    "a guess is accepted if it is the model's likeliest: accept it with min(1, p / q)",
+    _TEST,
+    "if guess != p[at].argmax():",
+)
+judge.mistake(
+    "a guess is accepted with p: accept it with min(1, p / q)",
+    _TEST,
+    "if torch.rand((), generator=generator) >= p[at, guess]:",
+)
+judge.mistake(
+    "p and q are exchanged in the test", _TEST, "if torch.rand((), generator=generator) * p[at, guess] >= q[at, guess]:"
+)
+judge.mistake("what comes in the place of a rejected guess is drawn from p: draw it from the correction",
+              "torch.multinomial(correction(p[at], q[at]), 1, generator=generator)", "torch.multinomial(p[at], 1, generator=generator)")  # fmt: skip
+judge.mistake("after the last accepted guess no further token comes", "    return [*guesses, int(torch.multinomial(p[-1], 1, generator=generator))]",
+              "    return list(guesses) or [int(torch.multinomial(p[-1], 1, generator=generator))]")  # fmt: skip
+judge.mistake("the rejected guess stays in the text", "return [*guesses[:at], int(", "return [*guesses[: at + 1], int(")
+judge.mistake(
+    "the last token is drawn from the first row of p", "torch.multinomial(p[-1], 1", "torch.multinomial(p[0], 1"
+)
+judge.variant(
+    """
+    def judge(p, q, guesses, generator):
+        kept = []
+        for row, other, guess in zip(p, q, guesses):
+            chance = min(1.0, float(row[guess] / other[guess]))
+            if float(torch.rand(1, generator=generator)) < chance:
+                kept.append(guess)
+                continue
+            return kept + torch.multinomial(correction(row, other), 1, generator=generator).tolist()
+        return kept + torch.multinomial(p[len(guesses)], 1, generator=generator).tolist()
+    """
+)
+
+
+@part(15, points=2, excused=USUAL)
+def lookup(code, ids, ahead, vocab):
+    """Guesses from the text itself, and their probabilities."""
+    guesses, q = code.lookup(list(ids), ahead, vocab)
+    return list(guesses), q
+
+
+@lookup.cases
+def _(draw):
+    yield Case("the last two stood side by side before", ([1, 2, 3, 4, 1, 2], 2, 6))
+    yield Case("of two such places the later one counts", ([1, 2, 3, 1, 2, 4, 0, 1, 2], 3, 6))
+    yield Case("they stood nowhere: no guess", ([1, 2, 3, 4, 2], 3, 6))
+    yield Case("the place may lie at the very end", ([5, 5, 5, 5], 4, 6))
+    yield Case("a text of one token", ([3], 4, 6))
+    yield Case("no token ahead", ([1, 2, 3, 1, 2], 0, 6))
+
+
+lookup.mistake(
+    "the first such place is taken, not the last", "places[-1] : places[-1] + ahead", "places[0] : places[0] + ahead"
+)
+lookup.mistake(
+    "the last token alone is looked for, not the last two",
+    "ids[at - 2 : at] == ids[-2:]",
+    "ids[at - 1 : at] == ids[-1:]",
+)
+lookup.mistake("the guesses begin at the two tokens themselves: begin behind them", "ids[places[-1] : places[-1] + ahead]",
+               "ids[places[-1] - 2 : places[-1] - 2 + ahead]")  # fmt: skip
+lookup.mistake(
+    "the end of the text is found as its own place, with nothing behind it",
+    "range(2, len(ids))",
+    "range(2, len(ids) + 1)",
+)
+lookup.variant(
+    """
+    def lookup(ids, ahead, vocab):
+        guesses = []
+        for start in range(len(ids) - 3, -1, -1):
+            if ids[start] == ids[-2] and ids[start + 1] == ids[-1]:
+                guesses = ids[start + 2 :][:ahead]
+                break
+        q = torch.zeros(len(guesses), vocab)
+        for at, guess in enumerate(guesses):
+            q[at, guess] = 1.0
+        return guesses, q
+    """
+)
+
+
+@part(15, points=3, excused=USUAL, seconds=60.0)
+def speculate(code, prompt, new, ahead, stop, guessing, vocab, choice):
+    """A text, token by token, beside that of `generate`; and with how many passes of the model it was written."""
+    model = code["model"]
+    torch.manual_seed(4)
+    with default_dtype(torch.float64):
+        own = model.Transformer(model.Config(vocab, 16, 2, 2, 1, 12))
+        for block in own.decoder.blocks:  # so that the text is not one word again and again
+            block.feed_forward.outer.weight.data *= 40
+    passes = []
+    own.register_forward_hook(lambda module, given, gave: passes.append(given[0].shape[1]))
+
+    def one_hot(guesses):
+        return torch.nn.functional.one_hot(torch.tensor(guesses, dtype=torch.long), vocab).double()
+
+    def right(ids, n):
+        guesses = []
+        for _ in range(n):
+            guesses.append(int(own(torch.tensor([[*ids, *guesses]]))[0, -1].argmax()))
+            passes.pop()
+        return guesses, one_hot(guesses)
+
+    def wrong(ids, n):
+        return [0] * n, one_hot([0] * n)
+
+    draft = {"lookup": lambda ids, n: code.lookup(ids, n, vocab), "wrong": wrong, "right": right}[guessing]
+    told = list(code.speculate(own, draft, list(prompt), new, ahead, stop, seed=3, **choice))
+    return {"the text": [int(token) for token in told], "tokens in each pass": list(passes)}
+
+
+@speculate.cases
+def _(draw):
+    prompt, greedy = [1, 2, 3, 1, 2], {"temperature": 0}
+    yield Case(
+        "a draft that is always right gives a whole guess more in each pass", (prompt, 10, 4, None, "right", 11, greedy)
+    )
+    yield Case("a draft that is always wrong changes nothing of the text", (prompt, 6, 3, None, "wrong", 11, greedy))
+    yield Case("guesses from the text itself", (prompt, 12, 4, None, "lookup", 11, greedy))
+    yield Case("it does not write more than it is asked for", (prompt, 3, 8, None, "right", 11, greedy))
+    yield Case("it ends before the stop token, wherever in a pass that comes", (prompt, 12, 4, 4, "right", 11, greedy))
+    choice = {"temperature": 0.7, "top_k": 1}
+    yield Case("what else is chosen is handed on", (prompt, 8, 4, None, "lookup", 11, choice))
+    yield Case("one token", (prompt, 1, 4, None, "lookup", 11, greedy))
+
+
+_SHORT = "            shorten(cache, len(text) - 1)  # the last token has not been read\n"
+speculate.mistake("the caches still hold the rejected guesses: shorten them", _SHORT, "            pass\n")
+speculate.mistake(
+    "the caches are one token too long: the last token of the text has not been read",
+    "shorten(cache, len(text) - 1)",
+    "shorten(cache, len(text))",
+)
+speculate.mistake(
+    "the caches are one token too short: a token is read twice",
+    "shorten(cache, len(text) - 1)",
+    "shorten(cache, len(text) - 2)",
+)
+speculate.mistake("the stop token is written", "            if token == stop:\n                return\n            yield token",
+                  "            yield token\n            if token == stop:\n                return")  # fmt: skip
+speculate.mistake("behind the stop token it goes on", "                return\n", "                break\n")
+speculate.mistake("it writes more than it is asked for", "min(ahead, new - 1)", "ahead")
+speculate.mistake(
+    "the guesses are not read: the model is asked for one token at a time",
+    "guesses, q = draft(text, min(ahead, new - 1))",
+    "guesses, q = draft(text, 0)",
+)
+speculate.mistake("`choice` is not handed on", "rows(logits, temperature, **choice)", "rows(logits, temperature)")
+speculate.mistake("the whole text is read in every pass, in spite of the caches", "caches = list(ids), [Cache() for _ in model.decoder.blocks]", "caches = list(ids), [Cache() for _ in model.decoder.blocks]",
+                  "        unread = [*text[len(caches[0]) :], *guesses]", "        caches = [Cache() for _ in model.decoder.blocks]\n        unread = [*text, *guesses]")  # fmt: skip
+speculate.variant(
+    """
+    @torch.no_grad()
+    def speculate(model, draft, ids, new, ahead=4, stop=None, seed=0, temperature=1.0, **choice):
+        dice, caches, told = torch.Generator().manual_seed(seed), [Cache() for _ in model.decoder.blocks], []
+        read = 0
+        while len(told) < new:
+            text = ids + told
+            guesses, q = draft(text, min(ahead, new - len(told) - 1))
+            logits = model(torch.tensor([text[read:] + guesses]), caches)[0][len(text) - read - 1 :]
+            fresh = judge(rows(logits, temperature, **choice), q, guesses, dice)
+            read = len(text) + len(fresh) - 1
+            for cache in caches:
+                shorten(cache, read)
+            for token in fresh:
+                if token == stop:
+                    return
+                told.append(token)
+                yield token
+    """
+)

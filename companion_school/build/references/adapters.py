@@ -1,0 +1,64 @@
+"""Stage 17, adapters.py: a frozen model that learns to answer (lesson 20).
+
+Beside each frozen matrix stands a change of low rank, and the loss counts the answers only.
+"""
+
+import torch
+from torch import Tensor, nn
+
+
+class LoRA(nn.Module):
+    """A linear layer, `linear`, and beside it a change of low rank: linear(x) + alpha / rank * up(down(x)).
+
+    `down`, to `rank`, and `up`, from `rank`, are linear layers without bias; `up` begins at zero, so nothing has
+    changed at first.
+    """
+
+    def __init__(self, linear: nn.Linear, rank: int, alpha: float):
+        super().__init__()
+        self.linear, self.scale = linear, alpha / rank
+        self.down = nn.Linear(linear.in_features, rank, bias=False)
+        self.up = nn.Linear(rank, linear.out_features, bias=False)
+        nn.init.zeros_(self.up.weight)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.linear(x) + self.scale * self.up(self.down(x))
+
+    @torch.no_grad()
+    def merged(self) -> nn.Linear:
+        """The linear layer with the change added to its weight."""
+        self.linear.weight += self.scale * self.up.weight @ self.down.weight
+        return self.linear
+
+
+def put_adapters(model: nn.Module, rank: int, alpha: float) -> nn.Module:
+    """The same model, with all its weights frozen and a `LoRA` for every linear layer of its decoder."""
+    model.requires_grad_(False)
+    for module in list(model.decoder.modules()):
+        for name, child in list(module.named_children()):
+            if isinstance(child, nn.Linear):
+                setattr(module, name, LoRA(child, rank, alpha))
+    return model
+
+
+def merge_adapters(model: nn.Module) -> nn.Module:
+    """The same model, with every `LoRA` merged into its linear layer, which takes its place again."""
+    for module in list(model.decoder.modules()):
+        for name, child in list(module.named_children()):
+            if isinstance(child, LoRA):
+                setattr(module, name, child.merged())
+    return model
+
+
+def example(question: list[int], answer: list[int], stop: int, length: int) -> tuple[Tensor, Tensor]:
+    """Inputs and targets, both (length), of a question and its answer, which ends with `stop`.
+
+    Targets are the ids one position on. Those of the question and behind `stop` are -100, which `loss_of` ignores; the
+    inputs there are `stop`. Raises `ValueError` for more than `length` inputs.
+    """
+    ids = [*question, *answer, stop]
+    if len(ids) - 1 > length:
+        raise ValueError(f"an example of {len(ids) - 1} tokens: expected at most {length}")
+    blank = length - len(ids) + 1
+    targets = [-100] * (len(question) - 1) + [*answer, stop] + [-100] * blank
+    return torch.tensor(ids[:-1] + [stop] * blank), torch.tensor(targets)

@@ -1,0 +1,76 @@
+"""Stage 18, inside.py: what your model says half-way, and which of its parts brings a word (lesson 21).
+
+Hooks look into a model that runs, and change it while it does. They are removed again, whatever happens.
+"""
+
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, nn
+
+
+@contextmanager
+def streams(model: nn.Module):
+    """Gives a list that each pass of the model fills: the stream that enters the first block, and the one that leaves
+    each block, (batch, token, d_model). A further pass begins the list anew."""
+    seen: list[Tensor] = []
+
+    def enters(block, inputs):
+        seen[:] = [inputs[0].detach()]
+
+    def leaves(block, inputs, output):
+        seen.append(output.detach())
+
+    blocks = model.decoder.blocks
+    hooks = [blocks[0].register_forward_pre_hook(enters), *(block.register_forward_hook(leaves) for block in blocks)]
+    try:
+        yield seen
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+@torch.no_grad()
+def lens(model: nn.Module, stream: Tensor) -> Tensor:
+    """The logit lens: (..., d_model) -> (..., vocab), as if this stream were the last. A model of stage 10 may have a
+    `head` of its own."""
+    head = getattr(model, "head", None)
+    return model.decoder.norm(stream) @ (model.embedding if head is None else head).weight.T
+
+
+def rank_of(logits: Tensor, token: int) -> int:
+    """How many tokens are likelier than this one, (vocab) -> 0, 1, ..."""
+    return int((logits > logits[token]).sum())
+
+
+@contextmanager
+def without_head(model: nn.Module, layer: int, head: int):
+    """Inside, what this head of this layer gives is zero before `output` mixes the heads."""
+    attention = model.decoder.blocks[layer].attention
+
+    def silence(output, inputs):
+        heads = inputs[0].unflatten(-1, (attention.heads, -1)).clone()
+        heads[..., head, :] = 0
+        return (heads.flatten(-2),)
+
+    hook = attention.output.register_forward_pre_hook(silence)
+    try:
+        yield
+    finally:
+        hook.remove()
+
+
+@contextmanager
+def patched(model: nn.Module, layer: int, position: int, vector: Tensor):
+    """Inside, the stream that leaves this block is `vector`, (d_model), at this position."""
+
+    def patch(block, inputs, output):
+        output = output.clone()
+        output[:, position] = vector
+        return output
+
+    hook = model.decoder.blocks[layer].register_forward_hook(patch)
+    try:
+        yield
+    finally:
+        hook.remove()

@@ -1,0 +1,225 @@
+"""Questions to ask students about their own answers, in person: ten minutes a student.
+
+Each question points at a line that this student wrote, and says what a good answer names. Nothing here is a mark.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from random import Random
+
+from companion_school.course.grading.similarity import Answers
+from companion_school.course.grading.submissions import plain
+from companion_school.course.hidden_seeds import keyed
+
+_LONGEST = 100_000  # letters of a program that is parsed here
+_LONGEST_LINE = 110
+
+
+@dataclass(frozen=True)
+class Oral:
+    """A question about a line of a student's answer.
+
+    Attributes:
+        exercise: The exercise that the line answers.
+        kind: What the question is about; a student gets one question of each kind.
+        line: Number of the line in the answer.
+        code: The line.
+        ask: The question.
+        names: What a good answer names.
+    """
+
+    exercise: str
+    kind: str
+    line: int
+    code: str
+    ask: str
+    names: str
+
+
+Found = tuple[str, str, str]  # the kind, the question, and what a good answer names
+_SHAPING = {
+    "transpose",
+    "permute",
+    "view",
+    "reshape",
+    "unsqueeze",
+    "squeeze",
+    "flatten",
+    "movedim",
+    "expand",
+    "mT",
+    "T",
+}
+_REDUCING = {"softmax", "log_softmax", "sum", "mean", "max", "amax", "cumsum", "argmax", "norm", "logsumexp", "var"}
+_OTHER = {ast.Lt: "<=", ast.LtE: "<", ast.Gt: ">=", ast.GtE: ">"}
+_SIGN = {ast.Lt: "<", ast.LtE: "<=", ast.Gt: ">", ast.GtE: ">="}
+
+
+def _calls(node: ast.AST) -> Iterator[Found]:
+    if not isinstance(node, ast.Call):
+        return
+    name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+    keywords = {one.arg: ast.unparse(one.value) for one in node.keywords}
+    if name in _REDUCING and (axis := keywords.get("dim", keywords.get("axis"))):
+        yield (
+            "axis",
+            f"Why `dim={axis}` in this call of `{name}`? What would the result mean along another axis?",
+            f"which axis {axis} is (its name and its size for one input), and what is {_done(name)} along it",
+        )
+    if keywords.get("keepdim") == "True":
+        yield (
+            "keepdim",
+            "What happens in the next step without `keepdim=True`?",
+            "the shapes with and without it, and against which axis the smaller one would be broadcast",
+        )
+    if name in ("masked_fill", "masked_fill_", "where") and any("inf" in ast.unparse(one) for one in node.args[1:]):
+        yield (
+            "mask",
+            "Why minus infinity here, and not a zero after the softmax?",
+            "exp(-inf) = 0, so the other weights still add up to one; and what a row looks like that is masked whole",
+        )
+    if name in ("tril", "triu"):
+        shift = keywords.get("diagonal") or next((ast.unparse(one) for one in node.args[-1:]), "0")
+        yield (
+            "diagonal",
+            f"What does `{name}` keep here, with the diagonal at `{shift}`? Which entries change if it moves by one?",
+            "the entries of the first and the last row, and who could see whom with the diagonal one off",
+        )
+    formula = str(node.args[0].value) if node.args and isinstance(node.args[0], ast.Constant) else ""
+    if name == "einsum" and "->" in formula:
+        before, _, after = formula.partition("->")
+        gone = sorted({letter for letter in before if letter.isalpha()} - {*after})
+        yield (
+            "einsum",
+            f"Read `{formula}` aloud: what is multiplied, and what is summed over?",
+            f"the sum runs over {', '.join(gone) or 'nothing'}; what each letter stands for, with a size",
+        )
+    if name in ("sqrt", "rsqrt"):
+        yield (
+            "root",
+            "What is under this root, and what goes wrong without it?",
+            "where the number comes from, and what happens to the size of the result as the input grows wider",
+        )
+    if name in ("clone", "detach", "contiguous"):
+        yield (name, f"What would a caller notice without this `{name}`?", "shared memory, or gradients, by an example")
+    if name in ("topk", "sort", "argsort", "gather", "scatter", "scatter_", "cumsum", "searchsorted", "index_select"):
+        yield (
+            name,
+            f"Take an input of three numbers. What does this `{name}` give, and in which order?",
+            "the values and the positions, done by hand",
+        )
+
+
+def _done(name: str) -> str:
+    told = {
+        "softmax": "made to add up to one",
+        "log_softmax": "made to add up to one",
+        "cumsum": "added up step by step",
+    }
+    return told.get(name, "added up" if name in ("sum", "mean") else "put together")
+
+
+def _shapes(node: ast.AST) -> Iterator[Found]:
+    if isinstance(node, ast.Attribute) and node.attr in _SHAPING:
+        yield (
+            "shape",
+            f"What is the shape before this `{node.attr}`, and after it? Which axis is which?",
+            "both shapes with the names of their axes, for one input of unequal sizes",
+        )
+
+
+def _comparisons(node: ast.AST) -> Iterator[Found]:
+    if isinstance(node, ast.Compare) and type(node.ops[0]) in _OTHER:
+        now, other = _SIGN[type(node.ops[0])], _OTHER[type(node.ops[0])]
+        yield (
+            "comparison",
+            f"Give an input for which `{other}` in place of `{now}` changes the result of this line.",
+            f"the case of equality in `{ast.unparse(node)}`, and what is right there",
+        )
+
+
+def _statements(node: ast.AST) -> Iterator[Found]:
+    if isinstance(node, ast.Raise) and node.exc is not None and "NotImplemented" not in ast.unparse(node):
+        yield "refusal", "Give the smallest input that comes to this line.", "an input, and why it has no right result"
+    if isinstance(node, (ast.For, ast.While)):
+        yield (
+            "loop",
+            "How often does this loop run for an input twice as long? What would replace it in PyTorch?",
+            "the number of rounds as a function of a size, and an operator or a broadcast that does them at once",
+        )
+    if isinstance(node, ast.Subscript) and isinstance(node.slice, (ast.Slice, ast.Tuple)):
+        parts = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
+        cut = [one for one in parts if isinstance(one, ast.Slice) and (one.lower or one.upper or one.step)]
+        if cut:
+            yield (
+                "slice",
+                f"Which entries does `{ast.unparse(node)}` leave out, and why those?",
+                "the first and the last entry that stay, for a small size",
+            )
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.MatMult):
+        yield (
+            "product",
+            f"Give the shapes on both sides of the `@` in `{ast.unparse(node)}`. What is one entry of the result?",
+            "the axis that is summed over, and one entry as a sum in words",
+        )
+
+
+RULES: tuple[Callable[[ast.AST], Iterator[Found]], ...] = (_calls, _comparisons, _statements, _shapes)
+
+
+def questions(exercise: str, program: str) -> list[Oral]:
+    """Return all questions that an answer gives rise to; none for one that cannot be read."""
+    if len(program) > _LONGEST:
+        return []
+    try:
+        tree, lines = ast.parse(program), program.splitlines()
+        nodes = [node for node in ast.walk(tree) if hasattr(node, "lineno")]
+        found = [
+            Oral(exercise, kind, node.lineno, _short(lines[node.lineno - 1]), plain(ask), names)
+            for node in nodes
+            for rule in RULES
+            for kind, ask, names in rule(node)
+        ]
+    except (SyntaxError, ValueError, RecursionError, MemoryError, IndexError):
+        return []
+    return sorted(found, key=lambda one: one.line)
+
+
+def _short(line: str) -> str:
+    text = plain(line.strip().replace("`", "'"))
+    return text if len(text) <= _LONGEST_LINE else f"{text[:_LONGEST_LINE]} ..."
+
+
+def drawn(answers: Sequence[Answers], student: str, secret: bytes, each: int) -> list[Oral]:
+    """Return `each` questions for a student: of kinds that differ, from as many exercises as there are."""
+    waiting = [one for of in answers if student in of.by_student for one in questions(of.id, of.by_student[student])]
+    Random(keyed(secret, "oral", student)).shuffle(waiting)
+    chosen: list[Oral] = []
+    while waiting and len(chosen) < each:
+        asked = [one.exercise for one in chosen]
+        best = min(waiting, key=lambda one: asked.count(one.exercise))
+        chosen.append(best)
+        waiting = [one for one in waiting if one.kind != best.kind]
+    order = [one.id for one in answers]
+    return sorted(chosen, key=lambda one: (order.index(one.exercise), one.line))
+
+
+def page(students: Sequence[str], answers: Sequence[Answers], secret: bytes, each: int) -> str:
+    """Return the teacher's list in Markdown: for each student the questions, the lines, and what to listen for."""
+    pieces = [
+        "# Questions about your students' own answers\n\nAsk with the answer in sight of both of you. Whoever wrote a "
+        "line can say what it does; whoever copied it often cannot change it. Line numbers are those of the answer "
+        "with its helpers."
+    ]
+    for student in students:
+        lines = [f"## {plain(student).replace('#', ' ')}"]
+        for number, one in enumerate(drawn(answers, student, secret, each), 1):
+            lines.append(
+                f"{number}. **{one.exercise}**, line {one.line}: `{one.code}`\n   {one.ask}\n"
+                f"   *Listen for:* {one.names}."
+            )
+        pieces.append("\n\n".join(lines if len(lines) > 1 else [*lines, "No answer that gives rise to a question."]))
+    return "\n\n".join(pieces) + "\n"

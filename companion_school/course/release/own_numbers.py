@@ -1,0 +1,83 @@
+"""Questions with numbers of each student's own, which follow from the student's id and the instructor's secret.
+
+They are the examination's questions for a number. A student gets the numbers on a sheet and returns the result from a
+function of the notebook; what is right for whom is known to whoever has the secret, and to nobody's check.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from random import Random
+
+from companion_school.checking.exercise import Case, Draw, Exercise
+from companion_school.course.exam import paper
+from companion_school.course.exam.exam_question import Asked, Question
+from companion_school.course.hidden_seeds import keyed
+
+NEAR = 0.005
+"""The share by which a result may be off: it is asked for with three digits."""
+ASKED = (
+    "The question, with numbers of your own, is on your sheet. Return the result, with three digits at least; a whole "
+    "number exactly. The check looks at the form of what you return and does not know your numbers."
+)
+
+
+def find_numbers(id: str) -> Question:
+    """Return the question of this name.
+
+    Raises:
+        ValueError: There is no such question.
+    """
+    known = {one.id: one for one in paper.exam_questions().values() if one.kind == "number"}
+    if id not in known:
+        raise ValueError(f"--numbers {id}: expected one of {', '.join(known)}")
+    return known[id]
+
+
+def is_own(id: str) -> bool:
+    """Return True for the name of a question with numbers, as in "2.variance"."""
+    found = paper.exam_questions().get(id) if re.fullmatch(r"\d{1,2}\.[a-z-]{2,}", id) else None
+    return found is not None and found.kind == "number"
+
+
+def function_name(question: Question) -> str:
+    """Return the name of the function that a student writes: `own_2_variance`."""
+    return f"own_{re.sub('[.-]', '_', question.id)}"
+
+
+def asked(question: Question, secret: bytes, student: str) -> Asked:
+    """Return the question with this student's numbers."""
+    return question.make(Random(keyed(secret, "own numbers", question.id, student)))
+
+
+def as_exercise(question: Question, secret: bytes, student: str) -> Exercise:
+    """Return the question as an exercise whose result is right for this student."""
+    result, name = float(asked(question, secret, student).answer or 0.0), function_name(question)
+    made = Exercise(
+        id=question.id,
+        title=f"Your own numbers: {question.id.partition('.')[2].replace('-', ' ')}",
+        task="Answer a question with numbers of your own",
+        name=name,
+        statement=ASKED,
+        stub=f"def {name}():\n    raise NotImplementedError",
+        solution=f"def {name}():\n    return {result!r}",
+        reference=lambda: result,
+        hints=(),
+        points=question.points,
+        difficulty=2,
+        minutes=question.minutes,
+    )
+
+    def cases(draw: Draw) -> Iterator[Case]:
+        yield Case("the answer with your numbers", (), tolerance=None if result.is_integer() else NEAR * abs(result))
+
+    made.cases(cases)
+    return made
+
+
+def sheet(name: str, questions: Sequence[Question], secret: bytes, student: str) -> str:
+    """Return a student's sheet, a page to print or to send."""
+    head = f"# {name}: the numbers of {student}\n\nReturn each result from the function of the notebook that is named."
+    told = [f"**{one.id}**, `{function_name(one)}`: {asked(one, secret, student).text}" for one in questions]
+    return paper.as_page(f"{name}: {student}", [head, *told])
