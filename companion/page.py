@@ -248,7 +248,7 @@ def renamed(tensors: dict[str, Tensor], pairs) -> dict[str, Tensor]:
         made[name] = tensor
     return made
 
-def save(model: nn.Module, folder: str | Path, context: int):
+def save(model: Transformer, folder: str | Path, context: int):
     """Write a `Transformer` as LLaMA's are: `model.safetensors`, its tensors on the CPU by the names of `NAMES`, and
     `config.json`: `ALIKE`, the configuration by the names of `FIELDS`, and `max_position_embeddings`, the `context`."""
     folder = Path(folder)
