@@ -83,7 +83,7 @@ def test_the_verdict_comes_first_and_a_flood_of_lines_is_cut(capsys):
         check("2.5", lambda queries, keys: print("here") or top_left(queries, keys))
     first, *_, printed = str(caught.value).split("\n\n")
     assert first.startswith("2.5 The triangle in the right corner: one query at the end sees every key")
-    assert set(printed.splitlines()[1:]) == {"here"} and capsys.readouterr().out == ""
+    assert set(printed.splitlines()[1:21]) == {"here"} and capsys.readouterr().out == ""
 
 
 @pytest.mark.parametrize(
