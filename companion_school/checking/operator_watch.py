@@ -219,14 +219,16 @@ _DUNDERS = frozenset({
 })  # fmt: skip
 """Names with two underscores through which nothing else can be reached."""
 _MODULES = frozenset({
-    "__future__", "abc", "bisect", "cmath", "collections", "collections.abc", "contextlib", "copy", "dataclasses",
-    "decimal", "einops", "enum", "fractions", "functools", "heapq", "huggingface_hub", "itertools", "json", "math",
-    "numbers", "numpy", "numpy.linalg", "operator", "os", "os.path", "pathlib", "random", "re", "safetensors",
-    "safetensors.torch", "statistics", "string", "sys", "textwrap", "time", "typing", "typing_extensions",
-    "unicodedata", "warnings", "torch", "torch.amp", "torch.autograd", "torch.autograd.functional", "torch.cuda",
-    "torch.fft", "torch.func", "torch.linalg", "torch.nn", "torch.nn.functional", "torch.nn.init",
-    "torch.nn.parameter", "torch.nn.utils", "torch.optim", "torch.optim.lr_scheduler", "torch.random",
-    "torch.special", "torch.utils", "torch.utils.checkpoint", "torch.utils.data",
+    "IPython.display", "__future__", "abc", "atexit", "bisect", "cmath", "collections", "collections.abc",
+    "contextlib", "copy", "dataclasses", "decimal", "einops", "enum", "fractions", "functools", "heapq",
+    "huggingface_hub", "itertools", "json", "math", "matplotlib", "matplotlib.pyplot", "numbers", "numpy",
+    "numpy.linalg", "operator", "os", "os.path", "pathlib", "random", "re", "safetensors", "safetensors.torch",
+    "statistics", "string", "sys", "textwrap", "time", "tokenizers", "tokenizers.pre_tokenizers", "tqdm",
+    "tqdm.auto", "tqdm.notebook", "typing", "typing_extensions", "unicodedata", "warnings", "torch", "torch.amp",
+    "torch.autograd", "torch.autograd.functional", "torch.cuda", "torch.fft", "torch.func", "torch.linalg",
+    "torch.nn", "torch.nn.functional", "torch.nn.init", "torch.nn.parameter", "torch.nn.utils", "torch.optim",
+    "torch.optim.lr_scheduler", "torch.random", "torch.special", "torch.utils", "torch.utils.checkpoint",
+    "torch.utils.data",
 })  # fmt: skip
 """The modules that an answer may use where something is forbidden. In all others there are too many ways to look a
 name up: `pydoc.locate("torch.soft" + "max")`, `timeit`, tables of operators in PyTorch's private parts."""
