@@ -246,7 +246,7 @@ def _draft(writer: Writer, flags: Namespace, device: torch.device) -> Draft | No
         except ValueError:
             expected = f"{name}: expected ngram, own, or the folder of a run or a published model, found none"
             raise ValueError(f"--draft {how_to_get(name) or expected}") from None
-        small = from_checkpoint(name, device, ids=by_ids, dtype=dtype_called(flags.dtype))
+        small = from_checkpoint(name, device, ids=by_ids, dtype=dtype_called(flags.dtype), flag="--draft")
     ours, theirs = (_vocabulary(one) for one in (writer, small))
     if None not in (ours, theirs) and ours != theirs:
         raise ValueError(f"--draft {name}: expected a model with the same tokenizer, got one whose ids are other texts")

@@ -377,12 +377,14 @@ def test_a_draft_writes_the_same_text_and_says_how_much_was_accepted(home: Path,
     ("flags", "message"),
     [
         (["--draft", "gpt2"], "--draft gpt2: expected a model with the same tokenizer"),
+        (["--draft", "bert"], "--draft bert: expected a model that writes text"),
         (["--draft", "nowhere"], "--draft nowhere: expected ngram, own, or the folder of a run or a published model"),
         (["--draft", "ngram", "--compile"], "--draft: expected no --compile beside it"),
         (["--draft", "ngram", "--beams", "2"], "--draft: expected no --beams beside it"),
     ],
 )
 def test_a_draft_that_cannot_propose_is_refused(flags, message, home: Path, capsys) -> None:
+    bert().save_pretrained(home / "bert")
     assert message in refused(capsys, "--checkpoint", "llama", "--prompt", PROMPTS[0], *flags)
 
 
