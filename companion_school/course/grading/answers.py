@@ -28,12 +28,13 @@ LONGEST_TEXT = 20_000
 TEXT_STUB = "YOUR ANSWER HERE"
 _MOST_MAGICS = 200
 _HEADING = re.compile(r"## \d+\.\w")  # heading of an exercise: ## 2.3 A softmax that can hide
-_RELEASED = re.compile(r"(about|imports|(statement|answer|public|hidden|run|written)_\w+)$")  # cells of a problem set
-_SHELL = re.compile(r"[^=#'\"]*=[ \t]*[!%]")  # here = !pwd
+# Names of the cells of a problem set, from nbgrader's `grade_id` or the cell's id.
+_RELEASED = re.compile(r"(about|imports|(statement|answer|public|hidden|run|written)_\w+)$")
+_SHELL = re.compile(r"[^=#'\"]*=[ \t]*[!%]")  # as in here = !pwd
 _LINES = re.compile("\r\n|\r|\n")  # Python's line endings; str.splitlines also splits at others
 _PERCENT = re.compile(r"^# %%.*$", re.MULTILINE)
 _IMPORTS = (ast.Import, ast.ImportFrom)
-_FAULTS = (SyntaxError, ValueError, RecursionError, MemoryError)  # raised by Python's parser, the last two by depth
+_FAULTS = (SyntaxError, ValueError, RecursionError, MemoryError)  # the last two come from deeply nested code
 
 
 class Unreadable(ValueError):

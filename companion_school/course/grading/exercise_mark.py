@@ -77,7 +77,7 @@ class Mark:
             that the student's code wrote.
         notes: Remarks on how the answer was found.
         earned: Points by group of cases; a single part if the exercise has no groups.
-        robust: True if the answer is right and passed all robust cases, public and hidden.
+        robust: True if the answer is right and has no fault that costs the robust mark, on public or hidden cases.
         share: Extra points for a robust answer, as a share of the exercise's points.
         section: For a part of a project, the heading above it.
         title: For a part of a project, its own heading.
@@ -111,7 +111,7 @@ class Mark:
 
     @property
     def unstood(self) -> Verdict | None:
-        """The first robust case that a right answer fails; None if the answer is robust or not right."""
+        """The first fault of a right answer that costs only the robust mark; None if it is robust or not right."""
         found = [verdict for verdict in (self.public, self.hidden) if verdict is not None]
         if not all(verdict.is_right for verdict in found):
             return None

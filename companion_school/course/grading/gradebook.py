@@ -132,7 +132,7 @@ def _enrol(found: dict[tuple[str, str], Row], people: Mapping[str, Row]) -> None
 
 
 def ids_of(folder: Path, students: Iterable[str], people: Mapping[str, Row]) -> dict[str, str]:
-    """Find the roster's id of each student in the marks who is not listed there by id.
+    """Find the roster ids of the students whose names in the marks are not themselves roster ids.
 
     A student is looked up in names.csv first, and then by a name or email that only one person on the roster has. The
     students found by name and those not found are written to names.csv, where the instructor can correct them.
@@ -143,7 +143,7 @@ def ids_of(folder: Path, students: Iterable[str], people: Mapping[str, Row]) -> 
         people: The roster, by id.
 
     Returns:
-        The roster's id by student. A student marked with `KEEP` keeps their name.
+        The roster id of each of these students, or the student's own name if names.csv says `KEEP`.
 
     Raises:
         ValueError: If a student was not found, or names.csv gives an id that is not on the roster.
@@ -171,7 +171,7 @@ def ids_of(folder: Path, students: Iterable[str], people: Mapping[str, Row]) -> 
 
 
 def names_known(folder: Path) -> dict[str, str]:
-    """Read the roster's ids by student from names.csv in the folder of the marks or in its parent; empty if none."""
+    """Read the roster ids by student from names.csv in the folder of the marks, or else in its parent folder."""
     file = next((place / NAMES for place in (folder, folder.absolute().parent) if (place / NAMES).is_file()), None)
     rows = read_table(file) if file else []
     return {unquoted(row.get("student_id", "")): unquoted(row.get("roster_id", "")).strip() for row in rows}

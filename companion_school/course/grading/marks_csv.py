@@ -82,7 +82,7 @@ def _row(one: Settled, assignment: str, rule: Lateness | None) -> Row:
 
 
 def _columns(item: Item) -> list[str]:
-    """Return an item's column names: outcome and points, then for code its robustness and, if any, its groups."""
+    """Return an item's column names: outcome and points, and for an exercise also its robustness and any groups."""
     if item.written or item.section:
         return [item.id, f"{item.id} points"]
     return [item.id, f"{item.id} points", f"{item.id} robust", *[f"{item.id} groups"] * (len(item.groups) > 1)]

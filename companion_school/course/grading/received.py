@@ -1,7 +1,7 @@
 """Find out when work was handed in: from the instructor's table, nbgrader, a platform's manifest or file names, or git.
 
-A file's modification time is not used, because cloning, copying and downloading reset it. If there is no other source,
-the time is unknown, and there is no penalty for lateness.
+A file's modification time does not count as evidence, because cloning, copying and downloading reset it. Without any
+other source the time is unknown, and there is no penalty for lateness.
 """
 
 from __future__ import annotations
@@ -86,6 +86,9 @@ class Sources:
         late: bool,
     ) -> tuple[str, str]:
         """Find a student's submission time.
+
+        The sources are tried in this order: the instructor's table, nbgrader, Gradescope's metadata, the name of the
+        file or folder, git.
 
         Args:
             student: Name of the student.
@@ -226,7 +229,7 @@ _SLOW: set[Path] = set()
 
 
 def _head(repository: Path) -> str:
-    """Return the id of the commit that is checked out; empty if it cannot be told."""
+    """Return the id of the commit that is checked out; empty if it is unknown."""
     told = contents(repository / "HEAD")[:1000].decode().strip()
     branch = told.removeprefix("ref: ")
     if branch != told:

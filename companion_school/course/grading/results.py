@@ -43,7 +43,7 @@ class Finding:
 
     Attributes:
         lead: Introduction to the finding.
-        shows: See `Verdict`, as for the remaining attributes.
+        shows: The property that failed.
         input: The smallest input that shows the fault; empty for a hidden case.
         fault: What was expected and what came.
         mistake: Message of the known mistake that the answer makes; empty if none.
@@ -105,14 +105,12 @@ class Item:
 
 @dataclass(frozen=True)
 class Record:
-    """One student's results.
+    """One student's results. Attributes that are not listed are those of `Handed` and `Graded`.
 
     Attributes:
         file: Name of the graded file, or of the folder of a project.
         graded: Time of grading in UTC.
-        items: Results of the exercises and written answers.
-
-    The other attributes are those of `Handed` and `Graded`.
+        items: Results of the exercises and written answers, or of the parts of a project.
     """
 
     student: str
@@ -319,7 +317,7 @@ class Settled:
 
     @property
     def total(self) -> Override | None:
-        """Total set by a person; None if nobody has set one."""
+        """Total set by a person; None if there is none."""
         return next((change for change in self.changes if change.item == TOTAL), None)
 
     @property

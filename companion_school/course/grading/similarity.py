@@ -32,10 +32,10 @@ MOST = 5000
 """Maximum length of a compared answer in tokens."""
 
 ALIKE = 0.92
-"""Minimum similarity of two answers that count as alike: the ratio of `difflib.SequenceMatcher` over their tokens."""
+"""Minimum similarity for two answers to count as alike: the ratio of `difflib.SequenceMatcher` over their tokens."""
 
 LONG = 200
-"""Length in tokens from which an answer that is similar to the course's own is no longer so by chance."""
+"""Length in tokens from which an answer's similarity to the course's own is no longer put down to chance."""
 
 COURSE = "(the course's own answer)"
 _LONGEST = 100_000  # characters; longer programs are not parsed

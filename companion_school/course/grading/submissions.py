@@ -193,7 +193,7 @@ def left_out(folder: Path) -> list[str]:
 
 
 def plain(name: str) -> str:
-    """Escape a file name: terminal control characters, other unprintable ones, and bytes that are not valid UTF-8."""
+    """Escape the characters of a file name that cannot be printed safely, and bytes that are not valid UTF-8."""
     text = os.fsencode(name).decode("utf-8", "backslashreplace")
     return "".join(letter if letter.isprintable() else letter.encode("unicode_escape").decode() for letter in text)
 

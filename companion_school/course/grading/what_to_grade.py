@@ -27,7 +27,7 @@ class Task:
     Attributes:
         name: Name of the problem set; empty if exercises or stages are given by number.
         course: Folder into which the problem set was released; None if unknown.
-        exercises: Exercises, and the questions among the items.
+        exercises: Exercises, including the questions that were converted to exercises.
         written: Written answers.
         stages: Stages of a project.
         numbers: Questions with individual numbers for each student.
