@@ -1,6 +1,6 @@
 """Penalties for late work: the rule of a problem set, and extensions for single students.
 
-Each problem set has a file PSET.toml, written by `companion course release`:
+A problem set with a due date has a file PSET.toml, written by `companion course release`:
 
     due = "2026-11-30T23:59+01:00"
     late = "10% a day, at most 50%"
