@@ -1,1 +1,1 @@
-"""The course kit: notebooks from the exercises, problem sets to hand out, and what grades them."""
+"""Course kit: exercise notebooks, problem sets to hand out, and the code that grades them."""

@@ -1,8 +1,8 @@
-"""What an instructor keeps secret: the seeds of the hidden cases, and what follows from the secret.
+"""The instructor's secret, and the seeds of the hidden cases that are derived from it.
 
-A problem set is graded twice: on the public cases, which a student can try, and on cases of the same properties drawn
-from seeds that only the instructor's file knows. Each exercise has seeds of its own, so that one of them, if it gets
-known, says nothing about another's.
+A problem set is graded twice: on the public cases, which students can try, and on hidden cases, which check the same
+properties but are drawn from seeds derived from the instructor's secret file. Each exercise has its own seeds, so a
+seed that leaks reveals nothing about the other exercises.
 """
 
 from __future__ import annotations
@@ -16,11 +16,15 @@ from companion.ground.reading import read_file
 PUBLIC_SEED = 0
 HIDDEN_SEEDS = 2
 LEAST = 16
-"""Bytes in a seed file: fewer can be guessed."""
+"""Minimum size of a seed file in bytes. A shorter secret could be guessed."""
 
 
 def read_secret(path: Path | str) -> bytes:
-    """The contents of a seed file. Raises `ValueError` if there is none, or too little in it."""
+    """Read a seed file and return its contents without surrounding whitespace.
+
+    Raises:
+        ValueError: If the file cannot be read or has fewer than `LEAST` bytes.
+    """
     try:
         secret = read_file(path).strip()
     except OSError as error:
@@ -34,15 +38,15 @@ def read_secret(path: Path | str) -> bytes:
 
 
 def hidden_seed(secret: bytes, id: str, number: int = 0) -> int:
-    """The seed of an exercise's hidden cases; another one for each `number`. Never that of the public ones."""
+    """Return a seed for an exercise's hidden cases. Each `number` gives a different seed, and none is `PUBLIC_SEED`."""
     return int.from_bytes(keyed(secret, id, str(number))[:7], "big") + 1
 
 
 def keyed(secret: bytes, *what: str) -> bytes:
-    """64 bytes that follow from these words, and that nobody can tell who does not have the secret."""
+    """Return 64 bytes that depend on these words and that cannot be predicted without the secret (keyed BLAKE2b)."""
     return hashlib.blake2b("\n".join(what).encode(), key=hashlib.sha256(secret).digest()).digest()
 
 
 def hidden_seeds(secret: bytes, id: str) -> list[int]:
-    """The seeds on which an exercise's hidden cases are drawn."""
+    """Return the seeds from which an exercise's hidden cases are drawn."""
     return [hidden_seed(secret, id, number) for number in range(HIDDEN_SEEDS)]

@@ -1,6 +1,7 @@
-"""Questions to ask students about their own answers, in person: ten minutes a student.
+"""Oral questions for students about their own answers, about ten minutes per student.
 
-Each question points at a line that this student wrote, and says what a good answer names. Nothing here is a mark.
+Each question refers to a line that the student wrote and lists what a good answer mentions. The questions do not
+affect the marks.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from companion_school.course.grading.similarity import Answers
 from companion_school.course.grading.submissions import plain
 from companion_school.course.hidden_seeds import keyed
 
-_LONGEST = 100_000  # letters of a program that is parsed here
+_LONGEST = 100_000  # characters; longer programs are not parsed
 _LONGEST_LINE = 110
 
 
@@ -23,12 +24,12 @@ class Oral:
     """A question about a line of a student's answer.
 
     Attributes:
-        exercise: The exercise that the line answers.
-        kind: What the question is about; a student gets one question of each kind.
-        line: Number of the line in the answer.
-        code: The line.
+        exercise: Id of the exercise that the line answers.
+        kind: Subject of the question. A student gets at most one question of each kind.
+        line: Line number in the answer, from 1.
+        code: The text of the line.
         ask: The question.
-        names: What a good answer names.
+        names: Points that a good answer mentions.
     """
 
     exercise: str
@@ -39,7 +40,7 @@ class Oral:
     names: str
 
 
-Found = tuple[str, str, str]  # the kind, the question, and what a good answer names
+Found = tuple[str, str, str]  # kind, question, points that a good answer mentions
 _SHAPING = {
     "transpose",
     "permute",
@@ -171,7 +172,7 @@ RULES: tuple[Callable[[ast.AST], Iterator[Found]], ...] = (_calls, _comparisons,
 
 
 def questions(exercise: str, program: str) -> list[Oral]:
-    """Return all questions that an answer gives rise to; none for one that cannot be read."""
+    """Return all questions that can be asked about an answer, by line; none if the program cannot be parsed."""
     if len(program) > _LONGEST:
         return []
     try:
@@ -194,7 +195,10 @@ def _short(line: str) -> str:
 
 
 def drawn(answers: Sequence[Answers], student: str, secret: bytes, each: int) -> list[Oral]:
-    """Return `each` questions for a student: of kinds that differ, from as many exercises as there are."""
+    """Draw up to `each` questions for a student, each of a different kind, spread evenly over the exercises.
+
+    The same secret and student always give the same questions.
+    """
     waiting = [one for of in answers if student in of.by_student for one in questions(of.id, of.by_student[student])]
     Random(keyed(secret, "oral", student)).shuffle(waiting)
     chosen: list[Oral] = []
@@ -208,7 +212,7 @@ def drawn(answers: Sequence[Answers], student: str, secret: bytes, each: int) ->
 
 
 def page(students: Sequence[str], answers: Sequence[Answers], secret: bytes, each: int) -> str:
-    """Return the teacher's list in Markdown: for each student the questions, the lines, and what to listen for."""
+    """Return the instructor's list in Markdown: for each student, the questions, the lines and what to listen for."""
     pieces = [
         "# Questions about your students' own answers\n\nAsk with the answer in sight of both of you. Whoever wrote a "
         "line can say what it does; whoever copied it often cannot change it. Line numbers are those of the answer "

@@ -1,4 +1,4 @@
-"""What an exercise of a problem set is worth: points for its public cases and its hidden ones, group by group."""
+"""Split an exercise's points between its public and its hidden cases, group by group."""
 
 from __future__ import annotations
 
@@ -11,16 +11,18 @@ PUBLIC_SHARE = 0.5
 
 
 def is_constant(exercise: Exercise) -> bool:
-    """Whether the answer is one fixed result, as where a number is read off: no case has arguments."""
+    """Return True if the answer is one fixed result, such as a number to compute: no case has arguments."""
     return all(not case.arguments for case in exercise.inputs(PUBLIC_SEED))
 
 
 @dataclass(frozen=True)
 class Part:
-    """Points that are earned together: those of a group of an exercise's cases, or all of them where it has none.
+    """Points that are earned together: those of one group of cases, or of the whole exercise if it has no groups.
 
-    name:            the group's; empty where there are none.
-    public, hidden:  the points for its public cases, and for its hidden ones.
+    Attributes:
+        name: Name of the group; empty if the exercise has no groups.
+        public: Points for the public cases.
+        hidden: Points for the hidden cases.
     """
 
     name: str
@@ -29,10 +31,10 @@ class Part:
 
 
 def parts(exercise: Exercise) -> list[Part]:
-    """How an exercise's points are earned, by the groups of its cases.
+    """Split an exercise's points by the groups of its cases.
 
-    Half of them for public cases, half for hidden ones. Where the answer is one fixed result, its check in a student's
-    hands must not know it: all points are for the hidden check.
+    Half of each group's points are for its public cases and half for its hidden ones. If the answer is one fixed
+    result, the check that students run must not reveal it, so all points are for the hidden check.
     """
     share = 0.0 if is_constant(exercise) else PUBLIC_SHARE
     named = [(group.name, group.points) for group in exercise.groups] or [("", exercise.points)]
@@ -40,6 +42,6 @@ def parts(exercise: Exercise) -> list[Part]:
 
 
 def shares(exercise: Exercise) -> tuple[float, float]:
-    """An exercise's points for the public cases and for the hidden ones, all groups together."""
+    """Return an exercise's points for its public cases and for its hidden ones, summed over all groups."""
     earned = parts(exercise)
     return sum(part.public for part in earned), sum(part.hidden for part in earned)

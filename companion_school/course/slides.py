@@ -1,7 +1,7 @@
-"""Slides of a lesson, made by nbconvert from its notebook as it is stored.
+"""Slides of a lesson, made by nbconvert from the stored notebook without running it.
 
-A heading begins a slide; each figure, piece of code and question below it is a step down. Slides that are longer than
-the screen scroll, so nothing is cut off.
+A heading starts a new slide, and each further cell below it becomes a subslide. Slides that are longer than the screen
+scroll, so nothing is cut off.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _STYLE = "<style>.reveal{font-size:26px} .reveal .jp-InputPrompt,.reveal .jp-Out
 
 
 def with_slides(notebook: NotebookNode) -> NotebookNode:
-    """The notebook with nbconvert's marks of slides in its cells."""
+    """Write nbconvert's slide types into the metadata of a notebook's cells, and return the notebook."""
     is_left_out = False
     for cell in notebook.cells:
         heading = cell.cell_type == "markdown" and re.match(r"#+ ", cell.source)
@@ -31,13 +31,23 @@ def with_slides(notebook: NotebookNode) -> NotebookNode:
         if "navigation" in cell.metadata.get("tags", ()) or (is_left_out and not asked):
             kind = "skip"
         cell.metadata["slideshow"] = {"slide_type": kind}
-        if asked or figure:  # what is shown, and not the code that shows it
+        if asked or figure:  # the slides show the output of such a cell but not its code
             cell.metadata["tags"] = [*cell.metadata.get("tags", ()), "shown"]
     return notebook
 
 
 def write(lesson: str, folder: Path, out: Path, reveal: str) -> Path:
-    """Write a lesson's slides into a folder; the file. `reveal`: the address or the folder of reveal.js."""
+    """Write a lesson's slides into a folder.
+
+    Args:
+        lesson: Number of the lesson, as in "05".
+        folder: Folder of the lessons' notebooks.
+        out: Output folder.
+        reveal: URL or folder of reveal.js.
+
+    Returns:
+        The path of the HTML file.
+    """
     from nbconvert import SlidesExporter
     from nbconvert.preprocessors import TagRemovePreprocessor
 
@@ -51,8 +61,14 @@ def write(lesson: str, folder: Path, out: Path, reveal: str) -> Path:
 
 
 def lessons_folder(named: str | None) -> Path:
-    """The folder of the lessons' notebooks: the one that is named, the one of the course around, or of the one that the
-    package stands in. Raises `ValueError` where there is none."""
+    """Find the folder of the lessons' notebooks.
+
+    If a folder is named, only that one is tried. Otherwise the candidates are `notebooks` in the current folder and
+    `notebooks` beside the `companion` package.
+
+    Raises:
+        ValueError: If no candidate holds a lesson's notebook.
+    """
     import companion
 
     places = [Path(named)] if named else [Path("notebooks"), Path(companion.__file__).parents[1] / "notebooks"]
@@ -66,7 +82,7 @@ def lessons_folder(named: str | None) -> Path:
 
 
 def read_lesson(name: str, folder: Path) -> Path:
-    """The notebook of a lesson, by its number. Raises `ValueError` where there is none."""
+    """Return the path of a lesson's notebook, given the lesson's number. Raises `ValueError` if there is none."""
     found = sorted(folder.glob(f"{int(name):02d}_*.ipynb")) if re.fullmatch(r"\d{1,2}", name) else []
     if not found:
         raise ValueError(f"lesson {name!r}: expected the number of a notebook in {folder}, as in 05")

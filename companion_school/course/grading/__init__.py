@@ -1,1 +1,1 @@
-"""Grading: answers out of submissions, run behind a wall, to marks, feedback pages and a gradebook."""
+"""Grading: find answers in submissions, run them in a sandbox, and write marks, feedback pages and a gradebook."""

@@ -1,8 +1,9 @@
-"""Find answers in what a student handed in: by the names of definitions, never by cells' metadata.
+"""Find answers in a student's submission.
 
-Stripped, duplicated, moved and deleted cells change nothing. Nothing here runs a line of what it reads; the grader
-reads in a confined process with limits all the same (`sandbox/child.py` loads this file by itself: the standard library
-alone), since a text can be made to take for ever, or all memory.
+Code is found by the names of its definitions and never by the metadata of cells, so it does not matter if metadata is
+stripped or cells are duplicated, moved or deleted. Nothing here runs the code that it reads. The grader still does the
+reading in a sandboxed process with limits, because a file can be built to parse forever or to use up all memory.
+`sandbox/child.py` loads this file on its own, so it imports only the standard library.
 """
 
 from __future__ import annotations
@@ -19,33 +20,35 @@ from pathlib import Path
 from typing import Any
 
 LARGEST = 200 * 2**20
-"""Bytes: a notebook may hold huge outputs, and a file beyond this is told, not read."""
+"""Maximum size of a file in bytes. Notebooks may hold large outputs; a larger file is rejected without reading it."""
 
 LONGEST_TEXT = 20_000
-"""Characters of a written answer."""
+"""Maximum length of a written answer in characters."""
 
 TEXT_STUB = "YOUR ANSWER HERE"
 _MOST_MAGICS = 200
-_HEADING = re.compile(r"## \d+\.\w")  # of an exercise: ## 2.3 A softmax that can hide
-_RELEASED = re.compile(r"(about|imports|(statement|answer|public|hidden|run|written)_\w+)$")  # names of cells
-_SHELL = re.compile(r"[^=#'\"]*=[ \t]*[!%]")  # here = !pwd
-_LINES = re.compile("\r\n|\r|\n")  # where Python ends a line; str.splitlines knows more ends
+_HEADING = re.compile(r"## \d+\.\w")  # heading of an exercise: ## 2.3 A softmax that can hide
+# Names of the cells of a problem set, from nbgrader's `grade_id` or the cell's id.
+_RELEASED = re.compile(r"(about|imports|(statement|answer|public|hidden|run|written)_\w+)$")
+_SHELL = re.compile(r"[^=#'\"]*=[ \t]*[!%]")  # as in here = !pwd
+_LINES = re.compile("\r\n|\r|\n")  # Python's line endings; str.splitlines also splits at others
 _PERCENT = re.compile(r"^# %%.*$", re.MULTILINE)
 _IMPORTS = (ast.Import, ast.ImportFrom)
-_FAULTS = (SyntaxError, ValueError, RecursionError, MemoryError)  # what Python's parser raises, depth included
+_FAULTS = (SyntaxError, ValueError, RecursionError, MemoryError)  # the last two come from deeply nested code
 
 
 class Unreadable(ValueError):
-    """Not a readable notebook or Python file; the message says why."""
+    """Raised for a file that is not a readable notebook or Python file; the message says why."""
 
 
 @dataclass(frozen=True)
 class Answer:
-    """What was found under an exercise's name.
+    """An answer found under an exercise's function name.
 
-    program:  the definition, and the imports, constants and helpers that it needs; None if there is none.
-    broken:   why the cell that should define it cannot be read, where nothing else defines it.
-    notes:    what the student should know: "it is defined 2 times; the last counts".
+    Attributes:
+        program: The definition with the imports, constants and helpers that it needs; None if there is none.
+        broken: Syntax error of the cell that should define it; None if another cell defines it.
+        notes: Remarks for the student, such as "softmax is defined 2 times; the last counts".
     """
 
     program: str | None
@@ -64,7 +67,7 @@ class _Statement:
 
 
 class Submission:
-    """The code that one student handed in, cell by cell."""
+    """Code that one student handed in, cell by cell."""
 
     def __init__(self, cells: Sequence[str]) -> None:
         self.cells = tuple(cells)
@@ -75,20 +78,20 @@ class Submission:
 
     @classmethod
     def read(cls, files: Sequence[Path]) -> Submission:
-        """All of these files, one after the other. Raises `Unreadable`."""
+        """Read these files as one submission, one after the other. Raises `Unreadable` if one cannot be read."""
         return cls([cell for file in files for cell in cells_of(file.name, contents(file, follow=True))])
 
     @property
     def empty(self) -> bool:
-        """Whether there is no code in it."""
+        """True if the submission contains no code."""
         return not any(cell.strip() for cell in self.cells)
 
     def defines(self, name: str) -> bool:
-        """Whether something of this name is defined or, in a cell that cannot be read, unfinished."""
+        """Return True if a cell defines this name, or begins to define it and has a syntax error."""
         return any(name in statement.binds for statement in self._statements) or self._unfinished(name) is not None
 
     def find(self, name: str) -> Answer:
-        """The answer that has this name: the last one that is written, blank ones aside."""
+        """Find the answer with this name: its last definition that is not blank, or else its last definition."""
         found = [
             statement
             for statement in self._statements
@@ -116,7 +119,7 @@ class Submission:
             self._broken[number] = _message_of(error)
 
     def _unfinished(self, name: str) -> str | None:
-        """What is wrong with the last cell that begins to define this name and cannot be read."""
+        """Return the error of the last cell that begins to define this name and cannot be parsed."""
         begins = re.compile(
             rf"^[ \t]*(?:async\s+)?(?:def\s+{re.escape(name)}\b|{re.escape(name)}\s*=[^=])", re.MULTILINE
         )
@@ -124,9 +127,9 @@ class Submission:
         return faults[-1] if faults else None
 
     def _program(self, answer: _Statement) -> str:
-        """The answer and all it needs, and nothing else: what another cell does must not change its mark.
+        """Return the answer together with only the code that it needs, so that no other cell can change its mark.
 
-        A helper that is defined several times is the one that stood there when the answer's cell had run.
+        If a helper is defined several times, the definition in force after the answer's cell has run is used.
         """
         taken: dict[int, _Statement] = {id(answer): answer}
         wanted = list(answer.uses)
@@ -153,7 +156,11 @@ class Submission:
         return "\n".join(lines) + "\n"
 
     def _definitions_before(self, name: str, cell: int) -> list[_Statement]:
-        """The statements that give a name its value, up to the end of this cell if there are any, else after it."""
+        """Return the statements that give a name its value.
+
+        Only statements up to the end of this cell count, unless none of them binds the name. The result starts at the
+        last statement that gives the name a value independent of earlier ones.
+        """
         of_name = [statement for statement in self._statements if name in statement.binds or name in statement.touches]
         before = [statement for statement in of_name if statement.cell <= cell]
         if not any(name in statement.binds for statement in before):
@@ -165,14 +172,17 @@ class Submission:
 def read_answers(
     files: Sequence[tuple[str, bytes]], asked: Mapping[str, Sequence[str]], uses: Callable[..., Sequence[str]]
 ) -> dict[str, Any]:
-    """All that a grader wants to know of a student's files, as a JSON value.
+    """Read a student's files and return all that the grader needs from them as a JSON value.
 
-    files:  names and contents.
-    asked:  functions' names, each with the names that its answer must not use.
-    uses:   `forbidden_uses`.
+    Args:
+        files: Names and contents.
+        asked: Names of the functions to find, each with the names that its answer must not use.
+        uses: `operator_watch.forbidden_uses`, passed in because this module imports only the standard library.
 
-    "unreadable" and why; or "empty", whether there is no code, and "answers": for each name whether it is "defined",
-    the fields of its `Answer`, and which forbidden names it has "used" (null: its code cannot be read as a whole).
+    Returns:
+        Either `{"unreadable": reason}`, or a dictionary with "empty" (True if there is no code) and "answers". For each
+        function, "answers" has "defined", the fields of its `Answer`, and "used": the forbidden names that it uses, or
+        None if its code cannot be parsed as a whole.
     """
     try:
         submission = Submission([cell for name, data in files for cell in cells_of(name, data)])
@@ -185,7 +195,7 @@ def read_answers(
         if found.program is not None:
             try:
                 used = list(uses(found.program, forbidden))
-            except _FAULTS:  # its parts can be read, and not together
+            except _FAULTS:  # the parts can be parsed one by one but not together
                 used = None
         told = {"program": found.program, "broken": found.broken, "notes": list(found.notes), "used": used}
         answers[name] = {"defined": submission.defines(name), **told}
@@ -195,12 +205,16 @@ def read_answers(
 def survey(
     files: Sequence[tuple[str, bytes]], bans: Sequence[Sequence[str]], uses: Callable[..., Sequence[str]]
 ) -> dict[str, Any]:
-    """Say of each Python file what is wrong with it, what it imports, and which forbidden names it uses.
+    """Report for each Python file its syntax error, its imports, and the forbidden names that it uses.
 
     Args:
         files: Names and contents.
         bans: Lists of forbidden names.
-        uses: `forbidden_uses`.
+        uses: `operator_watch.forbidden_uses`.
+
+    Returns:
+        For each file name a dictionary with "fault" (empty if the file is valid Python), "imports" (names of top-level
+        modules) and "used" (for each list in `bans`, the names found).
     """
     found, beside = {}, [name.removesuffix(".py") for name, _ in files]
     for name, data in files:
@@ -221,14 +235,22 @@ def survey(
 
 
 def read_texts(files: Sequence[tuple[str, bytes]], wanted: Sequence[str]) -> dict[str, str]:
-    """Find what a student wrote under each of these lines in Markdown cells: of several, the last that is not empty.
+    """Find the text that a student wrote under each of these lines in Markdown cells.
 
-    A text goes on over the Markdown cells that follow, up to a code cell, the next heading of the problem set or the
-    next of these lines. Where the line is gone, the cell is known by its name in the problem set. Where a cell is
-    still as it was handed out, what the student wrote into cells of their own just above or below it is taken.
+    A text continues through the Markdown cells that follow, up to a code cell, another cell of the problem set, the
+    heading of an exercise or another of these lines. If the student deleted the line, its cell is recognized by its
+    name in the problem set. If the cell is unchanged, the text comes from cells that the student added just above or
+    below it. If a line has several texts, the last one that is not empty counts.
+
+    Args:
+        files: Names and contents; Python files are skipped.
+        wanted: The lines, each of which ends with the id of a written answer.
+
+    Returns:
+        The text under each line, empty if there is none, cut after `LONGEST_TEXT` characters.
 
     Raises:
-        Unreadable: a file is not a notebook.
+        Unreadable: If a file is not a notebook.
     """
     found = dict.fromkeys(wanted, "")
     for name, data in files:
@@ -247,19 +269,19 @@ def read_texts(files: Sequence[tuple[str, bytes]], wanted: Sequence[str]) -> dic
 
 
 def _asked_in(cell: _Cell, wanted: Sequence[str]) -> str | None:
-    """The line that a cell has, or whose cell it is by name."""
+    """Return the wanted line that a cell contains, or else the one that its name in the problem set refers to."""
     names = {f"written_{re.sub('[.-]', '_', line.rpartition(' ')[2])}": line for line in wanted}
     return next((line for line in wanted if line in cell.source), names.get(cell.name))
 
 
 def _under(source: str, line: str) -> str:
-    """The text of a cell under a line; all of it where the line is gone."""
+    """Return the text of a cell below a line, or all of it if the line is missing."""
     return source.partition(line)[2].partition("\n")[2] if line in source else source
 
 
 def _beside(cells: Sequence[_Cell], at: int) -> str:
-    """What a student wrote into cells of their own next to the one at an index: text, and comments of code."""
-    if not cells[at].name:  # the names are gone: nothing tells whose a cell is
+    """Return the text of Markdown cells and the comments of code cells that a student added next to cell `at`."""
+    if not cells[at].name:  # without names, added cells cannot be told from those of the problem set
         return ""
     first = next((before + 1 for before in range(at - 1, -1, -1) if cells[before].name), 0)
     last = next((after for after in range(at + 1, len(cells)) if cells[after].name), len(cells))
@@ -272,7 +294,15 @@ def _beside(cells: Sequence[_Cell], at: int) -> str:
 
 
 def contents(file: Path, *, follow: bool = False) -> bytes:
-    """The bytes of a regular file that is not too large. Never waits, and follows no link. Raises `Unreadable`."""
+    """Read a regular file of at most `LARGEST` bytes, without ever blocking on a pipe or a device.
+
+    Args:
+        file: The path.
+        follow: Also read a file that is a symbolic link. By default links are rejected.
+
+    Raises:
+        Unreadable: If the file cannot be opened, is not a regular file, or is too large.
+    """
     try:
         flags = 0 if follow else getattr(os, "O_NOFOLLOW", 0)
         opened = os.open(file, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | flags)
@@ -291,7 +321,11 @@ def contents(file: Path, *, follow: bool = False) -> bytes:
 
 
 def cells_of(name: str, data: bytes) -> list[str]:
-    """The code cells of a notebook, or of a Python file with `# %%` between them. Raises `Unreadable`."""
+    """Return the code cells of a notebook, or those of a Python file, which are separated by `# %%`.
+
+    Raises:
+        Unreadable: If the contents are not a notebook, or not text in UTF-8.
+    """
     if name.endswith(".py"):
         return _PERCENT.split(_decoded(name, data))
     return [cell.source for cell in _cells(name, data) if cell.kind == "code"]
@@ -299,7 +333,13 @@ def cells_of(name: str, data: bytes) -> list[str]:
 
 @dataclass(frozen=True)
 class _Cell:
-    """A cell: its kind, its source, and its name in a problem set, which nbgrader keeps; empty for a student's own."""
+    """A cell of a notebook.
+
+    Attributes:
+        kind: "code" or "markdown".
+        source: Text of the cell.
+        name: Name in the problem set, from nbgrader's metadata or the cell's id; empty for a cell the student added.
+    """
 
     kind: str
     source: str
@@ -315,7 +355,7 @@ class _Cell:
 
 
 def _cells(name: str, data: bytes) -> list[_Cell]:
-    """The cells of a notebook. Raises `Unreadable`."""
+    """Return the cells of a notebook. Raises `Unreadable` if it is not one."""
     text = _decoded(name, data)
     if not text.strip():
         raise Unreadable(f"{name} is an empty file")
@@ -324,7 +364,7 @@ def _cells(name: str, data: bytes) -> list[_Cell]:
     except (ValueError, RecursionError):
         raise Unreadable(f"{name} is not a notebook: its text is not JSON") from None
     try:
-        sheets = book.get("worksheets", [book])  # notebooks of format 3 had sheets
+        sheets = book.get("worksheets", [book])  # notebook format 3 grouped cells into worksheets
         cells = [cell for sheet in sheets for cell in sheet["cells"]]
         return [_Cell.of(cell) for cell in cells]
     except (KeyError, TypeError, AttributeError):
@@ -332,7 +372,7 @@ def _cells(name: str, data: bytes) -> list[_Cell]:
 
 
 def _decoded(name: str, data: bytes) -> str:
-    if data.startswith((b"\xff\xfe", b"\xfe\xff")):  # as some editors on Windows save
+    if data.startswith((b"\xff\xfe", b"\xfe\xff")):  # byte order marks, which some editors on Windows write
         raise Unreadable(f"{name} is text in UTF-16 or UTF-32; expected UTF-8")
     try:
         return data.decode("utf-8-sig")
@@ -346,7 +386,7 @@ def _source(cell: dict[str, object]) -> str:
 
 
 def _tree(cell: str) -> tuple[list[str], ast.Module]:
-    """A cell's lines and its syntax tree; lines that only IPython understands stand for nothing."""
+    """Replace lines that only IPython understands by ones that do nothing; return the cell's lines and syntax tree."""
     lines = _LINES.split(cell)
     first: SyntaxError | None = None
     for _ in range(_MOST_MAGICS):
@@ -358,7 +398,7 @@ def _tree(cell: str) -> tuple[list[str], ast.Module]:
             plain = _without_magic(lines[place]) if 0 <= place < len(lines) else None
             if plain is None:
                 break
-            while lines[place].rstrip().endswith("\\") and place + 1 < len(lines):  # it goes on in the next line
+            while lines[place].rstrip().endswith("\\") and place + 1 < len(lines):  # continued on the next line
                 lines[place], plain, place = plain, "", place + 1
             lines[place] = plain
     assert first is not None
@@ -366,7 +406,7 @@ def _tree(cell: str) -> tuple[list[str], ast.Module]:
 
 
 def _without_magic(line: str) -> str | None:
-    """What Python reads instead of a line that is IPython's: %magic, !command, help?, and x = !command."""
+    """Return valid Python in place of an IPython line (%magic, !command, help?, x = !command); None for other lines."""
     code = line.strip()
     before = line[: len(line) - len(line.lstrip())]
     if code.startswith(("%", "!", "?")) or code.partition("#")[0].rstrip().endswith("?"):
@@ -383,7 +423,7 @@ def _message_of(error: BaseException) -> str:
 
 
 def _text(lines: Sequence[str], node: ast.stmt) -> str:
-    """The statement as it is written; with its decorators, and where it has some, from the first column on."""
+    """Return the source of a statement, including its decorators. With decorators, it starts at the first column."""
     assert node.end_lineno is not None and node.end_col_offset is not None
     decorators = getattr(node, "decorator_list", [])
     first = min((decorator.lineno for decorator in decorators), default=node.lineno)
@@ -395,11 +435,12 @@ def _text(lines: Sequence[str], node: ast.stmt) -> str:
 
 
 def _names(node: ast.stmt) -> tuple[frozenset[str], frozenset[str]]:
-    """The names that a top-level statement binds, and those whose value it changes in place."""
+    """Return the names that a top-level statement binds, and those whose value it changes in place."""
     if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
         called = [each.func if isinstance(each, ast.Call) else each for each in node.decorator_list]
         kinds = [_root(each) for each in called if isinstance(each, ast.Attribute) and each.attr == "register"]
-        return frozenset({node.name}), frozenset[str]().union(*kinds)  # one more kind of a functools.singledispatch
+        # `@f.register` adds a type to the functools.singledispatch function f, which changes f in place.
+        return frozenset({node.name}), frozenset[str]().union(*kinds)
     binds: set[str] = set()
     touches: set[str] = set()
     for part in ast.walk(node):
@@ -413,12 +454,12 @@ def _names(node: ast.stmt) -> tuple[frozenset[str], frozenset[str]]:
             case ast.Subscript(ctx=ast.Store()) | ast.Attribute(ctx=ast.Store()):
                 touches |= _root(part)
     if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call) and isinstance(node.value.func, ast.Attribute):
-        touches |= _root(node.value.func)  # TABLE.append(3)
+        touches |= _root(node.value.func)  # as in TABLE.append(3)
     return frozenset(binds), frozenset(touches - binds)
 
 
 def _reads(text: str) -> frozenset[str]:
-    """The global names that a top-level statement uses, in the functions within it, too; not their local ones."""
+    """Return the global names that a top-level statement uses, including those used by functions inside it."""
     top = symtable.symtable(text, "answer", "exec")
     names = set(top.get_identifiers())
     inner = list(top.get_children())
@@ -440,7 +481,7 @@ def _bound(alias: ast.alias) -> str:
 
 
 def _is_whole(node: ast.stmt) -> bool:
-    """Whether a statement gives its names a value that owes nothing to an earlier one."""
+    """Return True if a statement gives its names a value that does not depend on their earlier value."""
     if isinstance(node, ast.Assign):
         read = {inner.id for inner in ast.walk(node.value) if isinstance(inner, ast.Name)}
         return not any(isinstance(target, ast.Name) and target.id in read for target in node.targets)
@@ -448,13 +489,16 @@ def _is_whole(node: ast.stmt) -> bool:
 
 
 def _is_star(node: ast.stmt) -> bool:
-    """`from x import *` may bring anything the answer needs; the course's own brings nothing an answer may use."""
+    """Return True for `from x import *`, which may import anything that the answer needs.
+
+    The course's own packages do not count, because answers must not use them.
+    """
     star = isinstance(node, ast.ImportFrom) and any(alias.name == "*" for alias in node.names)
     return star and (node.module or "").split(".")[0] not in ("companion", "companion_school")  # type: ignore[attr-defined]
 
 
 def _import(node: ast.Import | ast.ImportFrom, needed: frozenset[str]) -> str:
-    """An import of only what is needed, so that nobody is blamed for the others on its line."""
+    """Return an import of only the needed names, so that an unused forbidden name on its line costs nothing."""
     kept = [alias for alias in node.names if _bound(alias) in needed]
     if isinstance(node, ast.Import):
         return ast.unparse(ast.Import(kept))
@@ -462,7 +506,7 @@ def _import(node: ast.Import | ast.ImportFrom, needed: frozenset[str]) -> str:
 
 
 def _is_blank(node: ast.stmt) -> bool:
-    """A function as it was handed out: a docstring, and then nothing that is an answer."""
+    """Return True for a function as handed out: its body is only constants, `pass` and `raise NotImplementedError`."""
     if not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
         return False
     for statement in node.body:

@@ -1,4 +1,4 @@
-"""Unpack what students zipped: only files of the wanted kinds, and no more than a notebook may weigh."""
+"""Unpack students' zip files safely: only files of the wanted types, and only up to a maximum size."""
 
 from __future__ import annotations
 
@@ -18,16 +18,21 @@ _ZIP_FAULTS = (OSError, zipfile.BadZipFile, zlib.error, NotImplementedError, Run
 
 
 def unpack(archive: Path, into: Path, kinds: Sequence[str], *, inner_zips: bool = False) -> Path:
-    """Unpack the files of these kinds into a new folder, which is returned; their times are those in the archive.
+    """Unpack the files of these types into a new folder, and give them the times stored in the archive.
 
     Args:
-        archive: the zip file.
-        into: where the new folder is made.
-        kinds: endings of files, such as ".py".
-        inner_zips: also unpack zips and whatever tells times: the archive holds a whole class.
+        archive: The zip file.
+        into: Folder in which the new folder is created.
+        kinds: File name suffixes, such as ".py".
+        inner_zips: True for an archive of a whole class. Zip files and the files that record submission times
+            (.yml, .txt) are then unpacked too, and the size limit is 50 times larger.
+
+    Returns:
+        The new folder.
 
     Raises:
-        ValueError: it cannot be read, is locked, or holds more than `answers.LARGEST` bytes.
+        ValueError: If the archive cannot be read, is encrypted, lists too many files, or holds more than
+            `answers.LARGEST` bytes of these files.
     """
     place = Path(tempfile.mkdtemp(dir=into))
     kinds = (*kinds, ".zip", ".yml", ".txt") if inner_zips else kinds
@@ -45,12 +50,12 @@ def unpack(archive: Path, into: Path, kinds: Sequence[str], *, inner_zips: bool 
 
 
 def _write(opened: zipfile.ZipFile, entry: zipfile.ZipInfo, place: Path, most: int) -> int:
-    """Write one file, and return its size. A name that leads elsewhere is not followed."""
+    """Write one file and return its size in bytes. Parts of its name that lead out of the folder are dropped."""
     parts = [part for part in PurePosixPath(entry.filename.replace("\\", "/")).parts if part not in ("/", "..", ".")]
     if entry.is_dir() or any(part.startswith((".", "__")) for part in parts):
         return 0
     with opened.open(entry) as read:
-        data = read.read(most + 1)  # what the entry says of its size may be wrong
+        data = read.read(most + 1)  # the size that the entry declares may be wrong
     if len(data) > most:
         raise ValueError(f"its files are larger than {LARGEST // 2**20} MiB together")
     target = place.joinpath(*parts)
@@ -62,9 +67,9 @@ def _write(opened: zipfile.ZipFile, entry: zipfile.ZipInfo, place: Path, most: i
 
 
 def _index_size(archive: Path) -> int:
-    """The bytes of the list of files at the end of a zip, all of which `zipfile` would read.
+    """Return the size in bytes of a zip's central directory, all of which `zipfile` would read into memory.
 
-    A second list, for archives of more than 4 GB, is not a student's: `zipfile` would believe that one instead.
+    A zip64 directory (for archives of more than 4 GB) is rejected, because `zipfile` would use that one instead.
     """
     with archive.open("rb") as opened:
         opened.seek(max(0, archive.stat().st_size - 65_557))

@@ -1,14 +1,16 @@
-"""What one answer of a submission earns: the mark of an exercise.
+"""Mark one answer of a submission.
 
-The tests, what they expect, and the decision are here; the student's code is in a process of its own (`sandbox/`).
+The test cases, the expected results and the decision stay in this process; the student's code runs in a process of its
+own (`sandbox/`).
 
-Points: `points.parts`. The part for the public cases is earned by passing all of them; the part for the hidden cases
-by passing all of those on two hidden seeds, and only where the public part is earned. An exercise with groups of cases
-has such parts for each group (`checking/credit.py`). Whether a right answer is robust as well is found on the same runs
-and costs nobody these points: where a robust case ends the process, all others are tried without such cases. The cases
-come in an order that depends on the secret and the student, so that a call's number tells nothing about it. Public and
-hidden cases run in processes that share nothing: what an answer saw of a hidden case cannot get into what is said about
-a public one.
+`points.parts` divides the points of an exercise. The points for the public cases are earned by passing all of them, and
+those for the hidden cases by passing all cases of two hidden seeds as well. An exercise with groups of cases has both
+kinds of points for each group (`checking/credit.py`). The same runs show if a right answer is robust. A robust case
+never costs these points: if one ends the process, the answer is run again without the robust cases.
+
+The order of the cases depends on the secret and the student, so the number of a call reveals nothing about its case.
+Public and hidden cases run in separate processes, so nothing that an answer sees of a hidden case can leak into the
+feedback on a public one.
 """
 
 from __future__ import annotations
@@ -32,7 +34,7 @@ from companion_school.course.written.rubrics import Written
 
 UNREADABLE = "unreadable"
 OUTCOMES = (*(result.value for result in Result), UNREADABLE)
-"""How an exercise can end, in the CSV and in the feedback."""
+"""Possible outcomes of an exercise, in marks.csv and in the feedback."""
 
 _DISCREET = {
     Result.WRONG: "wrong on an input that is not shown",
@@ -41,12 +43,12 @@ _DISCREET = {
     Result.TIMEOUT: "it did not end in the time it has, on an input that is not shown",
     Result.REFUSED: "it did what an answer may not do, on an input that is not shown",
 }
-_one_by_one = threading.RLock()  # references share PyTorch's generator
+_one_by_one = threading.RLock()  # references run in several threads but share PyTorch's random generator
 
 
 @dataclass(frozen=True)
 class Earned:
-    """A part of an exercise's points, and whether its public and its hidden cases have earned theirs."""
+    """A part of an exercise's points, with flags that are True if its public and its hidden cases are earned."""
 
     part: Part
     public: bool = False
@@ -54,27 +56,31 @@ class Earned:
 
     @property
     def points(self) -> float:
-        """What the part came to."""
+        """Points earned."""
         return self.part.public * self.public + self.part.hidden * self.hidden
 
     @property
     def most(self) -> float:
-        """What it could come to."""
+        """Maximum points."""
         return self.part.public + self.part.hidden
 
 
 @dataclass(frozen=True)
 class Mark:
-    """What one exercise of one submission came to.
+    """Result of one exercise of one submission.
 
-    outcome:        one of `OUTCOMES`.
-    public, hidden: what was found on these cases; None where they were not tried. The hidden one names no input, no
-                    value and nothing that the student's code wrote.
-    notes:          on how the answer was found.
-    earned:         the points by the groups of cases; a single part where the exercise has none.
-    robust:         the answer is right, and nothing was found that it does not stand, public or hidden.
-    share:          what a robust answer is worth beside, as a share of the exercise's points.
-    section, title: of a part of a project: the heading that it stands under, and its own.
+    Attributes:
+        exercise: The exercise.
+        outcome: One of `OUTCOMES`.
+        public: Verdict on the public cases; None if they were not tried or must not be shown.
+        hidden: Verdict on the hidden cases; None if they were not tried. It contains no input, no value and nothing
+            that the student's code wrote.
+        notes: Remarks on how the answer was found.
+        earned: Points by group of cases; a single part if the exercise has no groups.
+        robust: True if the answer is right and has no fault that costs the robust mark, on public or hidden cases.
+        share: Extra points for a robust answer, as a share of the exercise's points.
+        section: For a part of a project, the heading above it.
+        title: For a part of a project, its own heading.
     """
 
     exercise: Exercise
@@ -90,22 +96,22 @@ class Mark:
 
     @property
     def points(self) -> float:
-        """What the exercise came to, the extra for a robust answer included."""
+        """Points earned, including the extra points for a robust answer."""
         return sum((part.points for part in self.earned), 0.0) + self.robust * self.extra
 
     @property
     def extra(self) -> float:
-        """The points that a robust answer adds."""
+        """Extra points that a robust answer earns."""
         return self.share * self.exercise.points
 
     @property
     def most(self) -> float:
-        """What the exercise could come to."""
+        """Maximum points, including the extra points for a robust answer."""
         return self.exercise.points + self.extra
 
     @property
     def unstood(self) -> Verdict | None:
-        """What a right answer does not stand; None where it is robust, or not right."""
+        """The first fault of a right answer that costs only the robust mark; None if it is robust or not right."""
         found = [verdict for verdict in (self.public, self.hidden) if verdict is not None]
         if not all(verdict.is_right for verdict in found):
             return None
@@ -113,19 +119,20 @@ class Mark:
 
 
 class KeyRing:
-    """The keys of the exercises for one instructor's secret; each is made once, for all students."""
+    """Answer keys of the exercises for one instructor's secret. Each key is built once and used for all students."""
 
     def __init__(self, secret: bytes) -> None:
         self.secret = secret
-        self._keys: dict[tuple[str, str, int], AnswerKey] = {}  # a solution may be a student's own
+        # The solution is part of the index because questions with a student's own numbers share one exercise id.
+        self._keys: dict[tuple[str, str, int], AnswerKey] = {}
         self._hidden: dict[str, list[AnswerKey]] = {}
 
     def public(self, exercise: Exercise) -> AnswerKey:
-        """The key of the public cases."""
+        """Return the key of the public cases."""
         return self._key(exercise, PUBLIC_SEED)
 
     def hidden(self, exercise: Exercise) -> list[AnswerKey]:
-        """The keys of the hidden cases, of a seed each: of those that are new, and that right answers agree on."""
+        """Return the keys of the hidden cases, one for each hidden seed, with the cases that `hidden_key` selects."""
         public = self.public(exercise)
         with _one_by_one:
             if exercise.id not in self._hidden:
@@ -143,17 +150,24 @@ class KeyRing:
             return self._keys[exercise.id, exercise.solution, seed]
 
     def shuffled(self, count: int, *what: str) -> list[int]:
-        """0 ... count - 1 in an order that only the secret tells."""
+        """Return 0 ... count - 1 in an order that depends on the secret and on the words in `what`."""
         order = list(range(count))
         random.Random(keyed(self.secret, *what)).shuffle(order)
         return order
 
 
 def hidden_key(hidden: AnswerKey, public: AnswerKey, variants: Sequence[Answer]) -> AnswerKey:
-    """A key with the hidden cases whose arguments no public case has: a table of the public ones is of no use there.
+    """Select the hidden cases to use.
 
-    They show what they do in the words of the public case in their place: no number that was drawn is told. A case on
-    which one of the right answers that are known has a fault, as may come with a seed in fifty, is not asked.
+    Cases with the arguments of a public case are left out, because a lookup table of public results would pass them.
+    About one seed in fifty yields a case on which an answer known to be right has a fault; such cases are left out too.
+    Each remaining case is described in the words of the public case at the same index, so that no number drawn from the
+    hidden seed is revealed.
+
+    Args:
+        hidden: The key of a hidden seed.
+        public: The key of the public cases.
+        variants: Other answers that are known to be right.
     """
     known = {same_as(case.arguments) for case in public.cases}
     new = [index for index, case in enumerate(hidden.cases) if same_as(case.arguments) not in known]
@@ -179,14 +193,26 @@ def _locked(gives: Callable[[int], Outcome]) -> Callable[[int], Outcome]:
 
 
 def mark(worker: Worker, exercise: Exercise, found: Found, keys: KeyRing, student: str, share: float = 0.0) -> Mark:
-    """Mark one exercise of one student: what was found under its name. `share`: that of `Mark`."""
+    """Mark one exercise of one student.
+
+    Args:
+        worker: Runs the student's code.
+        exercise: The exercise.
+        found: What the submission holds under the exercise's function name.
+        keys: The answer keys.
+        student: The student's name, which decides the order of the cases.
+        share: Extra points for a robust answer, as a share of the exercise's points.
+    """
     return begin(worker, exercise, found, keys, student, share)()
 
 
 def begin(
     worker: Worker, exercise: Exercise, found: Found, keys: KeyRing, student: str, share: float = 0.0
 ) -> Callable[[], Mark]:
-    """Try the public cases of an exercise as `mark` does; what is returned tries the hidden ones and gives the mark."""
+    """Run the public cases of an exercise, and return a function that runs the hidden ones and returns the mark.
+
+    The arguments are those of `mark`. A grader calls `begin` for all exercises before it runs any hidden case.
+    """
     answer, book = found.answer, parts(exercise)
 
     def made(outcome: str, public: Verdict | None, hidden: Verdict | None, *passed: Sequence[bool]) -> Mark:
@@ -212,7 +238,7 @@ def begin(
     nothing = [False] * len(book)
     public_key = keys.public(exercise)
     public, passed = try_answer(worker, program, [public_key], nothing, keys, student, exercise.id, "public")
-    if is_constant(exercise):  # the hidden cases would be the same, and the result is the answer
+    if is_constant(exercise):  # there is only this one case, and a public verdict on it would reveal the answer
         hidden = _discreet(public, public_key)
         hidden = replace(hidden, fault="it is not the answer") if hidden.result is Result.WRONG else hidden
         return lambda: made(public.result.value, None, hidden, nothing, passed)
@@ -232,12 +258,22 @@ def begin(
 def try_answer(
     worker: Worker, program: Program, wanted: Sequence[AnswerKey], failed: Sequence[bool], keys: KeyRing, *what: str
 ) -> tuple[Verdict, list[bool]]:
-    """What is to be said of an answer, and which groups of cases earn their points.
+    """Run an answer on the cases of some keys, and find the groups of cases that it passes.
 
-    failed:  groups that are not tried: they have failed already.
+    If a case ends the process or runs out of time, the answer is run again without the group of that case, or without
+    all robust cases if it is a robust one. If the case belongs to the first group, no group can earn points and the run
+    ends there.
 
-    Where an answer ends its process or does not end, on a case of one group, the others are tried without it; where
-    that is a robust case, all others are tried without these.
+    Args:
+        worker: Runs the student's code.
+        program: The answer.
+        wanted: The keys whose cases to run.
+        failed: For each group, True if it has already failed and is not to be run.
+        keys: Decides the order of the cases.
+        *what: Words on which that order depends, such as the student and the exercise.
+
+    Returns:
+        The first verdict on the cases that decide the points, and for each group True if it passed.
     """
     failed = [*failed]
     told: Verdict | None = None
@@ -261,7 +297,7 @@ def try_answer(
 
 
 def _outcome_of(tried: Sequence[AnswerKey], run: Run, groups: int) -> tuple[Verdict, list[bool], int | None]:
-    """The verdict, the groups that passed, and the group at whose case the run stopped."""
+    """Return the verdict, the groups that passed, and the group whose case stopped the run (None if none did)."""
     at = None
     try:
         verdict = _judged(tried, run)
@@ -274,18 +310,18 @@ def _outcome_of(tried: Sequence[AnswerKey], run: Run, groups: int) -> tuple[Verd
         call = _recorded(tried, run)
         by_key = [earned(_padded(examine_groups(key, call), groups)) for key in tried]
         return verdict, [all(oks) for oks in zip(*by_key, strict=True)], None
-    except Exception as error:  # of a kind that nobody thought of: somebody's result must not stop the class
+    except Exception as error:  # an unforeseen kind of result must not stop the grading of the whole class
         fault = f"its result cannot be compared ({type(error).__name__})"
         return Verdict(Result.CRASHED, fault=fault), [False] * groups, None
 
 
 def _padded(verdicts: Sequence[Verdict], groups: int) -> list[Verdict]:
-    """The verdicts, with those of the last groups of which no case was tried."""
+    """Append right verdicts for the last groups, if none of their cases was run, so that there is one per group."""
     return [*verdicts, *[Verdict(Result.RIGHT)] * (groups - len(verdicts))]
 
 
 def _recorded(tried: Sequence[AnswerKey], run: Run) -> Callable[..., Outcome]:
-    """The calls of a run, to be asked for again."""
+    """Return a call that replays the outcomes recorded in a run."""
     cases = [case for key in tried for case in key.cases]
     outcomes = {id(case): run.outcomes[index] for index, case in enumerate(cases)}
     return lambda case, again=False: outcomes[id(case)][-1 if again else 0]
@@ -315,7 +351,7 @@ def _judged(tried: Sequence[AnswerKey], run: Run) -> Verdict:
 
 
 def _discreet(found: Verdict, public: AnswerKey) -> Verdict:
-    """What a student may know about hidden cases: the property, in the public ones' words, and the mistake."""
+    """Reduce a verdict on hidden cases to what a student may see: the property as worded publicly, and the mistake."""
     if found.is_right:
         robust = found.robust and replace(_discreet(found.robust, public), input="")
         return Verdict(Result.RIGHT, robust=robust)
@@ -324,12 +360,12 @@ def _discreet(found: Verdict, public: AnswerKey) -> Verdict:
 
 
 TO_MARK = "to mark"
-"""How a written answer stands that nobody has marked yet."""
+"""Outcome of a written answer that has not been marked yet."""
 
 
 @dataclass(frozen=True)
 class Text:
-    """A student's written answer; empty where there is none."""
+    """A student's written answer; the text is empty if there is none."""
 
     item: Written
     text: str
@@ -339,9 +375,13 @@ class Text:
 class Graded:
     """One student's marks.
 
-    submission:  "read", or in a word why not.
-    fault:       the same in a sentence.
-    warning:     what has to be said of how the marks were made, where no wall stood between the code and the grader.
+    Attributes:
+        handed: The submission.
+        submission: State of the submission: "read", or the reason why it was not, in a word or two.
+        fault: The same reason in a sentence; None if there is no problem.
+        marks: Marks of the exercises, or of the parts of a project.
+        texts: Written answers.
+        warning: Warning to show with the marks if the student's code was not isolated from the grader; else empty.
     """
 
     handed: Handed
@@ -353,5 +393,5 @@ class Graded:
 
     @property
     def points(self) -> float:
-        """What the student has earned, written answers aside."""
+        """Points earned, not counting written answers."""
         return sum((mark.points for mark in self.marks), 0.0)

@@ -1,7 +1,7 @@
-"""One student's page of feedback: HTML in one file that needs nothing from anywhere.
+"""One student's page of feedback: a single HTML file that loads no other files.
 
-It is made from `Settled` marks, whose hidden findings hold no input, no value and nothing that the student's code
-wrote. The template, `feedback.html`, escapes everything that it is given.
+The page is rendered from `Settled` marks, whose findings on hidden cases contain no input, no value and nothing that
+the student's code wrote. The template, `feedback.html`, escapes everything that is inserted into it.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _RIGHT_BUT = "Not accepted: the result is right, and something else that the exe
 
 
 def page(settled: Settled, assignment: str) -> str:
-    """The page of one student."""
+    """Render the page of one student as HTML."""
     return _template().render(one=settled, record=settled.record, assignment=assignment, choice=CHOICE, extra=EXTRA)
 
 
@@ -50,7 +50,7 @@ def _template() -> Template:
 
 
 def _verdict(line: Line) -> str:
-    """How an item ended, in a sentence."""
+    """Return the outcome of an item as a sentence."""
     if line.outcome == "wrong" and is_question(line.item.id):
         return "Wrong: another answer is right."
     if line.outcome == "wrong" and is_own(line.item.id):
@@ -66,19 +66,20 @@ def _is_right_but(fault: str) -> bool:
 
 
 def _level(line: Line) -> str:
-    """What the rubric says of the points that a written answer was given."""
+    """Return the rubric's text for the points that a written answer was given."""
     assert line.given is not None
     return find_written(line.item.id).level(line.given.points).text
 
 
 def _sentence(text: str) -> str:
     first = text.partition(" ")[0]
-    begins = text[:1].upper() + text[1:] if first.isalpha() else text  # names of functions and files stay as they are
+    # A first word that is not all letters is probably the name of a function or a file, and keeps its spelling.
+    begins = text[:1].upper() + text[1:] if first.isalpha() else text
     return begins + ("" if text.endswith((".", "?", "!")) else ".")
 
 
 def _prose(text: str) -> Markup:
-    """A line of the course's own Markdown: code as code, links as their text, formulas without their signs."""
+    """Convert a line of the course's Markdown to HTML, with code marked up, links as plain text and formulas bare."""
     text = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", text)
     text = re.sub(r"\$([^$]+)\$", lambda found: found[1].replace("{", "").replace("}", ""), text)
     parts = re.split(r"`([^`]+)`", text)

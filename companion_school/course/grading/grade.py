@@ -1,4 +1,4 @@
-"""Grade a folder of submissions: marks.csv for the gradebook, and a page of feedback for each student."""
+"""Grade all submissions of a class, each in sandboxed processes."""
 
 from __future__ import annotations
 
@@ -31,25 +31,28 @@ def grade(
     own: Callable[[str], Sequence[Exercise]] = lambda _: (),
     done: Callable[[Graded], None] = lambda _: None,
 ) -> list[Graded]:
-    """The submissions graded, each in processes of its own, in the order in which they are given.
+    """Grade submissions, each in processes of its own.
 
-    What a student handed in can only cost that student: whatever goes wrong with it is their row.
+    A problem with a student's files affects only that student: it is recorded in their marks, and grading goes on.
 
     Args:
         handed: The submissions.
         chosen: The exercises to grade.
-        secret: Decides the hidden cases.
+        secret: The instructor's secret, from which the hidden cases are drawn.
         written: The written answers to collect.
-        stages: Of a project: the stages to grade, in place of exercises.
-        jobs: Processes at once.
-        limits: What an answer may take.
-        wall: What stands between answers and everything else (default: the best that this system has).
-        robust: What a robust answer adds, as a share of its exercise's points.
-        own: The questions with a student's own numbers.
-        done: Gets each student's marks as they are made.
+        stages: For a project, the stages to grade instead of exercises.
+        jobs: Number of submissions graded at the same time.
+        limits: Time and memory limits of an answer (default: `Limits()`).
+        wall: Isolation of answers from the rest of the system (default: the strongest that this system offers).
+        robust: Extra points for a robust answer, as a share of its exercise's points.
+        own: Returns a student's questions with individual numbers.
+        done: Called with each student's marks as soon as they are ready.
+
+    Returns:
+        The marks, in the order of `handed`.
 
     Raises:
-        ValueError: For jobs < 1, a system without fork, or one without a wall where none is given.
+        ValueError: If `jobs` is below 1, the system has no fork, or no wall is given and the system offers none.
         OSError: If the process for answers does not start.
     """
     if jobs < 1:
@@ -79,7 +82,7 @@ def grade_one(
     written: Sequence[Written] = (),
     robust: float = 0.0,
 ) -> Graded:
-    """One student's marks."""
+    """Grade one student's submission. The arguments are those of `grade`, for a single worker."""
 
     def nothing(submission: str, fault: str) -> Graded:
         texts = tuple(Text(item, "") for item in written)
@@ -106,6 +109,7 @@ def grade_one(
     elif chosen and not any(answer.defined for answer in found.values()):
         state = OTHER
         fault = "the notebook defines none of the functions that were asked for: is it the one of this problem set?"
-    # All public cases before any hidden one: only what is said of public ones quotes what the code wrote.
+    # Run all public cases before any hidden one. Feedback on public cases quotes what the code wrote, so code that has
+    # seen a hidden case could reveal it there.
     begun = [begin(worker, one, found[one.name], keys, handed.student, robust) for one in chosen]
     return Graded(handed, state, fault, tuple(finish() for finish in begun), texts, worker.wall.warning)

@@ -1,4 +1,4 @@
-"""Marks of several problem sets and projects in one table, with the columns that `nbgrader export` writes."""
+"""Collect the marks of several problem sets and projects in one table with the columns of `nbgrader export`."""
 
 from __future__ import annotations
 
@@ -26,22 +26,26 @@ COLUMNS = (
 NAMES = "names.csv"
 NAMES_COLUMNS = ("student_id", "roster_id")
 KEEP = "-"
-"""In names.csv: this student is on no roster, and stays as they are."""
+"""Entry in names.csv for a student who is not on the roster and keeps their name."""
 _NEEDED = frozenset({"assignment", "student_id", "score", "max_score"})
 _ROSTER = ("last_name", "first_name", "email")
 
 
 def collect(folder: Path, roster: Path | None = None) -> list[Row]:
-    """All marks in the files marks.csv of a folder and of the folders in it, by problem set and student.
+    """Collect the marks from all files marks.csv in a folder and its subfolders.
 
     Args:
-        folder: what `companion grade` wrote into.
-        roster: a CSV file with id and any of last_name, first_name, email. Whoever is in it and handed nothing in gets
-            a row without a score: the instructor decides what that is worth.
+        folder: Output folder of `companion grade`, or a folder of several.
+        roster: CSV file with the column id and any of last_name, first_name and email. A person on the roster who
+            handed nothing in gets a row without a score, because the instructor decides what that is worth.
+
+    Returns:
+        The rows, sorted by problem set and student.
 
     Raises:
-        ValueError: there are no marks, a mark is invalid, a student has two marks for one problem set, or somebody in
-            the marks is not on the roster and names.csv does not say who it is; that file is then written.
+        ValueError: If there are no marks, a mark is invalid, a student has two marks for one problem set, or a student
+            in the marks can be found neither on the roster nor in names.csv. In the last case names.csv is written
+            with a row to fill in.
     """
     if not folder.is_dir():
         raise ValueError(f"{folder}: expected a folder with marks, as companion grade --out writes it")
@@ -63,7 +67,7 @@ def collect(folder: Path, roster: Path | None = None) -> list[Row]:
 
 
 def to_csv(rows: Iterable[Row]) -> str:
-    """The rows as CSV, with a line of headings."""
+    """Return the rows as CSV text with a header line."""
     cells = ("student_id", *_ROSTER)
     return as_csv(COLUMNS, (row | {name: quoted(row[name]) for name in cells} for row in rows))
 
@@ -92,7 +96,14 @@ def _marks(path: Path) -> list[Row]:
 
 
 def read_roster(roster: Path) -> dict[str, Row]:
-    """The people of a roster by their ids."""
+    """Read a roster.
+
+    Returns:
+        For each id, the person's last name, first name and email; empty strings for what the file lacks.
+
+    Raises:
+        ValueError: If there is no column id, or an id is empty or repeated.
+    """
     rows = read_table(roster)
     if not rows or "id" not in rows[0]:
         raise ValueError(f"--roster {roster}: expected a CSV file with a column id")
@@ -108,7 +119,7 @@ def read_roster(roster: Path) -> dict[str, Row]:
 
 
 def _enrol(found: dict[tuple[str, str], Row], people: Mapping[str, Row]) -> None:
-    """Give everybody on the roster a name, and a row for each problem set."""
+    """Fill in the names of all people on the roster, and add a row for each problem set that a person lacks."""
     most = {row["assignment"]: row["max_score"] for row in found.values()}
     for id, person in people.items():
         for assignment, points in most.items():
@@ -117,13 +128,25 @@ def _enrol(found: dict[tuple[str, str], Row], people: Mapping[str, Row]) -> None
             row.update({name: value for name, value in person.items() if value})
 
 
-# Names of a learning platform, and ids of the roster
+# Match names from a learning platform with the roster's ids
 
 
 def ids_of(folder: Path, students: Iterable[str], people: Mapping[str, Row]) -> dict[str, str]:
-    """The roster's id of each student in the marks: by the id, by names.csv, or by a name that only one person has.
+    """Find the roster ids of the students whose names in the marks are not themselves roster ids.
 
-    Whatever was found by name is written into names.csv, to be read and corrected; whoever was not found, too.
+    A student is looked up in names.csv first, and then by a name or email that only one person on the roster has. The
+    students found by name and those not found are written to names.csv, where the instructor can correct them.
+
+    Args:
+        folder: Folder of names.csv.
+        students: Students in the marks.
+        people: The roster, by id.
+
+    Returns:
+        The roster id of each of these students, or the student's own name if names.csv says `KEEP`.
+
+    Raises:
+        ValueError: If a student was not found, or names.csv gives an id that is not on the roster.
     """
     file = folder / NAMES
     told = _read_names(file, people) if file.is_file() else {}
@@ -148,7 +171,7 @@ def ids_of(folder: Path, students: Iterable[str], people: Mapping[str, Row]) -> 
 
 
 def names_known(folder: Path) -> dict[str, str]:
-    """The roster's ids that names.csv gives to students of these marks; it lies beside them, or one folder above."""
+    """Read the roster ids by student from names.csv in the folder of the marks, or else in its parent folder."""
     file = next((place / NAMES for place in (folder, folder.absolute().parent) if (place / NAMES).is_file()), None)
     rows = read_table(file) if file else []
     return {unquoted(row.get("student_id", "")): unquoted(row.get("roster_id", "")).strip() for row in rows}
@@ -165,20 +188,20 @@ def _read_names(file: Path, people: Mapping[str, Row]) -> dict[str, str]:
 
 
 def _spellings(person: Row) -> set[str]:
-    """How platforms write a person's name: address, first and last name in both orders."""
+    """Return the forms in which platforms write a person: email, and first and last name in both orders."""
     first, last, email = (_letters(person[name]) for name in ("first_name", "last_name", "email"))
     return {name for name in (email, first + last, last + first) if name and ((first and last) or name == email)}
 
 
-_WHOLE = str.maketrans({"ı": "i", "ø": "o", "ł": "l", "đ": "d", "æ": "ae", "œ": "oe"})  # which NFKD leaves as they are
+_WHOLE = str.maketrans({"ı": "i", "ø": "o", "ł": "l", "đ": "d", "æ": "ae", "œ": "oe"})  # NFKD does not decompose these
 
 
 def _letters(name: str) -> str:
-    """A name without case, accents, spaces and signs."""
+    """Return a name in lower case without accents, spaces and punctuation except @."""
     apart = unicodedata.normalize("NFKD", name).casefold().translate(_WHOLE)
     return "".join(letter for letter in apart if letter.isalnum() or letter == "@")
 
 
 def students_and_sets(rows: Sequence[Row]) -> tuple[int, list[str]]:
-    """How many students a table has, and the names of its problem sets."""
+    """Return the number of students in a table and the sorted names of its problem sets."""
     return len({row["student_id"] for row in rows}), sorted({row["assignment"] for row in rows})

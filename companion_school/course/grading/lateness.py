@@ -1,13 +1,14 @@
-"""What late work costs: a problem set's rule, and what holds for single students.
+"""Penalties for late work: the rule of a problem set, and extensions for single students.
 
-A problem set's own file, PSET.toml, which `companion course release` writes beside the set:
+A problem set with a due date has a file PSET.toml, written by `companion course release`:
 
     due = "2026-11-30T23:59+01:00"
     late = "10% a day, at most 50%"
     grace = "15 minutes"
 
-One file for the whole course, extensions.csv beside it, which the instructor writes. An empty student or assignment
-means all of them, and the row that names more wins:
+The instructor may add extensions.csv beside it, one file for the whole course. An empty student_id or assignment means
+all of them. If several rows apply, the most specific one decides for each column; a row that names only a student
+takes precedence over one that names only an assignment:
 
     student_id,assignment,due,grace,late_days,reason
     ada,week2,2026-12-07T23:59+01:00,,,ill
@@ -42,11 +43,12 @@ _KNOWN = ("due", "late", "grace")
 
 @dataclass(frozen=True)
 class Late:
-    """How late a hand-in is, and what that costs.
+    """Consequences of a late submission.
 
-    share:  of its points, what is taken off.
-    days:   late days that it uses up.
-    told:   a sentence for the student; empty where there is nothing to say.
+    Attributes:
+        share: Share of the points that is taken off, from 0 to 1.
+        days: Late days that the submission uses up.
+        told: A sentence for the student; empty if the submission is in time.
     """
 
     share: float = 0.0
@@ -56,7 +58,10 @@ class Late:
 
 @dataclass(frozen=True)
 class Extension:
-    """What holds for one student and one problem set, or for all where a name is empty."""
+    """Extension for a student and a problem set; an empty name means all of them.
+
+    The other fields are the cells of the row in extensions.csv, empty if the row leaves a term unchanged.
+    """
 
     student: str = ""
     assignment: str = ""
@@ -68,10 +73,16 @@ class Extension:
 
 @dataclass(frozen=True)
 class Lateness:
-    """When work is due, and which share of its points each day or hour that has begun since then costs.
+    """Due date of a problem set and its penalty for late work.
+
+    Attributes:
+        due: Due date in ISO 8601.
+        late: Share of the points that each begun day or hour costs, such as "10% a day, at most 50%".
+        grace: Period after the due date in which nothing is taken off, such as "15 minutes"; empty for none.
+        extensions: Different terms for single students or problem sets.
 
     Raises:
-        ValueError: a time, a rule or a grace period is not one.
+        ValueError: If the due date, the rule or the grace period is malformed.
     """
 
     due: str
@@ -86,18 +97,18 @@ class Lateness:
 
     @property
     def zone(self) -> str:
-        """The offset of the due date, which holds for times that have none: "+01:00"."""
+        """UTC offset of the due date, such as "+01:00", which is assumed for times without an offset."""
         return moment(self.due, "due").isoformat()[-6:]
 
     def of(self, student: str, assignment: str, time: str, spent: int = 0, due: str = "") -> Late:
-        """How late a student's work is.
+        """Return how late a student's work is and what that costs.
 
         Args:
-            student: as in the marks.
-            assignment: the problem set.
-            time: when it was handed in; empty where that is not known.
-            spent: late days that other problem sets have used up.
-            due: a later due date that a platform has set.
+            student: Name of the student, as in the marks.
+            assignment: Name of the problem set.
+            time: Time of submission; empty if unknown, which costs nothing.
+            spent: Late days that the student has used up in other problem sets.
+            due: Another due date, set by a platform. The later of the two counts.
         """
         if not time:
             return Late()
@@ -113,11 +124,11 @@ class Lateness:
         return Late(share, days, _told(time, ends, late, days, share))
 
     def due_of(self, student: str, assignment: str) -> str:
-        """When a student's work is due, with an extension where there is one."""
+        """Return when a student's work is due, including any extension."""
         return self._terms_of(student, assignment).due
 
     def _terms_of(self, student: str, assignment: str) -> Extension:
-        """What holds for a student: of each term the one of the row that names more."""
+        """Return the terms that apply to a student, each taken from the most specific row that sets it."""
         mine = [one for one in self.extensions if one.student in ("", student) and one.assignment in ("", assignment)]
         mine.sort(key=lambda one: (one.student != "", one.assignment != ""))
         found = {"due": self.due, "grace": self.grace, "late_days": ""}
@@ -127,7 +138,6 @@ class Lateness:
 
 
 def _told(time: str, ends: datetime, late: float, days: int, share: float) -> str:
-    """The sentence on a late hand-in."""
     came = moment(time, "time").astimezone(ends.tzinfo).strftime("%Y-%m-%d %H:%M")
     due = ends.strftime("%Y-%m-%d %H:%M")
     used = f"{count(days, 'late day')} {'was' if days == 1 else 'were'} used, and " if days else ""
@@ -136,14 +146,14 @@ def _told(time: str, ends: datetime, late: float, days: int, share: float) -> st
 
 
 def _span(seconds: float) -> str:
-    """A time in words: "1 day and 3 hours"."""
+    """Return a duration in words, with its two largest units: "1 day and 3 hours"."""
     minutes = math.ceil(seconds / 60)
     parts = [(minutes // 1440, "day"), (minutes % 1440 // 60, "hour"), (minutes % 60, "minute")]
     return " and ".join([count(many, unit) for many, unit in parts if many][:2])
 
 
 def _terms(rule: str) -> tuple[float, int, float]:
-    """The share that a unit of time costs, the unit in seconds, and the most that is taken off."""
+    """Parse a rule into the share that a unit of time costs, the unit in seconds, and the maximum share taken off."""
     found = _RULE.fullmatch(rule.strip())
     rate, most = (float(found[1]) / 100, float(found[3] or 100) / 100) if found else (math.inf, math.inf)
     if found is None or rate > 1 or most > 1:
@@ -152,7 +162,7 @@ def _terms(rule: str) -> tuple[float, int, float]:
 
 
 def _seconds(grace: str, what: str) -> float:
-    """A grace period in seconds."""
+    """Convert a grace period to seconds."""
     if not grace:
         return 0.0
     found = _GRACE.fullmatch(grace.strip())
@@ -162,10 +172,11 @@ def _seconds(grace: str, what: str) -> float:
 
 
 def read_settings(file: Path) -> dict[str, Any]:
-    """What a problem set's file says; nothing where there is none.
+    """Read a problem set's TOML file; the result is empty if there is no such file.
 
     Raises:
-        ValueError: it is not TOML, or says something else than it may.
+        ValueError: If it is not valid TOML, has an unknown key or a value that is not text, or has only one of `due`
+            and `late`.
     """
     if not file.is_file():
         return {}
@@ -182,14 +193,14 @@ def read_settings(file: Path) -> dict[str, Any]:
 
 
 def read_rule(course: Path, assignment: str) -> Lateness | None:
-    """The rule of a problem set, with what holds for single students; None where it has none.
+    """Read the rule for late work of a problem set, with the extensions; None if it has no due date.
 
     Args:
-        course: the folder that the problem set was released into.
-        assignment: its name.
+        course: Folder into which the problem set was released.
+        assignment: Name of the problem set.
 
     Raises:
-        ValueError: a file holds something else.
+        ValueError: If PSET.toml or extensions.csv is malformed.
     """
     file = course / f"{assignment}.toml"
     told = read_settings(file)
@@ -202,10 +213,10 @@ def read_rule(course: Path, assignment: str) -> Lateness | None:
 
 
 def read_extensions(file: Path) -> tuple[Extension, ...]:
-    """The rows of extensions.csv; none where there is no such file.
+    """Read the rows of extensions.csv; there are none if the file does not exist.
 
     Raises:
-        ValueError: a column or a cell is not as described in this module.
+        ValueError: If a column is unknown or a cell is malformed.
     """
     if not file.is_file():
         return ()
@@ -225,5 +236,5 @@ def read_extensions(file: Path) -> tuple[Extension, ...]:
 
 
 def as_toml(settings: Mapping[str, str]) -> str:
-    """The file that `read_settings` reads."""
+    """Return settings in the TOML form that `read_settings` reads; empty values are left out."""
     return "".join(f"{name} = {json.dumps(value)}\n" for name, value in settings.items() if value)

@@ -1,8 +1,8 @@
-"""Marks in the tables of learning platforms: a gradebook that Canvas or Moodle exported, with its grades filled in.
+"""Fill marks into a gradebook exported from Canvas or Moodle, and pack feedback pages for upload there.
 
-Nothing else in the table changes, so that it can be imported as it is. A student is known by the platform's own number
-in the name of the file that the platform hands out, or by an id or address in the table. Tables of other languages have
-other headings: `--columns` names them.
+Only the grades in the table change, so the platform can import it again. Students are matched by the platform's number,
+which is part of the names of downloaded submissions, or by an id or email address in the table. On sites in other
+languages the columns have other names, which `--columns` gives.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from companion_school.course.grading.results import Results
 from companion_school.course.grading.submissions import platform_number
 from companion_school.course.grading.tables import Row, as_it_was, read_number, read_table
 
-_NUMBERED = re.compile(r" \(\d+\)$")  # Canvas: week2 (4711)
-_PARTICIPANT = re.compile(r"\D*(\d+)")  # Moodle: Participant 4711, in the site's language
+_NUMBERED = re.compile(r" \(\d+\)$")  # column names in Canvas: week2 (4711)
+_PARTICIPANT = re.compile(r"\D*(\d+)")  # ids in Moodle: Participant 4711, in the site's language
 ROLES = ("Identifier", "Grade")
 _MOST = ("maximum grade", "höchste bewertung", "note maximale", "calificación máxima")
 
@@ -26,17 +26,20 @@ _MOST = ("maximum grade", "höchste bewertung", "note maximale", "calificación 
 def filled(
     file: Path, marks: Sequence[Row], named: Mapping[str, str] | None = None, ids: Mapping[str, str] | None = None
 ) -> tuple[str, list[str]]:
-    """The platform's table as CSV with the scores in it; and the students whom it does not know.
+    """Fill scores into a platform's table.
 
     Args:
-        file: the table.
-        marks: rows with assignment, student_id, score and max_score; an empty score leaves the cell as it is.
-        named: the headings that its language has in place of `ROLES`.
-        ids: ids of the roster, by the names that students have in the marks.
+        file: The table, as exported by the platform.
+        marks: Rows with assignment, student_id, score and max_score. An empty score leaves the cell unchanged.
+        named: Column names that replace those in `ROLES`, for a site in another language.
+        ids: The roster's ids, by the students' names in the marks.
+
+    Returns:
+        The table as CSV text, and the students in the marks who are not in the table.
 
     Raises:
-        ValueError: it is a table of neither platform, has two rows for one student or two marks for one row, or an
-            assignment has no column or other points.
+        ValueError: If the table is from neither platform, two of its rows have the same id, one row would get two
+            marks, or an assignment has no column or a different maximum there.
     """
     rows, ids = read_table(file), ids or {}
     columns = list(rows[0]) if rows else []
@@ -57,9 +60,10 @@ def filled(
 def _matched(
     file: Path, known: Mapping[str, Row], marks: Sequence[Row], unknown: list[str], ids: Mapping[str, str]
 ) -> Iterator[tuple[Row, Row]]:
-    """Each mark with the row of its student; `unknown` takes the students who have none.
+    """Yield each mark with its student's row, and append students without a row to `unknown`.
 
-    Raises `ValueError` where a row has a mark already.
+    Raises:
+        ValueError: If two students in the marks have the same row.
     """
     taken: dict[tuple[int, str], str] = {}
     for mark in marks:
@@ -90,7 +94,7 @@ def _fill_canvas(file: Path, rows: list[Row], marks: Sequence[Row], ids: Mapping
     comma = _has_commas(rows)
     for mark, row in _matched(file, known, marks, unknown, ids):
         column = there[mark["assignment"]]
-        if mark["score"] and row[column].strip().upper() != "EX":  # who is excused stays so
+        if mark["score"] and row[column].strip().upper() != "EX":  # students marked as excused stay excused
             row[column] = _written(mark["score"], comma)
     return unknown
 
@@ -118,7 +122,7 @@ def _fill_moodle(
 
 
 def _has_commas(rows: Sequence[Row]) -> bool:
-    """Whether the table writes numbers with a comma."""
+    """Return True if the table writes decimal numbers with a comma."""
     return any(re.fullmatch(r"\d+,\d+", cell.strip()) for row in rows for cell in row.values())
 
 
@@ -146,13 +150,21 @@ def _must_agree(file: Path, mark: Row, most: str) -> None:
 
 
 def write_pages(results: Results, out: Path, file: Path) -> int:
-    """Write the students' pages into a zip that Moodle and Canvas take for a whole class; how many there are.
+    """Write the pages of a whole class into a zip file that Moodle or Canvas accepts.
 
-    Moodle: "Upload multiple feedback files in a zip". Canvas: "Upload submissions". Both know a student by the name of
-    the file or folder that they handed out, which each page has.
+    The command is "Upload multiple feedback files in a zip" in Moodle and "Upload submissions" in Canvas. Both match
+    students by the file or folder names of the submissions that were downloaded, so each page gets that name.
+
+    Args:
+        results: The results of the class.
+        out: Output folder of the grader, which holds the pages in `feedback`.
+        file: The zip file to write.
+
+    Returns:
+        The number of pages.
 
     Raises:
-        ValueError: a student has no page.
+        ValueError: If a student has no page.
     """
     with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as packed:
         for record in results.records:

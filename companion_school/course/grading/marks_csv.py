@@ -1,4 +1,4 @@
-"""A class's marks as files: marks.csv, class.csv and a page for each student, all made from the stored results."""
+"""Write a class's marks: marks.csv, class.csv and a page for each student, all generated from the stored results."""
 
 from __future__ import annotations
 
@@ -36,15 +36,19 @@ from companion_school.course.grading.tables import Row, as_csv, number, quoted, 
 from companion_school.course.written.sheet import MARKS, read_sheet
 
 LONGEST_NAME = 150
-"""Bytes: with an ending, and what a half-written file is called, it fits into the 255 that a file system has."""
+"""Maximum length of a page's name in bytes.
+
+With a hash, the suffix and the addition for a file that is still being written, it stays below the 255 bytes that file
+systems allow.
+"""
 _OWN = ("submission", "file", "also_handed_in", "time_from", "late_days", "changed_by_hand")
 
 
 def table(settled: Sequence[Settled], assignment: str, rule: Lateness | None = None) -> str:
-    """The marks as CSV: nbgrader's columns, what was graded, and for each item its outcome and its points.
+    """Return the marks as CSV text: nbgrader's columns, the graded files, and each item's outcome and points.
 
-    A student whose work could not be read has no score: the instructor decides what that is worth. Nor has one who
-    waits for the mark of a written answer; `raw_score` is then what was earned so far.
+    A student whose work could not be read gets no score, because the instructor decides what that is worth. A student
+    with an unmarked written answer gets none yet, but `raw_score` has the points earned so far.
     """
     items = {item.id: item for one in settled for item in one.record.items}
     columns = [*COLUMNS, *_OWN, *(name for item in items.values() for name in _columns(item))]
@@ -78,7 +82,7 @@ def _row(one: Settled, assignment: str, rule: Lateness | None) -> Row:
 
 
 def _columns(item: Item) -> list[str]:
-    """The columns of an item: its outcome, its points and, if it has them, whether it is robust, and its groups."""
+    """Return an item's column names: outcome and points, and for an exercise also its robustness and any groups."""
     if item.written or item.section:
         return [item.id, f"{item.id} points"]
     return [item.id, f"{item.id} points", f"{item.id} robust", *[f"{item.id} groups"] * (len(item.groups) > 1)]
@@ -95,7 +99,7 @@ def _change(change: tuple[str, str, str]) -> str:
 
 
 def summary(settled: Sequence[Settled]) -> str:
-    """How often each item ended how, for the terminal; of the right answers, how many are robust."""
+    """Return a table for the terminal that counts the outcomes of each item, and its robust answers."""
     outcomes = [outcome for outcome in OUTCOMES if outcome != "right"]
     rows = []
     for id, lines in _by_item(settled).items():
@@ -116,9 +120,10 @@ def _by_item(settled: Sequence[Settled]) -> dict[str, list[Line]]:
 
 
 def statistics(settled: Sequence[Settled]) -> str:
-    """As CSV: for each item how many ended how, and how often each known mistake was made, most often first.
+    """Return CSV text that counts students by item, outcome and known mistake, the most frequent first.
 
-    Right answers that are robust have a row of their own; beside "right" is the mistake that a right answer makes.
+    Robust answers are counted in rows of their own ("right and robust"). The mistake in a row "right" is one that costs
+    only the robust mark.
     """
     text = io.StringIO()
     rows = csv.writer(text, lineterminator="\n")
@@ -133,19 +138,36 @@ def statistics(settled: Sequence[Settled]) -> str:
 
 
 def write(graded: Sequence[Graded], assignment: str, out: Path, course: Path | None = None) -> list[str]:
-    """Store these results alone in a folder of marks, and make its tables and pages, as `publish` does."""
+    """Store the results of these students, replacing all earlier ones, and write the tables and pages (see `publish`).
+
+    Args:
+        graded: The marks.
+        assignment: Name of the problem set or project.
+        out: Output folder.
+        course: Folder into which the problem set was released; None if unknown.
+
+    Returns:
+        Errors of pages that could not be written.
+    """
     records = tuple(record_of(one) for one in graded)
     return publish(Results(assignment, str(course.resolve()) if course else "", records), out)[1]
 
 
 def publish(results: Results, out: Path) -> tuple[list[Settled], list[str]]:
-    """Write results.json, marks.csv, class.csv and feedback/STUDENT.html, each whole or not at all.
+    """Write results.json, marks.csv, class.csv and feedback/STUDENT.html, each of them atomically.
 
-    What a person added beside them (overrides.csv, written.csv) and the rules for late work are read anew. The
-    students' marks, and what was wrong with pages that could not be written: one student's page costs nobody theirs.
+    The changes and marks that people have added (overrides.csv, written.csv) and the rules for late work are read
+    again. If a student's page cannot be written, the other pages still are.
+
+    Args:
+        results: The results of the class.
+        out: Output folder.
+
+    Returns:
+        The students' marks, and the errors of pages that could not be written.
 
     Raises:
-        ValueError: one of these files is not what it should be, or marks.csv was changed by hand.
+        ValueError: If one of the files read is malformed, or marks.csv was changed by hand.
     """
     must_be_untouched(out)
     rule = read_rule(Path(results.course), results.assignment) if results.course else None
@@ -166,7 +188,7 @@ def publish(results: Results, out: Path) -> tuple[list[Settled], list[str]]:
 
 
 def must_be_untouched(out: Path) -> None:
-    """Raise a `ValueError` if somebody has changed marks.csv: the change would be lost."""
+    """Raise a `ValueError` if marks.csv was changed by hand, because writing it again would lose the change."""
     file = out / "marks.csv"
     if file.is_file() and (out / FILE).is_file() and _digest(file.read_text(encoding="utf-8")) != load(out).table:
         raise ValueError(
@@ -180,7 +202,7 @@ def _digest(text: str) -> str:
 
 
 def _spent(out: Path, assignment: str) -> dict[str, int]:
-    """The late days that each student has used up in other problem sets, whose marks lie beside these."""
+    """Count the late days that each student has used up in other problem sets, read from sibling folders of `out`."""
     spent: Counter[str] = Counter()
     for file in sorted(out.absolute().parent.glob("*/marks.csv")):
         for row in read_table(file) if file.parent != out.absolute() else ():
@@ -190,7 +212,11 @@ def _spent(out: Path, assignment: str) -> dict[str, int]:
 
 
 def page_name(student: str) -> str:
-    """The file of a student's page. A name that is too long for a file is cut, and told apart by letters at its end."""
+    """Return the file name of a student's page.
+
+    A name that is too long or contains a slash is shortened or changed, and a hash of the original is appended so that
+    it stays unique.
+    """
     name = student.replace("/", "_")
     if name == student and len(student.encode()) <= LONGEST_NAME:
         return f"{student}.html"
@@ -198,14 +224,23 @@ def page_name(student: str) -> str:
     return f"{name.encode()[:LONGEST_NAME].decode('utf-8', 'ignore')}-{mark}.html"
 
 
-# Grading again
+# Regrading
 
 
 def first_results(out: Path, students: Sequence[str], *, again: bool) -> Results | None:
-    """The results that a folder has already; None for none, and where they are to be replaced.
+    """Load the earlier results that a regrading keeps.
+
+    Args:
+        out: Output folder.
+        students: Students who are graded now.
+        again: True for `--regrade`, which keeps the results of other students.
+
+    Returns:
+        The earlier results if `again` is True; else None, because all results are replaced.
 
     Raises:
-        ValueError: there are none for `--regrade`, marks of others would be lost, or marks.csv was changed by hand.
+        ValueError: If `again` is True and there are no results, if it is False and the results of other students would
+            be lost, or if marks.csv was changed by hand.
     """
     must_be_untouched(out)
     if not (out / FILE).is_file():
@@ -221,9 +256,12 @@ def first_results(out: Path, students: Sequence[str], *, again: bool) -> Results
 
 
 def merged(first: Results, new: Results) -> tuple[Results, list[str]]:
-    """The first results with the new ones in their place, and a line for each student whose marks changed.
+    """Replace earlier results by new ones.
 
-    Where a platform has given somebody another name, its number in the name tells who it is.
+    A student whom the platform has renamed is recognized by the platform's number, which is part of the name.
+
+    Returns:
+        The merged results, and a line for each student whose marks changed.
     """
     known = {record.student: record for record in first.records}
     for record in new.records:

@@ -1,8 +1,8 @@
-"""Marks for a project: each student's own transformer, stage by stage.
+"""Grade a project: each student's own transformer, stage by stage.
 
-A stage's part earns its points where it is right on the public and on the hidden cases, with the student's own earlier
-stages, or else with the references in their place: no stage's mark is lost by another's fault. The student's code runs
-behind the grader's wall, as any answer does (`sandbox`), a part in a process of its own.
+A part of a stage earns its points if it is right on the public and the hidden cases. It is tried with the student's own
+files for the stages that it builds on, and if it fails, with the references in their place, so that a mistake in one
+stage does not cost the points of another. Each part runs in a process of its own in the grader's sandbox.
 """
 
 from __future__ import annotations
@@ -26,14 +26,18 @@ from companion_school.course.grading.sandbox.parent import Limits, Program, Surv
 from companion_school.course.grading.submissions import Handed
 
 LARGEST = 2**18
-"""Bytes of a student's file, and of all their files together four times as many."""
+"""Maximum size of a file in bytes. All files of a student together may have four times as many."""
 TAKEN = "# taken:"
 _PATIENCE = 3
-"""Times that parts of a stage may run out of time before the others are not tried any more."""
+"""Number of timeouts in a stage after which its remaining parts are not tried."""
 
 
 def sources_of(handed: Handed) -> tuple[dict[str, str], dict[str, str]]:
-    """A student's files by module, and what is wrong with those that cannot be used, by file."""
+    """Read a student's files.
+
+    Returns:
+        The text of each file by module name, and the errors of files that cannot be used by file name.
+    """
     sources, faults, total = {}, {}, 0
     for file in handed.files:
         try:
@@ -56,7 +60,7 @@ def sources_of(handed: Handed) -> tuple[dict[str, str], dict[str, str]]:
 
 
 def grade_one(worker: Worker, handed: Handed, stages: Sequence[Stage], keys: KeyRing) -> Graded:
-    """One student's marks, part by part."""
+    """Grade the parts of one student's project."""
     book = [part for stage in stages for part in parts(stage.number)]
     if handed.fault is not None:
         marks = tuple(_made(part, UNREADABLE) for part in book)
@@ -70,7 +74,8 @@ def grade_one(worker: Worker, handed: Handed, stages: Sequence[Stage], keys: Key
     faults |= {file: found.fault for file, found in surveyed.items() if found.fault}
     sources = {module: text for module, text in sources.items() if f"{module}.py" not in faults}
     tried = _Tried(worker, keys, handed.student, sources, faults, surveyed, bans, Counter())
-    # All public cases before any hidden one: only what is said of public ones quotes what the code wrote.
+    # Run all public cases before any hidden one. Feedback on public cases quotes what the code wrote, so code that has
+    # seen a hidden case could reveal it there.
     begun = [tried.begin(part) for part in book]
     marks = tuple(finish() for finish in begun)
     fault = "; ".join(faults.values()) or None
@@ -79,7 +84,7 @@ def grade_one(worker: Worker, handed: Handed, stages: Sequence[Stage], keys: Key
 
 
 def _made(part: Part, outcome: str, verdict: Verdict | None = None, note: str = "") -> Mark:
-    """The mark of a part, whose points are earned all together."""
+    """Build the mark of a part, which earns all of its points or none."""
     earned = Earned(points.Part("", 0, part.points), hidden=outcome == Result.RIGHT.value)
     section = f"Stage {part.stage.number}, {part.stage.file}"
     notes = (note,) if note else ()
@@ -88,11 +93,17 @@ def _made(part: Part, outcome: str, verdict: Verdict | None = None, note: str = 
 
 @dataclass(frozen=True)
 class _Tried:
-    """One student's files, and what it takes to try their parts.
+    """One student's files, with all that is needed to run their parts.
 
-    surveyed:  what stands in each file.
-    bans:      the lists of forbidden names, in the order of what was surveyed.
-    late:      how often each stage's parts have run out of time.
+    Attributes:
+        worker: Runs the student's code.
+        keys: The answer keys.
+        student: The student's name.
+        sources: Text of each usable file, by module.
+        faults: Errors of the other files, by file name.
+        surveyed: Imports and forbidden names of each file.
+        bans: Lists of forbidden names, in the same order as in `surveyed`.
+        late: Number of timeouts in each stage so far.
     """
 
     worker: Worker
@@ -105,7 +116,7 @@ class _Tried:
     late: Counter[int]
 
     def begin(self, part: Part) -> Callable[[], Mark]:
-        """Try a part's public cases; what is returned tries the hidden ones and gives the mark."""
+        """Run a part's public cases, and return a function that runs the hidden ones and returns the mark."""
         stage = part.stage
 
         def nothing(result: Result, told: str) -> Callable[[], Mark]:
@@ -143,7 +154,7 @@ class _Tried:
         return finish
 
     def _breach(self, part: Part) -> str:
-        """What a part's file, or one that it imports, uses and must not; empty if nothing."""
+        """Say which forbidden names a part's file, or a file that it imports, uses; empty if there are none."""
         at, waiting, seen = self.bans.index(part.without), [part.stage.file], set[str]()
         while waiting:
             file = waiting.pop()
@@ -159,7 +170,7 @@ class _Tried:
         return self._try(part, sources, "1", [self.keys.public(exercise)])
 
     def _hidden(self, part: Part, sources: Mapping[str, str]) -> Verdict:
-        """On the hidden cases, of which a property and a mistake are all that is told."""
+        """Run the hidden cases. The verdict reveals only the property that failed and the known mistake."""
         hidden = self._try(part, sources, "2", self.keys.hidden(part.exercise()))
         if hidden.is_right:
             return hidden
@@ -171,7 +182,7 @@ class _Tried:
             told = f"not tried: {_PATIENCE} times already, parts of this file did not end in the time they have"
             return Verdict(Result.TIMEOUT, fault=told)
         program = Program(part.program(sources), "answer", part.watched)
-        share = limits.seconds / Limits().seconds  # of the time that a part usually has, as --time says
+        share = limits.seconds / Limits().seconds  # --time scales the usual time of every part by this factor
         try:
             self.worker.limits = replace(limits, seconds=min(3600.0, max(0.1, share * part.seconds)))
             verdict, _ = try_answer(self.worker, program, wanted, [False], self.keys, self.student, exercise.id, which)

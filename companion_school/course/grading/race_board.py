@@ -1,9 +1,10 @@
-"""The races of a class: whose model needs the fewest bits for each byte of text that it has not seen.
+"""Measure the races of a class: the students' models are ranked by bits per byte on held-out text.
 
-A race trains behind the grader's wall and gives its merges. The held-out text is cut into tokens here, by the course's
-tokenizer, and no token crosses before what comes there has been predicted: windows are sent one token longer each time,
-and what comes back are logits, of which the bits are made here. So a race cannot report a figure, read the text while
-it trains, or look ahead. What is trusted is that race.py does not bring the text along, which the board says.
+A race trains in the grader's sandbox and returns the merges of its tokenizer. This process encodes the held-out text
+with those merges and the course's tokenizer. It sends windows of the text to the sandbox, each time one token longer,
+receives logits for the next token, and computes the bits itself. So a race cannot report its own score, read the text
+while it trains, or look ahead. One thing is taken on trust, as the board says: that race.py does not itself contain the
+held-out text.
 """
 
 from __future__ import annotations
@@ -33,13 +34,20 @@ from companion_school.course.grading.tables import as_csv, quoted
 
 TRUST = "Measured outside the races. That no race.py brings the held-out text along is trusted."
 _MOST_MERGES, _LONGEST_CONTEXT = 2**15, 4096
-_MOST_LOGITS = 2**17  # of one reply
+_MOST_LOGITS = 2**17  # limit on the elements of one reply
 _BASELINE = "a baseline"
 
 
 @dataclass(frozen=True)
 class Raced:
-    """One student's race: bits per byte, and the seconds that the training took; or why there is no figure."""
+    """Result of one student's race.
+
+    Attributes:
+        student: The student's name.
+        bits_per_byte: The score; None if the race failed.
+        seconds: Training time in seconds.
+        told: Why there is no score, or that training took too long; empty for a valid result.
+    """
 
     student: str
     bits_per_byte: float | None
@@ -54,9 +62,19 @@ def run_races(
     wall: Wall | None = None,
     done: Callable[[Raced], None] = lambda _: None,
 ) -> list[Raced]:
-    """The race of each student who has written one, one after the other: the best first.
+    """Run the race of each student who has written one, one after the other.
 
-    A race has one thread and trains on the course's text; to measure it takes a minute or two besides.
+    A race trains on the course's text with one thread. Measuring it takes another minute or two.
+
+    Args:
+        handed: The submissions.
+        minutes: Training time of a race in minutes.
+        memory_gib: Memory limit in GiB.
+        wall: Isolation of the races from the rest of the system.
+        done: Called with each result as soon as it is ready.
+
+    Returns:
+        The results with the fewest bits per byte first, late races after those in time, and failed ones last.
     """
     found = []
     with Worker(Limits(min(3600.0, 2 * 60 * minutes + 900), memory_gib), wall) as worker:
@@ -71,7 +89,7 @@ def run_races(
 
 
 def _raced(worker: Worker, student: str, sources: Mapping[str, str], seconds: float) -> Raced:
-    """One race; a figure that came late is kept, and said to be late."""
+    """Run one race. A race that took too long keeps its score and is reported as late."""
     train, held_out = race.texts()
 
     def measured(call: Callable[[Case], Outcome]) -> Raced:
@@ -90,7 +108,7 @@ def _raced(worker: Worker, student: str, sources: Mapping[str, str], seconds: fl
 
 
 def _value(outcome: Outcome) -> Any:
-    """What a call gave. Raises `ValueError` where it gave nothing."""
+    """Return the value of a call. Raises `ValueError` if the call failed."""
     if outcome.result is Result.TIMEOUT:
         raise ValueError("it did not come back")
     if outcome.error is not None:
@@ -102,7 +120,7 @@ def _value(outcome: Outcome) -> Any:
 
 
 def _runner(value: Any) -> tuple[list[tuple[int, int]], int]:
-    """The merges and the context of what a race gave. Raises `ValueError` for what are none."""
+    """Validate the merges and the context length that a race returned. Raises `ValueError` if they are malformed."""
     match value:
         case [list() as merges, int(context)] if len(merges) <= _MOST_MERGES and 1 <= context <= _LONGEST_CONTEXT:
             pairs = [tuple(pair) for pair in merges if isinstance(pair, (list, tuple))]
@@ -121,7 +139,7 @@ def _runner(value: Any) -> tuple[list[tuple[int, int]], int]:
 def _bits(
     logits_of: Callable[[torch.Tensor], Any], texts: Sequence[str], merges: list[tuple[int, int]], context: int
 ) -> float:
-    """Bits per byte: every token is scored once, the first of a text with log2 of the number of tokens."""
+    """Compute bits per byte. Every token is scored once; the first of a text costs log2 of the vocabulary size."""
     tokenizer = World(references(race.STAGE), race.STAGE.module)["tokenizer"]
     vocab = 256 + len(merges)
     ids = [torch.tensor(tokenizer.encode(text, merges)) for text in texts]
@@ -133,14 +151,14 @@ def _bits(
 
 
 def _groups(windows: list[torch.Tensor], most: int) -> Iterator[list[torch.Tensor]]:
-    """The windows, so many at once; in each group the longest first."""
+    """Split the windows into groups of at most `most`, each with its longest window first."""
     by_length = sorted(windows, key=len, reverse=True)
     count = -(-len(by_length) // most)
     yield from (by_length[start::count] for start in range(count))
 
 
 def _bits_of(logits_of: Callable[[torch.Tensor], Any], windows: list[torch.Tensor], vocab: int) -> float:
-    """The bits of all tokens of these windows but the first, predicted one after the other."""
+    """Sum the bits of all tokens but the first of each window, predicted one position at a time."""
     bits = 0.0
     for length in range(1, len(windows[0])):
         windows = [window for window in windows if len(window) > length]
@@ -159,7 +177,11 @@ def _bits_of(logits_of: Callable[[torch.Tensor], Any], windows: list[torch.Tenso
 
 
 def _program(sources: Mapping[str, str]) -> str:
-    """A student's race as the text of a function `answer`: it trains when it is given a text, and then predicts."""
+    """Return source code that defines `answer` for a student's race.
+
+    Called with a text, `answer` trains and returns [merges, context]. Called with token ids (window, position), it
+    returns the logits of the next token (window, vocabulary).
+    """
     return (
         f"{inspect.getsource(isolated_modules)}\n\n"
         f"CODE = World({dict(sources)!r}, {race.STAGE.module!r})\nRUNNER = []\n\n\n"
@@ -177,7 +199,7 @@ def _program(sources: Mapping[str, str]) -> str:
 
 
 def board(raced: Sequence[Raced]) -> list[list[str]]:
-    """The races as a table, the fewest bits first; baselines stand between them."""
+    """Return a table of the races and the baselines, the fewest bits per byte first. Only races in time have a rank."""
     rows = [(one.bits_per_byte, one.told != "", one.student, one.told) for one in raced]
     rows += [(mark.bits_per_byte, False, mark.name, _BASELINE) for mark in race.yardsticks(*race.texts())]
     rows.sort(key=lambda row: (row[0] is None, row[0] or 0.0))
@@ -190,7 +212,7 @@ def board(raced: Sequence[Raced]) -> list[list[str]]:
 
 
 def write_table(rows: Sequence[Sequence[str]], file: Path) -> None:
-    """Write a table, whose first row is the headings, as CSV."""
+    """Write a table as CSV. Its first row holds the column names."""
     head, *others = rows
     file.parent.mkdir(parents=True, exist_ok=True)
     write_atomic(file, as_csv(head, (dict(zip(head, map(quoted, row), strict=True)) for row in others)))

@@ -1,7 +1,7 @@
-"""When work was handed in: from the instructor's table, nbgrader, a platform's manifest or names, or git.
+"""Find out when work was handed in: from the instructor's table, nbgrader, a platform's manifest or file names, or git.
 
-A file's own time is not evidence: a clone, a copy and a download set it anew. Where nothing else tells, the time is
-unknown, and nothing is taken off.
+A file's modification time does not count as evidence, because cloning, copying and downloading reset it. Without any
+other source the time is unknown, and there is no penalty for lateness.
 """
 
 from __future__ import annotations
@@ -38,10 +38,15 @@ _BRANCH = re.compile(r"refs/[\w./+-]+")
 
 
 def moment(text: str, what: str, zone: str = "UTC") -> datetime:
-    """The time in a text: ISO 8601, or as platforms write it in English. `zone`: the offset where it has none.
+    """Parse a time in ISO 8601 or in a form that learning platforms use in English.
+
+    Args:
+        text: The time.
+        what: Start of the error message.
+        zone: UTC offset to assume if the text has none, such as "+01:00".
 
     Raises:
-        ValueError: it is not a time; the message begins with `what`.
+        ValueError: If the text is not a time.
     """
     written = re.sub(r" ?(UTC|GMT|Z)$", "+00:00", text.strip())
     found = None
@@ -58,11 +63,12 @@ def moment(text: str, what: str, zone: str = "UTC") -> datetime:
 
 @dataclass(frozen=True)
 class Sources:
-    """What tells times.
+    """Sources of submission times.
 
-    manifest:  of an export of Gradescope: each folder's student and time.
-    table:     the instructor's: times by student.
-    zone:      the offset of times without one.
+    Attributes:
+        manifest: Student and time of each folder in a Gradescope export.
+        table: The instructor's table of times, by student.
+        zone: UTC offset to assume for times without one.
     """
 
     manifest: Mapping[str, tuple[str, str]]
@@ -79,15 +85,22 @@ class Sources:
         named: str,
         late: bool,
     ) -> tuple[str, str]:
-        """When a student handed in, in ISO 8601, and what tells it; an empty time where nothing does.
+        """Find a student's submission time.
+
+        The sources are tried in this order: the instructor's table, nbgrader, Gradescope's metadata, the name of the
+        file or folder, git.
 
         Args:
-            student, place: the student, and the name of the student's entry.
-            home: that entry.
-            files: what is graded of it.
-            stamp: where nbgrader wrote the time.
-            named: the time in the entry's name.
-            late: the entry's name says that it came late.
+            student: Name of the student.
+            place: Name of the student's file or folder among the submissions.
+            home: Path of that file or folder.
+            files: The files to grade.
+            stamp: File in which nbgrader recorded the time; None if the folder was not collected by nbgrader.
+            named: Time in the name of the file or folder; empty if it has none.
+            late: True if the name says that the submission was late.
+
+        Returns:
+            The time in ISO 8601 and its source. If the time is unknown it is empty, and a reason replaces the source.
         """
         told = [
             (self.table.get(student, "") or self.table.get(place, ""), "your table of times"),
@@ -104,12 +117,15 @@ class Sources:
 
 
 def read_times(file: Path) -> dict[str, str]:
-    """The instructor's table of times: CSV with the columns student_id and time.
+    """Read the instructor's table of times, a CSV file with the columns student_id and time.
 
-    Moodle's grading worksheet in English is one as well: Identifier, and "Last modified (submission)".
+    Moodle's grading worksheet in English, with Identifier and "Last modified (submission)", is accepted too.
+
+    Returns:
+        Times by student; students without a time are left out.
 
     Raises:
-        ValueError: it has other columns, a student twice, or something that is not a time.
+        ValueError: If a column is missing, a student with a time is listed again, or a time is malformed.
     """
     rows = read_table(file)
     columns = set(rows[0]) if rows else set()
@@ -138,7 +154,14 @@ def _student(row: Row, id: str) -> str:
 
 
 def manifest(folder: Path) -> dict[str, tuple[str, str]]:
-    """Of an export of Gradescope: for each folder of a submission, whose it is, and when it came."""
+    """Read the submitters and the time of each submission folder from the metadata of a Gradescope export.
+
+    Returns:
+        Submitters and time by folder name; empty if the folder has no such metadata.
+
+    Raises:
+        ValueError: If the metadata file is malformed.
+    """
     file = folder / "submission_metadata.yml"
     if not file.is_file() or file.is_symlink():
         return {}
@@ -159,7 +182,10 @@ def _submitters(about: Mapping[str, Any]) -> str:
 
 
 def _stamped(file: Path | None) -> str:
-    """What nbgrader wrote when it collected; elsewhere such a file would be the student's own word."""
+    """Read the time that nbgrader recorded; empty if there is none.
+
+    The caller passes a file only for a folder that nbgrader collected. Elsewhere the student could have written it.
+    """
     if file is not None and file.exists():
         with contextlib.suppress(Unreadable, UnicodeError):
             return contents(file)[:100].decode().strip()
@@ -170,10 +196,17 @@ def _stamped(file: Path | None) -> str:
 
 
 def last_commit(home: Path, files: Sequence[Path]) -> str:
-    """When what is graded was last committed, in a clone of a student's repository; empty where that is not known.
+    """Return the time of the last commit of the graded files in a clone of a student's repository.
 
-    Nothing in the clone is obeyed: its configuration is not read, and of its files only references and objects are. A
-    file that differs from its last commit has no time. A commit's time is the word of whoever made it.
+    The clone is not trusted: its configuration is ignored, and only its references and objects are read. Files that
+    differ from the commit that is checked out have no time. The time itself is set by the committer and can be forged.
+
+    Args:
+        home: Folder of the clone.
+        files: The graded files.
+
+    Returns:
+        The committer's time in ISO 8601; empty if it is unknown.
     """
     if not (home / ".git").is_dir() or (home / ".git").is_symlink() or not files:
         return ""
@@ -186,7 +219,7 @@ def last_commit(home: Path, files: Sequence[Path]) -> str:
             return ""
         return _git(home, "rev-list", "-1", "--format=%cI", head, "--", *names).rpartition("\n")[2]
     except subprocess.SubprocessError:
-        _SLOW.add(home)  # what failed for one of its files is not tried for a thousand others
+        _SLOW.add(home)  # if git fails or times out for one file, do not try it for a thousand others
         return ""
     except (Unreadable, ValueError, OSError):
         return ""
@@ -196,7 +229,7 @@ _SLOW: set[Path] = set()
 
 
 def _head(repository: Path) -> str:
-    """The commit that is checked out."""
+    """Return the id of the commit that is checked out; empty if it is unknown."""
     told = contents(repository / "HEAD")[:1000].decode().strip()
     branch = told.removeprefix("ref: ")
     if branch != told:
@@ -211,7 +244,7 @@ def _head(repository: Path) -> str:
 
 
 def _is_committed(home: Path, head: str, files: Sequence[Path], names: Sequence[str]) -> bool:
-    """Whether the files are as the commit has them."""
+    """Return True if the files have the same contents as in the commit."""
     listed = _git(home, "ls-tree", "-r", "-z", "--full-tree", head, "--", *names)
     there = {name: about.split()[2] for about, name in (line.split("\t", 1) for line in listed.split("\0") if line)}
     for file, name in zip(files, names, strict=True):
@@ -237,7 +270,7 @@ _KEPT: list[tempfile.TemporaryDirectory[str]] = []
 
 
 def _git(home: Path, *command: str) -> str:
-    """What a git command says about the objects of a clone, asked from an empty repository of our own."""
+    """Run a git command on the objects of a clone from an empty repository of our own, and return its output."""
     own = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
     own |= {
         "GIT_DIR": str(_empty_repository()),
@@ -248,7 +281,7 @@ def _git(home: Path, *command: str) -> str:
         "GIT_ALLOW_PROTOCOL": "none",
         "GIT_NO_LAZY_FETCH": "1",
     }
-    # A repository is a stranger's, and may hold a tree or a history that takes all memory or never ends.
+    # The repository is untrusted: its tree or history may be built to use up all memory or to run forever.
     bounded = ["/bin/sh", "-c", f'ulimit -v {_MOST_MEMORY >> 10}; ulimit -t {_MOST_SECONDS}; exec "$@"', "sh"]
     done = subprocess.run(
         [*bounded, "git", *command], env=own, cwd=os.sep, capture_output=True, timeout=2 * _MOST_SECONDS, check=True

@@ -1,10 +1,10 @@
-"""What grading found, as it is stored: results.json, from which every table and every page of feedback is made.
+"""Stored results of grading: results.json, from which all tables and feedback pages are generated.
 
-`companion grade` finds out what each student's work came to. What a person adds later stands in files of its own beside
-results.json, and is put in each time the tables and pages are made:
+`companion grade` writes results.json. Changes that people make later are stored beside it in files of their own, and
+are applied each time the tables and pages are generated:
 
-    overrides.csv   points that a person has changed, with reason and author
-    written.csv     the marks of written answers, which `companion course mark` reads from a marking sheet
+    overrides.csv   points changed by a person, with reason and author
+    written.csv     marks of written answers, which `companion course mark` reads from a marking sheet
 """
 
 from __future__ import annotations
@@ -39,7 +39,15 @@ TRIED = (READ, EMPTY)
 
 @dataclass(frozen=True)
 class Finding:
-    """Something that an answer does not do. `lead` introduces it; the others are those of `Verdict`."""
+    """A fault of an answer, for the feedback page.
+
+    Attributes:
+        lead: Introduction to the finding.
+        shows: The property that failed.
+        input: The smallest input that shows the fault; empty for a hidden case.
+        fault: What was expected and what came.
+        mistake: Message of the known mistake that the answer makes; empty if none.
+    """
 
     lead: str
     shows: str
@@ -50,7 +58,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class Group:
-    """A group of cases, what it came to, and whether its public cases are right."""
+    """A group of cases with the points earned, the maximum, and True if its public points are earned."""
 
     name: str
     points: float
@@ -60,14 +68,23 @@ class Group:
 
 @dataclass(frozen=True)
 class Item:
-    """What one exercise, question, written answer or part of a project came to.
+    """Result of one exercise, question, written answer or part of a project.
 
-    section:  the heading that it stands under; empty for none.
-    robust:   "yes" or "no" for a right answer that may be robust, and empty for any other.
-    extra:    the points that a robust answer adds.
-    mistake:  the known mistake that it makes.
-    written:  a person marks it.
-    text_id:  of a written answer: which text it is; empty where there is none.
+    Attributes:
+        id: Number of the exercise, question, written answer or part.
+        title: Its title.
+        outcome: One of `exercise_mark.OUTCOMES`, or `TO_MARK` for a written answer.
+        points: Points earned, including the extra points for a robust answer.
+        most: Maximum points.
+        section: Heading above it; empty for none.
+        robust: "yes" or "no" for a right answer to an exercise that can be robust; else empty.
+        extra: Extra points for a robust answer.
+        notes: Remarks on how the answer was found.
+        groups: Points by group of cases.
+        findings: Faults to show on the feedback page.
+        mistake: Message of the known mistake that the answer makes; empty if none.
+        written: True if a person marks it.
+        text_id: Hash of a written answer's text; empty if there is no text.
     """
 
     id: str
@@ -88,7 +105,13 @@ class Item:
 
 @dataclass(frozen=True)
 class Record:
-    """One student's results. `file`: what was graded; `graded`: when; the rest is that of `Handed` and `Graded`."""
+    """One student's results. Attributes that are not listed are those of `Handed` and `Graded`.
+
+    Attributes:
+        file: Name of the graded file, or of the folder of a project.
+        graded: Time of grading in UTC.
+        items: Results of the exercises and written answers, or of the parts of a project.
+    """
 
     student: str
     submission: str
@@ -105,11 +128,13 @@ class Record:
 
 @dataclass(frozen=True)
 class Results:
-    """A class's results.
+    """Results of a class.
 
-    assignment:  the name of the problem set or project.
-    course:      the folder that it was released into, where its rule for late work is; empty for none.
-    table:       the digest of the marks.csv that was made of them.
+    Attributes:
+        assignment: Name of the problem set or project.
+        course: Folder into which it was released, which holds its rule for late work; empty if unknown.
+        records: Results of the students.
+        table: Hash of the marks.csv generated from these results, which shows if that file was changed by hand.
     """
 
     assignment: str
@@ -119,7 +144,7 @@ class Results:
 
 
 def record_of(graded: Graded) -> Record:
-    """What is stored of a student's marks."""
+    """Convert a student's marks to the record that is stored."""
     handed = graded.handed
     items = [*map(_item_of, graded.marks), *map(_written_item, graded.texts)]
     is_project = len(handed.files) > 1 or any(mark.section for mark in graded.marks)
@@ -171,7 +196,7 @@ def _findings(mark: Mark) -> list[Finding]:
 
 
 def _finding(lead: str, verdict: Verdict, question: bool = False) -> Finding:
-    if question and verdict.result is Result.WRONG:  # all there is to say of a choice is what speaks against it
+    if question and verdict.result is Result.WRONG:  # the only feedback on a wrong choice is why it is wrong
         return Finding("", "", "", "", verdict.mistake or "")
     return Finding(lead, verdict.shows, verdict.input, verdict.fault, verdict.mistake or "")
 
@@ -182,15 +207,15 @@ def _written_item(text: Text) -> Item:
 
 
 def store(results: Results) -> str:
-    """The text of results.json."""
+    """Return the results as the text of results.json."""
     return json.dumps(dataclasses.asdict(results), indent=1, ensure_ascii=False) + "\n"
 
 
 def load(out: Path) -> Results:
-    """The results in a folder of marks.
+    """Load the results from the grader's output folder.
 
     Raises:
-        ValueError: there are none, or they are damaged.
+        ValueError: If there are none, or results.json is damaged.
     """
     file = out / FILE
     if not file.is_file():
@@ -212,12 +237,12 @@ def _record(entry: dict[str, Any]) -> Record:
     return Record(**entry | {"others": tuple(entry["others"])}, items=tuple(items))
 
 
-# What a person adds
+# Changes and marks added by people
 
 
 @dataclass(frozen=True)
 class Override:
-    """Points that a person has changed: of an item, of the total (`TOTAL`), or added to the sum (`EXTRA`)."""
+    """Points changed by a person: new points for an item, a new total (`TOTAL`), or points to add (`EXTRA`)."""
 
     student: str
     item: str
@@ -228,10 +253,12 @@ class Override:
 
 @dataclass(frozen=True)
 class Line:
-    """An item with what a person has added.
+    """An item with the changes and marks added by people.
 
-    given:     the mark of a written answer.
-    override:  the change by hand.
+    Attributes:
+        item: The item.
+        given: Mark of a written answer; None if there is none.
+        override: Change of its points by hand; None if there is none.
     """
 
     item: Item
@@ -240,25 +267,32 @@ class Line:
 
     @property
     def outcome(self) -> str:
-        """How it stands."""
+        """Outcome of the item, or `MARKED` for a written answer that a person has marked."""
         return MARKED if self.given and self.item.outcome == TO_MARK else self.item.outcome
 
     @property
     def points(self) -> float:
-        """What it has earned so far."""
+        """Points earned so far."""
         if self.override:
             return self.override.points
         return float(self.given.points) if self.given else self.item.points
 
     @property
     def waits(self) -> bool:
-        """Whether a person has still to mark it."""
+        """True if a person still has to mark it."""
         return self.outcome == TO_MARK and self.override is None
 
 
 @dataclass(frozen=True)
 class Settled:
-    """A student's marks with all that a person has added, and what lateness costs: what tables and pages show."""
+    """A student's final marks, as tables and pages show them.
+
+    Attributes:
+        record: Results of grading.
+        lines: The items with the changes and marks added by people.
+        changes: Changes by hand to the total, and points added by hand.
+        late: Consequences of a late submission.
+    """
 
     record: Record
     lines: tuple[Line, ...]
@@ -267,33 +301,33 @@ class Settled:
 
     @property
     def earned(self) -> float:
-        """The points before anything is taken off."""
+        """Points before the penalty for lateness."""
         extra = sum(change.points for change in self.changes if change.item == EXTRA)
         return round(sum(line.points for line in self.lines) + extra, 4)
 
     @property
     def most(self) -> float:
-        """What could be earned."""
+        """Maximum points."""
         return round(sum((line.item.most for line in self.lines), 0.0), 4)
 
     @property
     def waits(self) -> list[str]:
-        """The written answers that a person has still to mark."""
+        """Ids of the written answers that a person still has to mark."""
         return [line.item.id for line in self.lines if line.waits]
 
     @property
     def total(self) -> Override | None:
-        """The total that a person has set."""
+        """Total set by a person; None if there is none."""
         return next((change for change in self.changes if change.item == TOTAL), None)
 
     @property
     def penalty(self) -> float:
-        """The points that lateness costs."""
+        """Points taken off for lateness."""
         return round(self.earned * self.late.share, 4)
 
     @property
     def score(self) -> float | None:
-        """The score; None where nothing could be tried, or a person has still something to mark."""
+        """Final score; None if nothing could be graded or a person still has something to mark."""
         if self.total:
             return self.total.points
         tried = self.record.submission in TRIED or any(line.override for line in self.lines) or bool(self.changes)
@@ -301,7 +335,7 @@ class Settled:
 
     @property
     def headline(self) -> str:
-        """The score in words."""
+        """Score in words, for the feedback page."""
         most = number(self.most)
         if self.total:
             return f"{number(self.total.points)} of {most} points"
@@ -320,14 +354,14 @@ def settle(
     rule: Lateness | None = None,
     spent: Mapping[str, int] | None = None,
 ) -> list[Settled]:
-    """All students' marks with what a person has added.
+    """Combine all students' results with the changes and marks added by people and the penalties for late work.
 
     Args:
-        results: what grading found.
-        given: the marks of written answers; those that were given to another text do not count.
-        overrides: the changes by hand.
-        rule: what late work costs; nothing without one.
-        spent: late days that other problem sets have used up, by student.
+        results: Results of grading.
+        given: Marks of written answers. A mark counts only for the text for which it was given.
+        overrides: Changes by hand.
+        rule: Rule for late work; without one there is no penalty.
+        spent: Late days used up in other problem sets, by student.
     """
     settled = []
     for record in results.records:
@@ -347,11 +381,11 @@ def settle(
 
 
 def read_overrides(file: Path, results: Results) -> list[Override]:
-    """The changes by hand; none where there is no file.
+    """Read the changes by hand from overrides.csv; there are none if the file does not exist.
 
     Raises:
-        ValueError: a row names a student or an item that is not in the results, has no reason or author, is there
-            twice, or gives more points than there are.
+        ValueError: If a row names a student or an item that is not in the results, has no reason or author, is
+            repeated, or gives points outside the possible range, or if a student's points end up outside it.
     """
     if not file.is_file():
         return []

@@ -1,8 +1,8 @@
-"""Which answers of a class are alike: equal, or nearly, after everything that a student names has been renamed.
+"""Find similar answers in a class: equal or nearly equal after all names that a student chose have been replaced.
 
-Answers of exercises and files of a project are compared in the same way, and with the course's own: what equals the
-reference is told as well. Likeness is no proof of anything: short exercises have few right answers, so answers as short
-as that, and those that equal the stub, are left out.
+Answers to exercises and files of a project are compared in the same way, with each other and with the course's own
+answers. Similarity proves nothing. In particular, a short exercise has few right answers, so very short answers are
+left out, as are those that equal the stub.
 """
 
 from __future__ import annotations
@@ -26,28 +26,30 @@ from companion_school.course.grading.submissions import Handed
 from companion_school.course.proof.verify import as_answer
 
 LEAST = 40
-"""Words of code: answers below that are alike by chance."""
+"""Minimum length of a compared answer in tokens (see `words`). Shorter answers are often alike by chance."""
 
 MOST = 5000
-"""Words of code: longer answers are not compared."""
+"""Maximum length of a compared answer in tokens."""
 
 ALIKE = 0.92
-"""The share of two answers' words, in order, from which on they are alike."""
+"""Minimum similarity for two answers to count as alike: the ratio of `difflib.SequenceMatcher` over their tokens."""
 
 LONG = 200
-"""Words of code: answers from there on are not near the course's own by chance."""
+"""Length in tokens from which an answer's similarity to the course's own is no longer put down to chance."""
 
 COURSE = "(the course's own answer)"
-_LONGEST = 100_000  # letters of a program that is parsed here
+_LONGEST = 100_000  # characters; longer programs are not parsed
 
 
 @dataclass(frozen=True)
 class Answers:
-    """A class's answers to one exercise or one file of a project.
+    """A class's answers to one exercise, or its versions of one file of a project.
 
-    by_student:  their programs.
-    own:         what the course shows: the reference and other right answers.
-    given:       what was handed out.
+    Attributes:
+        id: Number of the exercise, or name of the file.
+        by_student: Programs by student.
+        own: The course's own answers: the reference and other right answers.
+        given: The stub that was handed out.
     """
 
     id: str
@@ -58,7 +60,14 @@ class Answers:
 
 @dataclass(frozen=True)
 class Alike:
-    """Students whose answers are alike, and the least share of words that two neighbours have in common."""
+    """Students whose answers are alike.
+
+    Attributes:
+        id: Number of the exercise, or name of the file.
+        students: Their names. The first is `COURSE` if the answers are the course's own.
+        share: Similarity of the answers, from 0 to 1. In a group of students, the lowest among the pairs that count as
+            alike.
+    """
 
     id: str
     students: tuple[str, ...]
@@ -66,13 +75,16 @@ class Alike:
 
 
 def programs(handed: Sequence[Handed], chosen: Sequence[Exercise]) -> list[Answers]:
-    """The answers to exercises, with what they need of the same notebook. Runs no line of them.
+    """Collect the answers to exercises, each with the code that it needs from its notebook, without running them.
 
-    Students whose files cannot be read are left out. Raises `ValueError` on a system without fork.
+    Students whose files cannot be read are left out.
+
+    Raises:
+        ValueError: On a system without fork.
     """
     asked: dict[str, tuple[str, ...]] = {exercise.name: () for exercise in chosen}
     by_name: dict[str, dict[str, str]] = {name: {} for name in asked}
-    with Worker(Limits(), behind=best()) as worker:  # which only reads
+    with Worker(Limits(), behind=best()) as worker:  # it only reads files and runs no answer
         for one in handed:
             try:
                 found = worker.read([(file.name, contents(file)) for file in one.files], asked)[1]
@@ -89,7 +101,7 @@ def programs(handed: Sequence[Handed], chosen: Sequence[Exercise]) -> list[Answe
 
 
 def modules(handed: Sequence[Handed], stages: Sequence[Stage]) -> list[Answers]:
-    """The files of a project, by stage."""
+    """Collect the files of a project, one `Answers` per stage."""
     sources = {one.student: sources_of(one)[0] for one in handed if one.fault is None}
     return [
         Answers(
@@ -103,10 +115,13 @@ def modules(handed: Sequence[Handed], stages: Sequence[Stage]) -> list[Answers]:
 
 
 def alike(answers: Answers) -> list[Alike]:
-    """The answers that are the course's own, and the groups of students whose answers are alike; the most alike first.
+    """Find the answers that are the course's own, and groups of students whose answers are alike.
 
-    A long answer is the course's own where it is near it; a short one, of which there are few that are right, only
-    where it is equal.
+    An answer of at least `LONG` tokens counts as the course's own if it is similar to it, a shorter one only if it is
+    equal, because there are few right short answers. The answers that are the course's own are in no other group.
+
+    Returns:
+        The groups, the most similar first.
     """
     given = words(answers.given)
     spoken = {student: words(program) for student, program in answers.by_student.items()}
@@ -134,7 +149,7 @@ def alike(answers: Answers) -> list[Alike]:
 
 
 def _share(mine: Sequence[str], theirs: Sequence[str]) -> float:
-    """The share of two answers' words, in order, that they have in common; 0 where it is less than `ALIKE`."""
+    """Return the similarity ratio of two sequences of tokens, or 0 if it is below `ALIKE`."""
     if mine == theirs:
         return 1.0
     matcher = SequenceMatcher(None, mine, theirs, autojunk=False)
@@ -145,13 +160,16 @@ def _share(mine: Sequence[str], theirs: Sequence[str]) -> float:
 
 
 def export(found: Sequence[Answers], out: Path) -> int:
-    """Write the answers for a tool that compares files, such as JPlag or copydetect; how many there are.
+    """Write the answers as files for a tool that compares programs, such as JPlag or copydetect.
 
-    OUT/handed_in/STUDENT/2.3.py   what each of them wrote
-    OUT/known/2.3.py               what everybody was given and what the course shows: to be left out of the comparison
+        OUT/handed_in/STUDENT/2.3.py   a student's answer
+        OUT/known/2.3.py               the stub and the course's own answers, which the tool should ignore
+
+    Returns:
+        The number of students' answers.
 
     Raises:
-        ValueError: OUT is there already.
+        ValueError: If OUT exists already.
     """
     if out.exists():
         raise ValueError(f"--export {out}: it is there already; move it away, or choose another name")
@@ -165,9 +183,11 @@ def export(found: Sequence[Answers], out: Path) -> int:
 
 
 def words(program: str) -> list[str]:
-    """A program as a row of words in which names that it gives itself are numbered in the order of their use.
+    """Convert a program to a sequence of tokens: the node types, names and constants of its syntax tree.
 
-    Comments, docstrings, annotations, imports, line breaks and brackets make no difference.
+    Names that the program defines are replaced by numbers in the order of their first use. Comments, docstrings,
+    annotations, imports, line breaks and redundant brackets make no difference. The result is empty for a program that
+    is too long or cannot be parsed.
     """
     if len(program) > _LONGEST:
         return []
@@ -204,5 +224,5 @@ def _walk(node: ast.AST, own: set[str], numbers: dict[str, int]) -> Iterator[str
 
 
 def as_text(found: Sequence[Alike]) -> str:
-    """A line for each group."""
+    """Format the groups as text, one per line."""
     return "\n".join(f"{one.id}  {one.share:4.0%}  {', '.join(one.students)}" for one in found)

@@ -1,14 +1,14 @@
-"""Find who handed in what: a file, a folder or a zip for each student, named by the instructor or a learning platform.
+"""Find each student's submission: a file, a folder or a zip, named by the instructor or a learning platform.
 
     STUDENT.ipynb, STUDENT.zip, STUDENT/....ipynb           one entry for each student
-    submitted/STUDENT/PSET/....ipynb                        as nbgrader collects
-    lovelaceada_LATE_1234_5678_week2.ipynb                  as Canvas names downloads
-    Ada Lovelace_1234_assignsubmission_file/week2.ipynb     as Moodle does
-    week2_ada_attempt_2026-11-30-23-59-01_week2.ipynb       as Blackboard does
-    11-22 - Ada Lovelace - Nov 30, 2026 1159 PM/            as Brightspace does
-    submission_1234/ beside submission_metadata.yml         as Gradescope exports
+    submitted/STUDENT/PSET/....ipynb                        as collected by nbgrader
+    lovelaceada_LATE_1234_5678_week2.ipynb                  as downloaded from Canvas
+    Ada Lovelace_1234_assignsubmission_file/week2.ipynb     as downloaded from Moodle
+    week2_ada_attempt_2026-11-30-23-59-01_week2.ipynb       as downloaded from Blackboard
+    11-22 - Ada Lovelace - Nov 30, 2026 1159 PM/            as downloaded from Brightspace
+    submission_1234/ beside submission_metadata.yml         as exported from Gradescope
 
-All entries of one student are put together. Of several notebooks exactly one is graded, by the rule `CHOICE`.
+All entries of a student are combined. If they hold several notebooks, one is graded, selected by the rule in `CHOICE`.
 """
 
 from __future__ import annotations
@@ -38,13 +38,14 @@ _DEEPEST, _MOST_FILES = 4, 2000
 
 @dataclass(frozen=True)
 class Platform:
-    """What the name of a downloaded file or folder says.
+    """Facts in the name of a file or folder downloaded from a learning platform.
 
-    student:  the person, with the platform's number: "lovelaceada_1234".
-    name:     the file's own name; empty for a folder.
-    upload:   the number of the upload, which grows with each.
-    time:     when it was handed in, where the name has it.
-    late:     the platform calls it late.
+    Attributes:
+        student: Name of the student with the platform's number, such as "lovelaceada_1234".
+        name: The student's own name for the file; empty for a folder.
+        upload: Number of the upload, which increases over time; 0 if the name has none.
+        time: Time of submission; empty if the name has none.
+        late: True if the platform marks the submission as late.
     """
 
     student: str
@@ -64,7 +65,7 @@ _NAMES = (
 
 
 def platform_name(name: str) -> Platform | None:
-    """What a learning platform has written into the name of a download; None for any other name."""
+    """Parse the name of a file or folder downloaded from a learning platform; None for any other name."""
     found = next((match.groupdict() for one in _NAMES if (match := one.fullmatch(name))), None)
     if found is None:
         return None
@@ -76,21 +77,23 @@ def platform_name(name: str) -> Platform | None:
 
 
 def platform_number(student: str) -> str | None:
-    """The platform's number in a student's name; None where there is none."""
+    """Return the platform's number at the end of a student's name; None if there is none."""
     match = re.search(r"_(\d+)$", student)
     return match[1] if match else None
 
 
 @dataclass(frozen=True)
 class Handed:
-    """One student's work.
+    """One student's submission.
 
-    files:      what is graded: one notebook, or the files of a project.
-    time:       when it was handed in (ISO 8601 with its offset); empty where nothing tells.
-    time_from:  what tells the time, or why nothing does.
-    others:     what was handed in beside it and is not graded.
-    fault:      why there is nothing to read.
-    place:      the entry's name in the folder of submissions, by which a platform takes feedback back.
+    Attributes:
+        student: Name of the student.
+        files: Files to grade: one notebook, or the files of a project.
+        time: Time of submission in ISO 8601 with UTC offset; empty if unknown.
+        time_from: Source of the time, or why it is unknown.
+        fault: Why there is nothing to grade; None if there is.
+        others: Names of files and folders that were handed in too but are not graded.
+        place: Name of the student's entry in the folder of submissions, by which a platform matches feedback.
     """
 
     student: str
@@ -104,12 +107,12 @@ class Handed:
 
 @dataclass
 class _Entries:
-    """What lies in the folder under one student's name."""
+    """All files and folders of one student in the folder of submissions."""
 
     paths: list[tuple[Path, Platform]] = field(default_factory=list)
 
     def said(self) -> tuple[str, bool]:
-        """The latest time in the names, and whether a name says that it is late."""
+        """Return the latest time in the names, and True if a name is marked as late."""
         return max(one.time for _, one in self.paths), any(one.late for _, one in self.paths)
 
 
@@ -121,19 +124,20 @@ def handed_in(
     times: Mapping[str, str] | None = None,
     zone: str = "UTC",
 ) -> list[Handed]:
-    """Find all students of a folder, or of a zip of one, by name.
+    """Find all students' submissions in a folder or a zip file, sorted by student.
+
+    A problem with a student's files is recorded in that student's `fault` and is not raised.
 
     Args:
-        folder: holds a notebook, a folder or a zip for each student; or a folder `submitted` that does.
-        assignment: the folder to take where a student's holds one for each problem set.
-        project: look for the files of *Your own transformer* rather than for a notebook.
-        times: when students handed in, by name, where the instructor has a table of that.
-        zone: the offset of times without one.
-
-    Whatever is wrong with a student's files is that student's `fault`.
+        folder: Holds a notebook, a folder or a zip for each student, or a folder `submitted` that does.
+        assignment: Name of the problem set, which selects a folder if students' folders hold several problem sets.
+        project: Look for the files of *Your own transformer* instead of a notebook.
+        times: The instructor's table of submission times, by student.
+        zone: UTC offset to assume for times without one.
 
     Raises:
-        ValueError: no such folder, nobody in it, or everybody handed in several problem sets and none is named.
+        ValueError: If there is no such folder, it holds no submissions, or all students handed in several problem sets
+            and `assignment` selects none of them.
     """
     if folder.suffix.lower() == ".zip" and folder.is_file():
         folder = unpack(folder, scratch(), KINDS, inner_zips=True)
@@ -160,16 +164,16 @@ def handed_in(
 
 
 def handed_by(student: str, folder: Path, assignment: str | None = None, *, project: bool = False) -> Handed:
-    """Find what lies in one student's folder; whatever is wrong with it is that student's fault."""
+    """Find the submission in one student's folder. A problem with it is recorded in `fault`."""
     entries = _Entries([(folder, Platform(plain(student)))])
     found = _one(plain(student), entries, assignment, received.Sources({}, {}, "UTC"), project=project, collected=False)
-    assert found is not None  # there is a folder
+    assert found is not None  # None is only possible for single files
     return found
 
 
 @cache
 def scratch() -> Path:
-    """A folder for what zips hold, which is gone when the process ends."""
+    """Return a temporary folder for unpacked zip files, which is deleted when the process ends."""
     made = tempfile.TemporaryDirectory(prefix="companion-zips-")
     _KEPT.append(made)
     return Path(made.name)
@@ -179,7 +183,7 @@ _KEPT: list[tempfile.TemporaryDirectory[str]] = []
 
 
 def left_out(folder: Path) -> list[str]:
-    """Files beside the students' that are nobody's, for a word to the instructor."""
+    """List the files in a folder of submissions that belong to no student, to report them to the instructor."""
     folder = folder / "submitted" if (folder / "submitted").is_dir() else folder
     if not folder.is_dir():
         return []
@@ -189,7 +193,7 @@ def left_out(folder: Path) -> list[str]:
 
 
 def plain(name: str) -> str:
-    """A file's name as text that can be written anywhere: nothing that a terminal obeys, no bytes that are not text."""
+    """Escape the characters of a file name that cannot be printed safely, and bytes that are not valid UTF-8."""
     text = os.fsencode(name).decode("utf-8", "backslashreplace")
     return "".join(letter if letter.isprintable() else letter.encode("unicode_escape").decode() for letter in text)
 
@@ -199,7 +203,7 @@ def _is_seen(path: Path) -> bool:
 
 
 def _entries(folder: Path, manifest: Mapping[str, tuple[str, str]], assignment: str | None) -> dict[str, _Entries]:
-    """What lies in a folder, by student."""
+    """Group the files and folders of all students by student."""
     by_student: dict[str, _Entries] = {}
     for path in sorted(folder.iterdir()):
         is_folder = path.is_dir() and not path.is_symlink()
@@ -216,7 +220,7 @@ def _entries(folder: Path, manifest: Mapping[str, tuple[str, str]], assignment: 
 
 
 def _common_start(names: Sequence[str], assignment: str) -> int:
-    """The length of what repositories of one assignment begin with: week2-ada, or course-week2-ada."""
+    """Return the length of the prefix of repositories of one assignment: 6 for week2-ada, 13 for course-week2-ada."""
     begins = {name[: at + len(assignment) + 1] for name in names if (at := name.find(f"{assignment}-")) >= 0}
     [start] = begins if len(begins) == 1 else [""]
     return len(start) if assignment and all(name.startswith(start) and name != start for name in names) else 0
@@ -231,7 +235,7 @@ def _one(
     project: bool,
     collected: bool,
 ) -> Handed | None:
-    """One student's work; None where it is only a file that is not part of a project."""
+    """Build one student's submission; None if a project is graded and the entry is a file that is not part of one."""
     place = plain(entries.paths[0][0].name)
     try:
         found: list[tuple[Path, Platform]] = []
@@ -251,7 +255,7 @@ def _one(
 
 
 def _files_of(path: Path, assignment: str | None) -> list[Path]:
-    """The files under one entry of a student: those of the problem set's folder, where there is one."""
+    """List the files in one entry of a student, or only those in the problem set's folder if the entry has one."""
     if path.is_symlink():
         raise ValueError(f"{plain(path.name)} is a link, not a file or a folder")
     if path.suffix.lower() == ".zip" and path.is_file():
@@ -279,7 +283,7 @@ _STAGE_FILES = frozenset(stage.file for stage in STAGES.values())
 
 
 def _deep(folder: Path, depth: int = 0) -> list[Path]:
-    """The files in a folder and the folders in it, which are not many and not deep."""
+    """List the files in a folder and its subfolders, up to `_MOST_FILES` files and `_DEEPEST` levels."""
     found: list[Path] = []
     for path in sorted(folder.iterdir())[:_MOST_FILES]:
         if not _is_seen(path):
@@ -294,9 +298,9 @@ def _deep(folder: Path, depth: int = 0) -> list[Path]:
 def _notebook(
     found: Sequence[tuple[Path, Platform]], assignment: str | None, home: Path
 ) -> tuple[list[Path], list[str]]:
-    """The file to grade, and the names of the others."""
+    """Return the file to grade in a list of one, and the names of the other candidates."""
     of_kind = {kind: [(file, said) for file, said in found if file.suffix == kind] for kind in KINDS}
-    rivals = of_kind[".ipynb"] or of_kind[".py"]  # modules beside a notebook are no rivals
+    rivals = of_kind[".ipynb"] or of_kind[".py"]  # beside a notebook, Python files are modules and not candidates
     if not rivals:
         others = [plain(file.name) for file, _ in found if file.is_file() and file.name != "timestamp.txt"]
         what = f"only {', '.join(others[:3])}" if others else "nothing"
@@ -311,7 +315,7 @@ def _notebook(
 
 
 def _rank(found: tuple[Path, Platform], assignment: str | None, home: Path) -> tuple[bool, int, int, int]:
-    """What `CHOICE` compares: the name, the upload's number, the time in minutes, the copy's number."""
+    """Return the sort key of the rule in `CHOICE`: matching name, upload number, time in minutes, copy number."""
     file, said = found
     stem, wanted = Path(said.name or file.name).stem.lower(), (assignment or "").lower()
     copy = None if stem == wanted else _COPY.search(stem)
@@ -323,7 +327,10 @@ def _rank(found: tuple[Path, Platform], assignment: str | None, home: Path) -> t
 
 
 def _project_files(found: Sequence[tuple[Path, Platform]]) -> tuple[list[Path], list[str]]:
-    """The Python files where the project's lie: of several such folders, the one with the latest file."""
+    """Return the Python files of the folder that holds the project's files, and the names of other such folders.
+
+    If there are several, the folder with the most recently changed project file is used.
+    """
     files = [file for file, _ in found if file.suffix == ".py" and stat.S_ISREG(file.lstat().st_mode)]
     homes = {file.parent for file in files if file.name in _STAGE_FILES}
     if not homes:

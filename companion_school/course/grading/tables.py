@@ -1,4 +1,4 @@
-"""Tables of marks as files: CSV that spreadsheets of any language write, and cells that none takes for a formula."""
+"""Read and write CSV tables of marks as spreadsheets in any language use them, and keep cells from being formulas."""
 
 from __future__ import annotations
 
@@ -14,22 +14,26 @@ from companion.ground.reading import read_text
 
 Row = dict[str, str]
 _FORMULA = r"([\s\u200b-\u200f\u202a-\u202e\u2060-\u2069\ufeff']*[=+\-@\uff1d\uff0b\uff0d\uff20]|[\t\r])"
-"""What a formula begins with, full-width signs and what cannot be seen in front of them included."""
+"""Start of a formula in a cell: a sign (full-width ones too) that invisible characters may precede, or a tab or CR."""
 _BEGINNING = re.compile(rf"(\A|[;\t\r\n]){_FORMULA}")
 _QUOTED = re.compile(rf"(\A|[;\t\r\n])'{_FORMULA}")
 
 
 def number(value: float) -> str:
-    """A number of points as every person sees it, in tables and on pages alike: at most four decimals, no zeros."""
+    """Format points for tables and pages: at most four decimals and no trailing zeros."""
     text = f"{value:.4f}".rstrip("0").rstrip(".")
     return "0" if text == "-0" else text
 
 
 def read_number(text: str, where: str) -> float | None:
-    """The number in a cell, with a point or a comma; None for an empty cell.
+    """Parse the number in a cell, with a decimal point or comma; None for an empty cell.
+
+    Args:
+        text: Contents of the cell.
+        where: Start of the error message.
 
     Raises:
-        ValueError: it is not a number; the message begins with `where`.
+        ValueError: If the cell holds anything else.
     """
     written = text.strip().replace("\u202f", "").replace("\xa0", "")
     if not written:
@@ -43,10 +47,14 @@ def read_number(text: str, where: str) -> float | None:
 
 
 def read_table(path: Path) -> list[Row]:
-    """The rows of a CSV file, by the names of their columns; cells are separated by commas, semicolons or tabs.
+    """Read a CSV file whose cells are separated by commas, semicolons or tabs.
+
+    Returns:
+        The rows, each a dictionary from column name to cell. Missing cells are empty.
 
     Raises:
-        ValueError: it is not such a file.
+        ValueError: If the file cannot be read, is not CSV in UTF-8, has two columns with the same name, or has a row
+            with more cells than columns.
     """
     try:
         text = read_text(path)
@@ -68,13 +76,13 @@ def read_table(path: Path) -> list[Row]:
 
 
 def separator(text: str) -> str:
-    """What separates the cells of a table: the one of comma, semicolon and tab that its headings have most of."""
+    """Detect the separator of a table: comma, semicolon or tab, the most frequent in its header line."""
     head = re.sub(r'"[^"]*"', "", text.lstrip("\r\n").partition("\n")[0])
     return max(",;\t", key=head.count)
 
 
 def as_csv(columns: Iterable[str], rows: Iterable[Mapping[str, str]], separated: str = ",") -> str:
-    """A table as CSV: a line of headings, then a line for each row; what a row lacks is empty."""
+    """Return a table as CSV text with a header line. Cells that a row lacks are empty."""
     out = io.StringIO()
     writer = csv.DictWriter(out, [*columns], lineterminator="\n", delimiter=separated)
     writer.writeheader()
@@ -83,7 +91,7 @@ def as_csv(columns: Iterable[str], rows: Iterable[Mapping[str, str]], separated:
 
 
 def as_it_was(file: Path, columns: Iterable[str], rows: Iterable[Mapping[str, str]]) -> str:
-    """A table in the form that a file has: its separator, its byte order mark and the ends of its lines."""
+    """Return a table as CSV text in the format of a file: its separator, byte order mark and line endings."""
     before = file.read_bytes()
     text = as_csv(columns, rows, separator(read_text(file)))
     if b"\r\n" in before:
@@ -92,13 +100,13 @@ def as_it_was(file: Path, columns: Iterable[str], rows: Iterable[Mapping[str, st
 
 
 def quoted(text: str) -> str:
-    """A cell that no spreadsheet takes for a formula; `unquoted` gives the text back.
+    """Escape text so that no spreadsheet takes it for a formula. `unquoted` is the inverse.
 
-    Spreadsheets of some languages end cells at semicolons, so what follows a separator counts as a beginning too.
+    In some languages spreadsheets separate cells by semicolons, so text after a separator is escaped too.
     """
     return _BEGINNING.sub(r"\1'\2", text)
 
 
 def unquoted(cell: str) -> str:
-    """The text that `quoted` made this cell of."""
+    """Recover the text that `quoted` has escaped."""
     return _QUOTED.sub(r"\1\2", cell)

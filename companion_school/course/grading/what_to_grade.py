@@ -1,4 +1,4 @@
-"""What is to be graded: exercises, questions and written answers by their numbers, or a problem set or project."""
+"""Find the items to grade: exercises, questions and written answers by number, or those of a problem set or project."""
 
 from __future__ import annotations
 
@@ -22,12 +22,16 @@ from companion_school.questions.question import questions
 
 @dataclass(frozen=True)
 class Task:
-    """What is to be graded.
+    """The items to grade.
 
-    name:    the problem set's; empty where exercises are named one by one.
-    course:  the folder that it was released into; None where that is not known.
-    stages:  of a project.
-    numbers: the questions with numbers of each student's own, and the roster of those who have a sheet.
+    Attributes:
+        name: Name of the problem set; empty if exercises or stages are given by number.
+        course: Folder into which the problem set was released; None if unknown.
+        exercises: Exercises, including the questions that were converted to exercises.
+        written: Written answers.
+        stages: Stages of a project.
+        numbers: Questions with individual numbers for each student.
+        roster: File with the students for whom these numbers were drawn.
     """
 
     name: str = ""
@@ -40,18 +44,18 @@ class Task:
 
 
 def choose(ids: Sequence[str], pset: str | None, build: str | None, near: Sequence[Path], secret: bytes) -> Task:
-    """Find what to grade, and what a person marks.
+    """Find the items to grade. Exactly one of `ids`, `pset` and `build` must be given.
 
     Args:
-        ids: numbers of exercises, questions and written answers.
-        pset: or a problem set's or project's folder, its notebook, or its name.
-        build: or a project's stages, as in "2-7".
-        near: the folders whose `release` may hold a problem set of that name.
-        secret: decides the order of a question's choices.
+        ids: Numbers of exercises, questions and written answers.
+        pset: Folder, notebook or name of a problem set or project.
+        build: Stages of a project, such as "2-7".
+        near: Folders whose subfolder `release` is searched for a problem set of that name.
+        secret: The instructor's secret, which decides the order of a question's choices.
 
     Raises:
-        ValueError: not exactly one of the three, unknown or repeated numbers, no problem set there, or no exercise
-            in it.
+        ValueError: If not exactly one of the three is given, a number is unknown or repeated, the problem set is not
+            found or holds nothing to grade, or two exercises ask for a function of the same name.
     """
     if sum(map(bool, (ids, pset, build))) != 1:
         raise ValueError(
@@ -81,7 +85,7 @@ def _named(ids: Sequence[str], secret: bytes) -> Task:
 
 
 def _released(pset: str, near: Sequence[Path], secret: bytes) -> Task:
-    """What a problem set or a project asks for."""
+    """Find the items of a problem set, or the stages of a project."""
     places = [Path(pset), *(folder / "release" / pset for folder in near)]
     place = next((place for place in places if _notebooks(place) or (place / "transformer").is_dir()), None)
     if place is None:

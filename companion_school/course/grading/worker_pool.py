@@ -1,4 +1,4 @@
-"""Hand-ins graded side by side, each in a worker process behind a wall."""
+"""Grade submissions in parallel, each in a sandboxed worker process."""
 
 from __future__ import annotations
 
@@ -24,12 +24,22 @@ def side_by_side(
     wall: Wall,
     done: Callable[[Made], None],
 ) -> list[Made]:
-    """What `make` makes of each, in their order; `jobs` of them at once, each with a worker of its own.
+    """Apply `make` to each item, `jobs` of them at the same time.
 
-    wall:  what stands between answers and everything else (`sandbox.wall.choose`).
-    done:  gets each as it is made.
+    Args:
+        many: The items.
+        make: Called with a worker and an item. Each of the parallel threads has a worker of its own.
+        jobs: Number of threads.
+        limits: Time and memory limits of an answer.
+        wall: Isolation of answers from the rest of the system (`sandbox.wall.choose`).
+        done: Called with each result as soon as it is ready.
 
-    Raises `ValueError` for a system without fork; `OSError` if the process for answers does not start.
+    Returns:
+        The results, in the order of `many`.
+
+    Raises:
+        ValueError: If the system has no fork.
+        OSError: If the process for answers does not start.
     """
     waiting: queue.SimpleQueue[int] = queue.SimpleQueue()
     for number in range(len(many)):
