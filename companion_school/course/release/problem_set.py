@@ -41,7 +41,8 @@ class ProblemSet:
     def dealt(self, secret: bytes) -> ProblemSet:
         """Return the set with its questions as exercises, whose choices are shuffled as the secret determines."""
         made = [as_exercise(question, secret) for question in self.questions]
-        made += [own_numbers.as_exercise(question, secret, "") for question in self.numbers]  # no student's own
+        # The numbers here are for no student in particular; each sheet has its own.
+        made += [own_numbers.as_exercise(question, secret, "") for question in self.numbers]
         return replace(self, exercises=(*self.exercises, *made), questions=())
 
     @property
