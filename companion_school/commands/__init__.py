@@ -1,4 +1,4 @@
-"""The school's commands, which `companion` finds through the entry point `companion.commands` in pyproject.toml."""
+"""The school's commands, which `companion` finds through the entry point `companion.commands`."""
 
 from companion_school.commands import build, course, explore, grade, progress, review
 
@@ -10,4 +10,4 @@ COMMANDS = {
     "grade": (grade, "grade a folder of submissions"),
     "course": (course, "problem sets, marks, and the proof that the checks work"),
 }
-"""Each command's module, with `parser` and `run`, and a line of help."""
+"""Module of each command, with the functions `parser` and `run`, and its line of help."""

@@ -1,4 +1,4 @@
-"""`companion build`: your own transformer, stage by stage."""
+"""Command `companion build`: your own transformer, stage by stage."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def parser() -> Parser:
 
 
 def add_actions(parser: Parser) -> None:
-    """Give a build parser its actions, once it is a command itself."""
+    """Add the actions to the parser, which must be registered as a command before."""
     actions = (
         ("show", _plain_parser("Show the stages, how far each is, and what is next."), "show the stages (the default)"),
         ("start", _plain_parser("Write the stubs of all stages; files of yours stay as they are."), "write the stubs"),
@@ -50,7 +50,7 @@ def add_actions(parser: Parser) -> None:
 
 
 def with_action(arguments: list[str]) -> list[str]:
-    """The command line with the action that it means: `show`, where none is named."""
+    """Insert the default action, `show`, into a command line that names none."""
     rest = arguments[1:]
     if any(word in ("-h", "--help", "--version") for word in rest[:1]):
         return arguments

@@ -1,4 +1,4 @@
-"""`companion course`: problem sets, marks, and the proof that the checks work."""
+"""Command `companion course`: problem sets, marks, and the proof that the checks work."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def parser() -> Parser:
 
 
 def add_actions(parser: Parser) -> None:
-    """Give a course parser its actions, once it is a command itself."""
+    """Add the actions to the parser, which must be registered as a command before."""
     actions = (
         ("release", _release_parser(), "make a problem set: what you keep, what students get"),
         ("export", _export_parser(), "collect marks into one table, with nbgrader's columns"),
@@ -188,7 +188,7 @@ def _export_parser() -> Parser:
 
 
 def _add_platform(parser: Parser) -> None:
-    """Add the flags for tables and pages of a learning platform."""
+    """Add the flags for the tables and pages of learning platforms."""
     parser.add_argument(
         "--into",
         type=str,
@@ -385,7 +385,7 @@ def _release(flags: Namespace) -> int:
 
 
 def _settings(flags: Namespace) -> dict[str, str]:
-    """What PSET.toml says."""
+    """Validate the flags and return the contents of PSET.toml."""
     from companion_school.course.grading.gradebook import read_roster
     from companion_school.course.grading.lateness import Lateness
     from companion_school.course.written.rubrics import add_items
@@ -411,7 +411,7 @@ def _settings(flags: Namespace) -> dict[str, str]:
 
 
 def _stages(flags: Namespace) -> tuple[Sequence[Stage], Path | None]:
-    """The stages of a project and the folder of their guides; none where a problem set is asked for."""
+    """Return a project's stages and the folder of their guides, or no stages and None for a problem set."""
     from companion_school.build.stages import find_stages
 
     if flags.build is None:
@@ -423,7 +423,7 @@ def _stages(flags: Namespace) -> tuple[Sequence[Stage], Path | None]:
 
 
 def _secret_file(flags: Namespace, out: Path) -> tuple[Path, bool]:
-    """The file of the secret, and whether it was made just now."""
+    """Return the path of the secret, and True if the file was created just now."""
     file = Path(flags.seed_file) if flags.seed_file is not None else out / "secret.seed"
     if file.exists() or flags.seed_file is not None:
         return file, False
@@ -435,8 +435,11 @@ def _secret_file(flags: Namespace, out: Path) -> tuple[Path, bool]:
 
 
 def _guides(named: str | None) -> Path | None:
-    """The folder of the stages' notebooks: of the course that is named, of the one around, or of the one that the
-    package stands in; None where there is none. Raises `ValueError` if the named one has none."""
+    """Find the folder of the stages' notebooks.
+
+    This is the folder `build` in `named` or, without a name, in the `notebooks` of the working directory or of the
+    repository that contains the package. The result is None if there is none. Raises `ValueError` if `named` has none.
+    """
     import companion
 
     places = [Path(named)] if named else [Path("notebooks"), Path(companion.__file__).parents[1] / "notebooks"]
@@ -447,7 +450,7 @@ def _guides(named: str | None) -> Path | None:
 
 
 def _bundles(pset: ProblemSet | None, flags: Namespace) -> list[Path]:
-    """Where bundles go, if any are asked for. Raises `ValueError` where they cannot."""
+    """Return the paths of the requested bundles. Raises `ValueError` if one cannot be written."""
     from companion_school.course.bundles import gradescope, repository
 
     places = []

@@ -1,4 +1,4 @@
-"""`companion course exam`: an examination on paper and its marking key, from the teacher's seed."""
+"""Command `companion course exam`: an examination on paper and its marking key, from the teacher's seed."""
 
 from __future__ import annotations
 

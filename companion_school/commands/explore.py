@@ -1,4 +1,4 @@
-"""`companion explore`: one page on which a model can be looked into, from a folder or with Python behind it."""
+"""Command `companion explore`: a page that shows the inside of a model, as a file or served by Python."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ TEXT = "Once upon a time"
 
 @dataclass(frozen=True)
 class _Words:
-    """A published tokenizer as a page asks it."""
+    """A published tokenizer with the interface that the page needs."""
 
     encode: Callable[[str], list[int]]
     decode: Callable[[Sequence[int]], str]
@@ -106,7 +106,7 @@ def _write(flags: Namespace, made: str) -> int:
 
 
 def _serve(made: str, asked: Asked, port: int, talk: Talk | None) -> int:
-    """Answer a page until Ctrl-C."""
+    """Serve the page until Ctrl-C."""
     from companion_school.explorer.page_files import served
     from companion_school.explorer.server import Server
 
@@ -120,7 +120,7 @@ def _serve(made: str, asked: Asked, port: int, talk: Talk | None) -> int:
 
 
 def _asked(folder: Path, text: str | None) -> tuple[Asked, str, Writer | None]:
-    """A run, or a published model, and what is read of it first; what writes with it, where it may answer."""
+    """Load a run or a published model. Return it with the first text and, for a kind that may chat, its writer."""
     import torch
 
     from companion.commands.runs import run_folder

@@ -1,4 +1,4 @@
-"""`companion grade`: grade a folder of submissions."""
+"""Command `companion grade`: grade a folder of submissions."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def parser() -> Parser:
 
 
 def _add_how(parser: Parser) -> None:
-    """The flags that say how to grade, and not what."""
+    """Add the flags that say how to grade, as opposed to what."""
     parser.add_argument("--jobs", type=Count, default=2, help="submissions at once")
     parser.add_argument("--out", type=str, default="marks", metavar="FOLDER", help="gets marks.csv and feedback/")
     parser.add_argument(
@@ -132,7 +132,7 @@ def run(flags: Namespace) -> int:
     wall = _wall(flags, folder, seed_file)
     task, name, handed = _what_and_who(flags, folder, seed_file, secret)
     first = first_results(out, [one.student for one in handed], again=flags.regrade)
-    try_to_write(out, "--out")  # now, and not after the last student
+    try_to_write(out, "--out")  # fail now rather than after the last student
     _tell_what_was_found(folder, handed)
     own = _own_numbers(task, handed, secret, out)
     graded = _graded(flags, task, handed, secret, limits, wall, own)
@@ -149,7 +149,7 @@ def run(flags: Namespace) -> int:
 
 
 def _must_be_apart(folder: Path, seed_file: Path, out: Path) -> None:
-    """Raise a `ValueError` if the secret is in a folder that students see."""
+    """Raise `ValueError` if the secret is in a folder that students see."""
     for flag, other in (("folder", folder), ("--out", out)):
         if seed_file.resolve().parent.is_relative_to((other / "feedback" if flag == "--out" else other).resolve()):
             if flag == "folder" and (folder / "submitted").is_dir():
@@ -158,7 +158,7 @@ def _must_be_apart(folder: Path, seed_file: Path, out: Path) -> None:
 
 
 def _wall(flags: Namespace, folder: Path, seed_file: Path) -> Wall:
-    """What stands between students' code and the secret, the references and each other's work."""
+    """Choose the sandbox that keeps students' code from the secret, the references and other students' work."""
     from companion_school.course.grading.sandbox.wall import choose, reaches_network
 
     exercises = Path(__file__).parents[1] / "exercises"
@@ -173,7 +173,7 @@ def _wall(flags: Namespace, folder: Path, seed_file: Path) -> Wall:
 
 
 def _what_and_who(flags: Namespace, folder: Path, seed_file: Path, secret: bytes) -> tuple[Task, str, list[Handed]]:
-    """What to grade, by which name, and whose work."""
+    """Return what to grade, the name of the assignment, and the submissions."""
     from companion_school.course.grading.lateness import read_rule
     from companion_school.course.grading.received import read_times
     from companion_school.course.grading.submissions import handed_in
@@ -191,7 +191,7 @@ def _what_and_who(flags: Namespace, folder: Path, seed_file: Path, secret: bytes
 
 
 def _tell_what_was_found(folder: Path, handed: Sequence[Handed]) -> None:
-    """Say what is left out, which of several files are graded, and whose time is not known."""
+    """Report which files are left out, and which one is graded if a student submitted several."""
     from companion_school.course.grading.submissions import CHOICE, left_out
 
     for file in left_out(folder):
@@ -205,14 +205,14 @@ def _tell_what_was_found(folder: Path, handed: Sequence[Handed]) -> None:
 
 
 def plain_name(file: Path) -> str:
-    """A file's name for the terminal."""
+    """Return a file's name in a form that is safe to print in a terminal."""
     from companion_school.course.grading.submissions import plain
 
     return plain(file.name)
 
 
 def _own_numbers(task: Task, handed: Sequence[Handed], secret: bytes, out: Path) -> Callable[[str], Sequence[Exercise]]:
-    """Return what gives a student's questions with numbers of their own, which go by the id of the roster."""
+    """Return a function that gives each student's questions with own numbers, which depend on the id in the roster."""
     from companion_school.course.grading.gradebook import ids_of, read_roster
     from companion_school.course.release.own_numbers import as_exercise
 
@@ -238,7 +238,7 @@ def _graded(
 
     from companion_school.course.grading.grade import grade
 
-    torch.set_num_threads(1)  # of the comparisons; the answers run elsewhere
+    torch.set_num_threads(1)  # for the comparisons; answers run in other processes
     with tqdm(total=len(handed), desc="submissions", unit=" students", disable=None) as bar:
         return grade(
             handed,
@@ -256,7 +256,7 @@ def _graded(
 
 
 def _tell(settled: Sequence[Settled], changes: Sequence[str] | None, task: Task, name: str) -> None:
-    """Say how a class did, whose work was not graded, and what becomes of late work."""
+    """Print the results of the class, the work that was not graded, and the treatment of late work."""
     from companion_school.course.grading.lateness import read_rule
     from companion_school.course.grading.marks_csv import summary
     from companion_school.course.grading.tables import number
@@ -280,7 +280,7 @@ def _tell(settled: Sequence[Settled], changes: Sequence[str] | None, task: Task,
 
 
 def _written(out: Path, faults: Sequence[str]) -> int:
-    """Say what a marking has left, and what of it could not be written; return the exit code."""
+    """Print which files were written and which could not be; return the exit code."""
     print(f"{out / 'marks.csv'}: the marks; {out / 'class.csv'}: which mistakes were made, and how often")
     print(f"{out / 'feedback'}: a page for each student")
     for fault in faults:
@@ -289,7 +289,7 @@ def _written(out: Path, faults: Sequence[str]) -> int:
 
 
 def _race(handed: Sequence[Handed], flags: Namespace, out: Path, wall: Wall) -> None:
-    """Let every race.py train, and write the board."""
+    """Run every race.py and write the leaderboard."""
     from tqdm import tqdm
 
     from companion.ground.display import table

@@ -1,4 +1,4 @@
-"""`companion progress`: which exercises you have done, and where to go on."""
+"""Command `companion progress`: which exercises you have done, and where to go on."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`companion review`: the lessons' questions again, after 1, 3, 7 and 21 days."""
+"""Command `companion review`: the lessons' questions again, after 1, 3, 7 and 21 days."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`companion course slides`: a lesson's slides, as a page for a browser."""
+"""Command `companion course slides`: a lesson's slides as a web page."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from companion.commands.preflight import must_be_writable
 from companion.ground.waiting import waiting
 
 REVEAL = "https://unpkg.com/reveal.js@4.6.1"
-"""Where reveal.js comes from unless a teacher says otherwise. nbconvert 7 writes pages for its version 4."""
+"""Default address of reveal.js. nbconvert 7 writes pages for its version 4."""
 
 
 def parser() -> Parser:

@@ -1,4 +1,4 @@
-"""`companion course collect` and `companion course mark`: written answers, to a person and back."""
+"""Commands `companion course collect` and `companion course mark`, which pass written answers to a marker and back."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def collect(flags: Namespace) -> int:
         raise ValueError("--pset: expected a problem set with written answers, found none in it")
     known = read_sheet(to) if to.is_file() else {}
     handed = handed_in(folder, task.name or None)
-    # Reading is quick: one process for all of it, as each loads PyTorch.
+    # One process is enough, because reading takes less time than loading PyTorch in another one.
     graded = grade(handed, [], b"", written=written, jobs=1)
     texts = {(one.handed.student, text.item.id): text.text for one in graded for text in one.texts}
     write_atomic(to, sheet(texts, known, blind=flags.blind))

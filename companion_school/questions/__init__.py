@@ -1,4 +1,4 @@
-"""The lessons' questions: asked in the notebook, kept, asked again. `from companion_school.questions import ask`."""
+"""The lessons' questions, with spaced repetition. Notebooks use `from companion_school.questions import ask`."""
 
 from companion_school.questions.asking import answer, ask, review
 

@@ -1,4 +1,4 @@
-"""What a reader calls in a notebook: `ask("2.a")`, `answer("2.a", "c")`, `review()`."""
+"""Functions that a reader calls in a notebook: `ask("2.a")`, `answer("2.a", "c")` and `review()`."""
 
 from __future__ import annotations
 
@@ -13,13 +13,16 @@ if TYPE_CHECKING:
     from IPython.display import JSON
 
 _WRONG: dict[str, list[str]] = {}
-"""The wrong answers of this session, by the question's key: after two a reader is helped, after three told."""
+"""Wrong answers of this session by the question's key, from which `answer` decides on a hint or the answer."""
 
 
 class Shown:
-    """A question as a notebook shows it; elsewhere its text.
+    """A question that a notebook displays as an interactive form, and other environments as text.
 
-    anew:  ask as if it had never been answered; else it shows what was answered in this browser, and why.
+    Args:
+        question: The question.
+        anew: If True, show the question as if it had never been answered. Otherwise the answer given in this browser
+            is shown with its explanation.
     """
 
     def __init__(self, question: Question, anew: bool = False) -> None:
@@ -35,22 +38,33 @@ class Shown:
 
 
 def ask(id: str) -> Shown:
-    """The question of this number, to be answered where it stands.
+    """Show a question that can be answered in the notebook.
 
-    The answer is kept in the browser. In JupyterLab, started by `make lab`, it is also kept in your progress, from
-    which `companion review` asks it again. In another editor, give it yourself: `answer("2.a", "c")`.
+    The answer is stored in the browser. In JupyterLab, started by `make lab`, it is also stored in your progress, so
+    that `companion review` asks the question again. In other editors, call `answer("2.a", "c")` instead.
+
+    Args:
+        id: Number of the question, as in "2.a".
+
+    Raises:
+        ValueError: There is no such question.
     """
     return Shown(find_question(id))
 
 
 def answer(id: str, given: object, as_expected: bool | None = None) -> None:
-    """Answer a question by its number, hear whether it is right and why, and keep that you did. After two wrong answers
-    there is a hint, after three the answer.
+    """Answer a question, print whether the answer is right and why, and store it.
 
-    given:        a choice's letter, a number, or in words what you expect.
-    as_expected:  after a prediction: whether what happens is what you expected.
+    The second wrong answer to a question prints a hint, the third one the answer. If no hint is possible, the second
+    one prints the answer.
 
-    Raises `ValueError` if there is no such question, or the answer is not of its kind.
+    Args:
+        id: Number of the question, as in "2.a".
+        given: The letter of a choice, a number, or your prediction in words.
+        as_expected: For a prediction, True if the outcome is what you expected.
+
+    Raises:
+        ValueError: There is no such question, or the answer is not of its kind.
     """
     question = find_question(id)
     verdict = keep(id, given, as_expected)
@@ -69,7 +83,7 @@ def answer(id: str, given: object, as_expected: bool | None = None) -> None:
 
 
 def keep(id: str, given: object, as_expected: bool | None = None) -> Verdict:
-    """Judge an answer and keep that it was given; a prediction, once it is known whether it came as expected."""
+    """Judge an answer and store it. A prediction is stored only if `as_expected` is given."""
     question = find_question(id)
     verdict = question.judge(str(given))
     right = as_expected if verdict.right is None else verdict.right
@@ -79,10 +93,10 @@ def keep(id: str, given: object, as_expected: bool | None = None) -> Verdict:
 
 
 def given() -> JSON:
-    """Return the latest answer to each question from the reader's progress, for the script of the questions.
+    """Return the latest answer to each question in the reader's progress, for question.js.
 
-    The keys are those of the questions. Each value is what was written and, for a prediction, whether it came as
-    expected.
+    The keys are those of the questions. Each value is a list of the reader's text and, for a prediction, whether the
+    outcome was as expected (otherwise None).
     """
     from IPython.display import JSON
 
@@ -92,7 +106,7 @@ def given() -> JSON:
 
 
 def review() -> None:
-    """Show the questions that are to be asked again today. In the terminal: `companion review`."""
+    """Show the questions that are due today. The same in the terminal is `companion review`."""
     from IPython.display import display
 
     waiting = spaced_repetition.due(questions().values())

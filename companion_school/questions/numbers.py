@@ -1,4 +1,7 @@
-"""Numbers as people write them: "1,024", "0,5", "1/4", "50%", "e^2", "ln 8", "2*0.5". question.js reads them alike."""
+"""Parser for numbers as people write them, such as "1,024", "0,5", "1/4", "50%", "e^2" and "ln 8".
+
+question.js parses them in the same way.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ import math
 import re
 from collections.abc import Callable
 
-LONGEST = 60  # characters; a number that is typed has few
+LONGEST = 60  # characters; typed numbers are much shorter
 _CONSTANTS = {"e": math.e, "pi": math.pi}
 _FUNCTIONS: dict[str, Callable[[float], float]] = {
     "sqrt": math.sqrt, "ln": math.log, "log": math.log, "log2": math.log2, "log10": math.log10, "exp": math.exp,
@@ -33,11 +36,11 @@ _BARE = re.compile(rf"\b({'|'.join(sorted(_FUNCTIONS, key=len, reverse=True))})\
 
 
 def read_number(text: str) -> float | None:
-    """Return the number that a reader typed, or None if it is none.
+    """Return the number that a reader typed, or None if the text is not a number.
 
-    Plain numbers may have a decimal comma, commas or spaces between thousands, and a percent sign. Sums, products,
-    fractions and powers of numbers, e and pi are worked out, and so are sqrt, ln (log is the same), log2, log10, exp,
-    sin and cos. The text is parsed and never run.
+    Plain numbers may have a decimal comma, commas or spaces between thousands, and a percent sign. Sums, differences,
+    products, quotients and powers of numbers, e and pi are evaluated, and so are sqrt, ln (with the alias log), log2,
+    log10, exp, sin and cos. The text is parsed but never executed.
     """
     text = text.strip().lower()
     if len(text) > LONGEST:
@@ -50,8 +53,8 @@ def read_number(text: str) -> float | None:
     text = re.sub(r"(?<=\d)\s+(?=\d)", "", text)
     text = _COMMAS.sub(lambda found: found[0].replace(",", ""), text).replace(",", ".")
     text = _BARE.sub(r"\1(\2)", text).strip()
-    text = re.sub(r"(?<![\w.])0+(?=\d)", "", text)  # Python takes 007 for a mistake
-    if not _ARITHMETIC.fullmatch(text):  # Python reads more: 0x10, a comment
+    text = re.sub(r"(?<![\w.])0+(?=\d)", "", text)  # because 007 is a syntax error in Python
+    if not _ARITHMETIC.fullmatch(text):  # because Python also parses 0x10 and comments
         return None
     try:
         number = _value(ast.parse(text, mode="eval").body)
@@ -61,7 +64,7 @@ def read_number(text: str) -> float | None:
 
 
 def _value(node: ast.expr) -> float:
-    """Return the value of a parsed expression. Raises `ValueError` for anything that is no arithmetic."""
+    """Evaluate a parsed expression. Raises `ValueError` for anything but arithmetic."""
     match node:
         case ast.Constant(value=int() | float() as number) if not isinstance(number, bool):
             return float(number)

@@ -1,7 +1,7 @@
-"""A question of a lesson, and what is right and wrong about an answer. `questions.json` holds all of them.
+"""The lessons' questions, and the judging of answers.
 
-The lessons' sources are where a question is written; `make notebooks` collects them into the file, and a test asks
-whether it is current.
+Questions are written in the sources of the lessons. `make notebooks` collects them in `questions.json`, and a test
+checks that the file is up to date.
 """
 
 from __future__ import annotations
@@ -24,10 +24,13 @@ LETTERS = "abcdefghijklmnopqrstuvwxyz"
 
 @dataclass(frozen=True)
 class Answer:
-    """An answer that the question knows, and why it is right or wrong. Texts are Markdown.
+    """A known answer to a question, and why it is right or wrong. Texts are Markdown.
 
-    text:       of a choice; of a number, as it was written: "1.414".
-    tolerance:  how far a number may be away.
+    Attributes:
+        text: Text of a choice, or a number as written in the lesson's source, as in "1.414".
+        right: True if the answer is right.
+        why: Explanation of why it is right or wrong.
+        tolerance: Absolute tolerance of a number.
     """
 
     text: str
@@ -38,7 +41,7 @@ class Answer:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What is said of an answer. `right` is None for a prediction, which only who made it can judge."""
+    """Judgement of an answer. `right` is None for a prediction, which only the reader can judge."""
 
     right: bool | None
     why: str
@@ -46,18 +49,20 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Question:
-    """One question.
+    """A question of a lesson.
 
-    id:         "2.a": lesson and letter, in the order of the lesson.
-    name:       "size": what it is kept under, so that a question put in before it changes nothing.
-    kind:       one of `KINDS`: choose one, give a number, or write down what you expect.
-    answers:    of a choice all that are offered; of a number the right one and known mistakes; of a prediction none.
-    otherwise:  what is said of a number that no answer matches.
-    outcome:    of a prediction: what happens, to compare it with.
-    choices:    of a prediction that can be graded: what may happen, in words to choose from; a lesson shows none of it.
-    reasons:    and why, likewise.
-    alone:      of a prediction's points in a problem set, those for the right choice with a wrong reason.
-    html:       how a lesson shows it, without the script that makes it answer.
+    Attributes:
+        id: Lesson and letter, as in "2.a", in the order of the lesson.
+        name: Name under which answers are stored, as in "size". It stays the same if a question is inserted before.
+        kind: One of `KINDS`: choose an answer, give a number, or predict an outcome.
+        text: The question, in Markdown.
+        answers: All choices, or the right number and known mistakes; empty for a prediction.
+        otherwise: Feedback on a number that no answer matches.
+        outcome: The actual outcome, with which the reader compares a prediction.
+        choices: Possible outcomes, if a prediction can be graded. Only problem sets show them.
+        reasons: Possible reasons, if a prediction can be graded. Only problem sets show them.
+        alone: Points in a problem set for a prediction with the right choice but a wrong reason.
+        html: HTML that a lesson shows, without the script that handles answers.
     """
 
     id: str
@@ -74,28 +79,29 @@ class Question:
 
     @property
     def lesson(self) -> int:
-        """The number of its lesson."""
+        """The number of the question's lesson."""
         return int(self.id.split(".")[0])
 
     @property
     def key(self) -> str:
-        """What the reader's answers are kept under."""
+        """The key under which the reader's answers are stored, as in "2/size"."""
         return f"{self.lesson}/{self.name}"
 
     @property
     def right(self) -> Answer | None:
-        """The right answer; None for a prediction."""
+        """The right answer, or None for a prediction."""
         return next((answer for answer in self.answers if answer.right), None)
 
     @property
     def is_gradable(self) -> bool:
-        """Whether a machine can tell right from wrong: of a prediction, where choices and reasons are listed."""
+        """True if answers can be graded automatically. A prediction needs listed choices and reasons for that."""
         return self.kind != "predict" or bool(self.choices)
 
     def hint(self, wrong: Collection[str]) -> str:
-        """Return what helps a reader who has given these wrong answers: which choices are left, or a range of numbers.
+        """Return a hint for a reader who has given these wrong answers.
 
-        Empty if no more can be said without giving the answer away.
+        For a choice it names two options that are left, and for a number it gives a range. It is empty for a
+        prediction, or if it would give away the answer.
         """
         if self.right is None:
             return ""
@@ -107,9 +113,13 @@ class Question:
         return f"It lies between {' and '.join(map(shown_number, around(value)))}." if value else "It is close to 0."
 
     def judge(self, given: str) -> Verdict:
-        """What is to be said of an answer: a choice's letter, a number, or the text of a prediction.
+        """Judge an answer.
 
-        Raises `ValueError` if it is not of that kind.
+        Args:
+            given: The letter of a choice, a number, or the text of a prediction.
+
+        Raises:
+            ValueError: The answer is not of the question's kind.
         """
         given = str(given).strip()
         if self.kind == "predict":
@@ -134,7 +144,13 @@ class Question:
 
 
 def around(value: float) -> tuple[float, float]:
-    """Return a range that holds a number and does not say which it is, with ends of one significant digit."""
+    """Return a range that contains a number without revealing it.
+
+    It reaches from about 0.7 to 1.4 times the number, and its ends are rounded outwards.
+
+    Args:
+        value: The number, which must not be 0.
+    """
     size = abs(value)
     step = 10.0 ** math.floor(math.log10(size / 2))
     low, high = math.floor(0.7 * size / step) * step, math.ceil(1.4 * size / step) * step
@@ -142,25 +158,30 @@ def around(value: float) -> tuple[float, float]:
 
 
 def shown_number(value: float) -> str:
-    """Return a number as a reader writes it, with at most six significant digits."""
+    """Format a number with at most six significant digits and a typographic minus sign."""
     return f"{value:.6g}".replace("-", "\u2212")
 
 
 def from_json(entry: Mapping[str, Any]) -> Question:
-    """The question of an entry of `questions.json`."""
+    """Build a question from an entry of `questions.json`."""
     lists = {name: tuple(Answer(**answer) for answer in entry[name]) for name in ("answers", "choices", "reasons")}
     return Question(**{**entry, **lists})
 
 
 @cache
 def questions() -> dict[str, Question]:
-    """Every question by its number, in the order of the course."""
+    """Return every question by its number, in course order."""
     text = files(__package__).joinpath("questions.json").read_text(encoding="utf-8")
     return {entry["id"]: from_json(entry) for entry in json.loads(text)}
 
 
 def find_question(id: str) -> Question:
-    """The question of this number. Raises `ValueError` that lists the lesson's, or the lessons, if there is none."""
+    """Return the question with this number.
+
+    Raises:
+        ValueError: There is no such question. The message lists the questions of the lesson or, if the lesson has none,
+            the lessons with questions.
+    """
     known = questions()
     wanted = str(id).strip().lower()
     if wanted in known:

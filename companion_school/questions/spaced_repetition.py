@@ -1,7 +1,8 @@
-"""When the reader answered which question, and when it is to be asked again.
+"""Spaced repetition: the reader's answers, and the days on which questions are due again.
 
-The file is `questions.json` beside the progress in the exercises. It holds each answer's day and whether it was right,
-and of the latest answer to each question also what was written, so that a notebook can show it again.
+Answers are stored in `questions.json`, next to the file of the progress in the exercises. It contains the day of each
+answer and whether it was right. For the latest answer to each question it also contains the text, so that a notebook
+can show it again.
 """
 
 from __future__ import annotations
@@ -16,17 +17,26 @@ from companion_school.questions.question import Question
 
 FILE = "questions.json"
 INTERVALS = (1, 3, 7, 21)
-"""Days until a question is asked again: after the first answer, and after each right one. A wrong one begins anew."""
+"""Days until a question is due again: after the first answer, and after each further right answer.
+
+A wrong answer starts over with the first interval. A right answer after the last interval settles the question.
+"""
 LONGEST = 4_000
-"""Characters of an answer that are stored."""
+"""Maximum number of characters stored of an answer."""
 
 Given = tuple[date, bool]
-"""The day of an answer, and whether it was right (a prediction: whether it came as expected)."""
+"""The day of an answer, and whether it was right or, for a prediction, as expected."""
 
 
 @dataclass(frozen=True)
 class State:
-    """How a question stands. `due`: the day to ask it again; None if it was not answered yet, or is settled."""
+    """Repetition state of a question.
+
+    Attributes:
+        answers: Number of answers so far.
+        due: Day on which to ask it again, or None if it has not been answered yet or is settled.
+        settled: True if it is not asked again.
+    """
 
     answers: int
     due: date | None
@@ -34,10 +44,10 @@ class State:
 
 
 def state(given: Sequence[Given]) -> State:
-    """What follows from the answers so far, in their order.
+    """Compute the state of a question from all answers to it, in chronological order.
 
-    The first answer of a day counts, since the next ones know the reason. Before its day a question can be lost and
-    not won: answered right once more, it is asked when it would have been.
+    Only the first answer of a day counts, because the reader has seen the explanation by the next one. Before a
+    question is due, a wrong answer resets its interval, but a right answer changes nothing.
     """
     step, due, last = 0, None, None
     for day, right in given:
@@ -57,7 +67,7 @@ def state(given: Sequence[Given]) -> State:
 
 
 class _Row(NamedTuple):
-    """An answer as the file holds it. `text` is what was written, empty except for the latest answer to a question."""
+    """An answer as stored. `text` is empty except for the latest answer to a question."""
 
     day: date
     right: bool
@@ -73,23 +83,34 @@ def _read_rows() -> dict[str, list[_Row]]:
 
 
 def read_answers() -> dict[str, list[Given]]:
-    """All answers by the question's key. Raises `ValueError` naming the file if it cannot be understood."""
+    """Return all answers by the question's key.
+
+    Raises:
+        ValueError: The file is invalid; the message names it.
+    """
     return {key: [(row.day, row.right) for row in rows] for key, rows in _read_rows().items()}
 
 
 def latest_answers() -> dict[str, tuple[str, bool]]:
-    """Return what was written in the latest answer to each question, by the question's key, and whether it was right.
+    """Return the text of the latest answer to each question and whether it was right, by the question's key.
 
     Questions whose latest answer was stored without its text are left out.
 
     Raises:
-        ValueError: The file cannot be understood; the message names it.
+        ValueError: The file is invalid; the message names it.
     """
     return {key: (rows[-1].text, rows[-1].right) for key, rows in _read_rows().items() if rows and rows[-1].text}
 
 
 def note_answer(question: Question, right: bool, day: date | None = None, text: str = "") -> None:
-    """Store that a question was answered today, or on `day`, and what was written."""
+    """Store an answer to a question.
+
+    Args:
+        question: The question.
+        right: True if the answer was right or, for a prediction, as expected.
+        day: Day of the answer (default: today).
+        text: The answer itself, of which at most `LONGEST` characters are stored.
+    """
     known = _read_rows()
     earlier = [row._replace(text="") for row in known.get(question.key, [])]
     known[question.key] = [*earlier, _Row(day or date.today(), right, text[:LONGEST])]
@@ -101,7 +122,7 @@ def note_answer(question: Question, right: bool, day: date | None = None, text: 
 
 
 def due(asked: Iterable[Question], day: date | None = None) -> list[Question]:
-    """Those to be asked again today, or on `day`: the longest overdue first."""
+    """Return the questions that are due today, or on `day`, with the longest overdue first."""
     known, day = read_answers(), day or date.today()
     when = [(state(known[question.key]).due, question) for question in asked if question.key in known]
     waiting = [(on, question) for on, question in when if on is not None and on <= day]

@@ -1,4 +1,4 @@
-"""Questions in the terminal: `companion review`."""
+"""Review of questions in the terminal, for `companion review`."""
 
 from __future__ import annotations
 
@@ -26,9 +26,17 @@ _SIGNS = {
 def review(
     waiting: Sequence[Question], read: Callable[[str], str] | None = None, write: Callable[[str], None] = print
 ) -> int:
-    """Ask the questions, one after the other, and keep the answers. How many were answered.
+    """Ask questions one after the other and store the answers.
 
-    An empty line passes a question over; the end of the input, or Ctrl-C, ends the review. What was answered is kept.
+    An empty line skips a question. The end of the input, or Ctrl-C, ends the review; earlier answers remain stored.
+
+    Args:
+        waiting: The questions to ask.
+        read: Reads a line after showing a prompt (default: `input`).
+        write: Prints a line.
+
+    Returns:
+        The number of questions answered.
     """
     answered, read = 0, read or _read
     for place, question in enumerate(waiting, 1):
@@ -43,7 +51,7 @@ def review(
 
 
 def _read(prompt: str) -> str:
-    if sys.stdin is None:  # closed from the start, of which `input` makes another error
+    if sys.stdin is None:  # stdin is closed, for which `input` would raise RuntimeError instead
         raise EOFError
     return input(prompt)
 
@@ -75,7 +83,7 @@ def _asked(question: Question, read: Callable[[str], str], write: Callable[[str]
 
 
 def calendar(asked: Sequence[Question]) -> str:
-    """When each question is asked again, in a line each."""
+    """Return a table of when each question is due again."""
     known = spaced_repetition.read_answers()
     rows = []
     for question in asked:
@@ -96,7 +104,7 @@ def named(question: Question) -> str:
 
 
 def shown(question: Question) -> str:
-    """A question and its choices, for a terminal of 80 columns."""
+    """Format a question and its choices for a terminal of 80 columns."""
     lines = [_wrapped(readable(question.text))]
     if question.kind == "choice":
         for letter, known in zip(LETTERS, question.answers, strict=False):
@@ -111,7 +119,7 @@ def _wrapped(text: str) -> str:
 
 
 def readable(markdown: str) -> str:
-    """Markdown with links as their words and formulas as a terminal can show them."""
+    """Convert Markdown to plain text: links become their text, and formulas become Unicode."""
     text = re.sub(r"\[([^\]]+)\]\([^)]*\)", r"\1", markdown)
     text = re.sub(r"\\(?:operatorname|mathrm|text|mathbf)\{([^{}]*)\}", r"\1", text)
     text = re.sub(r"\\sqrt\{(\w+)\}|\\sqrt\s*(\w)", lambda found: f"√{found[1] or found[2]}", text)

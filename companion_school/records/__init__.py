@@ -1,19 +1,23 @@
-"""Runs that take longer than a lesson, as records: `python -m authoring.records` in the repository makes them again.
+"""Recorded results of runs that take too long for a lesson.
 
-story.json      the story model of lesson 14: its text, plan, curve, and what it wrote on the way
-story/          that model: safetensors in half precision, its configuration, its tokenizer
-law.json        trials that the scaling law of lesson 14 is held against
-cache.json      kinds of attention at equal bytes of cache, for lesson 15
-recall.json     what a layer with tables or a softmax recalls of pairs, for lesson 17
-answering.json  answers that rewards improve, from three starts, for lesson 20
-answering/      the model of exercise books that lesson 20 begins with: safetensors in half precision, its configuration
-heads.json      what heads for later tokens do to the loss of the next one, for lesson 18
-rounding.json   what small models lose by rounded weights, for lesson 19
-steps.json      AdamW and Muon over rates, rates over widths, and schedules, for lesson 19
-inside.json     heads and streams of small story models, and how heads form, for lesson 21
-real.json       what lessons measure on SmolLM2 and MiniLM, by the names in their cells: `companion_school.study.real`
-live.json       the models of the explorer, and what 8 bits cost them
-live/           these models: `companion_school.explorer.models` says in which form
+`python -m authoring.records` in the repository repeats the runs, and `python -m authoring.records.real` repeats the
+measurements in real.json.
+
+    story.json      training runs of story models for lesson 14: plans, loss curves, and samples during training
+    story/          story model of lesson 14: safetensors in half precision, configuration and tokenizer
+    law.json        training runs that the scaling law of lesson 14 is compared with
+    cache.json      kinds of attention with caches of equal size in bytes, for lesson 15
+    recall.json     recall of pairs by layers with tables and by softmax attention, for lesson 17
+    heads.json      effect of heads for later tokens on the loss of the next token, for lesson 18
+    rounding.json   loss of small models after rounding of their weights, for lesson 19
+    steps.json      AdamW and Muon at several learning rates, rates at several widths, and schedules, for lesson 19
+    answering.json  reinforcement learning of answers from three starting points, for lesson 20
+    answering/      model trained on exercise books, with which lesson 20 begins: safetensors in half precision and
+                    configuration
+    inside.json     heads and residual streams of small story models, and how heads form, for lesson 21
+    real.json       measurements on SmolLM2 and MiniLM, by the cells' names (see `companion_school.study.real`)
+    live.json       models of the explorer, and the cost of storing them in 8 bits
+    live/           these models, in the format that `companion_school.explorer.models` describes
 """
 
 from __future__ import annotations
@@ -34,7 +38,14 @@ NAMES = ("answering", "cache", "heads", "inside", "law", "live", "recall", "roun
 
 
 def record(name: str) -> dict[str, Any]:
-    """What the record of that name holds. Raises `ValueError` for a name that there is not, naming those there are."""
+    """Return the contents of a record.
+
+    Args:
+        name: One of `NAMES`.
+
+    Raises:
+        ValueError: There is no such record; the message lists those that exist.
+    """
     if name not in NAMES:
         raise ValueError(f"record {shown(name)}: expected one of {', '.join(NAMES)}")
     text = resources.files(__name__).joinpath(f"{name}.json").read_text("utf-8")
@@ -43,13 +54,13 @@ def record(name: str) -> dict[str, Any]:
 
 
 def story_model() -> tuple[Transformer, BytePairTokenizer]:
-    """The story model, computing in single precision, and its tokenizer."""
+    """Load the story model in single precision, and its tokenizer."""
     with resources.as_file(resources.files(__name__).joinpath("story")) as folder:
         model = load_model(Path(folder), dtype=torch.float32)
         return model.eval(), BytePairTokenizer.load(Path(folder) / "tokenizer.json")
 
 
 def answering_model() -> Transformer:
-    """The model of lesson 20 that has read exercise books, computing in single precision."""
+    """Load the model of lesson 20 that was trained on exercise books, in single precision."""
     with resources.as_file(resources.files(__name__).joinpath("answering")) as folder:
         return load_model(Path(folder), dtype=torch.float32).eval()

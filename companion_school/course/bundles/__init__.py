@@ -1,1 +1,1 @@
-"""A problem set for somebody else's machines: Gradescope's autograder, and a template repository for GitHub."""
+"""Bundles that run a problem set on other machines: a Gradescope autograder and a template repository for GitHub."""

@@ -1,12 +1,15 @@
-"""A problem set as an autograder for Gradescope: the zip file that an instructor uploads.
+"""Gradescope autograder of a problem set: the zip file that an instructor uploads.
 
-    setup.sh           once, when Gradescope makes its image: Python, and what the grader imports
-    run_autograder     for each submission: `gradescope_results.py`, in a container of its own
-    problem_set.json   what to grade, and what late work costs; beside it the secret
-    companion/, companion_school/    the packages, as they are here
+The zip file holds:
 
-Students never get this file. It holds the secret, so only its owner may read what is unpacked (`setup.sh`), and answers
-run as another user.
+    setup.sh           run once when Gradescope builds its image; installs Python and what the grader imports
+    run_autograder     run for each submission in its own container; calls `gradescope_results.py`
+    problem_set.json   what to grade and how late work is penalized
+    secret.seed        the instructor's secret
+    companion/, companion_school/    copies of the installed packages
+
+Students never receive this file, because it holds the secret. For the same reason `setup.sh` lets only the owner read
+the unpacked files, and students' answers run as another user.
 
 Source: Gradescope, Autograder Specifications, gradescope-autograders.readthedocs.io/en/latest/specs.
 """
@@ -27,13 +30,18 @@ from companion.ground.installed import NAME, SCHOOL, asked_by
 from companion_school.course.release.documents import document
 
 SET, SECRET, ITEMS = "problem_set.json", "secret.seed", "items.toml"
-_RIGHTS = {"setup.sh": 0o755 << 16, "run_autograder": 0o755 << 16, SECRET: 0o600 << 16}  # where a zip file keeps them
+# Zip files store a file's mode in the upper 16 bits.
+_RIGHTS = {"setup.sh": 0o755 << 16, "run_autograder": 0o755 << 16, SECRET: 0o600 << 16}
 _READ = 0o644 << 16
-_WRITTEN = (1980, 1, 1, 0, 0, 0)  # the first day that a zip file knows: the same bytes each time
+_WRITTEN = (1980, 1, 1, 0, 0, 0)  # the earliest date of the zip format; a fixed date makes builds reproducible
 
 
 def check_place(file: Path) -> None:
-    """Raises `ValueError` where no such file should be written."""
+    """Check that the autograder can be written to `file`.
+
+    Raises:
+        ValueError: The name does not end in .zip, or the file exists already.
+    """
     if file.suffix != ".zip":
         raise ValueError(f"--gradescope {file}: expected the name of a zip file, as in week2.zip")
     if file.exists():
@@ -46,15 +54,15 @@ def write_bundle(
     """Write the autograder of a problem set or a project.
 
     Args:
-        name: what it is called.
-        ids: the numbers of what it asks for; none for a project.
-        settings: what its PSET.toml says.
-        secret: decides the hidden cases.
-        file: the zip file.
-        items: the file of an instructor's own written answers.
+        name: Name of the problem set or project.
+        ids: Numbers of its exercises, questions and written answers; empty for a project.
+        settings: Contents of its PSET.toml.
+        secret: The instructor's secret, from which the hidden cases are drawn.
+        file: The zip file to write.
+        items: Contents of the file with the instructor's own written answers; empty if there are none.
 
     Raises:
-        ValueError: no such file should be written.
+        ValueError: The name does not end in .zip, or the file exists already.
     """
     check_place(file)
     told = {**settings, "assignment": name, "exercises": list(ids)}
@@ -74,11 +82,11 @@ def write_bundle(
             info.external_attr, info.compress_type = _RIGHTS.get(path, _READ), zipfile.ZIP_DEFLATED
             packed.writestr(info, content)
     write_atomic(file, made.getvalue())
-    file.chmod(0o600)  # the secret is in it
+    file.chmod(0o600)  # because it holds the secret
 
 
 def requirements() -> list[str]:
-    """Return what the library and the school import, in the versions that are installed here: `torch==2.13.0`."""
+    """Return the dependencies of both packages, pinned to the installed versions, as in `torch==2.13.0`."""
     needed = [one for one in (*asked_by(), *asked_by("school")) if one.name not in (NAME, SCHOOL)]
     extras = {one.name: f"[{','.join(sorted(one.extras))}]" if one.extras else "" for one in needed}
     versions = {name: metadata.version(name).partition("+")[0] for name in extras}
@@ -86,7 +94,7 @@ def requirements() -> list[str]:
 
 
 def _packages() -> dict[str, bytes]:
-    """Return the contents of every file of the library and the school, by its path from their common folder."""
+    """Return the contents of every file of both packages, keyed by the path relative to their parent folder."""
     roots = [Path(str(package.__file__)).resolve().parent for package in (companion, companion_school)]
     return {
         f"{root.name}/{path.relative_to(root).as_posix()}": path.read_bytes()

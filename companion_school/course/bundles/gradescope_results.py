@@ -1,8 +1,9 @@
-"""Grade one submission as Gradescope asks for it: `run_autograder` of the zip file calls this.
+"""Grading of one submission on Gradescope, called by `run_autograder` in the zip file.
 
-`AUTOGRADER` names the folder that Gradescope lays out, /autograder unless it is set: `source` holds the unpacked zip
-file, `submission` what a student handed in, `submission_metadata.json` who and when; `results/results.json` is written.
-What a student may see of the hidden cases is what `companion grade` says of them, and not before marks are published.
+The environment variable `AUTOGRADER` names the folder that Gradescope sets up (default: /autograder). In it, `source`
+holds the unpacked zip file, `submission` the student's files, and `submission_metadata.json` says who submitted and
+when. The result is written to `results/results.json`. Students see the same about the hidden cases as `companion grade`
+tells them, and only after the marks are published.
 """
 
 from __future__ import annotations
@@ -33,11 +34,15 @@ from companion_school.course.written.rubrics import add_items
 
 NO_SCORE = "Nothing could be graded, so the zero here is not a mark; your instructor decides what this is worth:"
 HIDDEN = "after_published"
-"""When a student sees the hidden cases' tests, in Gradescope's word."""
+"""Gradescope's visibility of the tests on hidden cases: students see them once the marks are published."""
 
 
 def main() -> int:
-    """Grade what lies in `AUTOGRADER`. 0, or 2 with a sentence for the instructor where this cannot be done."""
+    """Grade the submission in the folder `AUTOGRADER` and return the exit code.
+
+    Returns:
+        0 if results were written. 2 if grading was impossible; then a message for the instructor goes to stderr.
+    """
     folder = Path(os.environ.get("AUTOGRADER", "/autograder"))
     try:
         write_atomic(folder / "results" / "results.json", json.dumps(graded(folder), indent=1))
@@ -48,7 +53,7 @@ def main() -> int:
 
 
 def graded(folder: Path) -> dict[str, Any]:
-    """What `results.json` says of the submission in such a folder."""
+    """Grade the submission in an autograder folder and return the contents of `results.json`."""
     told = _read(folder / "source" / SET)
     secret = read_secret(folder / "source" / SECRET)
     if (folder / "source" / ITEMS).is_file():
@@ -77,17 +82,17 @@ def graded(folder: Path) -> dict[str, Any]:
 
 
 def _due(about: Mapping[str, Any], people: Sequence[Mapping[str, Any]]) -> str:
-    """When Gradescope says that it is due: the latest of the assignment's date and its students' extensions."""
+    """Return the due date: the latest of the assignment's own and its students' extensions, or "" if there is none."""
     dates = [entry.get("due_date") for entry in (about.get("assignment"), *(one.get("assignment") for one in people))
              if isinstance(entry, dict)]  # fmt: skip
     return max((date for date in dates if isinstance(date, str)), key=lambda date: moment(date, "due_date"), default="")
 
 
 def results(student: Graded, late: Late | None = None) -> dict[str, Any]:
-    """A student's marks in Gradescope's form.
+    """Return a student's marks in Gradescope's format.
 
-    Nothing that is visible before marks are published says how many points were earned or taken off: from these and
-    the rule for late work the points of the hidden cases would follow.
+    Text that is visible before the marks are published leaves out the total and the late penalty, because a student
+    could compute the points for the hidden cases from them.
     """
     record, late = record_of(student), late or Late()
     [settled] = settle(Results("", "", (record,)), {}, [])
@@ -115,19 +120,19 @@ def results(student: Graded, late: Late | None = None) -> dict[str, Any]:
 
 
 def _for_a_person(text: Text) -> dict[str, Any]:
-    """What is said of a written answer: its points are given elsewhere."""
+    """Return an entry that says whether a written answer was found. It has no score, because a person marks it."""
     found = f"found, {len(text.text.split())} words; a person marks it" if text.text else "there is no text"
     name = f"{text.item.id} {text.item.title}"
     return {"name": name, "name_format": "text", "output": found, "output_format": "text", "visibility": "visible"}
 
 
 def _tests(mark: Mark) -> list[dict[str, Any]]:
-    """A test for the public and one for the hidden cases, of each part of the points."""
+    """Return one test for the public and one for the hidden cases of each part of an exercise's points."""
     made: list[dict[str, Any]] = []
     seen: set[str] = set()
     weak = f"What would make it robust {STAR}:\n{mark.unstood}" if mark.unstood else ""
     told = {"public": _said(mark.public, mark.notes), "hidden": _said(mark.hidden, () if mark.public else mark.notes)}
-    if mark.section:  # a part of a project is earned as a whole; what failed in public is said of the public cases
+    if mark.section:  # all points of a project's part are hidden ones, so the hidden test reports the public failure
         told["hidden"] = told["public"]
     for number, each in enumerate(mark.earned, 1):
         for kind, most, has in (("public", each.part.public, each.public), ("hidden", each.part.hidden, each.hidden)):
@@ -135,7 +140,7 @@ def _tests(mark: Mark) -> list[dict[str, Any]]:
                 continue
             again = "not right either" if kind in seen else told[kind]
             said = weak if has else again or "not tried: the public cases must be right first"
-            weak = "" if has else weak  # once is enough
+            weak = "" if has else weak  # show the advice only once
             seen |= {kind} if not has and told[kind] else set()
             group = f", {each.part.name}" if each.part.name else ""
             made.append({

@@ -1,8 +1,8 @@
-"""A problem set as a template repository, and the repositories of a class.
+"""Template repository of a problem set, and cloning of a class's repositories.
 
-Students get the template by themselves, or through Classroom 50, for which every public template repository will do. A
-student may read and change everything in their repository, its workflow too. So nothing hidden is in it: the workflow
-runs the checks on the public cases, and `companion grade` on the cloned repositories gives the marks.
+Students copy the template themselves or get it through Classroom 50, which accepts any public template repository.
+Because a student can read and change everything in their repository, including its workflow, it holds nothing hidden.
+The workflow runs the checks on the public cases, and `companion grade` on the cloned repositories gives the marks.
 """
 
 from __future__ import annotations
@@ -32,7 +32,11 @@ _MINUTES = 5
 
 
 def check_place(pset: ProblemSet, folder: Path) -> None:
-    """Raises `ValueError` where no such folder should be written, and for a set without public cases."""
+    """Check that a template repository of `pset` can be written to `folder`.
+
+    Raises:
+        ValueError: No exercise has public cases, or `folder` is a file or a folder that is not empty.
+    """
     if not any(shares(exercise)[0] for exercise in pset.exercises):
         raise ValueError("--repository: expected exercises with public cases, got none: all is graded by hidden ones")
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
@@ -40,7 +44,11 @@ def check_place(pset: ProblemSet, folder: Path) -> None:
 
 
 def write_template(pset: ProblemSet, secret: bytes, folder: Path) -> None:
-    """Write the template repository of a problem set, whole or not at all. Raises as `check_place`."""
+    """Write the template repository of a problem set atomically.
+
+    Raises:
+        ValueError: As for `check_place`.
+    """
     check_place(pset, folder)
     pset = pset.dealt(secret)
     public = count(sum(shares(exercise)[0] for exercise in pset.exercises), "point")
@@ -73,19 +81,22 @@ def _torch() -> str:
     return f"torch=={metadata.version('torch').partition('+')[0]}"
 
 
-# The repositories of a class
+# Cloning a class's repositories
 
 
 def clone_all(table: Path, to: Path) -> Iterator[tuple[str, str]]:
-    """Clone the repositories of a list, or bring them up to date; each student, and what went wrong or "".
+    """Clone the repositories listed in a table, or update those that were cloned before.
 
     Args:
-        table: CSV with the columns student_id and repository.
-        to: gets a folder for each student.
+        table: CSV file with the columns student_id and repository.
+        to: Output folder, in which each student gets a folder.
+
+    Yields:
+        Each student's id with an error message, which is "" if the clone succeeded.
 
     Raises:
-        ValueError: the table has other columns, a student twice, or something that is not a student's name or an
-            address of a repository. Nothing is cloned then.
+        ValueError: A column is missing, a student occurs twice, or an entry is not a valid student id or repository
+            address. In that case nothing is cloned.
     """
     rows = read_table(table)
     if not rows or not {"student_id", "repository"} <= set(rows[0]):
@@ -103,9 +114,9 @@ def clone_all(table: Path, to: Path) -> Iterator[tuple[str, str]]:
 
 
 def _clone(address: str, place: Path) -> str:
-    """Clone one repository, or fetch what is new and check it out; what went wrong."""
+    """Clone or update one repository; return an error message, or "" on success."""
     quiet = ["-c", "core.symlinks=false", "-c", "core.hooksPath=/dev/null", "-c", "core.fsmonitor=false"]
-    # Each line that follows is git's own: nothing that a repository brings along is run.
+    # All of these settings are git's own. They keep it from running anything that a repository brings along.
     environment = os.environ | {"GIT_TERMINAL_PROMPT": "0", "GIT_LFS_SKIP_SMUDGE": "1",
                                 "GIT_ALLOW_PROTOCOL": "https:ssh:file"}  # fmt: skip
     if (place / ".git").is_dir():

@@ -1,1 +1,1 @@
-"""Examinations: questions for paper, whose numbers follow from the instructor's secret, and their marking keys."""
+"""Examinations on paper and their marking keys. The numbers in the questions follow from the instructor's secret."""

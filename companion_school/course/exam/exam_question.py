@@ -1,4 +1,4 @@
-"""What a question of an examination is, with the numbers of one paper, and its key."""
+"""Examination questions: their numbers for one version of the paper, and their entries in the marking key."""
 
 from __future__ import annotations
 
@@ -13,14 +13,15 @@ KINDS: dict[Kind, str] = {"number": "a number", "reason": "a reason", "code": "a
 
 @dataclass(frozen=True)
 class Asked:
-    """A question with the numbers of one paper. Texts are Markdown.
+    """A question with the numbers of one version of the paper. Texts are Markdown.
 
-    text:    what is asked.
-    key:     the way to the answer, or what a full answer says; for the marker alone.
-    answer:  of a number: the number.
-    code:    of a broken piece of code: as it is printed.
-    mended:  the same, right.
-    proof:   assertions that hold for the mended code and not for the broken one.
+    Attributes:
+        text: The question.
+        key: The derivation of the answer or the content of a full answer, shown only to the marker.
+        answer: The right number, if the question asks for a number.
+        code: The broken code as printed, if the question shows code.
+        mended: The corrected code.
+        proof: Assertions that hold for the corrected code and fail for the broken code.
     """
 
     text: str
@@ -33,11 +34,12 @@ class Asked:
 
 @dataclass(frozen=True)
 class Question:
-    """A question of an examination.
+    """An examination question.
 
-    id:      "5.turn": lesson and name.
-    points:  what it is worth; a point is about two minutes.
-    make:    the question with numbers that a source of chance gives.
+    Attributes:
+        id: Lesson and name, as in "5.turn".
+        points: Maximum points, at about two minutes a point.
+        make: Builds the question with numbers drawn from a random generator.
     """
 
     id: str
@@ -58,7 +60,7 @@ ASKED: dict[str, Question] = {}
 
 
 def number(id: str, points: int = 3) -> Callable[[Callable[[random.Random], Asked]], None]:
-    """Add a question for a number; the function makes it."""
+    """Register the decorated function as a question that asks for a number."""
 
     def add(make: Callable[[random.Random], Asked]) -> None:
         ASKED[id] = Question(id, "number", points, make)
@@ -67,12 +69,12 @@ def number(id: str, points: int = 3) -> Callable[[Callable[[random.Random], Aske
 
 
 def reason(id: str, text: str, key: str) -> None:
-    """Add a question for a reason."""
+    """Register a question that asks for a reason."""
     ASKED[id] = Question(id, "reason", 4, lambda draw: Asked(text, key))
 
 
 def broken(id: str, text: str, code: str, mended: str, proof: str, key: str) -> None:
-    """Add a piece of code with one fault: what is wrong with it, how it shows, and how it is mended."""
+    """Register a question about code with one faulty line, which students find, explain and correct."""
     code, mended, proof = code.strip(), mended.strip(), proof.strip()
     ask = f"{text} One line is wrong. Say which, what one would see, and write it as it should be."
     ASKED[id] = Question(id, "code", 4, lambda draw: Asked(ask, key, None, code, mended, proof))

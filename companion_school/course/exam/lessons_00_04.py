@@ -1,4 +1,4 @@
-"""Questions of an examination on lessons 00 to 04."""
+"""Examination questions on lessons 00 to 04."""
 
 from __future__ import annotations
 

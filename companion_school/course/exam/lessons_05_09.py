@@ -1,4 +1,4 @@
-"""Questions of an examination on lessons 05 to 09."""
+"""Examination questions on lessons 05 to 09."""
 
 from __future__ import annotations
 

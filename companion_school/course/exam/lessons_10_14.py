@@ -1,4 +1,4 @@
-"""Questions of an examination on lessons 10 to 14."""
+"""Examination questions on lessons 10 to 14."""
 
 from __future__ import annotations
 

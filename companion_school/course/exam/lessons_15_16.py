@@ -1,4 +1,4 @@
-"""Questions of an examination on lessons 15 and 16."""
+"""Examination questions on lessons 15 and 16."""
 
 from __future__ import annotations
 

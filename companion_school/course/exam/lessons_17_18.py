@@ -1,4 +1,4 @@
-"""Questions of an examination on lessons 17 and 18."""
+"""Examination questions on lessons 17 and 18."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Questions of an examination on lesson 19."""
+"""Examination questions on lesson 19."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Questions of an examination on lesson 20."""
+"""Examination questions on lesson 20."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Questions of an examination on lesson 21."""
+"""Examination questions on lesson 21."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""The paper of an examination, and its marking key: both follow from the instructor's secret.
+"""Examination papers and their marking key, both determined by the instructor's secret.
 
-FOLDER/release/NAME/NAME_A.html  for students, a page to print for each version: questions, and no answer
-FOLDER/release/NAME/NAME_A.md    the same as text, to change or to give to pandoc
-FOLDER/NAME_key.md               for the marker: the numbers, the ways to them, what a full answer says
+FOLDER/release/NAME/NAME_A.html  printable page for students, one for each version, with questions only
+FOLDER/release/NAME/NAME_A.md    the same in Markdown, to edit or to convert with pandoc
+FOLDER/NAME_key.md               marking key: right numbers, their derivations, and full answers
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ VERSIONS = "ABCDEFGH"
 
 
 def chosen(lessons: Sequence[int], each: int, secret: bytes) -> list[Question]:
-    """So many questions of each lesson, which the secret chooses; in the order of the course."""
+    """Choose up to `each` questions from every lesson, at random but determined by the secret, in course order."""
     made = []
     for lesson in lessons:
         of_lesson = [question for question in exam_questions().values() if question.lesson == lesson]
@@ -35,7 +35,11 @@ def chosen(lessons: Sequence[int], each: int, secret: bytes) -> list[Question]:
 
 
 def lessons_in(text: str) -> list[int]:
-    """The lessons of a list such as "0-4" or "2,3,5-7"; "all" is all. Raises `ValueError` for anything else."""
+    """Parse a list of lessons, such as "0-4", "2,3,5-7" or "all".
+
+    Raises:
+        ValueError: The text is not such a list, or it names a lesson without questions.
+    """
     there = {question.lesson for question in exam_questions().values()}
     if text.strip() == "all":
         return sorted(there)
@@ -50,7 +54,10 @@ def lessons_in(text: str) -> list[int]:
 
 
 def asked(question: Question, secret: bytes, version: str) -> Asked:
-    """The question with the numbers of a version, which no earlier version has, as far as it has so many."""
+    """Return a question with the numbers of one version.
+
+    The numbers differ from those of all earlier versions unless 50 draws bring nothing new.
+    """
     made: list[Asked] = []
     for letter in VERSIONS[: VERSIONS.index(version) + 1]:
         draws = (question.make(Random(keyed(secret, "exam", question.id, letter, str(at)))) for at in range(50))
@@ -60,7 +67,7 @@ def asked(question: Question, secret: bytes, version: str) -> Asked:
 
 
 def ordered(questions: Sequence[Question], secret: bytes, version: str) -> list[Question]:
-    """The questions in the order of a version: that of the course in the first, another one in each other."""
+    """Return the questions in the order of one version: course order in version A, shuffled in every other."""
     order = list(questions)
     if version != VERSIONS[0]:
         Random(keyed(secret, "exam order", version)).shuffle(order)
@@ -68,12 +75,12 @@ def ordered(questions: Sequence[Question], secret: bytes, version: str) -> list[
 
 
 def paper(name: str, questions: Sequence[Question], secret: bytes, version: str) -> str:
-    """What students get, in Markdown."""
+    """Return one version of the paper in Markdown."""
     return "\n\n".join(_pieces(name, questions, secret, version)) + "\n"
 
 
 def _pieces(name: str, questions: Sequence[Question], secret: bytes, version: str) -> list[str]:
-    """The head of a paper, and then each question."""
+    """Return the header of a paper, followed by its questions, in Markdown."""
     points, minutes = sum(one.points for one in questions), sum(one.minutes for one in questions)
     pieces = [
         f"# {name}, version {version}\n\nName:\n\n{count(len(questions), 'question')}, {count(points, 'point')}, "
@@ -99,13 +106,19 @@ pre {{ font-size: 10pt; background: #f3f3f3; padding: .5rem }}
 
 
 def printable(name: str, questions: Sequence[Question], secret: bytes, version: str) -> str:
-    """The paper as a page that every browser prints, with room for the answers: about two lines for a point."""
+    """Return the paper as a printable HTML page with about two lines of space for answers per point."""
     rooms = [3 * question.points for question in ordered(questions, secret, version)]
     return as_page(name, _pieces(name, questions, secret, version), rooms)
 
 
 def as_page(title: str, pieces: Sequence[str], rooms: Sequence[int] = ()) -> str:
-    """A page that every browser prints: a head in Markdown and pieces, each with as many lines of room below it."""
+    """Return a printable HTML page.
+
+    Args:
+        title: Title of the page.
+        pieces: Markdown texts, of which the first is the header.
+        rooms: Blank space below each of the other pieces, in em. Missing entries mean none.
+    """
     from latex2mathml.converter import convert
     from nbconvert.filters import markdown2html
 
@@ -117,7 +130,7 @@ def as_page(title: str, pieces: Sequence[str], rooms: Sequence[int] = ()) -> str
 
 
 def key(name: str, questions: Sequence[Question], secret: bytes, versions: str) -> str:
-    """What a marker needs, in Markdown: all versions."""
+    """Return the marking key of all versions in Markdown."""
     lines = [
         f"# {name}: the marking key",
         "For the marker alone. A number may be off by a hundredth of itself. With a right way and a slip in the "
@@ -142,12 +155,19 @@ def key(name: str, questions: Sequence[Question], secret: bytes, versions: str) 
 
 
 def figure(value: float) -> str:
-    """A number as a key says it: whole ones whole, others to four digits."""
+    """Format a number for the key: whole numbers in full, others to four significant digits."""
     return f"{value:,.0f}" if float(value).is_integer() else f"{value:.4g}"
 
 
 def write(name: str, questions: Sequence[Question], secret: bytes, out: Path, versions: int) -> tuple[list[Path], Path]:
-    """Write the papers and the key; the papers' files, and the key's. Raises `ValueError` if they are there already."""
+    """Write all versions of the paper, and the key.
+
+    Returns:
+        The files of the papers, and the file of the key.
+
+    Raises:
+        ValueError: `out` has an examination of this name already.
+    """
     letters = VERSIONS[:versions]
     folder, file = out / "release" / name, out / f"{name}_key.md"
     for place in (folder, file):
@@ -163,7 +183,7 @@ def write(name: str, questions: Sequence[Question], secret: bytes, out: Path, ve
 
 
 def exam_questions() -> dict[str, Question]:
-    """Every question by its name, in the order of the course."""
+    """Return every examination question by its id, in course order."""
     for file in sorted(Path(__file__).parent.glob("lesson*.py")):
-        importlib.import_module(f"{__package__}.{file.stem}")  # loading it adds what it asks
+        importlib.import_module(f"{__package__}.{file.stem}")  # importing a module registers its questions
     return dict(sorted(ASKED.items(), key=lambda pair: pair[1].lesson))

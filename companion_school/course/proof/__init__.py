@@ -1,1 +1,1 @@
-"""The checks checked: right answers, known mistakes and hostile students, against every exercise."""
+"""Tests of the checks themselves: right answers, known-wrong answers and hostile students for every exercise."""

@@ -1,7 +1,8 @@
-"""What hostile students write: each an answer to exercise 2.3 that must earn nothing, and how it must end.
+"""Hostile answers to exercise 2.3. Each must earn nothing and end in one of the outcomes listed with it.
 
-An attack is the body of `visible_softmax(scores, may_look)`. It runs, if at all, behind the grader's wall. `ATTACKS`
-run where no operator is forbidden, so that they get as far as they can; `BREACHES` break what the exercise forbids.
+An attack is the body of `visible_softmax(scores, may_look)`. If it runs at all, it runs in the grader's sandbox.
+`ATTACKS` are graded with no forbidden operators, so that they get as far as they can. `BREACHES` break the rules of
+the exercise, most of them by calling a forbidden operator.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ class Right(torch.Tensor):
 return scores.as_subclass(Right)
 """  # noqa: E501
 
-# The reference's own body, read by C++ that no hook of Python's sees: right wherever the file can be read.
+# Read the reference's own body with C++ code that no Python hook sees: the right answer if the file is readable.
 _NATIVE = r"""
 try: text = bytes(torch.from_file('{references}', size={size}, dtype=torch.uint8).tolist()).decode()
 except RuntimeError: raise RuntimeError('it cannot be read') from None
@@ -44,7 +45,7 @@ return names['reference'](scores, may_look)
 """
 
 ATTACKS: dict[str, tuple[str, tuple[str, ...]]] = {
-    # to hang
+    # Attempts to make the grader hang
     "loops for ever": ("while True: pass", TIMEOUT),
     "swallows interrupts": (
         "while True:\n    try:\n        while True: pass\n    except BaseException: pass",
@@ -65,7 +66,7 @@ ATTACKS: dict[str, tuple[str, tuple[str, ...]]] = {
         f"{_FRAMES}\nimport time\nwhile True:\n    channel.sendall(b'\\0')\n    time.sleep(1)",
         ("timeout", "crashed"),
     ),
-    # to break out, or to break the machine
+    # Attempts to escape the sandbox or to harm the machine
     "ends the process": ("import os\nos._exit(0)", CRASHED),
     "leaves by SystemExit": ("raise SystemExit(0)", CRASHED),
     "raises KeyboardInterrupt": ("raise KeyboardInterrupt", CRASHED),
@@ -121,7 +122,7 @@ ATTACKS: dict[str, tuple[str, tuple[str, ...]]] = {
         ("wrong", "crashed"),
     ),
     "traces what is called": ("import sys\nsys.settrace(lambda *a: None)\nreturn scores", ("wrong", "crashed")),
-    # to find out
+    # Attempts to find out the secret or the right answer
     "reads the secret": ("return open('{secret}').read()", CRASHED),
     "reads the references": (
         "try: return open('{references}').read()\nexcept PermissionError as error: raise type(error)('no') from None",
@@ -137,7 +138,7 @@ ATTACKS: dict[str, tuple[str, tuple[str, ...]]] = {
     "imports the companion by another name": (
         "import importlib\ntheirs = importlib.import_module('compa' + 'nion.layers.attention')\n"
         "return theirs.softmax(scores)",
-        ("refused", "crashed"),  # by the hook, or because there is no such module where answers run
+        ("refused", "crashed"),  # by the import hook, or because the sandbox has no such module
     ),
     "looks for it among the modules": (
         "import sys\nfound = [one for name, one in sys.modules.items() if 'lesson' in name or 'compan' in name]\n"
@@ -160,7 +161,7 @@ ATTACKS: dict[str, tuple[str, tuple[str, ...]]] = {
         "if count > 6: raise ValueError('refused')\nreturn scores",
         ("wrong", "crashed"),
     ),
-    # to be judged otherwise
+    # Attempts to change the verdict
     "replaces the comparisons": (
         "yes = lambda *a, **k: True\ntorch.testing.assert_close = yes\n"
         "torch.allclose = torch.equal = torch.isclose = yes\nreturn scores",
@@ -233,7 +234,7 @@ ATTACKS: dict[str, tuple[str, tuple[str, ...]]] = {
     ),
     "sends replies in advance": (
         f"{_FRAMES}\nfor _ in range(50): send(codec.pack_outcome(outcome(scores)))\nreturn scores",
-        ("wrong", "timeout"),  # whose replies nobody reads waits in the end
+        ("wrong", "timeout"),  # since nobody reads the replies, sending blocks in the end
     ),
 }
 

@@ -1,7 +1,7 @@
-"""A class of hostile students, graded: nobody gains a point, nothing hangs, and every one ends as they must.
+"""A class of hostile students. Grading it must not hang, must award no undeserved point and must give known outcomes.
 
-Everyone but those who spoil the whole notebook answers the other exercises rightly, so that it shows when the code of
-one exercise changes another's mark.
+All students except those who spoil the whole notebook answer the other exercises correctly. This reveals whether the
+code of one exercise can change the mark of another.
 """
 
 from __future__ import annotations
@@ -33,24 +33,28 @@ from companion_school.exercises.catalogue import find_exercise
 BOOK = ("2.1", "2.2", "2.3", "2.5")
 TARGET = "2.3"
 LIMITS = Limits(seconds=1.0, memory_gib=0.5)
-"""Short: a dozen of the class do nothing but wait for the end of their time."""
+"""Short, because a dozen students of the class run until the time limit."""
 PATIENT = Limits(seconds=60.0, memory_gib=0.5)
-"""For whoever runs out of time and should not: on a slow machine that is no fault."""
+"""Limits for a second try of students who should not have run out of time, as can happen on a slow machine."""
 _SECRET = "the secret of the hostile class: 41f0c2"
 _IMPORTS = "import torch\nimport math"
 
 
 @dataclass(frozen=True)
 class Student:
-    """What one student hands in, and what must come of it.
+    """A student's submission and the expected result of grading it.
 
-    cells:     the notebook's code, or the bytes of a file that is not a notebook.
-    ends:      for each exercise how it may end; right where nothing is said.
-    points:    of the target, where it is not all or nothing.
-    mistake:   the known mistake that must be named.
-    file:      its name.
-    link:      it is a link to the instructor's secret.
-    free:      graded where the exercise forbids no operator.
+    Attributes:
+        cells: The notebook's code cells, or the bytes of a file that is not a notebook.
+        ends: Acceptable outcomes by exercise. Exercises that are not listed must be right.
+        submission: Expected status of the submission as a whole.
+        points: Expected points for the target exercise, if neither all nor none.
+        mistake: Known mistake that the feedback must name.
+        file: Name of the submitted file.
+        link: True if the file is a symbolic link to the instructor's secret.
+        cell_metadata: Metadata of every cell.
+        outputs: Number of characters in each cell's output.
+        free: True if the student is graded with no forbidden operators.
     """
 
     cells: Sequence[str] | bytes
@@ -66,7 +70,7 @@ class Student:
 
 
 def run_hostile_class(jobs: int = 2) -> list[Trial]:
-    """Grade the hostile class; a trial for each student, and one for what the class is told."""
+    """Grade the hostile class. Return a trial for each student, and one for the feedback to the whole class."""
     students = hostile_class()
     chosen = [find_exercise(id) for id in BOOK]
     with tempfile.TemporaryDirectory(prefix="companion-hostile-") as home:
@@ -90,7 +94,7 @@ def run_hostile_class(jobs: int = 2) -> list[Trial]:
 
 
 def _ran_out_of_time(graded: Graded, students: Mapping[str, Student]) -> bool:
-    """Whether a student's code, or the reading of it, did not end in the time it had, though it should."""
+    """Return True if a student's code, or reading it, exceeded the time limit unexpectedly."""
     student = students[graded.handed.student]
     if graded.submission != student.submission:
         return True
@@ -100,7 +104,7 @@ def _ran_out_of_time(graded: Graded, students: Mapping[str, Student]) -> bool:
 
 
 def _fault(graded: Graded, students: dict[str, Student]) -> str | None:
-    """What came out otherwise than it must."""
+    """Return the first difference between the actual and the expected result, or None."""
     student = students[graded.handed.student]
     if graded.submission != student.submission:
         return f"the submission should be {student.submission!r}, is {graded.submission!r}: {graded.fault}"
@@ -124,7 +128,7 @@ def _fault(graded: Graded, students: dict[str, Student]) -> str | None:
 
 
 def _leaks_in(out: Path, chosen: Sequence[Exercise], graded: Sequence[Graded]) -> str | None:
-    """Whether a page says what it must not, and whether the outcomes can be told apart."""
+    """Check that no feedback page leaks anything and that every outcome occurs; return the fault, or None."""
     told = [known.message for exercise in chosen for known in exercise.mistakes]
     found = leaks(out / "feedback", chosen, _SECRET.encode(), public=told)
     for file in sorted((out / "feedback").iterdir()):
@@ -170,7 +174,7 @@ def _hand_in(student: Student, folder: Path, secret: Path) -> None:
 
 
 def hostile_class() -> dict[str, Student]:
-    """All of them, by name."""
+    """Return all students of the hostile class by name."""
     book = {id: find_exercise(id) for id in BOOK}
     target = book[TARGET]
     right = {id: exercise.solution for id, exercise in book.items()}
@@ -246,7 +250,8 @@ def hostile_class() -> dict[str, Student]:
         elif forbidden_uses(text, book[id].forbidden):
             students[name] = Student(cells, {id: ("refused",)})
         else:
-            students[name] = Student(cells, {id: ("wrong", "right")}, mistake=message)  # told under either mark
+            # Either mark may name the mistake.
+            students[name] = Student(cells, {id: ("wrong", "right")}, mistake=message)
     return students
 
 
@@ -256,8 +261,8 @@ def _with_first_line(exercise: Exercise, line: str) -> str:
 
 
 def _remembers(target: Exercise, otherwise: str) -> str:
-    """Right on the public cases, by their numbers; on all others something else."""
-    # As texts: NaN is among them. Six digits: a sum of numbers that lie in another order has other last ones.
+    """Return code that recognizes the public cases by the sum of their scores and runs `otherwise` on all others."""
+    # Compare texts, because NaN does not equal itself, and six digits, because another memory order changes the rest.
     sums = sorted({f"{float(case.arguments[0].sum()):.6g}" for case in key_of(target).cases})
     body = target.solution.partition(":\n")[2]
     known = f"if f'{{float(scores.sum()):.6g}}' not in {sums!r}"
@@ -265,7 +270,10 @@ def _remembers(target: Exercise, otherwise: str) -> str:
 
 
 def _known(book: Collection[Exercise]) -> Iterator[tuple[str, str, str, str | None]]:
-    """A student for each known mistake, who must be told it, and for each right variant, who must not."""
+    """Yield exercise, name, code and expected message of a student for each known mistake and each right variant.
+
+    The message is None for a right variant.
+    """
     for exercise in book:
         for number, known in enumerate(exercise.mistakes, 1):
             yield exercise.id, f"{exercise.id} mistake {number}", as_answer(known.answer, exercise.name), known.message
@@ -274,7 +282,7 @@ def _known(book: Collection[Exercise]) -> Iterator[tuple[str, str, str, str | No
 
 
 def _helpers() -> list[str]:
-    """What the known answers of the lesson use besides: its own functions, and its imports."""
+    """Return the lesson module's imports and helper functions, which its known answers use."""
     made = [
         made for made in vars(lesson_02).values() if inspect.isfunction(made) and made.__module__ == lesson_02.__name__
     ]

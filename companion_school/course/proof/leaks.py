@@ -1,8 +1,8 @@
-"""Search what a student receives for what a student must not have: code of the references and of known mistakes,
-results that exercises ask for, an instructor's secret, the hidden seeds and cases.
+"""Search for leaks in files that students receive.
 
-All that is handed out is made from stubs and sealed keys, so that nothing need be hidden in it; this looks whether that
-is so, in the files as they are. It is no defence against whoever would hide something.
+A leak is code of a reference or a known mistake, a result that an exercise asks for, the instructor's secret, a hidden
+seed or a hidden case. Student files are built from stubs and sealed keys, so they should contain none of these. The
+search verifies that in the finished files. It does not find leaks that someone conceals on purpose.
 """
 
 from __future__ import annotations
@@ -28,17 +28,21 @@ from companion_school.course.hidden_seeds import PUBLIC_SEED, hidden_seeds
 from companion_school.course.points import is_constant
 
 LONG = 24
-"""Characters, spaces left out, in a line of code that says something."""
+"""Minimum number of characters, without spaces, of a line of code that counts as a leak."""
 WORD = 8
-"""Bytes by whose value a longer piece is looked for."""
+"""Length in bytes of the prefix by which longer pieces are searched."""
 _BITS = 20
 _MARKERS = ("BEGINHIDDENTESTS", "BEGINSOLUTION")
 
 
 def leaks(folder: Path, book: Sequence[Exercise], secret: bytes, *, public: Iterable[str] = ()) -> list[str]:
-    """Everything of the exercises' lessons, and of the secret, that stands in a folder's files or their names.
+    """Return every leak in the files of a folder and in their names, as "file: description".
 
-    public:  texts that are no leak, such as a student's own answer.
+    Args:
+        folder: Folder to search, including subfolders.
+        book: Exercises whose code, results and hidden cases must not leak. The code is that of their whole lessons.
+        secret: The instructor's secret.
+        public: Texts that do not count as leaks, such as a student's own answer.
     """
     known = bare("\n".join([*public, *_known_to_all(book)]))
     guarded = _Pieces({text.encode(): what for text, what in _texts(book, secret) if text not in known})
@@ -47,18 +51,22 @@ def leaks(folder: Path, book: Sequence[Exercise], secret: bytes, *, public: Iter
     for path in sorted(path for path in folder.rglob("*") if path.is_file()):
         data, name = path.read_bytes(), path.relative_to(folder).as_posix()
         text = f"{name} {data.decode('utf-8', 'ignore')}"
-        text = bare(text + html.unescape(re.sub(r"<[^<>]*>", "", text)))  # a page colours code word by word
+        # Search without tags, too, because syntax highlighting puts them between the words of code.
+        text = bare(text + html.unescape(re.sub(r"<[^<>]*>", "", text)))
         found += [f"{name}: {what}" for what in guarded.standing_in(text.encode())]
         found += [f"{name}: {what}" for what in cases.standing_in(data)]
-        if path.suffix != ".py":  # the checks that travel along name the markers
+        if path.suffix != ".py":  # the check package in the release contains the markers itself
             found += [f"{name}: {marker}" for marker in _MARKERS if marker in text]
     return found
 
 
 class _Pieces:
-    """Pieces of bytes to be looked for, and what each is. They are thousands, and sealed keys have megabytes: all are
-    looked for at once, by their first eight bytes as a number, and before that by a few bits that are made of it; the
-    few that are shorter, one by one."""
+    """Byte strings to search for, with a description of each.
+
+    There are thousands of them, and sealed keys are megabytes long, so all are searched at once. The first eight bytes
+    of each piece are read as an integer, and a bit table indexed by a hash of it rules out most positions quickly.
+    The few pieces shorter than eight bytes are searched one by one.
+    """
 
     def __init__(self, pieces: Mapping[bytes, str]) -> None:
         self._pieces = pieces
@@ -72,7 +80,7 @@ class _Pieces:
         self._bits[_bits_of(self._firsts)] = True
 
     def standing_in(self, data: bytes) -> list[str]:
-        """What those are that stand in the data."""
+        """Return the descriptions of the pieces that occur in the data."""
         held = {piece for piece in self._short if piece in data}
         firsts = self._firsts
         for shift in range(min(WORD, len(data) - WORD + 1) if len(firsts) else 0):
@@ -85,19 +93,19 @@ class _Pieces:
 
 
 def _bits_of(words: Any) -> Any:
-    """The first bits of each number times a large odd one, in which all of its own have a share."""
+    """Hash each number: the upper bits of its product with a large odd constant, which depend on all of its bits."""
     return ((words * np.uint64(0x9E3779B97F4A7C15)) >> np.uint64(64 - _BITS)).astype(np.intp)
 
 
 def bare(text: str) -> str:
-    """A text without spaces, line breaks (also written out, as in a string), quotes and backslashes."""
+    """Remove whitespace, quotes, backslashes and the escapes for line breaks and tabs from a text."""
     for gone in ("\\n", "\\t", "\\", "'", '"', "`"):
         text = text.replace(gone, "")
     return "".join(text.split())
 
 
 def _texts(book: Sequence[Exercise], secret: bytes) -> Iterator[tuple[str, str]]:
-    """Every guarded text, bare, and what it is."""
+    """Yield every text that must not leak, in the form that `bare` returns, and its description."""
     yield bare(secret.decode("utf-8", "ignore")), "the instructor's secret"
     for module in sorted({exercise.reference.__module__ for exercise in book}):
         source = inspect.getsource(sys.modules[module])
@@ -111,12 +119,13 @@ def _texts(book: Sequence[Exercise], secret: bytes) -> Iterator[tuple[str, str]]
         yield from ((str(seed), f"a hidden seed of {exercise.id}") for seed in hidden_seeds(secret, exercise.id))
         if is_constant(exercise):
             for number in _numbers(exercise.reference()):
-                if not math.isclose(60 * number, round(60 * number)):  # a half or two thirds stands in many an input
+                # Simple fractions, such as 1/2 or 2/3, occur in many inputs, so they reveal nothing.
+                if not math.isclose(60 * number, round(60 * number)):
                     yield from ((f"{number:{form}}", f"the result of {exercise.id}") for form in (".4f", ".6g"))
 
 
 def _hidden_cases(book: Sequence[Exercise], secret: bytes) -> Iterator[tuple[bytes, str]]:
-    """The bytes of the hidden cases' tensors and results, but for those that public cases have too."""
+    """Yield the bytes of tensors that occur in hidden cases or their results but not in public ones."""
     for exercise in book:
         shown = {*_tensors(_cases(exercise, PUBLIC_SEED))}
         for seed in hidden_seeds(secret, exercise.id):
@@ -129,7 +138,11 @@ def _cases(exercise: Exercise, seed: int) -> list[Any]:
 
 
 def _tensors(value: Any) -> set[bytes]:
-    """The bytes of those that no other computation would hit upon: several different numbers, none of them whole."""
+    """Return the bytes of all distinctive tensors in a value.
+
+    A tensor is distinctive if it has at least three different values and no integer or NaN, so that no other
+    computation would produce it by accident.
+    """
     if isinstance(value, torch.Tensor):
         numbers = value.detach().flatten().double() if value.is_floating_point() else torch.empty(0)
         plain = numbers.isnan() | ((numbers == numbers.floor()) & numbers.isfinite())
@@ -150,7 +163,7 @@ def _numbers(value: Any) -> Iterator[float]:
 
 
 def _known_to_all(book: Sequence[Exercise]) -> Iterator[str]:
-    """What is in every student's hands: statements, first lines, and the modules that check."""
+    """Yield texts that every student has: statements, stubs, titles and the modules of the check package."""
     for exercise in book:
         yield from (exercise.statement, exercise.stub, exercise.title)
     for file in files("companion_school.checking").iterdir():

@@ -1,8 +1,9 @@
-"""Wrong answers that nobody has to think of: a reference with one thing in it changed.
+"""Mutants: references with one small change each, made automatically.
 
-Each mutant changes one place: a comparison, a constant (axes and bounds of slices among them), an operator, a sign, an
-argument's place or a keyword, a name such as `amax` or `sin`, a method call that is left out (a clamp, a copy, a
-dtype), a branch or a statement that is dropped. What an error says is left alone: no check compares it.
+A mutant changes a comparison, a constant (including axes and bounds of slices), an operator, a sign or a name such as
+`amax` or `sin`. Or it swaps the first two arguments of a call, or drops a keyword, a method call (such as a clamp, a
+copy or a conversion of the dtype), a branch or a statement. `raise` and `assert` statements are not mutated, because
+no check compares the text of an error.
 """
 
 from __future__ import annotations
@@ -61,14 +62,21 @@ _PAIRS = (
     ("repeat", "repeat_interleave"),
 )
 _EITHER_WAY = {"transpose", "swapaxes", "maximum", "minimum", "max", "min", "isclose", "allclose", "dist", "einsum"}
-"""Calls whose first two arguments may change places, and einsum, whose first is a text."""
+"""Calls that are symmetric in their first two arguments, and einsum, where swapping them always raises an error."""
 
 _OTHER = {name: other for pair in _PAIRS for name, other in (pair, pair[::-1])}
 
 
 @dataclass(frozen=True)
 class Mutant:
-    """A reference with one change. `change`: what became of what, and the how manieth of its kind; `line`: where."""
+    """A reference with one change.
+
+    Attributes:
+        exercise: Number of the exercise.
+        change: The code before and after, as in "a + b -> a - b", numbered if the same change occurs more than once.
+        line: Line number of the change in the reference.
+        answer: The mutated function.
+    """
 
     exercise: str
     change: str
@@ -77,16 +85,21 @@ class Mutant:
 
 
 def mutants(exercise: Exercise) -> Iterator[Mutant]:
-    """Every mutant of an exercise's reference that differs from it as text, each once."""
+    """Yield every distinct mutant of an exercise's reference."""
     for change, line, text in changed_texts(exercise.solution):
         if (answer := _function(text, exercise)) is not None:
             yield Mutant(exercise.id, change, line, answer)
 
 
 def changed_texts(source: str, name: str | None = None) -> Iterator[tuple[str, int, str]]:
-    """A source with one thing changed in the function or class of this name, by default the first that it defines.
+    """Yield every distinct mutant of a source text.
 
-    Each text once: what became of what, in which line, and the text.
+    Args:
+        source: Python code.
+        name: The top-level function or class to mutate (default: the first top-level statement).
+
+    Yields:
+        The change, as in "a + b -> a - b", its line number, and the whole mutated text.
     """
     tree = ast.parse(source)
     defined = [at for at, node in enumerate(tree.body) if name is None or getattr(node, "name", None) == name]
@@ -118,7 +131,7 @@ def _at(function: ast.AST, place: int) -> ast.AST:
 
 
 def _places(node: ast.AST) -> Iterator[ast.AST]:
-    """The nodes that can be changed, in order; not those in an error's message, and not the signature's."""
+    """Yield the nodes that can be mutated, in order; signatures, `raise`, `assert` and `strict=` are left out."""
     if isinstance(node, ast.Raise | ast.Assert) or (isinstance(node, ast.keyword) and node.arg == "strict"):
         return
     inner = node.body if isinstance(node, ast.FunctionDef | ast.ClassDef) else ast.iter_child_nodes(node)
@@ -143,14 +156,14 @@ def _function(text: str, exercise: Exercise) -> Answer | None:
 
 
 def _become(node: ast.AST, other: ast.AST) -> None:
-    """Turn a node into another one, where it stands."""
+    """Replace a node by another one in place."""
     node.__class__ = other.__class__
     node.__dict__.clear()
     node.__dict__.update(other.__dict__)
 
 
 def _changes(node: ast.AST) -> Iterator[Callable[[], Any]]:
-    """What can be done to a node, each as a call that does it."""
+    """Yield every possible change of a node, as a function that makes the change in place."""
 
     def become(other: ast.AST) -> Callable[[], None]:
         return lambda: _become(node, other)
@@ -199,7 +212,8 @@ def _changes(node: ast.AST) -> Iterator[Callable[[], Any]]:
                 yield put("args", [arguments[1], arguments[0], *arguments[2:]])
             if isinstance(function, ast.Attribute) and not _is_module(function.value):
                 yield become(function.value)
-            for keyword in (one for one in keywords if one.arg != "strict"):  # of zip: what differs was refused before
+            # Dropping `strict` of a zip changes nothing, since unequal lengths are rejected before.
+            for keyword in (one for one in keywords if one.arg != "strict"):
                 yield put("keywords", [one for one in keywords if one is not keyword])
         case ast.Attribute(attr=name) if name in _OTHER:
             yield put("attr", _OTHER[name])
@@ -217,7 +231,7 @@ def _changes(node: ast.AST) -> Iterator[Callable[[], Any]]:
 
 
 def _is_module(node: ast.expr) -> bool:
-    """Whether what a call is taken from is a library, as in `torch.zeros`, and not the value it works on."""
+    """Return True if the object of a method call is a library, as in `torch.zeros`, rather than a value."""
     while isinstance(node, ast.Attribute):
         node = node.value
     return isinstance(node, ast.Name) and node.id in {"torch", "math", "itertools", "functools", "F", "nn"}

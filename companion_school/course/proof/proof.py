@@ -1,4 +1,4 @@
-"""The proof that every check does what it must: all that is known about every exercise, and the hostile class."""
+"""Proof that the checks work: trials of all known answers to every exercise, and of the hostile class."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ MUST = {
     "bounded": "are not right and robust",
 }
 EACH = ("reference", "variant", "stub", "mistake")
-"""The kinds that are tried of every exercise."""
+"""Kinds of answers that are tried for every exercise."""
 ON_MANY_SEEDS = ("reference", "variant", "bounded")
-"""The kinds that are tried on as many seeds as one likes."""
+"""Kinds of answers that `prove_on_seeds` tries."""
 
 
 @dataclass(frozen=True)
@@ -43,10 +43,10 @@ class Proof:
     """The result of a run of trials.
 
     Attributes:
-        exercises: How many exercises were tried.
-        trials: What was tried, and how it came out.
-        kinds: The kinds of answers that had to be among them.
-        seeds: How many seeds each exercise was tried on.
+        exercises: Number of exercises tried.
+        trials: All trials and their results.
+        kinds: Kinds of answers that the run had to cover.
+        seeds: Number of seeds per exercise.
     """
 
     exercises: int
@@ -56,7 +56,7 @@ class Proof:
 
     @property
     def faults(self) -> list[Trial]:
-        """The trials that did not come out as they must."""
+        """The trials with an unexpected result."""
         return [trial for trial in self.trials if trial.fault is not None]
 
     @property
@@ -68,19 +68,21 @@ class Proof:
 def prove(
     ids: Iterable[str] | None = None, *, jobs: int = 2, hostile: Callable[[int], Iterable[Trial]] | None = None
 ) -> Proof:
-    """Try everything, or some exercises alone.
+    """Try the known answers to all exercises and the hostile class, or the known answers to some exercises only.
 
-    ids:      exercises; all by default, and then the hostile class as well.
-    jobs:     processes at once.
-    hostile:  runs the hostile class in so many processes; by default that of the grader.
+    Args:
+        ids: Numbers of exercises (default: all, and the hostile class).
+        jobs: Number of parallel processes.
+        hostile: Runs the hostile class in a given number of processes (default: `hostile.run_hostile_class`).
 
-    Raises `ValueError` for an exercise that does not exist.
+    Raises:
+        ValueError: An exercise does not exist.
     """
     whole = ids is None
     chosen = [find_exercise(id).id for id in (exercises() if ids is None else ids)]
     found: list[Trial] = []
     with (
-        ThreadPoolExecutor(1) as beside,  # a dozen of the hostile class do nothing but wait for the end of their time
+        ThreadPoolExecutor(1) as beside,  # in parallel, because a dozen hostile students only wait for the time limit
         ProcessPoolExecutor(jobs, mp_context=get_context("spawn"), initializer=_one_thread) as pool,
     ):
         of_hostile = beside.submit(hostile or _hostile_class(), jobs) if whole else None
@@ -92,15 +94,15 @@ def prove(
 
 
 def prove_on_seeds(ids: Iterable[str] | None, seeds: int, *, jobs: int = 2) -> Proof:
-    """Try right answers on many hidden seeds, and answers that are right for some sizes only.
+    """Try right answers on many hidden seeds, and answers that are right only for some sizes.
 
     Args:
-        ids: Exercises, and stages of *Your own transformer* as in "build.3". None: all of both.
-        seeds: How many hidden seeds to draw.
-        jobs: Processes at once.
+        ids: Numbers of exercises, and stages of *Your own transformer*, as in "build.3". None means all of both.
+        seeds: Number of hidden seeds to draw.
+        jobs: Number of parallel processes.
 
     Raises:
-        ValueError: There is no such exercise or stage.
+        ValueError: An exercise or stage does not exist.
     """
     wanted = [*exercises(), *(stage.id for stage in STAGES.values())] if ids is None else [*ids]
     chosen: list[str] = []
@@ -137,7 +139,7 @@ def _trials(id: str) -> list[Trial]:
 
 
 def as_text(proof: Proof) -> str:
-    """The counts in a line each, and every fault."""
+    """Format the counts, a line for each kind of answer, followed by every fault."""
     lines = [f"{count(proof.exercises, 'exercise')}, each on {count(proof.seeds, 'seed')}"]
     tallies = counts(proof.trials)
     rows = []
@@ -153,7 +155,7 @@ def as_text(proof: Proof) -> str:
 
 
 def as_json(proof: Proof) -> str:
-    """The same counts and faults, as JSON."""
+    """Return the counts and faults as JSON."""
     said = {"exercises": proof.exercises, "seeds": proof.seeds, "counts": counts(proof.trials)}
     said |= {"faults": [asdict(trial) for trial in proof.faults], "as it must be": proof.holds}
     return json.dumps(said, indent=1, ensure_ascii=False)

@@ -1,7 +1,7 @@
-"""Try right answers on many hidden seeds, and answers that are right only up to some size.
+"""Trials of right answers on many hidden seeds, and of bounded answers, which are right only for some sizes.
 
-No right answer may lose a mark on any seed that an instructor might draw. And no answer may have both marks that works
-on small inputs only, or on inputs of the sizes that readers are shown.
+A right answer must pass on every seed that an instructor might draw. An answer that works only on small inputs, or only
+for the sizes of the public cases, must not earn both marks.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ from companion_school.course.points import is_constant
 from companion_school.course.proof.verify import Trial
 
 BOUNDS = (4, 8, 16, 32)
-"""Sizes up to which a bounded answer is right."""
+"""Largest sizes for which the bounded answers are right."""
 NOT_TOLD = {
     ("4.4", "right up to size 32"): "its right answers lose their digits on wide matrices, so there is no such case",
 }
-"""Bounded answers that no check can tell from right ones, each with the reason."""
+"""Bounded answers that no check can distinguish from right ones, each with the reason."""
 
 
 def seed_trials(exercise: Exercise, number: int, strict: bool = True) -> Iterator[Trial]:
-    """Try what is right on hidden seeds, and what is right for some sizes only on the first ones.
+    """Try right answers on hidden seeds, and bounded answers on the public seed and the first hidden ones.
 
     Args:
         exercise: An exercise, or the exercise of a part of a stage.
-        number: How many hidden seeds to draw.
-        strict: A right answer must be robust, too.
+        number: Number of hidden seeds to draw.
+        strict: If True, right answers must be robust, too.
     """
     keys = [key_of(exercise, PUBLIC_SEED)]
     right = [("reference", 1, exercise.reference)]
@@ -53,7 +53,7 @@ def seed_trials(exercise: Exercise, number: int, strict: bool = True) -> Iterato
 
 
 def _bounded(exercise: Exercise, keys: Sequence[AnswerKey]) -> Iterator[Trial]:
-    """Try answers that are right only up to a size, and only for the sizes that the public cases have."""
+    """Try answers that are right only up to some size, and one that is right only for the shapes of public cases."""
     if not any(largest(case.arguments) for case in keys[0].cases):
         return
     shown = {_shapes(case.arguments) for case in keys[0].cases}
@@ -91,7 +91,8 @@ def spoiled(value: Any) -> Any:
 
 def _sizes(value: Any) -> list[int]:
     if isinstance(value, torch.Tensor):
-        return [*value.shape, *[value.numel()] * (value.dim() > 4)]  # a table with an axis for each part
+        # A tensor of more than four axes is a table with an axis for each part, so its number of entries counts.
+        return [*value.shape, *[value.numel()] * (value.dim() > 4)]
     if isinstance(value, str):
         return [len(value)]
     if isinstance(value, (list, tuple)):
@@ -102,7 +103,7 @@ def _sizes(value: Any) -> list[int]:
 
 
 def largest(arguments: tuple[Any, ...]) -> int:
-    """Return the largest axis of a tensor, or length of a list or text, or else number, among the arguments."""
+    """Return the largest axis of a tensor or length of a list or text in the arguments, or else the largest integer."""
     sizes = [size for value in arguments for size in _sizes(value)]
     return max(sizes or [abs(value) for value in arguments if type(value) is int], default=0)
 

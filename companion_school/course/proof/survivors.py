@@ -1,8 +1,9 @@
-"""Which mutants of the references the checks let pass, and which of these are right answers after all.
+"""Mutation testing of the checks: find the mutants of the references that pass.
 
-A mutant that passes is killed by a case, or it computes the same as the reference for everything that the statement
-allows. Of an exercise whose answer is one number, whatever gives that number does; for the others `equivalent.toml`
-says so, with the reason. What is declared there and no longer passes is told, too.
+A mutant that passes either reveals a missing test case or is equivalent: it computes the same as the reference for
+every input that the statement allows. If the answer to an exercise is one fixed result, every mutant that passes is
+equivalent. For the other exercises `equivalent.toml` declares the equivalent mutants, with reasons. Declarations of
+mutants that no longer pass are reported, too.
 """
 
 from __future__ import annotations
@@ -31,22 +32,25 @@ from companion_school.course.proof.mutants import mutants
 from companion_school.exercises.catalogue import exercises, find_exercise
 
 SEEDS = (0, 1, 2)
-"""The one that readers are checked with, and others, such as a grader's."""
+"""The public seed, which readers are checked with, and others, as a grader may use."""
 
 WANTED = 0.95
-"""The share of the mutants that must be told from right answers; the others are declared."""
+"""Minimum share of the mutants, without equivalent ones, that the checks must kill."""
 
-_SECONDS, _MEMORY = 1.0, 3 * 2**30  # of the processor, for one mutant; beyond what the process has already
+_SECONDS, _MEMORY = 1.0, 3 * 2**30  # processor seconds per mutant; bytes beyond what the process uses at its start
 
 
 @dataclass(frozen=True)
 class Tally:
-    """What became of one exercise's mutants.
+    """Results for the mutants of one exercise.
 
-    survivors:   changes that pass the check and are not declared.
-    equivalent:  changes that pass, and are declared.
-    by_lot:      changes that pass on some seeds and fail on others.
-    stale:       changes that are declared, and do not pass or do not exist.
+    Attributes:
+        exercise: Number of the exercise.
+        made: Number of mutants.
+        survivors: Changes that pass the check on the public seed and are not equivalent.
+        equivalent: Changes that pass and are declared equivalent, or belong to an exercise with one fixed result.
+        by_lot: Changes whose result depends on the seed.
+        stale: Changes that are declared equivalent but do not pass or do not exist.
     """
 
     exercise: str
@@ -58,13 +62,16 @@ class Tally:
 
     @property
     def killed(self) -> int:
-        """How many the check refuses."""
+        """The number of mutants that the check rejects."""
         return self.made - len(self.survivors) - len(self.equivalent)
 
 
 @dataclass(frozen=True)
 class Report:
-    """All tallies. `holds`: enough are killed, the others are declared, and nothing else is."""
+    """Tallies of all exercises.
+
+    `holds` is True if enough mutants are killed, every mutant that passes is equivalent, and no declaration is stale.
+    """
 
     tallies: tuple[Tally, ...] = field(default=())
 
@@ -84,12 +91,16 @@ class Report:
 
 @cache
 def declared() -> Mapping[str, Mapping[str, str]]:
-    """For each exercise the changes that change nothing, with the reason."""
+    """Return the changes that are declared equivalent, by exercise, each with its reason."""
     return tomllib.loads(files(__package__).joinpath("equivalent.toml").read_text(encoding="utf-8"))
 
 
 def survey(ids: Iterable[str] | None = None, *, jobs: int = 2) -> Report:
-    """Try the mutants of some exercises, or of all. Raises `ValueError` for an exercise that does not exist."""
+    """Try the mutants of some exercises, or of all.
+
+    Raises:
+        ValueError: An exercise does not exist.
+    """
     chosen = [find_exercise(id).id for id in (exercises() if ids is None else ids)]
     with ProcessPoolExecutor(jobs, mp_context=get_context("spawn"), initializer=_begin) as pool:
         found = counted(pool.map(tally, chosen), total=len(chosen), unit="exercise")
@@ -119,7 +130,7 @@ def tally(id: str) -> Tally:
 
 
 def _begin() -> None:
-    """One thread; and where there are such limits, no mutant takes all memory."""
+    """Set up a worker process: one thread and, on Linux, a memory limit."""
     import torch
 
     torch.set_num_threads(1)
@@ -130,7 +141,7 @@ def _begin() -> None:
 
 
 def _passes(key: AnswerKey, answer: Answer) -> bool | None:
-    """Whether the check takes this answer; None for one that does not end in its share of the processor's time."""
+    """Return True if an answer is right and robust, or None if it exceeds the time limit."""
     try:
         with at_most(_SECONDS):
             return examine(key, in_this_process(answer)).is_robust
@@ -141,7 +152,7 @@ def _passes(key: AnswerKey, answer: Answer) -> bool | None:
 
 
 def as_text(report: Report) -> str:
-    """A row for each exercise; then every change that passes, or is declared and does not."""
+    """Format a table with a row for each exercise, followed by the survivors and the stale declarations."""
     rows: list[Sequence[str]] = []
     for one in report.tallies:
         numbers = (one.made, one.killed, len(one.equivalent), len(one.survivors), len(one.by_lot))
@@ -158,7 +169,7 @@ def as_text(report: Report) -> str:
 
 
 def as_json(report: Report) -> str:
-    """The same as JSON."""
+    """Return the report as JSON."""
     rows = [
         {
             "exercise": one.exercise,

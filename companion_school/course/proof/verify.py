@@ -1,4 +1,4 @@
-"""Whether every check does what it must: what is right passes, stubs do not, each known mistake is caught by name."""
+"""Trials of an exercise's check: right answers must pass, stubs must fail, and known mistakes must be named."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from companion_school.course.points import is_constant
 
 SEEDS = (0, 1, 2, 3, 4)
 VARIANTS, MISTAKES, LONGEST_TITLE, MOST_WORDS = 2, 4, 38, 90
-"""What an exercise must have: so many other right answers and known mistakes, a title of so many letters at most, and
-an idea of so many words."""
+"""Requirements on an exercise: minimum numbers of right variants and of known mistakes, maximum length of the title in
+characters, and maximum length of the idea in words."""
 
 
 @dataclass(frozen=True)
 class Trial:
-    """One answer that was examined. `fault`: what should not have come out, or None."""
+    """Result of checking one answer. `fault` describes an unexpected result and is None otherwise."""
 
     exercise: str
     kind: str
@@ -37,7 +37,7 @@ class Trial:
 
 
 def missing(exercise: Exercise) -> Iterator[str]:
-    """What an exercise has not and must have, a sentence each."""
+    """Yield a message for each requirement that an exercise does not meet."""
     if (number := len(exercise.variants)) < VARIANTS:
         yield f"expected at least {VARIANTS} other right answers (`variant`), got {number}"
     if (number := len(exercise.mistakes)) < MISTAKES:
@@ -56,7 +56,7 @@ def missing(exercise: Exercise) -> Iterator[str]:
 
 
 def words(idea: str) -> int:
-    """The words of a statement's idea: a formula or a piece of code is one; tables and the example are none."""
+    """Count the words of a statement's idea. A formula or inline code is one word, a table or example none."""
     text = re.sub(r"^```.*?^```|^\|.*?$", "", idea, flags=re.DOTALL | re.MULTILINE)
     for one in (r"\$\$.*?\$\$", r"\$[^$]*\$", r"`[^`]*`"):
         text = re.sub(one, "x", text, flags=re.DOTALL)
@@ -64,9 +64,9 @@ def words(idea: str) -> int:
 
 
 def _example_faults(exercise: Exercise) -> Iterator[str]:
-    """What is wrong with the tiny example of a statement: it must be there, and give what the reference gives."""
+    """Yield the faults of a statement's example, which must exist and agree with the reference."""
     if is_constant(exercise):
-        return  # its result would be the answer
+        return  # an example would give away the answer
     if exercise.example is None:
         yield "expected a tiny example in its statement, a block ```python that begins with >>>"
         return
@@ -78,7 +78,7 @@ def _example_faults(exercise: Exercise) -> Iterator[str]:
 
 
 def trials(exercise: Exercise, seeds: Sequence[int] = SEEDS) -> Iterator[Trial]:
-    """Examine everything that is known about an exercise, on each seed; and whether it has what it must have."""
+    """Check all known answers to an exercise on each seed, and the requirements on the exercise."""
     for lack in missing(exercise):
         yield Trial(exercise.id, "form", lack, seeds[0], lack)
     right = [("reference", 1, exercise.reference)]
@@ -86,7 +86,7 @@ def trials(exercise: Exercise, seeds: Sequence[int] = SEEDS) -> Iterator[Trial]:
     said = [forbidden_uses(as_answer(answer, exercise.name), exercise.forbidden) for _, _, answer in right]
     for seed in seeds:
         key = key_of(exercise, seed)
-        watched = exercise.forbidden if seed == seeds[0] else ()  # the same operators run on every other
+        watched = exercise.forbidden if seed == seeds[0] else ()  # every seed runs the same operators
         for (kind, number, answer), used in zip(right, said, strict=True):
             verdict = examine(key, in_this_process(answer, watched))
             fault = None if verdict.is_robust else f"should be right and robust, but:\n{verdict}"
@@ -96,7 +96,7 @@ def trials(exercise: Exercise, seeds: Sequence[int] = SEEDS) -> Iterator[Trial]:
         fault = None if blank.result is Result.MISSING else f"should be missing, but:\n{blank}"
         yield Trial(exercise.id, "stub", "stub", seed, fault)
         for known, (_, gives) in zip(exercise.mistakes, key.mistakes, strict=True):
-            verdict = examine(key, KnownMistake(key, known.answer, gives)).strict  # told under either mark
+            verdict = examine(key, KnownMistake(key, known.answer, gives)).strict  # either mark may name the mistake
             if verdict.is_right:
                 fault = "should be caught, but passes"
             elif verdict.mistake != known.message:
@@ -108,20 +108,20 @@ def trials(exercise: Exercise, seeds: Sequence[int] = SEEDS) -> Iterator[Trial]:
 
 
 def as_answer(answer: Answer, name: str) -> str:
-    """A known answer as a student writes it: under the exercise's name, without its decorator."""
+    """Return the source of a known answer as a student would write it: with the exercise's name and no decorator."""
     text = textwrap.dedent(inspect.getsource(answer))
     return re.sub(r"\A.*?^def \w+", f"def {name}", text, count=1, flags=re.DOTALL | re.MULTILINE)
 
 
 def stub(exercise: Exercise) -> Any:
-    """The function as it is handed out."""
+    """Return the stub of an exercise as a function."""
     names: dict[str, Any] = {"torch": torch}
-    exec(compile(exercise.stub, f"exercise {exercise.id}", "exec"), names)  # our own text
+    exec(compile(exercise.stub, f"exercise {exercise.id}", "exec"), names)  # safe: this package wrote the stub
     return names[exercise.name]
 
 
 def counts(found: Iterable[Trial]) -> dict[str, dict[str, int]]:
-    """For each kind of answer: how many were tried (once each, on all seeds), and how many came out as they must."""
+    """Count, for each kind of answer, how many were tried and how many gave the expected result on all seeds."""
     answers: dict[tuple[str, str, str], bool] = {}
     for trial in found:
         key = trial.exercise, trial.kind, trial.name

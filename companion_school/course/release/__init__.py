@@ -1,1 +1,1 @@
-"""Making a problem set: notebooks without answers, and sealed keys."""
+"""Problem sets to hand out: notebooks without answers, and sealed keys."""

@@ -1,4 +1,4 @@
-"""What a reference needs besides itself: in a reader's notebook there are torch, math, and the answers before it."""
+"""Dependencies of a reference. A reader's notebook has only torch, math and the answers to earlier exercises."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ IMPORTED = frozenset({"torch", "math"})
 
 
 def other_exercises(exercise: Exercise) -> list[str]:
-    """The exercises whose answers the reference calls.
+    """Return the numbers of the exercises whose answers the reference calls.
 
-    Raises `ValueError` if it needs something that is neither torch, math, a built-in name nor an exercise.
+    Raises:
+        ValueError: The reference uses a name that is neither torch, math, a built-in nor an exercise.
     """
     names = set(_globals(symtable.symtable(exercise.solution, f"exercise {exercise.id}", "exec")))
     there = vars(sys.modules[exercise.reference.__module__])

@@ -1,4 +1,4 @@
-"""The page that lies beside a problem set for its instructor."""
+"""The instructor's page of a problem set."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from companion_school.course.release.problem_set import ProblemSet
 
 
 def page(pset: ProblemSet) -> str:
-    """The instructor's page of a problem set."""
+    """Return the instructor's page of a problem set in Markdown."""
     rows: list[str] = []
     for exercise in pset.exercises:
         public, hidden = shares(exercise)
@@ -39,7 +39,7 @@ def page(pset: ProblemSet) -> str:
 
 
 def _secrecy(exercise: Exercise) -> str:
-    """How much of the hidden check an instructor's seed makes secret."""
+    """Describe which part of the hidden check depends on the instructor's seed."""
     if is_own(exercise.id):
         return "each student's own"
     if is_constant(exercise):

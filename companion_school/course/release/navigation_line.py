@@ -1,4 +1,4 @@
-"""The line at both ends of every notebook: where a reader may go from here."""
+"""The navigation line, which is the first and the last cell of every notebook."""
 
 from __future__ import annotations
 
@@ -7,31 +7,35 @@ from typing import Literal
 
 Kind = Literal["lesson", "deeper", "exercises"]
 Titles = Mapping[int, tuple[str, str]]
-"""The lessons by number: the name of each one's notebook without its ending, and its title."""
+"""Each lesson's notebook name without suffix, and its title, by the lesson's number."""
 
 TAG = "navigation"
-"""The tag of the cells that hold the line. The pages of the site leave them out: they have a way of their own."""
+"""Tag of the cells with the line. The website leaves these cells out, because it has its own navigation."""
 START, GLOSSARY = "start.ipynb", "glossary.md"
 
 
 def exercises_of(number: int) -> str:
-    """Where the notebook of a lesson's exercises is, from the folder of the lessons' notebooks."""
+    """Return the path of a lesson's exercise notebook, relative to the folder of the lessons' notebooks."""
     return f"exercises/{number:02}_exercises.ipynb"
 
 
 def deeper_of(number: int) -> str:
-    """Where the deeper notebook of a lesson is, from the folder of the lessons' notebooks."""
+    """Return the path of a lesson's deeper notebook, relative to the folder of the lessons' notebooks."""
     return f"deeper/{number:02}_deeper.ipynb"
 
 
 def navigation(kind: Kind, number: int, known: Titles, *, deeper: bool = False) -> str:
-    """The line in Markdown: previous, start, next, exercises, deeper, glossary. What is not there is left out.
+    """Return the navigation line in Markdown.
 
-    kind     of the notebook that the line is for; from a lesson's deeper notebook and its exercises the lesson is
-             what came before
-    number   of its lesson
-    known    all lessons
-    deeper   whether the lesson has a deeper notebook
+    It links to the previous notebook, the start page, the next lesson, the exercises, the deeper notebook and the
+    glossary. Links whose target does not exist are left out, and so are links to the notebook itself.
+
+    Args:
+        kind: Kind of the notebook that the line is for. From exercises and deeper notebooks, the previous notebook is
+            that of their lesson.
+        number: Number of the notebook's lesson.
+        known: All lessons.
+        deeper: True if the lesson has a deeper notebook.
     """
     up = "" if kind == "lesson" else "../"
     before, after = known.get(number - 1), known.get(number + 1)

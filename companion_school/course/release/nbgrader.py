@@ -1,7 +1,7 @@
-"""nbgrader's cells (metadata schema 3), and what `nbgrader generate_assignment` makes of them.
+"""Cells with nbgrader's metadata (schema 3), and a reimplementation of `nbgrader generate_assignment`.
 
-Made here, too, so that what a student receives is known, and searched for leaks, before nbgrader has run; a test
-compares the two.
+The reimplementation gives the students' notebook, and lets it be searched for leaks, without running nbgrader. A test
+compares its output with nbgrader's.
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ BEGIN_HIDDEN, END_HIDDEN = "### BEGIN HIDDEN TESTS", "### END HIDDEN TESTS"
 
 
 def locked(grade_id: str, cell: Cell) -> Cell:
-    """A cell that nbgrader puts back if a student changed it."""
+    """Mark a cell as read-only, so that nbgrader restores it if a student changed it."""
     return _marked(cell, grade_id, locked=True)
 
 
 def solution(grade_id: str, cell: Cell) -> Cell:
-    """A cell for the student's answer."""
+    """Mark a cell as the place for a student's answer."""
     return _marked(cell, grade_id, solution=True)
 
 
 def graded(grade_id: str, points: float, cell: Cell) -> Cell:
-    """A check: full points if it runs, none if it raises."""
+    """Mark a cell as a test, which earns full points if it runs and none if it raises."""
     return _marked(cell, grade_id, grade=True, locked=True, points=points)
 
 
 def marked_by_hand(grade_id: str, points: float, cell: Cell) -> Cell:
-    """A cell for what a person marks."""
+    """Mark a cell as an answer that a person grades."""
     return _marked(cell, grade_id, grade=True, solution=True, points=points)
 
 
@@ -46,7 +46,7 @@ def _marked(cell: Cell, grade_id: str, **marks: Any) -> Cell:
 
 
 def released(source: Notebook) -> Notebook:
-    """The notebook that a student receives: without solutions and hidden tests, its fixed cells locked and summed."""
+    """Return the student's notebook: no solutions, no hidden tests, and checksums on the read-only cells."""
     return from_dict(source | {"cells": [_released(cell) for cell in source["cells"]]})
 
 
@@ -64,7 +64,7 @@ def _released(cell: Cell) -> Cell:
 
 
 def _cut(text: str, begin: str, end: str, instead: str | None) -> str:
-    """The text without what is between the markers, and without them; `instead` in its place, as deep as it was."""
+    """Remove the markers and the lines between them from a text; put `instead` there with the same indentation."""
     kept, inside = [], False
     for line in text.split("\n"):
         if begin in line:
@@ -79,7 +79,7 @@ def _cut(text: str, begin: str, end: str, instead: str | None) -> str:
 
 
 def _checksum(cell: Cell, marks: dict[str, Any]) -> str:
-    """nbgrader's, by which it knows whether a cell was changed."""
+    """Compute the checksum by which nbgrader recognizes changed cells."""
     points = [str(float(marks["points"]))] if marks["grade"] else []
     flags = (str(marks[name]) for name in ("grade", "solution", "locked"))
     text = "".join([cell["source"], cell["cell_type"], *flags, marks["grade_id"], *points])

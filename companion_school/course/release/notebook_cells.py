@@ -1,4 +1,4 @@
-"""The parts of which every notebook of the course's exercises is made, the same bytes each time."""
+"""Building blocks of all exercise notebooks. The same input always gives the same bytes."""
 
 from __future__ import annotations
 
@@ -17,37 +17,43 @@ Notebook = NotebookNode
 
 IMPORTS = "import math\n\nimport torch"
 IN_ANOTHER_KERNEL = "import companion  # not there? Kernel > Change Kernel... > The Executable Transformer"
-"""A line for the first cell of a notebook: in a kernel without the course, the error shows it."""
+"""First line of a notebook's code. In a kernel without the course, the traceback shows its comment."""
 PRECISION = (
     "An answer is *right* if it computes the correct result, to six digits, for every input that the lesson is about.\n"
     "All the points are for that. A right answer earns a star as well if it is *robust*: its result has the dtype of\n"
     "the input and a memory of its own, a NaN in the input stays visible, and invalid input raises an error. You can\n"
     f"leave the star ({STAR}) for later: the check names one thing at a time, and first what is not right yet."
 )
-"""What holds for every exercise, in a paragraph."""
+"""Explanation of the two marks, shown in every exercise notebook."""
 KERNEL = {
     "kernelspec": {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"},
     "language_info": {"name": "python"},
 }
-"""The metadata of every notebook of the course."""
+"""Metadata of every notebook of the course."""
 
 
 def markdown(source: str, **metadata: Any) -> Cell:
-    """A cell of text."""
+    """Return a Markdown cell."""
     return nbformat.v4.new_markdown_cell(source, metadata=metadata)
 
 
 def code(source: str, *, prints: str | None = None, **metadata: Any) -> Cell:
-    """A code cell. `prints`: what it must print, as if it had been run; "" for nothing; None: it was not run."""
+    """Return a code cell.
+
+    Args:
+        source: The code.
+        prints: Output to store, as if the cell had been executed ("" for no output). None means not executed.
+        metadata: Metadata of the cell.
+    """
     outputs = [nbformat.v4.new_output("stream", text=prints)] if prints else []
-    count = None if prints is None else 0  # counted by `notebook`
+    count = None if prints is None else 0  # `notebook` sets the final count
     return nbformat.v4.new_code_cell(source, outputs=outputs, execution_count=count, metadata=metadata)
 
 
 def with_ids(cells: Sequence[Cell]) -> Sequence[Cell]:
-    """The cells, with ids that follow from what is in them.
+    """Set each cell's id to a hash of its contents and return the cells.
 
-    nbgrader's cells go by their grade_id: an id that followed from a hidden test would be a trace of it.
+    A cell with nbgrader metadata gets its grade_id instead, because a hash could reveal something about a hidden test.
     """
     seen: dict[str, int] = {}
     for cell in cells:
@@ -59,7 +65,7 @@ def with_ids(cells: Sequence[Cell]) -> Sequence[Cell]:
 
 
 def notebook(cells: Iterable[Cell]) -> Notebook:
-    """A notebook of these cells, with their ids, and the run ones counted."""
+    """Return a notebook of these cells, with ids and with execution counts in order."""
     cells = with_ids(list(cells))
     run = (cell for cell in cells if cell.get("execution_count") is not None)
     for number, cell in enumerate(run, 1):
@@ -68,7 +74,7 @@ def notebook(cells: Iterable[Cell]) -> Notebook:
 
 
 def to_text(made: Notebook) -> str:
-    """The file's text, as Jupyter writes it."""
+    """Return a notebook as JSON text, in Jupyter's own format."""
     return nbformat.writes(made) + "\n"
 
 
@@ -76,7 +82,12 @@ def to_text(made: Notebook) -> str:
 
 
 def heading(exercise: Exercise, worth: str | None = None) -> str:
-    """Number, title, what it is worth and takes, and the statement."""
+    """Return an exercise's heading, points, difficulty, time and statement in Markdown.
+
+    Args:
+        exercise: The exercise.
+        worth: Description of the points (default: their number).
+    """
     points = worth or count(exercise.points, "point")
     difficulty = f"{exercise.difficulty} of {len(DIFFICULTIES)} ({DIFFICULTIES[exercise.difficulty]})"
     facts = f"*{points}. Difficulty {difficulty}, about {count(exercise.minutes, 'minute')}.*"
@@ -84,14 +95,14 @@ def heading(exercise: Exercise, worth: str | None = None) -> str:
 
 
 def _counts(exercise: Exercise) -> str:
-    """What counts for right besides the result, where the statement does not say so itself."""
+    """Return a sentence on the comparison of gradients, if they count and the statement does not mention them."""
     if "gradients" not in exercise.right or "gradient" in exercise.idea:
         return ""
     return "\n\nGradients with respect to all arguments are compared as well, and count for *right*."
 
 
 def _robust(exercise: Exercise) -> str:
-    """What makes an answer robust, in small print under the statement."""
+    """Return the requirements for a robust answer, in small print."""
     if not exercise.asks:
         return ""
     lines = "\n".join(f"- <small>{ask}</small>" for ask in exercise.asks)
@@ -99,12 +110,12 @@ def _robust(exercise: Exercise) -> str:
 
 
 def group_points(exercise: Exercise) -> str:
-    """The groups of an exercise's cases with their numbers and points: `(1) one head, 2; (2) several heads, 1`."""
+    """Return the groups of an exercise's cases with their points, as in `(1) one head, 2; (2) several heads, 1`."""
     return "; ".join(f"({at}) {group.name}, {group.points}" for at, group in enumerate(exercise.groups, 1))
 
 
 def marked_solution(exercise: Exercise) -> str:
-    """The reference with the two markers around its body."""
+    """Return the reference with nbgrader's solution markers around its body."""
     head = exercise.stub.rsplit("\n", 1)[0]
     body = exercise.solution.removeprefix(head).strip("\n")
     return f"{head}\n    {BEGIN}\n{body}\n    {END}"

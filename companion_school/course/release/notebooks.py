@@ -1,4 +1,4 @@
-"""The notebooks of the exercises: for someone who learns alone, and solved, as proof that they can be."""
+"""Exercise notebooks for self-study, and solved ones, which prove that the exercises can be solved."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _DESK = "from companion_school.exercises import check, hint, progress, solution"
 
 
 def titles(folder: Path) -> navigation_line.Titles:
-    """The names and titles of the lessons of `folder`, found as `NN_name.ipynb`, by number."""
+    """Return name and title of each lesson notebook (`NN_name.ipynb`) in `folder`, by the lesson's number."""
     found = {}
     for path in sorted(folder.glob("[0-9][0-9]_*.ipynb")):
         cells = nbformat.read(path, as_version=4).cells
@@ -54,10 +54,7 @@ def titles(folder: Path) -> navigation_line.Titles:
 
 
 def chapters(folder: Path) -> dict[str, tuple[str, list[Exercise]]]:
-    """For each lesson of `folder` that has exercises: its file name, its title, and them.
-
-    Exercises of a lesson that is not there are left out.
-    """
+    """Return title and exercises of each lesson in `folder` that has exercises, by the name of its notebook."""
     found = {}
     for number, (name, title) in titles(folder).items():
         of_lesson = [exercise for exercise in exercises().values() if exercise.lesson == number]
@@ -67,9 +64,13 @@ def chapters(folder: Path) -> dict[str, tuple[str, list[Exercise]]]:
 
 
 def self_study(name: str, title: str, book: Iterable[Exercise], line: str = "") -> Notebook:
-    """A lesson's exercises with stubs, checks, hints and progress. No outputs.
+    """Return the self-study notebook of a lesson, with stubs, checks, hints and progress, and no outputs.
 
-    line   at both ends: where a reader may go from here (`navigation_line.navigation`)
+    Args:
+        name: Name of the lesson's notebook, without suffix.
+        title: Title of the lesson.
+        book: The lesson's exercises.
+        line: Navigation line for both ends of the notebook (see `navigation_line.navigation`).
     """
     book = list(book)
     minutes = sum(exercise.minutes for exercise in book)
@@ -94,7 +95,7 @@ def self_study(name: str, title: str, book: Iterable[Exercise], line: str = "") 
 
 
 def solved(name: str, title: str, book: Iterable[Exercise]) -> Notebook:
-    """The same with the reference solutions, and with what the checks must print."""
+    """Return the solved notebook of a lesson, with reference solutions and the expected output of the checks."""
     book = list(book)
     cells: list[Cell] = [
         markdown(f"# Exercises, solved: {title}\n\nOne solution of each; yours may look different and be as right."),
@@ -119,7 +120,7 @@ def solved(name: str, title: str, book: Iterable[Exercise]) -> Notebook:
 
 
 def self_study_files(folder: Path) -> dict[Path, str]:
-    """What `folder`/exercises must hold: path and text."""
+    """Return the text of every file that `folder`/exercises must contain, by path."""
     files, known = {}, titles(folder)
     for name, (title, book) in chapters(folder).items():
         number = int(name[:2])
@@ -131,7 +132,7 @@ def self_study_files(folder: Path) -> dict[Path, str]:
 
 
 def stale_files(folder: Path) -> list[str]:
-    """What differs from what the exercises make, in a line each."""
+    """Describe each file in `folder`/exercises that is missing, outdated or superfluous."""
     wanted = self_study_files(folder)
     faults = []
     for path, text in wanted.items():
@@ -144,7 +145,14 @@ def stale_files(folder: Path) -> list[str]:
 
 
 def write_self_study(folder: Path) -> list[str]:
-    """Bring `folder`/exercises up to date; a line for each file that changed. Raises `ValueError` without lessons."""
+    """Update the files in `folder`/exercises.
+
+    Returns:
+        A line for each file that was written or removed.
+
+    Raises:
+        ValueError: `folder` contains no lesson with exercises.
+    """
     wanted = self_study_files(folder)
     if len(wanted) == 1:
         raise ValueError(f"{folder}: expected the folder of the lessons, NN_name.ipynb; found no lesson there")
@@ -160,7 +168,7 @@ def write_self_study(folder: Path) -> list[str]:
 
 
 def write_solved(folder: Path, out: Path) -> list[Path]:
-    """The solved notebooks of all lessons of `folder`, into `out`."""
+    """Write the solved notebooks of all lessons in `folder` to `out` and return their paths."""
     written = []
     for name, (title, book) in chapters(folder).items():
         path = out / f"{name[:2]}_exercises.ipynb"

@@ -1,7 +1,8 @@
-"""Questions with numbers of each student's own, which follow from the student's id and the instructor's secret.
+"""Questions with different numbers for each student, derived from the student's id and the instructor's secret.
 
-They are the examination's questions for a number. A student gets the numbers on a sheet and returns the result from a
-function of the notebook; what is right for whom is known to whoever has the secret, and to nobody's check.
+They are the examination questions that ask for a number. A student gets the numbers on a sheet and returns the result
+from a function in the notebook. The right result can be computed only with the secret, so the check in the student's
+notebook does not know it.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from companion_school.course.exam.exam_question import Asked, Question
 from companion_school.course.hidden_seeds import keyed
 
 NEAR = 0.005
-"""The share by which a result may be off: it is asked for with three digits."""
+"""Relative tolerance of a result that is not a whole number, since students give three digits."""
 ASKED = (
     "The question, with numbers of your own, is on your sheet. Return the result, with three digits at least; a whole "
     "number exactly. The check looks at the form of what you return and does not know your numbers."
@@ -24,10 +25,10 @@ ASKED = (
 
 
 def find_numbers(id: str) -> Question:
-    """Return the question of this name.
+    """Return the question with this id.
 
     Raises:
-        ValueError: There is no such question.
+        ValueError: There is no such question, or it does not ask for a number.
     """
     known = {one.id: one for one in paper.exam_questions().values() if one.kind == "number"}
     if id not in known:
@@ -36,13 +37,13 @@ def find_numbers(id: str) -> Question:
 
 
 def is_own(id: str) -> bool:
-    """Return True for the name of a question with numbers, as in "2.variance"."""
+    """Return True if `id` is that of a question that asks for a number, as in "2.variance"."""
     found = paper.exam_questions().get(id) if re.fullmatch(r"\d{1,2}\.[a-z-]{2,}", id) else None
     return found is not None and found.kind == "number"
 
 
 def function_name(question: Question) -> str:
-    """Return the name of the function that a student writes: `own_2_variance`."""
+    """Return the name of the function that a student writes, as in `own_2_variance`."""
     return f"own_{re.sub('[.-]', '_', question.id)}"
 
 
@@ -52,7 +53,7 @@ def asked(question: Question, secret: bytes, student: str) -> Asked:
 
 
 def as_exercise(question: Question, secret: bytes, student: str) -> Exercise:
-    """Return the question as an exercise whose result is right for this student."""
+    """Return the question as an exercise whose expected result uses this student's numbers."""
     result, name = float(asked(question, secret, student).answer or 0.0), function_name(question)
     made = Exercise(
         id=question.id,
@@ -77,7 +78,7 @@ def as_exercise(question: Question, secret: bytes, student: str) -> Exercise:
 
 
 def sheet(name: str, questions: Sequence[Question], secret: bytes, student: str) -> str:
-    """Return a student's sheet, a page to print or to send."""
+    """Return a student's sheet as an HTML page, to print or to send."""
     head = f"# {name}: the numbers of {student}\n\nReturn each result from the function of the notebook that is named."
     told = [f"**{one.id}**, `{function_name(one)}`: {asked(one, secret, student).text}" for one in questions]
     return paper.as_page(f"{name}: {student}", [head, *told])

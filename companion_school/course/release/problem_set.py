@@ -1,4 +1,4 @@
-"""What a problem set is: its exercises, questions and written answers, their points, and what its grader needs."""
+"""Problem sets: exercises, questions, questions with own numbers and written answers under one name."""
 
 from __future__ import annotations
 
@@ -17,15 +17,19 @@ from companion_school.exercises.catalogue import exercises, find_exercise
 from companion_school.questions.question import Question, questions
 
 LONGEST_NAME = 100
-"""Letters of a problem set's name: files are called by it, with endings."""
+"""Maximum number of characters in a problem set's name, which becomes part of file names."""
 
 
 @dataclass(frozen=True)
 class ProblemSet:
-    """Exercises, questions and written answers under a name, in the order of the course.
+    """Exercises, questions and written answers under one name, in course order. `ProblemSet.of` builds one.
 
-    Raises `ValueError` for a name that cannot be a folder's, no exercise or question, one twice, an unknown one, an
-    exercise that builds on another that is not in the set, or a question without a right answer.
+    Attributes:
+        name: Name of the set, of its folders and of its files.
+        exercises: The exercises. In a set that `dealt` returns, the questions are among them.
+        questions: The lessons' questions.
+        written: Written answers, which a person marks.
+        numbers: Questions with different numbers for each student.
     """
 
     name: str
@@ -35,19 +39,20 @@ class ProblemSet:
     numbers: tuple[Numbers, ...] = ()
 
     def dealt(self, secret: bytes) -> ProblemSet:
-        """The set with its questions as exercises, their choices in the order that follows from the secret."""
+        """Return the set with its questions as exercises, whose choices are shuffled as the secret determines."""
         made = [as_exercise(question, secret) for question in self.questions]
-        made += [own_numbers.as_exercise(question, secret, "") for question in self.numbers]  # nobody's numbers
+        # The numbers here are for no student in particular; each sheet has its own.
+        made += [own_numbers.as_exercise(question, secret, "") for question in self.numbers]
         return replace(self, exercises=(*self.exercises, *made), questions=())
 
     @property
     def points(self) -> int:
-        """What a set can earn whose questions are dealt."""
+        """The maximum points. Call it on a set that `dealt` returned, because other questions do not count."""
         return sum(one.points for one in self.exercises) + sum(item.points for item in self.written)
 
     @property
     def ids(self) -> list[str]:
-        """The numbers of all that it asks for."""
+        """The numbers of all exercises, questions and written answers."""
         return [
             *(one.id for one in self.exercises),
             *(one.id for one in self.questions),
@@ -56,7 +61,7 @@ class ProblemSet:
         ]
 
     def warnings(self) -> list[str]:
-        """What an instructor should know before handing it out: questions that need something of their lesson."""
+        """Return a warning for each question that cannot be understood without its lesson."""
         return [
             f"question {one.id} speaks of something that is only in lesson {one.lesson:02} ({', '.join(words)}); hand "
             "the lesson out with it, or choose another question"
@@ -73,7 +78,19 @@ class ProblemSet:
         written: Sequence[str] = (),
         numbers: Sequence[str] = (),
     ) -> ProblemSet:
-        """The set of these exercises, questions and written answers, by their numbers; raises as the class says."""
+        """Build a problem set from the numbers of its parts.
+
+        Args:
+            name: Name of the set.
+            ids: Numbers of exercises, as in "2.3".
+            asked: Numbers of questions, as in "2.a".
+            written: Numbers of written answers, as in "14.curves".
+            numbers: Numbers of questions with own numbers, as in "2.variance".
+
+        Raises:
+            ValueError: The name cannot be a folder's, the set is empty, a number is unknown or given twice, an exercise
+                builds on one that is not in the set, or a question cannot be graded.
+        """
         checked_name(name)
         if not ids and not asked and not written and not numbers:
             raise ValueError("--exercises: expected at least one, as in --exercises 2.3 2.4, or --questions 2.a 2.b")
@@ -114,7 +131,12 @@ class ProblemSet:
 
 
 def checked_name(name: str) -> str:
-    """The name, if folders and files can be called by it. Raises `ValueError` for any other."""
+    """Return a name if files and folders can have it.
+
+    Raises:
+        ValueError: The name is too long, does not begin with a letter or digit, or contains anything besides letters,
+            digits, - and _.
+    """
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_-]*", name):
         raise ValueError(f"PSET {shown(name)}: expected letters, digits, - and _, as in week2")
     if len(name) > LONGEST_NAME:

@@ -1,6 +1,6 @@
-"""A project to hand out: the stubs of some stages, their guiding notebooks, and a page for whoever teaches.
+"""Project to hand out: the stubs of some stages, their guiding notebooks, and a page for the teacher.
 
-FOLDER/release/NAME/    what a student receives: transformer/ with the stubs, notebooks, README.md
+FOLDER/release/NAME/    the students' files: transformer/ with the stubs, notebooks/, README.md
 FOLDER/NAME.md          the teacher's page
 """
 
@@ -26,13 +26,23 @@ UNGUIDED = (
 
 
 def release(name: str, stages: Sequence[Stage], out: Path, notebooks: Path | None = None) -> list[Path]:
-    """Write a project into `out`, whole or not at all; the folder and the page that were written.
+    """Write a project into `out`.
 
-    notebooks:  the folder of the guiding notebooks, `build` of the course's; those of the stages go along. `None`: none
-                do, and both pages say so.
+    Stages that the project depends on without asking for them are handed out as the course's references. The students'
+    folder is written atomically, and the teacher's page after it.
 
-    Earlier stages that the project rests on and does not ask for are handed out as the course's references.
-    Raises `ValueError` if it is there already, or a stage has no check yet.
+    Args:
+        name: Name of the project.
+        stages: Stages that the students write.
+        out: Output folder (created if missing).
+        notebooks: Folder with the guiding notebooks, `notebooks/build` in the repository. If None, the project has no
+            guides, and the teacher's page says so.
+
+    Returns:
+        The students' folder and the teacher's page.
+
+    Raises:
+        ValueError: `out` has a project of this name already, or a stage has no check yet.
     """
     place, page = check_free(name, stages, out)
     needed = {number for stage in stages for number in stage.needs} - {stage.number for stage in stages}
@@ -56,7 +66,11 @@ def release(name: str, stages: Sequence[Stage], out: Path, notebooks: Path | Non
 
 
 def check_free(name: str, stages: Sequence[Stage], out: Path) -> tuple[Path, Path]:
-    """Where a project and its page go. Raises `ValueError` if one is there already, or a stage has no check yet."""
+    """Return the paths of a project's folder and page, after checking that they are free.
+
+    Raises:
+        ValueError: One of them exists already, or a stage has no check yet.
+    """
     places = out / "release" / name, out / f"{name}.md"
     for path in places:
         if path.exists():

@@ -1,9 +1,9 @@
-"""The lessons' questions as exercises of a problem set: choices in an order that the instructor's secret decides.
+"""The lessons' questions as exercises of a problem set. The instructor's secret determines the order of choices.
 
-A question becomes a function without arguments that returns a choice's letter or a number. So it is released, graded
-and told about like every exercise whose answer is one fixed result: all its points are for the hidden check, and what
-a student receives does not know the answer. A prediction is graded where its choices and reasons are listed: its
-function returns both.
+A question becomes a function without arguments that returns a choice's letter or a number. It is released and graded
+like every exercise with one fixed result: all its points are for the hidden check, and the check in a student's
+notebook does not know the answer. A prediction can be graded if it lists choices and reasons; its function returns one
+of each.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
 
 def is_question(id: str) -> bool:
-    """Whether a number is a question's, as in "2.a", and not an exercise's."""
+    """Return True if `id` has the form of a question's number, as in "2.a"."""
     return re.fullmatch(r"\d{1,2}\.[a-z]", id) is not None
 
 
 def function_name(question: Question) -> str:
-    """The function that a student writes: `question_2_a`."""
+    """Return the name of the function that a student writes, as in `question_2_a`."""
     return f"question_{question.id.replace('.', '_')}"
 
 
@@ -38,17 +38,21 @@ _LESSON = re.compile(
     r"(?:after )?the \d+ updates|in these (?:steps|runs)|this lesson)",
     re.IGNORECASE,
 )
-"""Words that point at a cell, a figure or a run of a lesson, which a problem set does not have."""
+"""Phrases that refer to a cell, a figure or a run in a lesson, which a problem set does not contain."""
 
 
 def needs_lesson(question: Question) -> list[str]:
-    """The words of a question that point at something in its lesson; none where it can be answered by itself."""
+    """Return the phrases of a question that refer to something in its lesson. An empty list means it stands alone."""
     texts = (question.text, *(answer.text for answer in (*question.answers, *question.choices, *question.reasons)))
     return [found[0] for text in texts for found in _LESSON.finditer(text)]
 
 
 def find_gradable(id: str) -> Question:
-    """The question of this number. Raises `ValueError` for an unknown one and for a prediction, which has no marks."""
+    """Return the question with this number.
+
+    Raises:
+        ValueError: The number is unknown, or the question is a prediction without a list of reasons.
+    """
     from companion_school.questions.question import find_question
 
     question = find_question(id)
@@ -61,7 +65,7 @@ def find_gradable(id: str) -> Question:
 
 
 def as_exercise(question: Question, secret: bytes) -> Exercise:
-    """The question as an exercise, its choices in the order that follows from the secret."""
+    """Return the question as an exercise, whose choices are shuffled as the secret determines."""
     if question.kind == "predict":
         return _prediction(question, secret)
     assert question.right is not None
@@ -91,7 +95,10 @@ def as_exercise(question: Question, secret: bytes) -> Exercise:
 
 
 def _prediction(question: Question, secret: bytes) -> Exercise:
-    """A prediction: a letter for what happens, and a number for why. Both must be right, or the first for a share."""
+    """Return a prediction as an exercise that asks for a letter (what happens) and a number (why).
+
+    Both must be right. If the question says so, the right letter with a wrong number earns part of the points.
+    """
     choices = _shuffled(question.choices, secret, "choices", question.key)
     reasons = _shuffled(question.reasons, secret, "reasons", question.key)
     numbers = [str(number) for number in range(1, len(reasons) + 1)]
@@ -142,7 +149,7 @@ def _exercise(question: Question, statement: str, expected: Value, points: int) 
 
 
 def _shuffled(answers: Sequence[Answer], secret: bytes, *what: str) -> list[Answer]:
-    """The answers in an order that only the secret tells."""
+    """Shuffle the answers in an order that follows from the secret and `what`."""
     shuffled = list(answers)
     random.Random(keyed(secret, *what)).shuffle(shuffled)
     return shuffled

@@ -1,11 +1,15 @@
-"""A problem set to hand out and to grade: what an instructor keeps, and what a student receives.
+"""Writing of a problem set: the instructor's files and the students' files.
 
-    FOLDER/source/PSET/     for `nbgrader generate_assignment`: solutions, public checks, hidden checks
-    FOLDER/release/PSET/    what a student receives, and what nbgrader makes of the source
-    FOLDER/PSET.md          the instructor's page; beside it nbgrader's configuration and a roster to fill in
+    FOLDER/source/PSET/        source for `nbgrader generate_assignment`: solutions, public checks, hidden checks
+    FOLDER/release/PSET/       the students' files, which equal nbgrader's output for the source
+    FOLDER/PSET.md             the instructor's page
+    FOLDER/PSET_marking.md     the marker's page, if there are written answers
+    FOLDER/PSET_sheets/        each student's sheet, if there are questions with own numbers
+    FOLDER/nbgrader_config.py  nbgrader's configuration
+    FOLDER/roster.csv          a roster to fill in
 
-No reference is in the release: its checks read sealed keys (`companion_school.checking.sealed_keys`), and the folder
-that reads them, `companion_school/checking`, is copied beside them. A student needs torch and safetensors, and no
+The release contains no reference. Its checks read sealed keys (`companion_school.checking.sealed_keys`), and the code
+that reads them, `companion_school/checking`, is copied beside them. So students need torch and safetensors but not
 companion.
 """
 
@@ -48,11 +52,11 @@ from companion_school.course.release.questions import is_question
 from companion_school.course.written.rubrics import MARK, Written, marking_page, rubric
 
 PACKAGE = "exercise_check"
-"""The name under which the folder `companion_school/checking` travels."""
+"""Name of the copy of `companion_school/checking` in a release."""
 
 
 def source_notebook(pset: ProblemSet, secret: bytes) -> Notebook:
-    """The instructor's notebook: nbgrader's metadata, schema 3."""
+    """Return the instructor's notebook with nbgrader's metadata (schema 3)."""
     exercises, points = count(len(pset.exercises) + len(pset.written), "exercise"), count(pset.points, "point")
     about = (
         document("about.md")
@@ -63,7 +67,7 @@ def source_notebook(pset: ProblemSet, secret: bytes) -> Notebook:
         locked("about", markdown(about)),
         locked("imports", code(IMPORTS)),
     ]
-    for exercise in counted(pset.exercises, unit="exercise"):  # hidden cases take seconds
+    for exercise in counted(pset.exercises, unit="exercise"):  # show progress, because hidden cases take seconds
         place = exercise.id.replace(".", "_").replace("-", "_")
         cells += [
             locked(f"statement_{place}", markdown(heading(exercise, _worth(exercise)))),
@@ -75,19 +79,19 @@ def source_notebook(pset: ProblemSet, secret: bytes) -> Notebook:
 
 
 def _answer(exercise: Exercise, place: str, secret: bytes) -> list[Cell]:
-    """Where an exercise is answered, and its checks."""
+    """Return the cells for the answer to an exercise and for its checks."""
     return [solution(f"answer_{place}", code(marked_solution(exercise))), *_checks(exercise, place, secret)]
 
 
 def _own(exercise: Exercise, place: str) -> list[Cell]:
-    """Where a question with a student's own numbers is answered: nbgrader does not know them, so a person marks it."""
+    """Return the cells of a question with own numbers, which a person marks, because nbgrader cannot know them."""
     answer = f"{exercise.stub.partition(chr(10))[0]}\n    {BEGIN}\n    return 0.0  # each student's own\n    {END}"
     asked = code(f'from {PACKAGE} import check\n\ncheck("{exercise.id}")', tags=["raises-exception"])
     return [marked_by_hand(f"answer_{place}", exercise.points, code(answer)), locked(f"run_{place}", asked)]
 
 
 def _written(item: Written) -> list[Cell]:
-    """What is asked, what to run, and where to write; the source has a model answer there."""
+    """Return the cells of a written answer: the prompt, code to run, and a cell for the text with a model answer."""
     place = item.id.replace(".", "_").replace("-", "_")
     facts = f"*{count(item.points, 'point')}, given by a person. About {count(item.minutes, 'minute')}.*"
     asked = f"## {item.id} {item.title}\n\n{facts}\n\n{item.prompt}\n\n**How it is marked**\n\n{rubric(item)}"
@@ -102,14 +106,14 @@ def _written(item: Written) -> list[Cell]:
 
 
 def _checks(exercise: Exercise, place: str, secret: bytes) -> list[Cell]:
-    """The cells that earn an exercise's points: a public and a hidden one for each of its parts."""
+    """Return the cells that award an exercise's points: a public and a hidden check for each part."""
     cells = []
     is_whole, knows = len(exercise.groups) < 2, not is_constant(exercise)
     seeds = hidden_seeds(secret, exercise.id)[: None if knows else 1]
     keys = ", ".join(f'"""\n{key_text(seal(exercise, seed, mistakes=False))}\n"""' for seed in seeds)
     for number, part in enumerate(parts(exercise), 1):
         end, group = ("", "") if is_whole else (f"_{number}", f", group={number}")
-        if knows or number == 1:  # what a student's check knows of a fixed result is the same for all parts
+        if knows or number == 1:  # for a fixed result, one public check serves all parts
             asked = f'check("{exercise.id}"{group if knows else ""})'
             cell = code(f"from {PACKAGE} import check\n\n{asked}", tags=["raises-exception"])
             cells.append(graded(f"public_{place}{end}", part.public, cell))
@@ -119,7 +123,7 @@ def _checks(exercise: Exercise, place: str, secret: bytes) -> list[Cell]:
 
 
 def checks(pset: ProblemSet) -> dict[str, bytes]:
-    """The package that tries a student's answers: its files by their path."""
+    """Return the files of the package that checks students' answers, by path."""
     engine = sorted(files("companion_school.checking").iterdir(), key=lambda file: file.name)
     made = {f"{PACKAGE}/{file.name}": file.read_bytes() for file in engine if file.name.endswith(".py")}
     for exercise in pset.exercises:
@@ -128,12 +132,20 @@ def checks(pset: ProblemSet) -> dict[str, bytes]:
 
 
 def _public_key(exercise: Exercise) -> bytes:
-    """What a student's check knows. Of a question it must not know the wrong choices either: the last is the answer."""
+    """Return the sealed key of the public check.
+
+    For a question it leaves out the known mistakes, since the only choice that is not among them would be the answer.
+    """
     return seal(exercise, PUBLIC_SEED, mistakes=not is_question(exercise.id), knows_answers=not is_constant(exercise))
 
 
 def student_files(pset: ProblemSet, source: Notebook) -> dict[str, bytes]:
-    """What a student receives: contents by path. `source`: the instructor's notebook."""
+    """Return the contents of the students' files by path.
+
+    Args:
+        pset: The problem set.
+        source: The instructor's notebook, from `source_notebook`.
+    """
     return {
         f"{pset.name}.ipynb": to_text(released(source)).encode(),
         "TUTOR.md": document("TUTOR.md").encode(),
@@ -142,9 +154,20 @@ def student_files(pset: ProblemSet, source: Notebook) -> dict[str, bytes]:
 
 
 def release(pset: ProblemSet, secret: bytes, out: Path) -> list[Path]:
-    """Write a problem set into `out`, whole or not at all, beside others that are there; the folders and files written.
+    """Write a problem set into `out`, which may contain others already.
 
-    Raises `ValueError` if `out` has a problem set of this name already, or is not a folder.
+    Everything is prepared in a temporary folder first, so a failure leaves nothing half-written.
+
+    Args:
+        pset: The problem set.
+        secret: The instructor's secret.
+        out: Output folder (created if missing).
+
+    Returns:
+        The folders and files of the set, including the folder of the sheets, which `write_sheets` writes.
+
+    Raises:
+        ValueError: `out` has a problem set of this name already, or is not a folder.
     """
     places = check_free(pset, out)
     pset = pset.dealt(secret)
@@ -174,7 +197,7 @@ def release(pset: ProblemSet, secret: bytes, out: Path) -> list[Path]:
 
 
 def write_sheets(pset: ProblemSet, secret: bytes, students: Iterable[str], out: Path) -> Path:
-    """Write a sheet for each student, with numbers of their own; return their folder."""
+    """Write each student's sheet with their own numbers and return the folder of the sheets."""
     folder = out / f"{pset.name}_sheets"
     for student in students:
         write_atomic(folder / page_name(student), sheet(pset.name, pset.numbers, secret, student))
@@ -182,9 +205,10 @@ def write_sheets(pset: ProblemSet, secret: bytes, students: Iterable[str], out: 
 
 
 def check_free(pset: ProblemSet, out: Path) -> list[Path]:
-    """Where a problem set goes: its source, its release, its page, and the one for whoever marks written answers.
+    """Return the paths of a problem set's source, release, pages and sheets, after checking that they are free.
 
-    Raises `ValueError` if one is there already.
+    Raises:
+        ValueError: One of them exists already, or `out` is a file.
     """
     if out.exists() and not out.is_dir():
         raise ValueError(f"--out {out}: expected a folder, got a file")
@@ -201,7 +225,7 @@ def check_free(pset: ProblemSet, out: Path) -> list[Path]:
 
 
 def _worth(exercise: Exercise) -> str:
-    """What an exercise is worth, and for what, in words."""
+    """Describe how an exercise's points are divided."""
     earned = parts(exercise)
     public, hidden = shares(exercise)
     told = f"{count(public + hidden, 'point')}: {public:g} for the public check, {hidden:g} for the hidden one"

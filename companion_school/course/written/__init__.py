@@ -1,1 +1,1 @@
-"""Written answers, which a person marks: what is asked, the rubric, and the sheet that a marker fills in."""
+"""Written answers, which a person marks: their prompts, rubrics and marking sheets."""

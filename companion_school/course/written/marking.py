@@ -1,4 +1,4 @@
-"""Read a marking sheet into a folder of marks, where every later table and page finds its points and comments."""
+"""Transfer of points and comments from a marking sheet to a folder of marks."""
 
 from __future__ import annotations
 
@@ -10,11 +10,18 @@ from companion_school.course.written.sheet import MARKS, Given, Key, keep, read_
 
 
 def put_marks(sheet: Path, out: Path) -> int:
-    """Add the marks of a sheet to `written.csv`; how many it has.
+    """Add the marks of a sheet to `written.csv`.
+
+    Args:
+        sheet: A marking sheet with points filled in.
+        out: A folder that `companion grade` wrote.
+
+    Returns:
+        The number of marks in the sheet.
 
     Raises:
-        ValueError: the sheet or the folder is not one, or a mark is for a student, an item or a text that is not in the
-            results. Nothing is written then.
+        ValueError: The sheet is missing, invalid or without points, the folder has no results, or a mark is for a
+            student, an item or a text that is not in the results. In these cases nothing is written.
     """
     if not sheet.is_file():
         raise ValueError(f"{sheet}: expected a marking sheet, found none; companion course collect writes one")
@@ -30,7 +37,7 @@ def put_marks(sheet: Path, out: Path) -> int:
 
 
 def _places(sheet: Path, results: Results, who: str, item: str, given: Given) -> dict[Key, Given]:
-    """The students whom a mark is for: the one who is named, or in a blind sheet those who wrote this text."""
+    """Assign a mark to the student named in the sheet or, in a blind sheet, to all students who wrote this text."""
     texts = {record.student: {one.id: one.text_id for one in record.items} for record in results.records}
     if who == given.text_id and who not in texts:
         mine = {student: given for student, ids in texts.items() if ids.get(item) == given.text_id}

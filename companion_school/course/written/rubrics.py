@@ -1,4 +1,4 @@
-"""A written answer: what is asked, and the rubric by which a person marks it. `items.toml` holds all of them."""
+"""Written answers: the prompts, and the rubrics by which a person marks them. They are defined in `items.toml`."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from companion.ground.fields import why
 from companion.ground.reading import read_text
 
 MARK = "Your answer to "
-"""What the line begins with under which a student writes; the item's number follows."""
+"""Start of the line below which a student writes. The item's number follows."""
 
 
 @dataclass(frozen=True)
 class Level:
-    """What an answer has that is worth so many points."""
+    """Level of a rubric: its points, and a description of the answers that reach it."""
 
     points: int
     text: str
@@ -28,14 +28,17 @@ class Level:
 
 @dataclass(frozen=True)
 class Written:
-    """One item.
+    """Written answer, also called an item.
 
-    id:         "14.curves": lesson and name.
-    prompt:     what is asked, in Markdown.
-    code:       what the student runs first; may be empty.
-    model:      an answer of the highest level, for the marker.
-    looks_for:  what a marker looks for, in a line each.
-    levels:     the rubric, the highest level first.
+    Attributes:
+        id: Lesson and name, as in "14.curves".
+        title: Title of the item.
+        minutes: Expected time for writing.
+        prompt: The task, in Markdown.
+        code: Code that the student runs first; may be empty.
+        model: Answer of the highest level, shown only to the marker.
+        looks_for: Points that a marker looks for.
+        levels: The rubric, from the highest level to the lowest.
     """
 
     id: str
@@ -49,11 +52,15 @@ class Written:
 
     @property
     def points(self) -> int:
-        """What the highest level is worth."""
+        """The maximum points."""
         return self.levels[0].points
 
     def level(self, points: float) -> Level:
-        """The level that is worth so much. Raises `ValueError` where there is none."""
+        """Return the level with this number of points.
+
+        Raises:
+            ValueError: The rubric has no such level.
+        """
         found = next((level for level in self.levels if level.points == points), None)
         if found is None:
             offered = ", ".join(str(level.points) for level in reversed(self.levels))
@@ -62,7 +69,7 @@ class Written:
 
 
 def is_written(id: str) -> bool:
-    """Whether a number is a written answer's, as in "14.curves"."""
+    """Return True if `id` has the form of a written answer's number, as in "14.curves"."""
     return re.fullmatch(r"\d{1,2}\.[a-z][a-z-]+", id) is not None
 
 
@@ -70,17 +77,20 @@ _OWN: dict[str, Written] = {}
 
 
 def written_items() -> dict[str, Written]:
-    """Every item by its number, in the order of the course: the course's own, and those that were added."""
+    """Return every item by its number, in course order, including those that `add_items` added."""
     both = _items_in(files(__package__).joinpath("items.toml").read_text(encoding="utf-8")) | _OWN
     return dict(sorted(both.items(), key=lambda pair: int(pair[0].split(".")[0])))
 
 
 def add_items(file: Path) -> None:
-    """Add an instructor's own items; the form is that of the course's, `items.toml` in this folder.
+    """Add an instructor's own items.
+
+    Args:
+        file: TOML file of the same form as `items.toml` in this folder.
 
     Raises:
-        ValueError: the file cannot be read, lacks something, has a number that is none or is taken, or levels that do
-            not go down to 0.
+        ValueError: The file is unreadable or incomplete, a number is invalid or already in the course, or the points of
+            an item's levels do not decrease to 0.
     """
     try:
         made = _items_in(read_text(file))
@@ -100,7 +110,7 @@ def add_items(file: Path) -> None:
 
 @cache
 def _items_in(text: str) -> dict[str, Written]:
-    """The items of a file. Raises what a file raises that has something else in it."""
+    """Parse the items in a TOML text. An invalid text raises various errors, which `add_items` catches."""
     made = {}
     for id, entry in tomllib.loads(text).items():
         levels = tuple(Level(**level) for level in entry.pop("levels"))
@@ -110,7 +120,11 @@ def _items_in(text: str) -> dict[str, Written]:
 
 
 def find_written(id: str) -> Written:
-    """The item of this number. Raises `ValueError` where there is none."""
+    """Return the item with this number.
+
+    Raises:
+        ValueError: There is no such item.
+    """
     known = written_items()
     if id not in known:
         raise ValueError(f"written answer {id!r}: expected one of {', '.join(known)}")
@@ -118,13 +132,13 @@ def find_written(id: str) -> Written:
 
 
 def rubric(item: Written) -> str:
-    """The levels as a table in Markdown."""
+    """Return an item's rubric as a Markdown table."""
     rows = [f"| {level.points} | {level.text} |" for level in item.levels]
     return "\n".join(["| points | the answer |", "|---:|---|", *rows])
 
 
 def marking_page(item: Written) -> str:
-    """What a marker needs beside the texts, in Markdown."""
+    """Return the marker's page of an item in Markdown: prompt, rubric, hints and model answer."""
     looks = "\n".join(f"- {line}" for line in item.looks_for)
     return (
         f"## {item.id} {item.title}\n\n*{count(item.points, 'point')}, about {count(item.minutes, 'minute')}.*\n\n"

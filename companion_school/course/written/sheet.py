@@ -1,10 +1,10 @@
-"""The marking sheet: the texts of a class in one CSV file, in which a marker fills in points and comments.
+"""Marking sheet: a CSV file with the texts of a class, in which a marker fills in points and comments.
 
     student_id, item, text_id, text, points, comment
 
-`text_id` tells one text from another: marks stay with the text they were given for. In a blind sheet the column
-student_id is empty, and the rows are in the order of these ids. Read back, the marks are stored as `written.csv` beside
-marks.csv, without the texts.
+`text_id` is a hash of the text, so a mark belongs to the text that it was given for. In a blind sheet the column
+student_id is empty, and the rows of an item are sorted by text_id. After reading, the marks are stored in `written.csv`
+beside marks.csv, without the texts.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ KEPT = tuple(name for name in COLUMNS if name != "text")
 MARKS = "written.csv"
 
 Key = tuple[str, str]
-"""A student, and the number of an item. In a blind sheet the text's id is in place of the student."""
+"""Student and item number. In a blind sheet the text's id replaces the student."""
 
 
 @dataclass(frozen=True)
 class Given:
-    """What a marker gave a text."""
+    """Mark of one text."""
 
     text_id: str
     points: int
@@ -35,17 +35,17 @@ class Given:
 
 
 def text_id(text: str) -> str:
-    """A name for a text that another one does not have; empty for an empty one."""
+    """Return a hash that identifies a text, or "" for an empty text."""
     return hashlib.blake2b(text.encode(), digest_size=6).hexdigest() if text else ""
 
 
 def sheet(texts: Mapping[Key, str], known: Mapping[Key, Given], *, blind: bool = False) -> str:
-    """The sheet as CSV.
+    """Return the marking sheet as CSV text.
 
     Args:
-        texts: by student and item.
-        known: marks that are there already, for the same texts.
-        blind: leave out who wrote a text.
+        texts: Texts by student and item. Empty texts are left out.
+        known: Existing marks, which are filled in if the text is still the same.
+        blind: If True, leave out the students' ids.
     """
     rows: dict[tuple[str, str], dict[str, str]] = {}
     for (student, item), text in texts.items():
@@ -61,14 +61,14 @@ def sheet(texts: Mapping[Key, str], known: Mapping[Key, Given], *, blind: bool =
 
 
 def read_sheet(file: Path, *, texts: bool = True) -> dict[Key, Given]:
-    """The marks in a sheet that a marker filled in; rows without points are left out.
+    """Read the marks from a sheet. Rows without points are left out.
 
     Args:
-        file: the sheet.
-        texts: the column `text` must be there, as in a sheet; what `keep` wrote has none.
+        file: The sheet.
+        texts: If True, require the column `text`, which files that `keep` wrote do not have.
 
     Raises:
-        ValueError: it is another table, has a row twice or an unknown item, or points that are of no level.
+        ValueError: A column is missing, a row occurs twice, an item is unknown, or the points are not those of a level.
     """
     rows = read_table(file)
     if rows and not set(COLUMNS if texts else KEPT) <= set(rows[0]):
@@ -92,7 +92,7 @@ def read_sheet(file: Path, *, texts: bool = True) -> dict[Key, Given]:
 
 
 def keep(marks: Mapping[Key, Given]) -> str:
-    """The marks as CSV, without the texts."""
+    """Return the marks as CSV text, without the students' texts."""
     return as_csv(KEPT, [
         {"student_id": quoted(student), "item": item, "text_id": given.text_id, "points": str(given.points),
          "comment": quoted(given.comment)}

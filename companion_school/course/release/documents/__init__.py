@@ -1,20 +1,20 @@
-"""Documents that are handed out with a problem set, as they are handed out, but for the {names} to fill in.
+"""Documents that come with a problem set, with {names} as placeholders.
 
-TUTOR.md                a page that students hand to an AI assistant: tutor, do not solve
-about.md                the first cell of a problem set's notebook
-instructor.md           the page beside a problem set
+TUTOR.md                instructions for a student's AI assistant to tutor rather than solve
+about.md                first cell of a problem set's notebook
+instructor.md           the instructor's page of a problem set
 nbgrader_config.py.txt  nbgrader's configuration
-repository.md           the first page of a template repository
-checks.yml              its workflow
-public_checks.py.txt    runs the public checks there
-setup.sh.txt            makes Gradescope's image
-run_autograder.txt      grades a submission there
-roster.csv              a roster to fill in
+repository.md           README of a template repository
+checks.yml              workflow of a template repository
+public_checks.py.txt    script that the workflow runs for the public checks
+setup.sh.txt            setup of Gradescope's image
+run_autograder.txt      script that grades a submission on Gradescope
+roster.csv              roster to fill in
 """
 
 from importlib.resources import files
 
 
 def document(name: str) -> str:
-    """The text of one of these documents."""
+    """Return the text of one of these documents."""
     return files(__package__).joinpath(name).read_text(encoding="utf-8")
