@@ -152,7 +152,7 @@ class Part:
             "def answer(*arguments):\n    return probe(CODE, *arguments)\n"
         )
 
-    @cache  # noqa: B019  (there are only some sixty parts, and they live as long as the process)
+    @cache  # noqa: B019  (there are fewer than a hundred parts, and they live as long as the process)
     def exercise(self) -> Exercise:
         """Return the exercise by which `checking.examine` checks answers to this part."""
         right = references(self.stage)
