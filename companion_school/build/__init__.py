@@ -1,21 +1,24 @@
-"""Your own transformer: the reader writes it himself, file by file, and each is checked.
+"""Your own transformer: learners write it file by file, and each file is checked.
 
-stages            the stages, their files, their lessons
-stubs             the reference of a stage, and the stub that the reader begins with
-isolated_modules  files that import each other, loaded apart from all others
-workspace         the reader's folder, and what stands in it
-parts             what a stage is examined by: its functions, their cases, the mistakes that people make
-checks            the parts of each stage
-check             a stage examined, in a process (`check_process`): what is right, and in which file a fault lies
-first_difference  where a learner's numbers leave the right ones: the first tensor, and the line that made it
-trace             a run recorded: operations, calls, modules
-compared_runs     two records beside each other: which tensors agree
-origin            from a tensor that differs back to its line
-scenes            the runs of each stage, and the tensors in them
-bugs              bugs that people write; each must be placed where it stands
-verify            whether a check passes what is right, names the mistakes, and notices mutants
+stages            the stages, with their files and lessons
+stubs             the reference of each stage and the stub that the learner starts from
+isolated_modules  modules that import each other, loaded separately from all other modules
+workspace         the learner's folder and the state of each file in it
+parts             the parts of a stage: functions to check, with test cases and known mistakes
+checks            the parts of each stage, one module per stage
+check             checks a stage in a separate process (`check_process`) and finds the file with the fault
+first_difference  finds the first tensor that differs from the reference and the line that computed it
+trace             records the operations, function calls and module calls of a run
+compared_runs     compares the tensors of two recorded runs
+origin            traces a tensor that differs back to a line of code
+scenes            the runs that are compared at each stage, and their tensors
+bugs              common bugs, each of which must be located at the right line
+verify            verifies the checks: right answers pass, known mistakes are named, mutants are caught
 own               the learner's files for a notebook, where they are right
-take_over         answers to exercises taken over into the files of the stages
+keep              saves a learner's model as a checkpoint that every command reads
+story             trains a small model of the learner's that tells stories
+elsewhere         a simulated second device, for machines without a GPU
+take_over         copies answers to exercises into the files of the stages
 real_model        stage 10 on SmolLM2
-race              minutes of training and what they bring, in bits for each byte (`race_score`)
+race              bits per byte after a fixed number of minutes of training (`race_score`)
 """

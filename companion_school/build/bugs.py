@@ -1,7 +1,7 @@
-"""Bugs that people write, put into the reference one at a time: is each placed where it stands?
+"""Common bugs, inserted into the reference one at a time to test that each is located at the right line.
 
-They serve the other way round, too: where a learner's tensor is the one that a bug gives, the answer says what would
-mend it.
+They also serve the other way round: when a learner's tensor equals the one that a bug produces, the message says how to
+fix it.
 """
 
 from __future__ import annotations
@@ -18,16 +18,18 @@ from companion_school.build.stubs import reference
 
 @dataclass(frozen=True)
 class Bug:
-    """A bug.
+    """A bug that people write, as a patch of the reference.
 
-    stage:     whose check meets it.
-    file:      the stage in whose file it stands.
-    name:      what is wrong.
-    mend:      how it would be right: the end of "it agrees if ...".
-    pieces:    pieces of the reference's text, each with what stands there instead.
-    tensors:   keys of the nodes that are rightly named, without the block.
-    function:  where it stands.
-    training:  it shows in whole trainings: in that scene it must be placed as well.
+    Attributes:
+        stage: The stage whose check runs into the bug.
+        file: The stage whose file contains it.
+        name: A short description.
+        mend: The fix, worded as the end of the sentence "it agrees if ...".
+        pieces: Pieces of the reference's text, each with its replacement.
+        tensors: Keys of the nodes that may be reported as the first difference, without their block.
+        function: Qualified name of the function that contains the bug.
+        training: Start of the key of the first node that differs in a whole training run, for bugs that are also
+            tested there. Empty for the others.
     """
 
     stage: int
@@ -41,24 +43,24 @@ class Bug:
 
     @cached_property
     def sources(self) -> dict[str, str]:
-        """The references with the bug."""
+        """The stage's references by module, with the bug inserted."""
         return references(STAGES[self.stage]) | {STAGES[self.file].module: patched(self.file, self.pieces)}
 
     @cached_property
     def lines(self) -> list[int]:
-        """The lines of the patched file in which it stands."""
+        """The line numbers of the bug in the patched file."""
         old, new = reference(self.file).splitlines(), patched(self.file, self.pieces).splitlines()
         found: list[int] = []
         for what, _, _, start, end in SequenceMatcher(None, old, new, autojunk=False).get_opcodes():
             if what == "delete":
-                found += [start, start + 1]  # around what is not there
+                found += [start, start + 1]  # the lines around the missing code
             elif what != "equal":
-                opens = new[end - 1].endswith(":")  # a condition is seen in what it lets happen
+                opens = new[end - 1].endswith(":")  # a wrong condition shows in the first line of its block
                 found += range(start + 1, end + 1 + opens)
         return found
 
     def is_placed(self, origin: Origin | None) -> bool:
-        """Whether a line is one of these; where a whole statement is missing, its function is enough."""
+        """Return True if `origin` is one of the bug's lines, or is in its function if a whole piece is missing."""
         if origin is None or origin.place.file != STAGES[self.file].file:
             return False
         missing = any(not new.strip() for _, new in self.pieces)
@@ -257,5 +259,5 @@ BUGS = (
 
 
 def is_named(bug: Bug, key: str) -> bool:
-    """Whether a node is one of those that the bug spoils first."""
+    """Return True if a node is one of those that the bug makes wrong first."""
     return any(key == tensor or key.endswith((f": {tensor}", f", {tensor}")) for tensor in bug.tensors)

@@ -1,8 +1,7 @@
-"""A stage examined: what is right in the learner's file, what is not, and in which file the fault lies.
+"""Check a stage: report what is right in the learner's file, what is not, and which file is at fault.
 
-The learner's code runs in a process of its own (`check_process`), which may end, print or never come back: whatever
-becomes of it is said of the part that ran. The process has a time for each part and is started again for the parts
-that are left.
+The learner's code runs in a separate process (`check_process`). It may exit, print or hang; the result is attributed to
+the part that was running. Each part has a time limit, and the process is started again for the remaining parts.
 """
 
 from __future__ import annotations
@@ -25,14 +24,19 @@ from companion_school.checking.notebook_answer import NotYet
 
 _START_SECONDS = 90.0  # to import PyTorch on a slow machine
 _RIGHT = Result.RIGHT.value
-_LONGEST = 200  # characters of what is said in a line
+_LONGEST = 200  # characters of a one-line message
 
 
 @dataclass(frozen=True)
 class Found:
-    """What is to be said of a part: its result, in a word; what is wrong; where the fault lies if not in this file.
+    """The result of checking one part.
 
-    place:  where the learner's numbers leave the right ones, if that was looked for and found.
+    Attributes:
+        part: The part's name.
+        result: The value of a `Result`, such as "right" or "wrong".
+        told: A message about what is wrong, or a remark on a right answer.
+        lies_in: The number of the earlier stage that is at fault, or None if the fault is in this file.
+        place: A sentence about the first tensor that differs from the reference, if it was searched for and found.
     """
 
     part: str
@@ -43,7 +47,7 @@ class Found:
 
     @property
     def briefly(self) -> str:
-        """The line that says most of what is wrong: the likely mistake, or else what came."""
+        """The most informative line of the message: the likely mistake, or else the value that was returned."""
         lines = [line.strip() for line in self.told.splitlines()]
         if self.lies_in is not None or len(lines) == 1:
             return lines[0]
@@ -54,10 +58,14 @@ class Found:
 
 @dataclass(frozen=True)
 class Report:
-    """What is to be said of a stage.
+    """The result of checking a stage.
 
-    fault:       why its file cannot be examined at all.
-    real_model:  what became of it on a real model, where the stage has one; `agrees`: whether that is right.
+    Attributes:
+        stage: The stage.
+        found: The results of its parts.
+        fault: The reason that the file cannot be checked at all, or None.
+        real_model: The outcome on a real model in a sentence, if the stage has one.
+        agrees: False if the outcome on the real model is wrong.
     """
 
     stage: Stage
@@ -84,7 +92,7 @@ class Report:
             part = next(part for part in parts(self.stage.number) if part.name == one.part)
             shows = f"right. {' '.join(part.shows.split())}" if one.result == _RIGHT else one.result
             lines.append(f"  {part.title}: {shows}")
-            if one.told:  # what comes after the first fault often follows from it: there a line is enough
+            if one.told:  # later faults often follow from the first one, so they get a single line
                 lines += [f"    {line}" for line in ([one.briefly] if told else one.told.splitlines()) if line]
                 lines += [f"    {one.place}"] * bool(one.place)
                 told = told or one.result not in (Result.MISSING.value, _RIGHT)
@@ -94,9 +102,16 @@ class Report:
 def examine_stage(
     stage: Stage, folder: Path, *, seed: int = 0, done: Callable[[Found], None] = lambda _: None
 ) -> Report:
-    """Examine the file of a stage with the learner's own earlier stages.
+    """Check the file of a stage together with the learner's own earlier stages.
 
-    Raises `ValueError` if the stage has no check or the folder no file of it.
+    Args:
+        stage: The stage to check.
+        folder: The learner's folder.
+        seed: Seed of the test cases.
+        done: Called with the result of each part as soon as it is known.
+
+    Raises:
+        ValueError: If the stage has no check, or the folder has no file for it.
     """
     wanted = parts(stage.number)
     if not wanted:
@@ -111,7 +126,7 @@ def examine_stage(
         fault = _run(stage, folder, left, seed, found, done)
         if fault is not None:
             return Report(stage, tuple(found), fault)
-        if len(found) == before:  # it ended without a word
+        if len(found) == before:  # the process ended before it reported anything
             found.append(Found(left[0].name, Result.CRASHED.value, "the process that ran it ended on the way"))
     return Report(stage, tuple(found))
 
@@ -119,7 +134,7 @@ def examine_stage(
 def _run(
     stage: Stage, folder: Path, left: Sequence[Part], seed: int, found: list[Found], done: Callable[[Found], None]
 ) -> str | None:
-    """Examine parts in a process of its own, as far as it comes; why the file cannot be examined, if so."""
+    """Check parts in a new process until it ends. Return the reason if the file cannot be checked at all."""
 
     def note(one: Found) -> None:
         found.append(one)
@@ -165,9 +180,10 @@ def _follow(
     note: Callable[[Found], None],
     found: list[Found],
 ) -> tuple[str | None, Part | None]:
-    """Read what the process writes until it ends, or a part takes too long.
+    """Read the messages of the process until it ends or a part takes too long.
 
-    Gives why the file cannot be examined, if so; and the part in which the process ended by itself.
+    Returns:
+        The reason if the file cannot be checked at all, and the part that was running if the process ended during one.
     """
     begun: Part | None = None
     already = len(found)
@@ -190,7 +206,7 @@ def _follow(
         if ended:
             return None, begun
         if time.monotonic() > end:
-            if begun is None and len(found) > already:  # it looks for a place, and that is worth no longer
+            if begun is None and len(found) > already:  # stop the search for the first difference
                 return None, None
             took = f"it did not end in {begun.seconds:g} seconds" if begun else "it did not begin"
             note(Found((begun or left[0]).name, Result.TIMEOUT.value, took))
@@ -199,8 +215,8 @@ def _follow(
 
 
 def with_real_model(report: Report, folder: Path) -> Report:
-    """Return a report with a word on SmolLM2, if it is on stage 10, all of whose parts are right."""
-    from companion_school.build.real_model import STAGE, try_real_model  # nobody else loads a model
+    """Add the outcome on SmolLM2 to a report of stage 10 whose parts are all right; return other reports unchanged."""
+    from companion_school.build.real_model import STAGE, try_real_model  # imported late: only stage 10 loads a model
 
     if report.stage.number != STAGE or not report.is_right:
         return report
@@ -209,7 +225,11 @@ def with_real_model(report: Report, folder: Path) -> Report:
 
 
 def check_stage(stage: Stage, folder: Path) -> None:
-    """What `check("build.5")` does: say how a stage stands, and keep it. Raises `NotYet` if it is not right."""
+    """Check a stage, record the result and print the report, as `check("build.5")` does.
+
+    Raises:
+        NotYet: If the stage is not right yet. The message is the report.
+    """
     report = with_real_model(examine_stage(stage, folder), folder)
     note_passed(folder, stage, report.is_right)
     if not report.is_right:

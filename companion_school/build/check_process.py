@@ -1,4 +1,4 @@
-"""The process in which a learner's file is examined (`check`): a line of JSON for each part, in a file.
+"""The process in which a learner's file is checked (see `check`). It appends lines of JSON to a file.
 
 python -m companion_school.build.check_process FOLDER STAGE SEED LINES PART ...
 """
@@ -27,7 +27,7 @@ _LATER = "it is tried once the parts above are right"
 
 
 def main(arguments: list[str]) -> int:
-    """Examine parts of a stage, and write what was found; the exit code."""
+    """Check parts of a stage and write the results to a file; return the exit code."""
     folder, stage, seed, lines = Path(arguments[0]), STAGES[int(arguments[1])], int(arguments[2]), Path(arguments[3])
     torch.set_num_threads(1)
     with lines.open("a", encoding="utf-8") as out:
@@ -55,7 +55,7 @@ def main(arguments: list[str]) -> int:
             found = examined(part, sources, files, seed)
             wrong |= found["result"] != Result.RIGHT.value
             tell(**found)
-            # Of several parts that are wrong, the first is looked into: the others often follow from it.
+            # Locate the first difference only for the first part that is wrong, because later faults often follow.
             if not looked and found["lies_in"] is None and found["result"] in ("wrong", "crashed"):
                 looked = True
                 tell(place=where(stage, folder))
@@ -63,7 +63,7 @@ def main(arguments: list[str]) -> int:
 
 
 def unreadable(stage: Stage, sources: Mapping[str, str], wanted: list[Part]) -> str | None:
-    """Why a learner's files cannot be examined: one is no Python, or uses what it must not."""
+    """Return the reason why a learner's files cannot be checked (invalid Python, a forbidden name), or None."""
     for number in (*stage.needs, stage.number):
         text = sources.get(STAGES[number].module, "")
         without = {name for part in wanted for name in part.without} if number == stage.number else set()
@@ -80,7 +80,14 @@ def unreadable(stage: Stage, sources: Mapping[str, str], wanted: list[Part]) -> 
 
 
 def examined(part: Part, sources: Mapping[str, str], files: Mapping[str, str], seed: int = 0) -> dict[str, Any]:
-    """What is to be said of a part: its result, what is wrong, and in which stage the fault lies."""
+    """Check one part and return its result as the fields of a `check.Found`.
+
+    Args:
+        part: The part to check.
+        sources: Text of each of the learner's files, by module name.
+        files: Path of each file, by module name.
+        seed: Seed of the test cases.
+    """
     key = key_of(part.exercise(), seed)
     verdict = _tried(part, key, sources, files)
     found: dict[str, Any] = {"part": part.name, "result": verdict.result.value, "told": "", "lies_in": None}
@@ -104,9 +111,10 @@ def examined(part: Part, sources: Mapping[str, str], files: Mapping[str, str], s
 
 
 def lies_in(part: Part, key: AnswerKey, sources: Mapping[str, str], files: Mapping[str, str]) -> int | None:
-    """The earlier stage whose reference, in place of the learner's file, makes a part right; None if none does.
+    """Return the number of the earlier stage at fault, or None if the fault is in the stage's own file.
 
-    Of several that are at fault, the first.
+    An earlier stage is at fault if the part becomes right when its reference replaces the learner's file. If several
+    are at fault together, return the first.
     """
     right = references(part.stage)
     needs = part.stage.needs
@@ -115,14 +123,14 @@ def lies_in(part: Part, key: AnswerKey, sources: Mapping[str, str], files: Mappi
     for number in needs:
         if _tried(part, key, {**sources, **_of(right, (number,))}, files).result is Result.RIGHT:
             return number
-    for at, number in enumerate(needs):  # several are at fault: the references up to which are not enough?
+    for at, number in enumerate(needs):  # several are at fault: find the first whose own file breaks the part
         if _tried(part, key, {**sources, **_of(right, needs[at + 1 :])}, files).result is not Result.RIGHT:
             return number
     return needs[0]
 
 
 def raised_at(part: Part, key: AnswerKey, sources: Mapping[str, str], files: Mapping[str, str]) -> str | None:
-    """The line of the learner's files in which the first case that raises does so, with its text."""
+    """Return the learner's line that raises in the first test case that raises, with its text, or None."""
     answer, names = part.answer(sources, files), {file: f"{module}.py" for module, file in files.items()}
     for case in key.cases:
         try:
@@ -145,12 +153,12 @@ def _tried(part: Part, key: AnswerKey, sources: Mapping[str, str], files: Mappin
 
 
 def where(stage: Stage, folder: Path) -> str | None:
-    """Where the learner's stream leaves the right one, if that can be said."""
-    from companion_school.build import first_difference  # only where something is wrong
+    """Return a sentence about the first tensor that differs from the reference, or None if none was found."""
+    from companion_school.build import first_difference  # imported late: only needed when something is wrong
 
     try:
         return first_difference.where(stage.number, folder, itself=True)
-    except BaseException:  # a word more, and no reason to end, whatever the learner's code raises
+    except BaseException:  # the sentence is optional, so whatever the learner's code raises must not end the check
         return None
 
 

@@ -1,4 +1,4 @@
-"""Two records of the same run beside each other: which tensors agree, and at which one they part."""
+"""Compare two recorded runs of the same scene: which tensors agree, and which one differs first."""
 
 from __future__ import annotations
 
@@ -17,21 +17,22 @@ from companion_school.build.trace import Log, Operation, Value
 
 Find = Callable[[Log], Value | None]
 _TOLERANCE = {torch.float64: 1e-5, torch.float32: 1e-4}
-HIDDEN = -1e4  # of a score: what is smaller has no weight
+HIDDEN = -1e4  # attention scores at or below this value count as masked
 
 
 @dataclass(frozen=True)
 class Node:
-    """One tensor of the stream.
+    """One tensor of a run.
 
-    key:      by which the others name it.
-    says:     what it is called, in the plural: "the scores".
-    find:     looks for it in a record.
-    parents:  of what it is made, nearest first.
-    home:     the functions of the stubs in which it is made, the likeliest first.
-    place:    where in the model: "block 0", or "".
-    scores:   it is a softmax's argument: places without a weight do not count, nor what is added to a whole row.
-    inner:    no function or module gives it, so that whoever writes the same in another way may not have it at all.
+    Attributes:
+        key: Unique name, by which other nodes refer to it.
+        says: Name in messages, such as "the scores".
+        find: Finds the tensor in a recorded run, or returns None.
+        parents: Keys of the nodes it is computed from, nearest first.
+        home: Functions of the stubs that compute it, likeliest first.
+        place: Location in the model, such as "block 0", or "".
+        scores: True for the input of a softmax. Masked positions and a constant added to a whole row are ignored.
+        inner: True for an intermediate result that no function or module returns. Equivalent code may not have it.
     """
 
     key: str
@@ -45,7 +46,7 @@ class Node:
 
 
 class State(Enum):
-    """How a learner's tensor stands beside the reference's."""
+    """The outcome of comparing a learner's tensor with the reference's."""
 
     AGREES = "agrees"
     DIFFERS = "differs"
@@ -54,7 +55,7 @@ class State(Enum):
 
 @dataclass(frozen=True)
 class Seen:
-    """A node in both records."""
+    """A node's values in both runs: `mine` is the learner's, `theirs` the reference's."""
 
     state: State
     mine: Value | None = None
@@ -62,7 +63,7 @@ class Seen:
 
 
 class Streams:
-    """The nodes of a run, in the learner's record and in the reference's."""
+    """The nodes of a scene, compared between the learner's recorded run and the reference's."""
 
     def __init__(self, nodes: Sequence[Node], mine: Log, theirs: Log) -> None:
         self.mine, self.theirs = mine, theirs
@@ -88,13 +89,13 @@ class Streams:
         return same(a, b)
 
     def mine_like(self, theirs: Value) -> Value | None:
-        """A tensor of the learner's that has these numbers, in any layout."""
+        """Return a tensor of the learner's run with the same elements in any layout, or None."""
         if not isinstance(theirs.content, Tensor) or theirs.content.numel() < 2:
             return None
         return self._pool.like(theirs.content)
 
     def is_known(self, tensor: Any) -> bool:
-        """Whether the reference has these numbers too, in any layout, be it as a step of something else."""
+        """Return True if any tensor of the reference's run has the same elements, in any layout."""
         return isinstance(tensor, Tensor) and self._known.like(tensor) is not None
 
     @cached_property
@@ -106,7 +107,7 @@ class Streams:
         return Pool(self.theirs)
 
     def visible_parents(self, key: str) -> list[str]:
-        """Of what a node is made, as far as it can be seen: in place of what cannot, of what that is made."""
+        """Return the keys of a node's parents, with each unseen parent replaced by its own visible parents."""
         found: list[str] = []
         for parent in self.nodes[key].parents:
             if parent not in self.nodes:
@@ -116,14 +117,18 @@ class Streams:
         return list(dict.fromkeys(found))
 
     def ends(self) -> list[str]:
-        """The nodes of which no other is made."""
+        """Return the keys of the nodes that no other node is computed from."""
         inner = {parent for node in self.nodes.values() for parent in node.parents}
         return [key for key in self.nodes if key not in inner]
 
     def parted(self) -> str | None:
-        """The first node that differs and is made of what agrees, on the way to an end that differs."""
+        """Return the key of the first node that differs although its visible parents agree, or None.
+
+        Only nodes that lead to a differing end count. If the learner's run raised, its ends may be missing, so any
+        differing node counts unless a later node that depends on it agrees.
+        """
         wrong = [key for key in self.ends() if self.seen[key].state is State.DIFFERS]
-        if self.mine.error is not None:  # the ends were not reached: what differs on the way may be why
+        if self.mine.error is not None:  # the run did not reach its ends, and a difference before may be the reason
             agreed = {key for key in self.nodes if self.seen[key].state is State.AGREES}
             absolved = {old for key in agreed for old in self._all_before(key)}
             wrong += [key for key, seen in self.seen.items() if seen.state is State.DIFFERS and key not in absolved]
@@ -145,7 +150,7 @@ class Streams:
 
 
 class Pool:
-    """All tensors that a run made, to be found by their numbers."""
+    """All tensors of a recorded run, searchable by their elements."""
 
     def __init__(self, log: Log) -> None:
         made = [Value(step.value, 0, step.number) for step in log.operations]
@@ -158,7 +163,7 @@ class Pool:
                 self._by_size.setdefault(value.content.numel(), []).append((_print(value.content), value))
 
     def like(self, tensor: Tensor) -> Value | None:
-        """One with the same numbers: of the same shape, or with its axes in another order, joined or split."""
+        """Return a tensor with the same elements, possibly with its axes permuted, merged or split, or None."""
         wanted = _print(tensor)
         for found, value in self._by_size.get(tensor.numel(), ()):
             if math.isclose(found, wanted, rel_tol=1e-4, abs_tol=1e-9) and same_numbers(value.content, tensor):
@@ -167,7 +172,7 @@ class Pool:
 
 
 def same(mine: Any, theirs: Any) -> bool:
-    """Whether two values agree: tensors in shape and numbers, all else by itself."""
+    """Return True if two values agree: tensors in shape and elements, other values by equality or closeness."""
     if isinstance(theirs, Value):
         return same(mine.content if isinstance(mine, Value) else mine, theirs.content)
     if isinstance(mine, Value):
@@ -186,7 +191,7 @@ def same(mine: Any, theirs: Any) -> bool:
 
 
 def close(mine: Tensor, theirs: Tensor) -> bool:
-    """Whether the numbers of two tensors of one shape agree to what the less exact of them can hold."""
+    """Return True if two tensors of the same shape agree within the tolerance of `mine`'s dtype."""
     a, b = _numbers(mine), _numbers(theirs)
     if torch.equal(a, b):
         return True
@@ -197,7 +202,7 @@ def close(mine: Tensor, theirs: Tensor) -> bool:
 
 
 def same_scores(mine: Tensor, theirs: Tensor) -> bool:
-    """Whether two arguments of a softmax over the last axis agree where there is a weight."""
+    """Return True if two inputs of a softmax over the last axis agree at unmasked positions, up to a row constant."""
     seen = (theirs > HIDDEN) & (mine > HIDDEN)
 
     def centred(x: Tensor) -> Tensor:
@@ -208,7 +213,7 @@ def same_scores(mine: Tensor, theirs: Tensor) -> bool:
 
 
 def same_numbers(mine: Tensor, theirs: Tensor) -> bool:
-    """Whether one tensor is the other with its axes in another order, some joined or split."""
+    """Return True if one tensor equals the other with its axes permuted, merged or split."""
     flat = mine.flatten()
     if close(flat, theirs.flatten()):
         return True
@@ -218,7 +223,7 @@ def same_numbers(mine: Tensor, theirs: Tensor) -> bool:
 
 
 def gap(mine: Any, theirs: Any) -> str:
-    """By how much two values differ, in words."""
+    """Describe the difference of two values in words."""
     if not isinstance(theirs, Tensor):
         return f"{_short(mine)} in place of {_short(theirs)}"
     if not isinstance(mine, Tensor):
@@ -240,7 +245,7 @@ def gap(mine: Any, theirs: Any) -> str:
 
 
 def _beside(mine: float, theirs: float) -> str:
-    """Two numbers with as many digits as it takes to see that they differ, four at least."""
+    """Format two numbers with as many digits as it takes to tell them apart, at least four."""
     for digits in range(4, 17):
         if (a := f"{mine:.{digits}g}") != (b := f"{theirs:.{digits}g}"):
             break
@@ -248,7 +253,7 @@ def _beside(mine: float, theirs: float) -> str:
 
 
 def operation(log: Log, value: Value | None) -> Operation | None:
-    """What made a value."""
+    """Return the operation that computed a value, or None."""
     return None if value is None or value.made is None else log.operations[value.made]
 
 
@@ -268,6 +273,6 @@ def _numbers(tensor: Tensor) -> Tensor:
 
 
 def _print(tensor: Tensor) -> float:
-    """A number that is the same for the same numbers in any order."""
+    """Return a fingerprint that does not depend on the order of the elements."""
     finite = _numbers(tensor).nan_to_num(0.0, 1.5, -2.5)
     return float((finite.abs() + (finite + 0.7) ** 2 + (1.3 * finite).sin()).sum())

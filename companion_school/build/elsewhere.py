@@ -1,14 +1,15 @@
-"""A device that is not the CPU, for machines without a GPU: its tensors keep their numbers there, and refuse others.
+"""A simulated second device, for machines without a GPU. Its tensors cannot be mixed with CPU tensors.
 
-The device is called "meta", PyTorch's name for one without memory, so code that asks a tensor for its device and makes
-new tensors there finds it. Whatever would fail on a GPU fails here: an operation on tensors of two devices, or with a
-generator of another one. An index may lie on the CPU, and so may a single number.
+The device is called "meta", PyTorch's name for a device without memory, so code that creates new tensors on the device
+of an existing one works. Operations on tensors of two devices, or with a generator of the other device, fail here as
+they do on a GPU. As on a GPU, an index or a zero-dimensional tensor may be on the CPU.
 
     with Elsewhere() as there:
         model.to(there)
         model(ids.to(there))
 
-PyTorch and the standard library alone: this text travels to the grader's sandbox, as that of `isolated_modules` does.
+This module may import only PyTorch and the standard library, because its source is copied into the grader's sandbox, as
+that of `isolated_modules` is.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ _INDEXED = ("index", "index_put", "index_put_", "_unsafe_index")
 
 
 class _Far(torch.Tensor):
-    """A tensor of the device, whose numbers lie in `numbers`, on the CPU."""
+    """A tensor of the simulated device. Its data is stored on the CPU, in `numbers`."""
 
     numbers: torch.Tensor
 
@@ -51,7 +52,7 @@ class _Far(torch.Tensor):
 
 
 class Elsewhere(TorchFunctionMode):
-    """Context manager in which the device exists. Gives the device."""
+    """Context manager in which the device exists. Entering it returns the device."""
 
     def __enter__(self) -> torch.device:
         super().__enter__()
@@ -83,7 +84,7 @@ class Elsewhere(TorchFunctionMode):
 
 class _Operations(TorchDispatchMode):
     @classmethod
-    def _should_skip_dynamo(cls) -> bool:  # else the first operation imports the compiler, which takes seconds
+    def _should_skip_dynamo(cls) -> bool:  # otherwise the first operation imports the compiler, which takes seconds
         return False
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -94,7 +95,7 @@ _Generator = torch.Generator
 
 
 class _AnyGenerator(torch.Generator):
-    """`torch.Generator`, which can also be made for the device."""
+    """A `torch.Generator` that can also be created for the simulated device."""
 
     def __new__(cls, device: Any = "cpu") -> Any:
         made = _Generator("cpu" if torch.device(device) == DEVICE else device)
@@ -128,7 +129,7 @@ def _run(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
 
 
 def elsewhere(call: Callable[[torch.device], Any]) -> Any:
-    """Return what `call` gives for a device that is not the CPU, or a sentence if it mixes tensors of two devices."""
+    """Return the result of `call` on the simulated device, or a sentence if it mixes tensors of two devices."""
     with Elsewhere() as device:
         try:
             return call(device)

@@ -1,7 +1,7 @@
-"""The first difference: the tensor at which a learner's code leaves the reference's, and the line that made it.
+"""Find the first tensor at which a learner's code differs from the reference, and the line that computed it.
 
-Both run the same scenes (`scenes/`) with the same weights, and are recorded (`trace`); the records are compared
-tensor by tensor (`compared_runs`), and from the first that differs the way is followed back to a line (`origin`).
+Both run the same scenes (`scenes/`) with the same weights and are recorded (`trace`). The records are compared tensor
+by tensor (`compared_runs`), and the first tensor that differs is traced back to a line of code (`origin`).
 """
 
 from __future__ import annotations
@@ -25,16 +25,17 @@ from companion_school.build.trace import SECONDS, Log, Value, recorded
 
 @dataclass(frozen=True)
 class Parting:
-    """Where a learner's stream leaves the right one.
+    """The first difference between a learner's run and the reference's.
 
-    scene:   in which run.
-    node:    the first tensor that differs; None where the code raised and nothing had differed.
-    agrees:  of what it is made, as far as it can be seen: all this agrees.
-    hidden:  what lies between and cannot be seen in the learner's code.
-    gap:     by how much it differs, in words.
-    origin:  where it was made wrong.
-    raised:  what ended the run, in words.
-    mine:    the learner's tensor.
+    Attributes:
+        scene: The scene that was run.
+        node: The first tensor that differs, or None if the code raised before anything differed.
+        agrees: The visible nodes that the tensor is computed from. They all agree.
+        hidden: Parents of the tensor that could not be found in the learner's run.
+        gap: The difference, in words.
+        origin: The line that made the tensor wrong, if it is known.
+        raised: The error that ended the run, in words, or "".
+        mine: The learner's tensor.
     """
 
     scene: Scene
@@ -48,12 +49,16 @@ class Parting:
 
 
 def where(stage: int, folder: Path, *, itself: bool = False) -> str | None:
-    """What is said of a learner's folder: where its stage parts from the reference; None where nothing parts.
+    """Return a sentence about the first difference of a learner's stage from the reference, or None if there is none.
 
-    itself:  the fault is known to lie in this stage's file: it runs with the references of the others, and the line
-             that is named is one of this file.
+    The learner's code runs in the current process, for at most ten seconds per scene. Isolate the call if you do not
+    trust the code.
 
-    The code in it runs here, in this process, for ten seconds a run at most: whoever does not trust it confines this.
+    Args:
+        stage: Number of the stage.
+        folder: The learner's folder.
+        itself: The fault is known to be in this stage's file. The other files are then replaced by their references,
+            and only lines of this file are reported.
     """
     wanted = [STAGES[number].module for number in (*STAGES[stage].needs, stage)]
     files = {module: folder / f"{module}.py" for module in wanted}
@@ -74,10 +79,14 @@ def first_difference(
     only: Sequence[Scene] | None = None,
     file: str | None = None,
 ) -> Parting | None:
-    """Where these sources part from the references of a stage; None where they do not.
+    """Return the first difference between these sources and the references of a stage, or None if there is none.
 
-    only:  look at these runs alone.
-    file:  the one in which the fault lies, where that is known.
+    Args:
+        number: Number of the stage.
+        sources: Text of each file, by module name.
+        files: Path of each file, by module name, as Python should see it.
+        only: Scenes to run in place of all scenes of the stage.
+        file: Name of the file that contains the fault, if it is known.
     """
     for one in scenes(number) if only is None else only:
         mine = run(one, number, sources, files)
@@ -88,7 +97,7 @@ def first_difference(
 
 
 def run(one: Scene, number: int, sources: Mapping[str, str], files: Mapping[str, str] | None = None) -> Log:
-    """The record of a scene with these sources."""
+    """Run a scene with these sources and return its record."""
     places = {module: f"<own>/{module}.py" for module in sources} | dict(files or {})
     world = World(sources, STAGES[number].module, places)
     return recorded(one.play, world, {place: f"{module}.py" for module, place in places.items()}, seconds=SECONDS)
@@ -140,7 +149,7 @@ def _raised(log: Log) -> str:
 
 
 def sentence(number: int, found: Parting, sources: Mapping[str, str]) -> str:
-    """A parting in words: where, what still agrees, what does not, by how much, in which line, and the cure."""
+    """Describe a difference: location, tensors that agree, the one that does not, by how much, its line and a fix."""
     when = f" {found.scene.name}" if found.scene.name else ""
     line = f" ({found.origin}, {found.origin.place.function})" if found.origin else ""
     if found.node is None:
@@ -159,7 +168,7 @@ def sentence(number: int, found: Parting, sources: Mapping[str, str]) -> str:
 
 
 def _guess(number: int, found: Parting, sources: Mapping[str, str]) -> str:
-    """What would mend it, if the learner's tensor is the one that a known bug gives."""
+    """Suggest a fix if the learner's tensor equals the one that a known bug or mistake produces, else return ""."""
     here = next((s for s in STAGES.values() if found.origin and s.file == found.origin.place.file), None)
     if here is None or found.node is None or here.module not in sources:
         return ""
@@ -168,12 +177,12 @@ def _guess(number: int, found: Parting, sources: Mapping[str, str]) -> str:
         return f"{'It agrees' if _s(found.node.says) else 'They agree'} if {mends[0]}." if len({*mends}) == 1 else ""
     mistakes = (mistake for one in parts(here.number) for mistake in one.mistakes)
     told = [message for message, patch in mistakes if _gives(number, found, here.number, patch)]
-    # What several mistakes give alike here does not tell which of them it is.
+    # If several mistakes produce this tensor, it does not tell which of them the learner made.
     return f"Most likely: {told[0]}." if len(told) == 1 else ""
 
 
 def _gives(number: int, found: Parting, file: int, patch: Patch) -> bool:
-    """Whether the reference with a patch gives the learner's tensor in the same place."""
+    """Return True if the reference with a patch produces the learner's tensor at the same node."""
     if found.node is None or found.mine is None or found.mine.content is None:
         return False
     value = found.node.find(_patched(number, found.scene, file, patch))
@@ -198,11 +207,11 @@ _ONE = (
     "the inner", "the base", "the sum", "the source", "token", "the cache", "the balance", "the translation",
     "the spread", "the key before", "how many",
 )  # fmt: skip
-"""How names of one thing begin; all others are plurals."""
+"""Prefixes of the node names that are singular; all other names are plural."""
 
 
 def _s(says: str) -> str:
-    """The ending of a verb after these words."""
+    """Return the ending of a verb whose subject is `says`: "s" in the singular, "" in the plural."""
     return "s" if says.startswith(_ONE) and not says.startswith("the weights") else ""
 
 

@@ -1,7 +1,7 @@
-"""Files that import each other, loaded apart from all others: a learner's own, a reference's, a mixture of both.
+"""Load modules that import each other separately from all others: a learner's, the references, or a mixture.
 
-PyTorch and the standard library alone: this text travels with a learner's files to where there is no companion (the
-grader's sandbox). What a probe (`parts`) is to use besides PyTorch must stand here.
+This module may import only PyTorch and the standard library, because its source is copied into the grader's sandbox,
+where `companion` is not installed. Helpers that a probe (`parts`) uses must be defined here.
 """
 
 from __future__ import annotations
@@ -27,14 +27,16 @@ _numbers = itertools.count(1)
 
 
 class World:
-    """The modules of these sources, each read when it is first asked for.
+    """A set of modules, each executed when it is first used.
 
-    sources:  the text of each module by its name; an import of one of these names, from one of these modules, finds it
-              here and nowhere else.
-    stage:    the module whose names are the world's attributes.
-    files:    where each module's text lies, for tracebacks; by default nowhere.
+    The attributes of a world are the names of the stage's module; `world["model"]` is another module. A name that the
+    stage's module does not define raises `NotImplementedError`, because it is not written yet.
 
-    A name that the stage's module does not define raises `NotImplementedError`: it is not written yet.
+    Args:
+        sources: Text of each module, by name. When one of these modules imports one of these names, it gets the module
+            of this world.
+        stage: Name of the module whose names are the world's attributes.
+        files: Path of each module for tracebacks, by name (default: invented names).
     """
 
     def __init__(self, sources: Mapping[str, str], stage: str, files: Mapping[str, str] | None = None) -> None:
@@ -43,7 +45,7 @@ class World:
         self._modules: dict[str, types.ModuleType] = {}
 
     def __getitem__(self, name: str) -> types.ModuleType:
-        """The module of this name. Raises what reading it raises."""
+        """Return the module of this name. Errors raised while it is executed are passed on."""
         if name in self._modules:
             return self._modules[name]
         if name not in self._sources:
@@ -51,8 +53,8 @@ class World:
         module = types.ModuleType(f"{self._name}.{name}")
         vars(module)["__builtins__"] = {**vars(builtins), "__import__": self._import}
         file, text = self._files.get(name, f"<{self._name}.{name}>"), self._sources[name]
-        linecache.cache[file] = (len(text), None, text.splitlines(keepends=True), file)  # for whoever asks for its text
-        self._modules[name] = sys.modules[module.__name__] = module  # where dataclasses look for it
+        linecache.cache[file] = (len(text), None, text.splitlines(keepends=True), file)  # for tracebacks
+        self._modules[name] = sys.modules[module.__name__] = module  # dataclasses look it up here
         try:
             exec(compile(text, file, "exec"), vars(module))
         except BaseException:
@@ -77,12 +79,15 @@ class World:
 
 
 def _listed(names: list[str]) -> str:
-    """The first of many, and how many more there are."""
+    """Join the first three names and count the rest."""
     return ", ".join(names[:3]) + (f", and {len(names) - 3} more" if len(names) > 3 else "")
 
 
 class PlainCache:
-    """The simplest cache of keys and values, (batch, kv_head, token, d_head): before stage 7 the learner has none."""
+    """A simple cache of keys and values, both (batch, kv_head, token, d_head), for the stages before the learner's own.
+
+    The learner writes a cache in stage 7.
+    """
 
     def __init__(self) -> None:
         self._kept: list[tuple[torch.Tensor, torch.Tensor]] = []
@@ -91,14 +96,14 @@ class PlainCache:
         return sum(k.shape[2] for k, _ in self._kept)
 
     def extend(self, k: torch.Tensor, v: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        """Keep these behind the others, and give all."""
+        """Append keys and values, and return all that are cached."""
         self._kept.append((k, v))
         return tuple(torch.cat(rows, dim=2) for rows in zip(*self._kept, strict=True))
 
 
 @contextmanager
 def default_dtype(dtype: torch.dtype) -> Iterator[None]:
-    """What PyTorch makes without a word on its type has this one."""
+    """Context manager that sets PyTorch's default dtype and restores the old one."""
     before = torch.get_default_dtype()
     torch.set_default_dtype(dtype)
     try:
@@ -108,7 +113,7 @@ def default_dtype(dtype: torch.dtype) -> Iterator[None]:
 
 
 class _Made(TorchDispatchMode):
-    """Notes of each tensor that an operation makes how many numbers it has; a view makes none."""
+    """Record the number of elements of each tensor that an operation allocates. Views are not counted."""
 
     def __init__(self, sizes: list[int]) -> None:
         super().__init__()
@@ -124,16 +129,23 @@ class _Made(TorchDispatchMode):
 
 @contextmanager
 def numbers_made() -> Iterator[list[int]]:
-    """How many numbers each tensor has that operations make in here, views apart."""
+    """Yield a list that collects the number of elements of each tensor allocated in the context. Views do not count."""
     sizes: list[int] = []
     with _Made(sizes):
         yield sizes
 
 
 def run_with(make: Callable[[], Any], weights: Mapping[str, Any], *inputs: Any, **named: Any) -> Any:
-    """What a layer gives that is made by `make` and has these weights, through which gradients flow back to them.
+    """Build a layer with `make`, run it with these weights, and return its output. Gradients flow back to the weights.
 
-    Raises `TypeError` if it has weights of other names or shapes.
+    Args:
+        make: Builds the layer.
+        weights: Tensors by parameter name. The first one determines the default dtype.
+        inputs: Positional arguments of the layer.
+        named: Keyword arguments of the layer.
+
+    Raises:
+        TypeError: If the names or shapes of the layer's parameters differ from those of `weights`.
     """
     with default_dtype(next(iter(weights.values())).dtype):
         layer = make()
@@ -152,9 +164,10 @@ def run_with(make: Callable[[], Any], weights: Mapping[str, Any], *inputs: Any, 
 
 @contextmanager
 def checkpoint(fields: Mapping[str, Any], tensors: Mapping[str, torch.Tensor]) -> Iterator[Path]:
-    """A folder with a `config.json` of these fields and a `model.safetensors` of these tensors.
+    """Yield a temporary folder with a `config.json` of these fields and a `model.safetensors` of these tensors.
 
-    A `ValueError` that names the folder is raised again without its name, so that equal mistakes have equal messages.
+    In the message of a `ValueError` raised in the context, the folder's path is replaced by FOLDER, so that equal
+    mistakes have equal messages.
     """
     header, data = {}, b""
     for name, tensor in tensors.items():

@@ -1,8 +1,7 @@
-"""A learner's model as a folder that every command takes: `companion generate --checkpoint my/transformer`.
+"""Save a learner's model as a folder that every command reads: `companion generate --checkpoint my/transformer`.
 
-The learner's own `save` (stage 6) and `save_merges` (stage 1) write it. What they wrote is read back by the library
-before it takes the place of an earlier model, so a folder never holds a model that says something else than the
-learner's.
+The learner's own `save` (stage 6) and `save_merges` (stage 1) write the files. The library reads them back before they
+replace an earlier model, so a folder never holds a model whose output differs from the learner's.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from companion.ground.atomic import write_atomic
 from companion_school.build.isolated_modules import World
 
 END = 0
-"""The id that ends a text: byte 0, which no text has."""
+"""Token id that ends a text: byte 0, which occurs in no text."""
 PROBES = (
     "Once upon a time,\n there lived a mole named Mila.",
     "naïve 東京 \U0001f40d 3.14  !?",
@@ -36,17 +35,18 @@ def keep(folder: Path, code: World, model: Any, merges: Sequence[tuple[int, int]
     """Write a learner's model and tokenizer into a folder.
 
     Args:
-        folder: where to; files of another name stay.
-        code: the learner's files.
-        model: a `Transformer` of stage 5, trained, on any device.
-        merges: those of its tokenizer.
-        context: the longest text it was trained on, in tokens.
+        folder: Output folder. Files with other names are left alone.
+        code: The learner's files.
+        model: A trained `Transformer` of stage 5, on any device.
+        merges: The merges of its tokenizer.
+        context: Length of the longest training sequence, in tokens.
 
     Returns:
         The names of the files.
 
     Raises:
-        ValueError: if what `save` and `save_merges` write gives other ids or other logits. An earlier model stays.
+        ValueError: If the files written by `save` and `save_merges` give other ids or logits than the learner's code.
+            An earlier model is then left in place.
     """
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder, prefix=".saving-") as place:
@@ -62,10 +62,10 @@ def keep(folder: Path, code: World, model: Any, merges: Sequence[tuple[int, int]
 
 
 def check_merges(code: World, merges: Sequence[tuple[int, int]], folder: Path) -> None:
-    """Write the merges into a folder, and read them as other programs do.
+    """Write the merges into a folder, and read them back with the `tokenizers` library.
 
     Raises:
-        ValueError: if the file cannot be written, or gives other ids than the learner's `encode`.
+        ValueError: If the learner's file has no `save_merges`, or the written file gives other ids than its `encode`.
     """
     _written(code, "tokenizer", "save_merges")(list(merges), folder)
     tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))

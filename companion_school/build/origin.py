@@ -1,4 +1,4 @@
-"""From a tensor that differs back to the line that made it so."""
+"""Trace a tensor that differs back to the line of code that made it wrong."""
 
 from __future__ import annotations
 
@@ -10,9 +10,12 @@ from companion_school.build.trace import Call, Operation, Place, Stack, Value
 
 @dataclass(frozen=True)
 class Origin:
-    """Where a tensor became wrong: a line, or, where something was left out, the lines between which it is missing.
+    """The line where a tensor became wrong, or a range of lines if code is missing between them.
 
-    whole:  no line is known, but the function.
+    Attributes:
+        place: The line, or the first line of the range.
+        last: The last line of the range.
+        whole: True if only the function is known, not the line.
     """
 
     place: Place
@@ -31,9 +34,13 @@ class Origin:
 
 
 def origin(streams: Streams, key: str, file: str | None = None) -> Origin | None:
-    """The line in which a node's tensor was made wrong of what is right; None where no line is known.
+    """Return the line that computed a node's tensor wrongly from right inputs, or None if no line is known.
 
-    file:  the only one that can be wrong: of the lines that a run was in, the last one in it is named.
+    Args:
+        streams: The learner's run and the reference's.
+        key: Key of the node.
+        file: The only file that can be at fault. If the line is in another file, the innermost line of this file on the
+            call stack is returned.
     """
     found = _anywhere(streams, key)
     if found is None or file is None or found.place.file == file:
@@ -53,7 +60,7 @@ def _anywhere(streams: Streams, key: str) -> Origin | None:
         return _used(streams, mine, node.home) or _of_call(streams, node.home)
     used = mine.used or _use(streams, mine, node.home)
     if streams.is_known(mine.content) and _is_a_parent(streams, key, mine):
-        # Nothing wrong was made: what should have been done to it is missing between its making and its use.
+        # The tensor itself is right. An operation on it is missing between the line that computed it and its use.
         made = _at_home(step.stack, node.home)
         there = [place for place in used if made and place.function == made.function and place.file == made.file]
         if made and there:
@@ -63,22 +70,28 @@ def _anywhere(streams: Streams, key: str) -> Origin | None:
     place = _at_home(wrong.stack, node.home) or wrong.stack[-1]
     source = operation(streams.mine, taken)
     made = _at_home(source.stack, (place.function,)) if source else None
-    if made and made.file == place.file and made.line < place.line:  # what is right by itself, and not yet what it
-        return Origin(made, place.line)  # ought to be where it is used
+    # A right tensor was used in place of another one, so the fault is between its computation and its use.
+    if made and made.file == place.file and made.line < place.line:
+        return Origin(made, place.line)
     return Origin(place, place.line)
 
 
 def _with_a_line(streams: Streams, step: Operation | None) -> Operation | None:
-    """What the run itself did with a tensor is nobody's line: go back to what was handed to it."""
+    """Go back from operations of the scene itself, which belong to no recorded file, to the learner's operation."""
     while step is not None and not step.stack:
         step = next((maker for value in step.inputs if (maker := operation(streams.mine, value))), None)
     return step
 
 
 def _descend(streams: Streams, mine: Operation, theirs: Operation | None) -> tuple[Operation, Value | None]:
-    """From an operation whose result differs to the first one whose inputs do not: beside the reference's as long as
-    both do the same, and then as far as there is an input whose numbers the reference has nowhere. And its input, if
-    that is right by itself and still not the reference's."""
+    """Go back from an operation whose result differs to the first operation whose inputs are all right.
+
+    While both runs perform the same kind of operation, the inputs are compared pairwise. After that, an input counts as
+    wrong if its elements occur nowhere in the reference's run.
+
+    Returns:
+        The operation, and the input of it that is a right tensor but not the one that the reference uses here, if any.
+    """
     visited: set[int] = set()
     right = {
         made
@@ -117,7 +130,7 @@ def _descend(streams: Streams, mine: Operation, theirs: Operation | None) -> tup
 
 
 def _matched(pairs: list[tuple[Value, Value]]) -> list[tuple[Value, Value]]:
-    """Of a product or a sum, the pairs in the order in which more agree."""
+    """Pair the two operands of a product or a sum in the order in which more pairs agree."""
     if len(pairs) != 2:
         return pairs
     (a, b), (c, d) = pairs
@@ -135,7 +148,7 @@ def _agree(mine: Value, theirs: Value, kind: str = "") -> bool:
 
 
 def _at_home(stack: Stack, home: tuple[str, ...]) -> Place | None:
-    """The line of the first of these functions that a run was in."""
+    """Return the innermost line of the first of these functions that is on the stack, or None."""
     for name in home:
         for place in reversed(stack):
             if place.function == name:
@@ -144,7 +157,7 @@ def _at_home(stack: Stack, home: tuple[str, ...]) -> Place | None:
 
 
 def _is_a_parent(streams: Streams, key: str, value: Value) -> bool:
-    """Whether a value is what one of its node's parents is, unchanged."""
+    """Return True if a value is one of its node's parents, unchanged."""
     before = [streams.seen[parent].mine for parent in streams.visible_parents(key)]
     return any(
         other is not None and (other.object == value.object != 0 or other.made == value.made is not None)
@@ -153,7 +166,7 @@ def _is_a_parent(streams: Streams, key: str, value: Value) -> bool:
 
 
 def _use(streams: Streams, value: Value, home: tuple[str, ...]) -> Stack:
-    """Where a value is first used in a function in which it ought to have been changed."""
+    """Return the call stack where a value is first used in a function that should have changed it."""
     for step in streams.mine.operations:
         if any(given.object == value.object != 0 for given in step.inputs) and _at_home(step.stack, home):
             return step.stack
@@ -167,18 +180,21 @@ def _use(streams: Streams, value: Value, home: tuple[str, ...]) -> Stack:
 
 
 def _used(streams: Streams, value: Value | None, home: tuple[str, ...]) -> Origin | None:
-    """Where a function was given what no operation made: in the function in which that is decided, up to the call."""
+    """Locate an argument that no operation computed: the function that chose it, up to the line of the call."""
     if value is None or not value.used:
         return None
     place = _at_home(value.used, home) or value.used[-1]
     call = streams.mine.function(place.function)
-    if value.content is None or call is None:  # it was not handed on
+    if value.content is None or call is None:  # the argument was not passed on
         return Origin(place, place.line)
     return Origin(Place(place.file, place.function, call.line), place.line)
 
 
 def _of_call(streams: Streams, home: tuple[str, ...]) -> Origin | None:
-    """The first line of the function in which a node is made, where nothing more is known."""
+    """Locate a node at the function that computes it, if nothing more is known.
+
+    If the function returned an argument unchanged or a plain number, use the line of its `return`.
+    """
     for name in home:
         call: Call | None = streams.mine.function(name)
         if call is not None and call.file:

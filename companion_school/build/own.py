@@ -1,4 +1,4 @@
-"""The learner's files for a notebook: his own where they are right, the course's where they are not there yet."""
+"""The learner's files for a notebook, with the course's files in place of those that are not right yet."""
 
 from __future__ import annotations
 
@@ -18,9 +18,11 @@ from companion_school.build.workspace import find_folder, is_done, read_sources
 
 
 def own(number: int) -> World:
-    """The files of a stage and of all before it, of which each is the learner's if it has passed its check or was
-    taken, and else the course's; a line says whose they are. The names of the stage's file are the world's attributes,
-    and `world["model"]` is another file."""
+    """Load the files of a stage and of all stages before it, and print which of them are the learner's.
+
+    A file is the learner's if it has passed its check or was taken (`companion build take`), otherwise the course's.
+    The attributes of the returned world are the names of the stage's file; `world["model"]` is another file.
+    """
     folder, stage = find_folder(), find_stage(number)
     there = read_sources(folder) if folder.is_dir() else {}
     sources: dict[str, str] = {}
@@ -38,19 +40,19 @@ def own(number: int) -> World:
 
 
 def keep_own(name: str, code: World, model: Any, merges: Sequence[tuple[int, int]], context: int) -> None:
-    """Save a model of the learner's as the folder `name` in the folder of stages, and say so.
+    """Save a learner's model as the subfolder `name` of the learner's folder, and print how to use it.
 
-    Where there are no stages yet, as for someone who only reads, nothing is written.
+    Nothing is written if the learner's folder does not exist, as for someone who only reads the lessons.
 
     Args:
-        name: of the folder.
-        code: the files, as `own` gives those of stage 6 or a later one.
-        model: a `Transformer` of stage 5.
-        merges: those of its tokenizer.
-        context: the longest text it was trained on, in tokens.
+        name: Name of the subfolder.
+        code: The files, as returned by `own` for stage 6 or a later one.
+        model: A `Transformer` of stage 5.
+        merges: The merges of its tokenizer.
+        context: Length of the longest training sequence, in tokens.
 
     Raises:
-        ValueError: if it cannot be saved (`keep`).
+        ValueError: If the model cannot be saved (see `keep`).
     """
     folder = find_folder()
     if not folder.is_dir():
@@ -61,14 +63,16 @@ def keep_own(name: str, code: World, model: Any, merges: Sequence[tuple[int, int
 
 
 def own_model() -> Path:
-    """Return the folder of the model that `companion build story` has saved, or else of the course's story model in the
-    same form, and print whose it is."""
+    """Return the folder of the model saved by `companion build story`, and print whose model it is.
+
+    Without such a model, export the course's story model to a temporary folder in the same format.
+    """
     folder = find_folder()
     if (folder / "config.json").is_file() and (folder / "model.safetensors").is_file():
         print(f"the model: yours, in {folder.name}")
         return folder
     print("the model: the course's, since you have not saved one yet (`companion build story`)")
-    from companion.families.export import export_model  # a notebook that only writes needs no families
+    from companion.families.export import export_model  # imported late: rarely needed
 
     made = Path(tempfile.mkdtemp(prefix="companion-story-"))
     export_model(made, records.story_model()[0], kind="llama", further={"eos_token_id": 0})

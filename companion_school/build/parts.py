@@ -1,10 +1,10 @@
-"""What a stage is examined by: its parts, each a function or a class of its file, with cases, mistakes and variants.
+"""Parts of a stage: the functions and classes that are checked, with test cases, known mistakes and variants.
 
-A stage's parts stand in `checks/`, in a module of the stage's own name, in the order of its file:
+The parts of a stage are defined in `checks/`, in a module named after the stage's file and in the order of that file:
 
     @part(2, points=2)
     def attend(code, q, k, v, mask):
-        '''The formula, in words that stand in the report.'''
+        '''The formula, in words that the report shows.'''
         return code.attend(q, k, v, mask)
 
     @attend.cases
@@ -15,18 +15,18 @@ A stage's parts stand in `checks/`, in a module of the stage's own name, in the 
     attend.mistake("your causal mask looks ahead", '''def causal(queries, keys): ...''')
     attend.variant('''def attend(q, k, v, mask=None): ...''')
 
-The function is the *probe*: it has what a case holds, asks the learner's file for what it needs (`code` is a `World`:
-its attributes are the names of the stage's file, `code["model"]` is another file), and gives what is compared.
-Its text travels to the grader's sandbox: it uses PyTorch, `math`, what `isolated_modules` defines, and nothing else. To
-try a layer it gives it weights, as arguments of the case, by `run_with`: so their gradients are compared as any
-other's.
+The function is the *probe*. It receives the arguments of a case, calls the learner's code and returns the values that
+are compared. `code` is a `World`: its attributes are the names of the stage's file, and `code["model"]` is another
+file. Because the probe's source is copied into the grader's sandbox, it may use only PyTorch, `math`, `elsewhere` and
+what `isolated_modules` defines. To check a layer, a probe passes weights from the case to `run_with`, so that their
+gradients are compared like those of any other argument.
 
-From a part an exercise is made (`checking.exercise`), and all that holds for exercises holds for it: laws, refusals, a
-second call in another memory layout, known mistakes that are named, partial credit.
+Each part is turned into an exercise (`checking.exercise`), with everything that exercises have: properties, rejected
+inputs, a second call in another memory layout, known mistakes that are named, and partial credit.
 
-A mistake is the reference with pieces of its text replaced, each of which it holds once; or with a definition put in
-the place of its own. Of what people do wrong it takes what a person would write, and tells them in one sentence what
-it is that they did. A variant is a right answer that is written otherwise: another formula, other names inside, loops.
+A mistake is the reference with some pieces of its text replaced, each of which must occur exactly once, or with one
+definition replaced. It is code that a person would plausibly write, with a sentence that says what is wrong. A variant
+is a right answer that is written differently: another formula, other local names, loops.
 """
 
 from __future__ import annotations
@@ -50,27 +50,34 @@ FORBIDDEN = (
     "scaled_dot_product_attention", "MultiheadAttention", "TransformerEncoderLayer", "TransformerEncoder",
     "TransformerDecoderLayer", "TransformerDecoder",
 )  # fmt: skip
-"""What no file may use before the race."""
+"""Names that no file may use before the race."""
 _OPERATORS = ("scaled_dot_product_attention",)
 OPEN = 11
-"""The stage from which on everything goes."""
+"""The first stage in which every name is allowed."""
 SECONDS = 30.0
 
 Patch = tuple[tuple[str, str], ...] | str
-"""Pieces of the reference's text, each with what stands in its place; or a definition that replaces its own."""
+"""Pieces of the reference's text, each with its replacement, or a definition that replaces the reference's own."""
 
 
 @dataclass(eq=False)
 class Part:
-    """One function or class of a stage's file, and how it is examined. `part` makes it, its methods fill it.
+    """One function or class of a stage's file, and how it is checked.
 
-    name:       by which the report calls it: that of its probe, which is that of a definition, as a rule.
-    shows:      what it does, in a line.
-    points:     its share of the stage's.
-    probe:      the function that asks the learner's file.
-    forbidden:  names that the file must not use, besides `FORBIDDEN`.
-    seconds:    that its cases may take together, on a slow machine.
-    remark:     looks at files that are right (a `World`): what else is to be said of them, or None.
+    The decorator `part` creates it; its methods add the cases, mistakes and variants.
+
+    Attributes:
+        stage: The stage.
+        name: Name in reports. It is the name of the probe, usually that of a definition.
+        shows: One line about what the part does: the docstring of the probe.
+        points: The part's share of the stage's points.
+        probe: The function that calls the learner's file.
+        excused: See `checking.exercise.exercise`, as for `limits` and `exact_zero`.
+        forbidden: Names that the file must not use, in addition to `FORBIDDEN`.
+        seconds: Time limit for all cases together, on a slow machine.
+        mistakes: The known mistakes, each a message and a patch of the reference.
+        variants: Definitions of right answers that are written differently.
+        remark: Function that takes a right solution (a `World`) and returns a remark on it, or None.
     """
 
     stage: Stage
@@ -89,20 +96,25 @@ class Part:
     _cases: Callable[[Draw], Iterable[Case]] | None = None
 
     def cases(self, make: Callable[[Draw], Iterable[Case]]) -> Callable[[Draw], Iterable[Case]]:
-        """Decorator: the inputs, smallest first."""
+        """Decorate the function that yields the test cases, smallest first."""
         self._cases = make
         return make
 
     def remarks(self, make: Callable[[Any], str | None]) -> Callable[[Any], str | None]:
-        """Decorator: what else is to be said of files that are right."""
+        """Decorate the function that returns a remark on a right solution, or None."""
         self.remark = make
         return make
 
     def mistake(self, message: str, *pieces: str) -> None:
-        """A known mistake: what is said of it; then a piece of the reference's text and what stands in its place, and
-        further such pairs; or a definition alone, which replaces the reference's.
+        """Add a known mistake.
 
-        Raises `ValueError` for a piece that the reference does not hold just once, or two mistakes of one message.
+        Args:
+            message: A sentence that tells learners what they did.
+            pieces: Pieces of the reference's text and their replacements, in turn; or a single definition that
+                replaces the reference's.
+
+        Raises:
+            ValueError: If a piece does not occur exactly once in the reference, or another mistake has this message.
         """
         if any(known == message for known, _ in self.mistakes):
             raise ValueError(f"{self.stage.id} {self.name}: two mistakes have the message {message!r}")
@@ -111,11 +123,14 @@ class Part:
         self.mistakes.append((message, patch))
 
     def variant(self, definition: str) -> None:
-        """A right answer that is written otherwise: definitions that replace the reference's."""
+        """Add a right answer that is written differently, as definitions that replace the reference's."""
         self.variants.append(_dedented(definition))
 
     def answer(self, sources: Mapping[str, str], files: Mapping[str, str] | None = None) -> Answer:
-        """The probe on these sources, as a function of what a case holds. They are read at the first call."""
+        """Return the probe applied to these sources, as a function of a case's arguments.
+
+        The sources are executed at the first call.
+        """
         code = isolated_modules.World(sources, self.stage.module, files)
         probe = self.probe
 
@@ -128,7 +143,7 @@ class Part:
         return answer
 
     def program(self, sources: Mapping[str, str]) -> str:
-        """The same as the text of a function `answer`, which needs PyTorch and nothing else."""
+        """Return the source of a module whose function `answer` does the same and needs only PyTorch."""
         probe = re.sub(r"\A.*?^def \w+", "def probe", inspect.getsource(self.probe), count=1, flags=re.S | re.M)
         return (
             f"{inspect.getsource(isolated_modules)}\n\n{_without_future(inspect.getsource(elsewhere))}\n\n"
@@ -137,9 +152,9 @@ class Part:
             "def answer(*arguments):\n    return probe(CODE, *arguments)\n"
         )
 
-    @cache  # noqa: B019  (there are some sixty parts, and they stay)
+    @cache  # noqa: B019  (there are fewer than a hundred parts, and they live as long as the process)
     def exercise(self) -> Exercise:
-        """What the engine of the checks examines answers by."""
+        """Return the exercise by which `checking.examine` checks answers to this part."""
         right = references(self.stage)
         number = self.stage.number
         return Exercise(
@@ -170,18 +185,18 @@ class Part:
 
     @property
     def title(self) -> str:
-        """Its name as a reader sees it: that of the definition, and behind a comma what of it is tried."""
+        """The name in reports: that of the definition, then a comma and the aspect that is checked, if there is one."""
         own = max((name for name in names(self.stage.number) if self.name.startswith(name)), key=len, default=self.name)
         return own + self.name[len(own) :].replace("_", ", ", 1).replace("_", " ")
 
     @property
     def without(self) -> tuple[str, ...]:
-        """Names that the learner's file must not use, wherever they stand in its text."""
+        """The names that must not occur in the text of the learner's file."""
         return (*FORBIDDEN, *self.forbidden) if self.stage.number < OPEN else ()
 
     @property
     def watched(self) -> tuple[str, ...]:
-        """Those of them that are noticed by the operators that PyTorch runs, under whatever name they were called."""
+        """The forbidden names that are also detected at run time, by the PyTorch operators that are executed."""
         return tuple(name for name in self.without if name in _OPERATORS)
 
 
@@ -195,7 +210,11 @@ def part(
     exact_zero: bool = False,
     seconds: float = SECONDS,
 ) -> Callable[[Callable[..., Any]], Part]:
-    """Decorator: makes a part of its probe. The arguments are those of `Part` and of `checking.exercise.exercise`."""
+    """Decorate a probe to make it a part. The arguments are those of `Part` and `checking.exercise.exercise`.
+
+    Raises:
+        ValueError: If the probe has no docstring, which is shown in reports.
+    """
 
     def make(probe: Callable[..., Any]) -> Part:
         shows = inspect.getdoc(probe) or ""
@@ -211,7 +230,7 @@ def part(
 
 @cache
 def parts(number: int) -> tuple[Part, ...]:
-    """The parts of a stage, in the order of its file. None where its check is not written yet."""
+    """Return the parts of a stage in the order of its file; an empty tuple if the stage has no check yet."""
     name = f"companion_school.build.checks.{STAGES[number].module}"
     try:
         module = importlib.import_module(name)
@@ -223,18 +242,22 @@ def parts(number: int) -> tuple[Part, ...]:
 
 
 def points_of(stage: Stage) -> int:
-    """What all parts of a stage are worth."""
+    """Return the total points of a stage's parts."""
     return sum(part.points for part in parts(stage.number))
 
 
 def references(stage: Stage) -> dict[str, str]:
-    """The references of a stage and of those that it needs, by module."""
+    """Return the references of a stage and of the stages that it needs, by module name."""
     return {STAGES[number].module: reference(number) for number in (*stage.needs, stage.number)}
 
 
 @cache
 def patched(number: int, patch: Patch) -> str:
-    """The reference of a stage with a patch. Raises `ValueError` for one that does not fit."""
+    """Return the reference of a stage with a patch applied.
+
+    Raises:
+        ValueError: If a piece does not occur exactly once, or no definition of the reference is replaced.
+    """
     source = reference(number)
     if isinstance(patch, str):
         return _with_definitions(source, patch)
@@ -248,7 +271,7 @@ def patched(number: int, patch: Patch) -> str:
 
 
 def _without_future(source: str) -> str:
-    """The text of a module to stand behind another's: `from __future__` may only be at the top."""
+    """Remove `from __future__ import annotations`, which may only be at the top, so the text can follow another's."""
     return source.replace("from __future__ import annotations\n", "")
 
 
@@ -257,7 +280,7 @@ def _dedented(definition: str) -> str:
 
 
 def _with_definitions(source: str, definitions: str) -> str:
-    """The source with some of its definitions replaced, where they stand; imports and others are put before them."""
+    """Replace definitions of the source in place, and put imports and new definitions before the first one."""
     tree, own = ast.parse(source), ast.parse(definitions)
     lines, pieces = source.splitlines(), definitions.splitlines()
 

@@ -1,8 +1,8 @@
-"""The race: bits for each byte of unseen text, after so many minutes of training on this machine.
+"""The race: bits per byte on held-out text after a fixed number of minutes of training on this machine.
 
-The text is the course's own (`corpora.first_edition`), divided as `companion train` divides it. What is measured is the
-learner's `race.py`, and it is measured here: every token of the held-out documents is scored once, the first of a
-document with log2 of the number of tokens, and the tokens must give the text back.
+The text is the course's own (`corpora.first_edition`), split as `companion train` splits it. The learner's `race.py`
+trains a model, and this module measures it. Every token of the held-out documents is scored once, the first token of a
+document with log2 of the vocabulary size, and decoding the tokens must give the text back.
 """
 
 from __future__ import annotations
@@ -33,17 +33,26 @@ from companion_school.build.stages import STAGES
 from companion_school.build.stubs import is_untouched, plain_race, stub
 from companion_school.build.workspace import read_sources
 
-_NAMES = 26  # that fit beside the picture
+_NAMES = 26  # number of names that fit beside the plot
 BOARD, PICTURE, KEPT = "race.json", "race.png", "race"
 STAGE = STAGES[11]
-_LATE, _SECONDS = 1.2, 5.0  # of its time, and seconds besides, a race may take
+_LATE, _SECONDS = 1.2, 5.0  # a race is late if it takes longer than 1.2 times its time plus 5 seconds
 PLAIN = "yours, stages 1 to 6"
-"""What a race is called whose race.py is not written yet."""
+"""Name of a race in which race.py is not written yet."""
 
 
 @dataclass(frozen=True)
 class Result:
-    """One race: whose, how long it was to train and did, what came out, on which machine and day."""
+    """The result of one race.
+
+    Attributes:
+        name: Name in the table.
+        minutes: Training time that was requested.
+        bits_per_byte: Score on the held-out text.
+        seconds: Time that training took.
+        machine: Name of the GPU or the processor.
+        on: Date, in ISO format.
+    """
 
     name: str
     minutes: float
@@ -54,34 +63,35 @@ class Result:
 
     @property
     def is_late(self) -> bool:
-        """Whether it took longer than it was given: its figure cannot be compared."""
+        """True if training took too long for the score to be comparable."""
         return self.seconds > _LATE * 60 * self.minutes + _SECONDS
 
     @property
     def time(self) -> str:
-        """The minutes that it had, and what it took if that was more."""
+        """The requested minutes, followed by the time it took if the race was late."""
         return f"{self.minutes:g} min" + (f", but took {self.seconds:.0f} s" if self.is_late else "")
 
 
 COURSES = "the course's race.py"
-"""What a race with the course's files is called."""
+"""Name of a race with the course's files."""
 
 
 @cache
 def texts() -> tuple[tuple[Document, ...], tuple[Document, ...]]:
-    """What is trained on, and what is held out."""
+    """Return the training documents and the held-out documents."""
     divided = split(first_edition())
     return divided.train, divided.held_out
 
 
 @dataclass(frozen=True)
 class Run:
-    """What one race gave.
+    """The outcome of one race.
 
-    bits:     per byte of the held-out text.
-    seconds:  that it took.
-    spent:    the seconds of it that the tokenizer took, by function.
-    runner:   what the race returned: the model, its merges and its context.
+    Attributes:
+        bits: Bits per byte on the held-out text.
+        seconds: Time that the race took.
+        spent: Seconds spent in the tokenizer, by function.
+        runner: The learner's `Runner`, with the model, its merges and its context.
     """
 
     bits: float
@@ -103,7 +113,7 @@ def run(code: World, minutes: float) -> Run:
     """Run one race with these files.
 
     Raises:
-        ValueError: for what is no result (`bits_per_byte`).
+        ValueError: If the race returns no valid result (see `bits_per_byte`).
     """
     train, held_out = texts()
     with _timed(code["tokenizer"], "learn", "encode") as spent:
@@ -115,7 +125,7 @@ def run(code: World, minutes: float) -> Run:
 
 @contextmanager
 def _timed(module: Any, *names: str) -> Iterator[dict[str, float]]:
-    """Measure how many seconds functions of a module take, for files that import them from now on."""
+    """Measure the seconds that functions of a module take, for files that import them after this call."""
     spent, before = dict.fromkeys(names, 0.0), {name: getattr(module, name, None) for name in names}
 
     def watched(name: str, call: Callable[..., Any]) -> Callable[..., Any]:
@@ -142,20 +152,20 @@ def _timed(module: Any, *names: str) -> Iterator[dict[str, float]]:
 def race(
     folder: Path, minutes: float, name: str | None = None, *, alone: bool = False, say: Callable[[str], None] = print
 ) -> str:
-    """Run a race with the files of a folder, keep its result and its model, draw it, and give the table.
+    """Run a race with the files of a folder, save its result and its model, plot it, and return the table.
 
-    As long as race.py is not written, the stages 1 to 6 race as they are. The course's race.py races as well, for as
-    many minutes, unless it has done so today on this machine: its result is one to compare with.
+    As long as race.py is not written, a plain race with stages 1 to 6 runs in its place. For comparison, the course's
+    race.py runs for the same time, unless it has already done so today on this machine.
 
     Args:
-        folder: the learner's.
-        minutes: how long to train.
-        name: what the run is called in the table.
-        alone: leave the course's race out.
-        say: is given a line of news before each race.
+        folder: The learner's folder.
+        minutes: Training time.
+        name: Name of the run in the table.
+        alone: Skip the course's race.
+        say: Called with a line of text before each race.
 
     Raises:
-        ValueError: as `run`, or if a file that is needed is not written.
+        ValueError: If the race returns no valid result (see `run`), or a file that it needs is not written.
     """
     code, told = _learners(folder, name)
     before = read_board(folder / BOARD)
@@ -177,7 +187,7 @@ def race(
 
 
 def _learners(folder: Path, name: str | None) -> tuple[World, str]:
-    """The learner's files, with stages 1 to 6 as they are in place of a race.py that is not written; what they are."""
+    """Return the learner's files and the name of the run, with the plain race if race.py is not written yet."""
     sources = read_sources(folder)
     files = {module: str(folder / f"{module}.py") for module in sources}
     is_plain = is_untouched(STAGE.number, sources.get(STAGE.module, stub(STAGE.number)))
@@ -199,18 +209,18 @@ def _result(name: str, minutes: float, made: Run) -> Result:
 
 
 def _machine() -> str:
-    """The GPU, where there is one, since a race may use it; else the processor."""
+    """Return the name of the GPU, which a race may use, or of the processor if there is no GPU."""
     return torch.cuda.get_device_name() if torch.cuda.is_available() else processor()
 
 
 def _stands_beside(one: Result, minutes: float) -> bool:
-    """Whether this is a result of the course's, of today and this machine, for as many minutes."""
+    """Return True if this is a result of the course's race from today, on this machine, for the same time."""
     here = one.machine == _machine() and one.on == date.today().isoformat()
     return one.name == COURSES and one.minutes == minutes and here and not one.is_late
 
 
 def _kept(folder: Path, code: World, made: Run, before: Sequence[Result]) -> str:
-    """Save the model of a race if it is the best of the learner's so far; what became of it, in a sentence."""
+    """Save the model of a race if it is the learner's best so far. Return a sentence about it."""
     best = min((one.bits_per_byte for one in before if one.name != COURSES), default=math.inf)
     if made.bits >= best:
         return f"The model is not kept: an earlier one, with {best:.3f} bits per byte, is better."
@@ -224,7 +234,11 @@ def _kept(folder: Path, code: World, made: Run, before: Sequence[Result]) -> str
 
 
 def read_board(file: Path) -> list[Result]:
-    """The races that a file keeps. Raises `ValueError` if it cannot be understood."""
+    """Read the results stored in a file; return an empty list if the file does not exist.
+
+    Raises:
+        ValueError: If the file cannot be read or parsed.
+    """
     try:
         return [Result(**one) for one in json.loads(file.read_text("utf-8"))]
     except FileNotFoundError:
@@ -234,7 +248,7 @@ def read_board(file: Path) -> list[Result]:
 
 
 def board(runs: Sequence[Result], marks: Sequence[Yardstick], new: Result | None = None) -> str:
-    """All results in a table, the best first."""
+    """Format all results as a table, best first."""
     rows = [(one.bits_per_byte, one.name, one.time, one.machine, "<- now" if one is new else one.on) for one in runs]
     rows += [(mark.bits_per_byte, mark.name, "", "", "") for mark in marks]
     lines = [(f"{bits:.3f}", *rest) for bits, *rest in sorted(rows, key=lambda row: row[0])]
@@ -242,7 +256,13 @@ def board(runs: Sequence[Result], marks: Sequence[Yardstick], new: Result | None
 
 
 def draw(file: Path, runs: Sequence[Result], marks: Sequence[Yardstick]) -> Any:
-    """Draw the results against the minutes, with their names in a column beside them; the figure is written, too."""
+    """Plot the results against the minutes, with their names in a column beside the plot; save and return the figure.
+
+    Args:
+        file: Output file.
+        runs: The results, of which the last one is highlighted.
+        marks: Baselines, drawn as horizontal lines.
+    """
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(9, 5))
@@ -268,14 +288,14 @@ def draw(file: Path, runs: Sequence[Result], marks: Sequence[Yardstick]) -> Any:
 
 
 def _name(axes: Any, rows: Sequence[tuple[float, str, str]]) -> None:
-    """Write names in a column to the right, each near its height and none over another, with a line to it."""
+    """Write the names in a column to the right, near their values but without overlap, and connect them with lines."""
     low, high = axes.get_ylim()
     step = 1 / _NAMES
     heights = [(bits - low) / (high - low) for bits, _, _ in rows]
-    for at in range(1, len(heights)):  # each at least a line above the one before
+    for at in range(1, len(heights)):  # move each name at least one line above the one before
         heights[at] = max(heights[at], heights[at - 1] + step)
     limit = 1.0
-    for at in reversed(range(len(heights))):  # and those that would leave the picture pushed down again
+    for at in reversed(range(len(heights))):  # push names that would leave the figure down again
         heights[at] = limit = min(heights[at], limit)
         limit -= step
     for (bits, name, color), height in zip(rows, heights, strict=True):

@@ -1,7 +1,7 @@
-"""What a race is measured by: bits for each byte of texts that were held out.
+"""The score of a race: bits per byte on held-out texts.
 
-This measures a learner's own race, in the learner's process. A class's races are measured from outside
-(`course.grading.race_board`).
+This module scores a learner's own race, in the learner's process. The races of a class are scored from outside the
+process (`course.grading.race_board`).
 """
 
 from __future__ import annotations
@@ -14,10 +14,16 @@ import torch
 
 
 def bits_per_byte(code: Any, runner: Any, texts: Sequence[str]) -> float:
-    """What a race's model needs for each byte of these texts.
+    """Return the bits per byte of a race's model on these texts.
 
-    Raises `ValueError` for what is no result: tokens that do not give a text back, logits of another shape or that are
-    no numbers, and logits that depend on what comes after.
+    Args:
+        code: The learner's files.
+        runner: The object that `race` returned, with `model`, `merges` and `context`.
+        texts: The held-out texts.
+
+    Raises:
+        ValueError: If the runner lacks an attribute, the tokens do not decode to the text, or the logits have a wrong
+            shape, are not finite, or depend on later tokens.
     """
     for name in ("model", "merges", "context"):
         if not hasattr(runner, name):
@@ -38,7 +44,7 @@ def bits_per_byte(code: Any, runner: Any, texts: Sequence[str]) -> float:
 
 @torch.no_grad()
 def _nats(model: Any, ids: torch.Tensor, context: int, vocab: int) -> float:
-    """The sum of -ln p of all tokens but the first, in windows."""
+    """Return the sum of -ln p over all tokens but the first, computed in windows of `context` tokens."""
     nats = 0.0
     for start in range(0, len(ids) - 1, context):
         window = ids[None, start : start + context + 1]
@@ -46,7 +52,7 @@ def _nats(model: Any, ids: torch.Tensor, context: int, vocab: int) -> float:
         if not isinstance(logits, torch.Tensor) or logits.shape[:2] != window[:, 1:].shape or logits.shape[2] < vocab:
             told = tuple(logits.shape) if isinstance(logits, torch.Tensor) else type(logits).__name__
             raise ValueError(f"race: expected logits (1, token, {vocab}) of {window.shape[1] - 1} tokens, got {told}")
-        # Each logit sees what is before it alone: a model that looks ahead would score for nothing.
+        # This is a score only if each logit depends only on earlier tokens, which is checked below.
         logs = logits.double().log_softmax(-1).gather(-1, window[:, 1:, None])
         nats -= logs.sum().item()
     if not math.isfinite(nats):
@@ -56,7 +62,7 @@ def _nats(model: Any, ids: torch.Tensor, context: int, vocab: int) -> float:
 
 
 def _refuse_looking_ahead(model: Any, window: torch.Tensor, vocab: int) -> None:
-    """Raises `ValueError` for a model whose logits change with the tokens that come after."""
+    """Raise `ValueError` if the model's logits change when later tokens change."""
     middle = window.shape[1] // 2
     other = window.clone()
     other[:, middle:] = (other[:, middle:] + 1) % vocab

@@ -1,4 +1,4 @@
-"""Stage 10 on a real model: the learner's own code loads SmolLM2, and its logits are compared with transformers'.
+"""Check stage 10 on a real model: the learner's code loads SmolLM2, and its logits are compared with transformers'.
 
 python -m companion_school.build.real_model FOLDER MODEL   the process in which the learner's code runs
 """
@@ -22,9 +22,9 @@ from companion_school.build.workspace import read_sources
 
 STAGE = 10
 RECORD = "smollm2.json"
-"""What transformers gives for a few ids, recorded: `ids`, and `logits` of the first tokens of the vocabulary."""
+"""Recorded output of transformers for a few ids: `ids`, and `logits` of the first tokens of the vocabulary."""
 CLOSE = 0.01
-"""Largest difference of two logits that rounding explains; a mistake makes them differ by whole numbers."""
+"""Largest difference of two logits that rounding can explain. A mistake makes them differ by whole units."""
 SECONDS = 300.0
 ABSENT = (
     "SmolLM2 is not on this machine, so your file was tried with random weights only. `companion get smollm2` brings "
@@ -41,13 +41,14 @@ def record() -> dict[str, list[list[float]] | list[int]]:
 
 
 def try_real_model(folder: Path) -> tuple[bool, str]:
-    """Load SmolLM2 with the learner's files, in a process of its own.
+    """Load SmolLM2 with the learner's files in a separate process.
 
     Args:
-        folder: The learner's, whose stage 10 has passed its check.
+        folder: The learner's folder, in which stage 10 has passed its check.
 
     Returns:
-        Whether the logits are right, or the model is not on this machine, and a sentence that says so.
+        False if the learner's code failed, True if its logits are right or the model is not on this machine; and a
+        sentence that says which.
     """
     found = at_hand("smollm2")
     if found is None:
@@ -64,7 +65,7 @@ def try_real_model(folder: Path) -> tuple[bool, str]:
 
 
 def theirs(model: Path) -> tuple[Tensor, Tensor, str]:
-    """Return ids, the logits that transformers gives for them, and a word on where these come from."""
+    """Return ids, the logits that transformers gives for them, and a phrase that says where the logits come from."""
     known = record()
     ids, logits = torch.tensor([known["ids"]]), torch.tensor(known["logits"])
     if util.find_spec("transformers") is None:

@@ -1,4 +1,4 @@
-"""The stages of *Your own transformer*: which file each one writes, after which lessons, and on which it rests."""
+"""The stages of *Your own transformer*: the file, the lessons and the prerequisites of each."""
 
 from __future__ import annotations
 
@@ -12,17 +12,18 @@ class Stage:
     """One file of the learner's own transformer.
 
     Attributes:
-        number: how commands and checks name it. `STAGES` is the order in which stages are written, not the numbers.
-        file: its name in the learner's folder.
-        title: what it is, in a few words.
-        lessons: those that derive it.
-        minutes: what it takes someone who has read them.
-        needs: the earlier stages that its check runs with, whether its file imports them or not.
-        points: what it is worth where it is graded.
-        begun: lessons after which a first part of it can be written, each with the names of that part. The rest is
-            written after the last of `lessons`.
+        number: Number in commands and checks. Stages are written in the order of `STAGES`, not of their numbers.
+        file: File name in the learner's folder.
+        title: A short title.
+        lessons: The lessons that derive the stage.
+        minutes: Time that it takes someone who has read these lessons.
+        needs: The earlier stages that its check runs with, whether its file imports them or not.
+        points: Points where the stage is graded.
+        begun: Lessons after which some definitions can already be written, each with their names. The rest is written
+            after the last of `lessons`.
 
-    The reference of a stage says what is to be written in it, and what is given (`stubs.names`, `stubs.given`).
+    The reference of a stage determines which definitions learners write and which are given (`stubs.names`,
+    `stubs.given`).
     """
 
     number: int
@@ -36,12 +37,12 @@ class Stage:
 
     @property
     def module(self) -> str:
-        """By which name the other files import it."""
+        """The module name by which other files import it."""
         return self.file.removesuffix(".py")
 
     @property
     def id(self) -> str:
-        """By which name `check` knows it."""
+        """The id that `check` takes, such as "build.5"."""
         return f"build.{self.number}"
 
 
@@ -69,20 +70,21 @@ STAGES = {
         Stage(18, "inside.py", "Looking inside", (21,), 45, (2, 3, 4, 5, 10), 10),
     )
 }
-"""Every stage by its number, in the order in which they are written: each uses only the stages before it."""
+"""The stages by number, in the order in which they are written. Each stage uses only stages before it."""
 
 
 def following(stage: Stage, by: int = 1) -> Stage | None:
-    """The stage that is written after this one, or `by` places further on or back; None where there is none."""
+    """Return the stage that is `by` steps after this one (before it if negative), or None if there is none."""
     order = [*STAGES.values()]
     at = order.index(stage) + by
     return order[at] if 0 <= at < len(order) else None
 
 
 def find_stage(name: str | int | float) -> Stage:
-    """The stage of this name: 5, "5", "build.5", "model" or "model.py".
+    """Return the stage of this name: 5, "5", "build.5", "model" or "model.py".
 
-    Raises `ValueError` that lists the stages if there is none.
+    Raises:
+        ValueError: If there is no such stage. The message lists the stages.
     """
     word = str(name).strip().lower().removeprefix("build.").removesuffix(".0")
     for stage in STAGES.values():
@@ -93,7 +95,11 @@ def find_stage(name: str | int | float) -> Stage:
 
 
 def find_stages(text: str) -> list[Stage]:
-    """The stages of a list such as "2-7" or "1,3,5-6", in order. Raises `ValueError` for anything else."""
+    """Return the stages of a list such as "2-7" or "1,3,5-6", in the order of `STAGES`.
+
+    Raises:
+        ValueError: If a name is unknown, or the larger number of a range comes first.
+    """
     found: set[int] = set()
     for part in text.split(","):
         first, dash, last = part.partition("-")

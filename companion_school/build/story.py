@@ -1,7 +1,7 @@
-"""A model of the learner's own that tells stories: the stages 1, 5, 6 and 7, trained for some minutes and kept.
+"""Train the learner's own transformer (stages 1 to 7) to tell stories, for a few minutes, and save it.
 
-The text is `companion.data.stories`, stories of a small grammar, or any that the learner names. What is trained lies in
-the learner's folder afterwards, as a model that every command takes (`keep`).
+The training text is `companion.data.stories`, stories from a small grammar, or any files that the learner names. The
+model is saved in the learner's folder, in a format that every command reads (`keep`).
 """
 
 from __future__ import annotations
@@ -35,22 +35,23 @@ MERGES = 512
 SHAPE = {"d_model": 96, "layers": 3, "heads": 4, "kv_heads": 2, "d_ff": 256}
 CONTEXT, BATCH, RATE, WARMUP = 160, 8, 6e-3, 50
 SHORTEST = 32
-"""Tokens that a text must have at least."""
+"""Minimum context length, in tokens."""
 LITTLE = 200_000
-"""Bytes of text below which a model of this size learns its text by heart."""
+"""Number of bytes of text below which a model of this size memorizes its training text."""
 BEGINNING = "Once upon a time"
 SAMPLES = 10
 
 
 @dataclass(frozen=True)
 class Told:
-    """A finished training.
+    """The outcome of a training run.
 
-    story:    what the model writes.
-    seconds:  what took how long, by name.
-    updates:  how many were made.
-    loss:     the mean of the last tenth of them, nats a token.
-    files:    what was written into the folder.
+    Attributes:
+        story: A story that the model wrote.
+        seconds: Time of each step, by name.
+        updates: Number of updates.
+        loss: Mean loss over the last tenth of the updates, in nats per token.
+        files: Names of the files written into the folder.
     """
 
     story: str
@@ -80,18 +81,18 @@ def tell(
     device: str = "auto",
     say: Callable[[str], None] = print,
 ) -> Told:
-    """Train the learner's own transformer on stories, save it into its folder, and let it write one.
+    """Train the learner's own transformer on stories, let it write one, and save it into the learner's folder.
 
     Args:
-        folder: the learner's.
-        minutes: how long to train.
-        data: files to read in place of the stories.
-        reference: train the course's files.
-        device: "cpu", "cuda", or "auto".
-        say: is given a line of news at every tenth of the way.
+        folder: The learner's folder.
+        minutes: Time for learning merges, encoding and training together.
+        data: Files to train on in place of the stories.
+        reference: Train the course's files in place of the learner's.
+        device: "cpu", "cuda" or "auto".
+        say: Called with lines of progress, including a sample after each tenth of the updates.
 
     Raises:
-        ValueError: if a stage that is needed is not written, the text is too short, or the model cannot be saved.
+        ValueError: If a stage that is needed is not written, the text is too short, or the model cannot be saved.
     """
     code, place = _files(folder, reference, say), find_device(device)
     try:
@@ -101,7 +102,7 @@ def tell(
 
 
 def _files(folder: Path, reference: bool, say: Callable[[str], None]) -> World:
-    """The learner's files, and the course's in place of those that have not been begun."""
+    """Load the learner's files, with the course's files in place of those that have not been begun."""
     stages = [STAGES[number] for number in range(1, 8)]
     sources = {module: text for stage in stages for module, text in references(stage).items()}
     theirs = {} if reference or not folder.is_dir() else read_sources(folder)
@@ -115,7 +116,7 @@ def _files(folder: Path, reference: bool, say: Callable[[str], None]) -> World:
 
 
 def _texts(data: Sequence[str], say: Callable[[str], None]) -> list[str]:
-    """What is trained on. Says so where it is little."""
+    """Return the training texts, and warn if they are short."""
     if not data:
         return [story.text for story in stories(STORIES)]
     texts = [document.text for document in read_corpus(data).documents]
@@ -135,9 +136,9 @@ def _told(
     say(f"learning {MERGES} merges from {sum(map(len, texts)):,} characters ...")
     merges = code["tokenizer"].learn("\n".join(texts), MERGES)
     clock.note("learning merges")
-    with tempfile.TemporaryDirectory() as place:  # what cannot be saved is found before the training, not after
+    with tempfile.TemporaryDirectory() as place:  # find merges that cannot be saved before training, not after
         check_merges(code, merges, Path(place))
-    # In one call, so that an encode that remembers words cuts each of them once. No merge reaches over the ends.
+    # One call, so that an `encode` that caches words processes each word once. No merge crosses the end of a text.
     ids = torch.tensor(code["tokenizer"].encode("".join(f"{text}{chr(END)}" for text in texts), merges), device=device)
     clock.note("encoding")
     context = min(CONTEXT, len(ids) - 2)
@@ -163,7 +164,7 @@ def _told(
 
 
 class _Clock:
-    """Notes how many seconds each thing took."""
+    """Measure the seconds that each step takes."""
 
     def __init__(self) -> None:
         self.seconds: dict[str, float] = {}
@@ -175,7 +176,7 @@ class _Clock:
 
 
 class _Training:
-    """A model of the learner's, and what trains it."""
+    """A learner's model and its training loop."""
 
     def __init__(self, code: World, merges: Any, ids: Tensor, context: int, device: torch.device) -> None:
         self.code, self.merges, self.ids, self.context, self.device = code, merges, ids, context, device
@@ -187,7 +188,7 @@ class _Training:
         return module.Transformer(module.Config(vocab=256 + len(self.merges), **SHAPE)).to(self.device)
 
     def losses(self, updates: int) -> Iterator[float]:
-        """Train, update by update."""
+        """Train the model and yield the loss of each update."""
         training = self.code["training"]
 
         def loss_at(number: int) -> Tensor:
@@ -199,7 +200,7 @@ class _Training:
         yield from training.train(self.model, loss_at, updates, peak=RATE, warmup=WARMUP)
 
     def possible(self, seconds: float) -> int:
-        """How many updates there is time for; the model is as before."""
+        """Return the number of updates that fit into the time, measured on five updates. The model is then reset."""
         began = time.monotonic()
         tried = sum(1 for _ in self.losses(5))
         each = (time.monotonic() - began) / tried
@@ -207,7 +208,7 @@ class _Training:
         return max(10, int(0.9 * seconds / each))
 
     def writes(self, tokens: int, seed: int) -> str:
-        """What the model goes on with after the beginning of a story."""
+        """Return a story: the fixed beginning and at most `tokens` generated tokens."""
         ids = list(self.code["tokenizer"].encode(BEGINNING, self.merges))
         room = min(tokens, self.context - len(ids))
         choice = {"temperature": 0.7, "top_p": 0.9}

@@ -1,12 +1,12 @@
-"""The reference of a stage as a file, and the stub that is handed out in its place.
+"""The reference of each stage as a file, and the stub that learners start from.
 
-The stages 2 to 9 are cut out of the page (`companion/page.py`), where they stand between the marks
-`# --- stage N, file.py: lessons ...`; the others are files in `references/`. Both are laid out as ordinary Python, with
-the imports that they need, and no others: what another stage defines is imported from its file.
+The references of stages 2 to 9 are sections of the page (`companion/page.py`), separated by comments of the form
+`# --- stage N, file.py: lessons ...`. The others are files in `references/`. Both are ordinary Python files with only
+the imports that they need; names defined by another stage are imported from its file.
 
-A definition whose line ends in `# given` is no part of the exercise: the stub holds it whole, and says that it is
-given. What begins with an underscore and is not given is the reference's own affair: no stub has it, no check asks for
-it.
+A definition whose first line ends in `# given` is not part of the exercise: the stub contains it in full, marked as
+given. A definition that begins with an underscore and is not given is private to the reference: no stub contains it,
+and no check uses it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Definition = ast.FunctionDef | ast.ClassDef
 
 @cache
 def reference(number: int) -> str:
-    """The reference of a stage, a whole file."""
+    """Return the reference of a stage as the text of a file."""
     stage = STAGES[number]
     body = _sections().get(number)
     if body is None:
@@ -37,7 +37,7 @@ def reference(number: int) -> str:
 
 
 def names(number: int) -> tuple[str, ...]:
-    """What is to be written in a stage, in the order of its file."""
+    """Return the names of the definitions that learners write in a stage, in the order of its file."""
     source = reference(number)
     return tuple(
         node.name
@@ -47,7 +47,7 @@ def names(number: int) -> tuple[str, ...]:
 
 
 def due(stage: Stage) -> dict[int, tuple[str, ...]]:
-    """What is to be written in a stage after each lesson, in the order of its file."""
+    """Return the names of the definitions that can be written after each lesson, in the order of the stage's file."""
     early = {name: lesson for lesson, some in stage.begun for name in some.split()}
     last = stage.lessons[-1]
     return {
@@ -57,14 +57,14 @@ def due(stage: Stage) -> dict[int, tuple[str, ...]]:
 
 
 def given(number: int) -> tuple[str, ...]:
-    """What a stage's stub holds ready."""
+    """Return the names of the definitions that a stage's stub contains in full."""
     source = reference(number)
     return tuple(node.name for node in _definitions(source) if _is_given(node, source.splitlines()))
 
 
 @cache
 def stub(number: int) -> str:
-    """What the learner begins with: imports, signatures, docstrings, what is given, and nothing else."""
+    """Return the stub of a stage: imports, constants, signatures, docstrings and given definitions."""
     stage, source = STAGES[number], reference(number)
     tree, lines = ast.parse(source), source.splitlines()
     parts = [f'"""{_about(stage)}\n\n{_told(stage)}\n"""']
@@ -75,7 +75,7 @@ def stub(number: int) -> str:
     parts.append("\n".join(_grouped(imports)))
     for node in tree.body:
         if not isinstance(node, Definition):
-            if isinstance(node, (ast.Assign, ast.AnnAssign)):  # numbers and names that the signatures speak of
+            if isinstance(node, (ast.Assign, ast.AnnAssign)):  # constants and type aliases used in signatures
                 after = "\n" if parts[-1].lstrip().startswith(("def ", "class ", "@")) else ""
                 parts.append(after + _text(node, lines))
         elif _is_given(node, lines):
@@ -87,7 +87,7 @@ def stub(number: int) -> str:
 
 @cache
 def plain_race() -> str:
-    """A race.py that trains what the stages 1 to 6 made, for whoever has not written one."""
+    """Return a plain race.py that trains the model of stages 1 to 6, for learners who have not written their own."""
     return files("companion_school.build.references").joinpath("plain_race.py").read_text("utf-8")
 
 
@@ -98,8 +98,10 @@ def definitions(source: str) -> dict[str, str]:
 
 
 def lines_written(source: str) -> int:
-    """Count the lines of code inside the functions and methods of a file: what its stub lacks, without docstrings,
-    comments and empty lines."""
+    """Count the lines of code in the functions and methods of a file that are not given.
+
+    Docstrings, comments and empty lines do not count.
+    """
     functions = [node for node in _definitions(source) if not _is_given(node, source.splitlines())]
     methods = [part for node in functions for part in getattr(node, "body", []) if isinstance(node, ast.ClassDef)]
     bodies = [node for node in (*functions, *methods) if isinstance(node, ast.FunctionDef)]
@@ -112,7 +114,7 @@ def lines_written(source: str) -> int:
 
 
 def is_untouched(number: int, source: str) -> bool:
-    """Whether nothing has been written yet in a file: its code is that of the stub."""
+    """Return True if the code of a file is still that of the stub."""
     try:
         return ast.dump(ast.parse(source)) == ast.dump(ast.parse(stub(number)))
     except (SyntaxError, ValueError):
@@ -144,7 +146,7 @@ def _page() -> str:
 
 @cache
 def _sections() -> dict[int, str]:
-    """The text of each stage on the page."""
+    """Return the section of each stage on the page, by stage number."""
     marks = list(_MARK.finditer(_page()))
     ends = [mark.start() for mark in marks[1:]] + [len(_page())]
     return {int(mark[1]): _page()[mark.end() : end].strip("\n") for mark, end in zip(marks, ends, strict=True)}
@@ -152,12 +154,12 @@ def _sections() -> dict[int, str]:
 
 @cache
 def _home() -> dict[str, str]:
-    """Of every name on the page, the module of its stage."""
+    """Map each name defined on the page to the module of its stage."""
     return {node.name: STAGES[number].module for number, body in _sections().items() for node in _definitions(body)}
 
 
 def _imports(number: int, body: str) -> str:
-    """The lines that a section's code needs: those of the page that it uses, and one for each other stage."""
+    """Return the imports that a section needs: the page's imports that it uses, and one line for each other stage."""
     own = {node.name for node in _definitions(body)}
     used = {node.id for node in ast.walk(ast.parse(body)) if isinstance(node, ast.Name)} - own
     head = ast.parse(_page()[: next(_MARK.finditer(_page())).start()])
@@ -176,7 +178,7 @@ def _imports(number: int, body: str) -> str:
 
 
 def _grouped(lines: list[str]) -> list[str]:
-    """Imports in three groups: Python's own, libraries, the learner's files."""
+    """Group imports: the standard library, other libraries, the learner's files."""
     own = {stage.module for stage in STAGES.values()}
 
     def group(line: str) -> int:
@@ -190,7 +192,7 @@ def _grouped(lines: list[str]) -> list[str]:
 
 
 def _laid_out(body: str) -> str:
-    """The same code with two empty lines between definitions, and one between methods, as ordinary Python has."""
+    """Put two empty lines between definitions and one between methods, as PEP 8 asks."""
     lines, before = body.splitlines(), dict[int, int]()
     for node in ast.parse(body).body:
         before[_first_line(node, lines)] = 2
@@ -210,7 +212,7 @@ def _laid_out(body: str) -> str:
 
 
 def _first_line(node: ast.stmt, lines: list[str]) -> int:
-    """Where a definition begins, with its decorators and the comment above it."""
+    """Return the first line of a statement, including decorators and the comment above it."""
     decorators = node.decorator_list if isinstance(node, Definition) else []
     first = min([node.lineno, *(decorator.lineno for decorator in decorators)])
     while first > 1 and lines[first - 2].lstrip().startswith("#"):
@@ -234,7 +236,7 @@ def _text(node: ast.stmt, lines: list[str]) -> str:
 
 
 def _without_body(node: Definition, lines: list[str]) -> list[str]:
-    """Signature and docstring of a function, of a class and of its methods."""
+    """Return the signature and docstring of a function, or of a class and its public and special methods."""
     has_docstring = ast.get_docstring(node) is not None
     first, rest = node.body[0], node.body[has_docstring:]
     start = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])

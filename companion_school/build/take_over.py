@@ -1,7 +1,7 @@
-"""An exercise's answer taken over into the reader's own transformer: where both are the same, it is written once.
+"""Copy an answer to an exercise into the learner's own transformer, where both ask for the same function.
 
-The reader's function is laid into the file of its stage as it is, and the stage's definition, as long as it is still
-the stub's, calls it: a bridge of a few lines from one signature to the other. What has been written stays as it is.
+The learner's function is copied unchanged into the file of its stage. The stage's definition gets a body of a few
+lines, a bridge, that calls it with the right arguments. A definition that the learner has already begun is left alone.
 """
 
 from __future__ import annotations
@@ -28,12 +28,14 @@ _IMPORTS = {
 
 @dataclass(frozen=True)
 class Bridge:
-    """Where the answer to an exercise belongs.
+    """Code that makes the answer to an exercise the body of a stage's definition.
 
-    exercise:    its number.
-    stage:       in whose file.
-    definition:  what it makes there; the part of the stage's check of this name must be right first.
-    bodies:      of a function its body, or of a class those of its methods, by name.
+    Attributes:
+        exercise: Number of the exercise, such as "2.3".
+        stage: The stage whose file gets the answer.
+        definition: Name of the function or class there. The part of the stage's check with this name must pass before
+            the file is written.
+        bodies: The body of the function, or the bodies of the class's methods, by name.
     """
 
     exercise: str
@@ -43,7 +45,7 @@ class Bridge:
 
     @property
     def told(self) -> str:
-        """What a check says of it, in a line."""
+        """A line that the exercise's check prints about the bridge."""
         where = f"`{self.definition}` of {self.stage.file}, stage {self.stage.number} of your own transformer"
         return f'It is also {where}. take_over("{self.exercise}") lays it in there.'
 
@@ -107,14 +109,20 @@ BRIDGES = {
         }),
     )
 }  # fmt: skip
-"""Of each exercise that is the same as a part of a stage, by its number."""
+"""The bridges by exercise number."""
 
 
 def take_over(bridge: Bridge, answer: str, folder: Path) -> str:
-    """Lay an answer, the text of its function, into the file of its stage; what was done, in a sentence.
+    """Copy an answer into the file of its stage, and return a sentence about what was done.
 
-    Raises `ValueError`, and writes nothing, if the definition has been begun, or is not right with this answer, which
-    may need something else of the notebook that it comes from.
+    Args:
+        bridge: The bridge from the exercise to the stage.
+        answer: Source of the learner's function.
+        folder: The learner's folder. A missing stub is written first.
+
+    Raises:
+        ValueError: If the definition has already been begun, or its check fails with this answer, for example because
+            the answer uses something else from its notebook. The answer is then not written.
     """
     lay_stubs(folder, [bridge.stage])
     file, sources = folder / bridge.stage.file, read_sources(folder)
@@ -143,19 +151,19 @@ def _definition(text: str, name: str) -> ast.FunctionDef | ast.ClassDef | None:
 
 
 def _is_untouched(bridge: Bridge, text: str) -> bool:
-    """Whether the definition is still that of the stub."""
+    """Return True if the definition is still that of the stub."""
     mine, handed_out = (_definition(one, bridge.definition) for one in (text, stub(bridge.stage.number)))
     return mine is not None and handed_out is not None and ast.dump(mine) == ast.dump(handed_out)
 
 
 def _joined(bridge: Bridge, text: str, answer: str) -> str:
-    """The file with the answer above the definition, and the bridge in it."""
+    """Return the text of the file with the answer above the definition and the bridge as its body."""
     node, lines = _definition(text, bridge.definition), text.splitlines()
     if node is None:
         raise ValueError(f"{bridge.stage.file}: expected a definition of {bridge.definition}, found none")
     methods = [one for one in ast.walk(node) if isinstance(one, ast.FunctionDef)]
     for method in sorted(methods, key=lambda one: -one.lineno):
-        first = method.body[-1]  # `raise NotImplementedError`, behind the docstring
+        first = method.body[-1]  # the stub's `raise NotImplementedError`
         indent = " " * first.col_offset
         lines[first.lineno - 1 : first.end_lineno] = textwrap.indent(bridge.bodies[method.name], indent).splitlines()
     start = min([node.lineno, *(one.lineno for one in node.decorator_list)]) - 1
@@ -164,7 +172,7 @@ def _joined(bridge: Bridge, text: str, answer: str) -> str:
 
 
 def _with_imports(lines: list[str], answer: str) -> list[str]:
-    """The lines with the imports that the answer needs and that are not there."""
+    """Add the imports that the answer needs and the file lacks."""
     tree = ast.parse("\n".join(lines))
     imports = [node for node in tree.body if isinstance(node, (ast.Import, ast.ImportFrom))]
     there = {alias.asname or alias.name for node in imports for alias in node.names}

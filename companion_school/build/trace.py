@@ -1,8 +1,7 @@
-"""A record of a run: what every operation made, in which line, and what functions and modules were given and gave.
+"""Record a run: the result and source line of every operation, and the arguments and results of functions and modules.
 
-Nothing is asked of the code that runs but that it runs: operations are seen where PyTorch is called, functions where
-Python enters and leaves them, modules by hooks. Values are copied as they come, so that a later write in place changes
-nothing here.
+The recorded code needs no changes. Operations are intercepted with `TorchFunctionMode`, function calls with a Python
+profiler, and modules with forward hooks. Values are copied at once, so later in-place writes do not change the record.
 """
 
 from __future__ import annotations
@@ -39,18 +38,19 @@ class Place:
 
 
 Stack = tuple[Place, ...]
-"""Where a run was, from the outermost recorded function to the innermost."""
+"""A call stack, from the outermost recorded function to the innermost."""
 
 
 @dataclass(frozen=True)
 class Value:
-    """What something was at that moment.
+    """A value at one moment of a run.
 
-    content:  a copy of the tensor, or the object itself where it is none.
-    object:   which tensor it was.
-    made:     the operation that had made it, if it was recorded.
-    used:     where it was handed on, if it was found as an argument.
-    makers:   of what is put together of several tensors, the operations that had made these.
+    Attributes:
+        content: A copy of the tensor, or the object itself if it is not a tensor.
+        object: The `id` of the tensor, or 0.
+        made: Number of the operation that computed it, if that was recorded.
+        used: The caller's stack at the call that it was passed to, if it was found as an argument.
+        makers: Numbers of the operations that computed its pieces, if it was put together from several tensors.
     """
 
     content: Any
@@ -62,7 +62,16 @@ class Value:
 
 @dataclass(frozen=True)
 class Operation:
-    """One call of PyTorch: what it is called, of what it made what, where, and when."""
+    """One call of a PyTorch function.
+
+    Attributes:
+        number: Index in `Log.operations`.
+        kind: Name of the function, such as "softmax".
+        inputs: All tensor arguments.
+        value: A copy of the result.
+        stack: Call stack of the call.
+        at: Time of the call, in recorded events.
+    """
 
     number: int
     kind: str
@@ -74,11 +83,19 @@ class Operation:
 
 @dataclass
 class Call:
-    """One call of a function or a module: what it was given and gave, where it was called, and when it was at work.
+    """One call of a function or a module.
 
-    function:  the function's qualified name, or "" for a module that is called.
-    path:      the module's name in the model; None for a function.
-    line:      where it begins; `left`: where it was left.
+    Attributes:
+        function: Qualified name of the function, or "" for a module.
+        path: Name of the module in the model, or None for a function.
+        given: The arguments, without `self`.
+        stack: Call stack of the caller.
+        start: Time at which the call began, in recorded events.
+        line: First line of the function.
+        file: File of the function.
+        gave: The result, if the call returned.
+        end: Time at which the call returned.
+        left: Line from which the function returned.
     """
 
     function: str
@@ -93,7 +110,7 @@ class Call:
     left: int = 0
 
     def part(self, index: int) -> Value | None:
-        """One of several results."""
+        """Return one element of a tuple result, or None."""
         parts = self.gave.content if self.gave else None
         return parts[index] if isinstance(parts, tuple) and index < len(parts) else None
 
@@ -103,7 +120,15 @@ class Call:
 
 @dataclass
 class Log:
-    """All of one run: operations and calls in order, and what the run itself marked; `error` is what ended it."""
+    """The record of one run.
+
+    Attributes:
+        operations: The operations, in order.
+        calls: The calls of functions and modules, in order.
+        marks: Values that the scene recorded under a name.
+        error: The exception that ended the run, or None.
+        error_at: Call stack of the exception.
+    """
 
     operations: list[Operation] = field(default_factory=list)
     calls: list[Call] = field(default_factory=list)
@@ -112,7 +137,7 @@ class Log:
     error_at: Stack = ()
 
     def module(self, path: str, within: Call | None = None, turn: int = 0) -> Call | None:
-        """The call of the module of this name, the first or a later one, inside of another call."""
+        """Return the first call of the module of this name, or a later one (`turn`), within another call, or None."""
         return _nth((call for call in self.calls if call.path == path), within, turn)
 
     def function(self, name: str, within: Call | None = None, turn: int = 0) -> Call | None:
@@ -135,10 +160,11 @@ def _nth(calls: Iterator[Call], within: Call | None, turn: int) -> Call | None:
 
 
 class Recorder(TorchFunctionMode):
-    """A context in which a `Log` is written.
+    """Context manager that records a run in `log`.
 
-    files:    of each recorded file's path, how it is called: lines are told of these alone.
-    seconds:  after so many of the processor's it ends with `OutOfTime`.
+    Args:
+        files: Display name of each recorded file, by its path. Only functions and lines of these files are recorded.
+        seconds: CPU time after which `OutOfTime` is raised.
     """
 
     def __init__(self, files: Mapping[str, str], seconds: float = SECONDS) -> None:
@@ -155,13 +181,20 @@ class Recorder(TorchFunctionMode):
         self._watchers: dict[tuple[str, str], Callable[[], None]] = {}
 
     def watch(self, model: nn.Module, name: str = "") -> None:
-        """Call the modules of a model by their names in it."""
+        """Record calls of a model's modules under their names in the model, with an optional prefix `name`."""
         for path, module in model.named_modules():
             self._names[id(module)] = ".".join(filter(None, (name, path)))
             self._alive.append(module)
 
     def mark(self, name: str, value: Any, made: Sequence[Tensor] = ()) -> None:
-        """Keep a value under a name. `made`: tensors in whose place it stands: what made the last of them made it."""
+        """Record a value under a name.
+
+        Args:
+            name: Key in `Log.marks`.
+            value: The value.
+            made: Tensors that the value represents. The latest operation that computed one of them is recorded as the
+                value's origin.
+        """
         with self.unseen():
             makers = [maker for tensor in made if (maker := self._makers.get(id(tensor))) is not None]
             kept = self._value(value)
@@ -170,22 +203,22 @@ class Recorder(TorchFunctionMode):
             )
 
     def backward(self, name: str, value: Tensor) -> None:
-        """Keep gradients under a name: the last call of `backward` made them."""
+        """Record gradients under a name, with the last call of `backward` as the operation that computed them."""
         steps = [step.number for step in self.log.operations if step.kind == "backward"]
         self.log.marks[name] = Value(_copy(value), 0, steps[-1] if steps else None)
 
     def forget(self, model: nn.Module) -> None:
-        """The weights of a model come from outside from now on."""
+        """Forget which operations computed a model's weights, because they have been set from outside."""
         for weight in model.parameters():
             self._makers.pop(id(weight), None)
 
     def when(self, function: str, moment: str, do: Callable[[], None]) -> None:
-        """Do something each time that a recorded function begins ("call") or ends ("return")."""
+        """Call `do` each time a recorded function begins (`moment` is "call") or ends ("return")."""
         self._watchers[function, moment] = do
 
     @contextmanager
     def unseen(self) -> Iterator[None]:
-        """What is done here is no part of the run."""
+        """Context manager in which nothing is recorded."""
         before, self._busy = self._busy, True
         try:
             yield
@@ -283,7 +316,7 @@ class Recorder(TorchFunctionMode):
     def _ends(self, module: nn.Module, given: tuple[Any, ...], gave: Any) -> None:
         if self._busy:
             return
-        while self._modules:  # those above were left by an exception
+        while self._modules:  # modules above it on the stack were left by an exception
             opened, call = self._modules.pop()
             if opened is module:
                 with self.unseen():
@@ -304,7 +337,7 @@ class Recorder(TorchFunctionMode):
         return self._now
 
     def failed(self, error: BaseException) -> None:
-        """Note what ended the run, and where."""
+        """Record the exception that ended the run and its call stack."""
         places, trace = [], error.__traceback__
         while trace is not None:
             code = trace.tb_frame.f_code
@@ -320,7 +353,16 @@ def recorded(
     files: Mapping[str, str],
     seconds: float = SECONDS,
 ) -> Log:
-    """The log of a run of `play`, whatever becomes of it. All in float64, with gradients and a fixed seed."""
+    """Run `play` in float64, with gradients and a fixed seed, and return the record.
+
+    An exception or a timeout ends the run and is recorded in `Log.error`.
+
+    Args:
+        play: Runs the code of a world.
+        world: Passed to `play`.
+        files: Display name of each recorded file, by its path.
+        seconds: Time limit.
+    """
     recorder = Recorder(files, seconds)
     kind = torch.get_default_dtype()
     with torch.random.fork_rng(devices=[]), torch.enable_grad():
@@ -358,7 +400,7 @@ _SAME = {"true_divide": "div", "truediv": "div", "divide": "div", "multiply": "m
 
 
 def _kind(function: Any) -> str:
-    """What an operation is called: `softmax` for the function and the method, `add` for `+` and `+=`."""
+    """Return the name of an operation: `softmax` for the function and the method, `add` for `+` and `+=`."""
     name = getattr(function, "__name__", "")
     if name == "__get__":
         name = getattr(getattr(function, "__self__", None), "__name__", name)

@@ -21,21 +21,23 @@ from companion_school.checking.exercise import Answer
 from companion_school.course.proof.mutants import changed_texts
 
 SEEDS = (0, 1)
-"""That of readers, and one such as a grader's."""
-_SECONDS = 20.0  # of the processor, for one mutant on one part
+"""The seed that readers get, and one that stands for a grader's."""
+_SECONDS = 20.0  # CPU time limit for one mutant on one part
 
 
 def faults(part: Part, seeds: Sequence[int] = SEEDS, naming: Sequence[int] = SEEDS) -> Iterator[str]:
-    """What is wrong with a part's check, a sentence each: nothing, where it is as it should be.
+    """Yield a sentence for each fault of a part's check; none if the check is as it should be.
 
-    seeds:   on which what is right must pass.
-    naming:  those of them on which known mistakes must be named, which takes nearly all of the time.
+    Args:
+        part: The part.
+        seeds: Seeds on which the reference and the variants must pass.
+        naming: The seeds among them on which known mistakes must be named, which takes nearly all of the time.
     """
     exercise = part.exercise()
     for seed in seeds:
         key = key_of(exercise, seed)
         for number, answer in enumerate([exercise.reference, *exercise.variants]):
-            watched = part.watched if seed == seeds[0] else ()  # the same operators run on every other
+            watched = part.watched if seed == seeds[0] else ()  # the operators do not depend on the seed
             verdict = examine(key, in_this_process(answer, watched))
             if verdict.result is not Result.RIGHT:
                 who = f"variant {number}" if number else "the reference"
@@ -50,13 +52,13 @@ def faults(part: Part, seeds: Sequence[int] = SEEDS, naming: Sequence[int] = SEE
 
 
 def equivalent(number: int) -> dict[str, str]:
-    """Mutants of a stage that pass and are right answers, by what they change; with the reason."""
+    """Return the declared equivalent mutants of a stage: the reason why each is a right answer, by its change."""
     said = tomllib.loads(files("companion_school.build").joinpath("equivalent.toml").read_text("utf-8"))
     return dict(said.get(STAGES[number].module, {}))
 
 
 def survivors(number: int) -> Iterator[tuple[str, bool]]:
-    """Each mutant of a stage's reference, as "definition: what became of what", and whether the check lets it pass."""
+    """Yield each mutant of a stage's reference, as "definition: change", and True if it passes the check."""
     module, right = STAGES[number].module, references(STAGES[number])
     keys = [(part, key_of(part.exercise())) for part in parts(number)]
     for name in names(number):
@@ -78,7 +80,7 @@ def _passes(key: AnswerKey, answer: Answer) -> bool:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Prove the checks of some stages; the exit code."""
+    """Verify the checks of some stages; return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m companion_school.build.verify", description=__doc__)
     parser.add_argument("stages", type=int, nargs="*", metavar="STAGE", help="by default all")
     parser.add_argument("--mutants", action="store_true", help="change one thing in each reference (minutes)")

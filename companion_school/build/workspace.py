@@ -1,6 +1,6 @@
-"""The learner's folder, `my/transformer`: the stubs laid into it, references taken, and what stands.
+"""The learner's folder, `my/transformer`: its stubs, references that were taken, and the state of each stage.
 
-Nothing that the learner has written is ever overwritten: what is new is laid beside it, and said.
+Code that the learner has written is never overwritten. A new file is written beside it, and a message says so.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ NAME = Path("my") / "transformer"
 VARIABLE = "COMPANION_BUILD"
 RECORD = ".stages.json"
 TAKEN = "# taken: the course's reference, not yours"
-_LARGEST = 2**20  # bytes of a learner's file
+_LARGEST = 2**20  # maximum bytes of a learner's file
 _STUB, _WRITTEN, _PASSED, _TAKEN, _NONE = "to write", "not checked", "right", "taken", "no file"
 
 
 @dataclass(frozen=True)
 class _Kept:
-    """What is known of a file: digests of what was laid there and of what passed its check, and on which day."""
+    """The record of a file: digests of the stub and of the text that passed its check, and the date of that check."""
 
     laid: str | None = None
     passed: str | None = None
@@ -39,14 +39,20 @@ class _Kept:
 
 
 def find_folder(named: str | os.PathLike[str] | None = None, start: Path | None = None) -> Path:
-    """The learner's folder, whether or not it is there yet.
+    """Return the path of the learner's folder, which need not exist yet.
 
-    named:  by a flag; else the variable COMPANION_BUILD names it.
-    start:  from here and upwards it is looked for, as `my/transformer`, as a folder that has a record of stages, or as
-            the `transformer` of a project that was handed out, which has one; by default from the current folder.
+    Args:
+        named: The folder, if a flag names it. The environment variable COMPANION_BUILD comes next.
+        start: Folder in which the search begins (default: the current folder). It and its parents are searched for a
+            folder with a record of stages, for `my/transformer`, and for a `transformer` with a record, as in a project
+            that was handed out.
 
-    Where none is found, it is `my/transformer` of the nearest folder that holds `my` or the course's `notebooks`, else
-    of `start`. Raises `ValueError` if what is named is a file.
+    Returns:
+        The folder that was found. Otherwise `my/transformer` in the nearest parent that contains `my` or the course's
+        `notebooks`, or in `start`.
+
+    Raises:
+        ValueError: If the flag or the variable names a file.
     """
     chosen = named or os.environ.get(VARIABLE)
     if chosen:
@@ -68,10 +74,13 @@ def find_folder(named: str | os.PathLike[str] | None = None, start: Path | None 
 
 
 def lay_stubs(folder: Path, stages: Iterable[Stage] = STAGES.values()) -> list[str]:
-    """Lay the stubs of stages into a folder, which is made where it is missing.
+    """Write the stubs of stages into a folder, which is created if it is missing.
 
-    What is there and is a stub of an earlier version becomes the new one; where something has been written, the new
-    stub is laid beside it, once. A line for each file that was laid.
+    An untouched stub of an earlier version is replaced. If the learner has changed the file, the new stub is written
+    beside it, once.
+
+    Returns:
+        A line for each file that was written.
     """
     known, said = _read_record(folder), []
     for stage in stages:
@@ -94,9 +103,12 @@ def lay_stubs(folder: Path, stages: Iterable[Stage] = STAGES.values()) -> list[s
 
 
 def take(folder: Path, stages: Iterable[Stage]) -> list[str]:
-    """Lay the references of stages into a folder, in place of what has not been begun; a line for each.
+    """Write the references of stages into a folder, in place of files that have not been begun.
 
-    Where the learner has written something, the reference is laid beside it, as FILE.taken.py.
+    If the learner has written something, the reference is written beside it, as `MODULE.taken.py`.
+
+    Returns:
+        A line for each file that was written.
     """
     said = lay_stubs(folder)
     for stage in stages:
@@ -114,7 +126,11 @@ def take(folder: Path, stages: Iterable[Stage]) -> list[str]:
 
 
 def read_sources(folder: Path) -> dict[str, str]:
-    """The text of every Python file of a folder, by module. Raises `ValueError` for one that cannot be read."""
+    """Read every Python file of a folder whose name is an identifier; return the texts by module name.
+
+    Raises:
+        ValueError: If a file cannot be read, is too large or is not UTF-8.
+    """
     found = {}
     for file in sorted(folder.glob("*.py")):
         if file.stem.isidentifier():
@@ -123,7 +139,7 @@ def read_sources(folder: Path) -> dict[str, str]:
 
 
 def note_passed(folder: Path, stage: Stage, passed: bool) -> None:
-    """Keep that a stage's file, as it is now, passed its check or did not."""
+    """Record that a stage's file, in its current state, passed its check or failed it."""
     known, file = _read_record(folder), folder / stage.file
     kept = known.get(stage.file, _Kept())
     now = _digest(_text(file)) if passed and file.exists() else None
@@ -131,7 +147,7 @@ def note_passed(folder: Path, stage: Stage, passed: bool) -> None:
 
 
 def state(folder: Path, stage: Stage) -> str:
-    """How a stage stands, in a word or two."""
+    """Describe the state of a stage in a few words."""
     file, kept = folder / stage.file, _read_record(folder).get(stage.file, _Kept())
     if not file.exists():
         return _NONE
@@ -145,15 +161,15 @@ def state(folder: Path, stage: Stage) -> str:
 
 
 def is_done(folder: Path, stage: Stage) -> bool:
-    """Whether a stage's file has passed its check as it is now, or was taken."""
+    """Return True if a stage's file has passed its check in its current state, or was taken."""
     return state(folder, stage).startswith((_PASSED, _TAKEN))
 
 
 def compare(folder: Path, stage: Stage) -> str:
-    """Show each definition of a stage as the learner has written it, and as the course has.
+    """Show the learner's version and the course's version of each definition of a stage.
 
     Raises:
-        ValueError: as long as the learner's file has not passed its check.
+        ValueError: If the learner's file has not passed its check.
     """
     if not is_done(folder, stage):
         raise ValueError(
@@ -173,7 +189,7 @@ def _counted(title: str, code: str) -> str:
 
 
 def overview(folder: Path) -> str:
-    """The stages, what stands of each, the minutes left, and what is next."""
+    """Format a table of the stages and their states, with the time that is left and the next step."""
     rows, left, following = [], 0, None
     for stage in STAGES.values():
         now, done = state(folder, stage), is_done(folder, stage)

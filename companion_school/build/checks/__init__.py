@@ -1,5 +1,5 @@
-"""The parts of each stage: a module for each, under the name of the stage's file."""
+"""The parts of each stage, one module per stage, named after the stage's file."""
 
 LAWS = ("levels", "offset", "nan", "scale", "edge", "one", "dtype", "layout", "memory", "other", "tie")
 USUAL = {law: "of a usual kind" for law in LAWS}
-"""The excuse of parts whose inputs are not varied: their own cases are all that they are tried on."""
+"""Value of `excused` for parts whose inputs are not varied, so that only their own cases are tested."""

@@ -1,4 +1,4 @@
-"""Stage 17, adapters: the change of low rank, a model that wears it, and what the loss counts."""
+"""Stage 17, adapters: the low-rank change of a layer, a model with adapters, and the targets that the loss counts."""
 
 import torch
 

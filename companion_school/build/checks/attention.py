@@ -1,4 +1,4 @@
-"""Stage 2, attention: the formula, the causal mask, heads split and merged, and the layer that joins them."""
+"""Stage 2, attention: the formula, the causal mask, splitting and merging heads, and the layer that combines them."""
 
 import torch
 

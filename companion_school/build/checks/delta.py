@@ -1,4 +1,4 @@
-"""Stage 14, delta: the rule by itself, the layer at once and in pieces, a decoder that has it."""
+"""Stage 14, delta: the rule by itself, the layer on a whole text and on pieces of it, and a decoder that uses it."""
 
 import torch
 import torch.nn.functional as F

@@ -1,4 +1,4 @@
-"""Stage 9, experts: who visits whom, who finds a place, how even the load is, and the layer."""
+"""Stage 9, experts: routing, capacity, the balancing loss, and the layer."""
 
 import torch
 
@@ -127,7 +127,8 @@ def balance(code, logits, top_k):
 def _(draw):
     yield Case("even: 1", (torch.eye(4).double(), 1))
     yield Case("all tokens at one expert", (torch.tensor([[9.0, 0, 0]] * 5).double(), 1))
-    yield Case("any scores", (draw.normal(9, 5), 2), gradients=True, tolerance=1e-6)  # a share of counts is float32
+    # The tolerance is that of float32, the type of shares computed from counts.
+    yield Case("any scores", (draw.normal(9, 5), 2), gradients=True, tolerance=1e-6)
     yield Case("three choices a token", (draw.normal(11, 6), 3), gradients=True, tolerance=1e-6)
     yield Case(LARGE, (draw.normal(draw.whole(33, 40), 6), 2), tolerance=1e-6)
 

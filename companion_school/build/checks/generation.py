@@ -1,4 +1,4 @@
-"""Stage 7, generation: the cache, the probabilities that are drawn from, the loop that writes."""
+"""Stage 7, generation: the cache, the sampling probabilities, and the loop that generates text."""
 
 import torch
 
@@ -84,7 +84,7 @@ def _(draw):
     yield Case("the temperature divides the scores", (few, 0.5, None, 1.0, 0.0))
     yield Case("top-k keeps the likeliest, and they add up to one", (few, 1.0, 2, 1.0, 0.0))
     yield Case("top-p keeps the fewest that reach it: the one that crosses stays", (few, 1.0, None, 0.6, 0.0))
-    halves = torch.tensor([0.5, 0.25, 0.25]).double().log()  # of which the sums are exact
+    halves = torch.tensor([0.5, 0.25, 0.25]).double().log()  # sums of these are exact in floating point
     yield Case("top-p keeps no more than reach it: one half is enough for a half", (halves, 1.0, None, 0.5, 0.0))
     yield Case("top-p keeps at least the first", (few, 1.0, None, 0.01, 0.0))
     yield Case("min-p is a share of the largest", (few, 1.0, None, 1.0, 0.4))
@@ -198,7 +198,7 @@ def _model(draw):
     shapes = {"embedding.weight": (11, 8), "decoder.norm.weight": (8,)}
     shapes |= {f"decoder.blocks.{n}.{name}": shape for n in range(2) for name, shape in block.items()}
     weights = {name: draw.normal(*shape) for name, shape in shapes.items()}
-    return weights | {"embedding.weight": 0.5 * weights["embedding.weight"]}  # chances, and no certainties
+    return weights | {"embedding.weight": 0.5 * weights["embedding.weight"]}  # keep the probabilities away from 0 and 1
 
 
 @generate.cases
@@ -210,7 +210,8 @@ def _(draw):
     yield Case("the choice is passed on", (weights, [2, 7], 8, None, 1.5, 2, 7))
     yield Case(LARGE, (weights, draw.wholes(0, 10, draw.whole(33, 40)).tolist(), 3, None, 0.0, None, 0))
     text = generate.answer(references(generate.stage))(weights, [3, 5, 1], 9, None, 0.0, None, 0)["the text"]
-    for stop in (*dict.fromkeys(text), min({*range(11)}.difference(text))):  # each that comes, and one that does not
+    # Stop at each token of the text in turn, and at one that is not in it.
+    for stop in (*dict.fromkeys(text), min({*range(11)}.difference(text))):
         yield Case("it ends before the stop token", (weights, [3, 5, 1], 9, stop, 0.0, None, 0))
 
 

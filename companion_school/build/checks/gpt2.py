@@ -1,4 +1,4 @@
-"""Stage 13, gpt2: the parts that GPT-2 has and a LLaMA has not, and its checkpoints in a folder."""
+"""Stage 13, gpt2: the components that GPT-2 has and LLaMA does not, and loading GPT-2 checkpoints from a folder."""
 
 import torch
 
@@ -172,7 +172,10 @@ GPT2.variant(
 
 
 def _released(draw, whole):
-    """The fields and the tensors of a small random checkpoint. `whole`: with all that old files hold besides."""
+    """Return the config fields and tensors of a small random checkpoint.
+
+    If `whole` is true, it has the layout of old files: names without `transformer.`, stored masks, and a head.
+    """
     ff = 4 * _D if whole else 12
     fields = {"model_type": "gpt2", "vocab_size": _VOCAB, "n_embd": _D, "n_head": _HEADS, "n_layer": _LAYERS,
               "n_positions": _PLACES, "n_inner": None if whole else ff, "layer_norm_epsilon": 1e-2,
@@ -195,7 +198,7 @@ def _released(draw, whole):
 @part(13, points=3, excused=USUAL, seconds=60.0)
 def gpt2(code, fields, tensors, names, ids):
     """A GPT-2's folder in your own model: its weights, and its logits."""
-    assert code.gpt2  # so the file is read, and has told `load` what it can do
+    assert code.gpt2  # executes the file, which registers GPT-2 with `load`
     with checkpoint(fields, tensors) as folder:
         model = code["published"].load(folder)
     own = model.state_dict()

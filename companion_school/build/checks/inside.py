@@ -1,4 +1,4 @@
-"""Stage 18, inside: streams, the lens, ranks, a silent head, a patched stream; and that all hooks are gone again."""
+"""Stage 18, inside: streams, the logit lens, ranks, a silenced head and a patched stream, with all hooks removed."""
 
 import torch
 

@@ -1,4 +1,4 @@
-"""Stage 12, latent: both ways of asking latents, the layer, its cache, a decoder that has it, and its bytes."""
+"""Stage 12, latent: both ways of computing latent attention, the layer, its cache, a decoder, and the cache's bytes."""
 
 import torch
 
@@ -13,14 +13,14 @@ _USUAL = {
 
 
 def _asked(draw, queries, keys, mask=None):
-    """Queries, latents, turned keys, U_k and U_v, and a mask. No two sizes are equal."""
+    """Return random queries, latents, rotated keys, U_k and U_v, and the mask. No two of the sizes set here are equal."""
     batch, heads, d_k, d_v, rank, d_rope = 2, 3, 5, 6, 7, 4
     return (draw.normal(batch, heads, queries, d_k + d_rope), draw.normal(batch, 1, keys, rank),
             draw.normal(batch, 1, keys, d_rope), draw.normal(heads, d_k, rank), draw.normal(heads, d_v, rank), mask)  # fmt: skip
 
 
 def _by_pencil():
-    """The lesson's numbers: keys (3, 2) and (3, 6), scores 5 and 9; the turned part says nothing."""
+    """Return the lesson's example: keys (3, 2) and (3, 6), and unscaled scores 5 and 9. The rotated part is zero."""
     q = torch.tensor([1.0, 1, 0, 0]).double().view(1, 1, 1, 4)
     c, k = torch.tensor([[2.0, 1], [0, 3]]).double()[None, None], torch.zeros(1, 1, 2, 2).double()
     U_k, U_v = torch.tensor([[[1.0, 1], [0, 2]]]).double(), torch.tensor([[[1.0, 2]]]).double()
@@ -117,7 +117,7 @@ absorbed.variant(
 
 
 def _layer(draw, d_model, heads, rank, d_rope):
-    """The weights of a layer, by name."""
+    """Return random weights of a layer, by name."""
     d_head = d_model // heads
     return {"query.weight": draw.normal(heads * (d_head + d_rope), d_model), "down.weight": draw.normal(rank + d_rope, d_model),
             "latent_norm.weight": draw.normal(rank), "up.weight": draw.normal(heads * 2 * d_head, rank),

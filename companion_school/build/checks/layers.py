@@ -1,4 +1,4 @@
-"""Stage 4, the block: the norm, the gated network, the block that joins them with attention, the initial weights."""
+"""Stage 4, the block: the norm, the gated feed-forward network, the block itself, and the initial weights."""
 
 import torch
 

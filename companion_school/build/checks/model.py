@@ -1,4 +1,4 @@
-"""Stage 5, the model: blocks in a stack, a decoder with a tied head, caches, the initial weights, and the count."""
+"""Stage 5, the model: the stack of blocks, a decoder with a tied head, caches, initial weights, and `count`."""
 
 import torch
 
@@ -18,7 +18,7 @@ _SIZES = {"vocab": 19, "d_model": 16, "layers": 3, "heads": 4, "kv_heads": 2, "d
 
 
 def _weights(sizes, seed, dtype=torch.float64):
-    """A companion's weights, spread enough that every one of them tells."""
+    """Return random weights with the companion's names, so large that each of them affects the logits."""
     config = ModelConfig(
         vocab=sizes["vocab"],
         d_model=sizes["d_model"],
@@ -314,7 +314,7 @@ Transformer_begins.mistake(
 def count(code, sizes):
     """The count of all that is learned, by a formula, and as the model has it."""
     config = code.Config(**sizes)
-    if sizes["vocab"] > 1000:  # too large to be made here
+    if sizes["vocab"] > 1000:  # too large to be built here
         return [code.count(config)]
     return [code.count(config), sum(weight.numel() for weight in code.Transformer(config).parameters())]
 

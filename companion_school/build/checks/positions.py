@@ -1,4 +1,4 @@
-"""Stage 3, positions: the frequencies, sinusoidal waves, and rotary positions with places that may begin anywhere."""
+"""Stage 3, positions: the frequencies, sinusoidal waves, and rotary positions that may start at any index."""
 
 import torch
 
@@ -71,7 +71,7 @@ def waves(code, places, d_model, base):
 def _(draw):
     yield Case("at place 0 all sines are 0 and all cosines 1", (torch.tensor([0]), 4, 10000.0))
     yield Case("place 1", (torch.tensor([1]), 2, 10000.0))
-    tokens, half = draw.whole(3, 5), draw.whole(3, 6)  # never tokens == 2 * half: an axis is known by its size
+    tokens, half = draw.whole(3, 5), draw.whole(3, 6)  # tokens never equals 2 * half, so sizes identify axes
     yield Case("places in order", (torch.arange(tokens), 2 * half, 10000.0))
     yield Case("places that begin later, with a gap", (draw.wholes(5, 90, tokens), 2 * half, 300.0))
 

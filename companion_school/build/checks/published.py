@@ -1,4 +1,4 @@
-"""Stage 10, published: wide attention, and LLaMA and Qwen 3 checkpoints in a folder: their weights, and their logits."""
+"""Stage 10, published: wide attention, and the weights and logits of LLaMA and Qwen 3 checkpoints in a folder."""
 
 import torch
 
@@ -59,7 +59,7 @@ WideAttention.variant(
 
 
 def _layout(draw, kind):
-    """The fields and the tensors of a small random checkpoint, as released files name them."""
+    """Return the config fields and tensors of a small random checkpoint, named as in released files."""
     d, heads, kv, ff, vocab, layers, wide = 8, 4, 2, 12, 13, 2, 4
     fields = {"model_type": kind.split()[0], "vocab_size": vocab, "hidden_size": d, "num_attention_heads": heads,
               "num_key_value_heads": kv, "num_hidden_layers": layers, "intermediate_size": ff, "rms_norm_eps": 1e-2,

@@ -1,4 +1,4 @@
-"""Stage 16, quantized: levels and scales, two levels in a byte, a linear layer, a whole model and its bytes."""
+"""Stage 16, quantized: levels and scales, packing two levels into a byte, a linear layer, a whole model and its bytes."""
 
 import torch
 

@@ -1,4 +1,4 @@
-"""Stage 11, the race: what comes back is a predictor of text, in time, better than none."""
+"""Stage 11, the race: it must return in time, with a valid predictor of text that beats uniform guessing."""
 
 import math
 
@@ -36,7 +36,7 @@ def race(code, text, unseen, seconds):
 
     for given in (seconds, 3 * seconds):
         dtype, start = torch.get_default_dtype(), time.monotonic()
-        with default_dtype(dtype), torch.enable_grad():  # which put back what the race may not
+        with default_dtype(dtype), torch.enable_grad():  # these restore settings that a race must not change
             runner = code.race(text, given)
             note(0, time.monotonic() - start < 3 * given + 10)
             note(1, torch.get_default_dtype() == dtype and torch.is_grad_enabled())
@@ -67,7 +67,7 @@ def race(code, text, unseen, seconds):
                 before, after = logits[:, : window.shape[1] - 2], model(other[:, :-1])[:, : window.shape[1] - 2]
                 ahead = ahead and torch.allclose(before, after, rtol=1e-2, atol=1e-2)
         note(10, again)
-        note(11, ahead or not again)  # what is drawn anew each time looks as if it looked ahead
+        note(11, ahead or not again)  # random logits change at every call, as if they looked ahead
         if note(12, nats < math.log(vocab) * len(ids)):
             break
     return holds
@@ -97,7 +97,7 @@ def race(text, seconds):
 
 
 def _counting(old, new):
-    """A race that counts pairs of bytes, with a change: it takes no time."""
+    """Return a fast race that counts pairs of bytes, with `old` in its text replaced by `new`."""
     assert _TABLE.count(old) == 1
     return _TABLE.replace(old, new)
 

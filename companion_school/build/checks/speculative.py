@@ -1,4 +1,4 @@
-"""Stage 15, speculative: chances row by row, the judge, the lookup, and whole texts that are those of `generate`."""
+"""Stage 15, speculative: probabilities by row, the judge, the lookup, and whole texts that match `generate`'s."""
 
 import torch
 
@@ -204,7 +204,7 @@ def speculate(code, prompt, new, ahead, stop, guessing, vocab, choice):
     torch.manual_seed(4)
     with default_dtype(torch.float64):
         own = model.Transformer(model.Config(vocab, 16, 2, 2, 1, 12))
-        for block in own.decoder.blocks:  # so that the text is not one word again and again
+        for block in own.decoder.blocks:  # so that the text does not repeat a single token
             block.feed_forward.outer.weight.data *= 40
     passes = []
     own.register_forward_hook(lambda module, given, gave: passes.append(given[0].shape[1]))

@@ -1,4 +1,4 @@
-"""Stage 1, tokenizer: pairs joined, merges learned, a text in tokens and back."""
+"""Stage 1, tokenizer: merging pairs, learning merges, encoding and decoding."""
 
 from time import process_time
 
@@ -91,7 +91,7 @@ join.variant(
 
 
 def _words(draw, letters, most, count):
-    """Words of few letters, so that pairs repeat, with blanks between them; each several times."""
+    """Return a text of random words, separated by spaces, that repeats `count` words made from few letters."""
     words = ["".join(letters[at] for at in draw.wholes(0, len(letters) - 1, draw.whole(1, most))) for _ in range(count)]
     return " ".join(words[at] for at in draw.wholes(0, count - 1, 4 * count))
 
@@ -236,7 +236,7 @@ _TH, _HE, _THE = (ord("t"), ord("h")), (ord("h"), ord("e")), (ord("t"), 256)
 
 
 def _merges(draw, letters, count):
-    """Merges as they may be learned: of bytes, and of what earlier ones made."""
+    """Return random merges as they could be learned: of bytes and of tokens made by earlier merges."""
     tokens, merges = [ord(letter) for letter in letters], []
     while len(merges) < count:
         pair = tuple(tokens[at] for at in draw.wholes(0, len(tokens) - 1, 2))

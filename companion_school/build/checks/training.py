@@ -1,4 +1,4 @@
-"""Stage 6, training: windows of a text, the loss, AdamW, clipping, the rate, the loop, bits per byte."""
+"""Stage 6, training: windows, the loss, AdamW, clipping, the learning rate, the loop, bits per byte, checkpoints."""
 
 import torch
 
@@ -26,7 +26,7 @@ def windows(code, ids, context, batch):
         follows = all(
             place[int(b)] == place[int(a)] + 1
             for row in inputs
-            for a, b in zip(row[:-1], row[1:], strict=True)  # noqa: RUF007  (nothing is imported in a probe)
+            for a, b in zip(row[:-1], row[1:], strict=True)  # noqa: RUF007  (a probe imports nothing)
         )
         shifted = all(
             int(b) in place and place[int(b)] == place[int(a)] + 1

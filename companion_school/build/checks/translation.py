@@ -1,4 +1,4 @@
-"""Stage 8, translation: a block that looks at a source, encoder and decoder, teacher forcing, greedy translation."""
+"""Stage 8, translation: a block with cross-attention, encoder and decoder, teacher forcing, greedy translation."""
 
 import torch
 
@@ -39,7 +39,7 @@ def _model(draw):
     for stack in ("encoder", "decoder"):
         for number in range(2):
             block = _block(draw, stack == "decoder")
-            far = {name: 9 if "cross." in name else 1 for name in block}  # so that a translation depends on its source
+            far = {name: 9 if "cross." in name else 1 for name in block}  # make translations depend on the source
             weights |= {f"{stack}.blocks.{number}.{name}": far[name] * weight for name, weight in block.items()}
         weights[f"{stack}.norm.weight"] = draw.normal(_D)
     return weights
@@ -146,7 +146,7 @@ CrossBlock.variant(
 @part(8, points=3, excused=_USUAL, seconds=60.0)
 def Translator(code, source, real, target, weights, base):
     """The whole model: logits of the target, and what the encoder hands over."""
-    config = code["model"].Config(11, 8, 2, 2, 1, 12, base)  # heads so wide that the base tells
+    config = code["model"].Config(11, 8, 2, 2, 1, 12, base)  # heads wide enough for the base to matter
     logits = run_with(lambda: code.Translator(config), weights, source, real, target)
     with default_dtype(torch.float64):
         model = code.Translator(config)

@@ -1,4 +1,4 @@
-"""The runs by which each stage's code is compared with the reference, and the tensors in them."""
+"""The runs in which each stage's code is compared with the reference, and the tensors that are compared."""
 
 from companion_school.build.scenes import (
     attention,
@@ -36,5 +36,5 @@ _SCENES = {
 
 
 def scenes(number: int) -> tuple[Scene, ...]:
-    """Those of a stage, the simplest first; none where a stage has no stream of numbers."""
+    """Return the scenes of a stage, simplest first; an empty tuple if the stage has none."""
     return _SCENES.get(number, ())

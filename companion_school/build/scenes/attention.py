@@ -1,4 +1,4 @@
-"""Stage 2: one attention, bare, masked, turned, cached, and looking at a source."""
+"""Stage 2: one attention layer, plain, with a mask, with rotated queries and keys, with a cache, and with a source."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ def _x(tokens: int = TOKENS) -> Tensor:
 
 
 def _turned(x: Tensor) -> Tensor:
-    """Stands in for the positions of stage 3."""
+    """A stand-in for the rotary positions of stage 3."""
     return x.flip(-1) + 0.1 * torch.arange(x.shape[2], dtype=x.dtype)[:, None]
 
 
 class _Earlier:
-    """Stands in for the cache of stage 7: it holds three tokens."""
+    """A stand-in for the cache of stage 7 that already holds three tokens."""
 
     def extend(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
         shape = (k.shape[0], k.shape[1], EARLIER, k.shape[3])

@@ -1,4 +1,4 @@
-"""Stage 9: routing, capacity, balance, the mixture, and a decoder that has it."""
+"""Stage 9: routing, capacity, the balancing loss, the mixture of experts, and a decoder that uses it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Stage 7: the cache, a model that reads on with caches, what is drawn from, and greedy text."""
+"""Stage 7: the cache, a model that reads a text in two passes, sampling probabilities, and greedy generation."""
 
 from __future__ import annotations
 
@@ -66,7 +66,10 @@ _CHOICES = (
 
 
 def _last_of(step: int) -> Find:
-    """The last logits of a call of the model: with a cache it reads less than without, and both are right."""
+    """Find the last token's logits in a call of the model.
+
+    Only these are compared, because the number of tokens that a call reads depends on whether a cache is used.
+    """
 
     def find(log: Log) -> Value | None:
         call = log.module("", None, step)

@@ -1,4 +1,4 @@
-"""Stage 12: latents asked both ways, the layer at once and with a cache, and a decoder that has it."""
+"""Stage 12: both ways of computing latent attention, the layer with and without a cache, and a decoder that uses it."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def _layer(world: World, log: Recorder) -> Any:
 
 
 def _turn(x: Tensor) -> Tensor:
-    """Not as rotary positions do, but as they, another way at each place."""
+    """A stand-in for rotary positions: like them, it transforms each position differently."""
     return x.flip(-1) * torch.arange(1, x.shape[2] + 1)[:, None]
 
 

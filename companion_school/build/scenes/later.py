@@ -1,4 +1,4 @@
-"""Stages 14 to 18: a state that is written and read, guesses and their judge, rounded weights, adapters, hooks."""
+"""Stages 14 to 18: the delta rule, speculative decoding, quantized weights, adapters, and hooks."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from companion_school.build.trace import Recorder
 
 
 def _mark_unseen(log: Recorder, name: str, model: Any) -> None:
-    """Mark logits whose model is not at fault, so no line of its files is to be blamed."""
+    """Mark logits without recording the model's operations, so that no line of its files is blamed for a difference."""
     with log.unseen(), torch.no_grad():
         logits = model(some_ids())
     log.mark(name, logits)
@@ -118,7 +118,7 @@ def chances(world: World, log: Recorder) -> None:
 )
 def judge(world: World, log: Recorder) -> None:
     sure = torch.eye(VOCAB)
-    for n in range(4):  # the third guess is wrong
+    for n in range(4):  # the guess at index 2 is wrong
         told = world["speculative"].judge(
             sure[[1, 2, 3, 4][: n + 1]], sure[[1, 2, 7][:n]], [1, 2, 7][:n], torch.Generator()
         )
@@ -243,7 +243,7 @@ def looked(world: World, log: Recorder) -> None:
         model(some_ids())
     log.mark("how many", len(seen))
     for n, stream in enumerate(seen):
-        with log.unseen():  # whatever is wrong is not wrong in the model
+        with log.unseen():  # the copy is unrecorded, so that no line of the model is blamed for a difference
             found = stream.clone()
         log.mark(f"stream {n}", found)
     log.mark("lens", code.lens(model, draw("a stream", BATCH, D_MODEL)))

@@ -1,4 +1,4 @@
-"""Stage 4: the norm, the network, the block, and the first weights."""
+"""Stage 4: the norm, the feed-forward network, the block, and the initial weights."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from companion_school.build.trace import Log, Recorder, Value
 
 def _x() -> Tensor:
     x = draw("x of layers", BATCH, TOKENS, D_MODEL)
-    x[0, 0] *= 1e-3  # so small that it matters where eps stands
+    x[0, 0] *= 1e-3  # so small that a misplaced eps changes the result
     return x + draw("level", BATCH, TOKENS, 1) * x.abs()
 
 
@@ -75,7 +75,7 @@ _DRAWN = ("embedding.weight", "attention.query.weight", "attention.output.weight
 
 
 class _Bare(nn.Module):
-    """Weights under the names that a model's have, and nothing else."""
+    """A module that has nothing but parameters with the names of a model's."""
 
     def __init__(self) -> None:
         super().__init__()

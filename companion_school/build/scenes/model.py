@@ -1,4 +1,4 @@
-"""Stage 5: a decoder of two blocks, and its count."""
+"""Stage 5: a decoder of two blocks, and its number of parameters."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def decoder(world: World, log: Recorder) -> Any:
 
 def some_ids(tokens: int = TOKENS) -> Any:
     some = ids("ids", BATCH, tokens)
-    some[0, 1] = 0  # whose vector is so small that it matters where eps stands
+    some[0, 1] = 0  # the embedding of id 0 is so small that a misplaced eps changes the result
     return some
 
 
@@ -49,7 +49,7 @@ def logits(world: World, log: Recorder) -> None:
 
 
 def passes(make: Callable[[World], Any]) -> Scene:
-    """A text in two pieces, with caches that `make` makes."""
+    """Return a scene that reads a text in two passes, with one cache from `make` per layer."""
 
     @scene(
         "with caches",

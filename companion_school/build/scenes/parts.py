@@ -1,4 +1,4 @@
-"""The tensors of an attention, a block and a whole model, and where each is found in a record."""
+"""The tensors of an attention layer, a block and a whole model, and how each is found in a recorded run."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ BATCH, TOKENS = 2, 7
 RANK, D_ROPE = 5, 4
 
 
-# Where a value is found
+# Finding a value in a record
 
 
 def module(path: str, within: Where | None = None, turn: int = 0) -> Where:
@@ -52,7 +52,7 @@ def mark(name: str) -> Find:
 
 
 def marked(name: str, says: str, *home: str, parents: tuple[str, ...] = ()) -> Node:
-    """The node of a value that the run itself marks under this name."""
+    """Return the node of a value that the scene marks under this name."""
     return Node(name, says, mark(name), parents, home)
 
 
@@ -69,7 +69,7 @@ def _inside(log: Log, within: Where | None) -> tuple[Call | None]:
 
 
 def function_of(name: str, argument: Find, within: Where) -> Find:
-    """What the call of a function gave that was given this very tensor."""
+    """Find the result of the call of a function that received exactly this tensor, within another call."""
 
     def find(log: Log) -> Value | None:
         wanted = argument(log)
@@ -82,7 +82,7 @@ def function_of(name: str, argument: Find, within: Where) -> Find:
 
 
 def back_to(find: Find, numbers: int) -> Find:
-    """The last tensor of so many numbers on the way to the found one."""
+    """Follow a value back through first inputs to the last tensor that has `numbers` elements."""
 
     def search(log: Log) -> Value | None:
         value = find(log)
@@ -95,7 +95,15 @@ def back_to(find: Find, numbers: int) -> Find:
 
 
 def made_of(kind: str, within: Where, numbers: int, turn: int = 0, result: bool = True) -> Find:
-    """What an operation of this kind made, or what it was made of, if that has so many numbers."""
+    """Find an operation by its kind and the size of its result.
+
+    Args:
+        kind: Name of the operation, such as "softmax".
+        within: The call in which it runs.
+        numbers: Number of elements of its result.
+        turn: Index among the operations that match.
+        result: Return the operation's result if True, else its first input.
+    """
 
     def find(log: Log) -> Value | None:
         call = within(log)
@@ -108,7 +116,7 @@ def made_of(kind: str, within: Where, numbers: int, turn: int = 0, result: bool 
 
 
 def behind(find: Find, width: int, within: Where) -> Find:
-    """What was cut off a tensor's last axis behind its first `width` components."""
+    """Find the tensor with the components of the last axis that follow the first `width`."""
 
     def search(log: Log) -> Value | None:
         value, call = find(log), within(log)
@@ -122,7 +130,7 @@ def behind(find: Find, width: int, within: Where) -> Find:
 
 
 def shaped(find: Find, shape: tuple[int, ...]) -> Find:
-    """A tensor whose axes may be split further, as heads in groups are."""
+    """Reshape the found tensor, whose axes may be split further, as when heads are split into groups."""
 
     def search(log: Log) -> Value | None:
         value = find(log)
@@ -136,7 +144,7 @@ def value_of(step: Operation) -> Value:
 
 
 def sums_to_one(within: Where, numbers: int) -> Find:
-    """A softmax that was written by hand: the first tensor of so many numbers whose rows are probabilities."""
+    """Find a hand-written softmax: the first tensor with `numbers` elements whose rows are probabilities."""
 
     def find(log: Log) -> Value | None:
         call = within(log)
@@ -151,11 +159,11 @@ def sums_to_one(within: Where, numbers: int) -> Find:
     return find
 
 
-# What is put in
+# Inputs and weights
 
 
 def draw(name: str, *shape: int, scale: float = 1.0) -> Tensor:
-    """Random numbers that depend on nothing but the name."""
+    """Return random numbers that depend only on the name and the shape."""
     generator = torch.Generator().manual_seed(zlib.crc32(name.encode()))
     return scale * torch.randn(shape, generator=generator, dtype=torch.float64)
 
@@ -166,9 +174,9 @@ def ids(name: str, *shape: int, vocab: int = VOCAB) -> Tensor:
 
 
 def same_weights(model: nn.Module, log: Recorder, name: str = "") -> None:
-    """Give every weight numbers that depend on its name and shape alone, and call the modules by their names.
+    """Set every weight to values that depend only on its name and shape, and record calls of the model's modules.
 
-    One row of the embedding is so small that it matters where a norm's eps stands.
+    Row 0 of the embedding is so small that a misplaced eps in a norm changes the result.
     """
     with log.unseen(), torch.no_grad():
         for path, weight in model.named_parameters():
@@ -206,7 +214,25 @@ def attention_nodes(
     within: Where | None = None,
     tag: str = "",
 ) -> list[Node]:
-    """Those of one call of an attention, from what goes in, `before`, to what comes out, `{place}: attention`."""
+    """Return the nodes of one call of an attention layer, from its input `before` to `{place}: attention`.
+
+    Args:
+        path: Name of the layer in the model.
+        place: Location in messages.
+        before: Key of the input's node.
+        turn: Index of the call among those of this layer.
+        batch: Number of texts.
+        queries: Number of queries.
+        new_keys: Number of keys that this call computes.
+        keys: Number of keys that are attended to, including cached ones.
+        turned: "rotate" if queries and keys are rotated by stage 3's `rotate`, "given" if by a function of the scene.
+        cached: The layer is called with a cache.
+        masked: The layer is called with a mask.
+        source: Key of the node from which keys and values are computed (default: `before`).
+        mask_home: Functions that compute the mask, likeliest first.
+        within: The call in which the layer's calls are counted.
+        tag: Prefix of all keys.
+    """
     whole = module(path, within, turn)
     linear = {name: module(f"{path}.{name}", whole) for name in ("query", "key", "value", "output")}
     attends = function("attend", whole)
@@ -264,7 +290,7 @@ def attention_nodes(
         def search(log: Log) -> Value | None:
             value = find(log)
             good = value is not None and isinstance(value.content, Tensor) and value.content.numel() == numbers
-            return value if good or log.error is not None else None  # whoever groups heads may share keys later
+            return value if good or log.error is not None else None  # code that groups heads may repeat keys later
 
         return search
 
@@ -289,7 +315,7 @@ def attention_nodes(
 
 
 def _as_allowed(find: Find, shape: tuple[int, ...]) -> Find:
-    """A mask as True where a query may look, for every head and row."""
+    """Convert the found mask to a boolean tensor of this shape that is True at allowed positions."""
 
     def search(log: Log) -> Value | None:
         value = find(log)
@@ -310,10 +336,15 @@ def _as_allowed(find: Find, shape: tuple[int, ...]) -> Find:
 
 def asked_nodes(way: str, whole: Where, at: str, before: tuple[str, ...] = (), *, queries: int = TOKENS,
                 keys: int = TOKENS) -> list[Node]:  # fmt: skip
-    """Those of latents that are asked, `expanded` or `absorbed`; `way` is "" where the layer chose: then these alone
-    which both have.
+    """Return the nodes of one call of `expanded` or `absorbed`, the two ways of computing latent attention.
 
-    before:  the keys of the nodes of what is given.
+    Args:
+        way: "expanded" or "absorbed", or "" if the layer chooses. Then only the nodes that both have are returned.
+        whole: Finds the call.
+        at: Prefix of all keys.
+        before: Keys of the nodes of the arguments.
+        queries: Number of queries.
+        keys: Number of latents.
     """
     attends, pairs = function("attend", whole), BATCH * HEADS * queries * keys
     homes, nodes = (way,) if way else ("expanded", "absorbed"), []
@@ -345,7 +376,7 @@ def asked_nodes(way: str, whole: Where, at: str, before: tuple[str, ...] = (), *
 def latent_nodes(path: str, place: str, before: str, *, turn: int = 0, queries: int = TOKENS, keys: int = TOKENS,
                  cached: bool = False, mask_home: tuple[str, ...] = ("causal", "Transformer.forward"),
                  within: Where | None = None, tag: str = "", **_: Any) -> list[Node]:  # fmt: skip
-    """Those of one call of a latent attention, from what goes in, `before`, to `{place}: attention`."""
+    """Return the nodes of one call of a latent attention layer, from its input `before` to `{place}: attention`."""
     whole, at, forward = module(path, within, turn), f"{tag}{place}: " if place else tag, "LatentAttention.forward"
     linear = {name: module(f"{path}.{name}", whole) for name in ("query", "down", "latent_norm", "output")}
     ways, extended, shape = ("expanded", "absorbed"), function("Cache.extend", whole), (BATCH, HEADS, queries, keys)
@@ -385,7 +416,7 @@ def latent_nodes(path: str, place: str, before: str, *, turn: int = 0, queries: 
 
 
 def network_nodes(path: str, place: str, before: str, within: Where | None, turn: int, tag: str) -> list[Node]:
-    """Those of a gated network, from what goes in to `{place}: network`."""
+    """Return the nodes of a gated feed-forward network, from its input `before` to `{place}: network`."""
     whole = module(path, within, turn)
     at, forward = f"{tag}{place}: ", "FeedForward.forward"
     gate, inner, outer = (module(f"{path}.{name}", whole) for name in ("gate", "inner", "outer"))
@@ -411,7 +442,7 @@ def block_nodes(
     latent: bool = False,
     **sizes: Any,
 ) -> list[Node]:
-    """Those of a block, from the stream that it is given, `before`, to `{place}: stream`."""
+    """Return the nodes of a block, from its input `before` to its output `{place}: stream`."""
     at = f"{tag}{place}: "
     whole = module(path, within, turn)
     kinds, nodes = (kind, "Block.forward"), []
@@ -455,7 +486,7 @@ def block_nodes(
 
 def experts_nodes(path: str, place: str, before: str, within: Where | None, tag: str = "", capacity: bool = False,
                   tokens: int = BATCH * TOKENS, experts: int = 5, top_k: int = 2) -> list[Node]:  # fmt: skip
-    """Those of a mixture, from what goes in to `{place}: network`."""
+    """Return the nodes of a mixture of experts, from its input `before` to `{place}: network`."""
     whole = module(path, within)
     at, forward = f"{tag}{place}: ", "Experts.forward"
     routes, router = function("route", whole), module(f"{path}.router", whole)
@@ -489,9 +520,14 @@ def experts_nodes(path: str, place: str, before: str, within: Where | None, tag:
 
 
 def decoder_nodes(layers: int, *, turn: int = 0, tag: str = "", prefix: str = "", **block: Any) -> list[Node]:
-    """Those of a whole decoder, from its ids to `logits`, in its first call or a later one.
+    """Return the nodes of a whole decoder, from its embedding to `logits`.
 
-    prefix:  the name under which the model is watched.
+    Args:
+        layers: Number of blocks.
+        turn: Index of the model's call.
+        tag: Prefix of all keys.
+        prefix: Name under which the model is recorded.
+        block: Further arguments of `block_nodes`.
     """
     names = f"{prefix}." if prefix else ""
     whole = module(prefix, None, turn)

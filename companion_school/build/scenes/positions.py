@@ -1,4 +1,4 @@
-"""Stage 3: the two kinds of positions."""
+"""Stage 3: sinusoidal and rotary positions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Stages 10 and 13: checkpoints in a folder, as weights of the own model, and what the model then says."""
+"""Stages 10 and 13: checkpoints in a folder, the learner's model with their weights, and its logits."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def _gpt2() -> tuple[dict[str, Any], dict[str, Tensor]]:
 
 
 def _load(world: World, log: Recorder, kind: tuple[dict[str, Any], dict[str, Tensor]]) -> Any:
-    """The own model of a folder: its weights are marked by their names, its modules watched."""
+    """Load a checkpoint into the learner's model, mark its weights by name and record calls of its modules."""
     with checkpoint(*kind) as folder:
         model = world["published"].load(folder)
     with log.unseen():
@@ -86,7 +86,7 @@ def _load(world: World, log: Recorder, kind: tuple[dict[str, Any], dict[str, Ten
 
 
 def _at_home(nodes: list[Node]) -> list[Node]:
-    """The nodes of your decoder, made in the decoder of stage 10."""
+    """Adapt the nodes of stage 5's decoder to stage 10, whose own functions compute some of them."""
     wider = {"Transformer.forward": ("Published.forward", "Transformer.forward")}
     made = []
     for node in nodes:
@@ -202,7 +202,7 @@ def gelu(world: World, log: Recorder) -> None:
 
 @scene("for a GPT-2", _weights(_GPT2_WEIGHTS, "gpt2"), _gpt2_nodes())
 def gpt2(world: World, log: Recorder) -> None:
-    world["gpt2"]  # so the file is read, and has told `load` what it can do
+    world["gpt2"]  # executes the file, which registers GPT-2 with `load`
     _load(world, log, _gpt2())(some_ids())
 
 

@@ -14,11 +14,12 @@ Play = Callable[[World, Recorder], None]
 
 @dataclass(frozen=True)
 class Scene:
-    """One run.
+    """One run of a stage's code.
 
-    name:   under which circumstances, as a sentence goes on: "with a mask".
-    play:   runs the code of a world.
-    nodes:  what is compared, in the order of the stream.
+    Attributes:
+        name: The circumstances, worded to continue a sentence: "with a mask".
+        play: Runs the code of a world and marks values on a recorder.
+        nodes: The tensors that are compared, in the order in which the model computes them.
     """
 
     name: str
@@ -27,5 +28,5 @@ class Scene:
 
 
 def scene(name: str, *nodes: Sequence[Node]) -> Callable[[Play], Scene]:
-    """Decorator: makes a scene of its `play`."""
+    """Decorate a function `play` to make it a scene with these nodes."""
     return lambda play: Scene(name, play, tuple(node for some in nodes for node in some))

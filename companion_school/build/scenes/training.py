@@ -1,4 +1,4 @@
-"""Stage 6: the loss, the optimiser, clipping, the rate, and four updates of a model."""
+"""Stage 6: batches, the loss, the optimiser, clipping, the learning rate, three updates of a model, and its score."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def _kind(name: str, weight: Tensor) -> str:
 
 
 def _together(model: nn.Module, kind: str, gradients: bool = False) -> Tensor:
-    """All numbers of a kind of weights, or of their gradients, in one row; a gradient that is not there is zero."""
+    """Concatenate all weights of one kind, or their gradients, into one vector. A missing gradient counts as zero."""
     named = [(name, weight) for name, weight in sorted(model.named_parameters()) if _kind(name, weight) == kind]
     some = [(torch.zeros_like(w) if w.grad is None else w.grad) if gradients else w.detach() for _, w in named]
     return torch.cat([one.flatten() for one in some])
@@ -39,7 +39,7 @@ def _mark(log: Recorder, model: nn.Module, name: str, gradients: bool = False) -
 
 
 def _three(key: str, says: str, parents: tuple[str, ...], home: str, place: str) -> list[Node]:
-    """A node for each kind of weights; `{}` in parents and words stands for the kind."""
+    """Return a node for each kind of weights. The kind replaces `{}` in `says` and `parents`."""
     return [
         Node(f"{key}, {kind}", says.format(kind), mark(f"{key}, {kind}"),
              tuple(parent.format(kind) for parent in parents), (home,), place)
@@ -89,7 +89,7 @@ class _Few(nn.Module):
 def _give_gradients(model: nn.Module, update: int) -> None:
     for name, weight in model.named_parameters():
         weight.grad = draw(f"{name} {update}", *weight.shape, scale=0.5)
-        weight.grad.flatten()[0] = 1e-8  # so small that it matters where eps stands
+        weight.grad.flatten()[0] = 1e-8  # so small that a misplaced eps changes the result
 
 
 def _optimiser_nodes() -> list[Node]:

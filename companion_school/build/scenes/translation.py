@@ -1,4 +1,4 @@
-"""Stage 8: what the decoder reads, the encoder with filler, the decoder that looks at it, and greedy text."""
+"""Stage 8: the decoder's shifted inputs, the encoder with padding, the decoder, and greedy translation."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SOURCE, START, STOP = 5, 1, 2
 
 
 def _source() -> tuple[Tensor, Tensor]:
-    """Two sources, the second of three ids and filler."""
+    """Return two sources, the second of which has three ids and padding, and the mask of real tokens."""
     real = torch.arange(SOURCE) < torch.tensor([[SOURCE], [3]])
     return (3 + ids("source", BATCH, SOURCE, vocab=8)).masked_fill(~real, 0), real
 
@@ -49,7 +49,7 @@ def shifted(world: World, log: Recorder) -> None:
 
 
 def _stack(path: str, name: str, enters: str, home: str, embeds: int, **block: Any) -> list[Node]:
-    """The nodes of the encoder or the decoder, from the embedding to `{name}: norm`."""
+    """Return the nodes of the encoder or the decoder, from the embedding to `{name}: norm`."""
     whole = module(path)
     embedded, into = f"{name}: embedding", f"{name}: stream at first"
     nodes = [
