@@ -1,4 +1,4 @@
-"""Runs the comparisons that lessons report again, and prints what comes of each start.
+"""Repeat the comparisons that lessons report, and print the results of each start.
 
 python -m authoring.comparisons [LESSON]
 """

@@ -49,7 +49,7 @@ CELLS = (
 
 
 def trained(text: Text, start: int, folder: Path) -> list[Path]:
-    """Return the folders of one run's models, every `EVERY` updates from 0, and train the run if the last is missing."""
+    """Return the folders of one run's models, every `EVERY` updates from 0; train the run if the last is missing."""
     updates = BUDGETS[-1]
     places = [folder / f"{start}-{updates}" / f"{done:04}" for done in range(0, updates + 1, EVERY)]
     if not places[-1].exists():
@@ -126,7 +126,7 @@ class Measures:
         return self._kept(f"film-{start}", torch.no_grad()(make))
 
     def stream(self, start: int, updates: int) -> dict[str, Any]:
-        """Measure how often a probe finds the hero at the end of the stream, and how pure features before layer 2 are."""
+        """Measure how often a probe finds the hero at the end of the stream, and feature purity before layer 2."""
 
         def make() -> dict[str, Any]:
             lesson, model = self.lesson, self._model(start, updates)

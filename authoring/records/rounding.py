@@ -35,7 +35,7 @@ class Runs:
         return names_of("19", *CELLS, "rung-rounding", "sets-up-copies", "rung-second-order", "rung-aware")
 
     def __call__(self, start: int, updates: int) -> dict[str, Any]:
-        """Return one run's record: the percent by which each way of rounding increases bits per byte on unseen stories."""
+        """Return one run's record: the percent by which each way of rounding increases bits per byte on new stories."""
         file = self.folder / f"{start}-{updates}.json"
         if not file.exists():
             began = time.perf_counter()
