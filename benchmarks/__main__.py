@@ -1,4 +1,4 @@
-"""`make bench`: decode, prefill, training and memory beside other libraries, and beside this machine's limit.
+"""`make bench`: decode, prefill, training and memory, compared with other libraries and with this machine's limit.
 
 python -m benchmarks [--quick] [--only decode] [--sizes small] [--device cuda] [--precision bf16] [--compile]
 """

@@ -21,13 +21,13 @@ OURS = "ours"
 
 @dataclass(frozen=True)
 class Setting:
-    """Where and how everything is measured.
+    """Settings of a measurement.
 
     Attributes:
         device: The device that runs the models.
         precision: `"fp32"` or `"bf16"`. With `"bf16"`, contenders are checked against each other in both.
         compile: Whether the models are compiled too.
-        rounds: How many times each contender is measured.
+        rounds: Number of times that each contender is measured.
         chip: This machine's measured ceiling.
         progress: Whether to show a progress bar.
         patience: Seconds after which no further round of a table starts, once there are three.

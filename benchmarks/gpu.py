@@ -1,8 +1,9 @@
-"""`make gpu`: everything that needs a GPU, proved and measured in under eight minutes.
+"""`make gpu`: everything that needs a GPU, tested and measured in under eight minutes.
 
-It needs nothing but Python, PyTorch, numpy, safetensors, jaxtyping and pytest, and uses Triton where it is installed.
-Each part runs in a process of its own with a limit of its own: one that fails, hangs or crashes says why, and the
-others go on. What a part finds is written as soon as it is known. Without a GPU all of it is rehearsed with tiny sizes.
+It needs only Python, PyTorch, numpy, safetensors, jaxtyping and pytest, and uses Triton where it is installed.
+Each part runs in its own process with its own time limit. If one fails, hangs or crashes, the reason is reported and
+the others continue. Results are written as soon as they are known. Without a GPU, everything is rehearsed on the CPU
+with tiny sizes.
 
     python -m benchmarks.gpu [--only decode] [--rehearsal] [--minutes 7.5] [--out runs/gpu]
 """
