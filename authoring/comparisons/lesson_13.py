@@ -8,7 +8,10 @@ BUDGETS = (150, 450)
 
 
 def edits() -> dict[tuple[str, int], list[float]]:
-    """Measure the bits per held-out byte of every edit in the walk and of newer ones, from three starts."""
+    """Measure the bits per held-out byte, from three starts, by setting and updates.
+
+    The settings are every stop of the walk and five newer edits of the stop before the experts.
+    """
     lesson, found = names_of("13", "setup", "sets-up-walk", "sets-up-learned"), {}
     for setting, config in (lesson["little_walk"] | lesson["newer"]).items():
         scores = [lesson["learned"](config, start, BUDGETS) for start in range(3)]

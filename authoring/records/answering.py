@@ -72,7 +72,10 @@ class Runs:
         return load_model(place, dtype=torch.float32)
 
     def books(self, start: int) -> Transformer:
-        """Return a model trained on exercise books, for the first budget that teaches more than 80% of the working."""
+        """Return a model trained on exercise books.
+
+        It is trained for the first budget that teaches more than 80% of the working, or for the last one.
+        """
 
         def read(model: Transformer, dice: torch.Generator) -> None:
             begun = copy.deepcopy(model.state_dict())
