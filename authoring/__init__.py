@@ -1,1 +1,1 @@
-"""The press: what makes the notebooks, and the pages beside them, from their sources. See README.md."""
+"""Tools that build the notebooks, and the pages beside them, from their sources. See README.md."""

@@ -1,4 +1,4 @@
-"""Say what a lesson breaks of its contract, and how its minutes are counted: `python -m authoring 02`. Runs no cell."""
+"""Check lessons against their contract and show how minutes are counted: `python -m authoring 02`. Runs no cell."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
-"""Numbers that depend on the machine: a lesson prints them behind `≈`, and bounds them in an assertion.
+"""Numbers that depend on the machine, which a lesson prints after `≈` and bounds in an assertion.
 
     print(f"loss ≈ {loss:.2f}")
     assert 1.9 < loss < 2.3
 
-A number behind `≈` is shown and never compared (nbval.cfg). So `faults` demands its bound: the quantity that is printed
-must stand in a comparison that is asserted, in the same cell or in a later one before the next H2.
+A number after `≈` is shown but never compared (nbval.cfg), so `faults` demands a bound: the printed quantity must be
+part of an asserted comparison, in the same cell or in a later one before the next H2.
 """
 
 from __future__ import annotations
@@ -17,14 +17,16 @@ from pathlib import Path
 SIGN = "≈"
 CONFIG = Path(__file__).with_name("nbval.cfg")
 SHOWN = re.compile(re.findall(r"^regex: (.*)$", CONFIG.read_text(encoding="utf-8"), re.MULTILINE)[0])
-"""What nbval takes out of an output before it compares."""
+"""The pattern that nbval removes from outputs before it compares them."""
 _CLOSE = ("isclose", "allclose")
 
 
 def faults(code: str, later: Sequence[str]) -> Iterator[tuple[int, str]]:
-    """What is wrong with the `≈` of a code cell: (line from 0, message).
+    """Yield the faults of the `≈` signs in a code cell as (line from 0, message).
 
-    later: the code cells that follow it in its section, where its numbers may be bounded.
+    Args:
+        code: The cell's code.
+        later: The later code cells of its section, in which its numbers may be bounded.
     """
     tree = _parsed(code)
     if tree is None:
@@ -49,7 +51,7 @@ def faults(code: str, later: Sequence[str]) -> Iterator[tuple[int, str]]:
 
 
 def shown_without_source(code: str, texts: Sequence[str]) -> bool:
-    """Is there a number behind `≈` in what a cell printed, and none in its own code to be held to a bound?"""
+    """Return whether a cell printed a number after `≈` although its own code contains no such number to check."""
     tree = _parsed(code)
     return any(SHOWN.search(text) for text in texts) and tree is not None and not list(_printed(tree))
 
@@ -57,12 +59,12 @@ def shown_without_source(code: str, texts: Sequence[str]) -> bool:
 def _parsed(code: str) -> ast.Module | None:
     try:
         return ast.parse(code)
-    except SyntaxError:  # another rule says so
+    except SyntaxError:  # reported by another rule
         return None
 
 
 def _printed(tree: ast.Module) -> Iterator[tuple[int, ast.expr | None]]:
-    """Each `≈` in a string of the code: its line, and the expression right behind it; None where there is none."""
+    """Yield the line of each `≈` in the code's strings and the expression right after it, or `None` without one."""
     behind: dict[ast.expr, ast.expr] = {}
     silent = {node.value for node in ast.walk(tree) if isinstance(node, ast.Expr)}  # docstrings are not printed
     for node in ast.walk(tree):
@@ -84,9 +86,10 @@ def _text(node: ast.AST) -> str:
 
 
 def _quantities(value: ast.expr) -> Iterator[ast.expr]:
-    """What an expression is about: the names, fields, items and calls in it, the largest and those they are made of.
+    """Yield the quantities in an expression: its names, attributes, subscripts and calls, and their parts.
 
-    Of `100 * losses[-1]` it is `losses[-1]`; of `round(share.item(), 2)` the call itself, `share.item()` and `share`.
+    For `100 * losses[-1]` this is `losses[-1]`; for `round(share.item(), 2)` it is the call itself, `share.item()` and
+    `share`.
     """
     if isinstance(value, ast.Name | ast.Attribute | ast.Subscript):
         yield value
@@ -107,7 +110,7 @@ def _is_module(node: ast.expr) -> bool:
 
 
 def _compared(tree: ast.Module | None) -> Iterator[ast.expr]:
-    """Every expression inside a comparison that is asserted, or inside a call of some `assert_...` or `isclose`."""
+    """Yield every expression inside an asserted comparison, or inside a call of `assert_...` or `isclose`."""
     for node in ast.walk(tree) if tree else ():
         if isinstance(node, ast.Assert):
             for part in ast.walk(node.test):

@@ -1,16 +1,21 @@
-"""Build the lessons: notebooks/NN_name.ipynb is authoring/lessons/NN_name.md, executed; notebooks/deeper/ likewise, and
-notebooks/build/ from authoring/stages/.
+"""Build the notebooks: each source in authoring/lessons/ is executed and written to notebooks/ under the same name.
+
+Sources in authoring/deeper/ go to notebooks/deeper/, and those in authoring/stages/ to notebooks/build/.
 
     python -m authoring.build [--all] [--check] [LESSON ...]
 
-The same source, packages and libraries give the same bytes: cell ids follow from the text, and nothing that depends on
-the clock or on chance is stored. A notebook is executed if its code changed, or if the last `make test-notebooks` found
-that one of its cells prints something else now: pytest's cache has these, and no committed file says anything about the
-packages. What a question shows follows from its source, so it needs no execution, and neither do the scripts and styles
-that the outputs of figures carry along (carried.py). The line {{ exercises }} becomes the
-table of the lesson's exercises (exercises.py). The questions of all lessons are collected for the package
-(companion_school/questions/questions.json).
-`--check` runs nothing and says which notebook is not what its source builds, and where.
+The same source, packages and libraries give the same bytes, because cell ids are computed from the text and nothing
+that depends on time or chance is stored.
+
+A notebook is executed if its code has changed, or if the last `make test-notebooks` found a cell that now prints
+something else. That result is in pytest's cache, and no committed file depends on the version of a package. Changes of
+questions need no execution, because their output follows from the source, and neither do changes of the scripts and
+styles in the outputs of figures (carried.py).
+
+The line {{ exercises }} is replaced by the table of the lesson's exercises (exercises.py). The questions of all lessons
+are collected in companion_school/questions/questions.json.
+
+`--check` runs nothing and reports each notebook that is not up to date, and where it differs.
 """
 
 from __future__ import annotations
@@ -47,14 +52,14 @@ WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
 CELL_TIMEOUT = 900  # seconds
 QUESTIONS = Path(questions.__file__).with_name("questions.json")
 LAST_FAILED = ROOT / ".pytest_cache" / "v" / "cache" / "lastfailed"
-"""What failed in the last run of pytest, nbval's cells among it: outside of git."""
-# What a kernel inherits: one thread, one hash seed, and nothing of the builder's own plotting or terminal settings.
+"""Tests that failed in the last run of pytest, including cells checked by nbval. The file is not in git."""
+# The kernel's environment: one thread and a fixed hash seed, without the builder's plotting or terminal settings.
 KERNEL_ENVIRONMENT = {"PYTHONHASHSEED": "0", "OMP_NUM_THREADS": "1"}
 FORGOTTEN_ENVIRONMENT = ("MPLBACKEND", "MATPLOTLIBRC", "COLUMNS", "FORCE_COLOR", "PYTHONSTARTUP", "PYTHONWARNINGS")
 
 
 class BuildError(Exception):
-    """A lesson that cannot be built; the message says which, where and why."""
+    """Raised if a lesson cannot be built. The message gives the lesson, the place and the reason."""
 
 
 def _code(cells: Sequence[NotebookNode]) -> list[NotebookNode]:
@@ -70,24 +75,31 @@ def _cell_digest(cell: NotebookNode) -> str:
 
 
 def _assemble(cells: list[NotebookNode]) -> str:
-    """The file's text, from executed cells."""
+    """Return the text of the notebook file for executed cells."""
     record = {"cells": [_cell_digest(cell) for cell in _code(cells)]}
     notebook = nbformat.v4.new_notebook(cells=cells, metadata={**KERNEL, "build": record})
     notebook.nbformat_minor = 5
     return nbformat.writes(notebook) + "\n"
 
 
-# --- what needs to be done
+# --- detecting changes
 
 
 @dataclass(frozen=True)
 class Difference:
-    """Where a notebook is not what its source builds. `line` is a line of the source."""
+    """The first place where a notebook is not up to date.
+
+    Attributes:
+        what: The difference.
+        cell: Number of the cell, from 1.
+        line: Line of the source.
+        runs: Whether cells must be executed to update the notebook.
+    """
 
     what: str
     cell: int | None = None
     line: int | None = None
-    runs: bool = True  # must cells be executed to mend it?
+    runs: bool = True
 
     def __str__(self) -> str:
         where = "" if self.cell is None else f"cell {self.cell}" + (f" (source line {self.line})" if self.line else "")
@@ -95,7 +107,7 @@ class Difference:
 
 
 def difference(lesson: Lesson) -> Difference | None:
-    """The first place where the stored notebook is not what its source builds, or None. Runs nothing."""
+    """Return the first place where the stored notebook is not up to date with its source, or `None`. Runs nothing."""
     lesson = lesson.again()
     if not lesson.source.exists():
         return Difference(f"there is a notebook, but no source {lesson.source.name} in {lesson.source.parent.name}/")
@@ -166,7 +178,7 @@ def _figure_difference(lesson: Lesson, stored: list[NotebookNode]) -> Difference
 
 
 def _shown(lesson: Lesson) -> dict[str, dict[str, str]]:
-    """What each question shows, by the code of the cell that asks it."""
+    """Return the output of each question, by the code of its cell."""
     shown = ((cell_of(question), Shown(question)) for question in lesson.questions)
     return {code: {"text/html": one._repr_html_(), "text/plain": repr(one)} for code, one in shown}
 
@@ -177,8 +189,10 @@ def _first_changed_line(new: str, old: str) -> int:
 
 
 def _with_outputs(lesson: Lesson, executed: list[NotebookNode]) -> list[NotebookNode]:
-    """The cells of the source with the outputs of the same code cells in an executed notebook; questions, and the
-    scripts and styles of figures, as they are now."""
+    """Return the source's cells with the outputs of an executed notebook that has the same code cells.
+
+    The outputs of questions, and the scripts and styles of figures, are renewed.
+    """
     old, shown = iter(_code(executed)), _shown(lesson)
     merged = []
     for cell in lesson.cells:
@@ -194,18 +208,18 @@ def _with_outputs(lesson: Lesson, executed: list[NotebookNode]) -> list[Notebook
 
 
 def prints_otherwise(lesson: Lesson) -> bool:
-    """Return whether the last run of nbval, which is newer than the notebook, found cells that print something else."""
+    """Return whether a run of nbval since the notebook was built found cells that print something else."""
     if not LAST_FAILED.exists() or LAST_FAILED.stat().st_mtime <= lesson.notebook.stat().st_mtime:
         return False
     name = lesson.notebook.relative_to(LAST_FAILED.parents[3]).as_posix()
     return any(failed.partition("::")[0] == name for failed in json.loads(LAST_FAILED.read_text(encoding="utf-8")))
 
 
-# --- doing it
+# --- building
 
 
 def refused(lesson: Lesson, known: Known) -> list[Fault]:
-    """What the builder does not build, as far as the source alone says it: too many minutes, a second meaning."""
+    """Return faults that the source alone shows and that prevent a build: too many minutes, or a second meaning."""
     if lesson.is_stage:
         return []
     rules = [form.second_meaning] if lesson.is_deeper else form.BEFORE_BUILDING
@@ -218,7 +232,7 @@ def _refuse(lesson: Lesson, faults: Sequence[Fault]) -> None:
 
 
 def _handle_faults(lesson: Lesson, cells: Sequence[NotebookNode]) -> list[Fault]:
-    """What is wrong with the handles of executed cells (figures.py): above all, no still figure."""
+    """Return the faults of controls in executed cells (figures.py), above all a missing still figure."""
     return [
         fault(lesson, what, number)
         for number, cell in enumerate(cells, 1)
@@ -228,9 +242,10 @@ def _handle_faults(lesson: Lesson, cells: Sequence[NotebookNode]) -> list[Fault]
 
 
 def execute(lesson: Lesson) -> list[NotebookNode]:
-    """The cells, executed in order in a fresh kernel whose folder is the notebook's.
+    """Execute the cells in order in a fresh kernel, in the notebook's folder, and return them.
 
-    Raises `BuildError` if a cell failed, took more than `CELL_TIMEOUT` seconds, or took the kernel with it.
+    Raises:
+        BuildError: If a cell failed, took more than `CELL_TIMEOUT` seconds, or killed the kernel.
     """
     notebook = nbformat.v4.new_notebook(cells=lesson.cells, metadata=KERNEL)
     at = [-1]
@@ -240,7 +255,7 @@ def execute(lesson: Lesson) -> list[NotebookNode]:
         kernel_name="python3",
         record_timing=False,
         coalesce_streams=True,
-        extra_arguments=["--log-level=40"],  # the kernel's own advice is not for whoever builds
+        extra_arguments=["--log-level=40"],  # hide the kernel's advice
         resources={"metadata": {"path": str(lesson.notebook.parent)}},
         on_cell_execute=lambda cell, cell_index: at.__setitem__(0, cell_index),
     )
@@ -254,15 +269,17 @@ def execute(lesson: Lesson) -> list[NotebookNode]:
         raise BuildError(f"{lesson.name}: {where} failed\n{reason}") from error
     for cell in _code(notebook.cells):
         for output in cell.outputs:
-            output.get("data", {}).pop(WIDGET_VIEW, None)  # its model's id is random
+            output.get("data", {}).pop(WIDGET_VIEW, None)  # the id of its model is random
     return notebook.cells
 
 
 def build(lesson: Lesson, *, rerun: bool = False, known: Known | None = None) -> str:
-    """Bring one notebook up to date and say what was done. The old notebook stays until the new one is complete.
+    """Bring one notebook up to date and return a line that says what was done.
 
-    Raises `BuildError` if there is no source, it breaks a rule that the builder holds it to (`refused`; a handle
-    without a still figure), or a cell failed; the notebook is as it was.
+    The old notebook stays in place until the new one is complete.
+
+    Raises:
+        BuildError: If the source is missing, breaks a rule that prevents a build, or a cell failed.
     """
     if not lesson.source.exists():
         raise BuildError(f"{lesson.name}: {difference(lesson)}; delete the notebook or bring its source back")
@@ -285,21 +302,21 @@ def build(lesson: Lesson, *, rerun: bool = False, known: Known | None = None) ->
     old = lesson.notebook.read_text(encoding="utf-8") if lesson.notebook.exists() else None
     if text != old:
         write_atomic(lesson.notebook, text)
-    lesson.notebook.touch()  # newer than pytest's cache: what failed there has been executed since
+    lesson.notebook.touch()  # newer than pytest's cache, since the cells that failed there have been executed
     size, seconds = len(text.encode()) / 1024, time.monotonic() - start
     state = "written" if text != old else "unchanged"
     return f"{lesson.name}: {how}, {state}, {len(_code(cells))} code cells, {size:.0f} KiB, {seconds:.1f} s"
 
 
 def collected(some: Sequence[Lesson]) -> str:
-    """The text of the file of all questions, as the package reads them."""
+    """Return the text of the file with all questions, in the package's format."""
     there = [part for part in with_deeper(some) if part.source.exists()]
     asked = [dataclasses.asdict(question) for part in there for question in part.questions]
     return json.dumps(asked, ensure_ascii=False, indent=1) + "\n"
 
 
 def _collect(some: Sequence[Lesson], check: bool) -> bool:
-    """Bring the file of all questions up to date, or (`check`) say that it is not."""
+    """Update the file of all questions, or only report that it is stale, and return whether it is fine."""
     text = collected(some)
     if QUESTIONS.read_text(encoding="utf-8") == text:
         return True

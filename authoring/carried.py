@@ -1,8 +1,8 @@
-"""The scripts and styles that the outputs of figures carry along, brought up to date without running a cell.
+"""Updates of the scripts and styles in the outputs of figures, without running a cell.
 
-An output of a figure holds everything it needs, so that it works in a saved notebook without a kernel. The picture, the
-data and the tables depend on the cell, and stay as the cell wrote them. The scripts and styles are the package's, the
-same in every output, so the builder replaces them when they change.
+The output of a figure contains everything it needs to work in a saved notebook without a kernel. Its picture, data and
+tables depend on the cell and are left as they are. Its scripts and styles come from the package and are the same in
+every output, so the builder replaces them when they change.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _SCRIPT = re.compile(r'<script type="module">.*?</script>(?=</figure>$)', re.DOT
 
 
 def up_to_date(outputs: list[NotebookNode]) -> list[NotebookNode]:
-    """The outputs of an executed cell; figures among them with the scripts and styles that the package has now."""
+    """Return outputs of an executed cell in which figures have the package's current scripts and styles."""
     return [_up_to_date(output) for output in outputs]
 
 

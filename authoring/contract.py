@@ -1,4 +1,4 @@
-"""The contract that every lesson keeps (README.md): all its rules, over a built notebook. Runs no cell.
+"""The contract of every lesson (README.md): all rules, applied to a built notebook. Runs no cell.
 
 faults = check(lesson, known_of(lesson, lessons()))
 """
@@ -26,14 +26,14 @@ BESIDE_THE_MODEL = (
     "make",
     "page",
 )
-"""Folders and files of the library whose names a lesson may use for its own."""
+"""Folders and files of the library whose names lessons may define themselves."""
 
 
 @functools.cache  # it parses the whole package
 def companion_names(package: Path = LIBRARY) -> Mapping[str, str]:
     """Return every public function and class of the library, with the module that defines it.
 
-    The commands and the like are left out, because the lessons do not build them.
+    Names of `BESIDE_THE_MODEL` are left out, because the lessons do not build these parts.
     """
     names = {}
     for path in sorted(package.rglob("*.py")):
@@ -47,7 +47,7 @@ def companion_names(package: Path = LIBRARY) -> Mapping[str, str]:
 
 
 def known_of(lesson: Lesson, course: Sequence[Lesson]) -> Known:
-    """What the rules compare a lesson of a course with."""
+    """Return the data that the rules compare a lesson of a course with."""
     others = [other for other in with_deeper(course) if other.notebook.exists() and other.name != lesson.name]
     return Known(
         companion_names(),
@@ -58,7 +58,7 @@ def known_of(lesson: Lesson, course: Sequence[Lesson]) -> Known:
 
 
 def check(lesson: Lesson, known: Known) -> list[Fault]:
-    """All faults of a lesson, or of a deeper notebook, by place."""
+    """Return all faults of a lesson or a deeper notebook, in the order of their places."""
     own = deeper.RULES if lesson.is_deeper else form.RULES
     faults = [fault for rule in (*own, *rules.COMMON) for fault in rule(lesson, known)]
     return sorted(faults, key=lambda fault: (fault.cell or 0, fault.line or 0))

@@ -1,4 +1,4 @@
-"""The contract of a deeper notebook: sections that stand alone, each for whoever asks for it."""
+"""The contract of a deeper notebook, whose sections are self-contained and can be read in any order."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from authoring.rules import Fault, Known, fault, numbered, title
 
 
 def sections(lesson: Lesson, known: Known) -> Iterator[Fault]:
-    """Each section has a target before its heading, and begins with a sentence on what it is for."""
+    """Check that each section has a target before its heading and begins with a sentence about its purpose."""
     targets = set(lesson.targets.values())
     second = [heading for heading in headings(lesson.built) if heading.level == 2]
     if not second:
@@ -21,7 +21,8 @@ def sections(lesson: Lesson, known: Known) -> Iterator[Fault]:
         place = heading.index + 1, heading.line
         if heading.line or heading.cell not in targets:
             yield fault(lesson, f"the section {heading.text!r} needs a target on the line before it: (name)=", *place)
-        rows = lesson.built[heading.index].source.split("\n")[heading.line + 2 :]  # under the heading and the minutes
+        # the lines after the heading and the minutes
+        rows = lesson.built[heading.index].source.split("\n")[heading.line + 2 :]
         tokens = PARSER.parse("\n".join(rows))
         words = tokens[1].content if tokens and tokens[0].type == "paragraph_open" else ""
         if words.startswith("$$") or len(words.split()) < 4:
@@ -29,14 +30,14 @@ def sections(lesson: Lesson, known: Known) -> Iterator[Fault]:
 
 
 def alone(lesson: Lesson, known: Known) -> Iterator[Fault]:
-    """The code of a section needs none of another section: only what stands above the first."""
+    """Check that the code of a section uses no names of another section, except those defined before the first."""
     starts = [heading.index for heading in headings(lesson.built) if heading.level == 2]
     code = []
     for number, cell in numbered(lesson, "code"):
         try:
             tree = ast.parse(cell.source)
         except SyntaxError:
-            continue  # `code` says so
+            continue  # reported by `code`
         code.append((sum(start < number for start in starts), number, tree, bound(tree)))
     for section, number, tree, _ in code:
         of_others = {name for other, *_, names in code if other not in (0, section) for name in names}

@@ -1,4 +1,4 @@
-"""The exercises of a lesson, as the table that stands in it."""
+"""The exercises of a lesson, as the table that the lesson shows."""
 
 from __future__ import annotations
 
@@ -8,23 +8,23 @@ from companion_school.checking.exercise import DIFFICULTIES, Exercise
 from companion_school.exercises.catalogue import exercises
 
 PLACEHOLDER = "{{ exercises }}"
-"""The line of a source that `table` takes the place of."""
+"""The line of a source that is replaced by `table`."""
 
 
 def of_lesson(number: int) -> list[Exercise]:
-    """The exercises of a lesson, in order; none if it has none."""
+    """Return the exercises of a lesson in order, or an empty list."""
     return [exercise for exercise in exercises().values() if exercise.lesson == number]
 
 
 def file_of(number: int) -> str:
-    """Where the exercises of a lesson are written."""
+    """Return the file that defines the exercises of a lesson."""
     return f"companion_school/exercises/lesson_{number:02}.py"
 
 
 def table(name: str) -> str | None:
-    """Markdown for the lesson of this name ("02_scaled_dot_product_attention"); None if it has no exercises.
+    """Return the exercises as Markdown for a lesson, such as "02_scaled_dot_product_attention"; `None` if it has none.
 
-    It lists them, links to their notebook, and says how to work with them.
+    The text lists the exercises, links to their notebook, and explains how to work with them.
     """
     listed = of_lesson(int(name[:2]))
     if not listed:

@@ -1,8 +1,8 @@
-"""What the contract asks of figures, read off their HTML. Runs nothing; the browser test moves what moves.
+"""The contract's rules for figures, checked on their HTML. Runs nothing; a browser test operates the interactive ones.
 
-Every figure was finished by `figures.show`, has alternative text, and if it has a caption, its number. A figure that
-moves stands still without script, is named and described, works with the keyboard, asks nothing of the network, is
-under 42 kB, and is the same each time.
+Every figure is shown by `figures.show`, has alternative text and, if it has a caption, a number. An interactive figure
+also has a still picture for use without scripts, a name and a description. It works with the keyboard, makes no network
+requests, has fewer than 42 kB, and is deterministic.
 """
 
 from __future__ import annotations
@@ -29,23 +29,23 @@ _CHANCE = re.compile(r"Math\.random|Date\b|performance\.now|crypto\.")
 _GLOBAL = re.compile(r"\bwindow\.|globalThis|localStorage|getElementById|\bid=")
 _HANDLE = re.compile(r"kit\.(?:handle|choice|toggle)\(")
 _LOOSE_HANDLE = re.compile(r"<(?:input|button|select|textarea)\b")
-FEWEST_WORDS = 8  # of alternative text: what is there, and what moves
+FEWEST_WORDS = 8  # of alternative text, which says what is there and what moves
 
 
 def figures_in(page: str) -> Iterator[tuple[dict[str, str], str]]:
-    """The figures of an output: the attributes of each, and what is inside it."""
+    """Yield the attributes and the content of each figure in an output."""
     for found in _FIGURE.finditer(page):
         yield {name: html.unescape(value) for name, value in _ATTRIBUTE.findall(found[1])}, found[2]
 
 
 def caption(inside: str) -> str:
-    """The caption of a figure, as text; empty if it has none."""
+    """Return a figure's caption as text, or an empty string."""
     found = re.search(r"<figcaption>(.*?)</figcaption>", inside)
     return html.unescape(re.sub(r"<[^>]+>", "", found[1])) if found else ""
 
 
 def words(inside: str) -> str:
-    """The alternative text of a figure's picture; empty if it has none."""
+    """Return the alternative text of a figure's picture, or an empty string."""
     found = re.search(r'<img alt="([^"]*)"[^>]*\ssrc="data:image/png;base64,[^"]+"', inside)
     return html.unescape(found[1]) if found else ""
 
@@ -55,14 +55,16 @@ def _pages(cell: NotebookNode) -> list[str]:
 
 
 def shows_figure(cell: NotebookNode) -> bool:
-    """Whether a cell shows a figure, still or moving."""
+    """Return whether a cell shows a figure, still or interactive."""
     return any(True for page in _pages(cell) for _ in figures_in(page))
 
 
 def figure_faults(cells: Sequence[NotebookNode], prefix: str) -> Iterator[tuple[int, str]]:
-    """What is wrong with the figures of a lesson: the number of the cell, from 1, and the fault.
+    """Yield the faults of a lesson's figures as (number of the cell from 1, message).
 
-    prefix   what stands before the dot in their numbers: "2", and "D2" in the lesson's deeper notebook
+    Args:
+        cells: The cells.
+        prefix: The part before the dot in figure numbers: "2", or "D2" in the lesson's deeper notebook.
     """
     expected = 1
     for number, cell in enumerate(cells, 1):
@@ -81,7 +83,7 @@ def figure_faults(cells: Sequence[NotebookNode], prefix: str) -> Iterator[tuple[
 
 
 def faults(page: str) -> Iterator[str]:
-    """What is wrong with the output of a figure that moves, and with a handle that belongs to none."""
+    """Yield the faults of interactive figures in an output, and of controls that belong to no figure."""
     if _LOOSE_HANDLE.search(_FIGURE.sub("", page)):
         yield "a handle without a still figure: what moves is shown with companion_school.study.live"
     for attributes, inside in figures_in(page):

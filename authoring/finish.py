@@ -1,12 +1,12 @@
-"""From a source to the cells of its notebook: what needs to know the other sources.
+"""The step from a source to the cells of its notebook that needs the other sources.
 
-Every lesson gets a line at both ends (previous, start, next, exercises, deeper, glossary), and every "lesson 03" in its
-prose is a link. So are the roles. Three things are put in: the head, counted minutes, and what the reader writes of
-*Your own transformer* after the lesson, in place of `{{ now write it }}`.
+Every lesson gets a navigation line at both ends (previous, start, next, exercises, deeper, glossary). Each "lesson 03"
+in its prose and each role becomes a link. Three things are inserted: the head, the counted minutes, and, in place of
+`{{ now write it }}`, what the reader writes of *Your own transformer* after the lesson.
 
-    {ref}`coins`, {ref}`the coins <coins>`              a place of the same notebook, by its target
+    {ref}`coins`, {ref}`the coins <coins>`              a place in the same notebook, by its target
     {deeper}`why only rotations will do <05#rotations>` a section of a lesson's deeper notebook, with its minutes
-    {out}`0.33 <trained>`                               what the cell of this name has printed (said.py)
+    {out}`0.33 <trained>`                               a number that the cell of this name has printed (said.py)
 """
 
 from __future__ import annotations
@@ -41,12 +41,16 @@ _LESSONS = re.compile(r"\b([Ll]essons?)(\s+)(\d\d(?:(?:,\s+|\s+(?:and|or|to)\s+|
 
 @dataclass(frozen=True)
 class Finished:
-    """The cells of a notebook before they are run.
+    """The cells of a notebook before they are executed.
 
-    lines, tables:  as in `Source`.
-    parts:          what is counted in each part.
-    questions:      those that the lesson asks.
-    said:           what its text says of outputs.
+    Attributes:
+        source: The source.
+        cells: The cells.
+        lines: As in `Source`.
+        tables: As in `Source`.
+        parts: Counts for each part.
+        questions: The lesson's questions.
+        said: Statements of its text about outputs.
     """
 
     source: Source
@@ -59,34 +63,38 @@ class Finished:
 
 
 def is_deeper(source: Path) -> bool:
-    """Is this the source of a deeper notebook?"""
+    """Return whether this is the source of a deeper notebook."""
     return source.parent.name == "deeper"
 
 
 def is_stage(source: Path) -> bool:
-    """Is this the source of a notebook that guides through a stage of *Your own transformer*?"""
+    """Return whether this is the source of a notebook for a stage of *Your own transformer*."""
     return source.parent.name == "stages"
 
 
 def notebook_of(source: Path) -> str:
-    """Where the notebook of a source is, from the folder of the lessons' notebooks."""
+    """Return the path of a source's notebook, relative to the folder of the lessons' notebooks."""
     if is_stage(source):
         return f"build/{source.stem}.ipynb"
     return navigation_line.deeper_of(int(source.stem[:2])) if is_deeper(source) else f"{source.stem}.ipynb"
 
 
 def deeper_source(lesson: Path) -> Path:
-    """Where the source of a lesson's deeper notebook is, if it has one."""
+    """Return the path that a lesson's deeper source has, whether it exists or not."""
     return lesson.parent.parent / "deeper" / lesson.name
 
 
 def lesson_source(deeper: Path) -> Path:
-    """Where the source of the lesson of a deeper notebook is."""
+    """Return the path of the lesson's source for a deeper source."""
     return deeper.parent.parent / "lessons" / deeper.name
 
 
 def finish(path: Path) -> Finished:
-    """The cells of a source's notebook. Raises `SourceError`, which says on which line, for what leads nowhere."""
+    """Return the cells of a source's notebook, with links resolved.
+
+    Raises:
+        SourceError: If a role or target is invalid. The message gives the line.
+    """
     source = read_source(path)
     counted = parts(source)
     said: list[Said] = []
@@ -121,20 +129,20 @@ def finish(path: Path) -> Finished:
 
 
 def _in_another_kernel(code: str) -> str:
-    """The code of the first cell, with the line that a reader needs whose kernel is not the course's.
+    """Add the import that shows a hint in a kernel without the course to the code of the first cell.
 
-    It stands first, or under the comment that a folded cell shows.
+    It is the first line, or the second after the comment that a folded cell shows.
     """
     rows = code.split("\n")
     at = 1 if rows[0].startswith("#") else 0
     return "\n".join([*rows[:at], IN_ANOTHER_KERNEL, *rows[at:]])
 
 
-# --- the line at both ends
+# --- navigation
 
 
 def titles(folder: Path) -> dict[int, tuple[str, str]]:
-    """The names and titles of the lessons whose sources are in a folder, by number."""
+    """Return the names and titles of the lessons whose sources are in a folder, by number."""
     found = {}
     for path in sorted(folder.glob("[0-9][0-9]_*.md")):
         title = re.search(r"^# (.+)$", path.read_text(encoding="utf-8"), re.MULTILINE)
@@ -143,7 +151,7 @@ def titles(folder: Path) -> dict[int, tuple[str, str]]:
 
 
 def navigation(source: Path) -> str:
-    """The line at both ends of a lesson, of its deeper notebook, or of a stage, in Markdown."""
+    """Return the navigation line of a lesson, a deeper notebook or a stage, as Markdown."""
     if is_stage(source):
         return _stage_navigation(source)
     deeper = is_deeper(source)
@@ -169,7 +177,7 @@ def _title_of(known: dict[int, tuple[str, str]], number: int) -> str:
 
 
 def lesson_linker(path: Path) -> Callable[[str], str]:
-    """Of the prose of a source: makes every "lesson 03" a link, but not the lesson's own number."""
+    """Return a function that turns every "lesson 03" in prose into a link, except the lesson's own number."""
     deeper, stage = is_deeper(path), is_stage(path)
     known = titles(path.parent.parent / "lessons" if stage else (lesson_source(path) if deeper else path).parent)
 
@@ -191,12 +199,12 @@ def lesson_linker(path: Path) -> Callable[[str], str]:
 
 
 def lesson_minutes(counted: list[Part]) -> int:
-    """The minutes of a lesson: of its sittings, as they are printed, and of what stands beside them."""
+    """Return the minutes of a lesson: its sittings with their rounded minutes, and the rest."""
     return sum(part.minutes for part in counted if part.is_sitting) + _rest(counted)
 
 
 def _rest(counted: list[Part]) -> int:
-    """The minutes of what is no sitting: exercises, summary, what to read next."""
+    """Return the minutes outside sittings: exercises, summary, and what to read next."""
     return round(sum(part.exact for part in counted if not part.is_sitting))
 
 
@@ -221,7 +229,7 @@ def _head(source: Source, counted: list[Part]) -> str:
 
 
 def _due_after(lesson: Path) -> list[tuple[Stage, tuple[str, ...], str]]:
-    """What is written after a lesson: the stages, the names in each, and its notebook."""
+    """Return what is written after a lesson: each stage, the names to write in it, and its notebook."""
     number, notebooks = int(lesson.name[:2]), titles(lesson.parent.parent / "stages")
     there = [stage for stage in STAGES.values() if stage.number in notebooks]
     return [(stage, due(stage)[number], f"build/{notebooks[stage.number][0]}.ipynb")
@@ -229,14 +237,14 @@ def _due_after(lesson: Path) -> list[tuple[Stage, tuple[str, ...], str]]:
 
 
 def _written_after(lesson: Path) -> str:
-    """What a reader writes after a lesson, in which stage of *Your own transformer*, in Markdown."""
+    """Return what a reader writes after a lesson in *Your own transformer*, as Markdown."""
     said = [f"[`{stage.file}`]({notebook}) with {', '.join(f'`{name}`' for name in written)}"
             for stage, written, notebook in _due_after(lesson)]  # fmt: skip
     return f"**You will write**, in *Your own transformer*: {'; '.join(said)}.\n\n" if said else ""
 
 
 def _now_write_it(source: Source) -> str:
-    """What a reader writes now, stage by stage, and how to see the course's version once it passes."""
+    """Return what a reader writes now, by stage, and how to see the course's version after passing the check."""
     number, said = int(source.path.name[:2]), []
     found = _due_after(source.path)
     if not found:
@@ -261,7 +269,7 @@ def _listed(names: tuple[str, ...]) -> str:
 
 
 def _with_minutes(text: str, here: list[Part], source: Source) -> str:
-    """The text with the minutes under the heading of each sitting, or of each section of a deeper notebook."""
+    """Insert the minutes under the heading of each sitting, or of each section of a deeper notebook."""
     rows = text.split("\n")
     for part in reversed(here):
         if part.is_sitting or is_deeper(source.path):
@@ -272,7 +280,10 @@ def _with_minutes(text: str, here: list[Part], source: Source) -> str:
 
 
 def _resolver(source: Source, said: list[Said]) -> Callable[[str, int], str]:
-    """What replaces the roles in a text that begins on a line of the source; what it says of outputs goes to `said`."""
+    """Return a function that resolves the roles in a text, given the line on which the text begins.
+
+    It also adds the statements of `{out}` roles to `said`.
+    """
     names = {cell.metadata.get("name") for cell in source.cells if cell.cell_type == "code"}
 
     def resolve(text: str, line: int) -> str:
@@ -331,7 +342,7 @@ def _deeper(source: Source, words: str, target: str, line: int) -> str:
 
 
 def _sections(deeper: Path) -> dict[str, tuple[str, Part]]:
-    """The sections of a deeper notebook by the target that stands before their heading: the cell's id, and the part."""
+    """Return the cell id and the part of each section of a deeper notebook, by the target before its heading."""
     text = deeper.read_text(encoding="utf-8")
     return _sections_of(deeper, text)
 

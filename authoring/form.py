@@ -1,4 +1,4 @@
-"""The contract of a lesson: one that can be finished in an evening."""
+"""The contract of a lesson, which makes sure that it can be finished in an evening."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ SITTINGS = range(2, 5)
 CHECKPOINT_QUESTIONS = range(2, 4)
 FEWEST_QUESTIONS = 8
 MOST_MISCONCEPTIONS = 3
-LONGEST_VISIBLE = 15  # of a folded cell as of every other: rules.LONGEST_CELL
+LONGEST_VISIBLE = 15  # for folded cells as for all others, the limit is rules.LONGEST_CELL
 CODE_WIDTH, PRINTED_WIDTH = 88, 80
-TITLE = 2  # its cell; the line at both ends stands above
+TITLE = 2  # number of its cell; the navigation line is above
 LAST_PARTS = ("Exercises", "Summary", "What to read next")
 FIRST_LINES = ("# draws ", "# checks ", "# question ", "# sets up ", "# is this ")
 _PLOTTING = re.compile(r"\b(?:plt|matplotlib|pyplot|figures|live)\b|\bax(?:es)?\.")
@@ -36,11 +36,15 @@ def folded(cell: NotebookNode) -> bool:
 
 
 def _place(lesson: Lesson, part: Part) -> tuple[int, int]:
-    return part.index + 2, part.line  # cells count from 1, and the line at both ends stands above
+    return part.index + 2, part.line  # cells count from 1, and the navigation line is above
 
 
 def parts(lesson: Lesson, known: Known) -> Iterator[Fault]:
-    """Question and head; two to four sittings, each with its question and its checkpoint; the three last parts."""
+    """Check the parts of a lesson.
+
+    They are its question and head, two to four sittings, each with a question and a checkpoint, and the three last
+    parts.
+    """
     tokens = PARSER.parse(lesson.cells[1].source)
     paragraphs = [token.content for token in tokens if token.type == "inline"]
     if len(paragraphs) < 2 or not paragraphs[1].rstrip("*_ ").endswith("?"):
@@ -61,7 +65,7 @@ def parts(lesson: Lesson, known: Known) -> Iterator[Fault]:
 
 
 def _sitting_faults(lesson: Lesson, part: Part, end: Part | None) -> Iterator[str]:
-    """What is wrong with the course of a sitting: its question, its checkpoint, and that one may stop."""
+    """Yield the faults of a sitting: its question, its checkpoint, and the note that the reader can stop."""
     cells = lesson.cells[part.index + 1 : end.index + 2 if end else len(lesson.cells)]
     if "?" not in part.title and "?" not in _first_paragraph(cells[0].source, part):
         yield f"{part.title!r} must begin with a question"
@@ -77,13 +81,13 @@ def _sitting_faults(lesson: Lesson, part: Part, end: Part | None) -> Iterator[st
 
 
 def _first_paragraph(text: str, part: Part) -> str:
-    """The first paragraph under the heading of a sitting, and its minutes."""
+    """Return the first paragraph after the heading of a sitting and its minutes."""
     under = text.split(f"## {part.title}", 1)[-1].split("\n\n")
     return under[1] if len(under) > 1 else ""
 
 
 def minutes(lesson: Lesson, known: Known) -> Iterator[Fault]:
-    """At most 60 minutes of reading a lesson, and 20 a sitting; a sitting is at most 26 with all that is in it."""
+    """Check the minutes: at most 60 of reading per lesson and 20 per sitting, and at most 26 per sitting in all."""
     reading = round(sum(part.reading for part in lesson.parts))
     if reading > LONGEST_LESSON:
         counted = "; ".join(f"{part.title}: {part}" for part in lesson.parts)
@@ -97,16 +101,16 @@ def minutes(lesson: Lesson, known: Known) -> Iterator[Fault]:
 
 
 def questions(lesson: Lesson, known: Known) -> Iterator[Fault]:
-    """At least eight questions."""
+    """Check that there are at least eight questions."""
     if len(lesson.questions) < FEWEST_QUESTIONS:
         yield Fault(f"{len(lesson.questions)} questions; expected at least {FEWEST_QUESTIONS}", 1)
 
 
 def exercises(lesson: Lesson, known: Known) -> Iterator[Fault]:
-    """The part `Exercises`: a sentence on what they are about, and the table."""
+    """Check the part `Exercises`: a sentence about their topic, and the table."""
     there = [part for part in lesson.parts if part.title == "Exercises"]
     if not there:
-        return  # `parts` says so
+        return  # reported by `parts`
     place = _place(lesson, there[0])
     if len(lesson.tables) != 1 or lesson.tables[0][0] != place[0]:
         yield fault(lesson, f"the part `## Exercises` needs the line `{PLACEHOLDER}` once", *place)
@@ -119,7 +123,11 @@ def exercises(lesson: Lesson, known: Known) -> Iterator[Fault]:
 
 
 def visible_code(lesson: Lesson, known: Known) -> Iterator[Fault]:
-    """Visible cells are short, without drawing, tolerance and `try`; each prints or defines what is used next."""
+    """Check visible cells.
+
+    They are short, contain no plotting, tolerances or `try`, and print something or define a name that one of the next
+    two code cells uses.
+    """
     code = list(numbered(lesson, "code"))
     for at, (number, cell) in enumerate(code):
         if folded(cell):
@@ -148,11 +156,11 @@ def _tree(cell: NotebookNode) -> ast.Module:
     try:
         return ast.parse(cell.source)
     except SyntaxError:
-        return ast.Module(body=[], type_ignores=[])  # `code` says so
+        return ast.Module(body=[], type_ignores=[])  # reported by `code`
 
 
 def bound(tree: ast.AST) -> set[str]:
-    """The names that some code binds, arguments included."""
+    """Return the names that code binds, including arguments."""
     found = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef | ast.ClassDef | ast.AsyncFunctionDef):
@@ -167,7 +175,7 @@ def bound(tree: ast.AST) -> set[str]:
 
 
 def _defined(tree: ast.Module) -> set[str]:
-    """The names that a cell leaves to the next ones: not those inside its functions and classes."""
+    """Return the names that a cell defines for later cells, without those local to its functions and classes."""
     found: set[str] = set()
     for node in ast.iter_child_nodes(tree):
         if isinstance(node, ast.FunctionDef | ast.ClassDef | ast.AsyncFunctionDef):
@@ -178,7 +186,7 @@ def _defined(tree: ast.Module) -> set[str]:
 
 
 def _used(cell: NotebookNode) -> set[str]:
-    """The names that a cell reads."""
+    """Return the names that a cell reads."""
     nodes = list(ast.walk(_tree(cell)))
     added_to = [node.target for node in nodes if isinstance(node, ast.AugAssign)]
     return {
@@ -187,7 +195,11 @@ def _used(cell: NotebookNode) -> set[str]:
 
 
 def folded_code(lesson: Lesson, known: Known) -> Iterator[Fault]:
-    """A folded cell says in its first line, all that is seen of it, what it is for; checks print what they checked."""
+    """Check folded cells.
+
+    The first line, which is all that is seen of a folded cell, gives its purpose. Cells of checks print what they
+    checked.
+    """
     for number, cell in numbered(lesson, "code"):
         if not folded(cell):
             continue
@@ -210,7 +222,7 @@ def _checks(lesson: Lesson, number: int, cell: NotebookNode) -> Iterator[Fault]:
 
 
 def claims(lesson: Lesson, known: Known) -> Iterator[Fault]:
-    """Claims of the ledger are cell metadata, of a cell that asserts; a reader never sees them."""
+    """Check that claims are given as metadata of cells with assertions and are not visible to readers."""
     for number, cell in enumerate(lesson.built, 1):
         found = _CLAIM.search(cell.source)
         if found:
@@ -224,7 +236,7 @@ def claims(lesson: Lesson, known: Known) -> Iterator[Fault]:
 
 
 def widths(lesson: Lesson, known: Known) -> Iterator[Fault]:
-    """Code of at most 88 columns, printed lines of at most 80."""
+    """Check that code has at most 88 columns and printed lines at most 80."""
     for number, cell in numbered(lesson, "code"):
         for line, words in enumerate(cell.source.split("\n")):
             if len(words) > CODE_WIDTH:
@@ -232,7 +244,7 @@ def widths(lesson: Lesson, known: Known) -> Iterator[Fault]:
         for output in cell.outputs:
             text = output.get("text") or output.get("data", {}).get("text/plain", "")
             if "text/html" in output.get("data", {}):
-                continue  # that is what is seen
+                continue  # the HTML is shown instead of the text
             widest = max("".join(text).splitlines(), key=len, default="")
             if len(widest) > PRINTED_WIDTH:
                 what = f"a printed line of {len(widest)} columns; at most {PRINTED_WIDTH}: {widest[:40]!r} ..."
@@ -240,7 +252,7 @@ def widths(lesson: Lesson, known: Known) -> Iterator[Fault]:
 
 
 def misconceptions(lesson: Lesson, known: Known) -> Iterator[Fault]:
-    """At most three misconceptions: "You may think that ..."."""
+    """Check that there are at most three misconceptions, "You may think that ..."."""
     found = [
         (number, line_at(cell.source, start.start()))
         for number, cell in numbered(lesson, "markdown")
@@ -252,7 +264,7 @@ def misconceptions(lesson: Lesson, known: Known) -> Iterator[Fault]:
 
 
 def second_meaning(lesson: Lesson, known: Known) -> Iterator[Fault]:
-    """A letter of the notation's table means the same in every lesson."""
+    """Check that a letter in the table of notation means the same in every lesson."""
     for symbol, words in second_meanings(known.symbols).items():
         if lesson.number in words:
             said = "; ".join(f"lesson {number:02}: {meaning}" for number, meaning in sorted(words.items()))
@@ -261,7 +273,7 @@ def second_meaning(lesson: Lesson, known: Known) -> Iterator[Fault]:
 
 
 def _uses(lesson: Lesson, symbol: str) -> Iterator[tuple[int, int]]:
-    """Where a lesson uses a symbol: cell from 1, line of the cell from 0."""
+    """Yield the places where a lesson uses a symbol, as (cell from 1, line of the cell from 0)."""
     for number, cell in enumerate(lesson.written, TITLE):
         for line, formula in formulas(cell.source) if cell.cell_type == "markdown" else []:
             if any(symbol in (whole, letter) for whole, letter, _ in symbols(formula)):
@@ -269,7 +281,7 @@ def _uses(lesson: Lesson, symbol: str) -> Iterator[tuple[int, int]]:
 
 
 def notation(lesson: Lesson, known: Known) -> Iterator[Fault]:
-    """Every letter is in the notation's table for this lesson."""
+    """Check that every letter has an entry for this lesson in the table of notation."""
     letters = {symbol for symbol, by_lesson in known.symbols.items() if lesson.number in by_lesson} | lesson.borrowed
     told: set[str] = set()
     for number, cell in numbered(lesson, "markdown"):
@@ -282,7 +294,7 @@ def notation(lesson: Lesson, known: Known) -> Iterator[Fault]:
 
 
 BEFORE_BUILDING = [minutes, second_meaning]
-"""The rules whose faults the builder itself refuses: they need no notebook."""
+"""Rules whose faults prevent a build. They need no notebook."""
 RULES = [
     title, parts, questions, exercises, visible_code, folded_code, claims, widths, misconceptions, notation,
     *BEFORE_BUILDING,

@@ -1,4 +1,4 @@
-"""Which file of the repository's two packages defines a name that some code imports."""
+"""Lookup of the files in the repository's two packages that define imported names."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def parsed(code: str) -> ast.Module:
 
 
 def imported(tree: ast.AST, inside: str = "") -> Iterator[tuple[str, str | None]]:
-    """Every import of `tree`, the code of a module in the package `inside`: (module, name imported from it or None)."""
+    """Yield every import in `tree`, a module of the package `inside`, as (module, imported name or `None`)."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from ((alias.name, None) for alias in node.names)
@@ -54,14 +54,14 @@ def file_of(module: str, name: str | None) -> Path | None:
 
 
 def _reexported(init: Path, module: str) -> dict[str, tuple[str, str]]:
-    """The names that a package re-exports, from its `__init__` or, if they are lazy, from the stub beside it."""
+    """Return the names that a package re-exports, from its `__init__` or, if they are lazy, from the stub beside it."""
     stub = init.with_suffix(".pyi")
     return _imports_of((stub if stub.exists() else init).read_text(encoding="utf-8"), module)
 
 
 @cache
 def _imports_of(code: str, module: str) -> dict[str, tuple[str, str]]:
-    """Where the code of a package imports each name from."""
+    """Return the module and the name that each name in a package's code is imported from."""
     found = {}
     for node in parsed(code).body:
         if isinstance(node, ast.ImportFrom):

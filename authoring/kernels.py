@@ -1,6 +1,9 @@
-"""Kernels that start at once: each of a hundred notebooks needs PyTorch and matplotlib, and loading them takes as long
-as running a short one. A server loads both once, and each kernel is forked from it: a process of its own, in which the
-notebook still has to import what it uses. Where the system cannot fork (Windows), kernels start as they always do."""
+"""Kernels that start at once, by forking.
+
+Each of a hundred notebooks needs PyTorch and matplotlib, and loading them takes as long as running a short notebook. A
+server loads both once, and each kernel is forked from it as a separate process, in which the notebook still has to
+import what it uses. On systems without fork (Windows), kernels start as usual.
+"""
 
 import json
 import multiprocessing
@@ -21,7 +24,7 @@ _as_always = local_provisioner.launch_kernel
 
 
 class Forked:
-    """A kernel's process, with what `jupyter_client` asks of a `subprocess.Popen`."""
+    """A kernel's process with the interface of `subprocess.Popen` that `jupyter_client` uses."""
 
     stdin = stdout = stderr = None
 
@@ -46,18 +49,18 @@ class Forked:
 
 
 def fork_kernels() -> None:
-    """From now on this process forks the kernels that it starts."""
+    """Fork all kernels that this process starts from now on."""
     if "forkserver" not in multiprocessing.get_all_start_methods():
         return
     server = multiprocessing.get_context("forkserver")
     server.set_forkserver_preload([f"{__package__}.loaded"])
 
     def launch(cmd: Sequence[str], cwd: str | None = None, env: Mapping[str, str] | None = None, **more: Any) -> Any:
-        if _LAUNCHER not in cmd:  # a kernel of another kind
+        if _LAUNCHER not in cmd:  # another kind of kernel
             return _as_always(cmd, cwd=cwd, env=env, **more)
         process = server.Process(target=_become, args=(list(cmd), cwd, dict(env or os.environ), _search_path()))
         process.start()
-        # Until it leads a group of its own, a signal to its group would reach this process.
+        # Until the kernel leads its own process group, a signal to its group would also reach this process.
         while process.is_alive() and os.getpgid(process.pid) != process.pid:
             time.sleep(0.001)
         return Forked(process)
@@ -67,16 +70,17 @@ def fork_kernels() -> None:
 
 @cache
 def _search_path() -> list[str]:
-    """Where a new Python looks for modules, without the folders that a test run adds."""
+    """Return the module search path of a new Python process, without the folders that a test run adds."""
     command = [sys.executable, "-c", "import json, sys; print(json.dumps(sys.path[1:]))"]
     return json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
 
 
 def _become(command: list[str], cwd: str | None, env: dict[str, str], search_path: list[str]) -> None:
-    """Become the kernel that this command would have started, but for the modules that are loaded."""
-    os.setsid()  # so that interrupts and the end reach what a notebook starts, too
+    """Turn this process into the kernel that the command would have started, with some modules already loaded."""
+    os.setsid()  # so that interrupts and the final signal also reach processes that a notebook starts
     os.chdir(cwd or ".")
-    # The first `authoring.loaded` chose: the one that a kernel takes. The second a kernel's debugger sets as it loads.
+    # `authoring.loaded` sets the first, the backend that kernels use. A kernel's debugger sets the second when it
+    # loads.
     set_here = {name: os.environ[name] for name in ("MPLBACKEND", "PYDEVD_USE_FRAME_EVAL") if name in os.environ}
     os.environ.clear()
     os.environ.update({**env, **set_here})
@@ -84,7 +88,7 @@ def _become(command: list[str], cwd: str | None, env: dict[str, str], search_pat
     for stream in (0, 1, 2):
         os.dup2(nowhere, stream)
     sys.path[:] = ["", *search_path]
-    sys.modules["torch"].seed()  # each kernel draws numbers of its own where a notebook sets no seed
+    sys.modules["torch"].seed()  # each kernel draws different numbers if a notebook sets no seed
     sys.modules["numpy"].random.seed()
     sys.argv = command[command.index(_LAUNCHER) :]
     runpy.run_module(_LAUNCHER, run_name="__main__", alter_sys=True)

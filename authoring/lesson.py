@@ -1,8 +1,8 @@
-"""A lesson: its source, the notebook that is built from it, and what they say.
+"""A lesson: its source, the notebook built from it, and their content.
 
-Links lead to a cell by its id (`02_name.ipynb#cell-id=0843d100`): JupyterLab scrolls to it, whether the notebook is
-open already or not, and so does a notebook that nbconvert made into HTML. A heading's name works in JupyterLab only
-once the notebook is open. Ids follow from the text of the cell: a page is made again when a cell that it links changes.
+Links lead to a cell by its id (`02_name.ipynb#cell-id=0843d100`). JupyterLab scrolls to that cell whether the notebook
+is already open or not, and HTML made by nbconvert works too. A link to a heading works in JupyterLab only if the
+notebook is open. Ids are computed from the text of the cell, so a page is rebuilt when a cell that it links to changes.
 """
 
 from __future__ import annotations
@@ -37,23 +37,23 @@ _LESSONS = re.compile(r"\blessons?\s+(\d\d(?:\s*(?:,|and)\s*\d\d)*)")
 
 
 class LessonError(Exception):
-    """A lesson that does not say what is asked of it; the message says which and what was expected."""
+    """Raised if a lesson lacks required content. The message gives the lesson and what was expected."""
 
 
 @dataclass(frozen=True)
 class Lesson:
-    """One lesson, read when it is first asked; `again` reads it anew."""
+    """One lesson. Its files are read on first use, and `again` returns an unread copy."""
 
     source: Path
     notebook: Path
 
     def again(self) -> Lesson:
-        """The same lesson, to be read from its files as they are now."""
+        """Return this lesson with nothing read yet, to pick up changes of its files."""
         return Lesson(self.source, self.notebook)
 
     @property
     def name(self) -> str:
-        """Of the lesson; of its deeper notebook with the folder before it."""
+        """The source's name; for a deeper notebook or a stage with its folder in front."""
         folder = "deeper/" if self.is_deeper else "build/" if self.is_stage else ""
         return f"{folder}{self.source.stem}"
 
@@ -67,7 +67,7 @@ class Lesson:
 
     @property
     def prefix(self) -> str:
-        """What stands before the dot in the numbers of its equations: "2", and "D2" in its deeper notebook."""
+        """The part before the dot in the numbers of its equations: "2", or "D2" in its deeper notebook."""
         return f"{'D' * self.is_deeper}{self.number}"
 
     @property
@@ -87,7 +87,7 @@ class Lesson:
 
     @classmethod
     def of(cls, source: Path, notebooks: Path) -> Lesson:
-        """The lesson, or the deeper notebook, of a source; `notebooks` is the folder of the lessons'."""
+        """Return the lesson, deeper notebook or stage of a source. `notebooks` is the lessons' notebook folder."""
         return cls(source, notebooks / notebook_of(source))
 
     @cached_property
@@ -96,7 +96,7 @@ class Lesson:
 
     @property
     def cells(self) -> list[NotebookNode]:
-        """The cells of the notebook, before they are run."""
+        """The cells of the notebook, before they are executed."""
         return self._finished.cells
 
     @property
@@ -106,12 +106,12 @@ class Lesson:
 
     @property
     def tables(self) -> list[tuple[int, int]]:
-        """Where the source asks for the table of exercises: cell from 1, line of the cell from 0."""
+        """The places of the table of exercises, as (cell from 1, line of the cell from 0)."""
         return self._finished.tables
 
     @property
     def parts(self) -> list[Part]:
-        """What is counted in each of its parts."""
+        """The counts for each of its parts."""
         return self._finished.parts
 
     @property
@@ -120,47 +120,47 @@ class Lesson:
 
     @property
     def targets(self) -> Mapping[str, str]:
-        """The ids of the cells that targets name: `(coins)=`."""
+        """The ids of the cells that targets, such as `(coins)=`, name."""
         return self._finished.source.ids
 
     @property
     def borrowed(self) -> set[str]:
-        """The letters to which a deeper notebook gives a meaning of its own, and says so in its front matter."""
+        """The letters that a deeper notebook gives another meaning, as its front matter says."""
         return {plain(atom) for symbol in self.borrows for atom in atoms(symbol)}
 
     @property
     def borrows(self) -> list[str]:
-        """The same letters as its front matter lists them: `$n$`."""
+        """The borrowed letters as the front matter lists them, such as `$n$`."""
         return [str(symbol) for symbol in self._finished.source.front.get("borrows", [])] if self.is_deeper else []
 
     @property
     def questions(self) -> list[Question]:
-        """The questions that it asks, in order."""
+        """Its questions, in order."""
         return self._finished.questions
 
     @property
     def said(self) -> list[Said]:
-        """What its text says of the outputs of its cells."""
+        """Statements of its text about the outputs of cells."""
         return self._finished.said
 
     @property
     def written(self) -> list[NotebookNode]:
-        """The cells as they are written: without links, head and line at both ends."""
+        """The cells as written in the source, without links, head and navigation."""
         return self._finished.source.cells
 
     @cached_property
     def built(self) -> list[NotebookNode]:
-        """The cells of the notebook, with what they printed and drew."""
+        """The cells of the notebook, with their outputs."""
         return nbformat.read(self.notebook, as_version=4).cells
 
-    # --- what its source says
+    # --- the source's content
 
     @property
     def title(self) -> str:
         return self.headings[0].text
 
     def link(self, text: str, cell: str | None = None) -> str:
-        """A Markdown link from a page in the lessons' folder to the lesson, or to one of its cells."""
+        """Return a Markdown link to the lesson, or to one of its cells, for a page in the lessons' folder."""
         return f"[{text}]({notebook_of(self.source)}{f'#cell-id={cell}' if cell else ''})"
 
     @cached_property
@@ -168,14 +168,18 @@ class Lesson:
         return list(headings(self.cells))
 
     def heading(self, text: str) -> Heading:
-        """The heading of this text. Raises `LessonError` if there is none."""
+        """Return the heading with this text.
+
+        Raises:
+            LessonError: If there is none.
+        """
         for heading in self.headings:
             if heading.text == text:
                 return heading
         raise LessonError(f"{self.name} has no heading {text!r}")
 
     def above(self, index: int) -> list[Heading]:
-        """The headings that cell `index` stands under, outermost first."""
+        """Return the headings above cell `index`, outermost first."""
         path: list[Heading] = []
         for heading in self.headings:
             if heading.index > index:
@@ -195,17 +199,17 @@ class Lesson:
 
     @property
     def minutes(self) -> int:
-        """How long it takes, counted."""
+        """The minutes that the lesson takes, counted from its source."""
         return lesson_minutes(self.parts)
 
     @cached_property
     def needs(self) -> tuple[int, ...]:
-        """The lessons that this one builds on: those of the first sentence of "You need"."""
+        """The lessons that this one builds on, from the first sentence of "You need"."""
         return self._named(self._need_sentences[:1])
 
     @cached_property
     def touches(self) -> tuple[int, ...]:
-        """The lessons from which it takes a single thing: those of the other sentences."""
+        """The lessons from which it takes only one thing, from the other sentences of "You need"."""
         return tuple(n for n in self._named(self._need_sentences[1:]) if n not in self.needs)
 
     @property
@@ -221,7 +225,7 @@ class Lesson:
 
     @cached_property
     def claims(self) -> dict[str, list[int]]:
-        """The claims of the ledger that code cells name, and the indices of these cells."""
+        """The claims of the ledger that code cells name, with the indices of these cells."""
         found: dict[str, list[int]] = {}
         for index, cell in enumerate(self.cells):
             for claim in claimed(cell):
@@ -230,25 +234,25 @@ class Lesson:
 
     @cached_property
     def text(self) -> str:
-        """All Markdown of the lesson, emphasis marks removed, each run of white space one space."""
+        """All Markdown of the lesson, without emphasis and code marks and with single spaces."""
         whole = "\n".join(cell.source for cell in self.written if cell.cell_type == "markdown")
         return " ".join(whole.replace("*", "").replace("`", "").split())
 
     @cached_property
     def bold(self) -> list[str]:
-        """What its text says in bold, but the question under its title; small letters, white space one space."""
+        """The bold text, in lower case and with single spaces, except for the question under the title."""
         cells = [without_code(cell.source) for cell in self.written if cell.cell_type == "markdown"]
         spans = [" ".join(span.lower().split()) for text in cells for span in _BOLD.findall(text)]
         return [span for span in spans if span != self.question.lower()]
 
     def meets(self, term: str) -> bool:
-        """Whether one of the bold places of its text is a term, or has it as whole words, or its plural."""
+        """Return whether a bold text contains the term, or its plural, as whole words."""
         word = re.compile(rf"(?<![\w-]){re.escape(term.lower())}(?:s|es)?(?![\w-])")
         return any(word.search(span) for span in self.bold)
 
     @cached_property
     def imports(self) -> set[str]:
-        """The modules that its code and its deeper notebook's code import: `companion/layers/attention`."""
+        """The modules that its code and its deeper notebook's code import, such as `companion/layers/attention`."""
         found = set(self.deeper.imports) if self.deeper else set()
         for cell in self.cells:
             if cell.cell_type == "code":
@@ -257,32 +261,32 @@ class Lesson:
 
 
 def lessons(sources: Path = SOURCES, notebooks: Path = NOTEBOOKS) -> list[Lesson]:
-    """All lessons, in order: each source `NN_name.md`, and each notebook that has lost its source."""
+    """Return all lessons in order, one for each source `NN_name.md` and for each notebook without a source."""
     names = {path.stem for path in sources.glob("[0-9][0-9]_*.md")}
     names |= {path.stem for path in notebooks.glob("[0-9][0-9]_*.ipynb")}
     return [Lesson.of(sources / f"{name}.md", notebooks) for name in sorted(names)]
 
 
 def stages(sources: Path = STAGES, notebooks: Path = NOTEBOOKS) -> list[Lesson]:
-    """The notebooks that guide through the stages of *Your own transformer*, in order."""
+    """Return the notebooks for the stages of *Your own transformer*, in order."""
     return [Lesson.of(path, notebooks) for path in sorted(sources.glob("[0-9][0-9]_*.md"))]
 
 
 def with_deeper(some: Sequence[Lesson]) -> list[Lesson]:
-    """The lessons, each followed by its deeper notebook."""
+    """Return the lessons, each followed by its deeper notebook."""
     return [part for lesson in some for part in (lesson, lesson.deeper) if part]
 
 
 def built_lessons() -> list[Lesson]:
-    """The lessons that have a source and were built from it."""
+    """Return the lessons that have a source and a notebook."""
     return [lesson for lesson in lessons() if lesson.source.exists() and lesson.notebook.exists()]
 
 
-# --- what cells say
+# --- the content of cells
 
 
 def comments(code: str) -> list[tuple[int, str]]:
-    """The comments of a code cell: (line from 0, text)."""
+    """Return the comments of a code cell as (line from 0, text)."""
     try:
         tokens = list(tokenize.generate_tokens(io.StringIO(code).readline))
     except (tokenize.TokenError, SyntaxError):
@@ -291,12 +295,12 @@ def comments(code: str) -> list[tuple[int, str]]:
 
 
 def claimed(cell: NotebookNode) -> list[str]:
-    """The claims of the ledger that a code cell names, and which it must assert."""
+    """Return the claims of the ledger that a code cell names and must assert."""
     return list(cell.metadata.get("claims", [])) if cell.cell_type == "code" else []
 
 
 def assertions(code: str) -> list[ast.expr | ast.Assert]:
-    """Every assertion, in order: an `assert`, or a call of some `assert_...` function."""
+    """Return all assertions in order: `assert` statements, and calls of functions named `assert_...`."""
     try:
         tree = ast.parse(code)
     except SyntaxError:
@@ -311,10 +315,10 @@ def assertions(code: str) -> list[ast.expr | ast.Assert]:
 
 
 def assertion_lines(code: str) -> list[int]:
-    """The last line (from 0) of every assertion."""
+    """Return the last line (from 0) of every assertion."""
     return sorted((node.end_lineno or node.lineno) - 1 for node in assertions(code))
 
 
 def asserted(code: str) -> list[str]:
-    """What every assertion says, in a line, as Python itself writes it: `x.shape == (3, 4)`, `assert_close(x, y)`."""
+    """Return every assertion in one line, such as `x.shape == (3, 4)` or `assert_close(x, y)`."""
     return [ast.unparse(node.test if isinstance(node, ast.Assert) else node) for node in assertions(code)]

@@ -1,12 +1,15 @@
-"""What the server of `authoring.kernels` loads. Nothing of the companion: a notebook that forgets to import a part of
-it must fail here as it would at home."""
+"""Modules that the server of `authoring.kernels` loads in advance.
+
+The companion is not among them, because a notebook that forgets to import a part of it must fail here as it would
+elsewhere.
+"""
 
 import os
 
 os.environ["MPLBACKEND"] = "module://matplotlib_inline.backend_inline"
-os.environ["PYDEVD_DISABLE_FILE_VALIDATION"] = "1"  # the debugger's warning, of files of Python's own, is for nobody
+os.environ["PYDEVD_DISABLE_FILE_VALIDATION"] = "1"  # the debugger's warning about Python's own files helps no one
 
-import ipykernel.debugger  # (which every kernel has, and loads for longer than all else it does to start)
+import ipykernel.debugger  # (every kernel loads it, and it takes longer than the rest of the start)
 import ipykernel.kernelapp  # noqa: F401
 import ipywidgets  # noqa: F401
 import jaxtyping  # noqa: F401

@@ -1,4 +1,4 @@
-"""What stands in a Markdown cell: headings, formulas, code, words."""
+"""The content of Markdown cells: headings, formulas, code and words."""
 
 from __future__ import annotations
 
@@ -22,11 +22,14 @@ PARSER = MarkdownIt("commonmark").enable("table")
 
 @dataclass(frozen=True)
 class Heading:
-    """A heading of a lesson: its text as Markdown, and where it stands.
+    """A heading of a lesson and its position.
 
-    index:  of its cell, from 0.
-    cell:   the id of its cell.
-    line:   of the cell, from 0.
+    Attributes:
+        level: 1 to 6.
+        text: Its text as Markdown.
+        index: Index of its cell, from 0.
+        cell: Id of its cell.
+        line: Line of the cell, from 0.
     """
 
     level: int
@@ -37,12 +40,12 @@ class Heading:
 
     @property
     def part(self) -> str:
-        """Its text before a colon: "Break it" of "Break it: a longer mask"."""
+        """The text before a colon: "Break it" in "Break it: a longer mask"."""
         return self.text.split(":")[0].strip()
 
 
 def headings(cells: Sequence[NotebookNode]) -> Iterator[Heading]:
-    """The headings of the Markdown cells, in order."""
+    """Yield the headings of the Markdown cells, in order."""
     for index, cell in enumerate(cells):
         if cell.cell_type == "markdown":
             for level, text, line in _headings(cell.source):
@@ -51,7 +54,7 @@ def headings(cells: Sequence[NotebookNode]) -> Iterator[Heading]:
 
 @cache
 def _headings(text: str) -> list[tuple[int, str, int]]:
-    """The level, text and line of each; links to a cell ask for them again and again."""
+    """Return the level, text and line of each heading, cached because every link to a cell needs them."""
     return [
         (int(opening.tag[1]), inline.content.strip(), opening.map[0] if opening.map else 0)
         for opening, inline in pairwise(PARSER.parse(text))
@@ -60,7 +63,7 @@ def _headings(text: str) -> list[tuple[int, str, int]]:
 
 
 def tables(text: str) -> Iterator[list[list[str]]]:
-    """The tables of a Markdown text, each as rows of cells, the header first."""
+    """Yield the tables of a Markdown text, each as rows of cells with the header first."""
     rows: list[list[str]] = []
     tokens = PARSER.parse(text)
     for at, token in enumerate(tokens):
@@ -75,12 +78,12 @@ def tables(text: str) -> Iterator[list[list[str]]]:
 
 
 def without_code(text: str) -> str:
-    """Markdown with code blanked out, line for line: neither maths nor images stand there."""
+    """Return Markdown with code replaced by spaces, line by line, because code contains no formulas or images."""
     return _CODE_IN_PROSE.sub(lambda match: re.sub(r"[^\n]", " ", match[0]), text)
 
 
 def in_prose(change: Callable[[str], str], text: str) -> str:
-    """`text` with `change` applied to its prose: not to code, formulas, links, comments, roles or headings."""
+    """Apply `change` to the prose of `text` only: not to code, formulas, links, comments or headings."""
     kept: list[str] = []
 
     def put_away(found: re.Match[str]) -> str:
@@ -97,7 +100,7 @@ def in_prose(change: Callable[[str], str], text: str) -> str:
 
 
 def formulas(text: str) -> list[tuple[int, str]]:
-    """The formulas of a Markdown text without their dollars, and the line (from 0) on which each begins."""
+    """Return the formulas of a Markdown text without their dollars, and the line (from 0) on which each begins."""
     text = without_code(text)
     display = [(found.start(), found[1]) for found in DISPLAY.finditer(text)]
     blank = DISPLAY.sub(lambda found: re.sub(r"[^\n]", " ", found[0]), text)
@@ -106,13 +109,13 @@ def formulas(text: str) -> list[tuple[int, str]]:
 
 
 def count_words(text: str) -> int:
-    """The words that a reader reads: a formula in a line is one, a display equation none, a link its text."""
+    """Count the words that a reader reads: an inline formula is one, a display equation none, and a link its text."""
     text = _COMMENT.sub(" ", DISPLAY.sub(" ", text))
     text = _LINK.sub(r"\1", _INLINE.sub(" formula ", text))
     return len(re.findall(r"\S*\w\S*", text))
 
 
 def equations(cells: Sequence[NotebookNode]) -> set[str]:
-    """The numbers of all display equations, as "2.4"."""
+    """Return the numbers of all display equations, such as "2.4"."""
     texts = (without_code(cell.source) for cell in cells if cell.cell_type == "markdown")
     return {tag for text in texts for display in DISPLAY.findall(text) for tag in TAG.findall(display)}

@@ -1,9 +1,12 @@
-"""How long a lesson takes, counted: nobody types minutes.
+"""The minutes that a lesson takes, counted from its source rather than entered by hand.
 
-Reading is words that are seen / 100 + lines of code that are seen / 10 + display equations / 2 + questions. With it
-come a minute for a figure and two for one that moves, a quarter for a cell that prints, and the seconds that a cell
-says it needs (`:seconds: 40`): so long took ten lessons that were read with a pencil and a watch, to three minutes.
-Reading is limited; what a reader is told is the whole. Not counted: checks, and what the builder writes itself.
+Minutes of reading are visible words / 100 + visible lines of code / 10 + display equations / 2 + questions. Added to
+them are one minute per still figure and two per interactive one, a quarter per cell that prints, and the seconds that a
+cell says it needs (`:seconds: 40`). These rates reproduce, within three minutes, the times measured for ten lessons
+read with a pencil and a watch.
+
+Only reading has a limit per lesson, but readers are told the total. Cells of checks and text that the builder inserts
+are not counted.
 """
 
 from __future__ import annotations
@@ -21,9 +24,9 @@ from authoring.source import FOLDED, Source
 WORDS, LINES, EQUATIONS = 100, 10, 2
 FIGURE, MOVING, PRINTED = 1, 2, 0.25
 LONGEST_LESSON, LONGEST_SITTING = 60, 20
-"""Minutes of reading."""
+"""Maximum minutes of reading, for a lesson and for a sitting."""
 LONGEST_IN_ALL = 26
-"""Minutes of a sitting with figures, outputs and waiting: the start page promises them."""
+"""Maximum minutes of a sitting with figures, outputs and waiting, as promised on the start page."""
 _MOVES, _DRAWS, _PRINTS = (
     re.compile(rf"(?<![\w.]){what}\(") for what in (r"live\.\w+", r"figures\.show", r"(?:print|show)")
 )
@@ -31,13 +34,20 @@ _MOVES, _DRAWS, _PRINTS = (
 
 @dataclass
 class Part:
-    """A part of a lesson: what stands under a heading of the second level; the first one also what stands above it.
+    """A part of a lesson: the content under an H2 heading. The first part also has the content above it.
 
-    index, line:  where its heading stands: the cell, and the line of the cell, from 0.
-    asked:        the numbers of its questions: "2.a".
-    figures:      those that stand still; moving: those with a handle.
-    printing:     cells that print, but checks.
-    seconds:      that its cells say they need.
+    Attributes:
+        title: Text of its heading.
+        index: Index of the heading's cell, from 0.
+        line: Line of the heading in its cell, from 0.
+        words: Words that are read.
+        code_lines: Visible lines of code.
+        equations: Display equations.
+        asked: Numbers of its questions, such as "2.a".
+        figures: Still figures.
+        moving: Interactive figures.
+        printing: Cells that print, except for checks.
+        seconds: Seconds of waiting that its cells declare.
     """
 
     title: str
@@ -78,12 +88,12 @@ class Part:
 
 
 def parts(source: Source) -> list[Part]:
-    """The parts of a source, in order, with what is counted in each. None for a source without H2."""
+    """Return the parts of a source with their counts, in order; an empty list for a source without H2."""
     second = [heading for heading in headings(source.cells) if heading.level == 2]
     found = [Part(heading.text, heading.index, heading.line) for heading in second]
     if not found:
         return []
-    listed = exercises.table(source.path.stem) if source.tables else None  # a list to choose from, not to read
+    listed = exercises.table(source.path.stem) if source.tables else None  # a list to choose from rather than to read
     for index, cell in enumerate(source.cells):
         if index in source.questions:
             _at(found, index, 0).asked.append(source.questions[index].question.id)

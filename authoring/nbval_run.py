@@ -1,6 +1,9 @@
-"""For a run of nbval over the notebooks: a progress file that is nobody's, the help topics of Python emptied (they
-differ between versions, and no cell may depend on them), what takes long to import left out, numbers behind `≈` left
-out of what is compared, kernels that start at once, and how long each lesson took."""
+"""Pytest plugin for running nbval over the notebooks.
+
+It uses a temporary progress file, forks kernels so that they start at once, and reports the seconds for each lesson.
+Stand-ins in tests/left_out replace a module that is slow to import, and Python's help topics, which differ between
+versions. Numbers after `≈` are not compared.
+"""
 
 import os
 import sys
@@ -13,7 +16,7 @@ from authoring.kernels import fork_kernels
 _home = tempfile.TemporaryDirectory(prefix="progress-")
 os.environ.setdefault("COMPANION_HOME", _home.name)
 _left_out = str(Path(__file__).parent.parent / "tests" / "left_out")
-sys.path.insert(0, _left_out)  # before nbval imports what is left out there
+sys.path.insert(0, _left_out)  # before nbval imports the modules that are replaced there
 os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [_left_out, os.environ.get("PYTHONPATH")]))
 
 

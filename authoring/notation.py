@@ -1,4 +1,4 @@
-"""The notation's law, `pages/notation.toml`: which letter means what, in which lessons."""
+"""The table of notation, `pages/notation.toml`: the meaning of each letter in each lesson."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _OPEN, _CLOSE = "([{", ")]}"
 
 
 def atoms(cell: str) -> list[str]:
-    """The symbols of a table's first cell, each in dollars: `$L$; $l = 1, \\dots, L$` gives `$L$` and `$l$`."""
+    r"""Return the symbols in a table's first cell, each in dollars: `$L$; $l = 1, \dots, L$` gives `$L$` and `$l$`."""
     found = []
     for formula in re.findall(r"\$([^$]+)\$", cell):
         for part in [formula] if "\\langle" in formula else _split(formula, ","):
@@ -34,7 +34,7 @@ def atoms(cell: str) -> list[str]:
 
 
 def _split(text: str, separator: str) -> Iterator[str]:
-    """`text` at each separator that stands in no bracket."""
+    """Split `text` at each separator outside brackets."""
     depth, start = 0, 0
     for at, character in enumerate(text):
         depth += (character in _OPEN) - (character in _CLOSE)
@@ -46,7 +46,7 @@ def _split(text: str, separator: str) -> Iterator[str]:
 
 @cache
 def law() -> Mapping[str, Any]:
-    """The file: `section` with entries (symbol, meaning, axes, lessons), and `several`."""
+    """Return the file's content: `section` with entries (symbol, meaning, axes, lessons), and `several`."""
     return tomllib.loads(SOURCE.read_text(encoding="utf-8"))
 
 
@@ -55,7 +55,7 @@ def numbers(text: str) -> tuple[int, ...]:
 
 
 def meanings(entries: Iterator[list[str]] | None = None) -> dict[str, dict[int, str]]:
-    """What each symbol means, by lesson: `d_k` -> {2: "components of a query and key"}."""
+    """Return the meaning of each symbol by lesson: `d_k` -> {2: "components of a query and key"}."""
     found: dict[str, dict[int, str]] = {}
     for symbol, words, _, named in entries or (entry for part in law()["section"] for entry in part["entries"]):
         for atom in atoms(symbol):
@@ -65,14 +65,14 @@ def meanings(entries: Iterator[list[str]] | None = None) -> dict[str, dict[int, 
 
 
 def plain(symbol: str) -> str:
-    """A symbol without dollars and needless braces: `$d_{k}$` is `d_k`."""
+    """Return a symbol without dollars and unnecessary braces: `$d_{k}$` becomes `d_k`."""
     return re.sub(r"_\{(\w|\\\w+)\}", r"_\1", symbol.strip("$")).replace(" ", "")
 
 
 def symbols(formula: str) -> Iterator[tuple[str, str, tuple[str, ...]]]:
-    """The letters of a formula: each whole with its subscript, without it, and the subscript's letters.
+    r"""Yield the letters of a formula: each with its subscript, without it, and the letters of the subscript.
 
-    Words (`\\text`, `\\operatorname`, `\\mathrm`) are not letters.
+    Words (`\text`, `\operatorname`, `\mathrm`) do not count as letters.
     """
     formula = _COMMAND.sub(" ", _WORDS.sub(" ", formula)).replace("'", "")
     for found in _SYMBOL.finditer(formula):
@@ -82,7 +82,10 @@ def symbols(formula: str) -> Iterator[tuple[str, str, tuple[str, ...]]]:
 
 
 def unknown_letters(formula: str, known: set[str]) -> list[str]:
-    """The symbols of a formula that are neither known nor made of letters that are: `q_i` is, with `q` and `i`."""
+    """Return the unknown symbols of a formula.
+
+    A symbol is known if it is in `known`, or if all its letters are: `q_i` is known if `q` and `i` are.
+    """
     return [
         whole
         for whole, letter, below in symbols(formula)
@@ -91,5 +94,5 @@ def unknown_letters(formula: str, known: set[str]) -> list[str]:
 
 
 def second_meanings(found: Mapping[str, Mapping[int, str]]) -> dict[str, dict[int, str]]:
-    """The symbols that mean two things, and what in which lesson."""
+    """Return the symbols with more than one meaning, and their meanings by lesson."""
     return {symbol: dict(by_lesson) for symbol, by_lesson in found.items() if len(set(by_lesson.values())) > 1}

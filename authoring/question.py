@@ -1,16 +1,19 @@
-"""The directive `{question}`: a question, its answers, and the reason for each, as a source writes them.
+"""The directive `{question}`: a question, its answers, and the reason for each, in the syntax of the sources.
 
     ```{question} size
     :kind: choice
+
     The question, as Markdown.
+
     - [ ] a wrong choice | why it is wrong
     - [x] the right one | why it is right
     ```
 
-A number has `= 1.414 ± 0.01 | why`, known mistakes `~ 2 | why`, and, if you like, `* | what is said of any other
-number`. A prediction has `> what happens`; with choices `- [ ] it stays | why not` and reasons `+ [x] squares add up |
-why` as well, it can be graded, and `:alone: 1` gives one of its two points for the right choice with a wrong reason. A
-lesson shows neither. A line that is indented goes on with the one above.
+A number has `= 1.414 ± 0.01 | why`, known mistakes `~ 2 | why`, and optionally `* | the reason for any other number`.
+
+A prediction has `> what happens`. With choices `- [ ] it stays | why not` and reasons `+ [x] squares add up | why` it
+can also be graded, and `:alone: 1` gives one of its two points for the right choice with a wrong reason. A lesson shows
+neither choices nor reasons. An indented line continues the one above.
 """
 
 from __future__ import annotations
@@ -38,7 +41,7 @@ _MARKS = {
 
 
 class SourceError(Exception):
-    """A source of which no notebook can be built; the message says which, on which line, and why."""
+    """Raised if no notebook can be built from a source. The message gives the file, the line and the reason."""
 
     def __init__(self, path: Path, line: int, what: str) -> None:
         super().__init__(f"{path.name}, line {line}: {what}")
@@ -46,7 +49,12 @@ class SourceError(Exception):
 
 @dataclass(frozen=True)
 class Draft:
-    """A question as its source has it: roles in its texts are not resolved yet. `line`: of the source, from 1."""
+    """A question whose texts contain unresolved roles.
+
+    Attributes:
+        question: The question.
+        line: Line of the source, from 1.
+    """
 
     question: Question
     line: int
@@ -57,11 +65,11 @@ class Draft:
 
     @property
     def code(self) -> str:
-        """The code of the cell that asks it."""
+        """The code of the cell that asks the question."""
         return cell_of(self.question)
 
     def finished(self, resolve: Callable[[str], str]) -> Question:
-        """The question with its texts' roles resolved, and as HTML."""
+        """Return the question with the roles in its texts resolved, and with its HTML."""
         texts = vars(self.question)
         lists = {
             name: tuple(
@@ -81,7 +89,18 @@ def cell_of(question: Question) -> str:
 
 
 def read_question(body: list[str], path: Path, line: int, lesson: int, before: int) -> Draft:
-    """The question of a directive: its name, then its lines. `before`: how many the lesson has above it."""
+    """Parse a question.
+
+    Args:
+        body: The question's name and the lines of the directive.
+        path: The source.
+        line: Line of the source, from 1.
+        lesson: Number of the lesson.
+        before: Number of questions before it in the lesson.
+
+    Raises:
+        SourceError: If the question is not valid.
+    """
 
     def fault(what: str, row: int = 0) -> SourceError:
         return SourceError(path, line + row, what)
@@ -170,18 +189,18 @@ def read_question(body: list[str], path: Path, line: int, lesson: int, before: i
 
 
 def _halves(words: str) -> tuple[str, str]:
-    """Answer and reason: what stands before and after the first ` | ` that is in no formula."""
+    """Split a line into answer and reason at the first ` | ` outside formulas."""
     for found in re.finditer(r"(?:^|\s)\|(?:\s|$)", words):
         if words.count("$", 0, found.start()) % 2 == 0:
             return words[: found.start()].strip(), words[found.end() :].strip()
     return words.strip(), ""
 
 
-# --- how a lesson shows it
+# --- HTML
 
 
 def as_html(question: Question) -> str:
-    """The question for a page without script: each choice opens to show its reason."""
+    """Return the question's HTML for a page without scripts. Each choice opens to show its reason."""
     name, id = html.escape(question.name), html.escape(question.id)
     head = f'<section class="ext-question" data-question="{id}" data-name="{name}"'
     head += f' data-lesson="{question.lesson}" data-kind="{question.kind}" aria-label="Question {id}">'
@@ -191,7 +210,7 @@ def as_html(question: Question) -> str:
         for answer in question.answers:
             word = "Yes." if answer.right else "Not quite."
             data = ["data-right"] * answer.right
-            if "$" in answer.text:  # a formula has no name that a screen reader could say of the choice
+            if "$" in answer.text:  # a screen reader cannot read a formula as the name of a choice
                 data.append(f'data-words="{html.escape(readable(answer.text))}"')
             items.append(_item(" ".join(data), _inline(answer.text), word, answer.why))
         tag, kind = "ol", ' type="a"'
@@ -217,7 +236,7 @@ def _item(data: str, shown: str, word: str, why: str) -> str:
 
 
 def _rendered(markdown: str) -> str:
-    """Markdown as HTML on one line, formulas left as they are for MathJax."""
+    """Render Markdown as HTML in one line, with formulas left for MathJax."""
     return _with_maths(markdown, lambda text: _MARKDOWN.render(text)).replace("\n", " ").strip()
 
 

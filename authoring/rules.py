@@ -1,6 +1,6 @@
-"""The rules that every notebook keeps (README.md): functions from a lesson and what it is compared with to `Fault`s.
+"""The rules for every notebook (README.md), as functions from a lesson and what it is compared with to `Fault`s.
 
-Those of a lesson alone are in form.py, those of a deeper notebook in deeper.py; contract.py applies them.
+Rules for lessons only are in form.py and those for deeper notebooks in deeper.py. contract.py applies them.
 """
 
 from __future__ import annotations
@@ -34,7 +34,13 @@ _HTML_IMAGE = re.compile(r"<img[^>]*\bsrc\s*=\s*[\"']?([^\"'\s>]+)", re.IGNORECA
 
 @dataclass(frozen=True)
 class Fault:
-    """One broken rule: in which cell (from 1), on which line of the source, and what is wrong."""
+    """One broken rule.
+
+    Attributes:
+        what: The problem.
+        cell: Number of the cell, from 1.
+        line: Line of the source, from 1.
+    """
 
     what: str
     cell: int | None = None
@@ -48,12 +54,13 @@ class Fault:
 
 @dataclass(frozen=True)
 class Known:
-    """What the rules compare a lesson with, besides itself.
+    """The data outside a lesson that the rules compare it with.
 
-    companion_names:  each public name of the companion, and the module that defines it.
-    not_compared:     the lesson's cells that are not compared, by name, and the reason.
-    other_equations:  the numbers of the equations of other notebooks, by what stands before the dot: "2", "D2".
-    symbols:          what each letter means, by lesson (notation.py).
+    Attributes:
+        companion_names: For each public name of the companion, the module that defines it.
+        not_compared: For each cell of the lesson that is not compared, by name, the reason.
+        other_equations: Numbers of the equations in other notebooks, by the part before the dot: "2", "D2".
+        symbols: The meaning of each letter, by lesson (notation.py).
     """
 
     companion_names: Mapping[str, str] = field(default_factory=dict)
@@ -63,14 +70,14 @@ class Known:
 
 
 def numbered(lesson: Lesson, kind: str) -> Iterator[tuple[int, NotebookNode]]:
-    """The built cells of a kind, and their numbers from 1."""
+    """Yield the built cells of a kind with their numbers from 1."""
     for number, cell in enumerate(lesson.built, 1):
         if cell.cell_type == kind:
             yield number, cell
 
 
 def fault(lesson: Lesson, what: str, number: int, line: int = 0) -> Fault:
-    """A fault in cell `number`, `line` lines below the cell's first, as far as the notebook follows its source."""
+    """Return a fault in cell `number`, `line` lines below its first, with the line of the source if it is known."""
     first = lesson.lines[number - 1] if number <= len(lesson.lines) else None
     return Fault(what, number, first + line if first else None)
 
@@ -83,9 +90,9 @@ def line_at(text: str, position: int) -> int:
 
 
 def title(lesson: Lesson, known: Known) -> Iterator[Fault]:
-    """One H1, first; no heading level skipped."""
+    """Check that there is one H1, at the beginning, and that no heading level is skipped."""
     there = list(headings(lesson.built))
-    if not there or (there[0].index, there[0].level, there[0].line) != (1, 1, 0):  # under the line at both ends
+    if not there or (there[0].index, there[0].level, there[0].line) != (1, 1, 0):  # below the navigation line
         yield Fault("a lesson begins with its title: `# ...` on the first line", 2)
         return
     above = 1
@@ -100,7 +107,7 @@ def title(lesson: Lesson, known: Known) -> Iterator[Fault]:
 
 
 def numbered_equations(lesson: Lesson, known: Known) -> Iterator[Fault]:
-    """Every display equation has one number; the numbers count 1, 2, 3, ... through the lesson."""
+    """Check that every display equation has one number, and that the numbers count 1, 2, 3, ... through the lesson."""
     expected = 1
     for number, cell in numbered(lesson, "markdown"):
         text = without_code(cell.source)
@@ -125,7 +132,7 @@ def numbered_equations(lesson: Lesson, known: Known) -> Iterator[Fault]:
 
 
 def references(text: str) -> list[tuple[str, str]]:
-    """The equations that a text names, as (what stands before the dot, number); "(2.5) to (2.7)" names three."""
+    """Return the equations that a text names, as (part before the dot, number). "(2.5) to (2.7)" names three."""
 
     def spelt(found: re.Match[str]) -> str:
         return " ".join(f"({found[1]}.{number})" for number in range(int(found[2]), int(found[3]) + 1))
@@ -134,7 +141,7 @@ def references(text: str) -> list[tuple[str, str]]:
 
 
 def executed_equations(lesson: Lesson, known: Known) -> Iterator[Fault]:
-    """Every equation is named by a code cell that asserts; every equation that is named exists."""
+    """Check that every equation is named by a code cell with assertions, and that every named equation exists."""
     there = {**known.other_equations, lesson.prefix: equations(lesson.built)}
     named = set()
     for number, cell in numbered(lesson, "code"):
@@ -162,11 +169,11 @@ def executed_equations(lesson: Lesson, known: Known) -> Iterator[Fault]:
 
 
 def _exists(of: str, index: str, there: Mapping[str, set[str]]) -> bool:
-    return of not in there or f"{of}.{index}" in there[of]  # a lesson that is not there cannot be asked
+    return of not in there or f"{of}.{index}" in there[of]  # equations of a missing lesson cannot be checked
 
 
 def figures(lesson: Lesson, known: Known) -> Iterator[Fault]:
-    """Every figure is finished, numbered and described (figures.py); the next cell begins with a sentence about it."""
+    """Check that every figure is finished, numbered and described (figures.py) and followed by a sentence about it."""
     for number, what in figure_faults(lesson.built, lesson.prefix):
         yield fault(lesson, what, number)
     for number, cell in numbered(lesson, "code"):
@@ -184,7 +191,7 @@ def begins_with_sentence(cell: NotebookNode | None) -> bool:
 
 
 def code(lesson: Lesson, known: Known) -> Iterator[Fault]:
-    """Plain Python, at most 40 lines, nothing defined again that the companion defines."""
+    """Check that code is plain Python, has at most 40 lines per cell, and redefines nothing of the companion."""
     for number, cell in numbered(lesson, "code"):
         count = len(cell.source.splitlines())
         if count > LONGEST_CELL:
@@ -208,12 +215,12 @@ def _definitions(tree: ast.AST) -> Iterator[tuple[str, int]]:
             yield node.name, node.lineno - 1
         elif isinstance(node, ast.Assign) and isinstance(node.value, ast.Lambda):
             yield from ((target.id, node.lineno - 1) for target in node.targets if isinstance(target, ast.Name))
-        if not isinstance(node, ast.ClassDef):  # what a class calls its methods is its own affair
+        if not isinstance(node, ast.ClassDef):  # methods may have any name
             yield from _definitions(node)
 
 
 def outputs(lesson: Lesson, known: Known) -> Iterator[Fault]:
-    """Every cell was executed, in order, without an error and without a warning."""
+    """Check that every cell was executed, in order, without errors or warnings."""
     for count, (number, cell) in enumerate(numbered(lesson, "code"), 1):
         if cell.execution_count is None:
             yield fault(lesson, "this cell was not executed", number)
@@ -228,7 +235,7 @@ def outputs(lesson: Lesson, known: Known) -> Iterator[Fault]:
 
 
 def bounds(lesson: Lesson, known: Known) -> Iterator[Fault]:
-    """A number behind `≈`, which is not compared, is bounded by an assertion in its section (approximate.py)."""
+    """Check that each number after `≈`, which is not compared, is bounded by an assertion in its section."""
     starts = {heading.index + 1 for heading in headings(lesson.cells) if heading.level <= 2}
     sections: list[list[tuple[int, NotebookNode]]] = [[]]
     for number, cell in enumerate(lesson.built, 1):
@@ -251,7 +258,7 @@ def _printed(output: NotebookNode) -> str:
 
 
 def tags(lesson: Lesson, known: Known) -> Iterator[Fault]:
-    """No tags but ours; a cell that is not compared is listed with its reason; few are."""
+    """Check that all tags are known, and that cells which are not compared are few and listed with a reason."""
     loose, names = [], set()
     known_tags = {RUNG, NOT_COMPARED, FOLDED}
     for number, cell in numbered(lesson, "code"):
@@ -275,7 +282,7 @@ def tags(lesson: Lesson, known: Known) -> Iterator[Fault]:
 
 
 def images(lesson: Lesson, known: Known) -> Iterator[Fault]:
-    """No image comes from an address."""
+    """Check that no image is loaded from the network."""
     for number, cell in numbered(lesson, "markdown"):
         sources = [
             str(child.attrs["src"])
@@ -296,13 +303,13 @@ def images(lesson: Lesson, known: Known) -> Iterator[Fault]:
 
 
 def said(lesson: Lesson, known: Known) -> Iterator[Fault]:
-    """What text says of an output stands in it (said.py)."""
+    """Check that statements in the text about outputs agree with the outputs (said.py)."""
     for line, what in outputs_said.faults(lesson.said, lesson.built):
         yield Fault(what, None, line)
 
 
 def size(lesson: Lesson, known: Known) -> Iterator[Fault]:
-    """A notebook stays small enough to read and to store."""
+    """Check that the notebook is not too large."""
     size_of = lesson.notebook.stat().st_size
     if size_of >= LARGEST_NOTEBOOK:
         weights = [(len(json.dumps(cell.outputs)) // 1024, number) for number, cell in numbered(lesson, "code")]

@@ -1,10 +1,10 @@
-"""What text says of an output: numbers of a lesson's prose, and of its questions, that a cell has printed.
+"""Statements about outputs: numbers in a lesson's prose and questions that a cell has printed.
 
     After 600 updates it is at {out}`0.33 <trained>`.
 
-A reader reads "0.33". The numbers of these words must be among those that the cell of this name printed, or wrote into
-the table under its figure, rounded to as many decimals as the words have: 0.331 is said by "0.33", and also by "33 %".
-Words without a number must stand there as they are.
+The reader sees "0.33". Each number in these words must be among those that the named cell printed or wrote into the
+table under its figure, rounded to as many decimals as in the text: 0.331 may be given as "0.33" or as "33 %". Words
+without a number must occur in the output unchanged.
 """
 
 from __future__ import annotations
@@ -20,12 +20,18 @@ from nbformat import NotebookNode
 _NUMBER = re.compile(r"(?<![\w.])[-−]?\d[\d,]*(?:\.\d+)?(?:e[-+]?\d+)?(\s?%)?")
 _TAGS = re.compile(r"<(script|style)\b.*?</\1>|<[^>]*>", re.DOTALL)
 
-MOST = 600  # letters of an output in a message
+MOST = 600  # characters of an output in a message
 
 
 @dataclass(frozen=True)
 class Said:
-    """Words of a source that a cell's output must bear out. `line`: of the source, from 1."""
+    """Words of a source that a cell's output must support.
+
+    Attributes:
+        words: The words.
+        cell: Name of the cell.
+        line: Line of the source, from 1.
+    """
 
     words: str
     cell: str
@@ -33,13 +39,16 @@ class Said:
 
 
 def numbers(text: str) -> list[tuple[Decimal, bool]]:
-    """The numbers in a text, and whether each is a percentage: "1,024" is one, "3 of 4" are two, a minus counts."""
+    """Return the numbers in a text, and whether each is a percentage.
+
+    "1,024" is one number, "3 of 4" are two, and a minus sign belongs to its number.
+    """
     found = [(match[0], bool(match[1])) for match in _NUMBER.finditer(text)]
     return [(Decimal(re.sub(r"[,\s%]", "", digits).replace("−", "-")), share) for digits, share in found]
 
 
 def printed(cell: NotebookNode) -> str:
-    """What a cell shows, as text: its lines, and the words and tables of its HTML."""
+    """Return what a cell shows as text: its printed lines, and the words and tables of its HTML."""
     parts = []
     for output in cell.get("outputs", []):
         data = output.get("data", {})
@@ -60,13 +69,13 @@ def _bears_out(shown: str, words: str) -> bool:
 
 
 def _rounds_to(number: Decimal, short: Decimal) -> bool:
-    """Whether a printed number, to the decimals of a shorter one, is that; a half may go either way."""
+    """Return whether a number, rounded to the decimals of a shorter one, equals it. Halves may round either way."""
     step = Decimal(1).scaleb(min(0, int(short.as_tuple().exponent)))
     return any(number.quantize(step, way) == short for way in (ROUND_HALF_EVEN, ROUND_HALF_UP))
 
 
 def faults(said: list[Said], cells: list[NotebookNode]) -> Iterator[tuple[int, str]]:
-    """What text says and outputs do not: (line of the source, message)."""
+    """Yield the statements that the outputs do not support, as (line of the source, message)."""
     shown = {cell.metadata["name"]: printed(cell) for cell in cells if "name" in cell.metadata}
     for one in said:
         if not _bears_out(shown[one.cell], one.words):
@@ -74,7 +83,7 @@ def faults(said: list[Said], cells: list[NotebookNode]) -> Iterator[tuple[int, s
             yield one.line, f"the text says {one.words!r}, and the cell {one.cell!r} shows {there[:MOST]!r}"
 
 
-# --- what no text binds
+# --- numbers without an {out} role
 
 
 _UNSEEN = re.compile(
@@ -82,14 +91,17 @@ _UNSEEN = re.compile(
     r"|\(D?\d+\.\d+\)|\b(?:lessons?|[Ff]igures?|exercises?)\s+[\d.]*\d"
 )
 _LITERAL = re.compile(r"(?<![\w.])\d[\d_]*(?:\.\d+)?(?:e-?\d+)?")
-LEAST = 11  # smaller whole numbers stand everywhere
+LEAST = 11  # smaller whole numbers are too common to report
 
 
 def by_hand(text: str, cells: list[NotebookNode]) -> Iterator[tuple[int, str, str]]:
-    """Numbers in a source's prose that a cell under the same `##` printed, and that nothing binds to it.
+    """Yield numbers in a source's prose that a cell of the same part printed, but that no role links to it.
 
-    Yields the line, the number as typed, and the name of the nearest cell that shows it. A number that also stands in
-    code of this part is taken for what goes in, and not for a result; so is a whole number under `LEAST`.
+    A number that also occurs in the code of the part is taken for an input rather than a result and is skipped, as are
+    whole numbers below `LEAST`.
+
+    Yields:
+        The line, the number as typed, and the name of the nearest cell that shows it.
     """
     shown = {cell.metadata["name"]: printed(cell) for cell in cells if "name" in cell.metadata}
     for prose, code, named in _parts_of(text):
@@ -115,7 +127,7 @@ def _said_by(shown: Decimal, number: Decimal, share: bool, whole: bool) -> bool:
 
 
 def _parts_of(text: str) -> Iterator[tuple[list[tuple[int, str]], str, dict[str, int]]]:
-    """Each part of a source under a `##`: its lines of prose, its code, and its named cells with their lines."""
+    """Yield each part of a source under an H2: its lines of prose, its code, and its named cells with their lines."""
     prose: list[tuple[int, str]] = []
     code: list[str] = []
     named: dict[str, int] = {}
@@ -131,7 +143,8 @@ def _parts_of(text: str) -> Iterator[tuple[list[tuple[int, str]], str, dict[str,
         elif fence and words.startswith(":name: "):
             named[words.removeprefix(":name: ").strip()] = line
         elif fence:
-            given &= not words.startswith(("# checks ", "# draws "))  # which repeat results, to hold them to it
+            # these cells repeat results in order to check them
+            given &= not words.startswith(("# checks ", "# draws "))
             code += [words] * given
         elif words.startswith("$$"):
             math = not math

@@ -1,7 +1,7 @@
 """A lesson's source: MyST Markdown as cells without outputs, and the line of the file on which each begins.
 
-A question becomes a folded cell that asks it, and a target begins a cell, so that a link can lead there. What needs
-more than one source is left for `finish.py`: links, minutes, the line at both ends.
+A question becomes a folded cell that asks it. A target starts a new cell so that links can lead there. Steps that need
+more than one source are left to `finish.py`: links, minutes and navigation.
 """
 
 from __future__ import annotations
@@ -28,13 +28,16 @@ _TARGET = re.compile(r"^\(([\w-]+)\)=[ \t]*$")
 
 @dataclass(frozen=True)
 class Source:
-    """A source as cells, their ids following from their text.
+    """A source as cells, with ids computed from their text.
 
-    front:      its front matter.
-    lines:      of the file, on which each cell begins, from 1.
-    tables:     where it asks for the table of exercises: cell (from 1), and line of the cell (from 0).
-    targets:    the cells, from 0, that begin with a target: `(name)=`.
-    questions:  the cells, from 0, that ask a question.
+    Attributes:
+        path: The source's file.
+        front: Its front matter.
+        cells: The cells.
+        lines: Line of the file on which each cell begins, from 1.
+        tables: Places for the table of exercises, as (cell from 1, line of the cell from 0).
+        targets: Index (from 0) of the cell that begins with each target `(name)=`.
+        questions: The question of each cell that asks one, by the cell's index (from 0).
     """
 
     path: Path
@@ -52,10 +55,12 @@ class Source:
 
 
 def read_source(path: Path) -> Source:
-    """The cells of a source, with the table of the lesson's exercises.
+    """Read the cells of a source, and insert the table of the lesson's exercises.
 
-    A lesson that has no exercises keeps the line that asks for them. Raises `SourceError`, which says on which line,
-    for a question or a target that cannot be.
+    If the lesson has no exercises, the line that asks for them remains.
+
+    Raises:
+        SourceError: If a question or a target is not valid. The message gives the line.
     """
     text = path.read_text(encoding="utf-8")
     notebook = jupytext.reads(text, fmt="md:myst")
@@ -72,7 +77,7 @@ def read_source(path: Path) -> Source:
 
 
 def _kept(metadata: Mapping[str, Any]) -> NotebookNode:
-    """What a notebook keeps of a cell's options. A folded cell is one whose source JupyterLab hides."""
+    """Return the metadata that a cell keeps in the notebook. JupyterLab hides the source of a folded cell."""
     kept = NotebookNode({key: value for key, value in metadata.items() if key in ("tags", "name")})
     if FOLDED in kept.get("tags", []):
         kept["jupyter"] = NotebookNode(source_hidden=True)
@@ -90,12 +95,12 @@ def _first_lines(text: str, cells: list[NotebookNode]) -> Iterator[int]:
         if found >= 0:
             yield text.count("\n", 0, found) + 1
             position = found + len(cell.source)
-        else:  # jupytext changed the text of the cell; point at the end of the one before
+        else:  # jupytext changed the cell's text; use the end of the previous one
             yield text.count("\n", 0, position) + 1
 
 
 def _asked_by_the_lesson(path: Path) -> int:
-    """How many questions a lesson asks of whose deeper notebook this is the source: there the letters go on."""
+    """Count a lesson's questions, if this is the source of its deeper notebook, where their letters continue."""
     lesson = path.parent.parent / "lessons" / path.name
     if path.parent.name != "deeper" or not lesson.exists():
         return 0
@@ -103,7 +108,7 @@ def _asked_by_the_lesson(path: Path) -> int:
 
 
 def _fill_in_exercises(cells: list[NotebookNode], name: str) -> list[tuple[int, int]]:
-    """Put the table of exercises where the cells ask for it; cell and line of each place."""
+    """Replace the placeholders in the cells by the table of exercises and return their places as (cell, line)."""
     found = [
         (number, row)
         for number, cell in enumerate(cells, 1)
@@ -112,7 +117,7 @@ def _fill_in_exercises(cells: list[NotebookNode], name: str) -> list[tuple[int, 
         if line == exercises.PLACEHOLDER
     ]
     table = exercises.table(name) if found else None
-    for number, row in reversed(found if table else []):  # from the bottom: the rows above stay where they are
+    for number, row in reversed(found if table else []):  # from the bottom, so that the rows above keep their numbers
         rows = cells[number - 1].source.split("\n")
         cells[number - 1].source = "\n".join([*rows[:row], table, *rows[row + 1 :]])
     return found
@@ -124,7 +129,7 @@ def _fill_in_exercises(cells: list[NotebookNode], name: str) -> list[tuple[int, 
 def _split(
     placed: list[tuple[NotebookNode, int]], path: Path, targets: dict[str, int], questions: dict[int, Draft]
 ) -> Iterator[tuple[NotebookNode, int]]:
-    """The cells, those of Markdown cut at questions and targets; both are noted under the number of their cell."""
+    """Split Markdown cells at questions and targets, and record both under the index of their cell."""
     count = 0
     lesson, above = int(path.name[:2]), _asked_by_the_lesson(path)
     for cell, first in placed:
@@ -162,7 +167,10 @@ def _split(
 
 
 def _pieces(rows: list[str], path: Path, first: int) -> Iterator[tuple[str, int, list[str]]]:
-    """Text, targets and questions of a Markdown cell, in order: kind, row, and the rows (of a target: its name)."""
+    """Yield the text, targets and questions of a Markdown cell, in order, as (kind, row, rows).
+
+    For a target, the last element holds its name.
+    """
     begin, at = 0, 0
     while at < len(rows):
         fence, target = _FENCE.match(rows[at]), _TARGET.match(rows[at])

@@ -1,9 +1,9 @@
-"""How fast we are, beside other libraries and beside what this machine could do at best: `make bench`, `make gpu`.
+"""Benchmarks against other libraries and against this machine's measured limits: `make bench` and `make gpu`.
 
-decode, prefill, training, memory   one comparison each; every contender is checked to compute the same function first
+decode, prefill, training, memory   one comparison each, after a check that all contenders compute the same function
 peers, llama_cpp                    our weights in transformers, x-transformers and llama.cpp, where they are installed
 cuda_graphs                         decode steps that are recorded once and replayed
 sizes                               the models and lengths
 timing, compare, report             repeated measurements, one comparison, and its table
-gpu                                 everything that needs a GPU, part by part, with nothing but PyTorch and numpy
+gpu                                 everything that needs a GPU, in separate parts, with only PyTorch and a few packages
 """

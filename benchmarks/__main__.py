@@ -1,4 +1,4 @@
-"""`make bench`: decode, prefill, training and memory beside other libraries, and beside this machine's limit.
+"""`make bench`: decode, prefill, training and memory, compared with other libraries and with this machine's limit.
 
 python -m benchmarks [--quick] [--only decode] [--sizes small] [--device cuda] [--precision bf16] [--compile]
 """
@@ -26,7 +26,7 @@ PARTS = {"decode": decode.compare, "prefill": prefill.compare, "training": train
 
 
 def parser() -> argparse.ArgumentParser:
-    """The flags."""
+    """Return the command-line parser."""
     described = argparse.ArgumentParser(
         prog="make bench", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
     )
@@ -44,9 +44,10 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Measure, print each table as it comes, and write bench.json.
+    """Measure, print each table as soon as it is complete, and write bench.json.
 
-    Returns 1 if a contender computes something else, 2 for bad input, else 0.
+    Returns:
+        1 if a contender computes a different function, 2 for bad input, otherwise 0.
     """
     flags = parser().parse_args(argv)
     try:

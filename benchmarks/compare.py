@@ -1,4 +1,4 @@
-"""Contenders for one piece of work: found to compute the same function, then timed; what is not timed is named."""
+"""Comparisons of contenders: first check that they compute the same function, then time them, and list the rest."""
 
 from __future__ import annotations
 
@@ -21,11 +21,16 @@ OURS = "ours"
 
 @dataclass(frozen=True)
 class Setting:
-    """Where and how everything is measured.
+    """Settings of a measurement.
 
-    precision:  `"fp32"` or `"bf16"`. Contenders are compared with each other in both.
-    chip:       this machine's measured ceiling.
-    patience:   seconds after which no further round of a table begins, once there are three.
+    Attributes:
+        device: The device that runs the models.
+        precision: `"fp32"` or `"bf16"`. With `"bf16"`, contenders are checked against each other in both.
+        compile: Whether the models are compiled too.
+        rounds: Number of times that each contender is measured.
+        chip: This machine's measured ceiling.
+        progress: Whether to show a progress bar.
+        patience: Seconds after which no further round of a table starts, once there are three.
     """
 
     device: torch.device
@@ -38,7 +43,7 @@ class Setting:
 
     @property
     def dtypes(self) -> tuple[torch.dtype, ...]:
-        """Those in which contenders are compared with each other; the last is timed."""
+        """Data types in which contenders are checked against each other; the last one is timed."""
         return (torch.float32,) if self.precision == "fp32" else (torch.float32, torch.bfloat16)
 
     @property
@@ -47,9 +52,12 @@ class Setting:
 
 
 def ceiling(dtype: torch.dtype, device: torch.device) -> tuple[Chip, float]:
-    """Return what this machine reaches, with the memory's speed in reading, and that speed in a copy.
+    """Measure the peak arithmetic rate and the memory bandwidth of this machine.
 
-    The best of two measurements: a moment in which something else runs would lower it.
+    Each is the best of two measurements, because another process may slow down one of them.
+
+    Returns:
+        A chip with FLOP/s and the bandwidth of reading (bytes/s), and the bandwidth of a copy (bytes/s).
     """
     chips = [measure_chip(dtype, device) for _ in range(2)]
     reading = max(measure_reading(device) for _ in range(2))
@@ -58,7 +66,7 @@ def ceiling(dtype: torch.dtype, device: torch.device) -> tuple[Chip, float]:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Other libraries' advice to their users stays out of the table."""
+    """Suppress other libraries' warnings, so that they do not interrupt the table."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield
@@ -66,8 +74,14 @@ def quiet() -> Iterator[None]:
 
 @dataclass(frozen=True)
 class LeftOut:
-    """A contender without a time. `kind` says whether it is not here, does not do this work, broke, or computes
-    something else, which should never happen."""
+    """A contender without a time.
+
+    Attributes:
+        name: The contender's name.
+        kind: `"missing"` if it is not installed, `"refused"` if it does not support this work, `"failed"` if it raised
+            another error, and `"differs"` if it computes a different function, which should never happen.
+        why: The reason, in one line.
+    """
 
     name: str
     kind: Literal["missing", "refused", "failed", "differs"]
@@ -76,11 +90,15 @@ class LeftOut:
 
 @dataclass(frozen=True)
 class Row:
-    """One contender's times.
+    """The times of one contender.
 
-    ratio:  its time over ours, taken round by round: 2 means that it needs twice as long.
-    rate:   items (tokens) per second at the median.
-    share:  the least time the machine's measured ceiling allows, over the median.
+    Attributes:
+        name: The contender's name.
+        samples: Seconds of each round.
+        seconds: Median and quartiles of `samples`.
+        ratio: Its time divided by ours, round by round: 2 means that it takes twice as long.
+        rate: Items (tokens) per second at the median.
+        share: Least time that the machine's measured ceiling allows, divided by the median.
     """
 
     name: str
@@ -93,13 +111,19 @@ class Row:
 
 @dataclass
 class Comparison:
-    """One piece of work and everybody who does it.
+    """One workload and all contenders that run it.
 
-    part:       train, decode, prefill or memory.
-    items:      tokens that one run deals with.
-    flops:      of the model (its matrix products), in one run.
-    least:      seconds that the measured ceiling allows at best.
-    bound:      what that ceiling is: the arithmetic or the memory.
+    Attributes:
+        part: `"training"`, `"decode"` or `"prefill"`.
+        title: Headline of the table.
+        size: Name of the `Size`.
+        items: Tokens that one run processes.
+        flops: FLOPs of the model's matrix products in one run.
+        least: Seconds that one run takes at best, by the measured ceiling.
+        bound: The resource that sets the ceiling, `"compute"` or `"memory"`.
+        rows: Contenders that were timed.
+        left_out: Contenders that were not.
+        remarks: Lines to print below the table.
     """
 
     part: str
@@ -115,7 +139,7 @@ class Comparison:
 
     @classmethod
     def of(cls, told: Mapping[str, Any]) -> Self:
-        """The comparison that `asdict` was told of, by way of JSON."""
+        """Rebuild a comparison from the result of `asdict`, possibly after a round trip through JSON."""
         rows = [
             Row(
                 **row
@@ -127,24 +151,34 @@ class Comparison:
         return cls(**{**told, "rows": rows, "left_out": [LeftOut(**out) for out in told["left_out"]]})
 
     def admits(self, name: str, check: Callable[[], str | None]) -> bool:
-        """Whether a contender may be timed: `check` says why not, by what it gives or by what it raises."""
+        """Return whether a contender may be timed, and record the reason if not.
+
+        Args:
+            name: The contender's name.
+            check: Returns `None` if the contender computes the same function, else the difference. A `ValueError` means
+                that it does not support this work, and any other exception that it failed.
+        """
         try:
             if (why := check()) is None:
                 return True
             self.omit(name, "differs", why)
         except ValueError as error:
             self.omit(name, "refused", error)
-        except Exception as error:  # whatever somebody else's code raises must not end the comparison
+        except Exception as error:  # other libraries may raise anything, and that must not end the comparison
             self.omit(name, "failed", f"{type(error).__name__}: {error}")
         return False
 
     def omit(self, name: str, kind: Literal["missing", "refused", "failed", "differs"], why: object) -> None:
-        """Leave a contender out, and say why in one line."""
+        """Record that a contender is left out, with the reason as one line of at most 300 characters."""
         text = " ".join(str(why).split()) or type(why).__name__
         self.left_out.append(LeftOut(name, kind, text if len(text) <= 300 else text[:297] + "..."))
 
     def time(self, runs: dict[str, Callable[[], Any]], setting: Setting) -> Comparison:
-        """Time what is left. Raises `ValueError` unless ours is among it."""
+        """Time the remaining contenders and return this comparison.
+
+        Raises:
+            ValueError: If `runs` does not contain ours.
+        """
         if OURS not in runs:
             raise ValueError(f"runs has {', '.join(runs) or 'nobody'}: expected {OURS!r} too, for the ratios")
         with _progress(self, setting.rounds * len(runs), setting.progress) as tick:
@@ -162,7 +196,7 @@ class Comparison:
 
 @contextmanager
 def _progress(comparison: Comparison, runs: int, shown: bool) -> Iterator[Callable[[], Any]]:
-    """What to call after each run. The bar's library is asked for only where a bar is shown."""
+    """Yield a function to call after each run. tqdm is imported only if a bar is shown."""
     if not shown:
         yield lambda: None
         return
@@ -173,9 +207,16 @@ def _progress(comparison: Comparison, runs: int, shown: bool) -> Iterator[Callab
 
 
 def differs(expected: Sequence[Tensor], got: Sequence[Tensor], whats: Sequence[str], dtype: torch.dtype) -> str | None:
-    """Return a line about what of `got` is further from `expected` than rounding explains, or `None`.
+    """Return a line about the first tensor that differs from `expected` by more than rounding explains, or `None`.
 
-    The difference is a root mean square over that of `expected`; shapes that differ and NaN are never explained.
+    The difference is its root mean square divided by that of `expected`. It may be at most 1e-4 in float32 and 5e-2
+    otherwise. Different shapes and NaN always count as a difference.
+
+    Args:
+        expected: Our tensors.
+        got: The contender's tensors.
+        whats: A name for each tensor.
+        dtype: The data type in which they were computed.
     """
     most = 1e-4 if dtype == torch.float32 else 5e-2
     for a, b, what in zip(expected, got, whats, strict=True):

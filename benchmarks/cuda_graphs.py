@@ -1,4 +1,4 @@
-"""Decode steps without a launch from Python: recorded once as a CUDA graph, then replayed (lesson 10)."""
+"""Decode steps without kernel launches from Python: recorded once as a CUDA graph, then replayed (lesson 10)."""
 
 from __future__ import annotations
 
@@ -17,13 +17,17 @@ Step = Callable[[Transformer, Tensor, KVCache, Memory | None], tuple[Tensor, KVC
 
 
 class RecordedDecode:
-    """Greedy decode steps of the rows of one cache, which is written in place.
+    """Greedy decode steps for the rows of one cache, which is written in place.
 
-    A step reads its tokens and the rows' lengths from tensors that stay where they are, and leaves the next ones there:
-    so it can be replayed as it was recorded. What changes its shapes is the number of slots that attention sees; for
-    each bucket of slots (`cache.bucket`) there is one graph, recorded when it is first needed.
+    A step reads its tokens and the lengths of the rows from tensors at fixed addresses and writes the next ones to the
+    same tensors, so it can be replayed as it was recorded. Shapes change only with the number of slots that attention
+    sees. There is one graph for each bucket of slots (`cache.bucket`), recorded when it is first needed.
 
-    step: `decode`, or that compiled.
+    Args:
+        model: The model that decodes.
+        tokens: The last token of each row, of shape (batch,).
+        cache: The cache after prefill.
+        step: `decode` or a compiled version of it.
     """
 
     def __init__(self, model: Transformer, tokens: Int[Tensor, "batch"], cache: KVCache, step: Step = decode) -> None:
@@ -33,7 +37,7 @@ class RecordedDecode:
         self._graphs: dict[int, torch.cuda.CUDAGraph] = {}
 
     def start(self, tokens: Int[Tensor, "batch"], cache: KVCache) -> None:
-        """Go on from another text, with the graphs there are: `cache`, of the same sizes, is copied."""
+        """Continue from another text with the existing graphs: copy in `cache`, which must have the same shapes."""
         kept, new = (*self.cache.keys, *self.cache.values), (*cache.keys, *cache.values)
         for here, there in zip(kept, new, strict=True):
             if here is not there:
@@ -42,7 +46,7 @@ class RecordedDecode:
         self.filled = cache.filled
 
     def advance(self) -> Int[Tensor, "batch"]:
-        """One more token per row: the most probable ones, in a tensor that the next step overwrites."""
+        """Return the most probable next token of each row, (batch,), in a tensor that the next step overwrites."""
         bucket = self.cache.bucket
         last = -(-(self.filled + 1) // bucket) * bucket - 1
         if last not in self._graphs:
@@ -52,7 +56,7 @@ class RecordedDecode:
         return self.tokens
 
     def _once(self, last: int) -> None:
-        # `filled` is only an upper bound on the lengths, so it may be given as the bucket's last slot.
+        # `filled` is only an upper bound on the lengths, so the last slot of the bucket is a valid value.
         seen = replace(self.cache, lengths=self.lengths, filled=last, uniform=False)
         logits, _ = self.step(self.model, self.tokens, seen, None)
         self.tokens.copy_(logits.argmax(-1))
@@ -66,14 +70,15 @@ class RecordedDecode:
             beside = torch.cuda.Stream()
             beside.wait_stream(torch.cuda.current_stream())
             with torch.cuda.stream(beside):
-                for _ in range(3):  # what allocates, compiles or is tuned does so now
+                for _ in range(3):  # warm up: allocation, compilation and autotuning must happen before recording
                     self._restore(tokens, lengths)
                     self._once(last)
             torch.cuda.current_stream().wait_stream(beside)
             self._restore(tokens, lengths)
             with torch.cuda.graph(graph, pool=pool):
                 self._once(last)
-            self._restore(tokens, lengths)  # recording ran nothing, but says nothing about it either
+            # recording runs no kernels, but it does not guarantee that the inputs are unchanged
+            self._restore(tokens, lengths)
         return graph
 
     def _restore(self, tokens: Tensor, lengths: Tensor) -> None:
@@ -82,8 +87,12 @@ class RecordedDecode:
 
 
 class RecordedWriter:
-    """Greedy text from recorded steps: (a prompt (1, token), how many) -> the new tokens. All steps of a text see all
-    slots, so that one graph serves them; it is kept for the next text that needs as many."""
+    """Greedy generation with recorded steps.
+
+    A call takes a prompt of shape (1, token) and the number of new tokens, and returns the new tokens. All steps of a
+    text see all slots, so one graph serves them all. The graph is cached for the next text with the same number of
+    slots.
+    """
 
     def __init__(self, model: Transformer, step: Step) -> None:
         self.model, self.step = model, step

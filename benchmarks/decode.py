@@ -1,4 +1,4 @@
-"""Decoding: a short prompt and many new tokens, one row, greedy; the memory is the limit."""
+"""Decoding: a short prompt and many new tokens, one row, greedy. It is usually limited by memory bandwidth."""
 
 from __future__ import annotations
 
@@ -24,13 +24,16 @@ from companion.ground.display import many
 from companion.transformer import Transformer
 
 LONGEST = 10.0
-"""Seconds that ours may write: a slow machine writes fewer tokens."""
+"""Seconds that our model may write for; on a slow machine it writes fewer tokens."""
 Writer = Callable[[Tensor, int], list[int]]
-"""From a prompt (1, token) and how many tokens to write, to what it writes."""
+"""Function of a prompt (1, token) and the number of new tokens that returns the new tokens."""
 
 
 def compare(size: Size, setting: Setting, beside: Sequence[str] = PEERS) -> Comparison:
-    """Write, each library through its own `generate`; who does not write the same tokens in fp32 is not timed."""
+    """Compare generation, each library with its own `generate`.
+
+    A library that does not write the same tokens as ours in fp32 is not timed.
+    """
     size = affordable(size, setting)
     config, device, new = size.config, setting.device, size.new
     ours = drawn(config).to(device)
@@ -59,7 +62,7 @@ def compare(size: Size, setting: Setting, beside: Sequence[str] = PEERS) -> Comp
         written = write(prompt, new)
         return "it does not write the tokens that ours writes" if exactly and written != wanted else None
 
-    for dtype in setting.dtypes:  # compared in fp32, in which no two of the most probable tokens tie
+    for dtype in setting.dtypes:  # tokens are compared in fp32, where no two most probable tokens tie
         for model, _ in writers.values():
             model.to(dtype)
         for name in [*writers][1:]:
@@ -73,7 +76,7 @@ def compare(size: Size, setting: Setting, beside: Sequence[str] = PEERS) -> Comp
 
 
 def affordable(size: Size, setting: Setting) -> Size:
-    """Return the size with fewer new tokens where ours would take more than `LONGEST` seconds, at least 16."""
+    """Return the size with fewer new tokens, but at least 16, if ours would take more than `LONGEST` seconds."""
     write = _writer(drawn(size.config).to(setting.device))
     prompt = torch.zeros(1, 1, dtype=torch.long, device=setting.device)
     write(prompt, 2)
@@ -89,13 +92,13 @@ def _pass_costs(size: Size, setting: Setting, tokens: int, cached: int) -> tuple
 
 
 def _own(ours: Transformer, setting: Setting) -> Iterator[tuple[str, Writer]]:
-    """Our ways of writing, the plain one first."""
+    """Yield our variants of generation, starting with the plain one."""
     yield OURS, _writer(ours)
     if setting.compile:
         yield "ours, compiled", _writer(ours, compile=True)
     if setting.device.type == "cuda":
         yield "ours, CUDA graphs", RecordedWriter(ours, decode_step)
-        if setting.compile:  # every shape of a recorded step stays what it is
+        if setting.compile:  # the shapes of a recorded step never change
             yield "ours, compiled, CUDA graphs", RecordedWriter(ours, torch.compile(decode_step, dynamic=False))
 
 

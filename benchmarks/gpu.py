@@ -1,8 +1,9 @@
-"""`make gpu`: everything that needs a GPU, proved and measured in under eight minutes.
+"""`make gpu`: everything that needs a GPU, tested and measured in under eight minutes.
 
-It needs nothing but Python, PyTorch, numpy, safetensors, jaxtyping and pytest, and uses Triton where it is installed.
-Each part runs in a process of its own with a limit of its own: one that fails, hangs or crashes says why, and the
-others go on. What a part finds is written as soon as it is known. Without a GPU all of it is rehearsed with tiny sizes.
+It needs only Python, PyTorch, numpy, safetensors, jaxtyping and pytest, and uses Triton where it is installed.
+Each part runs in its own process with its own time limit. If one fails, hangs or crashes, the reason is reported and
+the others continue. Results are written as soon as they are known. Without a GPU, everything is rehearsed on the CPU
+with tiny sizes.
 
     python -m benchmarks.gpu [--only decode] [--rehearsal] [--minutes 7.5] [--out runs/gpu]
 """
@@ -50,33 +51,39 @@ from companion.transformer import Transformer  # noqa: E402
 
 ROOT = Path(__file__).resolve().parents[1]
 LIMITS = {"ceiling": 30, "tests": 120, "training": 90, "memory": 40, "processes": 40, "prefill": 40, "decode": 180}
-"""Seconds that each part may take, in the order in which they run; last the one that waits longest for a compiler."""
+"""Seconds that each part may take, in the order in which they run. Decoding is last because it waits longest for the
+compiler.
+"""
 RESERVE = 12.0
-"""Seconds that a part leaves to each of those after it: what is short and last is not lost to what is slow."""
+"""Seconds that a part leaves for each later one, so that slow parts do not crowd out short ones at the end."""
 GOALS = {"training": 0.55, "decode": 0.85}
-"""The share of the measured limit that the project wants of its best row."""
+"""Share of the measured limit that the best row of a part should reach."""
 Found = Comparison | Chip | str
-"""A comparison, what the chip reaches, or a remark."""
+"""A comparison, the measured ceiling of the chip, or a remark."""
 
 
 # The parts
 
 
 def reached(size: Size, setting: Setting) -> Iterator[Found]:
-    """What this chip reaches in a large product and in reading: all shares are of these."""
+    """Measure this chip's ceiling, in a large matrix product and in reading memory. All shares are relative to it."""
     chip, copying = ceiling(setting.dtype, setting.device)
     yield chip
     yield f"{copying / 1e9:,.4g} GB/s in a copy, which counts each byte as read and as written"
 
 
 def gpu_tests() -> list[Path]:
-    """The test files with tests that need a GPU."""
+    """Return the test files that contain tests marked `gpu`."""
     files = sorted((ROOT / "tests").rglob("test_*.py"))
     return [path for path in files if re.search(r"^(@|pytestmark = )pytest\.mark\.gpu", path.read_text("utf-8"), re.M)]
 
 
 def tests(size: Size, setting: Setting) -> Iterator[Found]:
-    """The tests that need a GPU, with no plugin but pytest itself. In rehearsal they are collected and skipped."""
+    """Run the tests that need a GPU, without pytest plugins. In a rehearsal they are collected and skipped.
+
+    Raises:
+        RuntimeError: If a test failed, none was found, or pytest wrote no results.
+    """
     if importlib.util.find_spec("pytest") is None:
         yield "not here: pytest is not installed"
         return
@@ -84,7 +91,8 @@ def tests(size: Size, setting: Setting) -> Iterator[Found]:
         results = Path(folder, "results.xml")
         command = [sys.executable, "-m", "pytest", "-q", "-m", "gpu", "-p", "no:cacheprovider"]
         command += ["-o", "addopts=--import-mode=importlib --strict-markers", f"--junitxml={results}"]
-        alone = os.environ | {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}  # what else is installed has no say here
+        # plugins that happen to be installed must not affect the result
+        alone = os.environ | {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
         done = subprocess.run([*command, *map(str, gpu_tests())], cwd=ROOT, capture_output=True, text=True, env=alone)
         if not results.exists():
             raise RuntimeError(f"pytest ended with {done.returncode}: {(done.stdout + done.stderr)[-250:]}")
@@ -98,7 +106,7 @@ def tests(size: Size, setting: Setting) -> Iterator[Found]:
 
 
 def train(size: Size, setting: Setting) -> Iterator[Found]:
-    """Updates of the whole trainer, plain, compiled, and compiled with Muon; fewer rows where memory is short."""
+    """Time updates of the whole trainer: plain, compiled, and compiled with Muon. Halve the batch if memory is full."""
     for compiled, optimizer in ((False, "adamw"), (True, "adamw"), (True, "muon")):
         while True:
             try:
@@ -116,7 +124,11 @@ def train(size: Size, setting: Setting) -> Iterator[Found]:
 
 
 def one_process(size: Size, setting: Setting) -> Iterator[Found]:
-    """The code of several processes in a group of one: an update, data parallel and sharded, has the plain loss."""
+    """Run the multi-process code in a group of one, where data-parallel and sharded updates must have the plain losses.
+
+    Raises:
+        RuntimeError: If a loss differs from that of a plain run by more than 1e-4.
+    """
     losses = {"plain": _losses(size, setting, Parallel())}
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -137,7 +149,7 @@ def one_process(size: Size, setting: Setting) -> Iterator[Found]:
 
 
 def _losses(size: Size, setting: Setting, parallel: Any) -> list[float]:
-    """The first losses of a small decoder in fp32."""
+    """Return the losses of the first three updates of a small decoder in fp32."""
     config = size.config.with_(layers=2, vocab=512, d_model=48, context=32)
     torch.manual_seed(0)
     model = Transformer(config).to(setting.device)
@@ -160,14 +172,18 @@ PARTS: dict[str, Callable[[Size, Setting], Iterator[Found]]] = {
 
 
 def run_part(part: str, file: str, rehearsal: bool, chip: Chip) -> int:
-    """Run one part; what it finds goes to `file`, a line of JSON each, which survive the process; 1: failed."""
+    """Run one part and return the exit code, 0 if it is done and 1 if it failed.
+
+    Each result is appended to `file` as a line of JSON, so that it survives if the process dies.
+    """
 
     def write(**line: Any) -> None:
         with open(file, "a", encoding="utf-8") as out:
             out.write(json.dumps(line) + "\n")
 
     try:
-        if rehearsal:  # traced, so that what cannot be compiled is found, but not turned into machine code
+        # the eager backend traces, which finds code that cannot be compiled, but generates no machine code
+        if rehearsal:
             torch.compile = functools.partial(torch.compile, backend="eager")
         device, precision, rounds = ("cpu", "fp32", 1) if rehearsal else ("cuda", "bf16", 5)
         setting = Setting(torch.device(device), precision, True, rounds, chip, progress=False, patience=20.0)
@@ -187,11 +203,14 @@ def run_part(part: str, file: str, rehearsal: bool, chip: Chip) -> int:
     return 0
 
 
-# All of them
+# All parts
 
 
 def measure(names: Sequence[str], *, rehearsal: bool, out: Path, minutes: float, show: Callable[[str], Any]) -> bool:
-    """Run the parts, show each, and write gpu.json and gpu.txt into `out` after each; False if one did not end well."""
+    """Run the parts and return whether all of them are done.
+
+    After each part, its text is shown and gpu.json and gpu.txt are written to `out`.
+    """
     began = time.monotonic()
     name = (
         "a rehearsal on the CPU: nothing below says how fast anything is" if rehearsal else torch.cuda.get_device_name()
@@ -201,7 +220,8 @@ def measure(names: Sequence[str], *, rehearsal: bool, out: Path, minutes: float,
     ]
     show(texts[0])
     parts: list[dict[str, Any]] = []
-    chip = Chip(1e12, 1e11)  # where nothing was measured, shares mean nothing, and no goal is spoken of
+    # placeholder until the ceiling is measured; without that, shares mean nothing and no goal is shown
+    chip = Chip(1e12, 1e11)
     for place, name in enumerate(names):
         left = 60 * minutes - (time.monotonic() - began) - RESERVE * (len(names) - place - 1)
         part: dict[str, Any] = {
@@ -212,7 +232,7 @@ def measure(names: Sequence[str], *, rehearsal: bool, out: Path, minutes: float,
             "found": [],
         }
         if left > RESERVE:
-            patience = 3 * LIMITS[name] if rehearsal else LIMITS[name]  # a CPU may have other things to do
+            patience = 3 * LIMITS[name] if rehearsal else LIMITS[name]  # a CPU may be busy with other work
             part |= run_apart(name, rehearsal, chip, min(patience, left))
         chip = next((Chip(*line["chip"]) for line in part["found"] if "chip" in line), chip)
         parts.append(part)
@@ -225,7 +245,7 @@ def measure(names: Sequence[str], *, rehearsal: bool, out: Path, minutes: float,
 
 
 def run_apart(name: str, rehearsal: bool, chip: Chip, limit: float) -> dict[str, Any]:
-    """Run one part in a process, which is stopped, with all it started, when its time is over."""
+    """Run one part in a process of its own, and kill that and everything it started once `limit` seconds are over."""
     environment = os.environ | {"HF_HUB_OFFLINE": "1"}
     if rehearsal:
         environment |= {"TRITON_INTERPRET": "1", "CUDA_VISIBLE_DEVICES": ""}
@@ -249,7 +269,7 @@ def run_apart(name: str, rehearsal: bool, chip: Chip, limit: float) -> dict[str,
                 process.wait()
         found = []
         for line in file.read_text("utf-8").splitlines() if file.exists() else ():
-            with suppress(ValueError):  # a last line that was cut off counts for nothing
+            with suppress(ValueError):  # ignore a last line that was cut off
                 found.append(json.loads(line))
         ended = next((line["end"] for line in found if "end" in line), None)
         status, why = "done", ""
@@ -262,7 +282,7 @@ def run_apart(name: str, rehearsal: bool, chip: Chip, limit: float) -> dict[str,
 
 
 def page(part: dict[str, Any], goals: bool) -> str:
-    """One part: its tables, remarks and goals, and what went wrong."""
+    """Format one part: its tables, remarks and goals, and the reason if it failed."""
     lines = [
         f"{part['name']} ({part['seconds']:.0f} s): {part['status']}" + (f": {part['why']}" if part["why"] else "")
     ]
@@ -289,7 +309,7 @@ def page(part: dict[str, Any], goals: bool) -> str:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Return the exit code: 0 all parts are done, 1 a part failed or ran out of time, 2 bad input."""
+    """Return the exit code: 0 if all parts are done, 1 if a part failed or ran out of time, 2 for bad input."""
     words = list(sys.argv[1:] if argv is None else argv)
     if words[:1] == ["--part"]:
         _, part, file, rehearsed, flops, bandwidth = words

@@ -1,4 +1,4 @@
-"""Our weights in llama.cpp, as its own `llama-bench` times them, where that is on the path."""
+"""Our weights in llama.cpp, timed by its own `llama-bench` if that is on the path."""
 
 from __future__ import annotations
 
@@ -30,9 +30,10 @@ TENSORS = {
 
 
 def add(comparison: Comparison, ours: Transformer, setting: Setting, new: int) -> None:
-    """Add llama.cpp's row to a comparison of decoding: `new` tokens from an empty cache, with as many threads.
+    """Add llama.cpp's row to a comparison of decoding, or the reason why it is left out.
 
-    It measures itself, in rounds of its own, so its ratio is to our median. Why it is left out is said otherwise.
+    llama.cpp writes `new` tokens from an empty cache with as many threads as ours. It measures itself in its own
+    rounds, so its ratio is relative to our median.
     """
     command = shutil.which("llama-bench")
     if command is None:
@@ -59,9 +60,15 @@ def add(comparison: Comparison, ours: Transformer, setting: Setting, new: int) -
 
 
 def write(model: Transformer, file: Path, *, half: bool = False) -> None:
-    """Write a decoder of LLaMA's layout as a GGUF file without a vocabulary.
+    """Write a decoder in LLaMA's layout as a GGUF file without a vocabulary.
 
-    Raises `ImportError` without the package `gguf`.
+    Args:
+        model: The decoder.
+        file: Where to write.
+        half: Whether to store the matrices in float16.
+
+    Raises:
+        ImportError: If the package `gguf` is not installed.
     """
     import gguf
 
@@ -82,7 +89,8 @@ def write(model: Transformer, file: Path, *, half: bool = False) -> None:
     writer.add_tokenizer_model("no_vocab")
     for name, tensor in given.items():
         layer, _, part = name.partition(".")
-        if part in ("query", "key"):  # its pairs of rotary positions are neighbours, ours are half a head apart
+        # llama.cpp rotates neighbouring elements as a pair; in ours they are half a head apart
+        if part in ("query", "key"):
             tensor = tensor.view(-1, 2, sizes.d_head // 2, config.d_model).transpose(1, 2).reshape(tensor.shape)
         named = {"embedding": "token_embd", "norm": "output_norm"}.get(name) or f"blk.{layer}.{TENSORS[part]}"
         tensor = tensor.cpu().float()

@@ -1,7 +1,7 @@
-"""Memory: what a training step keeps for its backward pass, the rest of training, and what decoding keeps of a token.
+"""Memory: what autograd stores for the backward pass, the training state, and the cache per token.
 
-Bytes are counted and not timed, so one run is enough. Each is set beside what the formulas of `companion.costs` give,
-the least that this model can do with.
+Bytes are counted rather than timed, so one run is enough. The first row holds the formulas of `companion.costs`, the
+least that this model needs.
 """
 
 from __future__ import annotations
@@ -25,11 +25,13 @@ HEAD = ("", "backward pass", "weights, gradients, AdamW", "a token's cache")
 
 @dataclass(frozen=True)
 class Kept:
-    """The bytes of one contender.
+    """Memory of one contender, in bytes.
 
-    backward:  that autograd keeps between the forward and the backward pass of a training step, besides the weights.
-    training:  of weights, gradients and the two moments of AdamW.
-    token:     of keys and values for each token of the cache; 0: it has none that can be looked at.
+    Attributes:
+        name: The contender's name.
+        backward: Stored by autograd between the forward and the backward pass of a training step, without the weights.
+        training: Weights, gradients and the two moments of AdamW.
+        token: Keys and values of each token in the cache; 0 if it was not measured.
     """
 
     name: str
@@ -39,7 +41,7 @@ class Kept:
 
 
 def compare(size: Size, setting: Setting, beside: Sequence[str] = PEERS) -> list[Kept]:
-    """Count for ours, for the peers that are installed, and by formula."""
+    """Count the bytes by formula, for our model and for the peers that are installed."""
     config = size.config
     ours = drawn(config).to(setting.device)
     tokens = torch.randint(config.vocab, (size.batch, config.context + 1), device=setting.device)
@@ -69,10 +71,10 @@ def _contenders(ours: nn.Module, beside: Sequence[str]) -> Iterator[tuple[str, n
 
 
 def kept_for_backward(loss: Callable[[], Tensor], module: nn.Module) -> int:
-    """Return the bytes that autograd stores for the backward pass, each storage once and the parameters not at all."""
+    """Return the bytes that autograd stores for the backward pass, counting each storage once and no parameters."""
     own = {p.untyped_storage().data_ptr() for p in module.parameters()}
     found: dict[int, int] = {}
-    alive = []  # a storage that is freed could be taken for the next one at its address
+    alive = []  # keep storages alive: the address of a freed one could be reused and counted as the same storage
 
     def pack(tensor: Tensor) -> Tensor:
         storage = tensor.untyped_storage()
@@ -87,12 +89,12 @@ def kept_for_backward(loss: Callable[[], Tensor], module: nn.Module) -> int:
 
 
 def _trained(module: nn.Module) -> int:
-    """Return the bytes of weights, gradients and moments after an update."""
+    """Return the bytes of the weights, their gradients and the two moments after an update."""
     return sum(4 * p.numel() * p.element_size() for p in module.parameters() if p.requires_grad)
 
 
 def report(found: Sequence[Kept], size: Size) -> str:
-    """The table."""
+    """Format the table."""
     from benchmarks.report import si
 
     rows = [(one.name, *(f"{si(n)}B" if n else "-" for n in (one.backward, one.training, one.token))) for one in found]

@@ -1,4 +1,4 @@
-"""Our weights in other people's models: the same decoder, as transformers and x-transformers write it."""
+"""Our weights in other libraries' models: the same decoder in transformers and x-transformers."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from companion.layers.positions import half_from_interleaved
 from companion.transformer import Transformer
 
 PEERS = ("transformers", "x-transformers")
-"""Packages by the names that pip knows."""
+"""Package names as pip knows them."""
 
 
 class Missing(Exception):
-    """The package is not installed."""
+    """Raised if the package is not installed."""
 
 
 def drawn(config: ModelConfig, seed: int = 0) -> Transformer:
-    """Return a new decoder whose gains are random too, because gains that are all one could be swapped unnoticed."""
+    """Return a new decoder with random norm gains. If all gains were one, swapping two of them would go unnoticed."""
     torch.manual_seed(seed)
     model = Transformer(config)
     with torch.no_grad():
@@ -37,7 +37,7 @@ def drawn(config: ModelConfig, seed: int = 0) -> Transformer:
 
 
 def built(ours: Transformer, *comparisons: Comparison, names: Sequence[str] = PEERS) -> Iterator[tuple[str, Peer]]:
-    """Yield every peer that can be built; the others are left out of the comparisons, with the reason."""
+    """Yield every peer that can be built. Record in the comparisons why the others are left out."""
     original = copy.deepcopy(ours).cpu()
     for name in names:
         try:
@@ -45,19 +45,25 @@ def built(ours: Transformer, *comparisons: Comparison, names: Sequence[str] = PE
         except Missing as error:
             for comparison in comparisons:
                 comparison.omit(name, "missing", error)
-        except Exception as error:  # its interface has changed
+        except Exception as error:  # the library's interface has changed
             for comparison in comparisons:
                 comparison.omit(name, "failed", f"{type(error).__name__}: {error}")
 
 
 @dataclass(frozen=True)
 class Peer:
-    """Somebody else's decoder with our weights.
+    """Another library's decoder with our weights.
 
-    logits:    (batch, token) ids -> (batch, token, vocab), for training: no cache is filled.
-    generate:  (prompt's ids (1, token), how many) -> the new ids, each the most probable one, with the library's own
-               cached generation. `variants` are other ways to do so.
-    prefill:   (1, token) ids -> (1, vocab), the logits of the last token, with a filled cache; None: it has none.
+    Attributes:
+        name: The library's name.
+        model: Its module.
+        logits: Function of token ids (batch, token) that returns (batch, token, vocab) without filling a cache, for
+            training.
+        generate: Function of a prompt (1, token) and the number of new tokens that returns the new ids, chosen greedily
+            by the library's own cached generation.
+        variants: Other ways to generate, by name.
+        prefill: Function of token ids (1, token) that fills a cache and returns the last logits, (1, vocab); `None` if
+            the library has none.
     """
 
     name: str
@@ -69,16 +75,19 @@ class Peer:
 
 
 def build(name: str, ours: Transformer) -> Peer:
-    """The peer of that name, with the weights of `ours`, in fp32 on the CPU.
+    """Build a peer with the weights of `ours`, in fp32 on the CPU.
 
-    Raises `Missing` if the package is not there, `ValueError` for an unknown name. What the package itself raises, when
-    its interface has changed, comes through.
+    Exceptions of the library itself, for example after a change of its interface, are passed on.
+
+    Raises:
+        Missing: If the package is not installed.
+        ValueError: If the name is unknown or the library does not support the layout of `ours`.
     """
     if name not in PEERS:
         raise ValueError(f"peer={name!r}: expected one of {', '.join(PEERS)}")
     if importlib.util.find_spec(name.replace("-", "_")) is None:
         raise Missing(f"not installed (pip install {name})")
-    os.environ.setdefault("HF_HUB_OFFLINE", "1")  # nothing here needs a network, so nothing may look for one
+    os.environ.setdefault("HF_HUB_OFFLINE", "1")  # the benchmark must not access the network
     return _transformers(ours) if name == "transformers" else _x_transformers(ours)
 
 
@@ -87,7 +96,7 @@ def _transformers(ours: Transformer) -> Peer:
 
     transformers.logging.set_verbosity_error()
     config, sizes = ours.config, ours.config.sizes
-    layout: Any = transformers.LlamaConfig  # what it takes besides its fields is not in its signature
+    layout: Any = transformers.LlamaConfig  # typed as Any because its signature does not list everything it accepts
     model: Any = transformers.LlamaForCausalLM(
         layout(
             vocab_size=config.vocab,
@@ -169,16 +178,17 @@ def _x_transformers(ours: Transformer) -> Peer:
             ff_glu=True,
             ff_swish=True,
             ff_no_bias=True,
-            ff_mult=(config.feed_forward.d_ff + 0.5) / config.d_model,  # it is multiplied out again and cut to a whole
+            ff_mult=(config.feed_forward.d_ff + 0.5) / config.d_model,  # multiplied by the width and truncated inside
             verbose=False,
         ),
     )
     if config.positions.base != 10000.0:
         raise ValueError(f"positions.base={config.positions.base}: expected 10000, the only one it has")
     given = weights(ours)
-    # Its pairs are neighbours, ours are half a head apart: their rows in the projections change places.
+    # x-transformers rotates neighbouring elements as a pair, but ours are half a head apart, so the rows of the query
+    # and key projections are permuted.
     place = torch.argsort(half_from_interleaved(sizes.d_head))
-    # Query head i looks at key head i mod kv_heads there; here, neighbouring query heads share one.
+    # There, query head i reads key head i mod kv_heads; here, neighbouring query heads share a key head.
     order = torch.arange(sizes.heads).view(sizes.kv_heads, -1).T.flatten()
     with torch.no_grad():
         model.token_emb.emb.weight.copy_(given.pop("embedding"))
@@ -195,7 +205,7 @@ def _x_transformers(ours: Transformer) -> Peer:
             attention.to_v.weight.copy_(own["value"])
             attention.to_out.weight.copy_(own["output"].unflatten(1, (sizes.heads, -1))[:, order].flatten(1))
             network.ff[0].proj.weight.copy_(torch.cat((own["inner"], own["gate"])))
-            network.ff[0].proj.bias = None  # its gate has one although none is asked for; LLaMA's has none
+            network.ff[0].proj.bias = None  # the library's gate has a bias even with ff_no_bias; LLaMA's has none
             network.ff[-1].weight.copy_(own["outer"])
     wrapper = AutoregressiveWrapper(model)
 
@@ -210,7 +220,7 @@ def _x_transformers(ours: Transformer) -> Peer:
 
 
 def _fill_gain(norm: Any, gain: Tensor) -> None:
-    """Its gains may be stored as their difference from one."""
+    """Copy a gain into a norm, which may store it as the difference from one."""
     norm.g.copy_(gain - float(norm.unit_offset))
 
 
@@ -218,7 +228,13 @@ PARTS = ("attention_norm", "query", "key", "value", "output", "feed_forward_norm
 
 
 def weights(ours: Transformer) -> dict[str, Tensor]:
-    """The tensors of `ours`: embedding, norm, and `PARTS` of each layer as `0.query`."""
+    """Return copies of the tensors of `ours`.
+
+    They are called `embedding` and `norm`, and each of `PARTS` has its layer in front, as in `0.query`.
+
+    Raises:
+        ValueError: If the model does not have LLaMA's layout with a tied embedding table.
+    """
     _check(ours.config)
     found = dict(ours.state_dict())
     given = {"embedding": found["embedding.weight"], "norm": found["decoder.norm.weight"]}
@@ -237,7 +253,7 @@ def _by_layer(given: dict[str, Tensor]) -> list[tuple[tuple[str, str], Tensor]]:
 
 
 def _check(config: ModelConfig) -> None:
-    """The layout that all of them can be given."""
+    """Raise `ValueError` unless the config has the layout that all the libraries support."""
     for name, value, expected in (
         ("stack", config.stack, "decoder"),
         ("positions.kind", config.positions.kind, "rotary"),

@@ -1,4 +1,4 @@
-"""Prefill: a prompt of half the context is read, and the first new token chosen; the arithmetic is the limit."""
+"""Prefill: read a prompt of half the context and compute the logits of its last token. Arithmetic is the limit."""
 
 from __future__ import annotations
 
@@ -17,7 +17,10 @@ from companion.layers.cache import KVCache
 
 
 def compare(size: Size, setting: Setting, beside: Sequence[str] = PEERS) -> Comparison:
-    """Read the prompt and fill a cache, each library with its own forward pass; all give the same last logits."""
+    """Compare reading the prompt into a cache, each library with its own forward pass.
+
+    A library whose last logits differ from ours is not timed.
+    """
     config, device, dtype = size.config, setting.device, setting.dtype
     ours = drawn(config).to(device)
     prompt = torch.randint(config.vocab, (1, config.context // 2), device=device)

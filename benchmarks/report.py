@@ -1,4 +1,4 @@
-"""What was measured: as a table and as JSON."""
+"""Reports of the measurements, as tables and as JSON."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ HEAD = ("", "median", "quartiles", "ratio", "quartiles", "tokens/s", "share")
 
 
 def preamble(record: dict[str, Any]) -> str:
-    """The machine, and what it can reach at best."""
+    """Describe the machine and its measured ceiling."""
     machine, ceiling = record["machine"], record["ceiling"]
     lines = [
         f"machine   {machine['device']}, {display.count(machine['threads'], 'thread')}, "
@@ -36,7 +36,7 @@ def preamble(record: dict[str, Any]) -> str:
 
 
 def table(comparison: Comparison) -> str:
-    """One comparison, quickest first."""
+    """Format one comparison, with the fastest contender first."""
     rows = []
     for row in sorted(comparison.rows, key=lambda row: row.seconds.median):
         t, r = row.seconds, row.ratio
@@ -57,12 +57,12 @@ def table(comparison: Comparison) -> str:
 
 
 def tables(comparisons: Sequence[Comparison]) -> str:
-    """All comparisons."""
+    """Format all comparisons."""
     return "\n\n".join(map(table, comparisons))
 
 
 def write_json(path: Path, record: dict[str, Any], comparisons: Sequence[Comparison]) -> None:
-    """The same figures, and every single sample, in one file."""
+    """Write the results, including every single sample, to one JSON file."""
     data = record | {"comparisons": [asdict(comparison) for comparison in comparisons]}
     write_atomic(path, json.dumps(data, indent=2, allow_nan=False) + "\n")
 
@@ -72,24 +72,24 @@ def _left_out(entries: Sequence[LeftOut]) -> list[str]:
 
 
 def _wrapped(line: str, indent: int) -> str:
-    """A line as several that a terminal has room for, `indent` spaces before those that follow."""
+    """Wrap a line to the width of the terminal, with continuation lines indented by `indent` spaces."""
     return textwrap.fill(
         line, display.WIDTH, subsequent_indent=" " * indent, break_long_words=False, break_on_hyphens=False
     )
 
 
 def _unit(seconds: float) -> tuple[str, float]:
-    """The unit that suits a time, and its length in seconds."""
+    """Return a suitable unit for a time, and the unit's length in seconds."""
     return next(((unit, scale) for unit, scale in (("s", 1.0), ("ms", 1e-3)) if seconds >= scale), ("us", 1e-6))
 
 
 def _ratio(value: float) -> str:
-    """Three digits: 0.98, 12.3."""
+    """Format a ratio with three significant digits, as in 0.98 and 12.3."""
     return f"{value:.2f}" if value < 9.995 else f"{value:.3g}"
 
 
 def si(value: float) -> str:
-    """1.23e9 -> `1.23 G`."""
+    """Format a number with an SI prefix: 1.23e9 becomes `1.23 G`."""
     for letter, scale in (("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3)):
         if value >= scale:
             return f"{value / scale:.3g} {letter}"

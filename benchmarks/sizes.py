@@ -11,9 +11,12 @@ from companion.config.model import AttentionConfig, EmbeddingConfig, FeedForward
 class Size:
     """One set of sizes for every comparison.
 
-    config:  of the decoder that is trained and that writes.
-    batch:   rows of a training step, each of `config.context` tokens.
-    prompt:  tokens that decoding reads first; `new` are those it writes. Prefill reads half the context.
+    Attributes:
+        name: Name on the command line.
+        config: The decoder that is trained and that generates.
+        batch: Rows of a training step, with `config.context` tokens each.
+        prompt: Tokens of the prompt in decoding. Prefill reads half the context instead.
+        new: Tokens that decoding writes.
     """
 
     name: str
@@ -23,14 +26,14 @@ class Size:
     new: int
 
     def quick(self) -> Size:
-        """Return the same with half the new tokens."""
+        """Return this size with half the new tokens."""
         return replace(self, new=max(2, self.new // 2))
 
 
 def _decoder(vocab: int, d_model: int, layers: int, heads: int, d_ff: int, context: int) -> ModelConfig:
-    """Return LLaMA's layout with a tied table, the one layout that every library here offers.
+    """Return a config in LLaMA's layout with a tied embedding table, the only layout that every library here supports.
 
-    x-transformers has no epsilon in its norm; a tiny one makes all of them the same function.
+    The norm of x-transformers has no epsilon, so ours is tiny to make all of them the same function.
     """
     return ModelConfig(
         vocab=vocab,
@@ -54,8 +57,8 @@ SIZES = {
         Size("large", _decoder(32000, 1024, 16, 16, 2816, 1024), 16, 128, 512),
     )
 }
-"""From a test's size to a GPU's. The parameters: 0.03, 4.2, 29, 124 and 238 million."""
+"""From a size for tests to one for a GPU, with 0.03, 4.2, 29, 124 and 238 million parameters."""
 
-# A vocabulary of a multiple of 128: 50,257 columns are not aligned as the fast kernels want them.
+# The vocabulary is a multiple of 128, because fast kernels need the alignment that 50,257 columns do not have.
 ON_A_GPU = replace(SIZES["gpt2"], name="gpu", config=SIZES["gpt2"].config.with_(vocab=50304), batch=32, new=256)
-"""What `make gpu` measures: 124 million parameters."""
+"""The size that `make gpu` measures, with 124 million parameters."""

@@ -1,7 +1,7 @@
-"""How long something takes, on a machine that does other things too.
+"""Timing on a machine that also does other work.
 
-All contenders run once in each round, in an order drawn anew, so that a slow moment hits everyone alike; ratios are
-taken within a round and only then summarised.
+All contenders run once in each round, in a new random order, so that a slow moment affects all of them alike. Ratios
+are computed within each round and summarised afterwards.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import torch
 from companion.ground.fields import require_whole
 
 FEWEST = 3
-"""Rounds that there are at least where patience ends, so that a median is one."""
+"""Rounds that are run even if `patience` is over, so that there is a meaningful median."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,11 @@ class Spread:
 
     @classmethod
     def of(cls, samples: Sequence[float]) -> Spread:
-        """Quartiles by linear interpolation between the sorted samples. Raises `ValueError` if there is none."""
+        """Return the quartiles, interpolated linearly between the sorted samples.
+
+        Raises:
+            ValueError: If there are no samples.
+        """
         if len(samples) == 0:
             raise ValueError("samples is empty: expected at least one measurement")
         lower, median, upper = np.quantile(np.asarray(samples, dtype=float), (0.25, 0.5, 0.75)).tolist()
@@ -40,9 +44,10 @@ class Spread:
 
 
 def paired_ratio(seconds: Sequence[float], baseline: Sequence[float]) -> Spread:
-    """The spread of seconds / baseline, round by round: what slowed a whole round down cancels.
+    """Return the spread of seconds / baseline, round by round, so that a slowdown of a whole round cancels.
 
-    Raises `ValueError` unless both have the same rounds.
+    Raises:
+        ValueError: If the numbers of rounds differ.
     """
     if len(seconds) != len(baseline):
         raise ValueError(f"seconds has {len(seconds)} rounds: expected {len(baseline)}, as many as the baseline")
@@ -58,13 +63,21 @@ def interleaved(
     patience: float = math.inf,
     tick: Callable[[], Any] = lambda: None,
 ) -> dict[str, list[float]]:
-    """Seconds of each run in each of `rounds` rounds, after warm-up runs.
+    """Measure each run once in each of `rounds` rounds, after warm-up runs.
 
-    least:     seconds that a sample takes at least: quicker runs are repeated within it and their mean is the sample.
-    patience:  seconds after which no further round begins, once there are `FEWEST` of them.
-    tick:      called after each sample, for a progress bar.
+    Args:
+        runs: Functions to time, by name.
+        rounds: Number of rounds.
+        device: Device to wait for after each sample.
+        least: Minimum seconds of a sample. Faster runs are repeated within it, and the sample is their mean.
+        patience: Seconds after which no further round starts, once there are `FEWEST` of them.
+        tick: Called after each sample, for a progress bar.
 
-    Raises `ValueError` unless rounds >= 1.
+    Returns:
+        Seconds of each run in each round.
+
+    Raises:
+        ValueError: If `rounds` is less than 1.
     """
     require_whole("rounds", rounds)
     device = torch.device(device)
@@ -78,7 +91,7 @@ def interleaved(
     order = np.random.default_rng(0)
     gc.collect()
     collecting = gc.isenabled()
-    gc.disable()  # a collection would fall on whoever happens to run
+    gc.disable()  # a collection would slow down whichever contender happens to be running
     try:
         began = time.perf_counter()
         for done in range(rounds):
@@ -94,7 +107,7 @@ def interleaved(
 
 
 def _seconds(run: Callable[[], Any], repeats: int, device: torch.device) -> float:
-    """Mean seconds of `repeats` runs, until the device has finished them."""
+    """Return the mean seconds of `repeats` runs, including the time until the device has finished them."""
     synchronize(device)
     start = time.perf_counter()
     for _ in range(repeats):
@@ -104,6 +117,6 @@ def _seconds(run: Callable[[], Any], repeats: int, device: torch.device) -> floa
 
 
 def synchronize(device: torch.device) -> None:
-    """Wait for the device: its kernels run on while Python goes ahead."""
+    """Wait until the device has finished its kernels, because Python runs ahead of them."""
     if device.type != "cpu":
         torch.accelerator.synchronize(device)

@@ -1,4 +1,4 @@
-"""A training step: forward pass, loss, backward pass, clipping and the optimizer; the arithmetic is the limit."""
+"""A training step: forward pass, loss, backward pass, clipping and the optimizer. Arithmetic is the limit."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from companion.training.precision import autocast
 from companion.training.trainer import Trainer, TrainingConfig
 
 TRIAL_UPDATES = 3
-"""Updates that every contender makes before it is timed, and whose losses must agree."""
+"""Updates that every contender makes before it is timed, and whose losses and gradient norms must agree."""
 SETTINGS = TrainingConfig(updates=10**9, learning_rate=1e-3, last_share=1.0, warmup=0, weight_decay=0.0)
 
 
@@ -30,8 +30,10 @@ def compare(
     beside: Sequence[str] = PEERS,
     optimizer: Literal["adamw", "muon"] = "adamw",
 ) -> Comparison:
-    """One update: forward pass, loss, backward pass, clipping, the optimizer. Ours is `Trainer.update`, all of it; the
-    others' is the shortest loop that does the same, always with AdamW."""
+    """Compare updates: forward pass, loss, backward pass, clipping and the optimizer.
+
+    Ours is the whole of `Trainer.update`. The peers run the shortest loop that does the same, always with AdamW.
+    """
     config, device = size.config, setting.device
     flops = account.train_flops(config, config.context, batch=size.batch)
     comparison = Comparison(
@@ -68,7 +70,7 @@ def compare(
                 return why
         runs[name] = _plain_step(peer, inputs, targets, settings, setting, fused=fused)
         theirs = torch.tensor([runs[name]() for _ in range(TRIAL_UPDATES)])
-        # The loss to four digits; the norm of the gradient, which rounding moves more, to two.
+        # In fp32 the loss must agree to four digits, but the gradient norm, which rounding affects more, only to two.
         parts = ((0, "loss", 1e-4 if setting.precision == "fp32" else 1e-2), (1, "gradient", 1e-2))
         far = [what for i, what, most in parts if not torch.allclose(course[:, i], theirs[:, i], rtol=most, atol=0)]
         return f"its {' and '.join(far)} in the first {TRIAL_UPDATES} updates differ" if far else None
@@ -82,7 +84,7 @@ def compare(
 def _plain_step(
     peer: Peer, inputs: Tensor, targets: Tensor, settings: TrainingConfig, setting: Setting, *, fused: bool
 ) -> Callable[[], tuple[float, float]]:
-    """The shortest loop that makes the same update; gives the loss and the gradient's norm."""
+    """Return a function that makes the same update in the shortest loop and returns the loss and the gradient norm."""
     model = peer.model
     parameters = [p for p in model.parameters() if p.requires_grad]
     optimizer = torch.optim.AdamW(

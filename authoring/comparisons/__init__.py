@@ -1,7 +1,7 @@
-"""The comparisons that lessons report, to be run again: at least three starts, and two budgets.
+"""Rerunnable comparisons behind the statements of lessons, with at least three starts and two budgets.
 
-`authoring/comparisons.toml` lists them; each names a function of `lesson_NN.py` here, which prints what it measures for
-each start and budget as it has it, and returns it. A lesson shows one run or a few; what its sentences rest on is here.
+`authoring/comparisons.toml` lists them. Each names a function of `lesson_NN.py` in this folder, which prints the
+results of each start and budget as they come and returns them. A lesson shows only one or a few of these runs.
 """
 
 from __future__ import annotations
@@ -17,15 +17,16 @@ SOURCE = Path(__file__).parents[1] / "comparisons.toml"
 
 @dataclass(frozen=True)
 class Comparison:
-    """A sentence of a lesson that says what helps, costs, wins or breaks, and what it stands on.
+    """A statement of a lesson that something helps, costs, wins or breaks, and its evidence.
 
-    lesson:     "04", of the path or of its deeper notebook.
-    statement:  what the lesson says.
-    cell:       the name of the code cell that shows it, or the target of the paragraph that says it.
-    starts:     how many starts were run.
-    budgets:    how long: "600 updates".
-    found:      the spread that was measured.
-    run:        the function of `lesson_NN.py` that runs it again.
+    Attributes:
+        lesson: Lesson number, such as "04", whether the statement is in the lesson or in its deeper notebook.
+        statement: The statement.
+        cell: Name of the code cell that shows it, or target of the paragraph that states it.
+        starts: Number of starts that were run.
+        budgets: Lengths of the runs, such as "600 updates".
+        found: Measured spread.
+        run: Name of the function in `lesson_NN.py` that repeats the measurement.
     """
 
     lesson: str
@@ -38,14 +39,23 @@ class Comparison:
 
     @property
     def function(self) -> Callable[[], object]:
-        """What runs it again. Raises `AttributeError` or `ModuleNotFoundError` if it is not there."""
+        """The function that repeats the measurement.
+
+        Raises:
+            AttributeError: If the module has no such function.
+            ModuleNotFoundError: If there is no module for the lesson.
+        """
         module = importlib.import_module(f"{__name__}.lesson_{self.lesson}")
         function: Callable[[], object] = getattr(module, self.run)
         return function
 
 
 def comparisons(lesson: str = "") -> list[Comparison]:
-    """Those of a lesson, or all, in the order of the file. Raises `TypeError` for an entry with another key."""
+    """Return the comparisons of a lesson, or all of them, in the order of the file.
+
+    Raises:
+        TypeError: If an entry has an unknown key or lacks one.
+    """
     entries = tomllib.loads(SOURCE.read_text(encoding="utf-8"))["comparison"]
     found = [Comparison(**{**entry, "budgets": tuple(map(str, entry["budgets"]))}) for entry in entries]
     return [one for one in found if one.lesson.startswith(lesson)]

@@ -1,4 +1,4 @@
-"""Runs the comparisons that lessons report again, and prints what comes of each start.
+"""Repeat the comparisons that lessons report, and print the results of each start.
 
 python -m authoring.comparisons [LESSON]
 """
@@ -28,7 +28,7 @@ def main(arguments: list[str] | None = None) -> int:
             stands = f"{one.starts} starts; {', '.join(one.budgets)}; found: {one.found}"
             print(textwrap.fill(f"Lesson {one.lesson}, {one.cell}: {one.statement} ({stands})", 110), flush=True)
         function()
-        torch.set_default_dtype(torch.float32)  # a lesson's setup may have changed it
+        torch.set_default_dtype(torch.float32)  # undo a change of the dtype by a lesson's setup
         print(f"{time.monotonic() - start:.0f} s\n", flush=True)
     return 0
 

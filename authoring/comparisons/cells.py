@@ -1,4 +1,4 @@
-"""The cells of a lesson, run for a comparison: what is compared is what a reader reads, and not a copy of it."""
+"""The cells of lessons, run for comparisons, so that comparisons use the code that readers see."""
 
 from __future__ import annotations
 
@@ -11,13 +11,17 @@ from authoring.source import read_source
 
 
 def names_of(lesson: str, *cells: str, **given: Any) -> dict[str, Any]:
-    """Run the named code cells of a lesson in this order, without showing what they print, and return what they define.
+    """Run named code cells of a lesson in this order, without their output, and return the names that they define.
 
-    `given` names are there before the first cell.
+    As in the lesson, cells may change PyTorch's seed, number of threads and default dtype. These are not restored.
 
-    Like the lesson they may set PyTorch's seed, its number of threads and its dtype, which stay as they are left.
+    Args:
+        lesson: The lesson's number, such as "04".
+        cells: Names of the cells.
+        given: Names that are defined before the first cell runs.
 
-    Raises `ValueError` for a cell that is not there.
+    Raises:
+        ValueError: If the lesson has no cell of a given name.
     """
     [path] = SOURCES.glob(f"{lesson}_*.md")
     code = {cell.metadata["name"]: cell.source for cell in read_source(path).cells if "name" in cell.metadata}
@@ -32,6 +36,6 @@ def names_of(lesson: str, *cells: str, **given: Any) -> dict[str, Any]:
 
 
 def row(setting: str, budget: str, measure: str, values: list[float]) -> str:
-    """A line of what came of one setting: its name, the budget, what is measured, the mean, and each start."""
+    """Format a line with the setting, the budget, the measure, the mean, and the value of each start."""
     mean, each = sum(values) / len(values), " ".join(f"{value:.4g}" for value in values)
     return f"{setting:<24} {budget:<14} {measure:<24} mean {mean:7.4g}, each start: {each}"

@@ -1,4 +1,4 @@
-"""What lesson 00 compares: its ten sentences learned with rotated queries and keys, and without the rotation."""
+"""Comparison for lesson 00: its ten sentences learned with and without rotating queries and keys."""
 
 from __future__ import annotations
 
@@ -9,7 +9,10 @@ from authoring.comparisons.cells import names_of, row
 
 
 def rotated_or_not() -> dict[tuple[str, int], list[float]]:
-    """Unread texts that are right, of eleven, and the loss: two speeds of the rotation and none, two budgets."""
+    """Compare two speeds of the rotation and no rotation, at two budgets.
+
+    Measure the right answers on eleven unseen texts, and the loss.
+    """
     by_hand = ("setup", "rows", "projections", "turn", "scores", "weights", "take-over", "norm")
     lesson = names_of("00", *by_hand, "whole-model", "sentences", "training", "trained", "no-turn", "new-starts")
 

@@ -1,4 +1,4 @@
-"""What lesson 01 compares: how a table begins, the size of a vocabulary, and tables from different starts."""
+"""Comparisons for lesson 01: initial scales of the table, vocabulary sizes, and tables from different starts."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from authoring.comparisons.cells import names_of, row
 
 
 def sizes() -> dict[tuple[str, int], list[float]]:
-    """The loss before training, from three starts, by deviation and width."""
+    """Measure the loss before training from three starts, by standard deviation and width."""
     found = {}
     for width in (64, 256, 1024):
         for name, sigma in (("1/sqrt(d)", width**-0.5), ("1", 1.0), ("0.02", 0.02)):
@@ -26,7 +26,7 @@ def sizes() -> dict[tuple[str, int], list[float]]:
 
 
 def beginnings() -> dict[tuple[str, int, float], list[float]]:
-    """The loss of the small model after 200 and 600 updates, by the start of its table, three rates, three starts."""
+    """Measure the loss of the small model after 20, 200 and 600 updates, by initial table, rate, width and start."""
     lesson = names_of("01", "setup", "data")
     torch.set_default_dtype(torch.float32)
     found = {}
@@ -60,7 +60,7 @@ def _losses(follows: Tensor, sigma: float, factor: float, width: int, rate: floa
 
 
 def alike() -> dict[int, list[float]]:
-    """How alike the tables of four starts are: the correlation of all cosines, and shared nearest neighbours."""
+    """Compare the tables of four starts, by the correlation of all cosines and by shared nearest neighbours."""
     lesson = names_of("01", "setup", "data", "learn")
     often = lesson["follows"].sum(dim=1) >= 50
     above = torch.ones(int(often.sum()), int(often.sum())).triu(1) > 0
@@ -79,7 +79,7 @@ def alike() -> dict[int, list[float]]:
 
 
 def text_and_vocabulary() -> dict[tuple[int, int], list[float]]:
-    """Bits per byte of the model of single tokens by vocabulary, from three excerpts of each length."""
+    """Measure the bits per byte of the unigram model by vocabulary size, on three excerpts of each length."""
     lesson = names_of("01", "setup", "vocabulary")
     text = "".join(lesson["seen"])
     found = {}

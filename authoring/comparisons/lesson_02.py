@@ -1,4 +1,4 @@
-"""What lesson 02 compares: one head that learns dictionaries, divided or not, or with smaller scores at first."""
+"""Comparison for lesson 02: one head that learns dictionaries, with and without division, or with smaller scores."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ SETTINGS = {"divided": (8, 1), "not divided": (1, 1), "W_q smaller": (1, 8)}
 
 
 def root_or_not() -> dict[tuple[str, float], list[float]]:
-    """The step after which half of the answers are right, from three starts and at three rates."""
+    """Measure after how many steps half of the answers are right, from three starts and at three rates."""
     lesson, found = SimpleNamespace(**names_of("02", "setup", "answer", "learn")), {}
     for rate in (0.001, 0.002, 0.004):
         for setting, (divisor, smaller) in SETTINGS.items():

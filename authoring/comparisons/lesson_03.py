@@ -1,4 +1,4 @@
-"""What lesson 03 compares: one head and two, layers, heads and wired notes, each by start and by updates."""
+"""Comparisons for lesson 03: one or two heads, numbers of layers and heads, and hand-wired notes."""
 
 from __future__ import annotations
 
@@ -14,12 +14,15 @@ BUDGETS = (260, 520)
 
 
 def two_symbols() -> dict[tuple[str, int], list[float]]:
-    """How often one head and two name the symbols one and three positions back, both right; one with a network, too."""
+    """Measure how often models name the symbols one and three positions back, both right.
+
+    The models have one head, two heads, or one head and a feed-forward network.
+    """
     lesson, found = SimpleNamespace(**names_of("03", "setup", "recall", "recall-training")), {}
     plain = lesson.Recall
 
     class WithNetwork(plain):  # type: ignore[misc, valid-type]
-        """The model of the lesson, with a feed-forward layer between attention and output."""
+        """The model of the lesson, with a feed-forward network between attention and output."""
 
         def __init__(self, heads: int) -> None:
             super().__init__(heads)
@@ -42,7 +45,7 @@ def two_symbols() -> dict[tuple[str, int], list[float]]:
 
 
 def layers() -> dict[tuple[str, int], list[float]]:
-    """Right answers of 100 of one layer, of two, of one with a fixed period, and of two with other numbers of heads."""
+    """Measure right answers per 100, by the number of layers and heads, and for one layer with a fixed period."""
     lesson = SimpleNamespace(**names_of("03", "setup", "lines"))
     every = lesson.PERIODS
     of = {"one layer": (1, every, 4), "two layers": (2, every, 4), "one layer, period 9": (1, (9, 9), 4)}
@@ -68,7 +71,7 @@ def layers() -> dict[tuple[str, int], list[float]]:
 
 
 def notes() -> dict[tuple[str, int], list[float]]:
-    """Right answers of 100 while two layers learn: as in the lesson, and with the notes of layer 0 wired in."""
+    """Measure right answers per 100 while two layers learn, as in the lesson and with hand-wired notes in layer 0."""
     lesson = SimpleNamespace(**names_of("03", "setup", "lines"))
     found: dict[tuple[str, int], list[float]] = {}
 

@@ -1,5 +1,7 @@
-"""What lesson 04 compares: who learns to name the word before, who follows a rule for all positions, and what a
-translator does without its waves."""
+"""Comparisons for lesson 04: kinds of positions.
+
+The tasks are naming the word before, generalizing to other positions, and translating without sinusoidal positions.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,7 @@ KINDS = ("none", "waves", "waves, centred", "learned, small", "learned, large", 
 
 
 def race() -> dict[tuple[str, float], list[float]]:
-    """Right answers (%) after 60 updates and at the end of 240, by kind of positions and learning rate."""
+    """Measure right answers (%) after 60 updates and at the end of 240, by kind of positions and learning rate."""
     lesson = SimpleNamespace(**names_of("04", "setup", "answers", "training-start", "training"))
     found = {}
     for rate in RATES:
@@ -29,7 +31,7 @@ def race() -> dict[tuple[str, float], list[float]]:
 
 
 def elsewhere() -> dict[tuple[str, int, int], list[float]]:
-    """Right answers (%) on texts that begin at other positions, by where training began and by updates."""
+    """Measure right answers (%) on texts that begin at other positions, by where training began and by updates."""
     lesson = SimpleNamespace(**names_of("04", "setup", "answers", "training-start", "training"))
     test = torch.randint(lesson.WORDS, (500, lesson.LENGTH), generator=torch.Generator().manual_seed(99))
     found = {}
@@ -46,7 +48,7 @@ def elsewhere() -> dict[tuple[str, int, int], list[float]]:
 
 
 def translators() -> dict[tuple[str, int], list[float]]:
-    """Held-out names right (%) by the stacks that have waves, and by updates."""
+    """Measure right held-out names (%), by which stacks have sinusoidal positions and by updates."""
     lesson = SimpleNamespace(**names_of("04", "setup", "translator-start", "translator"))
     names = [lesson.words.target.name(number) for number in lesson.held]
     found = {}

@@ -1,4 +1,4 @@
-"""What lesson 05 compares, with three starts and two budgets. Each function prints, and returns, what it measured."""
+"""Comparisons for lesson 05, with three starts. Each function prints and returns its results."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SHIFTS, PERIODS = (0, 8, 32, 400), (12, 20, 40, 62)
 
 
 def shares_of(model: Reader) -> dict[str, float]:
-    """Right predictions (%) on texts moved along, and on rounds that are longer."""
+    """Measure right predictions (%) on shifted texts and on longer rounds."""
     where = torch.arange(CONTEXT)
     shares = {f"moved by {by}": right(model, (8, 16), CONTEXT, positions=where + by) for by in SHIFTS}
     shares |= {f"rounds of {p}": right(model, (p, p), 2 * p, batch=32) for p in PERIODS}
@@ -27,7 +27,7 @@ def said(kind: str, updates: int, start: int, shares: dict[str, float]) -> str:
 
 
 def shifted_and_longer() -> dict[tuple[str, int, int], dict[str, float]]:
-    """Right predictions (%) of the lesson's four models, by kind of positions, updates and start."""
+    """Measure right predictions (%) of the lesson's four models, by kind of positions, updates and start."""
     lesson, found = SimpleNamespace(**names_of("05", "setup", "practise-start", "practise")), {}
     for updates in BUDGETS:
         for kind in KINDS:
@@ -39,7 +39,7 @@ def shifted_and_longer() -> dict[tuple[str, int, int], dict[str, float]]:
 
 
 def from_anywhere() -> dict[tuple[str, int, int], dict[str, float]]:
-    """Right predictions (%) of models whose training texts begin anywhere from 0 to 400."""
+    """Measure right predictions (%) of models whose training texts begin anywhere from 0 to 400."""
     lesson, found = SimpleNamespace(**names_of("05", "setup", "practise-start", "practise")), {}
     for kind, updates in (("learned", 260), ("learned", 780), ("sinusoidal", 780), ("learned", 2600)):
         for start in STARTS:
@@ -50,9 +50,9 @@ def from_anywhere() -> dict[tuple[str, int, int], dict[str, float]]:
 
 
 def failing_head() -> dict[tuple[int, int], list[float]]:
-    """Right predictions (%) of rotary models in rounds of 62: as they are, and with each head helped."""
+    """Measure right predictions (%) of rotary models in rounds of 62, as they are and with two interventions."""
     cells = ("setup", "practise-start", "practise", "intervene")
-    untrained = {"rotary": Reader("rotary", start=0)}  # the cell prints what becomes of its own
+    untrained = {"rotary": Reader("rotary", start=0)}  # the cell prints the result of its own models
     lesson, found = SimpleNamespace(**names_of("05", *cells, models=untrained)), {}
     for updates in BUDGETS:
         for start in STARTS:

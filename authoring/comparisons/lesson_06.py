@@ -1,4 +1,4 @@
-"""What lesson 06 compares, with three starts and several budgets. Each function prints and returns what it found."""
+"""Comparisons for lesson 06, with three starts and several budgets. Each function prints and returns its results."""
 
 from __future__ import annotations
 
@@ -16,7 +16,15 @@ Losses = dict[tuple[str, float, int, int], dict[int, float]]
 
 
 def _measure(cases: Sequence[tuple[str, str, float, int]], budgets: Sequence[int]) -> Losses:
-    """The mean loss of the last five steps of each budget, by way and home, rate, warm-up and start; sixteen blocks."""
+    """Train models of sixteen blocks and measure the mean loss of the last five steps of each budget.
+
+    Args:
+        cases: Tuples of (way, home, learning rate, warm-up steps).
+        budgets: Numbers of steps.
+
+    Returns:
+        The losses of each budget, by way and home, rate, warm-up and start.
+    """
     lesson, found = SimpleNamespace(**names_of("06", *CELLS)), {}
     for way, home, rate, warmup in cases:
         code = lesson.forward if home == "as it is" else lesson.changed_home
@@ -30,13 +38,13 @@ def _measure(cases: Sequence[tuple[str, str, float, int]], budgets: Sequence[int
 
 
 def rates() -> Losses:
-    """The loss of the three ways against the rate, in few steps."""
+    """Compare the loss of the three ways at four rates, in few steps."""
     cases = [(way, "as it is", rate, 1) for rate in (3e-3, 1e-3, 1e-2, 3e-4) for way in WAYS]
     return _measure(cases, (50, 100))
 
 
 def slow_and_warm() -> Losses:
-    """Post-norm at lower rates, in 600 steps, and what a warm-up of 100 steps does at the middle one."""
+    """Compare post-norm at lower rates in up to 600 steps, with and without a warm-up of 100 steps."""
     cases = [
         ("post-norm", "as it is", rate, warmup) for rate, warmup in ((3e-4, 1), (1e-3, 100), (1e-3, 1), (3e-3, 100))
     ]
@@ -44,17 +52,17 @@ def slow_and_warm() -> Losses:
 
 
 def surgery() -> Losses:
-    """Pre-norm with its identity path cut, post-norm with it opened."""
+    """Train pre-norm with its identity path cut, and post-norm with it opened."""
     return _measure([("pre-norm", "cut", 3e-3, 1), ("post-norm", "open", 3e-3, 1)], (50, 150))
 
 
 def small_writes() -> Losses:
-    """Post-norm with every write divided by the root of their number."""
+    """Train post-norm with every write divided by the square root of the number of writes."""
     return _measure([("post-norm, small writes", "as it is", 3e-3, 1)], (50, 100, 150))
 
 
 def mixing() -> dict[tuple[str, int], dict[int, float]]:
-    """Sixteen post-norm blocks without mixing, and with half of their writes small."""
+    """Train sixteen post-norm blocks without mixing between words, and with one half of their writes made small."""
     lesson = SimpleNamespace(**names_of("06", *CELLS))
     trials = {
         "as it is": ("post-norm", lesson.forward),
@@ -67,14 +75,14 @@ def mixing() -> dict[tuple[str, int], dict[int, float]]:
 
 
 def depths() -> dict[tuple[str, int], dict[int, float]]:
-    """Post-norm with full writes at six depths."""
+    """Train post-norm with full writes at six depths."""
     lesson = SimpleNamespace(**names_of("06", *CELLS))
     return {(f"{layers} blocks", start): _after(lesson, f"{layers} blocks", "post-norm", layers, start, lesson.forward)
             for layers in (4, 6, 8, 10, 12, 16) for start in STARTS}  # fmt: skip
 
 
 def norms_without_attention() -> dict[tuple[str, int], dict[int, float]]:
-    """Feed-forward networks only: sixteen as they are drawn, and 32 whose writes have size one."""
+    """Train only feed-forward networks: sixteen with their initial weights, and 32 with writes scaled to size one."""
     lesson, found = SimpleNamespace(**names_of("06", *CELLS)), {}
 
     def networks_only(model: Any, tokens: Any, pre: bool, write: float) -> Any:
@@ -83,7 +91,8 @@ def norms_without_attention() -> dict[tuple[str, int], dict[int, float]]:
             X = block.feed_forward_norm(X + write * block.feed_forward(X))
         return model.head(model.decoder.norm(X))
 
-    for layers, write in ((16, 1.0), (32, 1 / 0.57)):  # as they are drawn, the networks write rows of size 0.57
+    # with their initial weights, the networks write rows of size 0.57
+    for layers, write in ((16, 1.0), (32, 1 / 0.57)):
         for start in STARTS:
             name = f"{layers} networks, writes times {write:.2f}"
             run = partial(networks_only, write=write)

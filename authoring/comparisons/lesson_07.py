@@ -1,4 +1,4 @@
-"""What lesson 07 compares, with three starts and several budgets. Each function prints and returns what it found."""
+"""Comparisons for lesson 07, with three starts and several budgets. Each function prints and returns its results."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ RULES = {"half and half": 0.1, "kept only": 0.0, "random only": 0.2}
 
 
 def encoder_and_count() -> dict[tuple[str, int, int], dict[str, float]]:
-    """Gaps filled (per cent), loss, and wins of 100 against two counts, by stack, steps and start."""
+    """Measure filled gaps (%), loss, and wins per 100 against two counts, by stack, steps and start."""
     lesson, found = SimpleNamespace(**names_of("07", *CELLS)), {}
     rivals = {
         name: lesson.allowed(lesson.counted[name]).argmax(dim=-1) == lesson.truth
@@ -39,7 +39,7 @@ def encoder_and_count() -> dict[tuple[str, int, int], dict[str, float]]:
 
 
 def writer() -> dict[tuple[int, int], float]:
-    """Gaps filled (per cent) by a decoder that was trained to say the next word, and reads the true left-hand side."""
+    """Measure the gaps (%) that a next-word decoder fills when it reads the true words to their left."""
     lesson, found = SimpleNamespace(**names_of("07", *CELLS)), {}
     first = (torch.arange(lesson.CONTEXT).expand_as(lesson.gaps))[lesson.gaps] == 0
     for steps in (800, 400):
@@ -56,17 +56,20 @@ def writer() -> dict[tuple[int, int], float]:
                 optimizer.zero_grad()
                 loss.backward()
                 optimizer.step()
-            with torch.no_grad():  # the row on the left of a gap says the word in it
+            with torch.no_grad():  # the row to the left of a gap predicts its word
                 stream = F.pad(model.eval().features(lesson.test).stream, (0, 0, 1, 0))[:, :-1]
                 said = model.head(stream[lesson.gaps])[:, : lesson.WORDS]
-            said[first] = lesson.share.log()  # the first word of a window has no left-hand side
+            said[first] = lesson.share.log()  # the first word of a window has nothing to its left
             found[steps, start] = 100 * lesson.right(said)
             print(f"writer, {steps} steps, start {start}: filled {found[steps, start]:.2f}", flush=True)
     return found
 
 
 def rule_and_control() -> dict[tuple[str, int, int], tuple[float, float]]:
-    """How far encoders that were shown only true, only random or both kinds of words believe what they are shown."""
+    """Measure how far encoders trust the words that they are shown.
+
+    In training, the words shown at the gaps were true, random, or half and half.
+    """
     lesson, found = SimpleNamespace(**names_of("07", *CELLS)), {}
     for steps in (150, 300):
         for rule, random in RULES.items():

@@ -1,4 +1,4 @@
-"""What lesson 08 compares, with three starts and two budgets. Each function prints, and returns, what it measured."""
+"""Comparisons for lesson 08, with three starts and several budgets. Each function prints and returns its results."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ CASES = {"right": (1, 0), "mask too wide": (1, 1), "not shifted": (0, 0), "shift
 
 
 def leaks() -> dict[tuple[str, str, int, int], tuple[float, float]]:
-    """The loss, and how many of 100 written tokens follow the habit, by text, mistake, steps and start."""
+    """Measure the loss and how many of 100 written tokens follow the habit, by text, mistake, steps and start."""
     lesson, found = SimpleNamespace(**names_of("08", "setup", "sets-up-writers", "train", "sets-up-writing")), {}
     for kind in ("dice", "habit"):
         for case, (shift, wide) in CASES.items():
@@ -28,7 +28,7 @@ def leaks() -> dict[tuple[str, str, int, int], tuple[float, float]]:
 
 
 def express() -> dict[tuple[str, int, int], float]:
-    """How often, of 100, the two stops before the last are right: with one decoder layer, two, and an encoder."""
+    """Measure how often, of 100, the two stops before the last are right, by numbers of layers, steps and start."""
     cells = ("setup", "sets-up-model", "sets-up-journeys", "sets-up-traveller", "sets-up-practice", "a-journey")
     lesson, found = SimpleNamespace(**names_of("08", *cells)), {}
     plans = [("one decoder layer", False, 1, (350, 3000)), ("two decoder layers", False, 2, (350, 1050))]

@@ -1,4 +1,4 @@
-"""What lesson 10 compares: a reader that is served rightly, and with two mistakes of its cache."""
+"""Comparison for lesson 10: a reader that is served correctly, and with two mistakes in its cache."""
 
 from __future__ import annotations
 
@@ -11,8 +11,10 @@ CELLS = ("setup", "sets-up-reader", "step", "sets-up-nothing", "sets-up-share", 
 
 
 def mistakes() -> dict[tuple[str, int], list[float]]:
-    """Right answers of 100, read symbol by symbol: as it should be, with a position that stands still, and with the
-    wrong corner."""
+    """Measure right answers per 100 when a text is read symbol by symbol.
+
+    It is read correctly, with a position that never advances, and with the wrong corner of the mask.
+    """
     lesson, found = names_of("10", *CELLS), {}
     ways = {"as it should be": {}, "position stands still": {"place": 0}, "wrong corner": {"look": lesson["corner"]}}
     for steps in BUDGETS:

@@ -1,4 +1,4 @@
-"""What lesson 11 compares: mixtures and dense models that learn names, scored on names that none of them has read."""
+"""Comparisons for lesson 11: mixtures and dense models that learn names, scored on unseen names."""
 
 from __future__ import annotations
 
@@ -14,9 +14,12 @@ CELLS = ("setup", "sets-up-names", "sets-up-training", "sets-up-learn", "sets-up
 
 
 def _race(kind: str, runners: Mapping[str, tuple[tuple[Any, ...] | None, int, float]]) -> Found:
-    """Bits for each unseen letter, of each start, by setting and updates.
+    """Measure the bits per unseen letter of each start, by setting and updates.
 
-    runners: the experts, how many of them are visited and how many shared; d_ff; the weight of the balancing loss.
+    Args:
+        kind: Activation of the feed-forward networks.
+        runners: For each setting, the numbers of experts, of visited experts and of shared ones (`None`: dense),
+            `d_ff`, and the weight of the balancing loss.
     """
     lesson, found = names_of("11", *CELLS), Found()
     for setting, (sizes, d_ff, balance) in runners.items():
@@ -32,7 +35,11 @@ def _race(kind: str, runners: Mapping[str, tuple[tuple[Any, ...] | None, int, fl
 
 
 def gated() -> Found:
-    """Gated networks: a mixture, dense models of equal active and equal total size, many small and shared experts."""
+    """Compare gated networks.
+
+    The settings are a mixture, dense models of equal active and equal total size, many small experts, and a shared
+    expert.
+    """
     runners: dict[str, tuple[tuple[Any, ...] | None, int, float]] = {
         "8 experts, top-2": ((8, 2, 0), 44, 0.02),
         "dense, equal active": (None, 88, 0.0),
@@ -44,7 +51,7 @@ def gated() -> Found:
 
 
 def plain() -> Found:
-    """The same with plain networks, and a control in which every letter visits all experts."""
+    """Compare plain networks, with a control in which every letter visits all experts."""
     runners: dict[str, tuple[tuple[Any, ...] | None, int, float]] = {
         "8 experts, top-2": ((8, 2, 0), 64, 0.02),
         "8 experts, top-8": ((8, 8, 0), 64, 0.0),
@@ -55,7 +62,10 @@ def plain() -> Found:
 
 
 def frozen() -> Found:
-    """A random router that never learns: how evenly it sends, and the common part of what it reads, over updates."""
+    """Measure a random, frozen router while the rest of the model learns.
+
+    It prints how even its load is, and how large the common part of its inputs is.
+    """
     lesson, found = names_of("11", *CELLS[:-1]), Found()
     for start in range(3):
         model = lesson["build"](lesson["top"](1), start=start, router=0.02)

@@ -1,4 +1,4 @@
-"""What lesson 13 compares: the edits from GPT-2 to Mixtral, and newer ones, each trained at a small size."""
+"""Comparison for lesson 13: the edits from GPT-2 to Mixtral and newer ones, each trained at a small size."""
 
 from __future__ import annotations
 
@@ -8,8 +8,10 @@ BUDGETS = (150, 450)
 
 
 def edits() -> dict[tuple[str, int], list[float]]:
-    """Bits for each held-out byte of every stop of the walk, and of five newer edits of the seventh, from three
-    starts, by setting and updates."""
+    """Measure the bits per held-out byte, from three starts, by setting and updates.
+
+    The settings are every stop of the walk and five newer edits of the stop before the experts.
+    """
     lesson, found = names_of("13", "setup", "sets-up-walk", "sets-up-learned"), {}
     for setting, config in (lesson["little_walk"] | lesson["newer"]).items():
         scores = [lesson["learned"](config, start, BUDGETS) for start in range(3)]

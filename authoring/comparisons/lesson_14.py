@@ -1,4 +1,4 @@
-"""What lesson 14 compares: the run that its law advises, with its largest."""
+"""Comparison for lesson 14: the run that its scaling law advises, and its largest."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ FOLDER = Path(__file__).parents[2] / "build" / "records" / "law"
 
 
 def advice() -> dict[tuple[str, str], list[float]]:
-    """Held-out bits per byte for the same compute, the lesson's and half of it: the advised width, and the largest."""
+    """Compare held-out bits per byte of the advised and the largest width, at the lesson's compute and half of it."""
     trial, found = Trials(FOLDER), {}
     for half, updates, largest in (("half", 546, 120), ("whole", 1093, 240)):
         for name, width, length in (("advised", ADVISED, updates), ("largest", 64, largest)):

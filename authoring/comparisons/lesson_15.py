@@ -1,4 +1,4 @@
-"""What lesson 15 compares: kinds of attention at equal bytes, and a head with and without its mark."""
+"""Comparisons for lesson 15: kinds of attention at equal bytes, and a head with and without its mark."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Found = dict[tuple[str, int], list[float]]
 
 
 def kinds() -> Found:
-    """Loss on unseen text, by kind of attention and updates: the runs of the record."""
+    """Read the loss on unseen text from the record's runs, by kind of attention and updates."""
     run, found = Runs(Path("build/records/cache")), Found()
     for updates, trained in BUDGETS.items():
         for kind in trained:
@@ -23,7 +23,7 @@ def kinds() -> Found:
 
 
 def marks() -> Found:
-    """Right answers in 100 to names that are not there: with the mark, without it, and with a learned sink instead."""
+    """Measure right answers per 100 for names that are absent: with the mark, without it, and with a learned sink."""
     lesson, found = names_of("15", "setup", "rung-sink", "sets-up-clerk", "sets-up-training"), Found()
     for updates in (200, 400):
         heads = [lesson["clerk"](start, updates) for start in STARTS]

@@ -1,5 +1,8 @@
-"""What lesson 16 compares: what holds scores at a high rate, a gate on a head, positions in some layers or in a part of
-a head, norms around branches, and a loss against a bias."""
+"""Comparisons for lesson 16: changes to the block.
+
+They are limits on scores at a high rate, a gate on a head, partial rotary positions, norms around branches, and
+balancing by a loss or a bias.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ def _noted(found: dict[Any, list[float]], setting: str, budget: str, measure: st
 
 
 def held() -> dict[Any, list[float]]:
-    """Bits for each held-out byte, and the largest score of an update, at the usual rate and at five times as much."""
+    """Measure bits per held-out byte and the largest score of an update, at the usual rate and a high one."""
     lesson, found = names_of("16", "setup", "sets-up-text", "sets-up-learn", "sets-up-watch", "sets-up-held"), {}
     for rate in (lesson["usual"], lesson["high"]):
         for setting, config in lesson["holds"].items():
@@ -31,7 +34,7 @@ def held() -> dict[Any, list[float]]:
 
 
 def silent() -> dict[Any, list[float]]:
-    """What one head does where it is asked and where it is not, with a gate and without."""
+    """Measure one head where an answer is asked for and where it is not, with and without a gate."""
     lesson, found, budgets = names_of("16", "setup", "sets-up-signs", "one-head", "sets-up-repeat"), {}, (200, 600)
     for gated in (False, True):
         runs = [lesson["repeat"](gated, start, budgets)[1] for start in STARTS]
@@ -44,7 +47,7 @@ def silent() -> dict[Any, list[float]]:
 
 
 def balanced() -> dict[Any, list[float]]:
-    """Bits for each held-out byte and the evenness of the load: left alone, with the loss, with the bias."""
+    """Measure bits per held-out byte and the evenness of the load: without balancing, with the loss, with the bias."""
     cells = "setup", "sets-up-text", "sets-up-learn", "sets-up-watch", "sets-up-held", "sets-up-experts"
     lesson, found = names_of("16", *cells), {}
     for setting, (config, more) in lesson["remedies"].items():
@@ -57,8 +60,10 @@ def balanced() -> dict[Any, list[float]]:
 
 
 def placed() -> dict[Any, list[float]]:
-    """Bits for each held-out byte in windows of 64 tokens, as in training, and of 256: with everything turned, half of
-    each head, and nothing in every fourth layer."""
+    """Measure bits per held-out byte in windows of 64 tokens, as in training, and of 256.
+
+    Everything is rotated, or half of each head, or nothing in every fourth layer.
+    """
     cells = "setup", "sets-up-text", "sets-up-learn", "sets-up-watch", "sets-up-held", "sets-up-places"
     lesson, found = names_of("16", *cells), {}
     for setting, config in lesson["places"].items():

@@ -1,4 +1,4 @@
-"""What lesson 17 compares: what one layer recalls, and what random pairs leave in a table."""
+"""Comparisons for lesson 17: the recall of one layer, and how well a table stores random pairs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ Found = dict[tuple[str, int], list[float]]
 
 
 def recall() -> Found:
-    """Right answers in 100 with 32 pairs told, by kind and updates, once and half of them again: the record's runs."""
+    """Read right answers per 100 with 32 pairs from the record's runs, by kind and updates.
+
+    The pairs are told once, or half of them are told again.
+    """
     run, found = Runs(Path("build/records/recall")), Found()
     for updates in BUDGETS:
         for kind in KINDS:
@@ -28,7 +31,7 @@ def recall() -> Found:
 
 
 def signs() -> Found:
-    """Right signs in 100 of all pairs, and of the last four, by adding and by the delta rule."""
+    """Measure right signs per 100 of all pairs and of the last four, by adding and by the delta rule."""
     lesson, found = names_of("17", "setup", "sets-up-signs"), Found()
     for pairs in (16, 32):
         for name, delta in (("adding", False), ("delta rule", True)):
@@ -43,7 +46,7 @@ def signs() -> Found:
 
 
 def gates() -> Found:
-    """Right signs in 100 of a new chapter, with the old one in the table and with a gate that empties it."""
+    """Measure right signs per 100 of a new chapter, with the old one in the table and with a gate that empties it."""
     lesson, found = names_of("17", "setup", "sets-up-chapters"), Found()
     for old in (40, 80):
         for name, delta in (("adding", False), ("delta rule", True)):

@@ -1,4 +1,4 @@
-"""What lesson 18 compares: models that learn with heads for later tokens, and without."""
+"""Comparison for lesson 18: models trained with and without extra heads for later tokens."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Found = dict[tuple[str, int], list[float]]
 
 
 def heads() -> Found:
-    """Loss of the next token on unseen stories, without heads for later ones and with them: the runs of the record."""
+    """Read the next-token loss on unseen stories from the record's runs, without and with extra heads."""
     run, found = Runs(Path("build/records/heads")), Found()
     for updates in BUDGETS:
         for count in (0, AHEAD):

@@ -1,4 +1,4 @@
-"""What lesson 19 compares: ways to round, optimizers over rates, and widths."""
+"""Comparisons for lesson 19: ways of rounding, optimizers at several rates, and widths."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Found = dict[tuple[str, int], list[float]]
 
 
 def rounding() -> Found:
-    """Percent more bits a byte at 3 bits, by way of rounding, with loud channels and without: the record's runs."""
+    """Read the increase (%) in bits per byte at 3 bits from the record's runs, with and without loud channels."""
     run, found = rounded.Runs(Path("build/records/rounding")), Found()
     for updates in rounded.BUDGETS:
         for title in ("plain model", "loud channels"):
@@ -29,7 +29,10 @@ def _losses(run: Runs, setting: str, updates: int, found: Found, *of: Run) -> No
 
 
 def rates() -> Found:
-    """Loss on unseen stories, by optimizer and rate, of the first start; of all at the best: the record's runs."""
+    """Read the loss on unseen stories from the record's runs, by optimizer and rate.
+
+    The best rate has all starts, and the others have only the first.
+    """
     run, found = Runs(Path("build/records/steps")), Found()
     for (way, updates), best in BEST.items():
         for rate in RATES[way]:
@@ -39,7 +42,10 @@ def rates() -> Found:
 
 
 def widths() -> Found:
-    """Loss on unseen stories, by width, way and rate, of the first start; of all at the rate that is carried over."""
+    """Read the loss on unseen stories from the record's runs, by width, way and rate.
+
+    Wide models at the carried rate have all starts, and the other runs only the first.
+    """
     run, found = Runs(Path("build/records/steps")), Found()
     for updates, carried in CARRIED.items():
         for width, way in ((32, "AdamW"), (128, "AdamW"), (128, "muP")):

@@ -1,4 +1,4 @@
-"""What lesson 20 compares: answers that a checker's rewards improve, with those before."""
+"""Comparison for lesson 20: answers before and after training on a checker's rewards."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ RIGHT, WORKING = 2, 4
 
 
 def checked() -> Found:
-    """Right answers, and answers with working, of a model that is paid for the right digit: the runs of the record."""
+    """Read the shares of right answers and of answers with working from the record's runs.
+
+    The model is rewarded for the right digit.
+    """
     run, found = Runs(Path("build/records/answering")), Found()
     for steps in (0, 10, 30):
         for name, column in (("right", RIGHT), ("with working", WORKING)):

@@ -1,4 +1,4 @@
-"""What lesson 21 compares: heads and streams of story models from three starts, and how heads of readers form."""
+"""Comparisons for lesson 21: heads and streams of story models from three starts, and how readers' heads form."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ def _measures() -> Measures:
 
 
 def carried() -> Found:
-    """The share of the head that brings the word, the smaller of both directions, and the largest of another head."""
+    """Read the shares of heads in carrying the hero.
+
+    They are the share of the best head, the smaller of its two directions, and the largest share of another head.
+    """
     of, found = _measures(), Found()
     for updates in BUDGETS:
         runs = [of.story(start, updates) for start in STARTS]
@@ -27,7 +30,10 @@ def carried() -> Found:
 
 
 def read_out() -> Found:
-    """Right answers of a probe about the hero, and purity by the word there and the next one; 0 updates: untrained."""
+    """Read how often a probe finds the hero, and the purity of features by the current and the next word.
+
+    0 updates stand for untrained models.
+    """
     of, found = _measures(), Found()
     for updates in (0, *BUDGETS):
         runs = [of.stream(start, updates) for start in STARTS]
@@ -40,7 +46,7 @@ def read_out() -> Found:
 
 
 def formed() -> Found:
-    """The first look at which a reader's best induction score is above a half."""
+    """Find the first measurement at which a reader's best induction score exceeds a half."""
     of, found = _measures(), Found()
     for updates in READERS:
         rows = [of.reader(start, updates)["rows"] for start in STARTS]

@@ -1,7 +1,7 @@
-"""The pages beside the lessons, made from them: where texts differ, notation, glossary, map, sizing, plan, README.
+"""The pages beside the lessons: where texts differ, notation, glossary, map, sizing, plan, README and others.
 
     make notebooks        (or: python -m authoring.pages [--check])
 
-One small module a page. Each has `render(lessons) -> str`; what a lesson does not say itself (the words of a common
-error, the line that explains a term) stands in a file beside the module. No cell is executed: sources are read.
+Each page has a small module with `render(lessons) -> str`. Text that no lesson contains, such as common errors or
+definitions of terms, is in a file beside the module. Sources are read, and no cell is executed.
 """

@@ -1,4 +1,4 @@
-"""Write the pages that are not up to date, or (`--check`) say which they are.
+"""Write the pages that are not up to date, or list them with `--check`.
 
 python -m authoring.pages [--check]
 """
@@ -19,9 +19,16 @@ from companion.ground.atomic import write_atomic
 
 @dataclass(frozen=True)
 class Page:
-    """A file made from the lessons. A picture is up to date if it was drawn from what it would be drawn from now."""
+    """A file made from the lessons.
 
-    file: str  # from the notebooks' folder
+    Attributes:
+        file: Its path from the notebooks' folder.
+        make: Returns its content.
+        inputs: For a picture, returns the digest of what it is drawn from. The picture is up to date if the digest
+            stored in it is the same.
+    """
+
+    file: str
     make: Callable[[Sequence[Lesson]], str | bytes]
     inputs: Callable[[Sequence[Lesson]], str] | None = None
 
@@ -30,7 +37,7 @@ class Page:
         return NOTEBOOKS / self.file
 
     def fresh(self, lessons: Sequence[Lesson]) -> bool:
-        """Is the stored file what the lessons give?"""
+        """Return whether the stored file is what the lessons give."""
         if not self.path.exists():
             return False
         stored = self.path.read_bytes()

@@ -1,4 +1,4 @@
-"""claims.md: every claim of the ledger in a sentence, how it was decided, and the assertion or test that decides it."""
+"""claims.md: every claim of the ledger in a sentence, its verdict, and the assertion or test that decides it."""
 
 from __future__ import annotations
 
@@ -18,16 +18,19 @@ VERDICTS = {
     "A": "added",
     "N": "not decided",
 }
-"""What the ledger's letters mean to a reader."""
+"""The ledger's verdicts in words."""
 CUT = " ..."
-"""Ends an assertion in tests/claims.toml of which only the beginning is written down."""
+"""Marks the end of an assertion in tests/claims.toml of which only the beginning is given."""
 LONG = 100
-"""Letters of an assertion that the page shows."""
+"""Maximum characters of an assertion on the page."""
 
 
 def sentence(claim: str) -> str:
-    """What is true of it: its own line in tests/claims.toml, or that of the correction which names it; of what no
-    computation decides, what is often said and why nothing decides it."""
+    """Return the true sentence for a claim.
+
+    It comes from the claim's entry in tests/claims.toml or from the correction that names the claim. If no computation
+    decides the claim, return what is often said and the reason why nothing decides it.
+    """
     entry = mapped()[claim]
     if "not_decidable" in entry:
         said = next((one["often"] for one in entries("undecided") if claim in one["claims"]), "")
@@ -40,8 +43,10 @@ def sentence(claim: str) -> str:
 class Decision:
     """An assertion that decides a claim.
 
-    part, index:  the notebook and its cell.
-    says:         the assertion, as `asserted` has it.
+    Attributes:
+        part: The notebook.
+        index: Index of its cell.
+        says: The assertion in the form that `asserted` returns.
     """
 
     part: Lesson
@@ -50,10 +55,12 @@ class Decision:
 
 
 def decisions(claim: str, lessons: Sequence[Lesson]) -> list[Decision]:
-    """The assertions that tests/claims.toml names for a claim, each found in one of the cells that name the claim.
+    """Find the assertions that tests/claims.toml names for a claim, in the cells that name the claim.
 
-    Raises `LessonError` for one that no such cell has, or that could be several. Where a lesson and its deeper notebook
-    assert the same, the lesson decides.
+    If a lesson and its deeper notebook contain the same assertion, the lesson's is used.
+
+    Raises:
+        LessonError: If an assertion is in none of these cells, or more than one matches.
     """
     entry = mapped()[claim]
     home = [lesson for lesson in lessons if lesson.name == entry.get("cell")]
@@ -77,7 +84,7 @@ def decisions(claim: str, lessons: Sequence[Lesson]) -> list[Decision]:
 
 
 def decided(claim: str, lessons: Sequence[Lesson]) -> str:
-    """Its assertions, each with a link to its cell, or its test."""
+    """Return a claim's assertions with links to their cells, or a link to its test."""
     entry = mapped()[claim]
     if "test" in entry:
         path, *names = entry["test"].split("::")
@@ -91,12 +98,12 @@ def decided(claim: str, lessons: Sequence[Lesson]) -> str:
 
 
 def code_span(text: str) -> str:
-    """An assertion as code in a table's cell, cut where it is long."""
+    """Return an assertion as code for a cell of a table, shortened if it is long."""
     return f"`{escaped(text if len(text) <= LONG else text[:LONG].rsplit(' ', 1)[0] + CUT)}`"
 
 
 def _by_home(lessons: Sequence[Lesson]) -> Mapping[str, list[str]]:
-    """The claims under each lesson that decides them; under the empty name those that a test decides, or nothing."""
+    """Return the claims by the name of the lesson that decides them, and by the empty name if there is none."""
     names = {lesson.name for lesson in lessons}
     found: dict[str, list[str]] = {}
     for claim in ledger():
@@ -107,7 +114,7 @@ def _by_home(lessons: Sequence[Lesson]) -> Mapping[str, list[str]]:
 
 
 def render(lessons: Sequence[Lesson]) -> str:
-    """The page, as Markdown."""
+    """Return the page as Markdown."""
     by_home = _by_home(lessons)
     count = sum(map(len, by_home.values()))
     parts = [

@@ -1,4 +1,4 @@
-"""where_texts_differ.md: what is often written, what is true, and the cell that shows it, lesson by lesson."""
+"""where_texts_differ.md: common statements, what is true instead, and the cell that shows it, by lesson."""
 
 from __future__ import annotations
 
@@ -14,12 +14,18 @@ from authoring.lesson import ROOT, Lesson, LessonError, with_deeper
 
 FILE = "where_texts_differ.md"
 SOURCE = Path(__file__).with_name("where_texts_differ.toml")
-CORRECTED = frozenset("WIC")  # the verdicts that are executed as their correction
+CORRECTED = frozenset("WIC")  # verdicts whose claims are executed in corrected form
 
 
 @dataclass(frozen=True)
 class Correction:
-    """A common sentence and what is true instead. `claims` are rows of the ledger."""
+    """A common statement and what is true instead.
+
+    Attributes:
+        claims: Rows of the ledger.
+        often: The common statement.
+        true: What is true.
+    """
 
     claims: tuple[str, ...]
     often: str
@@ -36,31 +42,34 @@ class Correction:
 
 @cache
 def ledger() -> dict[str, str]:
-    """Each claim's verdict."""
+    """Return the verdict of each claim."""
     with (ROOT / "tests" / "ledger.csv").open(encoding="utf-8", newline="") as file:
         return {row["id"]: row["verdict"] for row in csv.DictReader(file)}
 
 
 @cache
 def mapped() -> dict[str, dict[str, Any]]:
-    """The entries of tests/claims.toml: where each claim is executed, and what is true."""
+    """Return the entries of tests/claims.toml: where each claim is executed, and what is true."""
     read = tomllib.loads((ROOT / "tests" / "claims.toml").read_text(encoding="utf-8"))
     return {claim: entry for claim, entry in read.items() if isinstance(entry, dict)}
 
 
 @cache
 def entries(kind: str = "correction") -> list[dict[str, Any]]:
-    """The tables of the TOML source, in order: `correction` or `undecided`."""
+    """Return the entries of the TOML source of a kind, `correction` or `undecided`, in order."""
     return tomllib.loads(SOURCE.read_text(encoding="utf-8"))[kind]
 
 
 def due() -> set[str]:
-    """The claims that this page must correct."""
+    """Return the claims that this page must correct."""
     return {claim for claim, verdict in ledger().items() if verdict in CORRECTED}
 
 
 def home(correction: Correction, lessons: Sequence[Lesson]) -> Lesson | None:
-    """The lesson that the correction is listed under: the one that the map names, or else the first that names it."""
+    """Return the lesson that lists a correction.
+
+    It is the one that tests/claims.toml names, or else the first whose cells name one of its claims.
+    """
     wanted = {mapped()[claim].get("cell") for claim in correction.claims[:1] if claim in mapped()}
     for lesson in lessons:
         if lesson.name in wanted:
@@ -69,7 +78,7 @@ def home(correction: Correction, lessons: Sequence[Lesson]) -> Lesson | None:
 
 
 def _cells(correction: Correction, lesson: Lesson) -> list[tuple[Lesson, int]]:
-    """The cells that show it: those of the lesson, then those of its deeper notebook."""
+    """Return the cells that show a correction, those of the lesson before those of its deeper notebook."""
     found = []
     for part in with_deeper([lesson]):
         indices = {index for claim in correction.claims for index in part.claims.get(claim, [])}
@@ -78,7 +87,7 @@ def _cells(correction: Correction, lesson: Lesson) -> list[tuple[Lesson, int]]:
 
 
 def shown(correction: Correction, lesson: Lesson) -> str:
-    """A link to the cell that shows it best: one under "Where texts differ" or "Break it", or else the first."""
+    """Return a link to the best cell: one under "Where texts differ" or "Break it", or else the first."""
 
     def order(place: tuple[Lesson, int]) -> tuple[bool, int, int]:
         part, index = place
@@ -91,7 +100,7 @@ def shown(correction: Correction, lesson: Lesson) -> str:
 
 
 def where(correction: Correction, at: Lesson, lessons: Iterable[Lesson]) -> str:
-    """The links of one line: the best cell of its lesson, the test if that is what executes it, and other lessons."""
+    """Return the links of one line: the best cell of its lesson, its tests, and cells of other lessons."""
     links = [shown(correction, at)] if _cells(correction, at) else []
     tests = {mapped()[claim]["test"].split("::")[0] for claim in correction.claims if "test" in mapped().get(claim, {})}
     links += [f"[a test](../{path})" for path in sorted(tests)]
@@ -101,7 +110,7 @@ def where(correction: Correction, at: Lesson, lessons: Iterable[Lesson]) -> str:
 
 
 def _at_home(corrections: Iterable[Correction], lessons: Sequence[Lesson]) -> Iterator[tuple[Lesson, Correction]]:
-    """Each correction with its lesson. One that a test alone executes stands where the one before it stands."""
+    """Yield each correction with its lesson. One that only a test executes is listed after the one before it."""
     before = lessons[0]
     for correction in corrections:
         lesson = home(correction, lessons)
@@ -113,12 +122,12 @@ def _at_home(corrections: Iterable[Correction], lessons: Sequence[Lesson]) -> It
 
 
 def escaped(text: str) -> str:
-    """As it stands in a cell of a Markdown table."""
+    """Escape text for a cell of a Markdown table."""
     return text.replace("|", "\\|")
 
 
 def render(lessons: Sequence[Lesson]) -> str:
-    """The page, as Markdown."""
+    """Return the page as Markdown."""
     corrections = [Correction.of(entry, mapped()) for entry in entries()]
     listed = list(_at_home(corrections, lessons))
     count, places = len(listed), len({lesson.name for lesson, _ in listed})

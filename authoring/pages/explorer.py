@@ -1,4 +1,4 @@
-"""explorer.md: what the models are that run on a page of the site, and how to open it without the site."""
+"""explorer.md: the models that run on a page of the site, and how to open the explorer without the site."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ SOURCE = Path(__file__).with_name("explorer.md")
 
 
 def render(lessons: Sequence[Lesson]) -> str:
-    """The page's text, with the table of the models."""
+    """Return the page's text with the table of the models."""
     return SOURCE.read_text(encoding="utf-8").replace("{{ models }}", models())
 
 
 def models() -> str:
-    """What is known of each model, as a table: its size, and its loss on texts that it has not read."""
+    """Return a table of each model's size and of its loss on unseen texts, before and after rounding to 8 bits."""
     found = record("live")
     rows = ["| model | weights | file | bits per byte | in 8 bits |", "|---|---:|---:|---:|---:|"]
     for model in SHIPPED:

@@ -1,4 +1,4 @@
-"""glossary.md: the terms of the course, one line each, with the section that explains them."""
+"""glossary.md: the terms of the course, one line each, with links to the sections that explain them."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ SOURCE = Path(__file__).with_name("glossary.toml")
 
 
 def terms(lessons: Sequence[Lesson]) -> list[tuple[str, str, Lesson, str]]:
-    """(term, its line, the lesson, the heading), by alphabet; those of lessons that are not there are left out.
+    """Return (term, its line, the lesson, the heading) in alphabetical order, for the lessons that are given.
 
-    Raises `LessonError` if a lesson has no such heading, or its text never uses the term.
+    Raises:
+        LessonError: If a lesson has no such heading, or its text never uses the term.
     """
     by_label = {lesson.label: lesson for lesson in lessons}
     found = []
@@ -30,8 +31,12 @@ def terms(lessons: Sequence[Lesson]) -> list[tuple[str, str, Lesson, str]]:
 
 
 def aliases(*kinds: str) -> dict[str, list[str]]:
-    """Other words for terms, by the term, from these tables of the file: `aliases` are other names, which the page
-    shows; `searched` are words that only the search takes for the term."""
+    """Return other words for each term.
+
+    Args:
+        kinds: Tables of the file. `aliases` are names that the page shows; `searched` are words that only the search
+            treats as the term.
+    """
     tables = tomllib.loads(SOURCE.read_text(encoding="utf-8"))
     found: dict[str, list[str]] = {}
     for term, words in [entry for kind in kinds for entry in tables[kind].items()]:
@@ -40,13 +45,13 @@ def aliases(*kinds: str) -> dict[str, list[str]]:
 
 
 def _explaining(lesson: Lesson, heading: str) -> Lesson:
-    """The lesson, or its deeper notebook, if that has the heading."""
+    """Return the lesson, or its deeper notebook if that has the heading."""
     deeper = lesson.deeper
     return deeper if deeper and heading in [there.text for there in deeper.headings] else lesson
 
 
 def render(lessons: Sequence[Lesson]) -> str:
-    """The page, as Markdown."""
+    """Return the page as Markdown."""
     also = aliases("aliases")
     rows = [
         f"| **{term}**{_also(also.get(term))} | {line} "

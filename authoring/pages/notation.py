@@ -1,4 +1,4 @@
-"""notation.md: every symbol of the lessons, what it means where, and which letters the deeper notebooks borrow."""
+"""notation.md: every symbol of the lessons with its meaning, and the letters that the deeper notebooks borrow."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ AXES = (
 
 @dataclass(frozen=True)
 class Meaning:
-    """What a symbol stands for, in which lessons."""
+    """The meaning of a symbol, with the lessons in which it has it."""
 
     symbol: str
     words: str
@@ -33,9 +33,10 @@ class Meaning:
 
 
 def sections(lessons: Sequence[Lesson]) -> list[tuple[str, list[Meaning]]]:
-    """The page's sections, as in the TOML source; what is of no lesson that is there is left out.
+    """Return the page's sections as in the TOML source, restricted to the lessons that are given.
 
-    Raises `LessonError` if two entries explain one symbol of one lesson.
+    Raises:
+        LessonError: If two entries explain the same symbol of a lesson.
     """
     there = {lesson.number for lesson in lessons}
     seen: set[tuple[str, int]] = set()
@@ -55,7 +56,7 @@ def sections(lessons: Sequence[Lesson]) -> list[tuple[str, list[Meaning]]]:
 
 
 def render(lessons: Sequence[Lesson]) -> str:
-    """The page, as Markdown."""
+    """Return the page as Markdown."""
     places = {lesson.number: lesson.link(lesson.label, lesson.cells[0].id) for lesson in lessons}
     parts = [
         "# Notation",

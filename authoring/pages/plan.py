@@ -1,4 +1,4 @@
-"""exercises/PLAN.md: the course in 12 weeks and in 6: minutes, what is handed in, and the commands that make it."""
+"""exercises/PLAN.md: the course in 12 and in 6 weeks, with minutes, hand-ins, and the commands that create them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FILE = "exercises/PLAN.md"
 
 @dataclass(frozen=True)
 class Week:
-    """What is read in a week, and the stages of *Your own transformer* that are written in it."""
+    """The lessons that are read in a week, and the stages of *Your own transformer* that are written in it."""
 
     lessons: tuple[int, ...] = ()
     stages: tuple[int, ...] = ()
@@ -26,11 +26,13 @@ class Week:
 
 @dataclass(frozen=True)
 class Plan:
-    """A course of some weeks.
+    """A schedule of several weeks.
 
-    about:    whom it suits.
-    hand_in:  how many exercises of each kind (`DIFFICULTIES`) are handed in for a lesson, at most.
-    written:  whether answers in words are handed in as well.
+    Attributes:
+        about: The students whom it suits.
+        hand_in: Maximum number of exercises of each kind (`DIFFICULTIES`) to hand in per lesson.
+        weeks: The weeks.
+        written: Whether answers in words are handed in as well.
     """
 
     about: str
@@ -77,7 +79,7 @@ PLANS = (
 
 
 def faults(plan: Plan, lessons: Sequence[Lesson]) -> Iterator[str]:
-    """What cannot be in a plan: a lesson missing or before one that it needs, a stage before what it rests on."""
+    """Yield the faults of a plan: missing lessons, and lessons or stages before the ones that they build on."""
     needs = {lesson.number: lesson.needs for lesson in lessons}
     read = [number for week in plan.weeks for number in week.lessons]
     if sorted(read) != sorted(needs):
@@ -100,7 +102,7 @@ def faults(plan: Plan, lessons: Sequence[Lesson]) -> Iterator[str]:
 
 
 def handed_in(plan: Plan, lesson: int) -> list[Exercise]:
-    """The exercises of a lesson that are handed in: the first of each kind, in the order of the course."""
+    """Return the exercises of a lesson to hand in: the first ones of each kind, in the order of the course."""
     left, chosen = dict(plan.hand_in), []
     for exercise in exercises().values():
         free = int(exercise.id.split(".")[0]) == lesson and not other_exercises(exercise)
@@ -112,7 +114,7 @@ def handed_in(plan: Plan, lesson: int) -> list[Exercise]:
 
 @dataclass(frozen=True)
 class Load:
-    """A week with what it asks for, looked up."""
+    """A week with its lessons, exercises, stages and written questions."""
 
     number: int
     lessons: tuple[Lesson, ...]
@@ -149,7 +151,7 @@ class Load:
 
     @property
     def commands(self) -> list[str]:
-        """What makes the week's problem set, and its part of the project."""
+        """The commands that create the week's problem set and its part of the project."""
         made = []
         asked = f" --exercises {' '.join(one.id for one in self.exercises)}" if self.exercises else ""
         asked += f" --written {' '.join(one.id for one in self.written)}" if self.written else ""
@@ -162,7 +164,11 @@ class Load:
 
 
 def loads(plan: Plan, lessons: Sequence[Lesson]) -> list[Load]:
-    """The weeks of a plan. Raises `LessonError` where one cannot be."""
+    """Return the weeks of a plan.
+
+    Raises:
+        LessonError: If the plan has faults.
+    """
     if found := list(faults(plan, lessons)):
         raise LessonError(f"authoring/pages/plan.py, {len(plan.weeks)} weeks: {'; '.join(found)}")
     by_number = {lesson.number: lesson for lesson in lessons}
@@ -184,7 +190,7 @@ def loads(plan: Plan, lessons: Sequence[Lesson]) -> list[Load]:
 
 
 def render(lessons: Sequence[Lesson]) -> str:
-    """The page: both plans."""
+    """Return the page with both plans."""
     kinds = ", ".join(f"*{kind}*" for kind in DIFFICULTIES.values())
     opening = (
         "# Two course schedules\n\nThis page is for instructors: a schedule for twelve weeks and one for six. "
@@ -230,7 +236,7 @@ def _section(plan: Plan, weeks: Sequence[Load]) -> str:
 
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A table in Markdown: words to the left, numbers to the right."""
+    """Return a Markdown table with text aligned left and numbers aligned right."""
     words = len(head) - 5
     rule = ["---:", *["---"] * (words - 1), *["---:"] * 5]
     return "\n".join("| " + " | ".join(row) + " |" for row in (head, rule, *rows))

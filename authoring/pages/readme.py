@@ -1,4 +1,4 @@
-"""README.md: the list of lessons, between marks; the rest is written by hand."""
+"""README.md: the list of lessons between two marks. The rest is written by hand."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ BEGIN, END = "<!-- the lessons, by make notebooks -->", "<!-- end of the lessons
 
 
 def table(lessons: Sequence[Lesson]) -> str:
-    """The list: title, question, minutes."""
+    """Return the list with titles, questions and minutes."""
     lines = ["| lesson | question | minutes |", "|---|---|---|"]
     for lesson in lessons:
         link = f"[{lesson.label} {lesson.title}](notebooks/{lesson.name}.ipynb)"
@@ -22,7 +22,11 @@ def table(lessons: Sequence[Lesson]) -> str:
 
 
 def render(lessons: Sequence[Lesson]) -> str:
-    """Return the README with the list made anew. Raises `LessonError` if a mark is missing."""
+    """Return the README with an up-to-date list.
+
+    Raises:
+        LessonError: If a mark is missing.
+    """
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     return between(text, BEGIN, table(lessons), END, "the list of lessons")
 

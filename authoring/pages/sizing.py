@@ -1,4 +1,4 @@
-"""sizing.md: which published model fits on which machine. Its prose is the `sizing.md` beside this file."""
+"""sizing.md: which published model fits on which machine. Its prose is in the `sizing.md` beside this file."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ SOURCE = Path(__file__).with_name("sizing.md")
 
 
 def device_days_table(models: Mapping[str, ModelConfig], question: Question) -> Table:
-    """Days of one device, for each kind of chip by its peak, at the share in question."""
+    """Return a table of device days by peak speed of the chip, at the question's share of that peak."""
     by_peak: dict[float, list[str]] = {}
     for short, chip in CHIPS.items():
         by_peak.setdefault(chip.flops, []).append(short)
@@ -47,7 +47,7 @@ def device_days_table(models: Mapping[str, ModelConfig], question: Question) -> 
 
 @dataclass(frozen=True)
 class Published:
-    """A training run of which its makers say how long it took."""
+    """A training run whose duration was published."""
 
     name: str
     tokens: float
@@ -63,7 +63,7 @@ PUBLISHED = (
 
 
 def published_table() -> Table:
-    """The share of the peak that published runs come to when their FLOPs are counted as here."""
+    """Return a table of the share of the peak that published runs reached, with FLOPs counted as here."""
     rows = []
     for run in PUBLISHED:
         cost = train_cost(systems()[run.name], run.tokens)
@@ -76,7 +76,7 @@ def published_table() -> Table:
 
 
 def render(lessons: Sequence[Lesson] = ()) -> str:
-    """The page: all presets on all machines. No lesson is asked."""
+    """Return the page with all presets on all machines. The lessons are not used."""
     question, models = Question(), systems()
     lengths = sorted({row_tokens(config) for config in models.values()})
     mixtral = models["mixtral-8x7b"]
@@ -104,7 +104,7 @@ def render(lessons: Sequence[Lesson] = ()) -> str:
 
 
 def markdown_table(table: Table) -> str:
-    """A table in Markdown, figures to the right."""
+    """Return a table as Markdown, with numbers aligned right."""
     head, rows = table
     rule = ["---", *("---:" for _ in head[1:])]
     return "\n".join("| " + " | ".join(row) + " |" for row in (head, rule, *rows))

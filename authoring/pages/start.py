@@ -1,4 +1,4 @@
-"""start.ipynb: what a reader sees first. What this is, the path, how to run a cell, stop, and go on tomorrow."""
+"""start.ipynb, the first page for readers: what this is, the path, and how to run a cell, stop, and continue later."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ PATH = "../companion_school/study/path.json"
 TEXT = Path(__file__).with_suffix(".md")
 ROOT = Path(__file__).parents[2]
 CODE = f"{IN_ANOTHER_KERNEL}\nfrom companion_school.study import progress_table\n\nprogress_table.show()"
-MARK = "<!-- the path -->"  # in start.md: where the cell stands that shows the path
+MARK = "<!-- the path -->"  # in start.md, where the cell that shows the path is inserted
 
 
 def lessons_on_the_path(lessons: Sequence[Lesson]) -> list[dict[str, Any]]:
-    """What `progress_table.table` wants to know of each lesson."""
+    """Return the data of each lesson that `progress_table.table` needs."""
     return [
         {
             "number": lesson.label,
@@ -47,22 +47,22 @@ def lessons_on_the_path(lessons: Sequence[Lesson]) -> list[dict[str, Any]]:
 
 
 def cell_of(lesson: Lesson, part: Part) -> str:
-    """The id of the cell in which a sitting begins: JupyterLab follows a link to it from an output too."""
+    """Return the id of the cell in which a sitting begins. JupyterLab follows a link to it even from an output."""
     return str(lesson.cells[lesson.heading(part.title).index].id)
 
 
 def whom_to_tell(repository: str) -> str:
-    """Where a reader reports a mistake: at the repository's address, if pyproject.toml names one."""
+    """Return where a reader can report a mistake: at the repository's issues if pyproject.toml names a repository."""
     return f"[open an issue]({repository}/issues)" if repository else "tell whoever gave you the course"
 
 
 def course(lessons: Sequence[Lesson]) -> str:
-    """The path for the package: what a start page shows that runs without its file."""
+    """Return the path as JSON for the package, which a start page without its own file uses."""
     return json.dumps(lessons_on_the_path(lessons), ensure_ascii=False, indent=1) + "\n"
 
 
 def render(lessons: Sequence[Lesson]) -> str:
-    """The notebook, with the path as a reader finds it who has done nothing yet."""
+    """Return the notebook, with the path as a reader sees it who has done nothing yet."""
     text = TEXT.read_text(encoding="utf-8").replace("{tell}", whom_to_tell(address(ROOT, Faults())))
     before, _, after = text.partition(MARK)
     picture, *parts = after.split("\n## ")
@@ -78,7 +78,7 @@ def render(lessons: Sequence[Lesson]) -> str:
     ]
     for cell in cells:
         cell.id = hashlib.sha256(cell.source.encode()).hexdigest()[:8]
-    cells[1].metadata["tags"] = ["nbval-ignore-output"]  # it shows what the reader has done
+    cells[1].metadata["tags"] = ["nbval-ignore-output"]  # the output depends on the reader's progress
     notebook = nbformat.v4.new_notebook(cells=cells, metadata={**KERNEL, "path": known})
     notebook.nbformat_minor = 5
     return nbformat.writes(notebook) + "\n"

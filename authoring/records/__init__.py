@@ -1,1 +1,1 @@
-"""Runs that are too long for a lesson, made by a command and shipped as records: `python -m authoring.records NAME`."""
+"""Training runs that are too long for a lesson, shipped as records. `python -m authoring.records NAME` makes one."""

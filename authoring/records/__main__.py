@@ -1,10 +1,8 @@
 """Make the records that ship: `python -m authoring.records story`, `law`, `cache`, `recall`, `heads`,
 `answering`, `rounding`, `steps`, `inside` or `live`.
 
-Minutes to an hour on one core.
-
-A run that was stopped goes on where it was: `build/records` has what is done. Nothing is written to the package before
-a record is whole.
+A record takes minutes to an hour on one core. An interrupted run resumes from its results in `build/records`. Nothing
+is written to the package until a record is complete.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""What lesson 20 looks at: a small model of exercise books, and answers that rewards improve, from three starts.
+"""Record for lesson 20: a small model of exercise books, and answers improved by rewards, from three starts.
 
-The lesson's own cells are run. Each run is kept in `build/records/answering` when it is done, and is not made again.
+The runs use the lesson's own cells. Each is stored in `build/records/answering` and not repeated.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from companion.files.models import load_model, save_model
 from companion.transformer import Transformer
 
 BOOKS = (420, 840, 1260)
-"""Updates on the books' pages: more, from the same start, where the working was not learned in fewer."""
+"""Updates on the pages of books. If the working was not learned, training starts again with the next number."""
 TAUGHT = 120
-"""Updates on people's answers."""
+"""Updates of fine-tuning on people's answers."""
 RATE = 1e-3
-"""Of the steps on rewards."""
+"""Learning rate of the steps on rewards."""
 STEPS = {"checker": (100, 100, 30), "hole": (60, 60)}
-"""Of each start, by what pays."""
+"""Steps of each start, by the reward."""
 EVERY = 10
 ASKED, TRIES = 500, 32
-"""Unseen questions, and answers to each of them, before and after the steps with the checker, from the first start."""
+"""Unseen questions, and answers per question, before and after the steps with the checker from the first start."""
 CELLS = (
     "setup",
     "sets-up-words",
@@ -49,18 +49,18 @@ CELLS = (
 
 
 class Runs:
-    """The lesson's training, with what it gave kept in a folder."""
+    """The lesson's training runs, with their results stored in a folder."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
     @cached_property
     def lesson(self) -> dict[str, Any]:
-        """What the lesson's cells define."""
+        """The names that the lesson's cells define."""
         return names_of("20", *CELLS)
 
     def _kept(self, name: str, start: int, make: Callable[[Transformer, torch.Generator], None]) -> Transformer:
-        """A model of one start, in half precision as it ships: read, or made and written."""
+        """Load the model of one start, in half precision as it ships, or train and save it first."""
         place = self.folder / f"{name}-{start}"
         if not place.exists():
             began = time.perf_counter()
@@ -72,7 +72,10 @@ class Runs:
         return load_model(place, dtype=torch.float32)
 
     def books(self, start: int) -> Transformer:
-        """A model that has read exercise books, until it writes most steps of the working as they are."""
+        """Return a model trained on exercise books.
+
+        It is trained for the first budget that teaches more than 80% of the working, or for the last one.
+        """
 
         def read(model: Transformer, dice: torch.Generator) -> None:
             begun = copy.deepcopy(model.state_dict())
@@ -87,17 +90,17 @@ class Runs:
 
     @torch.no_grad()
     def _working(self, model: Transformer) -> float:
-        """The share of the steps in new books' working that are the model's first choice."""
+        """Return the share of the working in new books that the model predicts as its first choice."""
         page = self.lesson["pages"](200, torch.Generator().manual_seed(99))[0][:, : 1 + 11]
         said = model(page[:, :-1]).logits.argmax(-1)[:, 6:]
         return (said == page[:, 7:]).float().mean().item()
 
     def taught(self, start: int) -> Transformer:
-        """The same, fine-tuned on people's answers."""
+        """Return the model of `books`, fine-tuned on people's answers."""
         return self._kept("taught", start, lambda model, dice: self.lesson["fine_tune"](model, TAUGHT, dice))
 
     def _asked(self, model: Transformer, seed: int) -> list[int]:
-        """To how many unseen questions 0, 1, ..., `TRIES` of as many answers are right."""
+        """Return, for each count from 0 to `TRIES`, the number of unseen questions with that many right answers."""
         dice = torch.Generator().manual_seed(seed)
         q = self.lesson["digits"](self.lesson["HELD"][:ASKED])
         prompts, found = self.lesson["template"](q), []
@@ -106,7 +109,7 @@ class Runs:
         return torch.stack(found).sum(0).bincount(minlength=TRIES + 1).tolist()  # type: ignore[no-any-return]
 
     def __call__(self, reward: str, start: int) -> dict[str, Any]:
-        """What one run gave: a row every `EVERY` steps, and how many of `TRIES` answers were right before and after."""
+        """Return one run's record: a row every `EVERY` steps, and sample answers or counts of right answers."""
         file = self.folder / f"{reward}-{start}.json"
         if not file.exists():
             model = self.taught(start)
@@ -123,7 +126,12 @@ class Runs:
         return read
 
     def _improved(self, model: Transformer, reward: str, start: int) -> tuple[list[list[float]], list[str], float]:
-        """Rows of [step, reward, share right, tokens, share with working], three last answers, the steps' seconds."""
+        """Train on rewards.
+
+        Returns:
+            Rows of [step, reward, share right, tokens, share with working], three answers of the last step, and the
+            seconds that the steps took.
+        """
         lesson, dice, rows, spent = self.lesson, torch.Generator().manual_seed(start), [], 0.0
         judge = lesson["holed" if reward == "hole" else "verified"]
         optimizer = torch.optim.AdamW(model.parameters(), RATE, (0.9, 0.95), weight_decay=0.0)
@@ -144,6 +152,6 @@ class Runs:
 
 
 def answering(folder: Path) -> tuple[dict[str, Any], Transformer]:
-    """The record: a list of runs. And the model of books that the lesson begins with."""
+    """Return the record, a list of runs, and the model of books that the lesson begins with."""
     run = Runs(folder)
     return {"runs": [run(reward, start) for reward, of in STEPS.items() for start in range(len(of))]}, run.books(0)

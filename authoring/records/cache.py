@@ -1,7 +1,6 @@
-"""What lesson 15 compares at equal bytes: kinds of attention in one small decoder, at two budgets, from three starts.
+"""Record for lesson 15: kinds of attention in one small decoder at equal cache bytes, two budgets and three starts.
 
-The lesson's own cells are run: its `trained` and its `loss_of`. Each run is kept in `build/records/cache` when it is
-done, and is not made again.
+The runs use the lesson's own `trained` and `loss_of`. Each is stored in `build/records/cache` and not repeated.
 """
 
 from __future__ import annotations
@@ -28,11 +27,11 @@ KINDS = {
 }
 
 BUDGETS = {300: tuple(KINDS), 900: tuple(KINDS)[:-1]}
-"""For each number of updates the kinds that are trained so long."""
+"""The kinds that are trained, by the number of updates."""
 
 
 class Runs:
-    """The lesson's training, with what it gave kept in a folder."""
+    """The lesson's training runs, with their results stored in a folder."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -42,7 +41,7 @@ class Runs:
         return names_of("15", "setup", "sets-up-text")
 
     def __call__(self, kind: str, start: int, updates: int) -> dict[str, Any]:
-        """What one run gave: how many numbers a layer keeps of a token, and the loss on unseen text."""
+        """Return one run's record: values cached per token and layer, weights of attention, and loss on unseen text."""
         file = self.folder / f"{kind.replace(' ', '').replace(',', '_')}-{start}-{updates}.json"
         if not file.exists():
             config, began = self._names["small_decoder"](KINDS[kind]), time.perf_counter()
@@ -65,7 +64,7 @@ class Runs:
 
 
 def cache(folder: Path) -> dict[str, Any]:
-    """The record: a list of runs."""
+    """Return the record, a list of runs."""
     run = Runs(folder)
     asked = ((kind, start, updates) for updates, kinds in BUDGETS.items() for start in STARTS for kind in kinds)
     return {"runs": [run(*one) for one in asked]}

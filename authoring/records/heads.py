@@ -1,7 +1,7 @@
-"""What heads of their own for later tokens do to a model's loss, for lesson 18: two budgets, from three starts.
+"""Record for lesson 18: the effect of extra heads for later tokens on the loss, at two budgets from three starts.
 
-The lesson's own cells are run: its `learn`, its `loss_of` and its `agreement`. Each run is kept in
-`build/records/heads` when it is done, and is not made again.
+The runs use the lesson's own `learn`, `loss_of` and `agreement`. Each is stored in `build/records/heads` and not
+repeated.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ STARTS, BUDGETS, AHEAD = (0, 1, 2), (300, 900), 3
 
 
 class Runs:
-    """The lesson's training, with what it gave kept in a folder."""
+    """The lesson's training runs, with their results stored in a folder."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -30,7 +30,7 @@ class Runs:
         return names_of("18", "setup", "sets-up-text", "rung-heads", "sets-up-learn", "sets-up-scores")
 
     def __call__(self, heads: int, start: int, updates: int) -> dict[str, Any]:
-        """What one run gave: the loss of the next token on unseen stories, and how far each head agrees with it."""
+        """Return one run's record: next-token loss on unseen stories, and each head's agreement with the model."""
         file = self.folder / f"{heads}-{start}-{updates}.json"
         if not file.exists():
             lesson, began = self._names, time.perf_counter()
@@ -56,7 +56,7 @@ class Runs:
 
 
 def heads(folder: Path) -> dict[str, Any]:
-    """The record: a list of runs, without heads and with them."""
+    """Return the record, a list of runs without and with heads."""
     run = Runs(folder)
     asked = ((count, start, updates) for updates in BUDGETS for start in STARTS for count in (0, AHEAD))
     return {"runs": [run(*one) for one in asked]}

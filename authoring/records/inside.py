@@ -1,7 +1,7 @@
-"""What lesson 21 looks at: story models from three starts at two moments, how their heads form, and readers.
+"""Record for lesson 21: story models and readers from three starts, and how their heads form.
 
-Story models are trained as in lesson 14, in fewer updates; all measures are the lesson's own cells. A model is kept in
-`build/records/inside` as it was every `EVERY` updates, and is not trained again.
+Story models are trained as in lesson 14, with fewer updates. All measures are the lesson's own cells. Each model is
+saved in `build/records/inside` every `EVERY` updates and is not trained again.
 """
 
 from __future__ import annotations
@@ -24,11 +24,14 @@ from companion.transformer import Transformer
 from companion_school.study.rounds import Reader, practise, right, rounds
 
 STARTS, BUDGETS, EVERY = (1, 2, 3), (1200, 1800), 60
-"""Updates after which a story model is looked at: of one run, whose rate falls over its last 540 updates."""
+"""Starts, numbers of updates that are measured, and updates between saves.
+
+One run has the last number of updates, and its rate falls over its last 540.
+"""
 PAIRS = 20
-"""Pairs of stories that differ by the hero."""
+"""Pairs of stories that differ only in the hero."""
 READERS, LOOK = (260, 520), 20
-"""Updates of readers, and after how many each is looked at."""
+"""Updates of the readers, and updates between two measurements."""
 CELLS = (
     "setup",
     "watched",
@@ -46,7 +49,7 @@ CELLS = (
 
 
 def trained(text: Text, start: int, folder: Path) -> list[Path]:
-    """The folders of one run's models, every `EVERY` updates from 0: trained, if the last is not there."""
+    """Return the folders of one run's models, every `EVERY` updates from 0; train the run if the last is missing."""
     updates = BUDGETS[-1]
     places = [folder / f"{start}-{updates}" / f"{done:04}" for done in range(0, updates + 1, EVERY)]
     if not places[-1].exists():
@@ -66,7 +69,7 @@ def trained(text: Text, start: int, folder: Path) -> list[Path]:
 
 
 class Measures:
-    """The lesson's measures, of what `trained` has kept; each result is kept in the folder."""
+    """The lesson's measures of the models from `trained`, with each result stored in the folder."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.text = folder, Text()
@@ -74,7 +77,7 @@ class Measures:
 
     @cached_property
     def lesson(self) -> dict[str, Any]:
-        """What the lesson's cells define."""
+        """The names that the lesson's cells define."""
         with torch.enable_grad():
             names = names_of("21", *CELLS)
         torch.set_grad_enabled(True)
@@ -94,7 +97,7 @@ class Measures:
         return load_model(places[done // EVERY], dtype=torch.float32).eval()
 
     def story(self, start: int, updates: int) -> dict[str, Any]:
-        """Which head carries who a story is about, how much by either direction, and the next head."""
+        """Measure which head carries the hero of a story, its share in both directions, and the next best head."""
 
         def make() -> dict[str, Any]:
             pairs = self.lesson["rivals"](self.lesson["unseen"], PAIRS)
@@ -110,7 +113,7 @@ class Measures:
         return rounded(self._kept(f"story-{start}-{updates}", torch.no_grad()(make)))
 
     def film(self, start: int) -> dict[str, Any]:
-        """Rows of [updates, the share of pairs whose heroes are both named]."""
+        """Return rows of [updates, share of the pairs in which the model names both heroes]."""
 
         def make() -> dict[str, Any]:
             pairs, rows = self.lesson["rivals"](self.lesson["unseen"], PAIRS), []
@@ -123,7 +126,7 @@ class Measures:
         return self._kept(f"film-{start}", torch.no_grad()(make))
 
     def stream(self, start: int, updates: int) -> dict[str, Any]:
-        """How often a probe names the hero at the end of the stream, and how pure features before layer 2 are."""
+        """Measure how often a probe finds the hero at the end of the stream, and feature purity before layer 2."""
 
         def make() -> dict[str, Any]:
             lesson, model = self.lesson, self._model(start, updates)
@@ -138,7 +141,7 @@ class Measures:
         return rounded(self._kept(f"stream-{start}-{updates}", torch.no_grad()(make)))
 
     def reader(self, start: int, updates: int) -> dict[str, Any]:
-        """Rows of [updates, share right, best induction score of layer 0, of layer 1]."""
+        """Return rows of [updates, share right, best induction score of layer 0, of layer 1]."""
 
         def make() -> dict[str, Any]:
             rows, reader = [], Reader("rotary", start)
@@ -162,7 +165,7 @@ def rounded(found: dict[str, Any]) -> dict[str, Any]:
 
 
 def inside(folder: Path) -> dict[str, Any]:
-    """The record: readers, story models, their heads on the way, and their streams, untrained ones among them."""
+    """Return the record: readers, story models, heads during training, and streams of trained and untrained models."""
     of = Measures(folder)
     return {
         "readers": [of.reader(start, updates) for updates in READERS for start in STARTS],

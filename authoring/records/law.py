@@ -1,8 +1,7 @@
-"""What the scaling law of lesson 14 says, held against runs that are too long for the lesson.
+"""Record for lesson 14: tests of its scaling law with runs that are too long for the lesson.
 
-The lesson's own cells are run: its `trial`. The lesson does not wait for the size that its law advises for the compute
-of its largest run, nor for a model of eight times the weights. Each trial is kept in `build/records/law` when it is
-done, and is not made again.
+The lesson's own `trial` is run for the size that the law advises at the compute of the lesson's largest run, and for a
+model with eight times the weights. Each trial is stored in `build/records/law` and not repeated.
 """
 
 from __future__ import annotations
@@ -22,13 +21,13 @@ STARTS = (0, 1, 2)
 LOOKS = (50, 80, 120, 170, 240)
 ON_THE_WAY = (60, 120, 240, 480, 760)
 ADVISED, ADVISED_UPDATES = 24, 1093
-"""The width and the updates that the lesson's law advises for the compute of its largest run."""
+"""The width and updates that the lesson's law advises for the compute of its largest run."""
 LARGE = 208
-"""Its model has 8.3 times the weights of the largest of the lesson."""
+"""Width of a model with 8.3 times the weights of the lesson's largest."""
 
 
 class Trials:
-    """The lesson's `trial`, with what it gave kept in a folder."""
+    """The lesson's `trial`, with its results stored in a folder."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -44,7 +43,7 @@ class Trials:
         return names
 
     def __call__(self, width: int, updates: int, rate: float, **more: Any) -> dict[str, Any]:
-        """What one trial gave: the settings, the number of weights, and update -> score."""
+        """Return one trial's record: its settings, the number of weights, and the score by update."""
         asked = {"width": width, "updates": updates, "rate": rate, **more}
         file = self.folder / f"{hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()[:16]}.json"
         if not file.exists():
@@ -58,7 +57,7 @@ class Trials:
 
 
 def law(folder: Path) -> dict[str, Any]:
-    """The record: lists of trials, by what they are for. Their rate does not fall."""
+    """Return the record: lists of trials at a constant rate, by their purpose."""
     trial = Trials(folder)
     steady = {"last_share": 1.0}
     return {

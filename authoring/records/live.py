@@ -1,8 +1,8 @@
-"""The three models of the explorer, their training, and what 8 bits cost them.
+"""Record for the explorer: its three models, their training, and the cost of rounding them to 8 bits.
 
-The story model of lesson 14 is the one that ships already. Its twin with experts is trained by the same plan, in the
-updates of its short runs; the translator of number names by the default of `companion train --task number-words`, in
-more. The twin's run goes on where it was stopped; the translator's takes a minute.
+The story model of lesson 14 already ships. Its twin with experts is trained by the same plan for the updates of the
+short runs. The translator of number names is trained as by default in `companion train --task number-words`, but for
+more updates. An interrupted run of the twin is resumed; the translator takes only a minute.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ from companion_school.records import record, story_model
 
 SETTINGS = NumberWordsSettings(source="de", target="en")
 UPDATES = 800
-"""Of the translator."""
+"""Updates of the translator."""
 TWIN = SHORT
 """Updates of the twin with experts."""
 MEASURED = 500
-"""Held-out numbers that the translator is measured on."""
+"""Held-out numbers on which the translator is measured."""
 
 
 def live(folder: Path, shipped: Path) -> dict[str, Any]:
-    """Write the three models to `shipped`, and give the record: of each its run, and its loss before and after."""
+    """Write the three models to `shipped`. Return each one's run and its loss before and after rounding."""
     text = Text()
     model, tokenizer = story_model()
     pairs = {"pairs": pairs_of(tokenizer)}
@@ -67,7 +67,7 @@ def live(folder: Path, shipped: Path) -> dict[str, Any]:
 
 
 def translating() -> tuple[dict[str, Any], Transformer, NumberWordsTask]:
-    """Train the translator of German number names into English ones."""
+    """Train the translator from German to English number names and return its record, the model and the task."""
     task = NumberWordsTask.open(SETTINGS)
     trainer = task.trainer(UPDATES, torch.device("cpu"), "fp32")
     losses = [trainer.update().loss for _ in range(UPDATES)]
@@ -85,8 +85,12 @@ def translating() -> tuple[dict[str, Any], Transformer, NumberWordsTask]:
 
 @torch.no_grad()
 def translated(model: Transformer, task: NumberWordsTask) -> tuple[float, int]:
-    """Bits per byte of the English names of held-out numbers, their ends included, and how many are translated
-    without a mistake."""
+    """Measure the translator on held-out numbers.
+
+    Returns:
+        Bits per byte of the English names, including their end tokens, and the number of names translated without a
+        mistake.
+    """
     numbers = number_words.held_out(MEASURED, seed=1)
     nats = size = 0.0
     for at in range(0, MEASURED, 100):

@@ -1,5 +1,5 @@
-"""Record what lessons measure on real models: `python -m authoring.records.real 02` runs the code cells of lesson 02
-and of its deeper notebook, `build/10` those of a stage, and writes the results to `companion_school/records/real.json`.
+"""Record the measurements of lessons on real models: `python -m authoring.records.real 02` runs the code cells of
+lesson 02 and its deeper notebook, and `build/10` those of a stage. Results go to `companion_school/records/real.json`.
 """
 
 from __future__ import annotations
@@ -44,7 +44,14 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def run(path: Path, first: str | None) -> None:
-    """Run the code cells of a source up to the one after its last measurement, which may call it, and show nothing."""
+    """Run the code cells of a source silently.
+
+    The last cell to run is the one after the last measurement, because that cell may call it.
+
+    Args:
+        path: The source.
+        first: Name of the cell to begin with; `None` runs them from the beginning.
+    """
     cells = [cell for cell in read_source(path).cells if cell.cell_type == "code"]
     last = max((at for at, cell in enumerate(cells) if "on_real_model(" in cell.source), default=-1)
     start = next((at for at, cell in enumerate(cells) if first and cell.metadata.get("name") == first), 0)

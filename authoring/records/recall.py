@@ -1,7 +1,6 @@
-"""What lesson 17 compares: one layer that recalls pairs, with a softmax, tables of several kinds, or both.
+"""Record for lesson 17: one layer that recalls pairs, with softmax attention, several kinds of tables, or both.
 
-The lesson's own cells are run: its `learn` and its `recalled`. Each run is kept in `build/records/recall` when it is
-done, and is not made again.
+The runs use the lesson's own `learn` and `recalled`. Each is stored in `build/records/recall` and not repeated.
 """
 
 from __future__ import annotations
@@ -17,11 +16,11 @@ from authoring.comparisons.cells import names_of
 STARTS = (0, 1, 2)
 KINDS = ("linear", "delta", "softmax", "decay", "gated delta", "hybrid")
 BUDGETS = (450, 1800)
-"""Updates after which a model is asked: the same run, at a rate that stays as it is."""
+"""Updates after which the model of a run is tested. The rate is constant, so one run serves both."""
 
 
 class Runs:
-    """The lesson's training, with what it gave kept in a folder."""
+    """The lesson's training runs, with their results stored in a folder."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -31,7 +30,7 @@ class Runs:
         return names_of("17", "setup", "sets-up-layer", "sets-up-texts", "sets-up-recall")
 
     def __call__(self, kind: str, start: int) -> dict[str, Any]:
-        """What one run gave: right answers in 100 at each budget, by pairs told, and by pairs told again."""
+        """Return one run's record: right answers per 100 at each budget, by numbers of pairs and of repeated pairs."""
         file = self.folder / f"{kind.replace(' ', '_')}-{start}.json"
         if not file.exists():
             began = time.perf_counter()
@@ -48,6 +47,6 @@ class Runs:
 
 
 def recall(folder: Path) -> dict[str, Any]:
-    """The record: a list of runs."""
+    """Return the record, a list of runs."""
     run = Runs(folder)
     return {"runs": [run(kind, start) for start in STARTS for kind in KINDS]}

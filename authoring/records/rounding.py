@@ -1,7 +1,7 @@
-"""What small models lose by rounded weights, for lesson 19: two budgets, from three starts, with loud channels or not.
+"""Record for lesson 19: the cost of rounding weights, at two budgets from three starts, with and without loud channels.
 
-The lesson's own cells are run: its `learn`, its `to_levels`, `affine`, `second_order` and `aware`. Each run is kept in
-`build/records/rounding` when it is done, and is not made again.
+The runs use the lesson's own `learn`, `to_levels`, `affine`, `second_order` and `aware`. Each is stored in
+`build/records/rounding` and not repeated.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from authoring.records.steps import CELLS, OTHER, TUNED
 
 STARTS, BUDGETS, BITS, GROUP, LOUDER = (0, 1, 2), (100, 300), 3, 32, 30
 WAYS = ("per row", "plain", "affine", "second order", "aware")
-"""Rounding to nearest by rows; and in groups, of one kind or another."""
+"""Rounding to the nearest level per row, and four kinds of rounding in groups."""
 
 
 class Runs:
-    """Models of the lesson, trained and rounded, with what that cost kept in a folder."""
+    """Models of the lesson, trained and rounded, with the cost of rounding stored in a folder."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -35,7 +35,7 @@ class Runs:
         return names_of("19", *CELLS, "rung-rounding", "sets-up-copies", "rung-second-order", "rung-aware")
 
     def __call__(self, start: int, updates: int) -> dict[str, Any]:
-        """By how many percent each way of rounding makes the bits a byte of unseen stories larger."""
+        """Return one run's record: the percent by which each way of rounding increases bits per byte on new stories."""
         file = self.folder / f"{start}-{updates}.json"
         if not file.exists():
             began = time.perf_counter()
@@ -73,7 +73,10 @@ class Runs:
 
 
 def _loud(model: Any, start: int) -> Any:
-    """The same function, with two gains of each norm of a block made larger and what reads them smaller."""
+    """Return a copy that computes the same function with loud channels.
+
+    Two gains of each norm in a block are made larger, and the weights that read them smaller by the same factor.
+    """
     loud, dice = copy.deepcopy(model), torch.Generator().manual_seed(start)
     with torch.no_grad():
         for block in loud.decoder.blocks:
@@ -90,6 +93,6 @@ def _loud(model: Any, start: int) -> Any:
 
 
 def rounding(folder: Path) -> dict[str, Any]:
-    """The record: a list of runs."""
+    """Return the record, a list of runs."""
     run = Runs(folder)
     return {"runs": [run(start, updates) for start in STARTS for updates in BUDGETS]}

@@ -1,7 +1,7 @@
-"""What lesson 19 compares of steps: AdamW and Muon over rates, widths with one rate or muP's, and schedules.
+"""Record for lesson 19: AdamW and Muon at several rates, widths with one rate or with muP, and schedules.
 
-The lesson's own cells are run: its `small_model`, its `learn` and its `loss_of`. Each run is kept in
-`build/records/steps` when it is done, and is not made again.
+The runs use the lesson's own `small_model`, `learn` and `loss_of`. Each is stored in `build/records/steps` and not
+repeated.
 """
 
 from __future__ import annotations
@@ -19,17 +19,31 @@ STARTS = (0, 1, 2)
 CELLS = ("setup", "sets-up-text", "sets-up-model", "rung-orthogonal", "rung-muon", "sets-up-learn")
 RATES = {"AdamW": (0.003, 0.006, 0.012, 0.024, 0.048), "Muon": (0.01, 0.02, 0.04, 0.08, 0.16)}
 BEST = {("AdamW", 100): 0.012, ("AdamW", 300): 0.012, ("Muon", 100): 0.04, ("Muon", 300): 0.02}
-"""Rates are tuned from the first start, and the best of each budget is run from the others too."""
+"""The rates tuned on the first start. The best one for each budget is also run from the other starts."""
 WIDTHS, WIDE_RATES = (32, 128), (0.004, 0.008, 0.016, 0.032, 0.064, 0.128)
 CARRIED = {60: 0.064, 180: 0.016}
-"""The narrow model's best rate at each budget, carried to the wide one from every start."""
+"""The narrow model's best rate at each budget, which the wide one uses from every start."""
 TUNED = 0.012
 OTHER = {"rates": 0.03, "schedules": 0.03, "widths": None}
-"""AdamW's rate for table, head and gains, whatever trains the blocks' matrices; None: the same as theirs."""
+"""AdamW's rate for the embedding table, the head and the gains, whatever trains the matrices of the blocks.
+
+`None` means the same rate as theirs.
+"""
 
 
 class Run(NamedTuple):
-    """A run of the lesson's `learn`. long: the updates that its schedule was made for."""
+    """A run of the lesson's `learn`.
+
+    Attributes:
+        part: `"rates"`, `"schedules"` or `"widths"`.
+        way: `"AdamW"`, `"Muon"` or `"muP"`.
+        width: Width of the model.
+        rate: Learning rate.
+        updates: Updates that are made.
+        start: Seed of the weights and of the data order.
+        falls: Name of the schedule.
+        long: Updates that the schedule was made for; 0: `updates`.
+    """
 
     part: str
     way: str
@@ -42,7 +56,7 @@ class Run(NamedTuple):
 
 
 def asked() -> Iterator[Run]:
-    """All runs: every rate from the first start, the best ones from all."""
+    """Yield all runs: every rate from the first start, and the best ones from all starts."""
     first = STARTS[0]
     for start in STARTS:
         for (way, updates), best in BEST.items():
@@ -60,7 +74,7 @@ def asked() -> Iterator[Run]:
 
 
 class Runs:
-    """The lesson's training, with what it gave kept in a folder."""
+    """The lesson's training runs, with their results stored in a folder."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -70,7 +84,7 @@ class Runs:
         return names_of("19", *CELLS)
 
     def __call__(self, run: Run) -> dict[str, Any]:
-        """What a run was, and its loss on unseen stories, in nats a token."""
+        """Return a run's settings and its loss on unseen stories, in nats per token."""
         file = self.folder / ("-".join(map(str, run)) + ".json")
         if not file.exists():
             lesson, began = self._names, time.perf_counter()
@@ -87,6 +101,6 @@ class Runs:
 
 
 def steps(folder: Path) -> dict[str, Any]:
-    """The record: a list of runs."""
+    """Return the record, a list of runs."""
     run = Runs(folder)
     return {"runs": [run(one) for one in asked()]}

@@ -1,8 +1,9 @@
-"""The story model of lesson 14: its training, what it writes on the way, and how often that keeps who did what.
+"""Record for lesson 14: the training of the story model, samples on the way, and how often they stay consistent.
 
-Three minutes from three starts and ten from one, and its twin with experts for as many updates as three minutes, from
-three starts. A run is kept in `build/records` after every fifty updates, and goes on from there when it was stopped.
-What ships is one JSON of all runs, `companion_school/records/story.json`, and the weights of the first.
+The model is trained for about three minutes from three starts and for ten from one. Its twin with experts is trained
+for as many updates as the three-minute runs, also from three starts. A run is saved in `build/records` every fifty
+updates and resumes from there. One JSON of all runs, `companion_school/records/story.json`, and the weights of the
+first run are shipped.
 """
 
 from __future__ import annotations
@@ -49,20 +50,20 @@ DENSE = ModelConfig(
     feed_forward=FeedForwardConfig(256, "swiglu"),
 )
 EXPERTS = DENSE.with_(feed_forward=FeedForwardConfig(128, "swiglu"), moe=MoEConfig(experts=8, top_k=2))
-"""Its twin: as many active numbers, up to the router."""
+"""Its twin, with the same number of active parameters except for the router."""
 SHORT, LONG = 1800, 6000
-"""Updates: about three and ten minutes of one core."""
+"""Updates: about three and ten minutes on one core."""
 LOOKS = {SHORT: (0, 120, 360, 720, 1080, SHORT), LONG: (0, 150, 300, 600, 1200, 1800, 3600, LONG)}
 RUNS = (
     ("dense", DENSE, 0, LONG),
     *(("dense", DENSE, start, SHORT) for start in range(3)),
     *(("experts", EXPERTS, start, SHORT) for start in range(3)),
 )
-"""What it is called, what it is, its start, and its updates."""
+"""Name, configuration, start and number of updates of each run."""
 SCORED = 100
-"""Held-out stories that are scored, and beginnings that are continued, at each look."""
+"""Held-out stories that are scored, and beginnings that are continued, at each measurement."""
 FALL = 0.3
-"""The share of a run in which the rate falls."""
+"""Share of a run during which the rate decays."""
 RULE = Sampling(temperature=0.5, top_p=0.95)
 
 
@@ -76,21 +77,24 @@ class Text:
 
     @cached_property
     def tokenizer(self) -> BytePairTokenizer:
-        """Learned from the training stories alone."""
+        """The tokenizer, trained only on the training stories."""
         return BytePairTokenizer.train((story.text for story in self.train), VOCAB)
 
     @cached_property
     def fingerprint(self) -> str:
-        """Of the training stories and of the tokenizer."""
+        """A hash of the training stories and the tokenizer."""
         digest = hashlib.sha256(fingerprint(story.document for story in self.train).encode())
         digest.update(self.tokenizer.to_json().encode())
         return digest.hexdigest()[:16]
 
 
 def run(text: Text, config: ModelConfig, start: int, updates: int, folder: Path) -> tuple[dict[str, Any], Transformer]:
-    """Train one model, look at it after so many updates, and give record and model. Goes on with what `folder` has."""
+    """Train one model, resuming from `folder`, and return its record and the model.
+
+    The model is measured at the updates in `LOOKS`.
+    """
     balance = 0.01 if config.moe else 0.0
-    plan = TrainingConfig(  # a last share of 1: it does not fall, until `_fall` lets it
+    plan = TrainingConfig(  # constant after the warm-up (last share 1); `falling` adds the decay
         updates=updates, learning_rate=6e-3, warmup=100, last_share=1.0, seed=start, balance_loss=balance
     )
     torch.manual_seed(start)
@@ -132,28 +136,29 @@ def run(text: Text, config: ModelConfig, start: int, updates: int, folder: Path)
 
 
 def falling(steady: Callable[[int], float], updates: int) -> Callable[[int], float]:
-    """Warm-up, stable, decay: the rate as it is, and over the last `FALL` of the run in a line to a twentieth.
+    """Add a decay to a schedule: over the last `FALL` of the run, the rate falls linearly to a twentieth.
 
-    Until it falls it does not depend on the length of the run: one that is stopped can be ended early, or go on.
+    Before that, the rate does not depend on the length of the run, so a run can be shortened or extended (warm-up,
+    stable, decay).
     """
     return lambda number: steady(number) * min(1.0, 0.05 + 0.95 * (updates - number) / (FALL * updates))
 
 
 def made_of(text: Text, record: dict[str, Any]) -> str:
-    """A hash of all that decides what a run gives, on one machine: text, tokenizer, model, plan, start."""
+    """Hash everything that determines a run's result on one machine: text, tokenizer, model, plan and start."""
     parts = [text.fingerprint, record["config"], record["plan"], record["start"], BATCH, CONTEXT, FALL]
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def bits_of(model: Transformer, text: Text) -> float:
-    """Bits per byte of the held-out stories that are scored."""
+    """Return the bits per byte of the held-out stories that are scored."""
     scored = [story.document for story in text.held_out[:SCORED]]
     batches = EvaluationBatches(encode_documents(text.tokenizer, scored), context=CONTEXT)
     return evaluate(model, batches, sum(document.bytes for document in scored)).bits_per_byte
 
 
 def look(model: Transformer, text: Text) -> dict[str, Any]:
-    """Held-out bits per byte, and what becomes of the first sentences of held-out stories that it goes on with."""
+    """Measure held-out bits per byte, and whether continued beginnings of held-out stories are whole and consistent."""
     wrote = list(write(model, text.tokenizer, [beginning(story) for story in text.held_out[:SCORED]]))
     readings = [read(story) for story in wrote]
     return {
@@ -168,12 +173,12 @@ def look(model: Transformer, text: Text) -> dict[str, Any]:
 
 
 def beginning(story: Story) -> str:
-    """The first sentence of a story, which ends at its first full stop."""
+    """Return the first sentence of a story, up to its first full stop."""
     return story.text[: story.text.index(".") + 1]
 
 
 def write(model: Transformer, tokenizer: BytePairTokenizer, begun: list[str]) -> Iterator[str]:
-    """Each beginning with what the model writes after it, up to the end of its story or of its context."""
+    """Yield each beginning with the model's continuation, up to the end of the story or of the context."""
     for at in range(0, len(begun), 100):
         part = begun[at : at + 100]
         prompts = [[tokenizer.separator, *tokenizer.encode(one)] for one in part]
@@ -187,7 +192,7 @@ def _parts(values: list[float], size: int) -> list[list[float]]:
 
 
 def story(folder: Path) -> tuple[dict[str, Any], Transformer, BytePairTokenizer]:
-    """The record of all `RUNS`, and the model of the first with its tokenizer."""
+    """Return the record of all `RUNS`, and the model of the first one with its tokenizer."""
     text = Text()
     done = [run(text, *which, folder / f"{name}_{which[1]}_{which[2]}") for name, *which in RUNS]
     names = [name for name, *_ in RUNS]

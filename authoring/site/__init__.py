@@ -1,10 +1,11 @@
-"""The course as pages: everything a reader reads, from the committed notebooks, executed nowhere, read anywhere.
+"""The course as a website, built from the committed notebooks without executing them.
 
     make site             (or: python -m authoring.site)
 
-Each notebook becomes a text that Sphinx reads (`notebook.py`): its prose as it is, its cells, and what they printed and
-drew when they were run. Formulas become MathML before (`formula.py`), pictures and scripts files of their own
-(`output.py`), links lead to pages (`links.py`). Questions (`questions.py`) and the package's reference (`reference.py`)
-are written besides. Sphinx with the theme Furo sets the pages (`extension.py`), and what it has set is searched for
-links that lead nowhere (`finish.py`). A fault anywhere is told with its place, and nothing is replaced by half a site.
+Each notebook becomes a Markdown text for Sphinx (`notebook.py`) with its prose, its cells, and their stored outputs.
+Formulas are converted to MathML (`formula.py`), pictures and scripts become separate files (`output.py`), and links are
+rewritten to lead to pages (`links.py`). The questions (`questions.py`) and the reference of the packages
+(`reference.py`) get pages of their own. Sphinx renders the pages with the theme Furo (`extension.py`), and the result
+is searched for broken links (`finish.py`). All errors are reported with their locations, and a failed build leaves the
+previous site in place.
 """

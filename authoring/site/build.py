@@ -1,4 +1,4 @@
-"""The way from notebooks to pages: read, turn, set, look."""
+"""The steps from notebooks to pages: read, convert, render, check."""
 
 from __future__ import annotations
 
@@ -27,11 +27,15 @@ from companion_school.course.release.notebooks import stale_files
 
 HERE = Path(__file__).parent
 THEME = HERE / "theme"
-Way = tuple[str, str] | None  # the name of a page, and what the contents call it
+Way = tuple[str, str] | None  # a page's name and its label in the contents
 
 
 def build(notebooks: Path, root: Path, work: Path) -> int:
-    """Build the site into `work`/html, and say how many links were followed. Raises `Broken` for all that is wrong."""
+    """Build the site into the folder `html` of `work` and return the number of links that were followed.
+
+    Raises:
+        Broken: If anything is wrong, with all faults that were found.
+    """
     faults = Faults()
     course = Course.of(notebooks, root, faults)
     for place, found in _stale(notebooks):
@@ -64,7 +68,7 @@ def build(notebooks: Path, root: Path, work: Path) -> int:
 
 
 def _stale(notebooks: Path) -> Iterator[tuple[Path, str]]:
-    """Each notebook that is not what its source builds, and why."""
+    """Yield each notebook that is not up to date with its source, with the reason."""
     written = lessons(notebooks=notebooks)
     faults = [(lesson.notebook, found) for lesson in with_deeper(written) if (found := _stale_lesson(lesson))]
     yield from faults
@@ -77,7 +81,7 @@ def _stale(notebooks: Path) -> Iterator[tuple[Path, str]]:
 
 
 def _stale_lesson(lesson: Lesson) -> str:
-    """Why a notebook is not what its source builds; empty if it is."""
+    """Return why a notebook is not up to date with its source, or an empty string if it is."""
     if not lesson.notebook.exists():
         return "has never been built. Run: make notebooks"
     try:
@@ -90,7 +94,7 @@ def _stale_lesson(lesson: Lesson) -> str:
 def _texts(
     course: Course, there: list[reference.Module], press: Press, home: str
 ) -> tuple[dict[str, str], dict[str, str], dict[str, str]]:
-    """The text of every page, what the contents call it, and its kind, by the page's name."""
+    """Return the text, the label in the contents, and the kind of every page, each by the page's name."""
     texts, labels, kinds = {}, {}, {}
     asked = questions.by_lesson()
     made = [
@@ -131,13 +135,13 @@ def _texts(
 
 
 def _children(lesson: Page, course: Course, labels: dict[str, str]) -> list[str]:
-    """The pages that belong to a lesson."""
+    """Return the names of the pages that belong to a lesson."""
     pages = [page.name for kind in ("deeper", "exercises") if (page := course.part(kind, lesson.lesson))]
     return [*pages, *(name for name in [f"questions/{lesson.lesson}"] if name in labels)]
 
 
 def _with_head(text: str, page: Page, course: Course, press: Press, home: str) -> str:
-    """The text of a page with what stands under its title: what belongs to it, and where it can be opened."""
+    """Add the line under a page's title: links to related pages, and where the notebook can be opened."""
     if page.source.suffix != ".ipynb":
         return text
     links = [f"Lesson {page.lesson}"] if page.kind == "lesson" else []
@@ -162,7 +166,10 @@ def _contents(names: Iterable[str], labels: dict[str, str], caption: str = "") -
 
 
 def _ways(course: Course, texts: dict[str, str], labels: dict[str, str]) -> dict[str, tuple[Way, Way]]:
-    """What is read before and after each page: lessons after lessons, and from what belongs to one back to it."""
+    """Return the previous and the next page of each page.
+
+    Lessons follow lessons. From a page that belongs to a lesson, the previous page is that lesson.
+    """
 
     def row(names: list[str]) -> dict[str, tuple[Way, Way]]:
         entries: list[Way] = [(name, labels[name]) for name in names]
@@ -182,7 +189,7 @@ def _ways(course: Course, texts: dict[str, str], labels: dict[str, str]) -> dict
 
 
 def _days(course: Course) -> dict[str, str]:
-    """When the file of each page was changed last."""
+    """Return the day of the last change to each page's file."""
     days = repository.changed(course.folder)
     return {page.name: days[file] for file, page in course.pages.items() if file in days}
 
@@ -195,7 +202,11 @@ def _write(folder: Path, files: dict[str, bytes]) -> None:
 
 
 def _set(work: Path, root: Path) -> None:
-    """Have Sphinx set the pages. Raises `Broken` for its warnings."""
+    """Render the pages with Sphinx.
+
+    Raises:
+        Broken: If Sphinx warns or fails.
+    """
     said = io.StringIO()
     app = Sphinx(
         work / "source",
@@ -215,7 +226,7 @@ def _set(work: Path, root: Path) -> None:
 
 
 def _colours(blue: str) -> dict[str, str]:
-    """The theme's variables for the blue of the figures, in a shade that is read as print."""
+    """Return the theme's variables for a blue like that of the figures, in a shade that is readable as text."""
     return {f"color-brand-{what}": blue for what in ("primary", "content")}
 
 

@@ -1,5 +1,7 @@
-"""The page on which a model runs: `explorer.md`, with the explorer in the place of what stands there for whoever has no
-site, and the files that it needs."""
+"""The page on which a model runs: `explorer.md` with the explorer and its files.
+
+The explorer replaces the part of the text that is meant for readers without the site.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,7 @@ _ELSEWHERE = re.compile(r"<!-- without the site -->.*?<!-- end -->", re.DOTALL)
 
 
 def with_explorer(text: str, assets: Assets) -> str:
-    """The page's text; its files are put among the assets."""
+    """Return the page's text with the explorer, and add its files to the assets."""
     for name, held in shipped_scripts().items():
         assets.files[f"{MODELS}/{name}.js"] = held.encode()
     parts = f'<style>{style()}</style>{body(SHIPPED, MODELS)}<script type="module">{script()}</script>'

@@ -1,4 +1,4 @@
-"""What the site adds to Sphinx: cells, what they showed, formulas as MathML, the way through the pages, the search."""
+"""Sphinx extension of the site: cells, outputs, formulas as MathML, navigation between pages, and search."""
 
 from __future__ import annotations
 
@@ -23,11 +23,14 @@ from authoring.site.search import Section, sections
 
 @dataclass
 class Site:
-    """What pages need while they are set.
+    """Data that Sphinx needs while it renders the pages.
 
-    ways:      the name of each page, the pages before and after it as (name, label), and its heading in the contents.
-    days:      when each page's file was changed last.
-    sections:  what the search knows, as it is found.
+    Attributes:
+        formulas: The formulas, converted to MathML.
+        ways: For each page's name, the previous and the next page as (name, label).
+        kinds: For each page's name, its kind.
+        days: For each page's name, the day of its file's last change.
+        sections: Sections for the search, added as pages are rendered.
     """
 
     formulas: Formulas
@@ -37,19 +40,21 @@ class Site:
     sections: list[Section] = field(default_factory=list)
 
 
-SITE = Site(Formulas())  # Sphinx makes its directives itself, and hands them nothing of ours
+SITE = Site(Formulas())  # a global, because Sphinx creates its directives itself and cannot pass them our data
 
 
 class LightFormatter(HtmlFormatter):
-    """Code without a span around each plain name, bracket and blank. They have the colour of plain code anyway, and the
-    spans made up as much as a third of a page."""
+    """Code formatter without a span around each plain name, bracket and space.
+
+    They have the colour of plain code anyway, and their spans took up to a third of a page.
+    """
 
     def _get_css_classes(self, ttype: Any) -> str:
         return "" if ttype in (Name, Punctuation, Text, Whitespace) else super()._get_css_classes(ttype)
 
 
 class Cell(SphinxDirective):
-    """A code cell; a folded one opens by a click on its first line."""
+    """A code cell. A folded one opens with a click on its first line."""
 
     has_content = True
     option_spec: ClassVar = {"id": directives.unchanged_required, "folded": directives.flag}
@@ -68,7 +73,7 @@ class Cell(SphinxDirective):
 
 
 class Printed(SphinxDirective):
-    """What a cell printed. Sentences without columns wrap on a narrow screen."""
+    """The printed output of a cell. Sentences without columns wrap on a narrow screen."""
 
     has_content = True
 
@@ -79,7 +84,7 @@ class Printed(SphinxDirective):
 
 
 class Signature(SphinxDirective):
-    """A signature in the package's reference, or an example."""
+    """A signature or an example in the reference of the packages."""
 
     has_content = True
     option_spec: ClassVar = {"language": directives.unchanged_required}
@@ -90,7 +95,7 @@ class Signature(SphinxDirective):
 
 
 class Shown(SphinxDirective):
-    """HTML that a cell showed, or that the site shows: the formulas in it are set."""
+    """HTML that a cell or the site shows, with its formulas rendered."""
 
     has_content = True
 
@@ -113,7 +118,7 @@ def _display(self: Any, node: nodes.math_block) -> None:
 
 
 def _mathml(tex: str) -> str:
-    """A formula of the text, set already, as MathML."""
+    """Return the MathML of a formula that was converted before, or an empty string."""
     found = [SITE.formulas.done.get(Formula.of(tex, display)) for display in (False, True)]
     return next(filter(None, found), "")
 
@@ -123,7 +128,7 @@ def _where(node: nodes.Node) -> str:
 
 
 def _context(app: Sphinx, page: str, template: str, context: dict[str, Any], doctree: nodes.document | None) -> None:
-    """The pages before and after, which are those of the same kind; and what kind it is."""
+    """Set the previous and next pages, the page's kind and date, and collect its sections for the search."""
 
     def link(there: tuple[str, str] | None) -> dict[str, str] | None:
         return {"link": context["pathto"](there[0]), "title": html.escape(there[1])} if there else None
@@ -132,9 +137,7 @@ def _context(app: Sphinx, page: str, template: str, context: dict[str, Any], doc
     context["prev"], context["next"] = link(before), link(after)
     context["last_updated"] = SITE.days.get(page, "")
     context["kind"] = SITE.kinds.get(page, "")
-    contents = context.get(
-        "furo_navigation_tree", ""
-    )  # Sphinx calls its captions headings, and leaves out of which level
+    contents = context.get("furo_navigation_tree", "")  # Sphinx gives captions role="heading" without a level
     context["furo_navigation_tree"] = contents.replace('role="heading"', 'role="heading" aria-level="2"')
     if doctree is not None:
         title = context.get("title", "")
@@ -150,12 +153,12 @@ def _search_page(app: Sphinx) -> Sequence[tuple[str, dict[str, Any], str]]:
 
 
 def setup(app: Sphinx) -> dict[str, Any]:
-    """What Sphinx calls."""
+    """Register the directives, renderers and handlers with Sphinx."""
     for name, directive in {"cell": Cell, "printed": Printed, "signature": Signature, "shown": Shown}.items():
         app.add_directive(name, directive)
     app.add_html_math_renderer("mathml", inline_renderers=(_inline, None), block_renderers=(_display, None))
     PygmentsBridge.html_formatter = LightFormatter
-    app.connect("html-page-context", _context, priority=900)  # after the theme
+    app.connect("html-page-context", _context, priority=900)  # after the theme's handler
     app.connect("builder-inited", _no_index)
     app.connect("html-collect-pages", _search_page)
     return {"parallel_read_safe": False, "parallel_write_safe": False}

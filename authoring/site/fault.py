@@ -1,4 +1,4 @@
-"""What keeps the site from being built: places and reasons, all that can be found at once."""
+"""Faults that prevent the site from being built, collected with their locations so that all are reported at once."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 
 class Broken(Exception):
-    """The site cannot be built; each fault names its place and what is wrong there."""
+    """Raised if the site cannot be built. Each fault names its location and the problem."""
 
     def __init__(self, faults: Iterable[str]):
         self.faults = sorted(set(faults))
@@ -14,7 +14,7 @@ class Broken(Exception):
 
 
 class Faults:
-    """Faults as they are found, to be told together."""
+    """A collection of faults to report together."""
 
     def __init__(self) -> None:
         self._found: list[str] = []
@@ -23,6 +23,6 @@ class Faults:
         self._found.append(f"{place}: {what}")
 
     def stop(self) -> None:
-        """Raises `Broken` if there is any."""
+        """Raise `Broken` if there are any faults."""
         if self._found:
             raise Broken(self._found)

@@ -1,5 +1,4 @@
-"""After Sphinx: what nobody needs goes away, every link and every file that a page names must be there, and no page may
-be too heavy."""
+"""Steps after Sphinx: remove unneeded files, and check links, files and the size of pages."""
 
 from __future__ import annotations
 
@@ -14,8 +13,8 @@ from urllib.parse import unquote
 from authoring.site.fault import Faults
 
 LARGEST = 400_000
-"""Bytes that a page itself may have: its pictures, styles and scripts are files beside it."""
-# Of Sphinx and its theme: its own search, maps for debuggers, and what tells a later run what this one did.
+"""Maximum bytes of a page's HTML; its pictures, styles and scripts are separate files."""
+# From Sphinx and its theme: their search, source maps for debuggers, and data for incremental builds.
 UNNEEDED = (
     "_static/searchtools.js", "_static/language_data.js", "_static/*.map", "_static/**/*.map", "_static/file.png",
     "_static/minus.png", "_static/plus.png", "_static/skeleton.css", "_static/debug.css", "_static/basic.css.map",
@@ -27,7 +26,7 @@ _ADDRESS = re.compile(r"(?:[a-z]+:|//)")
 
 
 def clear(site: Path) -> None:
-    """Remove what no reader needs."""
+    """Remove files that no reader needs."""
     for pattern in UNNEEDED:
         for path in sorted(site.glob(pattern)):
             if path.is_dir():
@@ -39,9 +38,15 @@ def clear(site: Path) -> None:
 
 
 def check(site: Path, sources: Mapping[str, str], faults: Faults) -> int:
-    """Weigh every page and follow its links: how many lead to a place on the site.
+    """Check the size of every page and follow its links.
 
-    sources:  what each page is made from, by its path: what a fault names.
+    Args:
+        site: The site's folder.
+        sources: For each page's path, the source that a fault should name.
+        faults: Where faults are collected.
+
+    Returns:
+        The number of links that lead to the site itself.
     """
     texts = {path.relative_to(site).as_posix(): path.read_text(encoding="utf-8") for path in site.rglob("*.html")}
     ids = {page: set(map(html.unescape, _ID.findall(text))) for page, text in texts.items()}
@@ -67,12 +72,13 @@ def check(site: Path, sources: Mapping[str, str], faults: Faults) -> int:
             count += 1
             if file.startswith("..") or not (site / file).is_file():
                 faults.add(place, f"the link {target!r} leads nowhere: there is no {file}")
-            elif anchor and file in ids and "=" not in anchor and unquote(anchor) not in ids[file]:  # "=": a state
+            # "=" marks a state, not an id
+            elif anchor and file in ids and "=" not in anchor and unquote(anchor) not in ids[file]:
                 faults.add(place, f"the link {target!r} leads nowhere: {file} has no place of that name")
     return count
 
 
 def _repeated(text: str) -> list[str]:
-    """The names that more than one place of a page has."""
+    """Return the ids that occur more than once on a page."""
     counts = Counter(re.findall(r'\sid="([^"]+)"', text))
     return sorted(name for name, count in counts.items() if count > 1)

@@ -1,7 +1,7 @@
-"""The two pages on which the story model runs besides the explorer: the whole flow of a text, and a story in turns.
+"""The two other pages on which the story model runs: the flow of a text through it, and a story written in turns.
 
-Their words are in `flow.md` and `chat.md`, so that they are read, searched and printed without a script; `flow.js` and
-`chat.js` put a part of the picture in the place of each mark.
+Their texts are in `flow.md` and `chat.md`, so that they can be read, searched and printed without scripts. `flow.js`
+and `chat.js` put a part of the picture in place of each mark.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ from companion_school.study.figure_html import STYLE
 
 HERE = Path(__file__).parent
 PAGES = (("flow", "The whole flow"), ("chat", "Write a story together"))
-"""The name of each page, and what the contents call it."""
+"""The name of each page and its label in the contents."""
 ENGINE = ("words.js", "engine.js")
 _PART = re.compile(r"<!-- (flow|chat)(?: (\w+))? -->")
 
 
 def texts(assets: Assets) -> Iterator[tuple[str, str, str]]:
-    """The name of each page, what the contents call it, and its text."""
+    """Yield each page's name, its label in the contents, and its text."""
     for name, label in PAGES:
         text = (HERE / f"{name}.md").read_text(encoding="utf-8")
         yield name, label, _PART.sub(_place, text) + "\n" + raw(_script(name, assets)) + "\n"
 
 
 def parameters() -> int:
-    """How many parameters the model has, which `chat.md` says in thousands."""
+    """Return the model's number of parameters, which `chat.md` gives in thousands."""
     from companion_school.explorer.models import load_live
 
     return sum(weight.numel() for weight in load_live(live_file("story")).parameters())

@@ -1,7 +1,7 @@
-"""Formulas as MathML, which browsers set without a script and screen readers read.
+r"""Formulas as MathML, which browsers render without scripts and screen readers can read.
 
-Pandoc converts them, all in one call; `mathml.py` puts in what browsers need besides. The number of an equation,
-`\\tag{2.1}`, stands beside it.
+Pandoc converts all of them in one call, and `mathml.py` adds what browsers need besides. The number of an equation,
+`\tag{2.1}`, is placed beside it.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from dataclasses import dataclass, field
 from authoring.markdown import TAG
 from authoring.site.mathml import breakable, mended
 
-API = [1, 23, 1]  # of Pandoc's documents
+API = [1, 23, 1]  # version of Pandoc's document format
 _MATH = re.compile(r"<math\b.*</math>", re.DOTALL)
 
 
 @dataclass(frozen=True)
 class Formula:
-    """A formula without its dollars and its number, and whether it stands on lines of its own."""
+    """A formula without its dollars and number, and whether it is a display formula."""
 
     tex: str
     display: bool
@@ -34,7 +34,7 @@ class Formula:
 
 @dataclass
 class Formulas:
-    """Formulas with the place where each stands first, and what became of them."""
+    """Formulas with the location where each is first used, and their MathML once converted."""
 
     places: dict[Formula, str] = field(default_factory=dict)
     done: dict[Formula, str] = field(default_factory=dict)
@@ -43,7 +43,7 @@ class Formulas:
         self.places.setdefault(formula, place)
 
     def convert(self) -> list[str]:
-        """Convert all; what could not be, each with its place and why."""
+        """Convert all formulas and return a message with the location for each one that failed."""
         wanted = [formula for formula in self.places if formula not in self.done]
         faults = []
         for formula, (mathml, why) in zip(wanted, converted(wanted), strict=True):
@@ -54,7 +54,11 @@ class Formulas:
         return faults
 
     def html(self, text: str, display: bool, place: str = "") -> str:
-        """The formula as a page has it. Raises `ValueError` if it does not convert."""
+        """Return a formula's HTML for a page.
+
+        Raises:
+            ValueError: If the formula cannot be converted.
+        """
         formula = Formula.of(text, display)
         if formula not in self.done:
             self.add(formula, place)
@@ -73,7 +77,14 @@ class Formulas:
 
 
 def converted(formulas: Iterable[Formula]) -> list[tuple[str, str]]:
-    """Each as MathML, or empty and why not."""
+    """Convert formulas with Pandoc.
+
+    Returns:
+        For each formula its MathML and an empty string, or an empty string and the reason why it failed.
+
+    Raises:
+        RuntimeError: If Pandoc fails or returns another number of formulas.
+    """
     formulas = list(formulas)
     blocks = [
         {"t": "Para", "c": [{"t": "Math", "c": [{"t": "DisplayMath" if f.display else "InlineMath"}, _kept(f.tex)]}]}
@@ -92,17 +103,24 @@ def converted(formulas: Iterable[Formula]) -> list[tuple[str, str]]:
 
 
 def _short(reason: str) -> str:
-    """Pandoc's reason in a line, without the signs that it would have taken instead."""
+    """Return Pandoc's reason in one line, without the tokens that it expected instead."""
     return " ".join(reason.split()).partition(" expecting ")[0]
 
 
 def _kept(tex: str) -> str:
-    """A formula with the spaces that Pandoc would lose: those after a sign in words, as in 2 \\% for."""
+    r"""Protect spaces that Pandoc would drop: those after an escaped sign, as in 2 \% for."""
     return re.sub(r"(\\[%#&_]) ", r"\1~", tex)
 
 
 def pandoc(document: dict[str, object]) -> tuple[str, str]:
-    """The HTML of a document, and what Pandoc said."""
+    """Convert a document in Pandoc's JSON format to HTML.
+
+    Returns:
+        The HTML and Pandoc's messages.
+
+    Raises:
+        RuntimeError: If Pandoc fails.
+    """
     import pypandoc
 
     command = [pypandoc.get_pandoc_path(), "--from=json", "--to=html", "--mathml", "--wrap=none"]

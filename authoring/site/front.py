@@ -1,4 +1,4 @@
-"""The page that the site opens with, from `index.md`, the path through the course, and what the start page says."""
+"""The site's front page, made from `index.md`, the list of lessons, and the sections of the start page."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ DOORS = (
     ("chat.html", "Write a story together", "Take turns with the model that this course trains and ships."),
     (f"{own.INDEX}.html", own.LABEL, "Write it yourself: eighteen files, each with a check that says what is wrong."),
 )
-"""What the front page leads to besides the lessons: the page, its name there, and what one does on it."""
+"""Links on the front page besides the lessons: page, title and description."""
 _FIGURE = re.compile(r"{{ figure (\d\d) (\w+) }}")
 
 
 def text(course: Course, asked: Mapping[str, list[Question]], press: Press, badges: str) -> str:
-    """The text of the front page: its own words, and the parts of the start page, which are about JupyterLab."""
+    """Return the text of the front page: its own words and the sections of the start page."""
     start = course.pages["start.ipynb"]
     words = TEXT.read_text(encoding="utf-8").replace("{{ path }}", path(course, asked, press.formulas))
     words = _FIGURE.sub(lambda found: figure(course, press, *found.groups()), words)
@@ -41,19 +41,19 @@ def text(course: Course, asked: Mapping[str, list[Question]], press: Press, badg
 
 
 def begin(course: Course) -> str:
-    """Where to begin; for whoever has begun, the page's script makes of it where to go on."""
+    """Return the link to the first lesson. The page's script makes it resume where a returning reader stopped."""
     first = course.pages[course.path[0]["file"]]
     return raw(f'<p class="begin"><a id="go-on" href="{first.name}.html">Begin: {html.escape(first.label)}</a></p>')
 
 
 def doors() -> str:
-    """What else there is to open, as a list like the path."""
+    """Return the other links as a list in the style of the list of lessons."""
     rows = [f'<li><a href="{href}">{title}</a><span>{said}</span></li>' for href, title, said in DOORS]
     return raw(f'<ul class="path doors">{"".join(rows)}</ul>')
 
 
 def figure(course: Course, press: Press, number: str, name: str) -> str:
-    """A moving figure of a lesson; that it is not there is a fault."""
+    """Return a moving figure of a lesson, and record a fault if there is none."""
     page = course.part("lesson", number)
     for at, cell in enumerate(page.notebook.cells if page else [], 1):
         for result in cell.get("outputs", []):
@@ -64,7 +64,7 @@ def figure(course: Course, press: Press, number: str, name: str) -> str:
 
 
 def path(course: Course, asked: Mapping[str, list[Question]], formulas: Formulas) -> str:
-    """The lessons as a list: question, minutes, and how many of its questions are answered."""
+    """Return the list of lessons with question, minutes, and the number of questions answered."""
     rows = []
     for lesson in course.path:
         number, page = lesson["number"], course.pages[lesson["file"]]

@@ -1,4 +1,4 @@
-"""Where the links of notebooks lead on the site."""
+"""Conversion of links between notebooks to links between pages."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from authoring.markdown import DISPLAY
 from authoring.site.fault import Faults
 from authoring.site.pages import Course, Page, cells_with_id
 
-CELL = "cell-id="  # JupyterLab's name of a place in a notebook
-TOP = "navigation-top"  # the cell that every lesson begins with, and no page has
+CELL = "cell-id="  # JupyterLab's prefix for links to a cell
+TOP = "navigation-top"  # id of the navigation cell at the top of every lesson, which the pages leave out
 _CODE = r"^(?P<fence>```+|~~~+)[^\n]*\n.*?^(?P=fence)[ \t]*$|(?<!`)(?P<tick>`+)(?!`).+?(?<!`)(?P=tick)(?!`)"
 _INLINE = r"(?<![\\$])\$(?!\$)[^$]+?(?<!\\)\$(?!\$)"
 _LINK = r"(?P<image>!?)\[(?P<text>(?:[^\[\]]|\[[^\]]*\])*)\]\((?P<href>[^()\s]+)\)"
@@ -24,10 +24,13 @@ _PROSE = re.compile(f"{_CODE}|{DISPLAY.pattern}|{_INLINE}|{_LINK}|{_ANCHOR}", re
 
 @dataclass(frozen=True)
 class Links:
-    """Turns links of notebooks into links of pages.
+    """Converts links of notebooks to links of pages.
 
-    modules:     the place of each module's reference, by its file: "companion/layers/attention.py".
-    repository:  the address of what is on no page; empty if the project has none.
+    Attributes:
+        course: The pages of the course.
+        modules: For each module's file, such as "companion/layers/attention.py", its place in the reference.
+        repository: Address for files that have no page; empty if the project has none.
+        faults: Where broken links are recorded.
     """
 
     course: Course
@@ -36,7 +39,7 @@ class Links:
     faults: Faults
 
     def leads(self, href: str, page: Page, place: str) -> str | None:
-        """Where a link of a page leads; None where it is to something that is not on the site, and has no address."""
+        """Return the target of a page's link on the site, or `None` for a broken link or a file without an address."""
         if re.match(r"[a-z]+:", href) or href.startswith("//"):
             return href
         target, _, fragment = href.partition("#")
@@ -57,17 +60,24 @@ class Links:
 
     def _fragment(self, page: Page, fragment: str, href: str, place: str) -> str:
         if not fragment.startswith(CELL):
-            return fragment  # a heading: finish.py looks for it in the page
+            return fragment  # a heading, which finish.py checks on the rendered page
         id = fragment.removeprefix(CELL)
         if page.source.suffix != ".ipynb" or id not in cells_with_id(page.notebook.cells):
             self.faults.add(place, f"the link {href!r} leads nowhere: no such cell")
         return "" if id == TOP else f"cell-{id}"
 
     def in_prose(self, text: str, page: Page, place: str, picture: Callable[[Path], str]) -> str:
-        """Markdown with its links turned. `picture` says where a picture is found that stands in a file."""
+        """Convert the links in a Markdown text.
+
+        Args:
+            text: The Markdown.
+            page: The page that it belongs to.
+            place: Location for messages.
+            picture: Returns the address on the site of a picture's file.
+        """
 
         def turned(found: re.Match[str]) -> str:
-            if found["fold"] is not None:  # a click on it opens the fold, and so nothing else
+            if found["fold"] is not None:  # a click on a summary opens the fold, so it must not contain a link
                 return found["fold"] + found["says"]
             if found["to"] is not None:
                 there = self.leads(found["to"], page, place)

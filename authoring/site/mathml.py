@@ -1,27 +1,30 @@
-"""MathML as browsers need it: what a converter leaves to the typesetter, and a browser does not do by itself."""
+"""Adjustments of a converter's MathML for browsers, which do less layout than a TeX engine."""
 
 from __future__ import annotations
 
 import re
 from xml.etree import ElementTree
 
-LONG = 18  # elements of a formula in a line, above which the line may break in it
+LONG = 18  # elements of an inline formula above which it may break across lines
 OPENS, CLOSES = "([{⌈⌊⟨", ")]}⌉⌋⟩"
 BREAKS = ("=", "<", ">", "≤", "≥", "≈", "≠", "∈", "→", "←", "⟶", "⟹", "⇒", "+", "−", "-", "⋅", "×", ",", ";", "⇔")
 SCRIPTS = ("msup", "msub", "msubsup")
-TWINS = "|∥‖"  # fences that open and close with the same sign
+TWINS = "|∥‖"  # fences whose opening and closing signs are the same
 BRACES = ("⏟", "⏞")
 _ANNOTATION = re.compile(r"<annotation.*?</annotation>|</?semantics>", re.DOTALL)
-# A name, and the invisible sign that it is applied to what follows: a typesetter puts a thin space, unless a bracket
-# follows, and browsers put none.
+# A name followed by the invisible sign of function application. TeX puts a thin space there unless a bracket follows,
+# but browsers put none.
 _APPLIED = re.compile(
     r"(<mi(?: mathvariant=\"normal\")?>[a-zA-Z]{2,}</mi><mo>)&#8289;(</mo>)(</mrow>)?(?!<mo[^>]*>[(\[]|</mrow>)"
 )
 
 
 def mended(math: str) -> str:
-    """A converter's formula without its TeX, with space after names, its brackets whole, its roots small, and its
-    braces marked."""
+    """Return a converter's MathML, adjusted for browsers.
+
+    The TeX annotation is removed, names get space after them, brackets are grouped with their content, subscripts under
+    roots are kept small, and formulas with braces are marked.
+    """
     math = _ANNOTATION.sub("", math).replace(' xmlns="http://www.w3.org/1998/Math/MathML"', "").replace("\n", " ")
     root = ElementTree.fromstring(_APPLIED.sub(r'\1&#8289;\2\3<mspace width="0.167em"></mspace>', math))
     _close_fences(root)
@@ -33,9 +36,9 @@ def mended(math: str) -> str:
 
 
 def _close_fences(row: ElementTree.Element) -> None:
-    """Put what stands in large brackets with a power into one row under the power.
+    """Group large brackets that carry a power with their content into one row under the power.
 
-    A bracket that alone carries the power does not grow with its partner.
+    Otherwise the bracket that carries the power would not grow with its partner.
     """
     kept: list[ElementTree.Element] = []
     opened: list[int] = []
@@ -62,9 +65,9 @@ def _close_fences(row: ElementTree.Element) -> None:
 
 
 def _keep_small(radical: ElementTree.Element) -> None:
-    """Let an index under a root hang a little below it, as in print.
+    """Let a subscript under a root hang a little below it, as in print.
 
-    A browser takes the next larger sign for the index, which then hangs far into the line below.
+    Otherwise a browser takes the next larger root sign, which reaches far into the line below.
     """
     inside = [element for child in radical for element in child.iter()]
     scripts = [element for element in inside if element.tag == "msub"]
@@ -76,9 +79,9 @@ def _keep_small(radical: ElementTree.Element) -> None:
 
 
 def breakable(mathml: str) -> str:
-    """A long formula in a line of text, as several, between which the line may break: browsers break none by itself.
+    """Split a long inline formula into several between which a line may break, because browsers do not break one.
 
-    As in print, a line ends after a relation, an operator or a comma that stands in no bracket.
+    As in print, a line may end after a relation, an operator or a comma outside brackets.
     """
     if mathml.count("</m") < LONG:
         return mathml
@@ -91,7 +94,8 @@ def breakable(mathml: str) -> str:
         sign = child.text or ""
         depth += child.tag == "mo" and (sign in OPENS) - (sign in CLOSES)
         if child.tag == "mo" and sign in BREAKS and depth == 0 and len(parts[-1]) > 1 and child is not row[-1]:
-            child.set("form", "infix")  # though it is the last of its part now
+            # the operator is now last in its part, where browsers would not treat it as infix
+            child.set("form", "infix")
             parts.append([])
     pieces = []
     for part in parts:

@@ -1,4 +1,4 @@
-"""A notebook, or a Markdown page, as the text that Sphinx reads."""
+"""Conversion of a notebook or a Markdown page to the text that Sphinx reads."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from authoring.site.pages import Page
 from authoring.source import FOLDED
 from companion_school.course.release import navigation_line
 
-FENCE = "`" * 12  # longer than any in a cell
+FENCE = "`" * 12  # longer than any fence in a cell
 _QUESTION = re.compile(r"# question \d+\.[a-z]$")
 _ESCAPES = re.compile(r"\x1b\[[0-9;]*m")
 
 
 @dataclass
 class Press:
-    """What turning notebooks into pages needs and collects."""
+    """The objects needed and filled by converting notebooks to pages."""
 
     links: Links
     assets: Assets
@@ -33,25 +33,25 @@ class Press:
     faults: Faults
 
     def picture(self, file: Path) -> str:
-        """Where a picture stands that is a file of the notebooks' folder."""
+        """Add a picture file of the notebooks' folder to the assets and return its address."""
         self.assets.files[f"figures/{file.name}"] = file.read_bytes()
         return f"/figures/{file.name}"
 
 
 def block(directive: str, content: str, **options: str) -> str:
-    """A directive of Sphinx, as MyST writes it."""
+    """Return a Sphinx directive in MyST syntax."""
     lines = [f"{FENCE}{{{directive.split()[0]}}} {' '.join(directive.split()[1:])}".rstrip()]
     lines += [f":{name}: {value}".rstrip() for name, value in options.items()]
     return "\n".join([*lines, "", content, FENCE])
 
 
 def raw(html: str) -> str:
-    """HTML that stands in the page as it is."""
+    """Return a directive that inserts HTML into the page unchanged."""
     return block("raw html", html)
 
 
 def text_of(page: Page, press: Press) -> str:
-    """The page's text."""
+    """Return the text of a page."""
     if page.source.suffix == ".md":
         return prose(page.source.read_text(encoding="utf-8"), page, press, page.place)
     parts = []
@@ -68,7 +68,7 @@ def text_of(page: Page, press: Press) -> str:
 
 
 def prose(text: str, page: Page, press: Press, place: str) -> str:
-    """Markdown with its links turned; its formulas are noted."""
+    """Return Markdown with its links converted, and register its formulas."""
     for line, tex in formulas_in(text):
         display = text.split("\n")[line].lstrip().startswith("$$") or f"$${tex}$$" in text
         press.formulas.add(Formula.of(tex, display), f"{place}, line {line + 1}")
@@ -76,7 +76,7 @@ def prose(text: str, page: Page, press: Press, place: str) -> str:
 
 
 def code(cell: NotebookNode, page: Page, press: Press, place: str) -> list[str]:
-    """A code cell with what it printed and drew. Of a question only the question is shown."""
+    """Return a code cell with its outputs. For a question, the code is left out."""
     tags = cell.metadata.get("tags", [])
     shown = [part for result in cell.get("outputs", []) if (part := as_block(result, page, press, place))]
     asks = _QUESTION.match(cell.source.split("\n")[0])
@@ -89,7 +89,7 @@ def code(cell: NotebookNode, page: Page, press: Press, place: str) -> list[str]:
 
 
 def as_block(result: NotebookNode, page: Page, press: Press, place: str) -> str:
-    """What a cell printed or drew, of which a fault is noted if a page cannot show it."""
+    """Return an output of a cell as a directive. Record a fault if a page cannot show it."""
     if result.output_type == "stream" and result.name == "stdout":
         return block("printed", _ESCAPES.sub("", result.text).rstrip("\n"))
     data = result.get("data", {})

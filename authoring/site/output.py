@@ -1,9 +1,9 @@
-"""What cells showed, for a page: pictures, scripts and styles of their own, once for the whole site.
+"""Outputs of cells for pages: pictures, scripts and styles become files that the whole site shares.
 
-A notebook's output holds everything it needs, again and again: a script and a style in each question, each picture as
-text. Here pictures become files, a script is one file however many outputs use it, and all styles are one sheet, whose
-rules for JupyterLab's themes become rules for those of the page. Scripts are no modules: a browser loads no module from
-a folder.
+Each output in a notebook contains everything it needs, such as a script and a style per question and pictures as text.
+Here pictures become files, each distinct script is one file, and all styles are one sheet, in which rules for
+JupyterLab's themes are replaced by rules for the site's. Scripts are not modules, because browsers do not load modules
+from a local folder.
 """
 
 from __future__ import annotations
@@ -28,35 +28,39 @@ _PICTURE = re.compile(r'(<img [^>]*?)src="data:image/png;base64,([^"]+)"([^>]*>)
 _WIDTH = re.compile(r'width="(\d+)"')
 _HREF = re.compile(r'href="([^"]+)"')
 _ANCHOR = re.compile(r'<a\b[^>]*href="[^"]+"[^>]*>(.*?)</a>', re.DOTALL)
-# Where dollars are formulas: in questions, and in what the front page says of a lesson.
+# The places where dollars mark formulas: questions, and the front page's descriptions of lessons.
 _QUESTION = re.compile(r'<section class="ext-question".*?</section>|<span class="asks">.*?</span>', re.DOTALL)
 _DOLLARS = re.compile(r"(?<!\\)\$([^$]+?)(?<!\\)\$")
 _CODE = re.compile(r"(<code>.*?</code>)", re.DOTALL)
 _OUTSIDE_A_MODULE = re.compile(r"^\s*(?:import|export)\b|^await\b", re.MULTILINE)
 
-# What says "dark" in an output, and what says it on a page.
+# Selectors for the dark and the light theme, in an output and on a page.
 _THEMES = (
     ("body:not([data-jp-theme-light])", "body:not([data-theme=light])"),
     ("[data-jp-theme-light=false]", "body[data-theme=dark]"),
     ("[data-jp-theme-light=true]", "body[data-theme=light]"),
 )
 
-Lead = Callable[[str], str | None]  # where a link leads on the site; None: nowhere on it
+Lead = Callable[[str], str | None]  # the target of a link on the site, or None if it has none
 
 
 @dataclass
 class Assets:
-    """The files that outputs need, by their path on the site."""
+    """Files that outputs need, by their path on the site."""
 
     files: dict[str, bytes] = field(default_factory=dict)
     styles: dict[str, None] = field(default_factory=dict)
 
     def sheet(self) -> str:
-        """All styles, as one sheet."""
+        """Return all styles as one sheet."""
         return "\n".join(sorted(self.styles)) + "\n"
 
     def script(self, code: str) -> str:
-        """The path of a file that runs this code once the page is there. Raises `ValueError` if only a module could."""
+        """Add a script and return the path of its file.
+
+        Raises:
+            ValueError: If the code only works as a module.
+        """
         if found := _OUTSIDE_A_MODULE.search(code):
             raise ValueError(f"a script on a page opened from a folder cannot {found[0].strip()!r}")
         text = f'(() => {{ "use strict";\n{code.strip()}\n}})();\n'
@@ -65,14 +69,14 @@ class Assets:
         return name
 
     def picture(self, png: bytes) -> tuple[str, int, int]:
-        """The path of a file with this picture, and its pixels."""
+        """Add a picture and return the path of its file, and its width and height in pixels."""
         name = f"{PICTURES}/{_digest(png)}.png"
         self.files[name] = png
         return name, *_pixels(png)
 
 
 def _phone(width: int) -> str:
-    """How wide a picture is shown on a phone, if it scrolls there."""
+    """Return the attribute that sets a picture's width on a phone if it has to scroll there."""
     return f'style="--phone:{width}px" ' if width else ""
 
 
@@ -86,12 +90,16 @@ def _digest(content: bytes) -> str:
 
 
 def page_html(output: str, assets: Assets, lead: Lead, up: str) -> str:
-    """The HTML of an output as a page has it; its formulas stay in dollars (`with_formulas`).
+    """Return the HTML of an output for a page. Its formulas remain in dollars (see `with_formulas`).
 
-    lead:  where a link leads; it raises what it wants to for one that leads nowhere.
-    up:    from the page to the site's root.
+    Args:
+        output: The output's HTML.
+        assets: Where its files are added.
+        lead: Returns the target of a link; it may raise for a broken one.
+        up: Path from the page to the site's root.
 
-    Raises `ValueError` for a moving figure without its still picture, and a script that no page can run.
+    Raises:
+        ValueError: If a figure has no still picture with alternative text, or a script only works as a module.
     """
     for attributes, inside in figures.figures_in(output):
         if not figures.words(inside):
@@ -130,7 +138,7 @@ def page_html(output: str, assets: Assets, lead: Lead, up: str) -> str:
 
 
 def formulas_of(output: str) -> list[Formula]:
-    """The formulas of an output's questions."""
+    """Return the formulas in an output's questions."""
     return [
         Formula.of(html.unescape(tex), display)
         for question in _QUESTION.findall(output)
@@ -141,7 +149,7 @@ def formulas_of(output: str) -> list[Formula]:
 
 
 def with_formulas(output: str, formulas: Formulas, place: str = "") -> str:
-    """The output with the formulas of its questions set."""
+    """Return an output with the formulas in its questions rendered."""
 
     def question(found: re.Match[str]) -> str:
         parts = _CODE.split(found[0])

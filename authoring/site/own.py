@@ -1,4 +1,4 @@
-"""*Your own transformer* on the site: the page that lists its stages, and what pages say whose cells are to be run."""
+"""*Your own transformer* on the site: the page that lists its stages, and the note on pages whose cells must be run."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ TEXT = Path(__file__).with_suffix(".md")
 
 
 def texts(course: Course) -> Iterator[tuple[str, str, str]]:
-    """The name of the page, what the contents call it, and its text."""
+    """Yield the name of the page, its label in the contents, and its text."""
     rows = "".join(_row(stage, course) for stage in STAGES.values())
     head = "<thead><tr><th>stage</th><th>your file</th><th>lessons</th><th>minutes</th></tr></thead>"
     hours = round(sum(stage.minutes for stage in STAGES.values()) / 60)
@@ -41,7 +41,7 @@ def _lesson(number: str, course: Course) -> str:
 
 
 def where_to_run(page: Page, press: Press) -> str:
-    """What stands at the top of a page whose cells are meant to be run: where that is, and the notebook itself."""
+    """Return the note at the top of a page whose cells are meant to be run, with a link to the notebook."""
     file = f"{NOTEBOOKS}/{page.source.name}"
     press.assets.files[file] = page.source.read_bytes()
     place = page.source.relative_to(page.source.parents[1]).as_posix()

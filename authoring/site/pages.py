@@ -1,4 +1,4 @@
-"""Which pages there are, what each is made from, and in which order they are read."""
+"""The pages of the site, their sources, and their reading order."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from authoring.site.fault import Faults
 from companion_school.build.stages import STAGES
 
 START = "start.ipynb"
-# Pages that stand beside the lessons: the file, and what the contents call it.
+# Pages beside the lessons: the file, and its label in the contents.
 BESIDE = (
     ("explorer.md", "The explorer"),
     ("glossary.md", "Glossary"),
@@ -31,19 +31,20 @@ TEACHING = (
     ("exercises/PLAN.md", "Two course schedules"),
     ("exercises/TUTOR.md", "For a tutor"),
 )
-# What belongs to a lesson, in the contents: the kind, and its name.
+# Pages that belong to a lesson: the kind, and its label in the contents.
 PARTS = (("deeper", "Deeper"), ("exercises", "Exercises"))
 
 
 @dataclass(frozen=True)
 class Page:
-    """A page that is made from a file of the notebooks' folder.
+    """A page made from a file in the notebooks' folder.
 
-    name:    from the site's root, without ending: "deeper/02_deeper".
-    source:  the notebook, or the Markdown file.
-    kind:    "lesson", "deeper", "exercises", "stage", "start" or "beside".
-    label:   what the contents call it.
-    lesson:  the number of its lesson, as "02", or of its stage, as "2"; empty where it has none.
+    Attributes:
+        name: Path from the site's root without the extension, such as "deeper/02_deeper".
+        source: The notebook or the Markdown file.
+        kind: "lesson", "deeper", "exercises", "stage", "start" or "beside".
+        label: Label in the contents.
+        lesson: Number of its lesson, such as "02", or of its stage, such as "2"; empty if it has none.
     """
 
     name: str
@@ -58,12 +59,12 @@ class Page:
 
     @property
     def place(self) -> str:
-        """How a fault names it."""
+        """The source's path as messages name it."""
         return self.source.relative_to(self.source.parents[len(Path(self.name).parts)]).as_posix()
 
     @property
     def up(self) -> str:
-        """From the page to the site's root."""
+        """The path from the page to the site's root."""
         return "../" * self.name.count("/")
 
 
@@ -78,7 +79,11 @@ class Course:
 
     @classmethod
     def of(cls, folder: Path, root: Path, faults: Faults) -> Course:
-        """The course in a folder of notebooks, as its start page lists it; what is missing is a fault."""
+        """Read the course in a folder of notebooks, in the order of its start page.
+
+        Raises:
+            Broken: If a file is missing, unreadable or not listed.
+        """
         course = cls(folder, root)
         if not (folder / START).exists():
             faults.add(f"{folder.name}/{START}", "has never been built. Run: make notebooks")
@@ -116,7 +121,7 @@ class Course:
         return (page for page in self.pages.values() if page.kind in kinds)
 
     def part(self, kind: str, lesson: str) -> Page | None:
-        """The page of a kind that belongs to a lesson, if there is one."""
+        """Return the page of a kind that belongs to a lesson, if there is one."""
         return next((page for page in self.of_kind(kind) if page.lesson == lesson), None)
 
 
@@ -128,5 +133,5 @@ def _readable(page: Page) -> bool:
 
 
 def cells_with_id(cells: Sequence[NotebookNode]) -> set[str]:
-    """The ids of the cells: where links lead."""
+    """Return the ids of cells that links can lead to."""
     return {cell.id for cell in cells}

@@ -1,4 +1,4 @@
-"""The questions of each lesson on a page of their own, and how many are answered: what a reader comes back to."""
+"""Pages with the questions of each lesson, and how many of them the reader has answered."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ INDEX = "questions/index"
 
 
 def by_lesson() -> dict[str, list[Question]]:
-    """All questions, by their lesson's number as "02"."""
+    """Return all questions, by their lesson's number such as "02"."""
     found: dict[str, list[Question]] = {}
     for question in questions().values():
         found.setdefault(f"{question.lesson:02d}", []).append(question)
@@ -25,7 +25,7 @@ def by_lesson() -> dict[str, list[Question]]:
 
 
 def place_of(pages: Iterable[Page], question: Question) -> str | None:
-    """Where the question is asked: the page, and the cell in it."""
+    """Return the page and cell in which a question is asked, or `None`."""
     return next(
         (
             f"{page.name}.html#cell-{cell.id}"
@@ -38,13 +38,13 @@ def place_of(pages: Iterable[Page], question: Question) -> str | None:
 
 
 def bar(asked: list[Question]) -> str:
-    """How many of these questions are answered: a place that the page's script fills, and their number without it."""
+    """Return a counter of answered questions that the page's script fills in. Without scripts it shows their number."""
     keys = html.escape(" ".join(question.key for question in asked))
     return f'<span class="progress" data-questions="{keys}">{count(len(asked), "question")}</span>'
 
 
 def texts(press: Press, course: Course) -> Iterator[tuple[str, str, str]]:
-    """The name of each page, what the contents call it, and its text."""
+    """Yield each page's name, its label in the contents, and its text."""
     rows = []
     for number, asked in by_lesson().items():
         lesson = course.part("lesson", number)

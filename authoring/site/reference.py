@@ -20,9 +20,9 @@ from authoring.site.notebook import block, raw
 
 INDEX = "reference/index"
 LEFT_OUT = re.compile(r"companion_school/exercises/lesson_\d\d$|/_\w*$")
-_OWN = "companion"  # the page of the modules that stand in no folder
-_DEEP = {"layers": 2, "training": 2}  # how many folders make a page, where it is more than one
-_TERM = re.compile(r"(\S.{0,60}?):?\s{2,}(\S.*)")  # two spaces or more
+_OWN = "companion"  # the page of modules that are in no subfolder
+_DEEP = {"layers": 2, "training": 2}  # folders whose subfolders get pages of their own, with the number of levels
+_TERM = re.compile(r"(\S.{0,60}?):?\s{2,}(\S.*)")  # a term and its description, separated by two or more spaces
 _OF_ONE = ("Returns:", "Yields:", "Note:", "Example:", "Examples:")
 _SECTIONS = ("Args:", "Attributes:", "Raises:", *_OF_ONE)
 _ENTRY = re.compile(r"([\w*][\w*, .()|\[\]]*): ?(.*)")
@@ -31,7 +31,7 @@ _MARKS = re.compile(r"([\\*_\[\]<>$#|~^{}])")
 
 @dataclass(frozen=True)
 class Module:
-    """A module of the package: its dotted name, its file from the repository's root, its source and its docstring."""
+    """A module of the packages: its dotted name, its path in the repository, its source and its docstring."""
 
     name: str
     file: str
@@ -40,7 +40,7 @@ class Module:
 
     @property
     def page(self) -> str:
-        """The name of its page."""
+        """The name of the page that describes the module."""
         package, *folders = self.name.split(".")[:-1]
         if package == imports.SCHOOL.name:
             return f"reference/{'.'.join([package, *folders[:1]])}"
@@ -70,7 +70,7 @@ def users(lessons: Iterable[Lesson]) -> dict[str, list[str]]:
 
 
 def places(there: Iterable[Module]) -> dict[str, str]:
-    """Where each module's part begins on the site, by its file."""
+    """Return the place of each module's description on the site, by its file."""
     return {module.file: f"{module.page}.html#{module.name}" for module in there}
 
 
@@ -106,7 +106,7 @@ def texts(there: Sequence[Module], used: Mapping[str, Sequence[str]]) -> Iterato
 
 
 def part(module: Module) -> Iterator[str]:
-    """The text of a module: its docstring, and what in it is public and says what it is."""
+    """Yield the text of a module: its docstring and its documented public names."""
     tree, lines = ast.parse(module.source), module.source.splitlines()
     yield raw(f'<span class="place" id="{module.name}"></span>')
     yield f"## {module.name.removeprefix('companion.')}"
@@ -137,7 +137,7 @@ def _defined(node: ast.FunctionDef | ast.ClassDef, module: Module, level: int, i
 
 
 def signature(node: ast.FunctionDef | ast.ClassDef, source: str) -> str:
-    """What stands before the docstring, as it is written; of a class also its fields, and how it is made."""
+    """Return the source before the docstring; for a class also its fields and the signature of `__init__`."""
     lines = source.splitlines()
     first = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
     head = "\n".join(lines[first - 1 : node.body[0].lineno - 1])
@@ -151,7 +151,7 @@ def signature(node: ast.FunctionDef | ast.ClassDef, source: str) -> str:
 
 
 def _segment(node: ast.stmt, lines: Sequence[str], *, padded: bool = False) -> str:
-    """`ast.get_source_segment`, which takes the whole source apart for each node."""
+    """Return the source of a node. `ast.get_source_segment` would split the whole source for each node."""
     assert node.end_lineno is not None
     first, *rest = (line.encode() for line in lines[node.lineno - 1 : node.end_lineno])
     if not rest:
@@ -162,7 +162,7 @@ def _segment(node: ast.stmt, lines: Sequence[str], *, padded: bool = False) -> s
 
 
 def _assigned(node: ast.AST | None) -> str:
-    """The name that a statement binds, if it is one name."""
+    """Return the name that a statement assigns, if it is a single name, else an empty string."""
     targets = node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else []
     return targets[0].id if len(targets) == 1 and isinstance(targets[0], ast.Name) else ""
 
@@ -212,7 +212,7 @@ def _section(title: str, body: str) -> str:
 
 
 def _language(example: str) -> str:
-    """Whether an example is Python, or to be shown as it is: a folder, a command."""
+    """Return "python" for an example that parses as Python, else "none"."""
     try:
         ast.parse(example)
     except SyntaxError:
@@ -221,7 +221,10 @@ def _language(example: str) -> str:
 
 
 def _entries(lines: Sequence[str]) -> list[tuple[str, str]]:
-    """`name:  what it is`, with what goes on under it indented; empty if the lines are not all of that kind."""
+    """Return the entries of lines of the form `name:  description`, with indented continuations.
+
+    The list is empty if any line has another form.
+    """
     found: list[tuple[str, str]] = []
     for line in lines:
         if found and line.startswith("  "):
@@ -234,6 +237,6 @@ def _entries(lines: Sequence[str]) -> list[tuple[str, str]]:
 
 
 def prose(text: str) -> str:
-    """Plain words as Markdown: what looks like a mark is none, except code in backticks."""
+    """Escape plain text for Markdown, except code in backticks."""
     pieces = re.split(r"(`[^`]+`)", text)
     return "".join(piece if at % 2 else _MARKS.sub(r"\\\1", piece) for at, piece in enumerate(pieces))

@@ -1,6 +1,6 @@
-"""The repository's address, and what hangs on it: links to Colab and Binder, and to files that are on no page.
+"""The repository's address, and links that need it: to Colab and Binder, and to files that have no page.
 
-It stands in one place: `[project.urls]` of pyproject.toml, under `Repository`. Without it there are no such links.
+The address is set once, in `[project.urls]` of pyproject.toml under `Repository`. Without it there are no such links.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ KEY = "Repository"
 
 
 def project(root: Path) -> dict[str, Any]:
-    """The table `project` of pyproject.toml."""
+    """Return the table `project` of pyproject.toml."""
     return tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 
 
 def address(root: Path, faults: Faults) -> str:
-    """The repository's address, without a slash at its end; empty if the project names none."""
+    """Return the repository's address without a trailing slash, or an empty string if the project names none."""
     named = project(root).get("urls", {}).get(KEY, "")
     if not named:
         return ""
@@ -38,7 +38,7 @@ def address(root: Path, faults: Faults) -> str:
 
 
 def changed(folder: Path) -> dict[str, str]:
-    """The day of the last change of each file of a folder, by its path in there; empty where there is no history."""
+    """Return the day of the last change to each file in a folder, by its path in there; empty without a git history."""
     command = ["git", "log", "--format=%x00%cs", "--name-only", "--no-renames", "--relative", "--", "."]
     try:
         log = subprocess.run(command, cwd=folder, capture_output=True, text=True, encoding="utf-8", check=True).stdout
@@ -53,7 +53,7 @@ def changed(folder: Path) -> dict[str, str]:
 
 
 def badges(repository: str, file: str = "start.ipynb") -> dict[str, str]:
-    """Where a notebook opens, by the place's name; a cell's id may follow each address as it is."""
+    """Return the addresses that open a notebook, by service. The id of a cell can be appended to each."""
     if not repository:
         return {}
     name = repository.removeprefix("https://github.com/")
@@ -65,7 +65,7 @@ def badges(repository: str, file: str = "start.ipynb") -> dict[str, str]:
 
 
 def bar(repository: str, page: Page) -> str:
-    """The line of badges of a page that is a notebook; its script puts the same links beside each cell."""
+    """Return the line of badges on a notebook's page. The page's script adds the same links beside each cell."""
     file = page.source.relative_to(page.source.parents[len(Path(page.name).parts) - 1]).as_posix()
     there = badges(repository, file)
     if not there:

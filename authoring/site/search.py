@@ -1,7 +1,7 @@
-"""What the search knows: each section of each page, its headings, and its words.
+"""The index of the search: each section of each page with its headings and words.
 
-The browser reads all of it, a text of a megabyte or two, only on the search's page, and as a script: a page opened from
-a folder may not fetch files. `search.js` looks through it.
+The browser loads all of it, one or two megabytes, only on the search page. It loads it as a script, because a page
+opened from a local folder may not fetch files. `search.js` searches it.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ _LINK = re.compile(r"\[([^\]]*)\]\(([^)\s]+)\)")
 _MATHML = re.compile(r"<math\b.*?</math>", re.DOTALL)
 _SPACED = frozenset("=<>≤≥≈≠≪≫←→⟶⟹∈∉∪∩+−-·×⋅∣|;,")
 
-Say = Callable[[str], str]  # a formula's MathML, by its TeX
+Say = Callable[[str], str]  # from a formula's TeX to its MathML
 
 
 @dataclass(frozen=True)
 class Section:
-    """A section: its page, the page's kind and title, its anchor there, its headings from the outermost, its words."""
+    """A section: its page, the page's kind and title, its anchor, its headings from the outermost, and its text."""
 
     page: str
     kind: str
@@ -40,7 +40,7 @@ class Section:
 
 
 def sections(page: str, kind: str, title: str, doctree: nodes.document, mathml: Say) -> Iterator[Section]:
-    """The sections of a page; what stands in a section within it is that one's."""
+    """Yield the sections of a page. The text of a nested section belongs only to that section."""
     title = html.unescape(title)
     for section in doctree.findall(nodes.section):
         above: list[str] = []
@@ -55,9 +55,11 @@ def sections(page: str, kind: str, title: str, doctree: nodes.document, mathml: 
 
 
 def terms(glossary: str, lead: Callable[[str], str | None]) -> Iterator[Section]:
-    """What the glossary explains, each term as a section that leads to where it is explained.
+    """Yield each term of the glossary as a section that leads to its explanation.
 
-    lead:  where a link of the glossary leads on the site.
+    Args:
+        glossary: The glossary as Markdown.
+        lead: Returns the target of one of its links on the site.
     """
     for rows in tables(glossary):
         for term, said, where in rows[1:]:
@@ -73,7 +75,10 @@ def _counts(node: nodes.Node) -> bool:
 
 
 def _words(node: nodes.Node | None, mathml: Say) -> str:
-    """What a reader reads of a node: formulas as they look, code as it is, of outputs questions and captions."""
+    """Return the visible text of a node.
+
+    Formulas become plain text and code stays as it is. Of outputs, only questions and captions are included.
+    """
     if node is None or isinstance(node, nodes.comment):
         return ""
     if isinstance(node, nodes.math | nodes.math_block):
@@ -95,12 +100,12 @@ def _of_html(text: str) -> str:
 
 
 def _without_marks(text: str) -> str:
-    """HTML as its words, with formulas in a line."""
+    """Return the words of HTML, with formulas as plain text."""
     return html.unescape(re.sub(r"<[^>]+>", " ", _MATHML.sub(lambda found: html.escape(in_a_line(found[0])), text)))
 
 
 def in_a_line(mathml: str) -> str:
-    """A formula as one line of text, which no mark of TeX is left in: `(a + b)/(2)`, `√(d_k)`, `x^2`."""
+    """Return a formula as one line of text without TeX, such as `(a + b)/(2)`, `√(d_k)` and `x^2`."""
     said = _said(ElementTree.fromstring(re.sub(r"&(?!(?:amp|lt|gt|quot|apos|#\w+);)\w+;", _entity, mathml)))
     return re.sub(r"\s+", " ", re.sub(r"[\u2061-\u2064]", "", said)).replace("( ", "(").replace(" )", ")").strip()
 
@@ -133,7 +138,10 @@ def _said(node: ElementTree.Element) -> str:
 
 
 def script(found: Sequence[Section], aliases: Mapping[str, Sequence[str]]) -> str:
-    """The file that the search's page reads. The glossary's own page is in it once: its terms are sections already."""
+    """Return the script with the index that the search page loads.
+
+    The glossary's own page is left out, because each of its terms is a section already.
+    """
     rows = [
         [entry.page, entry.anchor, entry.kind, entry.title, " › ".join(entry.headings), " ".join(entry.text.split())]
         for entry in sorted(found, key=lambda entry: (entry.page, entry.anchor, entry.headings))

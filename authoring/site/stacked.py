@@ -1,8 +1,9 @@
-"""Still pictures for a narrow screen: diagrams that stand side by side in a wide picture, set below one another.
+"""Still pictures for narrow screens: diagrams that are side by side in a wide picture are stacked.
 
-A picture of two or three diagrams is 760 pixels wide or more, and its print is too small on a phone. Diagrams side by
-side are found by what they stand on: in one row of pixels two long lines or surfaces, one beside the other. Between
-them, from top to bottom, must be a gap to cut at. A formula of boxes, or boxes with words beside them, has no such row.
+A picture of two or three diagrams is at least 760 pixels wide, so its text is too small on a phone. Diagrams side by
+side are recognized by their bases: one row of pixels contains two or three long lines or surfaces side by side. There
+must also be a gap between them, from top to bottom, to cut at. A formula made of boxes, or boxes with words beside
+them, has no such row.
 """
 
 from __future__ import annotations
@@ -14,26 +15,27 @@ import numpy as np
 from PIL import Image
 
 FITS = 440
-"""Points of a picture's width that a phone shows without making its print too small."""
+"""Width in points up to which a picture fits on a phone without making its text too small."""
 BASE = 0.2
-"""How long what a diagram stands on is at least, as a share of the picture's width."""
+"""Minimum length of a diagram's base, as a share of the picture's width."""
 GAP = 0.002
-"""How wide a gap is at least, as a share of that width."""
+"""Minimum width of a gap, as a share of the picture's width."""
 NEAR = 0.03
-"""How near to a cut print is that belongs to both sides, as a share of that width."""
+"""Maximum distance from a cut of text that belongs to both sides, as a share of the picture's width."""
 LABELS = 0.1
-"""How far below its base a diagram has the labels of its axis, at most, as a share of the picture's height."""
+"""Maximum distance of axis labels below a diagram's base, as a share of the picture's height."""
 PRINT, SCREEN = 0.8, 344
-"""How large a picture is shown on a phone at least, beside its own size, and the points that a narrow phone has for it:
-a wider one scrolls."""
+"""Minimum scale of a picture on a phone, and the width in points of a narrow phone's screen. Wider ones scroll."""
 _BETWEEN, _MARGIN = 24, 8  # pixels between two pieces, and around each
 Pixels = np.ndarray
 
 
 def stacked(png: bytes, width: int) -> bytes | None:
-    """The picture with its diagrams below one another, or None if it fits as it is, or cannot be cut.
+    """Return the picture with its diagrams stacked, or `None` if it fits unchanged or cannot be cut.
 
-    width:  in points, of which a picture of twice as many pixels is drawn.
+    Args:
+        png: The picture.
+        width: Its width in points, half of its width in pixels.
     """
     if width <= FITS:
         return None
@@ -66,12 +68,15 @@ def stacked(png: bytes, width: int) -> bytes | None:
 
 
 def shown_width(width: int) -> int:
-    """How wide a picture is shown on a phone, in points; 0 is as wide as the screen."""
+    """Return the width of a picture on a phone in points; 0 means as wide as the screen."""
     return 0 if width * PRINT <= SCREEN else round(width * PRINT)
 
 
 def _cuts(pixels: Pixels) -> list[int]:
-    """Where the picture is cut: in the first gap behind each diagram but the last, or nowhere."""
+    """Return the columns where the picture is cut, or an empty list if it cannot be.
+
+    The cuts are in the first gap after each diagram but the last.
+    """
     ink, width = (pixels != pixels[0, 0]).any(axis=2), pixels.shape[1]
     rows = [[run for run in _runs(row) if run[1] - run[0] >= BASE * width] for row in ink]
     last = max(range(len(rows)), key=lambda y: (len(rows[y]), y))
@@ -83,31 +88,31 @@ def _cuts(pixels: Pixels) -> list[int]:
         gaps = [gap for gap in _runs(blank[end:start]) if gap[1] - gap[0] >= GAP * width]
         if not gaps:
             return []
-        cuts.append(end + sum(gaps[0]) // 2)  # behind it may be the name of the next diagram's axis
+        cuts.append(end + sum(gaps[0]) // 2)  # the first gap, because the next diagram's axis label may follow it
     return cuts
 
 
 def _below_the_first_line(pixels: Pixels) -> int:
-    """Where the first line of print ends, if it ends in the upper quarter of the picture; else 0."""
+    """Return the row where the first line of text ends if that is in the upper quarter of the picture, else 0."""
     blank = _runs((pixels == pixels[0, 0]).all(axis=(1, 2)))
     inner = [(start + end) // 2 for start, end in blank if start > 0 and end < pixels.shape[0] / 4]
     return inner[0] if inner else 0
 
 
 def _is_over(line: Pixels, cuts: list[int]) -> bool:
-    """Whether a line of print belongs to all diagrams, as a legend does: it has something near a cut."""
+    """Return whether a line of text belongs to all diagrams, as a legend does, because part of it is near a cut."""
     near = round(NEAR * line.shape[1])
     return any(bool((line[:, cut - near : cut + near] != line[:1, :1]).any()) for cut in cuts)
 
 
 def _runs(line: Pixels) -> list[tuple[int, int]]:
-    """Where each run of true values begins and ends."""
+    """Return the start and end of each run of true values."""
     edges = np.flatnonzero(np.diff(np.concatenate([[0], line.astype(np.int8), [0]])))
     return [(int(start), int(end)) for start, end in zip(edges[::2], edges[1::2], strict=True)]
 
 
 def _trimmed(pixels: Pixels) -> Pixels:
-    """The piece without its empty margins, but for a few pixels."""
+    """Return the piece with its empty margins cropped to a few pixels."""
     ink = (pixels != pixels[0, 0]).any(axis=2)
     rows, columns = np.flatnonzero(ink.any(axis=1)), np.flatnonzero(ink.any(axis=0))
     if not len(rows):
