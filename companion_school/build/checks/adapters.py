@@ -171,6 +171,8 @@ def _(draw):
     yield Case("one token each", ([3], [5], 0, 4))
     yield Case("a longer question", ([3, 4, 6], [5, 7], 0, 8))
     yield Case("it fits exactly", ([3, 4], [5, 7], 9, 4))
+    asked, told = ([draw.whole(3, 60) for _ in range(draw.whole(2, 5))] for _ in range(2))
+    yield Case("other tokens", (asked, told, 0, 12))
     yield Case("too long", ([3, 4, 6], [5, 7], 0, 4), refuse=True)
 
 

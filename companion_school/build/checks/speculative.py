@@ -110,6 +110,8 @@ def _(draw):
     yield Case("a guess that the draft likes too much is accepted one time in five", (p, q, [2], 1000), tolerance=0.05)
     yield Case("a guess that the model likes as much is always accepted", (p, q, [1], 200), tolerance=0.05)
     yield Case("a guess that the model likes more is always accepted", (p, q, [0], 200), tolerance=0.05)
+    right = [draw.whole(0, 3) for _ in range(draw.whole(3, 6))]
+    yield Case("other sure guesses", (sure[[*right, 2]], sure[right], right, 3))
 
 
 _TEST = "if torch.rand((), generator=generator) * q[at, guess] >= p[at, guess]:"
@@ -164,6 +166,8 @@ def _(draw):
     yield Case("the place may lie at the very end", ([5, 5, 5, 5], 4, 6))
     yield Case("a text of one token", ([3], 4, 6))
     yield Case("no token ahead", ([1, 2, 3, 1, 2], 0, 6))
+    told = [draw.whole(6, 40) for _ in range(draw.whole(5, 9))]
+    yield Case("a longer text", ([3, 4, *told, 5, 3, 4], 3, 41))
 
 
 lookup.mistake(
@@ -240,6 +244,7 @@ def _(draw):
     choice = {"temperature": 0.7, "top_k": 1}
     yield Case("what else is chosen is handed on", (prompt, 8, 4, None, "lookup", 11, choice))
     yield Case("one token", (prompt, 1, 4, None, "lookup", 11, greedy))
+    yield Case("another length", (prompt, draw.whole(7, 14), draw.whole(2, 5), None, "right", 11, greedy))
 
 
 _SHORT = "            shorten(cache, len(text) - 1)  # the last token has not been read\n"
