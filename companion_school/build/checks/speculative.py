@@ -110,7 +110,7 @@ def _(draw):
     yield Case("a guess that the draft likes too much is accepted one time in five", (p, q, [2], 1000), tolerance=0.05)
     yield Case("a guess that the model likes as much is always accepted", (p, q, [1], 200), tolerance=0.05)
     yield Case("a guess that the model likes more is always accepted", (p, q, [0], 200), tolerance=0.05)
-    right = [draw.whole(0, 3) for _ in range(draw.whole(3, 6))]
+    right = [draw.whole(0, 3) for _ in range(draw.whole(6, 11))]
     yield Case("other sure guesses", (sure[[*right, 2]], sure[right], right, 3))
 
 
