@@ -76,7 +76,7 @@ class Elsewhere(TorchFunctionMode):
             return _Far(made) if device == DEVICE and not isinstance(made, _Far) else made
         if (generator := kwargs.get("generator")) is not None:
             there = any(isinstance(one, _Far) for one in tree_leaves(args)) or kwargs.get("device") == DEVICE
-            if there != (id(generator) in _FAR_GENERATORS):
+            if there != isinstance(generator, _FarGenerator):
                 wanted, found = ("meta", "cpu") if there else ("cpu", "meta")
                 raise RuntimeError(f"Expected a '{wanted}' device type for generator but found '{found}'")
         return func(*args, **kwargs)
@@ -98,13 +98,11 @@ class _AnyGenerator(torch.Generator):
     """A `torch.Generator` that can also be created for the simulated device."""
 
     def __new__(cls, device: Any = "cpu") -> Any:
-        made = _Generator("cpu" if torch.device(device) == DEVICE else device)
-        if torch.device(device) == DEVICE:
-            _FAR_GENERATORS.add(id(made))
-        return made
+        return _FarGenerator("cpu") if torch.device(device) == DEVICE else _Generator(device)
 
 
-_FAR_GENERATORS: set[int] = set()
+class _FarGenerator(_Generator):
+    """A generator of the simulated device. Its state is on the CPU."""
 
 
 def _run(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:

@@ -5,11 +5,10 @@ python -m companion_school.build.real_model FOLDER MODEL   the process in which 
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 import time
-from importlib import resources, util
+from importlib import util
 from pathlib import Path
 
 import torch
@@ -21,8 +20,6 @@ from companion_school.build.isolated_modules import World
 from companion_school.build.workspace import read_sources
 
 STAGE = 10
-RECORD = "smollm2.json"
-"""Recorded output of transformers for a few ids: `ids`, and `logits` of the first tokens of the vocabulary."""
 CLOSE = 0.01
 """Largest difference of two logits that rounding can explain. A mistake makes them differ by whole units."""
 SECONDS = 300.0
@@ -33,11 +30,8 @@ ABSENT = (
 
 
 def record() -> dict[str, list[list[float]] | list[int]]:
-    """Return the recorded ids and logits."""
-    found: dict[str, list[list[float]] | list[int]] = json.loads(
-        resources.files(records).joinpath(RECORD).read_text("utf-8")
-    )
-    return found
+    """Return recorded output of transformers: a few `ids`, and `logits` of the vocabulary's first tokens."""
+    return records.read("smollm2")
 
 
 def try_real_model(folder: Path) -> tuple[bool, str]:

@@ -84,9 +84,7 @@ def law_cases(
     Returns:
         The derived cases; empty if there is nothing to vary.
     """
-    wanted = [
-        case for case in cases if case.arguments and not case.refuse and not case.only_nan and case.shows != LARGE
-    ]
+    wanted = _ordinary(cases)
     if not wanted:
         return []
     wanted = [case for case in wanted if not case.is_robust] or wanted

@@ -16,6 +16,7 @@ measurements in real.json.
                     configuration
     inside.json     heads and residual streams of small story models, and how heads form, for lesson 21
     real.json       measurements on SmolLM2 and MiniLM, by the cells' names (see `companion_school.study.real`)
+    smollm2.json    logits of transformers for SmolLM2, with which stage 10 of *Your own transformer* compares
     live.json       models of the explorer, and the cost of storing them in 8 bits
     live/           these models, in the format that `companion_school.explorer.models` describes
 """
@@ -48,8 +49,12 @@ def record(name: str) -> dict[str, Any]:
     """
     if name not in NAMES:
         raise ValueError(f"record {shown(name)}: expected one of {', '.join(NAMES)}")
-    text = resources.files(__name__).joinpath(f"{name}.json").read_text("utf-8")
-    found: dict[str, Any] = json.loads(text)
+    return read(name)
+
+
+def read(name: str) -> dict[str, Any]:
+    """Return the contents of a JSON file in this folder, by its name without the ending."""
+    found: dict[str, Any] = json.loads(resources.files(__name__).joinpath(f"{name}.json").read_text("utf-8"))
     return found
 
 

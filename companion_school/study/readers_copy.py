@@ -68,9 +68,10 @@ def refresh(course: Path, mine: Path) -> list[str]:
     for source in _files(course):
         name = source.relative_to(course).as_posix()
         new, target = source.read_bytes(), mine / name
+        content = _content(new)
         cells, _, whole = record.get(name, "").partition(" ")
-        if target.exists() and _content(target.read_bytes()) != cells:
-            if cells == _content(new) or _content(target.read_bytes()) == _content(new):
+        if target.exists() and (own := _content(target.read_bytes())) != cells:
+            if content in (cells, own):
                 continue
             target = target.with_name(f"{target.stem}_new{target.suffix}")
             said.append(
@@ -82,7 +83,7 @@ def refresh(course: Path, mine: Path) -> list[str]:
         write_atomic(target, _with_kernel(new) if target.suffix == ".ipynb" else new)
         if target.suffix == ".ipynb":
             _sign(target)
-        record[name] = f"{_content(new)} {_digest(new)}"
+        record[name] = f"{content} {_digest(new)}"
     mine.mkdir(exist_ok=True)
     write_atomic(mine / RECORD, json.dumps(record, indent=1))
     return said

@@ -14,11 +14,9 @@ and records the results of a lesson's cells.
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable
 from functools import cache, wraps
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -100,7 +98,7 @@ def on_real_model(
     def decorate(measure: Callable[[Any, PublishedTokenizer], Any]) -> Callable[[], Any]:
         @wraps(measure)
         def measured() -> Any:
-            known = json.loads(resources.files(records).joinpath("real.json").read_text("utf-8"))
+            known = records.read("real")
             if recording is None and key not in known:
                 raise ValueError(f"key: no record {shown(key)}; python -m authoring.records.real LESSON makes it")
             if (opened := real_model(name, load)) is None:

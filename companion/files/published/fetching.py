@@ -123,12 +123,9 @@ def get(
         return found
     reason = ""
     if source != "package" and file is None:
+        hub = name if known is None else known.hub
         try:
-            return Got(
-                _from_hub(name if known is None else known.hub),
-                f"the hub, {name if known is None else known.hub}",
-                True,
-            )
+            return Got(_from_hub(hub), f"the hub, {hub}", True)
         except ValueError as error:
             if known is None or source == "hub":
                 raise

@@ -15,6 +15,7 @@ from companion_school.checking.exercise import Case, Draw, Exercise
 from companion_school.course.exam import paper
 from companion_school.course.exam.exam_question import Asked, Question
 from companion_school.course.hidden_seeds import keyed
+from companion_school.course.release.questions import fixed_result
 
 NEAR = 0.005
 """Relative tolerance of a result that is not a whole number, since students give three digits."""
@@ -54,17 +55,14 @@ def asked(question: Question, secret: bytes, student: str) -> Asked:
 
 def as_exercise(question: Question, secret: bytes, student: str) -> Exercise:
     """Return the question as an exercise whose expected result uses this student's numbers."""
-    result, name = float(asked(question, secret, student).answer or 0.0), function_name(question)
-    made = Exercise(
+    result = float(asked(question, secret, student).answer or 0.0)
+    made = fixed_result(
+        function_name(question),
+        result,
         id=question.id,
         title=f"Your own numbers: {question.id.partition('.')[2].replace('-', ' ')}",
         task="Answer a question with numbers of your own",
-        name=name,
         statement=ASKED,
-        stub=f"def {name}():\n    raise NotImplementedError",
-        solution=f"def {name}():\n    return {result!r}",
-        reference=lambda: result,
-        hints=(),
         points=question.points,
         difficulty=2,
         minutes=question.minutes,

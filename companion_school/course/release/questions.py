@@ -12,6 +12,7 @@ import random
 import re
 from collections.abc import Iterator, Sequence
 from itertools import product
+from typing import Any
 
 from companion_school.checking.exercise import Case, Draw, Exercise, Group, Mistake, Value
 from companion_school.course.hidden_seeds import keyed
@@ -131,20 +132,34 @@ def _prediction(question: Question, secret: bytes) -> Exercise:
 
 
 def _exercise(question: Question, statement: str, expected: Value, points: int) -> Exercise:
-    name = function_name(question)
-    return Exercise(
+    return fixed_result(
+        function_name(question),
+        expected,
         id=question.id,
         title=f"Question: {question.name.replace('-', ' ')}",
         task="Answer a question of the lesson",
-        name=name,
         statement=statement,
+        points=points,
+        difficulty=1,
+        minutes=points,
+    )
+
+
+def fixed_result(name: str, expected: Value, **about: Any) -> Exercise:
+    """Return an exercise for a function without arguments, and without hints.
+
+    Args:
+        name: Name of the function.
+        expected: What it must return.
+        about: The other required fields of the `Exercise`, such as its statement.
+    """
+    return Exercise(
+        name=name,
         stub=f"def {name}():\n    raise NotImplementedError",
         solution=f"def {name}():\n    return {expected!r}",
         reference=lambda: expected,
         hints=(),
-        points=points,
-        difficulty=1,
-        minutes=points,
+        **about,
     )
 
 

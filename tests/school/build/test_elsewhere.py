@@ -68,3 +68,11 @@ def test_the_stages_train_and_write_on_a_gpu_as_on_the_cpu():
     loss, text = trained_and_written("cpu")
     there = trained_and_written("cuda")
     assert there[0] == pytest.approx(loss, rel=1e-2) and there[1] == text
+
+
+def test_a_generator_of_here_is_not_mistaken_for_one_of_there_that_is_gone():
+    """A new object may take the address of one that was deleted."""
+    with Elsewhere() as device:
+        for _ in range(20):
+            assert torch.rand(2, device=device, generator=torch.Generator(device)).device == DEVICE
+            assert torch.rand(2, generator=torch.Generator()).device.type == "cpu"

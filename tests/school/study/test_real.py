@@ -15,7 +15,7 @@ def records_of(monkeypatch, tmp_path):
 
     def arrange(known, opened):
         (tmp_path / "real.json").write_text(json.dumps(known), "utf-8")
-        monkeypatch.setattr(real.resources, "files", lambda _: tmp_path)
+        monkeypatch.setattr(real.records.resources, "files", lambda _: tmp_path)
         monkeypatch.setattr(real, "real_model", lambda name, load=None: opened)
 
     return arrange
