@@ -407,11 +407,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Do what the command line asks for; the exit code, 2 where it cannot be understood."""
     parser = argparse.ArgumentParser(
         prog="python tasks.py",
-        description="The Executable Transformer: the tasks that need no make. Each makes its environment first.",
+        description="Run tasks of The Executable Transformer without make. Each task creates its environment first.",
         epilog="\n".join(f"  {name:<15} {task.says}" for name, task in TASKS.items()),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("task", nargs="?", help="one of those below", metavar="TASK")
+    parser.add_argument("task", nargs="?", help="one of the tasks below", metavar="TASK")
     parser.add_argument(
         "--torch",
         default="",

@@ -364,9 +364,16 @@ def main(arguments: list[str] | None = None) -> int:
         prog="python -m authoring.build", description="Build the notebooks from authoring/lessons/*.md."
     )
     parser.add_argument("lessons", nargs="*", metavar="LESSON", help="number or beginning of the name (default: all)")
-    parser.add_argument("--check", action="store_true", help="run nothing; say which notebook is stale, and where")
-    parser.add_argument("--all", action="store_true", help="execute every lesson, whether it changed or not")
-    parser.add_argument("--jobs", type=int, default=min(2, os.cpu_count() or 1), help="lessons at once (%(default)s)")
+    parser.add_argument(
+        "--check", action="store_true", help="execute nothing, only report which notebook is stale and why"
+    )
+    parser.add_argument("--all", action="store_true", help="execute every lesson, even if it did not change")
+    parser.add_argument(
+        "--jobs",
+        type=int,
+        default=min(2, os.cpu_count() or 1),
+        help="number of lessons executed in parallel (default: %(default)s)",
+    )
     options = parser.parse_args(arguments)
     there = lessons()
     every, wanted = (*there, *stages()), tuple(options.lessons)

@@ -32,13 +32,15 @@ def parser() -> argparse.ArgumentParser:
     )
     described.add_argument("--only", nargs="+", choices=[*PARTS, "memory"], default=[*PARTS, "memory"], metavar="PART")
     described.add_argument("--sizes", nargs="+", choices=SIZES, default=["small", "medium"], metavar="SIZE")
-    described.add_argument("--quick", action="store_true", help="the first size, 5 rounds and half the new tokens")
-    described.add_argument("--rounds", type=int, default=11, help="how often everything is measured (default: 11)")
+    described.add_argument(
+        "--quick", action="store_true", help="measure only the first size, with 5 rounds and half the new tokens"
+    )
+    described.add_argument("--rounds", type=int, default=11, help="number of rounds (default: 11)")
     described.add_argument("--device", default="auto", help="cpu, cuda or auto (default: auto)")
     described.add_argument("--precision", choices=("fp32", "bf16"), default="fp32")
-    described.add_argument("--compile", action="store_true", help="compile the models too")
+    described.add_argument("--compile", action="store_true", help="also measure compiled models")
     described.add_argument(
-        "--out", default="runs/bench", metavar="FOLDER", help="gets bench.json (default: runs/bench)"
+        "--out", default="runs/bench", metavar="FOLDER", help="output folder for bench.json (default: runs/bench)"
     )
     return described
 

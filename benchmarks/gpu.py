@@ -320,9 +320,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     described.add_argument(
         "--only", nargs="+", choices=PARTS, default=list(PARTS), metavar="PART", help=", ".join(PARTS)
     )
-    described.add_argument("--rehearsal", action="store_true", help="tiny sizes on the CPU, also where there is a GPU")
-    described.add_argument("--minutes", type=float, default=7.5, help="for all parts together (default: 7.5)")
-    described.add_argument("--out", default="runs/gpu", metavar="FOLDER", help="gets gpu.json and gpu.txt")
+    described.add_argument("--rehearsal", action="store_true", help="use tiny sizes on the CPU, even if there is a GPU")
+    described.add_argument(
+        "--minutes", type=float, default=7.5, help="time limit for all parts together (default: 7.5)"
+    )
+    described.add_argument("--out", default="runs/gpu", metavar="FOLDER", help="output folder for gpu.json and gpu.txt")
     flags = described.parse_args(words)
     if not 0 < flags.minutes <= 60:
         described.error(f"--minutes {flags.minutes:g}: expected a number above 0 and at most 60")

@@ -65,9 +65,10 @@ PAGES = (
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
-        prog="python -m authoring.pages", description="Write the pages beside the lessons."
+        prog="python -m authoring.pages",
+        description="Write the generated pages in notebooks/ (glossary, map, claims and others).",
     )
-    parser.add_argument("--check", action="store_true", help="write nothing; say which page is not up to date")
+    parser.add_argument("--check", action="store_true", help="write nothing, only report which page is stale")
     options = parser.parse_args(arguments)
     try:
         lessons = built_lessons()

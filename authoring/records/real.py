@@ -24,8 +24,8 @@ PATH = Path(__file__).parents[2] / "companion_school" / "records" / "real.json"
 
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m authoring.records.real", description=__doc__)
-    parser.add_argument("lessons", nargs="+", metavar="LESSON", help="a lesson, such as 02, or a stage, as in build/10")
-    parser.add_argument("--from-cell", metavar="NAME", help="begin with the cell of this :name:")
+    parser.add_argument("lessons", nargs="+", metavar="LESSON", help="lesson or stage, such as 02 or build/10")
+    parser.add_argument("--from-cell", metavar="NAME", help="start at the cell with this :name:")
     given = parser.parse_args(arguments)
     mpl.use("Agg")
     for lesson in given.lessons:

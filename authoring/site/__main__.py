@@ -16,8 +16,12 @@ from companion.ground.display import count
 
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m authoring.site", description=__doc__)
-    parser.add_argument("--out", type=Path, default=ROOT / "build" / "site", help="the site's folder (%(default)s)")
-    parser.add_argument("--notebooks", type=Path, default=NOTEBOOKS, help="the notebooks' folder (%(default)s)")
+    parser.add_argument(
+        "--out", type=Path, default=ROOT / "build" / "site", help="output folder of the site (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--notebooks", type=Path, default=NOTEBOOKS, help="folder of the notebooks (default: %(default)s)"
+    )
     options = parser.parse_args(arguments)
     start, work = time.monotonic(), options.out.with_name(f"{options.out.name}.new")
     try:

@@ -54,15 +54,17 @@ EXAMPLES = (
 def parser() -> Parser:
     parser = Parser(
         description=(
-            "Measure a run on what was held out of its training, or a published model on any text.\n\n"
-            "A run on text: in bits per byte, on its held-out text or on text of yours. Every token is scored once, "
-            "in its own document, from at least half of the context before it.\n\n"
-            "A published model, --checkpoint: the same on --data, with its own tokenizer and windows of --context "
-            "tokens. The first token of a document is scored only if the tokenizer puts one before it.\n\n"
-            "A run of number-words: the share of names translated without a mistake (exact match), in all and by "
-            "digits, with its 95 % confidence interval (Wilson's).\n\n"
-            "A tuned run: the share of held-out problems that it answers right; of a file of conversations, nats a "
-            "token of answers that were held out; of preferences, the share of pairs whose better answer gained more."
+            "Measure a run on held-out data, or a published model on any text.\n\n"
+            "A run on text is measured in bits per byte, on its held-out text or on a text of yours. Every token "
+            "is scored once, within its own document, with at least half of the context before it.\n\n"
+            "A published model (--checkpoint) is measured in the same way on --data, with its own tokenizer and "
+            "windows of --context tokens. The first token of a document is scored only if the tokenizer puts a "
+            "token before it.\n\n"
+            "A run of number-words is measured by the share of names that it translates without a mistake (exact "
+            "match), in total and by number of digits, with Wilson's 95 % confidence interval.\n\n"
+            "A tuned run is measured by the share of held-out problems that it answers correctly. For a file of "
+            "conversations it is the mean loss of held-out answers in nats per token, and for preferences the "
+            "share of pairs in which the better answer gained more."
         ),
         epilog=EXAMPLES,
     )
@@ -80,13 +82,13 @@ def parser() -> Parser:
         "--numbers",
         type=Count | None,
         default=None,
-        help="number-words: held-out numbers to translate. Default: 2,000",
+        help="number-words: number of held-out names to translate (default: 2,000)",
     )
     parser.add_argument(
         "--beams",
         type=Count | None,
         default=None,
-        help="number-words: candidates of a beam search. Default: 1, greedy",
+        help="number-words: number of beams (default: 1, greedy)",
     )
     parser.add_argument(
         "--context",

@@ -34,12 +34,12 @@ IDS = ("bos_token_id", "eos_token_id", "pad_token_id", "decoder_start_token_id")
 def parser() -> Parser:
     parser = Parser(
         description=(
-            "Write a model in Hugging Face's layout: config.json, model.safetensors, and its tokenizer. Whatever reads "
-            "that can then run it: transformers, or a server such as vLLM or SGLang, on one machine or many.\n\n"
-            "It is written as the simplest published kind of model that has all of its parts; a part that none of them "
-            "has is rejected by its name. The logits are the same, but for rounding.\n\n"
-            "With --gguf it becomes one file instead, which llama.cpp, Ollama and LM Studio read: its matrices in the "
-            "type that is named, its tokenizer and chat template with them."
+            "Write a model in Hugging Face's layout (config.json, model.safetensors and the tokenizer). "
+            "transformers can then load it, and servers such as vLLM or SGLang can run it on one machine or many.\n\n"
+            "The model is written as the simplest published architecture that has all of its parts. If no "
+            "architecture has a part, the error names it. The logits agree up to rounding.\n\n"
+            "With --gguf, the model becomes a single file for llama.cpp, Ollama and LM Studio, with its matrices "
+            "in the given type and with its tokenizer and chat template."
         ),
         epilog=(
             "examples:\n"
@@ -57,19 +57,21 @@ def parser() -> Parser:
             "to talk to a model on this machine: companion chat, companion explore"
         ),
     )
-    parser.add_argument(
-        "folder", type=str, metavar="FOLDER", help="where to write it: a new or empty folder, or a new file"
-    )
+    parser.add_argument("folder", type=str, metavar="FOLDER", help="output: a new or empty folder, or a new file")
     add_run(parser, best=True)
     add_checkpoint(parser)
     parser.add_argument(
-        "--as", type=str, default=None, metavar="KIND", help="the published kind, a model_type. Default: one that fits"
+        "--as",
+        type=str,
+        default=None,
+        metavar="KIND",
+        help="architecture to write, a model_type (default: one that fits)",
     )
     parser.add_argument(
         "--gguf",
         type=Literal["F32", "F16", "BF16", "Q8_0"] | None,
         default=None,
-        help="write a GGUF file, matrices in this type; Q8_0: a byte for each number, with a scale for every 32",
+        help="write a GGUF file with matrices in this type; Q8_0 uses one byte per element and a scale for every 32",
     )
     parser.add_dtype()
     return parser

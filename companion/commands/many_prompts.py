@@ -46,12 +46,11 @@ def add_prompts(parser: Parser) -> None:
         type=str | None,
         default=None,
         metavar="FILE",
-        help="many prompts, a line each, written at once; prints a line of JSON for each. A .jsonl has objects: "
-        "prompt, and perhaps tokens, seed, stop, temperature and the like",
+        help="file with many prompts, one per line, that are continued in batches; prints one line of JSON for each. A "
+        ".jsonl file contains objects with a prompt and, optionally, tokens, seed, stop, temperature and other "
+        "settings",
     )
-    parser.add_argument(
-        "--at-once", type=Count | None, default=None, help="prompts: how many are written at a time. Default: 32"
-    )
+    parser.add_argument("--at-once", type=Count | None, default=None, help="prompts: batch size (default: 32)")
 
 
 def read_prompts(name: str) -> list[Asked]:

@@ -252,7 +252,7 @@ class Parser(ArgumentParser):
             *commands, name = missing[1].split(".")
             parser = self.inner(commands)
             action = next(action for action in parser._actions if action.dest == name)
-            return f"{name_of(action)}: expected {action.help}; got nothing", parser
+            return f"{name_of(action)} is required: {action.help}", parser
         if flag_error := re.match(r"argument (\S+?)(?:/\S+)?: (.*)", message, re.DOTALL):
             name, what = flag_error.groups()
             found = self._option_string_actions.get(name)

@@ -54,32 +54,38 @@ def parser() -> Parser:
         ),
     )
     parser.add_argument(
-        "names", nargs="*", type=str, default=[], metavar="NAME", help="published systems. Default: all of them"
+        "names", nargs="*", type=str, default=[], metavar="NAME", help="published systems (default: all)"
     )
     parser.add_argument(
-        "--config", type=str, default=None, metavar="FILE", help="a JSON file with a ModelConfig, as well"
+        "--config", type=str, default=None, metavar="FILE", help="JSON file with a ModelConfig to include"
     )
     parser.add_argument("--devices", type=Count, default=8, help="how many train")
     parser.add_argument(
         "--chip",
         type=str,
         default=None,
-        help="which they are, such as h100 or a100-80gb. Default: all sizes of memory, and the time on h100",
+        help="chips, such as h100 or a100-80gb (default: all memory sizes, and times on h100)",
     )
-    parser.add_argument("--share", type=PartOfOne, default=0.4, help="of the chip's peak that training reaches")
     parser.add_argument(
-        "--tokens", type=Positive | None, default=None, help="to train on. Default: 20 for each active parameter"
+        "--share", type=PartOfOne, default=0.4, help="share of the chip's peak FLOPs that training reaches"
+    )
+    parser.add_argument(
+        "--tokens",
+        type=Positive | None,
+        default=None,
+        help="number of training tokens (default: 20 per active parameter)",
     )
     parser.add_argument(
         "--context",
         type=Count | None,
         default=None,
-        help="tokens in a row to train on, and room in the cache. Default: the model's context; to train at most 4096",
+        help="sequence length in training and capacity of the cache (default: the model's context; in training at most "
+        "4096)",
     )
     parser.add_argument(
-        "--batch", type=Count, default=1, help="rows in a device's micro-batch, and rows served at once"
+        "--batch", type=Count, default=1, help="rows in a micro-batch of one device, and sequences served at once"
     )
-    parser.add_argument("--usable", type=PartOfOne, default=0.9, help="share of a memory that may be filled")
+    parser.add_argument("--usable", type=PartOfOne, default=0.9, help="share of a device's memory that may be filled")
     parser.add_argument("--json", action="store_true", help="print the figures as JSON")
     return parser
 

@@ -146,7 +146,7 @@ def parser(task: str = TextSettings.task) -> Parser:
         "--task",
         type=Literal[*TASKS],
         default=task,
-        help="what to learn: to continue text, or to translate number names",
+        help="task to learn: continue text, or translate number names",
     )
     return parser
 
@@ -174,7 +174,7 @@ def add_settings(parser: Parser, kind: type[RunSettings], defaults: Any = None) 
             options = {"action": "store_true"}
         groups[f.metadata["group"]].add_argument("--" + flag(f), help=f.metadata["help"], **options)
     groups[GROUPS[3]].add_argument(
-        "--config", action=ActionConfigFile, metavar="FILE", help="a YAML or JSON file with any of these flags"
+        "--config", action=ActionConfigFile, metavar="FILE", help="YAML or JSON file with any of these flags"
     )
     return groups
 

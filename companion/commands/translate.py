@@ -59,8 +59,8 @@ def parser() -> Parser:
         type=str,
         default=None,
         metavar="ngram|FOLDER",
-        help="several tokens at a time: ngram proposes what followed the last tokens before, a smaller model's run of "
-        "the same pieces what it would write; the translations stay the same",
+        help="speculative decoding: ngram proposes what followed the same tokens earlier; a run of a smaller model "
+        "with the same tokenizer proposes its own continuation; the translations stay the same",
     )
     parser.add_device()
     return parser

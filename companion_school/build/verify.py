@@ -83,7 +83,9 @@ def main(arguments: list[str] | None = None) -> int:
     """Verify the checks of some stages; return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m companion_school.build.verify", description=__doc__)
     parser.add_argument("stages", type=int, nargs="*", metavar="STAGE", help="by default all")
-    parser.add_argument("--mutants", action="store_true", help="change one thing in each reference (minutes)")
+    parser.add_argument(
+        "--mutants", action="store_true", help="try each reference with one change at a time (takes minutes)"
+    )
     options = parser.parse_args(arguments)
     wrong = 0
     for number in options.stages or STAGES:

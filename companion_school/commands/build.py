@@ -15,21 +15,21 @@ from companion.ground.waiting import waiting
 def parser() -> Parser:
     parser = Parser(
         description=(
-            "Write a transformer of your own, one plain Python file after the other: read a lesson, write a part. "
-            "Without an action, it shows the stages, what you have done of each, and what is next.\n\n"
-            "Stages are listed in the order in which they are written; their numbers are only names.\n\n"
-            "Your files are in my/transformer, found from here or from any folder above; --folder, or the variable "
-            "COMPANION_BUILD, names another one. They import torch and each other. Nothing that you have written is "
-            "ever overwritten."
+            "Write your own transformer, one plain Python file at a time: read a lesson, then write its stage. "
+            "Without an action, this command shows all stages, your progress in each, and what comes next.\n\n"
+            "The stages are listed in the order in which you write them. Their numbers are only names.\n\n"
+            "Your files are in my/transformer, which is looked for in this folder and in the folders above it. "
+            "The flag --folder or the environment variable COMPANION_BUILD selects another folder. Your files "
+            "import only torch and each other. Your code is never overwritten."
         ),
         epilog=(
             "examples:\n"
             "  companion build start            write the stubs that you begin with\n"
             "  companion build                  show what is done, and what is next\n"
-            "  companion build check 2          try stage 2, attention.py\n"
-            "  companion build take 3           go on with the course's positions.py\n"
-            "  companion build story            train it on stories, and keep it\n"
-            "  companion build race --minutes 1 how well does it read by then?"
+            "  companion build check 2          check stage 2, attention.py\n"
+            "  companion build take 3           use the course's positions.py\n"
+            "  companion build story            train it on stories and save it\n"
+            "  companion build race --minutes 1 train for a minute and compare"
         ),
     )
     return parser
@@ -38,13 +38,21 @@ def parser() -> Parser:
 def add_actions(parser: Parser) -> None:
     """Add the actions to the parser, which must be registered as a command before."""
     actions = (
-        ("show", _plain_parser("Show the stages, how far each is, and what is next."), "show the stages (the default)"),
-        ("start", _plain_parser("Write the stubs of all stages; files of yours stay as they are."), "write the stubs"),
-        ("check", _check_parser(), "try a stage, as check() does in a notebook"),
-        ("take", _take_parser(), "lay in the course's reference of a stage, to go on with"),
-        ("compare", _compare_parser(), "show the course's version of a stage beside yours"),
-        ("story", _story_parser(), "train what you have written on stories, and keep the model"),
-        ("race", _race_parser(), "train with your race.py, and compare"),
+        (
+            "show",
+            _plain_parser("Show the stages, your progress in each, and what comes next."),
+            "show the stages and your progress (the default)",
+        ),
+        (
+            "start",
+            _plain_parser("Write the stubs of all stages. Files that you already have are not changed."),
+            "write the stubs of all stages",
+        ),
+        ("check", _check_parser(), "check a stage, as check() does in a notebook"),
+        ("take", _take_parser(), "use the course's reference solution of a stage"),
+        ("compare", _compare_parser(), "show your code and the course's solution side by side"),
+        ("story", _story_parser(), "train your model on stories and save it"),
+        ("race", _race_parser(), "train with your race.py and compare the result"),
     )
     add_commands(parser, "action", "actions", actions)
 
@@ -60,7 +68,11 @@ def with_action(arguments: list[str]) -> list[str]:
 
 def _add_folder(parser: Parser) -> None:
     parser.add_argument(
-        "--folder", type=str, default=None, metavar="FOLDER", help="your folder. Default: my/transformer, here or above"
+        "--folder",
+        type=str,
+        default=None,
+        metavar="FOLDER",
+        help="your folder (default: my/transformer, here or in a folder above)",
     )
 
 
@@ -73,14 +85,14 @@ def _plain_parser(description: str) -> Parser:
 def _check_parser() -> Parser:
     parser = Parser(
         description=(
-            "Try stages with your own files: every part of a stage on many inputs, in a process of its own. Where "
-            "something is wrong: what fails, the smallest input that shows it, what was expected, the mistake that it "
-            "most likely is, and the stage in which it lies."
+            "Check stages of your own files. Every part of a stage is tried on many inputs in a separate process. "
+            "If a part fails, the report shows the smallest input on which it fails, the expected result, the "
+            "most likely mistake, and the stage that contains it."
         ),
         epilog="examples:\n  companion build check 5\n  companion build check 2-5\n  companion build check --all",
     )
-    parser.add_argument("stages", type=str, nargs="*", metavar="STAGE", help="as in 5, model, 2-5 or 1,3")
-    parser.add_argument("--all", action="store_true", help="every stage")
+    parser.add_argument("stages", type=str, nargs="*", metavar="STAGE", help="stages, such as 5, model, 2-5 or 1,3")
+    parser.add_argument("--all", action="store_true", help="check every stage")
     _add_folder(parser)
     return parser
 
@@ -88,23 +100,24 @@ def _check_parser() -> Parser:
 def _take_parser() -> Parser:
     parser = Parser(
         description=(
-            "Lay in the course's reference of a stage, to go on with what comes after it. It is marked as taken. Where "
-            "you have written something, it is laid beside your file and yours is left as it is."
+            "Copy the course's reference solution of a stage into your folder, so that you can continue with the "
+            "next one. The stage is marked as taken. If you have written something for that stage, your file is "
+            "not changed and the solution is saved next to it."
         ),
         epilog="examples:\n  companion build take 3\n  companion build take --all",
     )
-    parser.add_argument("stages", type=str, nargs="*", metavar="STAGE", help="as in 3, positions or 2-4")
-    parser.add_argument("--all", action="store_true", help="every stage")
+    parser.add_argument("stages", type=str, nargs="*", metavar="STAGE", help="stages, such as 3, positions or 2-4")
+    parser.add_argument("--all", action="store_true", help="take every stage")
     _add_folder(parser)
     return parser
 
 
 def _compare_parser() -> Parser:
     parser = Parser(
-        description="Show what you have written for a stage beside the course's version, once yours passes its check.",
+        description="Show your code for a stage next to the course's version. Your stage must have passed its check.",
         epilog="examples:\n  companion build compare 2",
     )
-    parser.add_argument("stage", type=str, metavar="STAGE", help="as in 2 or attention")
+    parser.add_argument("stage", type=str, metavar="STAGE", help="stage, such as 2 or attention")
     _add_folder(parser)
     return parser
 
@@ -112,9 +125,9 @@ def _compare_parser() -> Parser:
 def _story_parser() -> Parser:
     parser = Parser(
         description=(
-            "Train your own transformer (stages 1 to 7) on small stories for some minutes, let it write one, and save "
-            "it into your folder. Every command takes that folder as a model. The course's files stand in for stages "
-            "that you have not begun."
+            "Train your own transformer (stages 1 to 7) on short stories for a few minutes, let it write a story, "
+            "and save it in your folder. Every command accepts this folder as a model. For stages that you have "
+            "not begun, the course's files are used."
         ),
         epilog=(
             "examples:\n"
@@ -127,11 +140,11 @@ def _story_parser() -> Parser:
             "  companion tune --start my/transformer --task sums --worked 0.5"
         ),
     )
-    parser.add_argument("--minutes", type=Positive, default=2.0, help="of training")
+    parser.add_argument("--minutes", type=Positive, default=2.0, help="minutes of training")
     parser.add_argument(
-        "--data", type=str, nargs="+", default=[], metavar="PATH", help="files of text to read instead of the stories"
+        "--data", type=str, nargs="+", default=[], metavar="PATH", help="text files to train on instead of the stories"
     )
-    parser.add_argument("--reference", action="store_true", help="train the course's files, not yours")
+    parser.add_argument("--reference", action="store_true", help="train the course's reference files instead of yours")
     parser.add_device()
     _add_folder(parser)
     return parser
@@ -140,17 +153,16 @@ def _story_parser() -> Parser:
 def _race_parser() -> Parser:
     parser = Parser(
         description=(
-            "Train for some minutes with your race.py, and measure in bits per byte on text that it has not seen. As "
-            "long as you have not written one, your stages 1 to 6 train as they are. "
-            "The course's race.py runs after it for as many minutes, once a day, so that you can compare with what "
-            "this machine does now. A table and a plot, race.png in your folder, show both beside compressors, n-grams "
-            "and your earlier runs."
+            "Train for a few minutes with your race.py, and measure the model in bits per byte on unseen text. If "
+            "you have not written a race.py, your stages 1 to 6 are trained as they are. Once a day, the course's "
+            "race.py then trains for the same time, which shows what this machine can do at the moment. A table "
+            "and a plot (race.png in your folder) compare both with compressors, n-grams and your earlier runs."
         ),
         epilog="examples:\n  companion build race --minutes 1\n  companion build race --minutes 5 --name 'wider'",
     )
-    parser.add_argument("--minutes", type=Positive, default=5.0, help="of training")
-    parser.add_argument("--name", type=str, default=None, metavar="NAME", help="what this run is called in the table")
-    parser.add_argument("--alone", action="store_true", help="leave out the course's race.py")
+    parser.add_argument("--minutes", type=Positive, default=5.0, help="minutes of training")
+    parser.add_argument("--name", type=str, default=None, metavar="NAME", help="name of this run in the table")
+    parser.add_argument("--alone", action="store_true", help="do not run the course's race.py")
     _add_folder(parser)
     return parser
 

@@ -27,7 +27,7 @@ def parser() -> Parser:
     return Parser(
         description=(
             "Make problem sets and notebooks from the exercises, collect marks, and prove that every check works. "
-            "notebooks/exercises/INSTRUCTORS.md explains how to choose, hand out and grade."
+            "notebooks/exercises/INSTRUCTORS.md explains how to choose, release and grade exercises."
         ),
         epilog=(
             "examples:\n"
@@ -43,15 +43,15 @@ def parser() -> Parser:
 def add_actions(parser: Parser) -> None:
     """Add the actions to the parser, which must be registered as a command before."""
     actions = (
-        ("release", _release_parser(), "make a problem set: what you keep, what students get"),
-        ("export", _export_parser(), "collect marks into one table, with nbgrader's columns"),
+        ("release", _release_parser(), "make a problem set, for you and for the students"),
+        ("export", _export_parser(), "collect marks into one table with nbgrader's columns"),
         ("collect", written_answers.collect_parser(), "collect written answers into a sheet, for a person to mark"),
-        ("mark", written_answers.mark_parser(), "read that sheet's points into the marks"),
+        ("mark", written_answers.mark_parser(), "read the points of that sheet into the marks"),
         ("alike", _alike_parser(), "list similar answers of a class, after renaming"),
-        ("oral", _oral_parser(), "list questions to ask each student about their own answers"),
+        ("oral", _oral_parser(), "list questions to ask each student about their own code"),
         ("clone", _clone_parser(), "clone the repositories of a class, by a list"),
-        ("verify", _verify_parser(), "prove every check: run what is right, and what is wrong"),
-        ("notebooks", _notebooks_parser(), "make the self-study notebooks, or the solved ones"),
+        ("verify", _verify_parser(), "prove every check by running right and wrong answers"),
+        ("notebooks", _notebooks_parser(), "make the notebooks for self-study, or the solved ones"),
         ("slides", slides.parser(), "make slides of lessons: figures, equations, questions"),
         ("exam", exam.parser(), "make an examination, and its marking key, from your seed"),
     )
@@ -61,21 +61,23 @@ def add_actions(parser: Parser) -> None:
 def _release_parser() -> Parser:
     parser = Parser(
         description=(
-            "Make a problem set in a folder: source/PSET for nbgrader, release/PSET for students, PSET.md for you. "
-            "What students get holds no solution. Half of an exercise's points are for public cases, half for hidden "
-            "ones, which are drawn from your seed file. All points of a question are for the hidden check; your seed "
-            "file decides the order of its choices. A folder may hold several problem sets.\n\n"
-            "--questions takes predictions, too, where the reasons are listed: a letter for what happens, a number "
-            "for why. --written takes answers in words: PSET_marking.md is the marker's page; `collect` and `mark` "
-            "carry them to a person and back.\n\n"
-            "--numbers takes the examination's questions for a number. Each student of --roster gets a sheet with "
-            "numbers of their own, in PSET_sheets/, and returns the result from the notebook.\n\n"
-            "--own-items adds written answers of your own. --build makes a project in place of a problem set.\n\n"
-            "--gradescope also writes the zip file of an autograder for Gradescope; it holds your secret. --repository "
-            "also writes a template repository for GitHub, by itself or in Classroom 50: its workflow runs the public "
-            "checks after each push, and `companion grade` on the cloned repositories gives the marks.\n\n"
-            "PSET.toml beside the set says when it is due and what late work costs. In extensions.csv beside it you "
-            "write down extensions, late days and grace periods."
+            "Make a problem set in a folder: source/PSET for nbgrader, release/PSET for the students, and PSET.md "
+            "for you. The students' files contain no solutions. Half of an exercise's points are for public cases "
+            "and half for hidden ones, which are drawn from your seed file. All points of a question are for the "
+            "hidden check, and your seed file decides the order of its choices. A folder can contain several "
+            "problem sets.\n\n"
+            "--questions also takes predictions whose reasons are listed: a letter for what happens and a number "
+            "for the reason. --written takes answers in words. PSET_marking.md is the marker's page for them; "
+            "`collect` writes a marking sheet and `mark` reads it back.\n\n"
+            "--numbers takes the examination questions that ask for a number. Each student in --roster gets a "
+            "sheet with different numbers in PSET_sheets/, and enters the result in the notebook.\n\n"
+            "--own-items adds written questions of your own. --build makes a project instead of a problem set.\n\n"
+            "--gradescope also writes an autograder for Gradescope as a zip file, which contains your secret. "
+            "--repository also writes a template repository for GitHub, to be used directly or in Classroom 50. "
+            "Its workflow runs the public checks after each push, and `companion grade` computes the marks from "
+            "the cloned repositories.\n\n"
+            "PSET.toml, next to the problem set, contains the due date and the penalty for late work. Extensions, "
+            "late days and grace periods go into extensions.csv in the same folder."
         ),
         epilog=(
             "examples:\n"
@@ -89,12 +91,22 @@ def _release_parser() -> Parser:
             "      --due 2026-11-30T23:59+01:00 --late '10% a day, at most 50%'"
         ),
     )
-    parser.add_argument("pset", type=str, metavar="PSET", help="the name of the problem set: letters, digits, - and _")
+    parser.add_argument("pset", type=str, metavar="PSET", help="name of the problem set (letters, digits, - and _)")
     parser.add_argument(
-        "--exercises", type=str, nargs="+", default=[], metavar="N.N", help="the exercises; the course's order is kept"
+        "--exercises",
+        type=str,
+        nargs="+",
+        default=[],
+        metavar="N.N",
+        help="exercises, which keep the order of the course",
     )
     parser.add_argument(
-        "--questions", type=str, nargs="+", default=[], metavar="N.X", help="the lessons' questions, as in 2.a 2.b"
+        "--questions",
+        type=str,
+        nargs="+",
+        default=[],
+        metavar="N.X",
+        help="questions from the lessons, such as 2.a 2.b",
     )
     parser.add_argument(
         "--written",
@@ -102,46 +114,65 @@ def _release_parser() -> Parser:
         nargs="+",
         default=[],
         metavar="N.NAME",
-        help="written answers for a person to mark, as in 14.curves",
+        help="written questions that a person marks, such as 14.curves",
     )
     parser.add_argument(
-        "--numbers", type=str, nargs="+", default=[], metavar="N.NAME", help="questions with each student's own numbers"
+        "--numbers",
+        type=str,
+        nargs="+",
+        default=[],
+        metavar="N.NAME",
+        help="questions with different numbers for each student",
     )
     parser.add_argument(
-        "--roster", type=str, default=None, metavar="FILE", help="CSV with a column id: who gets a sheet of numbers"
+        "--roster",
+        type=str,
+        default=None,
+        metavar="FILE",
+        help="CSV file with a column id: students who get a sheet of numbers",
     )
     _add_project(parser)
-    parser.add_argument("--out", type=str, default=None, metavar="FOLDER", help="where to; made where there is none")
+    parser.add_argument("--out", type=str, default=None, metavar="FOLDER", help="output folder (created if missing)")
     parser.add_argument(
         "--gradescope",
         type=str,
         default=None,
         metavar="FILE.zip",
-        help="write an autograder to upload to Gradescope",
+        help="also write an autograder, a zip file to upload to Gradescope",
     )
     parser.add_argument(
-        "--repository", type=str, default=None, metavar="FOLDER", help="write a template repository for GitHub"
-    )
-    parser.add_argument("--due", type=str, default=None, metavar="TIME", help="as in 2026-11-30T23:59+01:00, or UTC")
-    parser.add_argument(
-        "--late", type=str, default=None, metavar="RULE", help="cost of late work: '10% a day, at most 50%'"
+        "--repository", type=str, default=None, metavar="FOLDER", help="also write a template repository for GitHub"
     )
     parser.add_argument(
-        "--grace", type=str, default=None, metavar="TIME", help="time that costs nothing: '15 minutes' (default: none)"
+        "--due",
+        type=str,
+        default=None,
+        metavar="TIME",
+        help="due date with its time zone, such as 2026-11-30T23:59+01:00",
+    )
+    parser.add_argument(
+        "--late", type=str, default=None, metavar="RULE", help="penalty for late work, such as '10% a day, at most 50%'"
+    )
+    parser.add_argument(
+        "--grace",
+        type=str,
+        default=None,
+        metavar="TIME",
+        help="grace period without a penalty, such as '15 minutes' (default: none)",
     )
     parser.add_argument(
         "--own-items",
         type=str,
         default=None,
         metavar="FILE",
-        help="TOML with written answers of your own, for --written",
+        help="TOML file with written questions of your own, for --written",
     )
     parser.add_argument(
         "--seed-file",
         type=str,
         default=None,
         metavar="SECRET",
-        help="a file with what only you know. Default: FOLDER/secret.seed, made if it is not there",
+        help="file with your secret seed (default: FOLDER/secret.seed, created if missing)",
     )
     return parser
 
@@ -152,24 +183,25 @@ def _add_project(parser: Parser) -> None:
         type=str,
         default=None,
         metavar="STAGES",
-        help="a project instead: these stages of Your own transformer, as in 2-7",
+        help="make a project from these stages of Your own transformer, such as 2-7",
     )
     parser.add_argument(
         "--notebooks",
         type=str,
         default=None,
         metavar="FOLDER",
-        help="the course's notebooks, whose guides to the stages go into a project. Default: found where the course is",
+        help="folder with the course's notebooks, whose stage guides become part of a project (default: found next to "
+        "the package)",
     )
 
 
 def _export_parser() -> Parser:
     parser = Parser(
         description=(
-            "Collect the marks that `companion grade --out FOLDER` wrote, of problem sets and projects, into one table "
-            "with the columns of `nbgrader export`. Where nothing could be graded, the score stays empty. With "
-            "--roster, students whose names a platform wrote are found on it; FOLDER/names.csv says who is who, and "
-            "you fill in what it does not know."
+            "Collect the marks that `companion grade --out FOLDER` wrote for problem sets and projects into one "
+            "table with the columns of `nbgrader export`. If nothing could be graded, the score stays empty. With "
+            "--roster, the names that a learning platform gave to students are matched with the roster. "
+            "FOLDER/names.csv lists the matches, and you fill in those that are missing."
         ),
         epilog=(
             "examples:\n  companion course export marks/\n"
@@ -178,11 +210,13 @@ def _export_parser() -> Parser:
             "  companion course export marks/week2 --pages feedback.zip"
         ),
     )
+    parser.add_argument("folder", type=str, metavar="FOLDER", help="folder with marks; subfolders are included")
     parser.add_argument(
-        "folder", type=str, metavar="FOLDER", help="the folder with marks; folders inside it count, too"
+        "--to", type=str, default=None, metavar="FILE", help="output table (default: FOLDER/grades.csv)"
     )
-    parser.add_argument("--to", type=str, default=None, metavar="FILE", help="the table (default: FOLDER/grades.csv)")
-    parser.add_argument("--roster", type=str, default=None, metavar="FILE", help="CSV with id, names, email")
+    parser.add_argument(
+        "--roster", type=str, default=None, metavar="FILE", help="CSV file with the columns id, names and email"
+    )
     _add_platform(parser)
     return parser
 
@@ -194,7 +228,7 @@ def _add_platform(parser: Parser) -> None:
         type=str,
         default=None,
         metavar="TABLE",
-        help="a gradebook of Canvas or a grading worksheet of Moodle, as exported: fill in its grades",
+        help="exported gradebook of Canvas or grading worksheet of Moodle, in which the grades are filled in",
     )
     parser.add_argument(
         "--columns",
@@ -202,22 +236,23 @@ def _add_platform(parser: Parser) -> None:
         nargs="+",
         default=[],
         metavar="A=B",
-        help="headings of a worksheet in another language: Identifier=Nummer Grade=Bewertung",
+        help="column headings of a worksheet in another language, such as Identifier=Nummer Grade=Bewertung",
     )
     parser.add_argument(
         "--pages",
         type=str,
         default=None,
         metavar="FILE.zip",
-        help="write the feedback pages of one set into a zip that Moodle or Canvas hands back to students",
+        help="write the feedback pages of one set into a zip file with which Moodle or Canvas returns them to students",
     )
 
 
 def _alike_parser() -> Parser:
     parser = Parser(
         description=(
-            "List groups of answers that are equal, or nearly, after all that students name has been renamed, and "
-            "answers that equal the course's own. Short answers are left out. Likeness proves nothing: talk with them."
+            "List groups of answers that are equal or nearly equal after all names that students chose have been "
+            "normalized, and answers that equal the course's own solution. Short answers are left out. Similarity "
+            "does not prove anything, so talk with the students."
         ),
         epilog=(
             "examples:\n"
@@ -226,16 +261,24 @@ def _alike_parser() -> Parser:
             "  companion course alike submissions/ --exercises 2.3 2.4 --export answers/"
         ),
     )
-    parser.add_argument("folder", type=str, metavar="FOLDER", help="the submissions")
-    parser.add_argument("--exercises", type=str, nargs="+", default=[], metavar="N.N", help="the exercises to compare")
-    parser.add_argument("--build", type=str, default=None, metavar="STAGES", help="or the stages of a project")
-    parser.add_argument("--assignment", type=str, default=None, metavar="NAME", help="the folder in a student's")
+    parser.add_argument("folder", type=str, metavar="FOLDER", help="folder of submissions")
+    parser.add_argument("--exercises", type=str, nargs="+", default=[], metavar="N.N", help="exercises to compare")
+    parser.add_argument(
+        "--build", type=str, default=None, metavar="STAGES", help="stages of a project to compare instead"
+    )
+    parser.add_argument(
+        "--assignment",
+        type=str,
+        default=None,
+        metavar="NAME",
+        help="subfolder of each student's folder that contains the submission",
+    )
     parser.add_argument(
         "--export",
         type=str,
         default=None,
         metavar="FOLDER",
-        help="write the answers as files for a tool that compares files, such as JPlag, instead",
+        help="instead, write the answers as files for a tool that compares files, such as JPlag",
     )
     return parser
 
@@ -243,35 +286,34 @@ def _alike_parser() -> Parser:
 def _oral_parser() -> Parser:
     parser = Parser(
         description=(
-            "Write a list of questions for talks with students: for each of them some about lines that they wrote, and "
-            "what a good answer names. Your seed file decides which questions are drawn. Nothing in it is a mark."
+            "Write questions for oral exams: for each student, some questions about lines that the student wrote, "
+            "with the points that a good answer covers. Your seed file decides which questions are drawn. The "
+            "list contains no marks."
         ),
         epilog=(
             "examples:\n  companion course oral submissions/ --pset week2 --seed-file course/secret.seed \\\n"
             "      --to oral.md"
         ),
     )
-    parser.add_argument("folder", type=str, metavar="FOLDER", help="the submissions")
-    parser.add_argument(
-        "--exercises", type=str, nargs="+", default=[], metavar="N.N", help="the exercises to ask about"
-    )
-    parser.add_argument("--pset", type=str, default=None, help="or the problem set or project, as for companion grade")
-    parser.add_argument("--seed-file", type=str, default=None, metavar="SECRET", help="a file with what only you know")
-    parser.add_argument("--each", type=Count, default=3, help="questions for each student")
-    parser.add_argument("--to", type=str, default="oral.md", metavar="FILE", help="the list to write")
+    parser.add_argument("folder", type=str, metavar="FOLDER", help="folder of submissions")
+    parser.add_argument("--exercises", type=str, nargs="+", default=[], metavar="N.N", help="exercises to ask about")
+    parser.add_argument("--pset", type=str, default=None, help="problem set or project, as for companion grade")
+    parser.add_argument("--seed-file", type=str, default=None, metavar="SECRET", help="file with your secret seed")
+    parser.add_argument("--each", type=Count, default=3, help="number of questions per student")
+    parser.add_argument("--to", type=str, default="oral.md", metavar="FILE", help="output file")
     return parser
 
 
 def _clone_parser() -> Parser:
     parser = Parser(
         description=(
-            "Clone the repositories of a class, by a list: a CSV file with the columns student_id and repository. "
-            "Repositories that are there already are brought up to date. Nothing in them is run. `companion grade` "
-            "takes the time of handing in from the commits."
+            "Clone the repositories of a class. LIST is a CSV file with the columns student_id and repository. "
+            "Repositories that were cloned before are updated. No code in them is run. `companion grade` takes "
+            "submission times from the commits."
         ),
         epilog="examples:\n  companion course clone repositories.csv --to submissions/",
     )
-    parser.add_argument("table", type=str, metavar="LIST", help="CSV with student_id and repository")
+    parser.add_argument("table", type=str, metavar="LIST", help="CSV file with the columns student_id and repository")
     parser.add_argument("--to", type=str, default="submissions", metavar="FOLDER", help="output folder")
     return parser
 
@@ -279,13 +321,15 @@ def _clone_parser() -> Parser:
 def _verify_parser() -> Parser:
     parser = Parser(
         description=(
-            "Run every reference, every other right answer, every stub and every known mistake on several seeds, and "
-            "a class of hostile students through the grader. Exit code 0 only if all come out as they must.\n\n"
-            "With exercises named, only these are tried, without the hostile class. With --mutants, every reference is "
-            "tried with one thing changed in it: exit code 0 only if the checks refuse all that are not declared to "
-            "compute the same. With --seeds, every right answer is tried on that many hidden seeds, such as a secret "
-            "draws, stages of the project included; and answers that are right up to some size, or for the public "
-            "sizes, must not pass. Fifty seeds take about an hour."
+            "Run every reference solution, every alternative right answer, every stub and every known mistake on "
+            "several seeds, and run a class of hostile students through the grader. The exit code is 0 only if "
+            "all results are as expected.\n\n"
+            "If you name exercises, only these are tried, without the hostile class. With --mutants, each "
+            "reference is tried with one change at a time, and the exit code is 0 only if the checks reject every "
+            "mutant that is not declared equivalent. With --seeds N, every right answer is tried on N hidden "
+            "seeds like those that a secret draws, including the stages of the project, and answers that are "
+            "right only up to some size or only for the public sizes must not pass. Fifty seeds take about an "
+            "hour."
         ),
         epilog=(
             "examples:\n  companion course verify\n  companion course verify 5.3 5.4\n"
@@ -294,19 +338,23 @@ def _verify_parser() -> Parser:
             "  companion course verify --seeds 10 5.3 build.3"
         ),
     )
-    parser.add_argument("exercises", nargs="*", type=str, default=[], metavar="ID", help="such as 5.3. Default: all")
-    parser.add_argument("--mutants", action="store_true", help="try references with one thing changed in them")
     parser.add_argument(
-        "--seeds", type=Count, default=None, metavar="N", help="try right answers on N hidden seeds, and on other sizes"
+        "exercises", nargs="*", type=str, default=[], metavar="ID", help="exercises, such as 5.3 (default: all)"
     )
-    parser.add_argument("--json", action="store_true", help="print the counts, and every fault, as JSON")
-    parser.add_argument("--jobs", type=Count, default=2, help="processes at once")
+    parser.add_argument("--mutants", action="store_true", help="try each reference with one change at a time")
+    parser.add_argument(
+        "--seeds", type=Count, default=None, metavar="N", help="try right answers on N hidden seeds and on other sizes"
+    )
+    parser.add_argument("--json", action="store_true", help="print the counts and every fault as JSON")
+    parser.add_argument("--jobs", type=Count, default=2, help="number of parallel processes")
     return parser
 
 
 def _notebooks_parser() -> Parser:
     parser = Parser(
-        description="Make the notebooks of the exercises for self-study, byte for byte the same each time.",
+        description=(
+            "Make the notebooks of the exercises for self-study. The files are identical, byte for byte, on every run."
+        ),
         epilog=(
             "examples:\n"
             "  companion course notebooks            bring notebooks/exercises/ up to date\n"
@@ -318,10 +366,12 @@ def _notebooks_parser() -> Parser:
         ),
     )
     parser.add_argument(
-        "folder", nargs="?", type=str, default="notebooks", metavar="FOLDER", help="the folder of the lessons"
+        "folder", nargs="?", type=str, default="notebooks", metavar="FOLDER", help="folder of the lessons"
     )
-    parser.add_argument("--check", action="store_true", help="write nothing; say which notebook is stale")
-    parser.add_argument("--solved", type=str, default=None, metavar="FOLDER", help="write the solved ones here")
+    parser.add_argument("--check", action="store_true", help="write nothing, only report which notebook is stale")
+    parser.add_argument(
+        "--solved", type=str, default=None, metavar="FOLDER", help="write the solved notebooks into this folder instead"
+    )
     return parser
 
 

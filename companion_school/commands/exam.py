@@ -14,11 +14,11 @@ from companion.ground.number_limits import Count
 def parser() -> Parser:
     made = Parser(
         description=(
-            "Make an examination on paper: for each lesson some of its four questions (numbers, "
-            "reasons, broken pieces of "
-            "code). Your seed file decides which, and the numbers in them: without it nobody can make the key. Each "
-            "version has numbers and an order of its own. release/NAME/ has a page to print for each version, and its "
-            "text in Markdown; NAME_key.md is the marker's."
+            "Make an examination on paper from a pool of four questions per lesson (numbers, reasons, broken "
+            "code). Your seed file decides which questions are used and with which numbers, so nobody without the "
+            "file can make the marking key. Each version has different numbers and a different order. "
+            "release/NAME/ contains a printable page for each version and its text in Markdown. NAME_key.md is "
+            "for the marker."
         ),
         epilog=(
             "examples:\n"
@@ -27,12 +27,12 @@ def parser() -> Parser:
             "      --seed-file course/secret.seed --out course/"
         ),
     )
-    made.add_argument("name", type=str, metavar="NAME", help="what it is called: letters, digits, - and _")
-    made.add_argument("--lessons", type=str, default="all", metavar="LESSONS", help="as in 0-4 or 2,3,5-7")
-    made.add_argument("--each", type=Count, default=4, help="questions of each lesson")
-    made.add_argument("--versions", type=Count, default=1, help="papers with other numbers")
-    made.add_argument("--out", type=str, default=None, metavar="FOLDER", help="where to; made where there is none")
-    made.add_argument("--seed-file", type=str, default=None, metavar="SECRET", help="a file with what only you know")
+    made.add_argument("name", type=str, metavar="NAME", help="name of the examination (letters, digits, - and _)")
+    made.add_argument("--lessons", type=str, default="all", metavar="LESSONS", help="lessons, such as 0-4 or 2,3,5-7")
+    made.add_argument("--each", type=Count, default=4, help="number of questions per lesson")
+    made.add_argument("--versions", type=Count, default=1, help="number of versions with different numbers")
+    made.add_argument("--out", type=str, default=None, metavar="FOLDER", help="output folder (created if missing)")
+    made.add_argument("--seed-file", type=str, default=None, metavar="SECRET", help="file with your secret seed")
     return made
 
 

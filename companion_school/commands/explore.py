@@ -33,15 +33,17 @@ class _Words:
 def parser() -> Parser:
     parser = Parser(
         description=(
-            "Make a page that shows the inside of a model in any browser, without a network: tokens, attention, the "
-            "residual stream, experts, the cache and the next token. You can type, switch off heads and swap tokens. "
-            "Without a folder, the page shows the three models of the course.\n\n"
-            "A small model of a common form is computed by the page itself, which is written to a file. All others are "
-            "computed by Python: the command serves the page to this machine only, until Ctrl-C. With --out it writes "
-            "a file for these too, which shows one text, --text.\n\n"
-            "Where the model answers in conversations (a chat template, or a run of companion tune), the command also "
-            "serves a page to chat in. To serve a model to others, export it: companion export --help names vLLM, "
-            "SGLang and llama.cpp."
+            "Make a page that shows the inside of a model in any browser, without a network connection: tokens, "
+            "attention, the residual stream, experts, the cache and the next token. On the page you can type "
+            "text, switch off heads and swap tokens. If you name no folder, the page shows the three models of "
+            "the course.\n\n"
+            "The page of a small model with a common architecture does all computations itself and is written to "
+            "a file. Other models are computed in Python: the command serves the page to this machine only, until "
+            "you press Ctrl-C. With --out, it writes a file for these models as well, which shows a single text "
+            "(--text).\n\n"
+            "For a model that answers in conversations (one with a chat template, or a run of companion tune), "
+            "the command also serves a chat page. To serve a model to others, export it; companion export --help "
+            "names vLLM, SGLang and llama.cpp."
         ),
         epilog=(
             "examples:\n"
@@ -62,13 +64,13 @@ def parser() -> Parser:
     )
     parser.add_argument("--text", type=str | None, default=None, help=f'text to begin with (default: "{TEXT}")')
     parser.add_argument(
-        "--out", type=str | None, default=None, metavar="FILE", help="file of the page (default: explorer.html)"
+        "--out", type=str | None, default=None, metavar="FILE", help="output file (default: explorer.html)"
     )
     parser.add_argument(
         "--port",
         type=CountFromZero | None,
         default=None,
-        help="port of a page that Python serves (default: a free one)",
+        help="port for a page that Python serves (default: a free one)",
     )
     return parser
 

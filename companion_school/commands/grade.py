@@ -26,17 +26,19 @@ if TYPE_CHECKING:
 def parser() -> Parser:
     parser = Parser(
         description=(
-            "Grade a folder of submissions: STUDENT.ipynb, STUDENT/....ipynb, or nbgrader's submitted/STUDENT/PSET/. "
-            "Answers are found by their functions' names, whatever has become of the cells. Half of an exercise's "
-            "points are for the public cases, half for hidden ones drawn from your seed file (all of them, where the "
-            "answer is one number). An exercise with groups of cases gives points for each group by itself. A right "
-            "answer may be robust besides: it stands extremes, NaN and bad input; --robust says what that adds. Each "
-            "answer ends as right, wrong, missing, crashed, timeout, refused or unreadable; a written one as to mark, "
-            "until `companion course mark` has read its mark.\n\n"
-            "A student's code runs behind a wall, with limits, and decides about no mark: under bubblewrap (Debian, "
-            "Ubuntu: apt install bubblewrap), which shows it neither network nor files, or else, where root grades, as "
-            "another user without any rights. Where there is neither, nothing is graded without --no-sandbox, and "
-            "every page says so. On macOS and Windows, grade in WSL or in a Linux container, as root:\n\n"
+            "Grade a folder of submissions: STUDENT.ipynb, STUDENT/....ipynb, or nbgrader's "
+            "submitted/STUDENT/PSET/. Answers are found by the names of their functions, even if cells were moved "
+            "or renamed. Half of an exercise's points are for the public cases and half for hidden ones, which "
+            "are drawn from your seed file. If the answer is a single number, all points are for the hidden "
+            "check. An exercise with groups of cases gives points for each group separately. A right answer can "
+            "also be robust, which means that it handles extreme values, NaN and bad input; --robust sets the "
+            "bonus for that. Each answer is marked right, wrong, missing, crashed, timeout, refused or "
+            'unreadable. A written answer is marked "to mark" until `companion course mark` has read its points.\n\n'
+            "Students' code runs in a sandbox with limits and cannot influence any mark. The sandbox is "
+            "bubblewrap (on Debian and Ubuntu: apt install bubblewrap), which hides the network and your files. "
+            "Without bubblewrap, root can grade, and the code then runs as another user without any privileges. "
+            "If neither is possible, grading needs --no-sandbox, and every feedback page says so. On macOS and "
+            "Windows, grade in WSL or, as root, in a Linux container:\n\n"
             '  docker run --rm --network none --pids-limit 256 -v "$PWD:/course" \\\n'
             "      -w /course IMAGE companion grade ..."
         ),
@@ -49,35 +51,43 @@ def parser() -> Parser:
             "      --robust 0.25"
         ),
     )
-    parser.add_argument("folder", type=str, metavar="FOLDER", help="the submissions")
-    parser.add_argument("--seed-file", type=str, default=None, metavar="SECRET", help="what only you know")
-    parser.add_argument("--exercises", type=str, nargs="+", default=[], metavar="N.N", help="the exercises to grade")
+    parser.add_argument("folder", type=str, metavar="FOLDER", help="folder of submissions")
+    parser.add_argument("--seed-file", type=str, default=None, metavar="SECRET", help="file with your secret seed")
+    parser.add_argument("--exercises", type=str, nargs="+", default=[], metavar="N.N", help="exercises to grade")
     parser.add_argument(
-        "--pset", type=str, default=None, help="or the problem set: its name, its notebook or the folder of that"
+        "--pset",
+        type=str,
+        default=None,
+        help="problem set to grade instead: its name, its notebook, or the folder of the notebook",
     )
     parser.add_argument(
         "--build",
         type=str,
         default=None,
         metavar="STAGES",
-        help="or a project: these stages of Your own transformer, as in 2-7; a folder or a zip for each student",
+        help="project to grade instead: stages of Your own transformer, such as 2-7; expects a folder or a zip file "
+        "per student",
     )
     parser.add_argument(
         "--race",
         type=Positive,
         default=None,
         metavar="MINUTES",
-        help="of a project: let every race.py train for so long, one after the other, and make the table board.csv",
+        help="for a project: train every race.py for this long, one after the other, and write the table board.csv",
     )
     parser.add_argument(
-        "--assignment", type=str, default=None, metavar="NAME", help="its name in the marks (default: --pset's)"
+        "--assignment",
+        type=str,
+        default=None,
+        metavar="NAME",
+        help="name of the assignment in the marks (default: that of --pset)",
     )
     parser.add_argument(
         "--times",
         type=str,
         default=None,
         metavar="TABLE",
-        help="CSV with student_id and time: when students handed in, where nothing else tells",
+        help="CSV file with the columns student_id and time: submission times that cannot be found otherwise",
     )
     _add_how(parser)
     return parser
@@ -85,33 +95,35 @@ def parser() -> Parser:
 
 def _add_how(parser: Parser) -> None:
     """Add the flags that say how to grade, as opposed to what."""
-    parser.add_argument("--jobs", type=Count, default=2, help="submissions at once")
-    parser.add_argument("--out", type=str, default="marks", metavar="FOLDER", help="gets marks.csv and feedback/")
+    parser.add_argument("--jobs", type=Count, default=2, help="number of submissions graded in parallel")
+    parser.add_argument(
+        "--out", type=str, default="marks", metavar="FOLDER", help="output folder for marks.csv and feedback/"
+    )
     parser.add_argument(
         "--time",
         type=Positive,
         default=10.0,
         metavar="SECONDS",
-        help="for all public cases of an exercise, and all hidden",
+        help="time limit for all public cases of an exercise, and again for all hidden ones",
     )
     parser.add_argument(
         "--no-sandbox",
         action="store_true",
-        help="grade even where nothing keeps students' code from your files and from its own marks",
+        help="grade even if nothing protects your files and the marks from students' code",
     )
     parser.add_argument(
         "--regrade",
         action="store_true",
-        help="put these marks among those that are in --out already, and list whose changed",
+        help="replace these students' marks in --out and list the students whose marks changed",
     )
     parser.add_argument(
         "--robust",
         type=NonNegative,
         default=0.0,
         metavar="SHARE",
-        help="what a robust answer adds, as a share of its exercise's points; max_score grows with it",
+        help="bonus for a robust answer, as a share of its exercise's points, which is added to max_score",
     )
-    parser.add_argument("--memory", type=Positive, default=2.0, metavar="GIB", help="that an answer may take")
+    parser.add_argument("--memory", type=Positive, default=2.0, metavar="GIB", help="memory limit for an answer")
 
 
 def run(flags: Namespace) -> int:

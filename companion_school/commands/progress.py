@@ -9,17 +9,18 @@ from jsonargparse import Namespace
 from companion.commands.parser import Parser
 
 JSON = (
-    "print an object for a program instead, with an entry for each exercise by its number: title, lesson, points, "
-    "minutes, checks, hints, solution, and the days on which it was first passed and robust"
+    "print JSON instead, with an entry for each exercise: title, lesson, points, minutes, checks, hints, "
+    "solution, and the days on which it was first passed and first robust"
 )
 
 
 def parser() -> Parser:
     parser = Parser(
         description=(
-            "Show the exercises of the course, and what you have done of each: passed, tried, hints and solutions "
-            "read; and where to go on, as the start page says it. It is kept in .companion/progress.json in your home "
-            "folder, or in the folder COMPANION_HOME."
+            "Show the exercises of the course and your progress in each: whether you tried and passed it, and "
+            "which hints and solutions you have read. The last lines say where to continue, as the start page "
+            "does. Your progress is saved in .companion/progress.json in your home folder, or in the folder "
+            "COMPANION_HOME."
         ),
     )
     parser.add_argument("--json", action="store_true", help=JSON)

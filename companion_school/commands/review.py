@@ -11,23 +11,29 @@ from companion.ground.fields import plain
 def parser() -> Parser:
     parser = Parser(
         description=(
-            "Ask the questions of the lessons again that you have answered: a day after the first answer, then after "
-            "3, 7 and 21 days, as long as you are right; after a wrong answer from the beginning. An empty line passes "
-            "a question over; Ctrl-C ends the review, and what you answered is kept in .companion/questions.json in "
-            "your home folder, or in the folder COMPANION_HOME.\n\n"
+            "Repeat questions of the lessons that you have already answered. A question comes back one day after "
+            "the first answer, then after 3, 7 and 21 days if your answers are right. After a wrong answer the "
+            "schedule starts again. Press Enter to skip a question and Ctrl-C to end the review. Your answers are "
+            "saved in .companion/questions.json in your home folder, or in the folder COMPANION_HOME.\n\n"
             "In a notebook: from companion_school.questions import review; review()"
         ),
         epilog=(
             "examples:\n"
-            "  companion review              what is waiting today\n"
-            "  companion review 2 5          of lessons 02 and 05 alone\n"
+            "  companion review              questions that are due today\n"
+            "  companion review 2 5          only lessons 02 and 05\n"
             "  companion review 2 --all      all of lesson 02, answered or not\n"
-            "  companion review --list       when which is asked again; ask nothing"
+            "  companion review --list       when each question is due"
         ),
     )
-    parser.add_argument("lessons", nargs="*", type=str, default=[], metavar="LESSON", help="numbers. Default: all")
-    parser.add_argument("--all", action="store_true", help="also what is not waiting, and was never answered")
-    parser.add_argument("--list", action="store_true", help="say when each is asked again, and ask nothing")
+    parser.add_argument(
+        "lessons", nargs="*", type=str, default=[], metavar="LESSON", help="lesson numbers (default: all)"
+    )
+    parser.add_argument(
+        "--all",
+        action="store_true",
+        help="ask all questions, including those that are not due and those you never answered",
+    )
+    parser.add_argument("--list", action="store_true", help="list when each question is due, and ask nothing")
     return parser
 
 

@@ -17,24 +17,24 @@ REVEAL = "https://unpkg.com/reveal.js@4.6.1"
 def parser() -> Parser:
     made = Parser(
         description=(
-            "Make slides of lessons from their notebooks as they are stored, with nbconvert: a heading begins a slide, "
-            "and each figure, piece of code and question is a step down. Go on with the space bar; slides longer than "
-            "the screen scroll. Nothing is run. The page takes reveal.js and MathJax from their addresses when it is "
-            "opened. To print it, add ?print-pdf to its address in a browser."
+            "Make slides from the stored notebooks of lessons with nbconvert. Each heading begins a slide, and "
+            "each figure, code cell and question is a step down. Use the space bar to go forward; slides longer "
+            "than the screen scroll. No code is run. When the page is opened, it loads reveal.js and MathJax from "
+            "the internet. To print the slides, add ?print-pdf to the address in the browser."
         ),
         epilog="examples:\n  companion course slides 05\n  companion course slides 05 06 --out slides/",
     )
-    made.add_argument("lessons", type=str, nargs="+", metavar="NN", help="the lessons, as in 05")
+    made.add_argument("lessons", type=str, nargs="+", metavar="NN", help="lessons, such as 05")
     made.add_argument(
         "--notebooks",
         type=str,
         default=None,
         metavar="FOLDER",
-        help="the lessons' notebooks (default: found where the course is)",
+        help="folder of the lessons' notebooks (default: found next to the package)",
     )
     made.add_argument("--out", type=str, default="slides", metavar="FOLDER", help="output folder (created if missing)")
     made.add_argument(
-        "--reveal", type=str, default=REVEAL, metavar="ADDRESS", help="reveal.js 4 (default: from unpkg.com)"
+        "--reveal", type=str, default=REVEAL, metavar="ADDRESS", help="address of reveal.js 4 (default: on unpkg.com)"
     )
     return made
 

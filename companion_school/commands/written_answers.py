@@ -15,9 +15,9 @@ from companion.ground.display import count
 def collect_parser() -> Parser:
     parser = Parser(
         description=(
-            "Collect the written answers of a class into one marking sheet: a CSV file with a row for each text, and "
-            "columns for points and comment to fill in. PSET_marking.md, which `release` wrote, is the marker's page "
-            "with the rubric. A sheet that is there already keeps its marks for texts that have not changed."
+            "Collect the written answers of a class in one marking sheet, a CSV file with one row per answer and "
+            "empty columns for points and comments. PSET_marking.md, which `release` wrote, contains the rubric. "
+            "If the sheet exists already, marks of unchanged answers are preserved."
         ),
         epilog=(
             "examples:\n"
@@ -25,35 +25,41 @@ def collect_parser() -> Parser:
             "  companion course mark sheet.csv --into marks/week14"
         ),
     )
-    parser.add_argument("folder", type=str, metavar="FOLDER", help="the submissions")
+    parser.add_argument("folder", type=str, metavar="FOLDER", help="folder of submissions")
     parser.add_argument(
-        "--pset", type=str, default=None, help="the problem set: its name, its notebook or the folder of that"
+        "--pset", type=str, default=None, help="problem set: its name, its notebook, or the folder of the notebook"
     )
     parser.add_argument(
-        "--written", type=str, nargs="+", default=[], metavar="N.NAME", help="or the written answers, as in 14.curves"
+        "--written",
+        type=str,
+        nargs="+",
+        default=[],
+        metavar="N.NAME",
+        help="written questions to collect instead, such as 14.curves",
     )
-    parser.add_argument("--to", type=str, default=None, metavar="SHEET", help="the sheet to write")
-    parser.add_argument("--blind", action="store_true", help="leave out who wrote a text")
+    parser.add_argument("--to", type=str, default=None, metavar="SHEET", help="output file")
+    parser.add_argument("--blind", action="store_true", help="leave out the names of the students")
     return parser
 
 
 def mark_parser() -> Parser:
     parser = Parser(
         description=(
-            "Read the points and comments of a marking sheet into the marks that `companion grade` wrote, and make its "
-            "tables and pages anew. Points are those of the rubric's levels; a row without points still waits. A later "
-            "grading keeps them as long as the texts are the same. Where one row is wrong, nothing is written.\n\n"
-            "Without a sheet, the tables and pages are made anew from what you have changed: overrides.csv in the "
-            "folder (student_id,item,points,reason,author), and PSET.toml and extensions.csv where the set was "
-            "released."
+            "Read the points and comments of a marking sheet into the marks that `companion grade` wrote, and "
+            "update its tables and pages. Points must be those of a level of the rubric. Rows without points stay "
+            "unmarked. If the submissions are graded again, the points are preserved as long as the texts have "
+            "not changed. If any row is invalid, nothing is written.\n\n"
+            "Without a sheet, tables and pages are updated from the files that you have changed: overrides.csv in "
+            "the folder of marks (student_id,item,points,reason,author), and PSET.toml and extensions.csv in the "
+            "folder of the problem set."
         ),
         epilog=(
             "examples:\n  companion course mark sheet.csv --into marks/week14\n"
             "  companion course mark --into marks/week14"
         ),
     )
-    parser.add_argument("sheet", type=str, nargs="?", default=None, metavar="SHEET", help="the sheet, filled in")
-    parser.add_argument("--into", type=str, default=None, metavar="FOLDER", help="what `companion grade` wrote")
+    parser.add_argument("sheet", type=str, nargs="?", default=None, metavar="SHEET", help="marking sheet with points")
+    parser.add_argument("--into", type=str, default=None, metavar="FOLDER", help="folder that `companion grade` wrote")
     return parser
 
 

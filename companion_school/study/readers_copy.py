@@ -1,12 +1,4 @@
-"""Open the course in JupyterLab, in the reader's own copy of the notebooks (`make lab`).
-
-    python -m companion_school.study.readers_copy
-
-The course's notebooks in `notebooks/` are under version control. A reader works in `my/`, which git ignores. Every
-notebook and page is copied there, and copied again when the course has a new version and the reader has not changed a
-cell. Files that the reader has changed are never overwritten: the new version is written beside them, and a message
-says so.
-"""
+"Open the course in JupyterLab, in your own copy of its notebooks (the folder my/)."
 
 from __future__ import annotations
 
@@ -236,10 +228,10 @@ def main(arguments: list[str] | None = None) -> int:
     """
     parser = argparse.ArgumentParser(
         prog="python -m companion_school.study.readers_copy",
-        description="Open the course in JupyterLab, in your own copy of its notebooks: the folder my/.",
+        description="Open the course in JupyterLab, in your own copy of its notebooks (the folder my/).",
         epilog="Other flags are handed to JupyterLab, as in --port=9999 or --no-browser.",
     )
-    parser.add_argument("--prepare", action="store_true", help="make or refresh the copy, and do not open JupyterLab")
+    parser.add_argument("--prepare", action="store_true", help="make or update the copy without opening JupyterLab")
     options, further = parser.parse_known_args(arguments)
     root = Path.cwd()
     try:

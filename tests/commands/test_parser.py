@@ -90,7 +90,7 @@ def test_help_may_be_asked_for_in_other_words(capsys):
         (["train", "--compile=yes"], "companion train: error: --compile: expected no value, got yes"),
         (["train", "books"], "companion train: error: books: not expected here"),
         (["generate", "--top-k", "-1"], "companion generate: error: --top-k -1: expected a whole number >= 0"),
-        (["grade"], "companion grade: error: FOLDER: expected the submissions; got nothing"),
+        (["grade"], "companion grade: error: FOLDER is required: folder of submissions"),
         (
             ["course"],
             "expected an action: release, export, collect, mark, alike, oral, clone, verify, notebooks, slides or exam",
