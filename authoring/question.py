@@ -26,8 +26,9 @@ from pathlib import Path
 
 from markdown_it import MarkdownIt
 
+from companion_school.old_ids import letters
 from companion_school.questions.numbers import read_number
-from companion_school.questions.question import KINDS, LETTERS, Answer, Question
+from companion_school.questions.question import KINDS, Answer, Question
 from companion_school.questions.terminal import readable
 
 _MARKDOWN = MarkdownIt("commonmark", {"html": False})
@@ -108,8 +109,9 @@ def read_question(body: list[str], path: Path, line: int, lesson: int, before: i
     name = body[0].strip()
     if not re.fullmatch(r"[a-z][a-z0-9-]*", name):
         raise fault(f"question {name!r}: expected a name of small letters, digits and -, as in {{question}} size")
-    if before >= len(LETTERS):
-        raise fault(f"question {name}: a lesson has at most {len(LETTERS)} questions")
+    ids = letters(lesson)
+    if before >= len(ids):
+        raise fault(f"question {name}: a lesson has at most {len(ids)} questions")
     kind, text, found, alone = "", [], [], 0
     for row, words in enumerate(body[1:], 1):
         option, mark = re.match(r"^:(\w+):\s*(.*)$", words), _ANSWER.match(words)
@@ -136,7 +138,7 @@ def read_question(body: list[str], path: Path, line: int, lesson: int, before: i
     asked = "\n".join(text).strip()
     if not asked:
         raise fault(f"question {name}: it asks nothing")
-    id = f"{lesson}.{LETTERS[before]}"
+    id = ids[before]
     if kind == "predict":
         outcome = "\n\n".join(words for _, mark, words in found if mark == ">")
         if not outcome.strip():
@@ -203,7 +205,7 @@ def as_html(question: Question) -> str:
     """Return the question's HTML for a page without scripts. Each choice opens to show its reason."""
     name, id = html.escape(question.name), html.escape(question.id)
     head = f'<section class="ext-question" data-question="{id}" data-name="{name}"'
-    head += f' data-lesson="{question.lesson}" data-kind="{question.kind}" aria-label="Question {id}">'
+    head += f' data-lesson="{question.key.split("/")[0]}" data-kind="{question.kind}" aria-label="Question {id}">'
     asked = f'<div class="ext-ask"><strong>Question {id}.</strong> {_rendered(question.text)}</div>'
     items = []
     if question.kind == "choice":

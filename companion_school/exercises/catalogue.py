@@ -9,6 +9,7 @@ from pathlib import Path
 
 from companion.ground.fields import shown
 from companion_school.checking.exercise import Exercise
+from companion_school.old_ids import current, numbers
 
 _LESSON = re.compile(r"lesson_(\d\d)\.py")
 
@@ -22,8 +23,7 @@ def exercises() -> dict[str, Exercise]:
             continue
         module = importlib.import_module(f"{__package__}.{file.stem}")
         of_lesson = [exercise for exercise in vars(module).values() if isinstance(exercise, Exercise)]
-        for number, exercise in enumerate(of_lesson, 1):
-            expected = f"{int(file.stem[-2:])}.{number}"
+        for exercise, expected in zip(of_lesson, numbers(int(file.stem[-2:])), strict=False):
             if exercise.id != expected:
                 raise ValueError(
                     f"{file.name}: exercise {exercise.id} ({exercise.name}) stands where {expected} is expected"
@@ -33,14 +33,14 @@ def exercises() -> dict[str, Exercise]:
 
 
 def find_exercise(id: str | float) -> Exercise:
-    """The exercise of this number: "2.3", and as well 2.3, "02.3" or "2-3".
+    """The exercise of this number: "2.3", and as well 2.3, "02.3" or "2-3"; an old number finds a moved exercise.
 
     Raises `ValueError` that lists the lesson's exercises, or says how a number is written, if there is none.
     """
     book = exercises()
     written = re.fullmatch(r"(\d{1,9})(?:[.,:-](\d{1,9}))?", str(id).strip())
     lesson, number = (int(written[1]), int(written[2] or 0)) if written else (-1, 0)
-    if (found := book.get(f"{lesson}.{number}")) is not None:
+    if (found := book.get(current(f"{lesson}.{number}"))) is not None:
         return found
     near = [key for key in book if key.split(".")[0] == str(lesson)]
     lessons = sorted({int(key.split(".")[0]) for key in book})

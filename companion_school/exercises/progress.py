@@ -11,6 +11,7 @@ from companion.ground.display import table as aligned
 from companion.ground.user_files import read_kept, write_kept
 from companion_school.checking.exercise import DIFFICULTIES, STAR, Exercise
 from companion_school.exercises.catalogue import exercises
+from companion_school.old_ids import renamed
 
 FILE = "progress.json"
 
@@ -29,7 +30,7 @@ class Record:
 
 def read_progress() -> dict[str, Record]:
     """What is known, by exercise. Raises `ValueError` naming the file if it cannot be understood."""
-    return read_kept(FILE, "the progress that the course wrote", lambda value: Record(**value))
+    return renamed(read_kept(FILE, "the progress that the course wrote", lambda value: Record(**value)))
 
 
 def _write(known: dict[str, Record]) -> None:

@@ -15,6 +15,7 @@ from importlib.resources import files
 from typing import Any, Literal, get_args
 
 from companion.ground.fields import shown
+from companion_school.old_ids import current, old_id
 from companion_school.questions.numbers import read_number
 
 Kind = Literal["choice", "number", "predict"]
@@ -84,7 +85,13 @@ class Question:
 
     @property
     def key(self) -> str:
-        """The key under which the reader's answers are stored, as in "2/size"."""
+        """The key under which the reader's answers are stored, as in "2/size": the first lesson that asked it."""
+        first = old_id(self.place) or self.id
+        return f"{first.split('.')[0]}/{self.name}"
+
+    @property
+    def place(self) -> str:
+        """The question's lesson and name, as in "2/size"."""
         return f"{self.lesson}/{self.name}"
 
     @property
@@ -176,7 +183,7 @@ def questions() -> dict[str, Question]:
 
 
 def find_question(id: str) -> Question:
-    """Return the question with this number.
+    """Return the question with this number, or with this old number if it has moved to another lesson.
 
     Raises:
         ValueError: There is no such question. The message lists the questions of the lesson or, if the lesson has none,
@@ -184,8 +191,11 @@ def find_question(id: str) -> Question:
     """
     known = questions()
     wanted = str(id).strip().lower()
-    if wanted in known:
-        return known[wanted]
+    if (found := known.get(wanted)) is not None:
+        return found
+    for question in known.values():
+        if question.place == current(wanted):
+            return question
     lesson = wanted.split(".")[0].lstrip("0") or "0"
     near = [key for key in known if key.split(".")[0] == lesson]
     lessons = sorted({key.split(".")[0] for key in known}, key=int)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TypeVar
 
 from companion_school.build.stages import Stage, find_stages
 from companion_school.checking.exercise import Exercise
@@ -17,7 +18,10 @@ from companion_school.course.release import own_numbers
 from companion_school.course.release.questions import as_exercise, find_gradable, function_name, is_question
 from companion_school.course.written.rubrics import MARK, Written, add_items, find_written, is_written, written_items
 from companion_school.exercises.catalogue import exercises, find_exercise
-from companion_school.questions.question import questions
+from companion_school.old_ids import MOVED, old_id
+from companion_school.questions.question import Question, questions
+
+Asked = TypeVar("Asked", Question, Numbers, Written)
 
 
 @dataclass(frozen=True)
@@ -75,13 +79,26 @@ def choose(ids: Sequence[str], pset: str | None, build: str | None, near: Sequen
 
 
 def _named(ids: Sequence[str], secret: bytes) -> Task:
-    texts = [find_written(id) for id in ids if is_written(id)]
+    texts = [_asked_as(find_written(id), id) for id in ids if is_written(id)]
     coded = [id for id in ids if not is_written(id)]
-    chosen = [as_exercise(find_gradable(id), secret) if is_question(id) else find_exercise(id) for id in coded]
+    chosen = [
+        as_exercise(_asked_as(find_gradable(id), id), secret) if is_question(id) else find_exercise(id) for id in coded
+    ]
     twice = [id for id, count in Counter(ids).items() if count > 1]
     if twice:
         raise ValueError(f"--exercises {twice[0]}: expected each exercise once")
     return Task(exercises=tuple(chosen), written=tuple(texts))
+
+
+def _asked_as(item: Asked, id: str) -> Asked:
+    """Return an item with the number under which it was handed out, by which a student's answer is found."""
+    return replace(item, id=id) if id in MOVED else item
+
+
+def _forms(item: Asked, id: str) -> tuple[Asked, ...]:
+    """Return an item with its number and, if it has moved, with its old one, as an earlier problem set has it."""
+    before = old_id(id)
+    return (item,) if before is None else (item, replace(item, id=before))
 
 
 def _released(pset: str, near: Sequence[Path], secret: bytes) -> Task:
@@ -105,11 +122,14 @@ def _released(pset: str, near: Sequence[Path], secret: bytes) -> Task:
     except Unreadable as error:
         raise ValueError(f"--pset {pset}: {error}") from None
     chosen = [exercise for exercise in exercises().values() if problem_set.defines(exercise.name)]
-    asked = [question for question in questions().values() if problem_set.defines(function_name(question))]
+    known = [form for question in questions().values() for form in _forms(question, question.place)]
+    asked = [question for question in known if problem_set.defines(function_name(question))]
     chosen += [as_exercise(question, secret) for question in asked]
     told = "\n".join(file.read_text(encoding="utf-8", errors="replace") for file in files)
-    texts = [item for item in written_items().values() if f"{MARK}{item.id}" in told]
-    numbers = [one for one in exam_questions().values() if problem_set.defines(own_numbers.function_name(one))]
+    items = [form for item in written_items().values() for form in _forms(item, item.id)]
+    texts = [item for item in items if f"{MARK}{item.id}" in told]
+    drawn = [form for question in exam_questions().values() for form in _forms(question, question.id)]
+    numbers = [one for one in drawn if problem_set.defines(own_numbers.function_name(one))]
     if numbers and not settings.get("roster"):
         raise ValueError(f"--pset {pset}: it has numbers of each student's own; expected {name}.toml beside release/")
     if not chosen and not texts and not numbers:

@@ -16,6 +16,7 @@ from companion_school.course.exam import paper
 from companion_school.course.exam.exam_question import Asked, Question
 from companion_school.course.hidden_seeds import keyed
 from companion_school.course.release.questions import fixed_result
+from companion_school.old_ids import current
 
 NEAR = 0.005
 """Relative tolerance of a result that is not a whole number, since students give three digits."""
@@ -32,14 +33,14 @@ def find_numbers(id: str) -> Question:
         ValueError: There is no such question, or it does not ask for a number.
     """
     known = {one.id: one for one in paper.exam_questions().values() if one.kind == "number"}
-    if id not in known:
+    if current(id) not in known:
         raise ValueError(f"--numbers {id}: expected one of {', '.join(known)}")
-    return known[id]
+    return known[current(id)]
 
 
 def is_own(id: str) -> bool:
     """Return True if `id` is that of a question that asks for a number, as in "2.variance"."""
-    found = paper.exam_questions().get(id) if re.fullmatch(r"\d{1,2}\.[a-z-]{2,}", id) else None
+    found = paper.exam_questions().get(current(id)) if re.fullmatch(r"\d{1,2}\.[a-z-]{2,}", id) else None
     return found is not None and found.kind == "number"
 
 

@@ -13,6 +13,7 @@ from typing import Any
 from companion.ground.display import count
 from companion.ground.fields import why
 from companion.ground.reading import read_text
+from companion_school.old_ids import current
 
 MARK = "Your answer to "
 """Start of the line below which a student writes. The item's number follows."""
@@ -126,9 +127,9 @@ def find_written(id: str) -> Written:
         ValueError: There is no such item.
     """
     known = written_items()
-    if id not in known:
+    if current(id) not in known:
         raise ValueError(f"written answer {id!r}: expected one of {', '.join(known)}")
-    return known[id]
+    return known[current(id)]
 
 
 def rubric(item: Written) -> str:
