@@ -282,7 +282,7 @@ class Environment:
 
     def _install(self, what: str, arguments: Sequence[str]) -> None:
         if self._pip(*arguments) != 0:
-            raise Refused(f"Could not install {what}: pip says above why", 1)
+            raise Refused(f"Could not install {what}: see pip's message above", 1)
 
 
 def takes_cpu_build() -> bool:

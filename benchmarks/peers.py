@@ -183,7 +183,7 @@ def _x_transformers(ours: Transformer) -> Peer:
         ),
     )
     if config.positions.base != 10000.0:
-        raise ValueError(f"positions.base={config.positions.base}: expected 10000, the only one it has")
+        raise ValueError(f"positions.base={config.positions.base}: expected 10000, the only value it supports")
     given = weights(ours)
     # x-transformers rotates neighbouring elements as a pair, but ours are half a head apart, so the rows of the query
     # and key projections are permuted.
@@ -280,4 +280,6 @@ def _check(config: ModelConfig) -> None:
         ("residual", config.residual, 1.0),
     ):
         if value != expected:
-            raise ValueError(f"{name}={value!r}: expected {expected!r}, LLaMA's layout, which every library here has")
+            raise ValueError(
+                f"{name}={value!r}: expected {expected!r}, LLaMA's layout, which every compared library supports"
+            )

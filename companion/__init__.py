@@ -12,8 +12,8 @@ from typing import Any
 
 if importlib.util.find_spec("torch") is None:
     raise ModuleNotFoundError(
-        "companion is here, but what it needs is not installed: `make lab` in the course's folder does it, and "
-        "a notebook then finds it by Kernel > Change Kernel... > The Executable Transformer",
+        "companion was found, but its dependencies are not installed. Run `make lab` in the course's folder; "
+        "in a notebook, then choose Kernel > Change Kernel... > The Executable Transformer",
         name="torch",
     )
 

@@ -312,7 +312,7 @@ class Transformer(nn.Module):
     def _settle_source(self, given: dict[str, Any]) -> None:
         """Check and convert the arguments of `encode`."""
         if self.encoder is None or self.decoder is None:
-            raise ValueError(f"stack={self.config.stack!r}: expected 'encoder_decoder', the one stack with a source")
+            raise ValueError(f"stack={self.config.stack!r}: expected 'encoder_decoder', the only stack with a source")
         source, real = given["source"], given.get("real")
         check_ids("source", source, "(batch, key)")
         self._check_reach("source", source.shape[1])
@@ -324,14 +324,16 @@ class Transformer(nn.Module):
         stack = self.config.stack
         if self.decoder is None:
             if segments is not None and not self.config.embedding.segments:
-                raise ValueError("segments: this model has no vectors for them; expected embedding.segments >= 1")
+                raise ValueError("segments: this model has no segment embeddings; expected embedding.segments >= 1")
             if source is not None or cache is not None:
-                raise ValueError("source and cache belong to a decoder; got one for stack='encoder'")
+                raise ValueError("source and cache are only for decoders, got one for stack='encoder'")
         elif segments is not None:
-            raise ValueError(f"segments belong to an encoder; got them for stack={stack!r}")
+            raise ValueError(f"segments are only for encoders, got them for stack={stack!r}")
         elif (source is None) == (self.encoder is not None):
             has = "got none" if source is None else "got one"
-            raise ValueError(f"source: stack={stack!r} {has}; it belongs to an encoder_decoder, always")
+            raise ValueError(
+                f"source: stack={stack!r} {has}; a source is required for encoder_decoder and not allowed otherwise"
+            )
         if segments is not None:
             check_ids("segments", segments)
         if isinstance(source, Tensor):
@@ -339,7 +341,7 @@ class Transformer(nn.Module):
             self._check_reach("source", source.shape[1])
             if source.shape[0] != tokens.shape[0]:
                 raise ValueError(
-                    f"source has batch={source.shape[0]}: expected {tokens.shape[0]}, a row for each row of tokens"
+                    f"source has batch={source.shape[0]}: expected {tokens.shape[0]}, one row per row of tokens"
                 )
         elif isinstance(source, Memory):
             self._check_memory(source, tokens.shape[0])
@@ -355,7 +357,7 @@ class Transformer(nn.Module):
         assert self.decoder is not None
         if len(memory.layers) != len(self.decoder.blocks):
             raise ValueError(
-                f"source is of a model with {len(memory.layers)} layers: expected {len(self.decoder.blocks)}, as here"
+                f"source comes from a model with {len(memory.layers)} layers, expected {len(self.decoder.blocks)}"
             )
         if isinstance(memory.layers[0], CrossCache):  # cross-attention may have been replaced by another layer
             memory.layers[0].check(batch, self.config.sizes)
@@ -363,7 +365,7 @@ class Transformer(nn.Module):
     def _check_reach(self, name: str, tokens: int) -> None:
         if self.positions is not None and tokens > self.config.context:
             raise ValueError(
-                f"{name}: {tokens} of them do not fit the {self.config.context} learned positions; "
+                f"{name}: {tokens} tokens exceed the {self.config.context} learned positions; "
                 f"expected at most context={self.config.context}"
             )
 
@@ -436,7 +438,7 @@ class Bert(Transformer):
             ValueError: If `config.embedding.pooled` is false.
         """
         if self.pooler is None:
-            raise ValueError("pooled=False: this model has no layer that makes one vector of a sequence")
+            raise ValueError("pooled=False: this model has no pooling layer")
         return self.pooler(stream)
 
     @checked(sizes=lambda model: {"d_model": model.config.d_model})
@@ -447,5 +449,5 @@ class Bert(Transformer):
             ValueError: If `config.embedding.classes` is 0.
         """
         if self.classifier is None:
-            raise ValueError("classes=0: this model has no classifier of sequences")
+            raise ValueError("classes=0: this model has no sequence classifier")
         return self.classifier(self.pool(stream))

@@ -173,6 +173,12 @@ EXAMPLES = {
         latent=(512, 64),
         caption="Figure 15.1. What a layer keeps.",
     ),
+    "budget": lambda: live.budget(
+        [(1.0, 0.5, 0.5, 30.0, 300.0), (1.75, 0.6, 0.6, 60.0, 900.0)],
+        compute=7.9e10,
+        runs=[(1, 22_776, 2.6), (1, 106_816, 2.7), (0.5, 22_776, 2.8)],
+        caption="Figure 23.3. One night, and models of every size.",
+    ),
     "valley": lambda: live.valley(caption="Figure 14.3. A narrow valley."),
     "cut": lambda: live.cut(
         BytePairTokenizer.train(["the cat sat on the mat, the cat sat"] * 3, 300),

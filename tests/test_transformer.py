@@ -435,9 +435,9 @@ def test_weights_start_with_the_variance_the_docstring_says():
     [
         ({}, lambda net: net(tokens(), source=tokens()), "stack='decoder' got one"),
         ({"stack": "encoder_decoder"}, lambda net: net(tokens()), "stack='encoder_decoder' got none"),
-        ({"stack": "encoder"}, lambda net: net(tokens(), source=tokens()), "belong to a decoder"),
+        ({"stack": "encoder"}, lambda net: net(tokens(), source=tokens()), "are only for decoders"),
         ({}, lambda net: net.encode(tokens()), "expected 'encoder_decoder'"),
-        ({}, lambda net: net(tokens(), segments=tokens()), "segments belong to an encoder"),
+        ({}, lambda net: net(tokens(), segments=tokens()), "segments are only for encoders"),
         ({"stack": "encoder"}, lambda net: net(tokens(), segments=tokens()), "expected embedding.segments >= 1"),
         ({}, lambda net: net(tokens(), mask=tokens() > 0), r"mask has shape \(3, 7\): .* not padding is said by real"),
         ({}, lambda net: net(tokens(), real=tokens()[:2] > 0), r"real has shape \(2, 7\): expected .* \(3, 7\)"),
@@ -446,7 +446,7 @@ def test_weights_start_with_the_variance_the_docstring_says():
         (
             {"positions": PositionConfig("learned"), "context": 6},
             lambda net: net(tokens()),
-            "7 of them do not fit the 6 learned positions",
+            "7 tokens exceed the 6 learned positions",
         ),
     ],
 )

@@ -98,7 +98,7 @@ def run(flags: Namespace) -> int:
         models = {found.path.name: found.model().config}
     for config in models.values():
         if chip is not None and config.stack != "decoder":
-            raise ValueError(f"--chip {flags.chip}: expected a decoder, which writes, got stack={config.stack!r}")
+            raise ValueError(f"--chip {flags.chip}: expected a decoder, got stack={config.stack!r}")
     (_print_json if flags.json else _print_tables)(models, chip)
     return 0
 

@@ -22,7 +22,7 @@ def check_calibrate(flags: Namespace) -> None:
     for name, given in (("calibrate", flags.calibrate[:1]), ("levels", [flags.levels] if flags.levels else [])):
         if given and flags.weights != "int4":
             got = "none" if flags.weights is None else flags.weights
-            raise ValueError(f"--{name} {given[0]}: expected --weights int4 beside it, got {got}")
+            raise ValueError(f"--{name} {given[0]} needs --weights int4, got {got}")
     if flags.levels and flags.calibrate:
         must_be_writable(Path(flags.levels).absolute().parent, "--levels", flags.levels)
     elif flags.levels and not Path(flags.levels).is_file():

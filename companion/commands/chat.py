@@ -72,7 +72,7 @@ def parser() -> Parser:
 
 def run(flags: Namespace) -> int:
     if flags.checkpoint is not None and (flags.run is not None or flags.best):
-        raise ValueError(f"--checkpoint: expected no --{'run' if flags.run is not None else 'best'} beside it")
+        raise ValueError(f"--checkpoint cannot be used together with --{'run' if flags.run is not None else 'best'}")
     if flags.download and flags.checkpoint is None:
         raise ValueError("--download: expected a --checkpoint to fetch, got none")
     from companion.commands.generate import dtype_called, told
@@ -87,7 +87,7 @@ def run(flags: Namespace) -> int:
     if writer.chat is None or writer.marked is None:
         raise ValueError(
             f"--checkpoint {flags.checkpoint}: expected a model whose folder has a chat template, found none; "
-            "companion generate goes on with texts, and companion tune gives a model a template"
+            "companion generate continues texts, and companion tune gives a model a template"
         )
     talk = Talk(told(writer, flags), flags.tokens, flags.seed, system=flags.system)
     if sys.stdin.isatty():
@@ -194,7 +194,7 @@ class Talk:
         if len(ids) >= context:
             raise ValueError(
                 f"the conversation has {len(ids):,} tokens with this question, and the model's context is {context:,}: "
-                "/reset forgets it, /undo takes back the last question"
+                "/reset clears the conversation, /undo removes the last question"
             )
         return ids, min(self.tokens or TOKENS, context - len(ids))
 

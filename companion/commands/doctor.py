@@ -260,7 +260,7 @@ def refuse_unknown_settings(environment: Mapping[str, str], flags: Iterable[str]
         can = [key for key, flag in known.items() if not flag or flags is None or flag in set(flags)]
         if asked not in can:
             why = "this processor does not have it" if asked in known else "no such kernels"
-            raise ValueError(f"{name}={value}: {why}; unset it, or take one of {', '.join(can)}")
+            raise ValueError(f"{name}={value}: {why}; unset it, or set it to one of {', '.join(can)}")
 
 
 # Comparisons

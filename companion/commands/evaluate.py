@@ -113,7 +113,7 @@ def run(flags: Namespace) -> int:
     if flags.checkpoint is not None:
         return _checkpoint(flags, given, device)
     if flags.context is not None:
-        raise ValueError("--context: expected --checkpoint with it; a run is measured with its own context")
+        raise ValueError("--context needs --checkpoint; a run is measured with its own context")
     folder = run_folder(flags.run)
     if folder.task != NumberWordsSettings.task:
         for name in ("numbers", "beams"):
@@ -212,7 +212,7 @@ def _checkpoint(flags: Namespace, given: Corpus | None, device: torch.device) ->
 
     for name in ("run", "best", "numbers", "beams"):
         if flags[name]:
-            raise ValueError(f"--{name}: expected no --checkpoint beside it")
+            raise ValueError(f"--{name} cannot be used together with --checkpoint")
     if given is None:
         raise ValueError("--data: expected text to measure the --checkpoint on, got none; for example --data README.md")
     writer = from_checkpoint(flags.checkpoint, device)

@@ -98,15 +98,15 @@ class Source:
 
 def run(flags: Namespace) -> int:
     if flags.checkpoint is not None and (flags.run is not None or flags.best):
-        raise ValueError(f"--checkpoint: expected no --{'run' if flags.run is not None else 'best'} beside it")
+        raise ValueError(f"--checkpoint cannot be used together with --{'run' if flags.run is not None else 'best'}")
     target = Path(flags.folder)
     if flags.gguf is not None:
         if flags.dtype is not None:
-            raise ValueError("--dtype: expected no --gguf beside it, which names the type itself")
+            raise ValueError("--dtype cannot be used together with --gguf, which names the type itself")
         if target.suffix != ".gguf" or target.exists():
             raise ValueError(f"FOLDER {flags.folder}: with --gguf, expected the name of a new file that ends in .gguf")
     elif target.is_file() or (target.is_dir() and any(target.iterdir())):
-        raise ValueError(f"FOLDER {flags.folder}: expected a new folder, or an empty one, found something there")
+        raise ValueError(f"FOLDER {flags.folder}: expected a new or empty folder, but it contains files")
     source = _of_run(flags) if flags.checkpoint is None else _of_checkpoint(flags)
     try:
         with waiting(f"writing {plain(flags.folder)}"):
@@ -143,7 +143,7 @@ def _write_gguf(path: Path, source: Source, flags: Namespace) -> str:
     texts = {beside.name: beside.read_text(encoding="utf-8") for beside in source.files if beside.suffix != ".spm"}
     texts |= source.texts
     if "tokenizer.json" not in texts:
-        raise ValueError("expected a tokenizer.json beside it, which becomes a part of a GGUF file, found none")
+        raise ValueError("expected a tokenizer.json next to the weights, which is part of a GGUF file, found none")
     template = texts.get(TEMPLATE) or json.loads(texts.get(SETTINGS, "{}")).get("chat_template")
     special = {name: value[0] if isinstance(value, list) else value for name, value in source.fields.items()}
     architecture = export_gguf(

@@ -151,7 +151,7 @@ def run(flags: Namespace) -> int:
     if asked is not None:
         if writer.translates or search is not None:
             what = "translates them" if writer.translates else "searches for them, unless --temperature says otherwise"
-            raise ValueError(f"--prompts: expected a model that draws texts that go on, got one that {what}")
+            raise ValueError(f"--prompts: expected a model that continues texts by sampling, got one that {what}")
         write_many(writer, asked, at_once=flags.at_once or AT_ONCE, **options)
         return 0
     writer, prompts = _prompted(writer, flags)
@@ -219,8 +219,8 @@ def _search(writer: Writer, flags: Namespace) -> Search | None:
         return None
     if writer.says.draws:
         raise ValueError(
-            f"--checkpoint {flags.checkpoint}: num_beams={search.width} with do_sample=True, a search that draws, "
-            f"which nothing here follows: expected --beams {search.width}, or --temperature to draw alone"
+            f"--checkpoint {flags.checkpoint}: num_beams={search.width} with do_sample=True (beam sampling), "
+            f"which is not supported: use --beams {search.width}, or --temperature for sampling"
         )
     return search
 
@@ -249,7 +249,9 @@ def _draft(writer: Writer, flags: Namespace, device: torch.device) -> Draft | No
         small = from_checkpoint(name, device, ids=by_ids, dtype=dtype_called(flags.dtype), flag="--draft")
     ours, theirs = (_vocabulary(one) for one in (writer, small))
     if None not in (ours, theirs) and ours != theirs:
-        raise ValueError(f"--draft {name}: expected a model with the same tokenizer, got one whose ids are other texts")
+        raise ValueError(
+            f"--draft {name}: expected a model with the same tokenizer, got one whose ids stand for different tokens"
+        )
     return Draft(small.model)
 
 
@@ -271,45 +273,47 @@ def _check(flags: Namespace) -> None:
     _check_prompts(flags)
     check_calibrate(flags)
     if flags.checkpoint is not None and flags.run is not None:
-        raise ValueError("--checkpoint: expected no --run beside it, got both")
+        raise ValueError("--checkpoint cannot be used together with --run")
     if flags.checkpoint is not None and flags.best:
-        raise ValueError("--best: expected no --checkpoint beside it; only a run has a best one")
+        raise ValueError("--best cannot be used together with --checkpoint; only a run has a best checkpoint")
     if flags.download and flags.checkpoint is None:
         raise ValueError("--download: expected a --checkpoint to fetch, got none")
     if flags.chat:
         for name, given in (("--prompt-ids", flags.prompt_ids), ("--beams", flags.beams)):
             if given:
-                raise ValueError(f"--chat: expected no {name} beside it")
+                raise ValueError(f"--chat cannot be used together with {name}")
     elif flags.system is not None:
-        raise ValueError("--system: expected --chat with it, got none")
+        raise ValueError("--system needs --chat")
     if "" in flags.stop:
-        raise ValueError("--stop '': expected at least one character, got an empty text")
+        raise ValueError("--stop '': expected at least one character, got an empty string")
     if flags.draft is not None:
         for name in ("compile", "beams"):
             if flags[name]:
-                raise ValueError(f"--draft: expected no --{name} beside it")
+                raise ValueError(f"--draft cannot be used together with --{name}")
     if flags.beams is None:
         if flags.length_penalty is not None:
-            raise ValueError("--length-penalty: expected --beams with it, got none")
+            raise ValueError("--length-penalty needs --beams")
         return
     for name in _given(flags):
-        raise ValueError(f"--{name.replace('_', '-')}: expected no --beams beside it; a beam search draws nothing")
+        raise ValueError(
+            f"--{name.replace('_', '-')} cannot be used together with --beams; beam search does not sample"
+        )
     if flags.compile:
-        raise ValueError("--compile: expected no --beams beside it; a beam search is not compiled")
+        raise ValueError("--compile cannot be used together with --beams; a beam search is not compiled")
     if flags.weights is not None:
-        raise ValueError("--weights: expected no --beams beside it; a beam search reads the weights as they are")
+        raise ValueError("--weights cannot be used together with --beams; beam search uses the weights as stored")
 
 
 def _check_prompts(flags: Namespace) -> None:
     """Raise `ValueError` for prompt flags that contradict each other or are empty."""
     if flags.prompt and flags.prompt_ids:
-        raise ValueError("--prompt-ids: expected no --prompt beside it, got both")
+        raise ValueError("--prompt-ids cannot be used together with --prompt")
     if flags.prompts is not None:
         beside = ("prompt", "prompt_ids", "chat", "beams", "compile", "draft")
         for name in (name for name in beside if flags[name]):
-            raise ValueError(f"--prompts: expected no --{name.replace('_', '-')} beside it")
+            raise ValueError(f"--prompts cannot be used together with --{name.replace('_', '-')}")
     elif flags.at_once is not None:
-        raise ValueError("--at-once: expected --prompts with it, got none")
+        raise ValueError("--at-once needs --prompts")
     elif not flags.prompt and not flags.prompt_ids:
         raise ValueError('--prompt: expected text to continue, got none; for example --prompt "The "')
     if "" in flags.prompt:

@@ -72,12 +72,12 @@ def run(flags: Namespace) -> int:
 
     if flags.list:
         if flags.name or flags["from"] or flags.file:
-            raise ValueError("--list: expected no NAME and no other flag beside it")
+            raise ValueError("--list cannot be used together with NAME or other flags")
         return _list()
     if not flags.name:
-        raise ValueError(f"NAME: expected {', '.join(CATALOGUE)}, or a hub's name for a model, got none")
+        raise ValueError(f"NAME: expected {', '.join(CATALOGUE)}, or the hub name of a model, got none")
     if flags.file is not None and (len(flags.name) > 1 or flags["from"] == "hub"):
-        raise ValueError("--file: expected one NAME beside it, and no --from hub")
+        raise ValueError("--file: expected exactly one NAME and no --from hub")
     for name in flags.name:
         got = get(name, source=flags["from"], file=flags.file, say=lambda sentence: print(sentence, flush=True))
         if not got.new:

@@ -73,7 +73,7 @@ def run(flags: Namespace) -> int:
         if not flags.json:
             print()
         more = len(found.refused) - 1
-        raise ValueError(found.refused[0] + (f"; and {more} more, said above" if more else ""))
+        raise ValueError(found.refused[0] + (f"; and {more} more, listed above" if more else ""))
     return 0
 
 

@@ -69,7 +69,7 @@ def read_prompts(name: str) -> list[Asked]:
     numbered = [(i, line) for i, line in enumerate(lines, 1) if line.strip()]
     found = [_of_json(line, f"{where} {i}") if objects else Asked(line, {}) for i, line in numbered]
     if not found:
-        raise ValueError(f"--prompts {plain(name)}: expected a prompt a line, found none")
+        raise ValueError(f"--prompts {plain(name)}: expected one prompt per line, found none")
     return found
 
 

@@ -191,7 +191,7 @@ class Parser(ArgumentParser):
         if value is None and (got := re.search(r"Got value: (.*)", message)):  # for a positional argument
             value = got[1].strip()
         if isinstance(action, ActionConfigFile) and "does not exist" in message:
-            return f"{name_of(action)} {value}: expected a file, found none there"
+            return f"{name_of(action)} {value}: expected a file, found none"
         if (hint := getattr(action, "_typehint", None)) is None:
             return f"{name_of(action)} {value}: {_reason(message)}"
         near = did_you_mean(value or "", choices(hint))
@@ -323,10 +323,10 @@ def refuse_nameless(given: Mapping[str, Any]) -> None:
         texts = [text for text in (value if isinstance(value, list) else [value]) if isinstance(text, str)]
         if name in _ANY_TEXT:
             if odd := next((text for text in texts if _SURROGATE.search(text)), None):
-                raise ValueError(f"{name} {plain(odd)}: expected what UTF-8 can write, got a lone surrogate")
+                raise ValueError(f"{name} {plain(odd)}: expected text that UTF-8 can encode, got a lone surrogate")
             continue
         if "" in texts:
-            raise ValueError(f"{name} '': expected something, got an empty text")
+            raise ValueError(f"{name} '': expected a value, got an empty string")
         if odd := next((text for text in texts if _CONTROL.search(text)), None):
             raise ValueError(f"{name} {plain(odd)}: expected no line breaks or other control characters in a name")
 

@@ -76,9 +76,9 @@ def must_be_writable(place: str | Path, flag: str, given: str | None = None) -> 
     if long := next((part for part in path.parts if len(os.fsencode(part)) > longest), None):
         raise ValueError(f"{name}: expected names of at most {longest} bytes, got one of {len(os.fsencode(long))}")
     if not above.is_dir():
-        raise ValueError(f"{name}: expected a folder, or a place for one, but {above} is not a folder")
+        raise ValueError(f"{name}: expected a folder or the path of a new one, but {above} is not a folder")
     if not os.access(above, os.W_OK | os.X_OK):
-        raise ValueError(f"{name}: expected a folder that can be written to; {above} cannot")
+        raise ValueError(f"{name}: expected a writable folder, but {above} is not writable")
 
 
 def try_to_write(place: Path, flag: str) -> None:

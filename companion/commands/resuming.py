@@ -19,7 +19,7 @@ def with_its_data(folder: RunFolder, make: Callable[[], Any]) -> Any:
     try:
         return make()
     except ValueError as error:
-        hint = f"{folder.path} is as it was: with that put right, the same command goes on"
+        hint = f"{folder.path} has not changed; once that is fixed, the same command resumes it"
         raise ValueError(f"{error}\n{hint}") from None
 
 
@@ -31,8 +31,8 @@ def check_same_settings(folder: RunFolder, settings: RunSettings) -> None:
         if record["settings"].get("data") == []:
             lines += "\n  (when it began, the default text was the language reference: --data python goes on with it)"
         raise ValueError(
-            f"{folder.path} holds a run with other settings:\n  {lines}\nexpected the same ones to go on with it, "
-            f"or another --out to begin a new run, as in --out {_unused(folder.path)}"
+            f"{folder.path} holds a run with other settings:\n  {lines}\nuse the same settings to resume it, "
+            f"or another --out to start a new run, as in --out {_unused(folder.path)}"
         )
 
 
@@ -47,7 +47,7 @@ def check_same_model(folder: RunFolder, record: dict[str, Any], task: Task) -> N
     if "model" in record and ModelConfig.from_json(json.dumps(record["model"])) != task.config:
         name = f"--model {task.settings.model}" if isinstance(task.settings, Settings) else "--start"
         raise ValueError(
-            f"{name}: expected the model that {folder.path} began with, got another; put the "
+            f"{name}: the run in {folder.path} started with a different file; put the original "
             "file back, or name another --out"
         )
 
@@ -63,8 +63,8 @@ def check_same_data(folder: RunFolder, record: dict[str, Any], task: Task) -> No
 
     if isinstance(task, TuneTask) and record["text"].get("start") != task.start.fingerprint:
         raise ValueError(
-            f"--start {task.start.folder}: expected the model that {folder.path} began from, {record['start']}, got "
-            f"another; name another --out to begin a new run, as in --out {_unused(folder.path)}"
+            f"--start {task.start.folder}: the run in {folder.path} started from {record['start']}, got "
+            f"another; name another --out to start a new run, as in --out {_unused(folder.path)}"
         )
     if record["text"]["fingerprint"] != task.fingerprint:
         # A file that is no longer text is left out without an error, so the message has to mention it.
@@ -72,7 +72,7 @@ def check_same_data(folder: RunFolder, record: dict[str, Any], task: Task) -> No
         then = record["text"]["title"]
         changed = "has changed since" if then == task.title else f"is not {then}, which it began with"
         raise ValueError(
-            f"{folder.path} holds a run on other data: {task.title} {changed}; expected the same to go on, or "
+            f"{folder.path} holds a run on other data: {task.title} {changed}; use the same data to resume it, or "
             f"another --out to begin a new run, as in --out {_unused(folder.path)}"
             + "".join(f"\n  as it is now: {note}" for note in notes)
         )

@@ -51,7 +51,7 @@ def read_config(name: str) -> ModelConfig:
     path = Path(name)
     try:
         if path.exists() and not path.is_file():
-            raise ValueError("expected a file, found something else there")
+            raise ValueError("expected a file, found something else")
         return ModelConfig.from_json(read_text(path))
     except OSError as error:
         raise ValueError(f"--config {plain(name)}: cannot be read ({error.strerror})") from None

@@ -29,7 +29,7 @@ class _Plain(yaml.SafeLoader):
     def construct_mapping(self, node: Any, deep: bool = False) -> Any:
         keys = [self.construct_object(key, deep=True) for key, _ in node.value]
         if twice := [key for i, key in enumerate(keys) if key in keys[:i]]:
-            raise ValueError(f"the setting {shown(twice[0])} stands there twice")
+            raise ValueError(f"the setting {shown(twice[0])} occurs twice")
         return super().construct_mapping(node, deep=deep)
 
 
@@ -43,9 +43,9 @@ def read_settings(name: str) -> dict[str, Any]:
     asked, path = f"--config {shown(name)}", Path(name)
     try:
         if not path.exists():
-            raise ValueError(f"{asked}: expected a file, found none there")
+            raise ValueError(f"{asked}: expected a file, found none")
         if not path.is_file():
-            raise ValueError(f"{asked}: expected a file, found something else there")
+            raise ValueError(f"{asked}: expected a file, found something else")
         if (size := path.stat().st_size) > LARGEST:
             raise ValueError(f"{asked}: expected at most {LARGEST:,} bytes of settings, got {size:,}")
         text = read_text(path)

@@ -245,7 +245,7 @@ def train_run(settings: RunSettings, arguments: list[str]) -> int:
             return _train_into(folder, settings, again, held, parallel.device or device, parallel)
     except Lost as error:
         if error.speaks:
-            standing = f"{_standing(folder)} Go on with the same command:\n  {again}"
+            standing = f"{_standing(folder)} Resume with the same command:\n  {again}"
             print(f"companion {arguments[0]}: error: {error}.\n{standing}", file=sys.stderr)
         return 1
     except BrokenPipeError:
@@ -253,8 +253,8 @@ def train_run(settings: RunSettings, arguments: list[str]) -> int:
     except OSError as error:  # most often a full disk
         if error.errno in REFUSED and not folder.exists:
             raise
-        remedy = "Make room" if error.errno in (errno.ENOSPC, errno.EDQUOT) else "Put that right"
-        standing = f"{_standing(folder)} {remedy}, and the same command goes on:\n  {again}"
+        remedy = "Free some space" if error.errno in (errno.ENOSPC, errno.EDQUOT) else "Fix that"
+        standing = f"{_standing(folder)} {remedy}, and the same command resumes:\n  {again}"
         print(f"companion {arguments[0]}: error: {error}.\n{standing}", file=sys.stderr)
         return 1
 
@@ -278,7 +278,7 @@ def _place(settings: RunSettings) -> Path:
             return folder.path
         hint = f"; --out {folder.path} makes it longer" if lengthens(folder.record(), settings) else ""
         print(f"{folder.path} holds a run with other settings ({changed[0]}){hint}", file=sys.stderr)
-    raise AssertionError("numbers do not end")
+    raise AssertionError("infinitely many numbers")
 
 
 def _train_into(
@@ -307,7 +307,7 @@ def _train_into(
     if going:
         record: dict[str, Any] = parallel.on_main(folder.record)
         if missing := {"updates", "evaluations", "precision", "text"} - record.keys():
-            raise ValueError(f"{folder.path / 'run.json'}: expected {min(missing)!r} in it, found none; it is damaged")
+            raise ValueError(f"{folder.path / 'run.json'}: the entry {min(missing)!r} is missing; the file is damaged")
         parallel.together(lambda: with_its_data(folder, lambda: check_same_data(folder, record, task)))
         if finished:
             print(f"{folder.path}: this run is finished. More --steps go on with it, another --out begins a new one.\n")

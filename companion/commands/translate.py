@@ -70,7 +70,7 @@ def run(flags: Namespace) -> int:
     if not flags.names and sys.stdin.isatty():  # do not wait for typed input
         raise ValueError('NAME: expected number names to translate, got none; for example "einundzwanzig"')
     if flags.draft is not None and flags.beams > 1:
-        raise ValueError(f"--draft: expected no --beams {flags.beams} beside it; a beam search takes no proposals")
+        raise ValueError(f"--draft cannot be used together with --beams {flags.beams}; beam search cannot use a draft")
     from companion.ground.device import find_device
     from companion.training.tasks.number_words import NumberWordsTask
 
@@ -106,7 +106,8 @@ def draft_called(name: str, words: NumberWords, device: torch.device) -> Draft:
     theirs = NumberWordsTask.of_record(folder.record()).words
     if theirs.vocabulary != words.vocabulary:
         raise ValueError(
-            f"--draft {name}: expected a run with the same pieces, {words.title}, got one of {theirs.title} with others"
+            f"--draft {name}: expected a run with the same tokenizer, {words.title}, got {theirs.title} with another "
+            "one"
         )
     return Draft(folder.model().to(device))
 
@@ -114,7 +115,7 @@ def draft_called(name: str, words: NumberWords, device: torch.device) -> Draft:
 def read_names(language: Language, names: Sequence[str]) -> list[int]:
     """Return the number of each name. Raises `ValueError` if there are no names, or for the first that is invalid."""
     if not names:
-        raise ValueError("NAME: expected number names to translate, one a line, got none")
+        raise ValueError("NAME: expected number names to translate, one per line, got none")
     return [language.number(name) for name in names]
 
 

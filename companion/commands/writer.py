@@ -98,12 +98,12 @@ class Writer:
 
         ids, name = self.encode(prompt), f"{self.flag} {shortened(prompt)}"
         if not ids:
-            raise ValueError(f"{name}: expected text that the tokenizer has tokens for, got none")
+            raise ValueError(f"{name}: expected text that the tokenizer can encode, got none")
         if len(ids) > most:
             context = self.model.config.context
             why = "the model's context" if most == context else f"so that one can follow in a context of {context:,}"
             raise ValueError(
-                f"{name}: {len(ids):,} tokens with those that begin and end a text; expected at most {most:,}, {why}"
+                f"{name}: {len(ids):,} tokens including the begin and end tokens; expected at most {most:,}, {why}"
             )
         check_ids(name, ids, self.model.config.vocab)
         return ids
@@ -122,7 +122,7 @@ class Writer:
         if before >= self.says.longest:
             raise ValueError(
                 f"{self.flag}: {before:,} tokens: expected fewer than the {self.says.longest:,} that the checkpoint's "
-                "max_length allows; --tokens says otherwise"
+                "max_length allows; --tokens overrides it"
             )
         return self.says.longest - before
 
@@ -268,9 +268,7 @@ def from_checkpoint(
     folder = checkpoint_folder(name, download=download, flag=flag)
     family = family_of(folder)
     if family is not None and not family.writes:  # check before reading the weights
-        raise ValueError(
-            f"{flag} {name}: expected a model that writes text; one of the kind {family.kind} only reads it"
-        )
+        raise ValueError(f"{flag} {name}: expected a model that generates text; a model of type {family.kind} cannot")
     says = read_writing(folder)
     says = replace(says, stop_strings=(*says.stop_strings, *stop))
     tokenizer = None
@@ -280,8 +278,12 @@ def from_checkpoint(
         except ValueError as error:
             if ids:
                 what = "--stop" if stop else f"{GENERATION}: stop_strings"
-                raise ValueError(f"{what}: expected a tokenizer, which tells where a text is ({error})") from None
-            raise ValueError(f"{error}; without a tokenizer, --prompt-ids takes token ids and gives them") from None
+                raise ValueError(
+                    f"{what}: expected a tokenizer, which is needed to find texts in the token ids ({error})"
+                ) from None
+            raise ValueError(
+                f"{error}; without a tokenizer, use --prompt-ids, which reads and prints token ids"
+            ) from None
     model = load_pretrained(folder, device=device, dtype=dtype)
     if model.config.stack == "encoder_decoder" and says.special.start is None:
         raise ValueError(f"{folder}: expected decoder_start_token_id, which begins every translation, found none")
@@ -311,7 +313,7 @@ def answering(writer: Writer, turns: Sequence[str], system: str | None = None) -
     from companion.data.chat_template import conversation
 
     if writer.chat is None:
-        raise ValueError("--chat: expected a model whose folder has a chat template, found none; leave it away")
+        raise ValueError("--chat: expected a model whose folder has a chat template, found none; omit --chat")
     if writer.marked is None:
         raise ValueError("--chat: expected a model that continues texts, got one that translates them")
     if len(turns) % 2 == 0:
@@ -446,5 +448,5 @@ def _best(writer: Writer, ids: Sequence[int], tokens: int, search: Search) -> It
         early_stopping=search.early_stopping,
     )
     if not found:
-        raise ValueError("the rules of generation leave no token: expected rules that leave one")
+        raise ValueError("the generation rules exclude every token; expected at least one allowed token")
     return found[0].tokens

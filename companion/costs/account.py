@@ -116,7 +116,7 @@ def forward_flops(
     if (config.stack == "encoder_decoder") != (source > 0):
         raise ValueError(f"source={source!r}: expected a length >= 1 for an encoder_decoder, 0 for other stacks")
     if cached and config.stack == "encoder":
-        raise ValueError(f"cached={cached!r}: expected 0 for stack='encoder', which keeps no keys and values")
+        raise ValueError(f"cached={cached!r}: expected 0 for stack='encoder', which has no cache")
     sizes = config.sizes
     encoder, decoder = stacks(config)
     read = tokens if decoder == 0 else source if cached == 0 else 0  # tokens that pass through the encoder
@@ -214,10 +214,10 @@ def cache_bytes(
     require_whole("tokens", tokens, 0)
     require_whole("batch", batch, 1)
     if config.stack == "encoder":
-        raise ValueError("config has stack='encoder': expected a decoder, which keeps keys and values")
+        raise ValueError("config has stack='encoder': expected a decoder, which has a cache")
     require_whole("source", source, 0)
     if source and config.stack == "decoder":
-        raise ValueError(f"source={source!r}: expected 0 for stack='decoder', which looks at no source")
+        raise ValueError(f"source={source!r}: expected 0 for stack='decoder', which has no source")
     sizes, window = config.sizes, config.attention.window
     held = [tokens + source] * len(config.attending)
     if window is not None:

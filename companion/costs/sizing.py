@@ -251,7 +251,7 @@ def fewest_devices(
         ValueError: for a fraction that is not above 0 and at most 1.
     """
     if not 0 < usable <= 1:
-        raise ValueError(f"usable={usable!r}: expected a share above 0 and at most 1")
+        raise ValueError(f"usable={usable!r}: expected a fraction above 0 and at most 1")
     step = config.moe.experts if config.moe is not None and way.startswith("experts") else 1
 
     def fits(groups: int) -> bool:
@@ -295,7 +295,7 @@ class Cost:
         """
         require_whole("devices", devices, 1)
         if not 0 < share <= 1:
-            raise ValueError(f"share={share!r}: expected a share of the peak, above 0 and at most 1")
+            raise ValueError(f"share={share!r}: expected a fraction of the peak, above 0 and at most 1")
         return self.flops / devices / (share * peak) / SECONDS_A_DAY
 
 

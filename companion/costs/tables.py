@@ -76,7 +76,9 @@ class Question:
         if self.context is None:
             return row_tokens(config)
         if config.positions.kind == "learned" and self.context > config.context:
-            raise ValueError(f"--context {self.context}: expected at most the {config.context} learned positions")
+            raise ValueError(
+                f"--context {self.context}: expected at most {config.context}, the number of learned positions"
+            )
         return self.context
 
     def cost(self, config: ModelConfig) -> Cost:

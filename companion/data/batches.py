@@ -49,7 +49,7 @@ def require_a_window(documents: Sequence[Int[Tensor, " _token"]], context: int) 
     """Raise `ValueError` unless the documents together fill a window of `context` tokens."""
     if (tokens := sum(len(ids) for ids in documents)) < context:
         raise ValueError(
-            f"context={context}: expected at most the {tokens} tokens there are to train on; "
+            f"context={context}: expected at most {tokens}, the number of training tokens; "
             "use a shorter context or more text"
         )
 

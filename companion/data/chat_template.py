@@ -93,9 +93,11 @@ class ChatTemplate:
             try:
                 text = template.render(messages=[dict(one) for one in messages], add_generation_prompt=answer, **given)
             except (TemplateError, ArithmeticError, LookupError, TypeError, ValueError, RecursionError) as error:
-                raise ValueError(f"{self.origin}: the template refuses this conversation: {error}") from None
+                raise ValueError(f"{self.origin}: the template rejects this conversation: {error}") from None
         if len(text) > LONGEST:
-            raise ValueError(f"{self.origin}: expected at most {LONGEST:,} characters, it wrote {len(text):,}")
+            raise ValueError(
+                f"{self.origin}: expected at most {LONGEST:,} characters, but the template produced {len(text):,}"
+            )
         return text
 
 
@@ -136,9 +138,9 @@ def _bounded(origin: str) -> Iterator[None]:
         with at_most(SECONDS), within(MEMORY):
             yield
     except OutOfTime:
-        raise ValueError(f"{origin}: expected a template that ends, got none within {SECONDS} s") from None
+        raise ValueError(f"{origin}: the template did not finish within {SECONDS} s") from None
     except MemoryError:
-        raise ValueError(f"{origin}: expected a template that needs at most {MEMORY >> 20} MiB, got another") from None
+        raise ValueError(f"{origin}: the template needs more than {MEMORY >> 20} MiB") from None
 
 
 _NAMED = {"name", "template"}
@@ -187,7 +189,7 @@ def compiled(source: str, origin: str) -> Template:
     except ImportError:
         raise ValueError(NEEDS) from None
     if tuple(int(part) for part in jinja2.__version__.split(".")[:3]) < (3, 1, 6):
-        raise ValueError(f"{NEEDS} (found {jinja2.__version__}, which templates can escape)")
+        raise ValueError(f"{NEEDS} (found {jinja2.__version__}, whose sandbox templates can escape)")
 
     world = ImmutableSandboxedEnvironment(
         trim_blocks=True, lstrip_blocks=True, extensions=[_generation(), "jinja2.ext.loopcontrols"]
@@ -198,7 +200,7 @@ def compiled(source: str, origin: str) -> Template:
         with _bounded(origin):  # compiling evaluates its constant expressions
             return world.from_string(source)
     except jinja2.TemplateSyntaxError as error:
-        raise ValueError(f"{origin}: expected a template in Jinja: line {error.lineno}: {error.message}") from None
+        raise ValueError(f"{origin}: expected a Jinja template: line {error.lineno}: {error.message}") from None
 
 
 def _generation() -> type:

@@ -75,7 +75,9 @@ class Dialect:
         if template is None:
             raise ValueError(f"{folder}: expected a chat template, {TEMPLATE} or in {SETTINGS}, found none")
         if not isinstance(tokenizer, JsonTokenizer):
-            raise ValueError(f"{folder}: expected the tokenizer of a model that goes on with texts, got a translator's")
+            raise ValueError(
+                f"{folder}: expected the tokenizer of a model that continues texts, got that of a translator"
+            )
         if not (stop := _stop_ids(folder)):
             raise ValueError(f"{folder}: expected eos_token_id, the token that ends an answer, in {GENERATION}")
         return cls(template, tokenizer, stop)
@@ -118,21 +120,23 @@ class Dialect:
                 self.template.write(messages[: turn + 1], answer=False),
             )
             if not after.startswith(before):
-                raise ValueError(f"{self.template.origin}: expected an answer that goes on from its prompt, got none")
+                raise ValueError(
+                    f"{self.template.origin}: expected the formatted answer to continue the formatted prompt"
+                )
             if done is None or not before.startswith(done):
                 rows, done = [*rows, Row([], [])], ""
             new, answer = self._added(done, before), self._added(before, after)
             end = next((place for place, token in enumerate(answer, 1) if token in self.stop), None)
             if end is None:
                 raise ValueError(
-                    f"{self.template.origin}: expected an answer to end with one of the tokens that end a text "
+                    f"{self.template.origin}: expected an answer to end with one of the end-of-text tokens "
                     f"({', '.join(map(str, sorted(self.stop)))}), got one that does not"
                 )
             rows[-1].ids.extend([*new, *answer])
             rows[-1].scored.extend([False] * len(new) + [True] * end + [False] * (len(answer) - end))
             done = after
         if not rows:
-            raise ValueError("expected at least one turn of the assistant, to learn from, got none")
+            raise ValueError("expected at least one turn of the assistant to learn from, got none")
         return rows
 
     def _added(self, before: str, text: str) -> list[int]:
@@ -162,7 +166,7 @@ def dialect_files(folder: str | Path) -> dict[str, str]:
             except UnicodeError as error:
                 raise ValueError(f"{folder / name}: expected text in UTF-8 ({why(error)})") from None
     if "tokenizer.json" not in files and "merges.txt" not in files:
-        raise ValueError(f"{folder}: expected tokenizer.json, or vocab.json with merges.txt, found none of them")
+        raise ValueError(f"{folder}: expected tokenizer.json, or vocab.json with merges.txt, found none")
     if not (stop := _stop_ids(folder)):
         raise ValueError(f"{folder}: expected eos_token_id, the token that ends an answer, in {GENERATION} or {CONFIG}")
     said = json.loads(files.get(GENERATION, "{}"))

@@ -68,7 +68,7 @@ def _objects(path: Path) -> Iterator[tuple[Mapping[str, Any], str]]:
     except ValueError as error:  # not text, or an invalid file name
         raise ValueError(f"{name}: expected text in UTF-8, got a file that is not ({why(error)})") from None
     if not any(line.strip() for line in lines):
-        raise ValueError(f"{name}: expected a conversation a line, found none; the file is empty")
+        raise ValueError(f"{name}: expected one conversation per line, but the file is empty")
     for number, line in enumerate(lines, 1):
         where = f"{name}: line {number}"
         if not line.strip():
@@ -88,7 +88,7 @@ def _conversation(said: Mapping[str, Any], where: str) -> Conversation:
         raise ValueError(f'{where}: expected "messages", got {_keys(said)}{other}')
     messages = _messages(said["messages"], f"{where}: messages")
     if not any(message["role"] == "assistant" for message in messages):
-        raise ValueError(f"{where}: messages: expected at least one turn of the assistant, to learn from, got none")
+        raise ValueError(f"{where}: messages: expected at least one turn of the assistant to learn from, got none")
     if messages[0]["role"] == "assistant":
         raise ValueError(f"{where}: messages[0]: expected a turn of the user or the system first, got the assistant's")
     return Conversation(messages, where)
@@ -108,17 +108,17 @@ def _preference(said: Mapping[str, Any], where: str) -> Preference:
         if not before or before != rejected[:-1]:
             raise ValueError(f'{where}: expected a "prompt", or "chosen" and "rejected" that differ in their last turn')
     if before[-1]["role"] == "assistant":
-        raise ValueError(f"{where}: prompt: expected a turn of the user last, got the assistant's")
+        raise ValueError(f"{where}: prompt: expected the last turn to be the user's, got the assistant's")
     texts = [answer[-1]["content"] for answer in (chosen, rejected)]
     if texts[0] == texts[1]:
-        raise ValueError(f"{where}: expected two answers that differ, got the same twice")
+        raise ValueError(f"{where}: expected two different answers, got the same one twice")
     return Preference(before, texts[0], texts[1], where)
 
 
 def _answer(given: Any, where: str) -> list[Message]:
     messages = [_message("assistant", given, where)] if isinstance(given, str) else _messages(given, where)
     if messages[-1]["role"] != "assistant":
-        raise ValueError(f"{where}: expected the assistant's turn last, got the {messages[-1]['role']}'s")
+        raise ValueError(f"{where}: expected the last turn to be the assistant's, got the {messages[-1]['role']}'s")
     return messages
 
 
@@ -138,7 +138,7 @@ def _message(role: Any, content: Any, where: str) -> Message:
     if role not in ROLES:
         raise ValueError(f"{where}: role={shown(role)}: expected one of {', '.join(ROLES)}")
     if not isinstance(content, str) or not content.strip():
-        raise ValueError(f"{where}: content={shown(content)}: expected a text that is not empty")
+        raise ValueError(f"{where}: content={shown(content)}: expected a non-empty string")
     return {"role": role, "content": content}
 
 

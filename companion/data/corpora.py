@@ -174,7 +174,7 @@ def read_corpus(paths: Sequence[str | Path], *, keep_repeats: bool = False) -> C
                 documents.append(Document(name, text))
     if not any(document.text.strip() for document in documents):
         detail = f" (not UTF-8 text: {count(len(not_text), 'file')})" if not_text else ""
-        raise ValueError(f"data: expected text in {', '.join(map(str, paths))}, found none{detail}")
+        raise ValueError(f"data: found no text in {', '.join(map(str, paths))}{detail}")
     if not_text:
         notes.append(left_out(not_text))
     corpus = Corpus(tuple(documents), title_of(titles), tuple(notes))
@@ -261,7 +261,7 @@ def split(corpus: Corpus, held_out: float = 0.1) -> Split:
         ValueError: for a fraction outside (0, 1) and for a text too short to be cut.
     """
     if not 0 < held_out < 1:
-        raise ValueError(f"held_out={held_out!r}: expected a share between 0 and 1, both excluded")
+        raise ValueError(f"held_out={held_out!r}: expected a fraction between 0 and 1, both excluded")
     wanted = held_out * corpus.bytes
     documents = corpus.documents
     if len(documents) == 1:
@@ -318,7 +318,7 @@ def _divide(
 def _split_one(document: Document, wanted: float) -> Split:
     text = document.text
     if len(text) < 2:
-        raise ValueError(f"{document.name}: expected text that can be cut into two parts, got {len(text)} character")
+        raise ValueError(f"{document.name}: expected text that can be split into two parts, got {len(text)} character")
     target = len(text) - min(len(text) - 1, max(1, round(len(text) * wanted / document.bytes)))
     cut, unit = target, "character"
     for pattern, name in ((PARAGRAPH_BREAK, "paragraph"), (re.compile(r"\n"), "line"), (re.compile(r"\s"), "word")):
@@ -352,7 +352,7 @@ def files_of(path: str) -> Iterable[tuple[Path, str, bool]]:
         matches = sorted(Path(match) for match in glob.glob(str(given), recursive=True))
         files = [match for match in matches if match.is_file()]
         if not files:
-            raise ValueError(f"data: expected files for {path!r}, found none")
+            raise ValueError(f"data: {path!r} matches no file")
         # Names are relative to the fixed part of the pattern, so that they are the same on another machine.
         base = Path(os.path.commonpath([file.parent for file in files]))
         for file in files:

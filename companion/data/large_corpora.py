@@ -74,9 +74,9 @@ class Piece(Document):
                 file.seek(self.start)
                 data = file.read(self.end - self.start)
         except OSError as error:
-            raise ValueError(f"{self.file}: cannot be read any more ({error.strerror})") from None
+            raise ValueError(f"{self.file}: can no longer be read ({error.strerror})") from None
         if _digest(self.name, hashlib.sha256(data).digest()) != self._digest:
-            raise ValueError(f"{self.file}: expected the text that was there when training began; it has changed")
+            raise ValueError(f"{self.file}: the text has changed since training started")
         return data.decode()
 
     @property
@@ -136,7 +136,7 @@ def read_large(paths: Sequence[str | Path]) -> Corpus:
         notes.append(f"removed repeated documents: {removed:,} bytes")
     notes.append(f"read from disk as it is needed, in {len(documents):,} pieces; repeated paragraphs stay")
     if not size:
-        raise ValueError(f"data: expected text in {', '.join(map(str, paths))}, found none")
+        raise ValueError(f"data: found no text in {', '.join(map(str, paths))}")
     return Corpus(tuple(documents), title_of(paths), tuple(notes))
 
 

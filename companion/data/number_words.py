@@ -181,7 +181,7 @@ class NumberWords:
     def batch(self, numbers: Sequence[int]) -> Pairs:
         """Return the translations of `numbers`, one per row. Raises `ValueError` if there are none."""
         if len(numbers) == 0:
-            raise ValueError("numbers is empty: expected at least one")
+            raise ValueError("numbers is empty; expected at least one")
         sources, targets = zip(*map(self.encode, numbers), strict=True)
         return Pairs(
             padded(sources, PAD),
@@ -226,7 +226,7 @@ class PairBatches:
     def __init__(self, task: NumberWords, *, batch: int, seed: int, numbers: Sequence[int] | None = None) -> None:
         require_whole("batch", batch)
         if numbers is not None and len(numbers) == 0:
-            raise ValueError("numbers is empty: expected at least one to draw from")
+            raise ValueError("numbers is empty; expected at least one to draw from")
         self.task, self.batch, self.seed, self.numbers = task, batch, seed, numbers
 
     def __call__(self, step: int) -> Pairs:

@@ -61,9 +61,7 @@ def load_tokenizer(folder: str | Path) -> PublishedTokenizer:
         return JsonTokenizer(_from_json(folder / "tokenizer.json"))
     if (folder / "merges.txt").is_file():
         return JsonTokenizer(_from_merges(folder))
-    raise ValueError(
-        f"{folder}: expected tokenizer.json, vocab.json with merges.txt, or source.spm; found none of them"
-    )
+    raise ValueError(f"{folder}: expected tokenizer.json, vocab.json with merges.txt, or source.spm; found none")
 
 
 class JsonTokenizer:
@@ -223,7 +221,7 @@ def _from_merges(folder: Path) -> Tokenizer:
     if kind not in ("GPT2Tokenizer", "Qwen2Tokenizer"):
         raise ValueError(
             f"{folder / SETTINGS}: tokenizer_class={shown(settings['tokenizer_class'])}: expected GPT2Tokenizer or "
-            "Qwen2Tokenizer beside vocab.json and merges.txt, which do not say how a text is cut; tokenizer.json does"
+            "Qwen2Tokenizer beside vocab.json and merges.txt, which do not say how text is split; tokenizer.json does"
         )
     with library_faults(f"{folder / 'merges.txt'}: expected the merges of vocab.json"):
         tokenizer = Tokenizer(models.BPE.from_file(str(folder / "vocab.json"), str(folder / "merges.txt")))
@@ -280,9 +278,9 @@ def _object(path: Path) -> dict[str, Any]:
 def _table(path: Path) -> dict[str, int]:
     """Return a table from pieces to ids. Raises `ValueError` if it is missing, damaged, or something else."""
     if not path.is_file():
-        raise ValueError(f"{path}: expected a table from pieces to ids, found no such file")
+        raise ValueError(f"{path}: expected a file that maps tokens to ids, found none")
     table = read_json(path)
     whole = isinstance(table, dict) and table and all(type(i) is int and i >= 0 for i in table.values())
     if not whole:
-        raise ValueError(f"{path}: expected a table from pieces to ids, got {shown(table)}")
+        raise ValueError(f"{path}: expected an object that maps tokens to ids, got {shown(table)}")
     return table

@@ -61,7 +61,7 @@ class BytePairTokenizer:
         except (ValueError, KeyError):
             whole = False
         if not whole:
-            raise ValueError("tokenizer: expected one that gives every text back, got one that does not")
+            raise ValueError("tokenizer: expected a lossless tokenizer; decoding does not restore every text")
 
     @classmethod
     def train(cls, texts: Iterable[str], vocab: int = 1024) -> BytePairTokenizer:
@@ -217,7 +217,7 @@ def _checked(text: str) -> str:
     try:
         text.encode()
     except UnicodeEncodeError as error:
-        raise ValueError(f"text: expected what UTF-8 can write, got a lone surrogate at {error.start}") from None
+        raise ValueError(f"text: expected text that UTF-8 can encode, got a lone surrogate at {error.start}") from None
     return text
 
 

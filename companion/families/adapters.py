@@ -148,9 +148,7 @@ def adapt(
             adapters.
     """
     if low_rank_layers(model):
-        raise ValueError(
-            "model: expected one without adapters, got one that has some; merged_model(model) is such a one"
-        )
+        raise ValueError("model: expected a model without adapters; merged_model(model) returns one")
     wanted = set(targeted(model, targets))
     try:
         groups = [[part.layer for part in parts] for parts in _published(model, kind).values()]
@@ -195,7 +193,7 @@ def adapter_tensors(model: Transformer, kind: str | None = None) -> dict[str, Sh
     for name, parts in _published(model, kind).items():
         if chosen := [layers[part.layer] for part in parts if part.layer in layers]:
             if len(chosen) < len(parts) or any(layer.down is not chosen[0].down for layer in chosen):
-                raise ValueError(f"{name}: expected a change of all of its parts, with one A; peft has one for it")
+                raise ValueError(f"{name}: expected a change of all of its parts that shares one matrix A, as in peft")
             tensors[f"{BEFORE}{name}.lora_A.weight"] = chosen[0].down.detach()
             up = chosen[0].up.new_empty(sum(len(part.rows) for part in parts), chosen[0].rank)
             for part, layer in zip(parts, chosen, strict=True):
@@ -228,7 +226,7 @@ def put_adapters(model: Transformer, tensors: Mapping[str, Tensor], kind: str | 
             found.append(tensor)
         moves.append((here, found[0], found[1]))
     if left:
-        raise ValueError(f"{min(left)}: expected the adapters of this model alone, got another's")
+        raise ValueError(f"{min(left)}: expected only adapters of this model, got one of another model")
     for here, down, up in moves:
         for part, layer in here:
             layer.down.copy_(down)
@@ -300,7 +298,8 @@ def load_adapters(folder: str | Path, model: Transformer, *, kind: str | None = 
         if end not in ("A.weight", "B.weight"):
             raise ValueError(
                 f"{folder / ADAPTER_WEIGHTS}: {key}: expected lora_A.weight and lora_B.weight of linear layers inside "
-                "the blocks; changes of the token embeddings or the head are not read: merge them into the model with "
+                "the blocks; changes to the token embeddings or the head cannot be read; merge them into the model "
+                "with "
                 "peft's merge_and_unload(), and load the merged model"
             )
         names.add(name)
@@ -311,7 +310,7 @@ def load_adapters(folder: str | Path, model: Transformer, *, kind: str | None = 
     inside = set(targeted(model, "all"))
     if outside := sorted(names - {name for name in names if all(part.layer in inside for part in layers[name])}):
         raise ValueError(
-            f"{folder / ADAPTER_WEIGHTS}: {outside[0]}: expected layers of attention and feed-forward networks alone; "
+            f"{folder / ADAPTER_WEIGHTS}: {outside[0]}: expected only layers of attention and feed-forward networks; "
             "merge the others into the model with peft's merge_and_unload(), and load the merged model"
         )
     adapt(model, said["r"], alpha=said["lora_alpha"], kind=kind)
@@ -349,7 +348,7 @@ def _take_off(model: Transformer, name: str) -> None:
 
 def _layers(model: Transformer) -> dict[str, LowRank]:
     if not (layers := low_rank_layers(model)):
-        raise ValueError("model: expected one with adapters, got one without; adapt(model, rank) gives it some")
+        raise ValueError("model: expected a model with adapters; adapt(model, rank) adds them")
     return layers
 
 

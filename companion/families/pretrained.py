@@ -86,8 +86,8 @@ def family_of(folder: Path) -> Family | None:
     """
     if (folder / ADAPTER).is_file() and not any((folder / name).is_file() for name in (WEIGHTS, INDEX)):
         raise ValueError(
-            f"{folder}: {ADAPTER} says that this is an adapter, the changes to another model: expected the folder of "
-            "that model, with the changes merged into it"
+            f"{folder}: {ADAPTER} says that this is an adapter for another model; expected the folder of "
+            "the full model with the adapter merged into it"
         )
     return family_in(read_config(folder), folder / CONFIG)
 
@@ -101,7 +101,7 @@ def family_in(config: Mapping[str, Any], path: Path) -> Family | None:
     kind, known = config.get("model_type"), families()
     if "model_type" not in config:
         if "architectures" in config:  # every published configuration has it, and none of ours
-            raise ValueError(f"{path}: the field model_type is missing, which says what kind of model this is")
+            raise ValueError(f"{path}: the field model_type, which names the architecture, is missing")
         if not config.keys() & _OURS:
             what = next((what for name, what in OTHERS.items() if name in config), None)
             got = (

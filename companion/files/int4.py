@@ -43,7 +43,7 @@ def save_levels(path: str | Path, model: Transformer) -> None:
     for name, layer in layers.items():
         found = rounded_of([layer])
         if found is None:
-            raise ValueError(f"model: expected one that was calibrated, and not changed since; {name} has no levels")
+            raise ValueError(f"model: expected a calibrated model that has not changed since; {name} has no levels")
         low, high = found[0].levels[:, 0::2], found[0].levels[:, 1::2]
         tensors |= zip([f"{name}.{part}" for part in PARTS], (low | high << 4, *found[0][1:3]), strict=True)
         if (factor := found[0].factor) is not None:
@@ -69,12 +69,14 @@ def load_levels(path: str | Path, model: Transformer) -> int:
     wanted = {f"{name}.{part}" for name in layers for part in PARTS}
     may = {f"{name}.{FACTOR}" for name in layers}
     if odd := sorted(wanted ^ (tensors.keys() - may)):
-        raise ValueError(f"{path}: expected levels of this model's layers; {shown(odd[0])} is in one of them alone")
+        raise ValueError(f"{path}: expected levels of this model's layers; {shown(odd[0])} is in only one of them")
     sums = json.loads(header[OF])
     found: dict[nn.Linear, FourBits] = {}
     for name, layer in layers.items():
         if sums.get(name) != _sum(layer):
-            raise ValueError(f"{path}: {name} has other numbers, or another dtype, than these levels were chosen for")
+            raise ValueError(
+                f"{path}: {name} has other values or another dtype than those for which these levels were chosen"
+            )
         packed, scale, middle = (tensors[f"{name}.{part}"] for part in PARTS)
         out, d_in = layer.weight.shape
         shapes = [(out, d_in // 2), (out, d_in // GROUP), (out, d_in // GROUP)]

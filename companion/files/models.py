@@ -187,7 +187,7 @@ def check_names(path: Path, names: Iterable[str]) -> None:
     """Raise `ValueError` if a file has a name that cannot be printed, is empty or has more than 500 letters."""
     for name in names:
         if not name.isprintable() or not 0 < len(name) <= 500:
-            raise ValueError(f"{path}: expected names that can be printed, of 500 letters at most, found {shown(name)}")
+            raise ValueError(f"{path}: expected printable names of at most 500 characters, found {shown(name)}")
 
 
 def save_model(folder: str | Path, model: Transformer, *, weights: Mapping[str, Tensor] | None = None) -> None:
@@ -236,7 +236,7 @@ def _load_model(folder: Path, dtype: torch.dtype | None, device: torch.device | 
     if "model_type" in data:
         raise ValueError(
             f"{folder / CONFIG}: expected a configuration of companion, got model_type={shown(data['model_type'])}, "
-            "a Hugging Face one; read it with companion.load_pretrained"
+            "a Hugging Face one; load it with companion.load_pretrained"
         )
     try:
         config = ModelConfig.from_json(json.dumps(data))
@@ -338,7 +338,7 @@ def _check_dtypes(
     for name in first.values():
         if not tensors[name].is_floating_point():
             kind = plain_dtype(tensors[name].dtype)
-            raise ValueError(f"{folder}: {name} is {kind}: expected floating numbers; nothing converts these")
+            raise ValueError(f"{folder}: {name} is {kind}: expected floating-point weights; these cannot be converted")
         check_dtype_of(name, tensors[name], folder, dtype)
     if dtype is not None:
         return
@@ -353,7 +353,7 @@ def check_dtype_of(name: str, tensor: Shaped[Tensor, "..."], folder: Path, dtype
     """Raise `ValueError` for a floating-point dtype that models do not compute in, unless `dtype` converts it."""
     if dtype is None and tensor.is_floating_point() and tensor.dtype not in _COMPUTED:
         raise ValueError(
-            f"{folder}: {name} is {plain_dtype(tensor.dtype)}, in which nothing computes: expected one of "
+            f"{folder}: {name} is {plain_dtype(tensor.dtype)}, which is not supported for computation; expected one of "
             f"{', '.join(map(plain_dtype, _COMPUTED))}, or dtype= to convert it"
         )
 
@@ -373,7 +373,7 @@ def _finite(name: str, tensor: Tensor, folder: Path, dtype: torch.dtype | None) 
         became = "" if dtype is None or dtype == tensor.dtype else f" in {plain_dtype(dtype)}"
         wrong = int((~made.isfinite()).sum())
         raise ValueError(
-            f"{folder}: {name} has {wrong:,} of {made.numel():,} numbers that are NaN or infinite{became}: expected "
+            f"{folder}: {name} has {wrong:,} of {made.numel():,} elements that are NaN or infinite{became}; expected "
             "finite ones"
         )
     return made

@@ -94,7 +94,9 @@ def beam_search(
     require_whole("width", width)
     require_number("length_penalty", length_penalty)
     if abs(length_penalty) * math.log(steps) > 300:
-        raise ValueError(f"length_penalty={length_penalty!r}: expected a number of which {steps} can be taken to it")
+        raise ValueError(
+            f"length_penalty={length_penalty!r}: expected an exponent for which {steps} ** length_penalty is finite"
+        )
     if not isinstance(early_stopping, bool) and early_stopping != "never":
         raise ValueError(f"early_stopping={shown(early_stopping)}: expected True, False or 'never'")
     slots = max(map(len, prompts)) + steps - 1
@@ -123,7 +125,7 @@ def beam_search(
             values, ids = best.values.tolist(), best.indices.tolist()
             if any(math.isnan(row[0]) for row in values):  # topk puts NaN first
                 raise NotFinite(
-                    f"logits at step {step}: expected finite numbers, got others; so is a weight of the model"
+                    f"logits at step {step}: expected finite values; some weight of the model is not finite"
                 )
             parents: list[int] = []
             first = 0  # row of the prompt's most probable candidate; the others follow

@@ -238,7 +238,7 @@ def calibrate(model: Transformer, tokens: Int[Tensor, "batch token"], **inputs: 
             handle.remove()
         model.train(was_training)
     if not found:
-        raise ValueError(f"model: expected linear layers that read a multiple of {GROUP} numbers, got none")
+        raise ValueError(f"model: expected linear layers whose input width is a multiple of {GROUP}, found none")
     keep_rounded(model, found)
     plain, chosen = (sum(column) / len(shares) for column in zip(*shares, strict=True))
     return Calibrated(tokens.numel(), len(found), plain, chosen)

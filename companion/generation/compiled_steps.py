@@ -293,7 +293,7 @@ def _traced(step: nn.Module, given: list[Tensor], free: list[int | None]) -> Exp
             step, (likes,), dynamic_shapes=(sizes,), strict=False, prefer_deferred_runtime_asserts_over_guards=True
         )
     if traced.constants or traced.state_dict:
-        raise ValueError("a kept step held numbers of one model; expected none, because it serves all of a shape")
+        raise ValueError("a cached step contained values of one model, although it serves all models of its shape")
     return traced
 
 

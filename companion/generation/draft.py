@@ -89,7 +89,9 @@ class Draft:
         # Where layers cache only a window of the last tokens, this is how far a cache can be rolled back.
         require_whole("ahead", self.ahead)
         if self.ahead > BACK:
-            raise ValueError(f"ahead={self.ahead}: expected at most {BACK}, as many as a cache takes back")
+            raise ValueError(
+                f"ahead={self.ahead}: expected at most {BACK}, the number of tokens that a cache can remove"
+            )
 
     def function(self) -> Propose:
         """Return the function that proposes tokens for one text. It is not used if a model or its heads propose."""
@@ -124,10 +126,11 @@ class Draft:
         back = recurrent_cache.BACK
         if any(one.config.memory is not None for one in models) and self.ahead > back:
             raise ValueError(
-                f"ahead={self.ahead}: expected at most {back}, as many as a cache with linear layers takes back"
+                f"ahead={self.ahead}: expected at most {back}, the number of tokens that a cache with linear layers "
+                "can remove"
             )
         if self.proposer == "own" and model.later is None:
-            raise ValueError("draft='own': expected a model with later_heads, got one that has none")
+            raise ValueError("draft='own': expected a model with later_heads")
         if not isinstance(self.proposer, Transformer):
             return
         ours, theirs = model.config, self.proposer.config
@@ -144,7 +147,7 @@ class Draft:
             )
         here, there = model.embedding.weight.device, self.proposer.embedding.weight.device
         if here != there:
-            raise ValueError(f"draft is on {there}: expected it on {here}, where the model is")
+            raise ValueError(f"draft is on {there}: expected {here}, the device of the model")
 
 
 def draft_of(draft: Draft | Proposer | None) -> Draft | None:

@@ -156,7 +156,7 @@ def complete(
     if at_once is not None:
         beside = {"source": source, "start": start, "draft": draft, "compile": compile or None}
         for name in (name for name, value in beside.items() if value is not None):
-            raise ValueError(f"at_once={at_once!r}: expected no {name} beside it")
+            raise ValueError(f"at_once={at_once!r} cannot be used together with {name}")
         return serve(model, prompts, at_once=at_once, streams=streams, weights=weights, **options)
     options |= {"source": source, "start": start, "streams": streams, "compile": compile, "draft": draft}
     steps = generate(model, prompts, weights=weights, **options)
@@ -193,7 +193,7 @@ def generate_long(
     if config.stack != "decoder" or config.context < 2:
         raise ValueError(
             f"model has stack={config.stack!r} and context={config.context}: expected a decoder with a context of at "
-            "least 2, one token to read and one to write"
+            "least 2, for one prompt token and one new token"
         )
     require_whole("max_new_tokens", max_new_tokens)
     check_rows("prompts", prompts, config.vocab)

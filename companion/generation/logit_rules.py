@@ -135,5 +135,5 @@ class Rules:
         if len({*self.never, *(stop if self.min_new_tokens else ())}) == vocab:
             raise ValueError(
                 f"never={self.never!r} with min_new_tokens={self.min_new_tokens} and stop={sorted(stop)!r}: "
-                f"expected at least one of the {vocab} token ids to be left"
+                f"these rules exclude all {vocab} token ids"
             )

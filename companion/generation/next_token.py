@@ -62,8 +62,8 @@ def raise_nothing(logits: Float[Tensor, "vocab"], row: int, step: int) -> NoRetu
         ValueError: if they are, which means that the rules left no token.
     """
     if bool(logits.isfinite().all()):
-        raise ValueError(f"rules: no token is left at step {step} of row {row}: expected rules that leave one")
+        raise ValueError(f"rules: every token is excluded at step {step} of row {row}")
     raise NotFinite(
-        f"logits of row {row} at step {step}: expected finite numbers, got others; a weight of this model, or what "
-        "became of it on the way, is not a number"
+        f"logits of row {row} at step {step}: expected finite values; a weight or an activation of this model "
+        "is not finite"
     )

@@ -104,7 +104,7 @@ def checked(
     helper = draft_of(draft)
     if helper is not None:
         if compile:
-            raise ValueError("compile=True: expected no draft beside it; a pass over what it proposes is not compiled")
+            raise ValueError("compile=True cannot be used together with draft; the verification pass is not compiled")
         helper.check(model, reach)
     return Request(
         model,
@@ -169,10 +169,13 @@ def check_prompts(
     check_model(model)
     config = model.config
     if config.stack == "encoder":
-        raise ValueError("model has stack='encoder': expected 'decoder' or 'encoder_decoder', which write a text")
+        raise ValueError("model has stack='encoder': expected 'decoder' or 'encoder_decoder', which generate text")
     if (source is None) == (config.stack == "encoder_decoder"):
         got = "none" if source is None else "one"
-        raise ValueError(f"source: stack={config.stack!r} got {got}; it belongs to an encoder_decoder, always")
+        raise ValueError(
+            f"source: stack={config.stack!r} got {got}; a source is required for encoder_decoder and not allowed "
+            "otherwise"
+        )
     if source is not None:
         check_rows("source", source, config.vocab)
         longest = max(map(len, source))
@@ -180,13 +183,13 @@ def check_prompts(
             raise ValueError(f"a source of {longest} tokens: expected at most context={config.context}")
     if prompts is None:
         if source is None:
-            raise ValueError("prompts=None: expected the texts to continue; only a source can do without")
+            raise ValueError("prompts=None: expected texts to continue; prompts can only be omitted with a source")
         if start is None:
-            raise ValueError("start=None without prompts: expected the token id that begins every target")
+            raise ValueError("start=None without prompts: expected the token id with which every target begins")
         check_ids("start", [start], config.vocab)
         prompts = [[start] for _ in source]
     elif start is not None:
-        raise ValueError(f"start={start!r}: expected it only without prompts, which say themselves how a target begins")
+        raise ValueError(f"start={start!r}: only allowed without prompts, because prompts already begin the targets")
     check_rows("prompts", prompts, config.vocab)
     if source is not None and len(source) != len(prompts):
         raise ValueError(f"source has {len(source)} rows: expected {len(prompts)}, one for each prompt")

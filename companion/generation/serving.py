@@ -225,7 +225,7 @@ class Server:
         check_model(model)
         config, table = model.config, model.embedding.weight
         if config.stack != "decoder":
-            raise ValueError(f"model has stack={config.stack!r}: expected 'decoder', whose texts share no source")
+            raise ValueError(f"model has stack={config.stack!r}: expected 'decoder'")
         require_whole("rows", rows)
         tokens = rows * config.context if tokens is None else tokens
         for name, value in (("tokens", tokens), ("block", block), ("budget", budget)):
@@ -233,7 +233,7 @@ class Server:
         if tokens < block:
             raise ValueError(f"tokens={tokens}: expected at least block={block}")
         if budget < rows:
-            raise ValueError(f"budget={budget}: expected at least rows={rows}, a token for each")
+            raise ValueError(f"budget={budget}: expected at least rows={rows}, one token per row")
         check_weights(model, weights)
         self.model, self.rows, self.budget = model, rows, budget
         self.shared = self.read = self.preempted = 0
@@ -311,7 +311,7 @@ class Server:
         if len(prompt) + steps > room:
             raise ValueError(
                 f"a prompt of {len(prompt)} tokens and max_new_tokens={steps} make {len(prompt) + steps}: expected at "
-                f"most {room}, for which the pool has room"
+                f"most {room}, the capacity of the pool"
             )
         handle = Handle(self, self._next, prompt, asked)
         self._next += 1
@@ -321,7 +321,7 @@ class Server:
     def cancel(self, handle: Handle) -> list[int]:
         """Cancel a text, as `Handle.cancel` does. Raises `ValueError` for a text of another server."""
         if not isinstance(handle, Handle) or handle._server is not self:
-            raise ValueError(f"handle={described(handle)}: expected what this server's submit gave back")
+            raise ValueError(f"handle={described(handle)}: expected a handle returned by this server's submit")
         return handle.cancel()
 
     def step(self) -> list[Written]:

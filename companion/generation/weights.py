@@ -149,12 +149,13 @@ def check_weights(model: Transformer, weights: str | None) -> None:
     if weights not in get_args(Weights):
         raise ValueError(f"weights={weights!r}: expected one of {', '.join(get_args(Weights))}, or None")
     if model.config.stack == "encoder":
-        raise ValueError(f"weights={weights!r}: expected a model that writes text, got stack='encoder'")
+        raise ValueError(f"weights={weights!r}: expected a model that generates text, got stack='encoder'")
     device = model.embedding.weight.device.type
     if weights in FORMS and not possible(weights, device):
         others = ", ".join(form for form in FORMS if possible(form, device))
         raise ValueError(
-            f"weights={weights!r}: PyTorch has no such product for this processor ({device}); it has {others}"
+            f"weights={weights!r}: PyTorch has no matrix product in this format for this processor ({device}); it has "
+            f"{others}"
         )
 
 

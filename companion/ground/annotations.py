@@ -241,7 +241,7 @@ def _tensor(dtypes: set[str] | None) -> str:
     return said[0] if len(said) == 1 else "a tensor"
 
 
-def _axes(axes: tuple[str, ...], ones: str = " or 1 in place of any") -> str:
+def _axes(axes: tuple[str, ...], ones: str = " or 1 in any axis") -> str:
     """Format axes as in docstrings, (batch, token); `ones` is appended if some of them broadcast."""
     names = ["..." if _is_some(axis) else axis.lstrip("#") for axis in axes]
     return f"({', '.join(names)}{',' * (len(names) == 1)}){ones if any(axis[:1] == '#' for axis in axes) else ''}"
@@ -269,7 +269,7 @@ def _look_at_axes(name: str, tensor: Tensor, axes: tuple[str, ...], sizes: dict[
         whole.append(wanted)
     if not wrong:
         return
-    ones = ", or 1 in place of any" if any(axis.startswith("#") for axis in axes) else ""
+    ones = ", or 1 in any axis" if any(axis.startswith("#") for axis in axes) else ""
     if ones or any(axis.isdecimal() for axis, *_ in wrong):
         raise ValueError(f"{name} has shape {shape}: expected {_axes(axes, '')}, {tuple(whole)}{ones}")
     got = ", ".join(f"{axis}={size}" for axis, size, _, _ in wrong)

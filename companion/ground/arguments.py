@@ -81,7 +81,7 @@ def check_ids(name: str, ids: object, axes: str = "(batch, token)") -> None:
         ValueError: If it is not.
     """
     if not isinstance(ids, Tensor):
-        raise ValueError(f"{name}={described(ids)}: expected a tensor of token ids, {axes}; torch.tensor makes one")
+        raise ValueError(f"{name}={described(ids)}: expected a tensor of token ids, {axes}; use torch.tensor(...)")
     if ids.dtype not in _WHOLE:
         raise ValueError(f"{name} is {described(ids)}: expected whole-number ids, torch.int64 or torch.int32, {axes}")
     if ids.ndim != 2:
@@ -125,8 +125,8 @@ def padding_of(real: object, axes: str = "(batch, key)") -> Tensor:
             )
         if real.is_floating_point() and most == 0:
             raise ValueError(
-                f"real is {described(real)} of zeros alone: expected True for tokens that are not padding; zeros to be "
-                "added to scores would hide nothing, and are no mask"
+                f"real is {described(real)} and all zero: expected True for tokens that are not padding; zeros "
+                "added to the scores would mask nothing"
             )
     return real != 0
 
@@ -140,7 +140,7 @@ def counted_of(counted: object, tokens: Tensor, real: Tensor | None, *, causal: 
     if counted is None:
         return None
     if real is not None or not causal:
-        raise ValueError("counted: expected it in place of real, and in a decoder, whose causality hides padding")
+        raise ValueError("counted: only for a decoder, and instead of real")
     if not isinstance(counted, Tensor) or counted.shape != tokens.shape:
         raise ValueError(f"counted={described(counted)}: expected {tuple(tokens.shape)}, one for each token")
     return padding_of(counted, "(batch, token)")
@@ -162,23 +162,23 @@ def mask_of(mask: Tensor, *, anywhere: bool = False) -> Tensor:
     if mask.dtype == torch.bool:
         return mask
     if mask.is_complex():
-        raise ValueError(f"mask is {described(mask)}: expected True and False, or floating numbers to add to scores")
+        raise ValueError(f"mask is {described(mask)}: expected booleans, or floating-point values to add to the scores")
     if _to_be_seen(mask, anywhere):
         least, most, ones = _contents(mask)
         if mask.is_floating_point() and ones and most == 1:
             raise ValueError(
-                f"mask is {described(mask)} of ones and zeros: expected True and False, which mask.bool() gives; "
-                "floating numbers are added to scores"
+                f"mask is {described(mask)} of ones and zeros: expected booleans, as from mask.bool(), because "
+                "floating-point values are added to the scores"
             )
         if math.isnan(most) or most == math.inf:
             raise ValueError(
-                f"mask is {described(mask)} with numbers up to {most}: expected finite ones to add to scores, or "
-                "-infinity for who may not be looked at"
+                f"mask is {described(mask)} with numbers up to {most}: expected finite values to add to the scores, or "
+                "-infinity for masked positions"
             )
         if not mask.is_floating_point() and not ones:
             raise ValueError(
-                f"mask is {described(mask)} with numbers from {least} to {most}: expected 1 for who may be looked at, "
-                "0 for who may not; floating numbers are added to scores"
+                f"mask is {described(mask)} with numbers from {least} to {most}: expected 1 for visible positions and "
+                "0 for masked ones; floating-point values are added to the scores"
             )
     return mask if mask.is_floating_point() else mask != 0
 
@@ -207,9 +207,7 @@ def check_broadcasts(name: str, given: Tensor, shape: Sequence[int], axes: str) 
     """
     # Not `in`, which a compiler does not support for symbolic sizes.
     if any(got != 1 and got != wanted for got, wanted in zip(given.shape, shape, strict=True)):
-        raise ValueError(
-            f"{name} has shape {tuple(given.shape)}: expected {axes}, {tuple(shape)}, or 1 in place of any"
-        )
+        raise ValueError(f"{name} has shape {tuple(given.shape)}: expected {axes}, {tuple(shape)}, or 1 in any axis")
 
 
 def heads_fit(given: Mapping[str, Any]) -> None:

@@ -130,7 +130,7 @@ def read_together(folder: Path, read: Callable[[], T], *, seconds: float = 5.0) 
                 return found
         if time.monotonic() > end:
             raise ValueError(
-                f"{folder}: expected files that were saved together, found some that are being replaced, or whose "
+                f"{folder}: the files do not belong together: they are being replaced, or their "
                 "replacement was interrupted; save the model there again"
             )
         time.sleep(0.01)

@@ -40,7 +40,7 @@ def find_precision(name: str, device: torch.device) -> str:
         ValueError: For `"tf32"` on anything but a CUDA GPU.
     """
     if name == "tf32" and device.type != "cuda":
-        raise ValueError(f"--precision tf32: expected fp32 or bf16 on {device.type}; TF32 is of CUDA GPUs")
+        raise ValueError(f"--precision tf32: expected fp32 or bf16 on {device.type}; TF32 needs a CUDA GPU")
     if name != "auto":
         return name
     return "bf16" if device.type == "cuda" and torch.cuda.is_bf16_supported() else "fp32"

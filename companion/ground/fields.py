@@ -163,7 +163,7 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(value) < len(pairs):
         seen: set[str] = set()
         twice = next(name for name, _ in pairs if name in seen or seen.add(name))  # type: ignore[func-returns-value]
-        raise ValueError(f"the field {shown(twice)} stands there twice")
+        raise ValueError(f"the field {shown(twice)} occurs twice")
     for name in value:
         if not name.isprintable() or len(name) > 500:
             raise ValueError(f"a field is called {shown(name)}")

@@ -38,7 +38,7 @@ CountFromZero: TypeAlias = Annotated[int, _limited(int, "a whole number >= 0", l
 CountFromTwo: TypeAlias = Annotated[int, _limited(int, "a whole number >= 2", least=2)]
 Positive: TypeAlias = Annotated[float, _limited(float, "a number > 0", above=0, below=math.inf)]
 NonNegative: TypeAlias = Annotated[float, _limited(float, "a number >= 0", least=0, below=math.inf)]
-PartOfOne: TypeAlias = Annotated[float, _limited(float, "a share above 0 and at most 1", above=0, most=1)]
+PartOfOne: TypeAlias = Annotated[float, _limited(float, "a fraction above 0 and at most 1", above=0, most=1)]
 Number: TypeAlias = Annotated[float, _limited(float, "a finite number", above=-math.inf, below=math.inf)]
 InnerShare: TypeAlias = Annotated[float, _limited(float, "a share between 0 and 1, both excluded", above=0, below=1)]
 Decay: TypeAlias = Annotated[float, _limited(float, "a number of at least 0 and below 1", least=0, below=1)]

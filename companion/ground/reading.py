@@ -62,10 +62,7 @@ def raise_pointer(path: str | Path) -> None:
     except OSError:  # reading the file raises a clearer error
         return
     if pointer:
-        raise ValueError(
-            f"{path}: expected the file, got Git's pointer to it (Git LFS), which says where the file is stored: "
-            "`git lfs pull` fetches it"
-        )
+        raise ValueError(f"{path}: this is only a Git LFS pointer to the file; run `git lfs pull` to download it")
 
 
 def read_text(path: str | Path) -> str:

@@ -308,7 +308,7 @@ class Attention(nn.Module):
             ValueError: If `source` is `None`.
         """
         if source is None:
-            raise ValueError("source=None: expected the tensor that cross-attention looks at, (batch, key, d_model)")
+            raise ValueError("source=None: expected the encoder output for cross-attention, (batch, key, d_model)")
         keys, values = self.key(source), self.value(source)
         return CrossCache(
             self._heads(keys, self.sizes.kv_heads, self.key_norm), self._split(values, self.sizes.kv_heads)

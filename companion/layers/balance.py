@@ -83,7 +83,7 @@ def update_bias(moe: MoE, counts: Int[Tensor, "expert"], rate: float) -> None:
         ValueError: If the layer has no bias, `counts` is for a different number of experts, or the rate is negative.
     """
     if moe.bias is None:
-        raise ValueError("moe has balanced=False: expected a layer with a bias to move")
+        raise ValueError("moe has balanced=False: expected a layer with a balancing bias")
     if not rate >= 0:
         raise ValueError(f"rate={rate!r}: expected a number >= 0")
     load = _checked(counts, len(moe.bias)).to(moe.bias.dtype)

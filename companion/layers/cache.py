@@ -60,7 +60,7 @@ class CrossCache:
         """
         rows, heads, _, d_head = self.keys.shape
         if rows != batch:
-            raise ValueError(f"source has batch={rows}: expected {batch}, a row for each row of tokens")
+            raise ValueError(f"source has batch={rows}: expected {batch}, one row per row of tokens")
         if (heads, d_head, self.values.shape[3]) != (sizes.kv_heads, sizes.d_head, sizes.d_v):
             raise ValueError(
                 f"source holds kv_head={heads}, d_head={d_head}, d_v={self.values.shape[3]}: expected what this "
@@ -119,7 +119,7 @@ class LayerCache:
             ValueError: If a gradient is being recorded, as in `write`.
         """
         if torch.is_grad_enabled() and new.requires_grad:
-            raise ValueError("cache: writing in place would break the gradient; expected a call under torch.no_grad()")
+            raise ValueError("cache: in-place writes would break the gradient; call it under torch.no_grad()")
         if self.filled is not None:
             store[:, :, self.filled : self.filled + new.shape[2]] = new
         else:
@@ -278,8 +278,8 @@ class KVCache:
             raise ValueError(f"cache is for window={local and local.width}: expected one made for this model's {here}")
         if self.writer is not None and self.writer != writer:
             raise ValueError(
-                "cache: another model has filled it, whose keys mean nothing to this one; expected an empty cache, or "
-                "the one that this model's last call gave back"
+                "cache: it was filled by another model; expected an empty cache or "
+                "the one returned by this model's last call"
             )
 
     def ready(self, tokens: int, ends: Int[Tensor, "batch"] | None = None) -> KVCache:
@@ -392,11 +392,11 @@ class KVCache:
         elif isinstance(lengths, bool) or not isinstance(lengths, int):
             raise ValueError(f"lengths={described(lengths)}: expected {expected}")
         elif not 0 <= lengths <= self.slots:
-            raise ValueError(f"lengths={described(lengths)}: expected {expected}, from 0 to what it holds")
+            raise ValueError(f"lengths={described(lengths)}: expected {expected}, from 0 to its current length")
         wanted = torch.as_tensor(lengths, device=self.lengths.device).to(self.lengths.dtype).expand(self.batch)
         if bool(((wanted > self.lengths) | (wanted < 0)).any()):
             raise ValueError(
-                f"lengths={wanted.tolist()}: expected for each row a number from 0 to what it holds, "
+                f"lengths={wanted.tolist()}: expected for each row a length from 0 to its current length, "
                 f"{self.lengths.tolist()}"
             )
         longest, shortest = int(wanted.max()), int(wanted.min())
@@ -425,7 +425,7 @@ class KVCache:
         if not isinstance(rows, Tensor) or rows.dtype not in (torch.int64, torch.int32) or rows.ndim != 1:
             raise ValueError(f"rows={described(rows)}: expected a tensor of whole numbers, (row,)")
         if rows.device.type == "cpu" and len(rows) and not (rows.min() >= 0 and rows.max() < self.batch):
-            raise ValueError(f"rows={rows.tolist()}: expected numbers of rows from 0 to {self.batch - 1}")
+            raise ValueError(f"rows={rows.tolist()}: expected row indices from 0 to {self.batch - 1}")
 
         def pick(store: Tensor, filled: int) -> Tensor:
             # Free slots are not copied but set to zero. They cannot stay undefined: a masked slot has weight zero,

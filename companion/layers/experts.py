@@ -159,16 +159,16 @@ def _way(networks: Networks, tokens: Tensor, chosen: Tensor, wanted: Way) -> Way
     if wanted == "gather" and visits > number:
         raise ValueError(
             f"experts='gather': expected at most {number} visits, one for each expert, got {visits}: "
-            "copies of their matrices would be larger than the experts themselves; take 'grouped'"
+            "otherwise the copied matrices would be larger than the experts; use 'grouped'"
         )
     fits = tokens.dtype in (torch.float32, torch.bfloat16, torch.float16)
     aligned = d_model * size % 16 == 0 and d_ff * size % 16 == 0
     if wanted == "grouped" and not fits:
-        raise ValueError(f"experts='grouped': expected float32, bfloat16 or float16, got {tokens.dtype}; take 'loop'")
+        raise ValueError(f"experts='grouped': expected float32, bfloat16 or float16, got {tokens.dtype}; use 'loop'")
     if wanted == "grouped" and not aligned:
         raise ValueError(
             f"experts='grouped': expected d_model and d_ff to be multiples of {16 // size} numbers (16 bytes), got "
-            f"{d_model} and {d_ff}; take 'loop'"
+            f"{d_model} and {d_ff}; use 'loop'"
         )
     if wanted == "auto" and (tokens.is_meta or _transformed(tokens)):
         return "every"

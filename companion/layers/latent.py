@@ -189,7 +189,7 @@ class LatentAttention(nn.Module):
             ValueError: If `up` is no longer a plain linear layer.
         """
         if not self._is_matrix():
-            raise ValueError("up: expected a linear layer as it was made, whose matrix is all that it does")
+            raise ValueError("up: expected an unmodified linear layer without hooks or parametrizations")
         weight = self.up.weight.view(self.sizes.heads, -1, self.rank)
         keys, values = weight.split((self.sizes.d_head, self.sizes.d_v), 1)
         return keys, values

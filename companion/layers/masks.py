@@ -243,7 +243,7 @@ class Visible(NamedTuple):
 
     Attributes:
         mask: Mask over pairs, in which no row is empty; `None` means that all pairs are allowed.
-        empty: Queries that may attend to no key, (batch, head, query, 1), or 1 in place of any; `None` if there are
+        empty: Queries that may attend to no key, (batch, head, query, 1), or 1 in any axis; `None` if there are
             none. In `mask` they see every key, so that their softmax and its gradient are finite, and their output is
             set to zero.
         causal: In addition to `mask`, a query sees only keys up to its own position, with the last query at the last

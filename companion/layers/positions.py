@@ -36,7 +36,7 @@ def _angles(
     positions: Int[Tensor, "*batch token"], width: int, base: float, dtype: torch.dtype, name: str
 ) -> Float[Tensor, "*batch token pair"]:
     if width % 2:
-        raise ValueError(f"{name}={width}: expected an even width, because components are taken in pairs")
+        raise ValueError(f"{name}={width}: expected an even width, because components are rotated in pairs")
     # Angles reach thousands of radians, where half precision could not tell neighbouring positions apart.
     places = positions.to(wide_dtype(dtype))
     return places[..., None] * frequencies(width, base, places)
@@ -358,7 +358,7 @@ class Rotary:
     def __post_init__(self) -> None:
         if self.turned % 2:
             name = "d_head" if self.width is None else "width"
-            raise ValueError(f"{name}={self.turned}: expected an even width, because rotary turns pairs of components")
+            raise ValueError(f"{name}={self.turned}: expected an even width, because RoPE rotates pairs of components")
 
     @property
     def turned(self) -> int:
@@ -406,5 +406,5 @@ def half_from_interleaved(d_head: int) -> Int[Tensor, "d_head"]:
         ValueError: If `d_head` is odd.
     """
     if d_head % 2:
-        raise ValueError(f"d_head={d_head}: expected an even width, because components are taken in pairs")
+        raise ValueError(f"d_head={d_head}: expected an even width, because components are rotated in pairs")
     return torch.arange(d_head).view(d_head // 2, 2).T.flatten()

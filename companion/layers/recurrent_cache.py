@@ -104,7 +104,7 @@ def refuse_gradients(raw: Tensor, written: Writes) -> None:
         ValueError: If there is one.
     """
     if torch.is_grad_enabled() and (raw.requires_grad or written.u.requires_grad):
-        raise ValueError("cache: writing in place would break the gradient; expected a call under torch.no_grad()")
+        raise ValueError("cache: in-place writes would break the gradient; call it under torch.no_grad()")
 
 
 @dataclass(frozen=True)
@@ -228,7 +228,7 @@ class States:
             ValueError: If the padding of a long call has not been taken back.
         """
         if self.padded:
-            raise ValueError("cache: its rows end in padding, as counted has said; expected one that was rewound")
+            raise ValueError("cache: its rows end in padding (see counted); rewind it first")
         if tokens > WHOLE:
             counts = torch.full_like(lengths, tokens) if ends is None else ends
             folded = (counts - BACK).clamp(min=0)
@@ -300,9 +300,9 @@ class States:
         gone = self.gone.masked_fill(wanted == 0, 0)
         if bool((gone > wanted).any()):
             raise ValueError(
-                f"lengths={wanted.tolist()}: expected of each row 0, or a number near what it holds, "
-                f"{lengths.tolist()}; linear layers keep what the last {BACK} tokens have written, and before these "
-                "one matrix, which cannot be taken back"
+                f"lengths={wanted.tolist()}: expected for each row 0 or a length close to the current one, "
+                f"{lengths.tolist()}; linear layers store only the updates of the last {BACK} tokens and, before them, "
+                "one matrix that cannot be undone"
             )
         if bool((gone != self.gone).any()):  # rows of length 0 start again from zeros
             begun = (wanted == 0)[:, None, None]

@@ -85,9 +85,9 @@ class Checkpoints:
         """
         last = self.last()
         if last is None or (best := _state(last)["best"]) is None:
-            raise ValueError(f"{self.home}: expected a checkpoint that was measured, but there is none yet")
+            raise ValueError(f"{self.home}: no checkpoint has been evaluated yet")
         if not (folder := self.home / _name(best["update"])).is_dir():
-            raise ValueError(f"{folder}: expected the best checkpoint, found none there; it was removed")
+            raise ValueError(f"{folder}: the best checkpoint is missing; it was deleted")
         return folder
 
     def model(self, folder: Path) -> Transformer:
@@ -171,8 +171,9 @@ class Checkpoints:
                 faults.append(str(error))
         if faults:
             raise ValueError(
-                f"{self.home}: no checkpoint is whole, so the run cannot go on: {'; '.join(faults)}. Put one back from "
-                "a copy; or remove this folder, and the same command trains from the first update again"
+                f"{self.home}: no checkpoint is complete, so the run cannot be resumed: {'; '.join(faults)}. Restore "
+                "one from "
+                "a backup, or delete this folder to train again from the first update"
             )
         return None, faults
 
@@ -263,16 +264,16 @@ def _state(folder: Path) -> dict[str, Any]:
         raise ValueError(f"{path}: the checkpoint is damaged (the file is missing)")
     try:
         run = folder.parent.parent / "run.json"
-        digest = seal_of(read_sealed(run, "put it back from a copy")) if run.is_file() else None
+        digest = seal_of(read_sealed(run, "restore it from a backup")) if run.is_file() else None
         state = read_sealed(path, "the checkpoint is damaged", digest)
         done, best = state["done"], state.get("best")  # earlier versions stored no best and no checksums
         if type(done) is not int or _name(done) != folder.name:
-            raise ValueError(f"done={shown(done)}: expected that of {folder.name}")
+            raise ValueError(f"done={shown(done)}: expected the number in {folder.name}")
         if best is not None and not (type(best["update"]) is int and isinstance(best["error"], (int, float))):
             raise ValueError(f"best={shown(dict(best))}: expected an update and its error")
         sums = state.get("sha256", {})
         if not all(isinstance(value, str) for value in sums.values()):
-            raise ValueError("sha256: expected checksums, which are texts")
+            raise ValueError("sha256: expected checksums as strings")
         return {"done": done, "best": None if best is None else dict(best), "sha256": sums, "log": state.get("log")}
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         why = str(error).removeprefix(f"{path}: ")
@@ -282,7 +283,7 @@ def _state(folder: Path) -> dict[str, Any]:
 def _check(folder: Path, state: Mapping[str, Any], names: tuple[str, ...]) -> None:
     for name in names:
         if name in state["sha256"] and _digest(folder / name) != state["sha256"][name]:
-            raise ValueError(f"{folder / name}: the checkpoint is damaged (the file is not what was saved)")
+            raise ValueError(f"{folder / name}: the checkpoint is damaged (the file does not match its checksum)")
 
 
 def _digest(path: Path) -> str:

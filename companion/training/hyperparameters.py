@@ -89,7 +89,7 @@ class Learning:
         for name in ("decay_share", "decay_shape"):
             (default,) = [f.default for f in fields(Learning) if f.name == name]
             if self.schedule != "wsd" and getattr(self, name) != default:
-                return name, "the schedule wsd beside it; no other has a decay of its own"
+                return name, "the schedule wsd, because no other schedule has these settings"
         return None
 
 
@@ -136,7 +136,7 @@ class TrainingConfig(Learning):
             raise ValueError(f"learning_rate={self.learning_rate!r}: expected {at_most(most)}")
         if found := self.unused():
             name, wanted = found
-            raise ValueError(f"{name}={getattr(self, name)!r}: expected {wanted}")
+            raise ValueError(f"{name}={getattr(self, name)!r} needs {wanted}")
 
     @property
     def betas(self) -> tuple[float, float]:

@@ -84,7 +84,7 @@ def cross_entropy_sum(
         ValueError: unless 0 <= smoothing < 1, and targets are whole numbers, one for each token.
     """
     if not 0 <= smoothing < 1:
-        raise ValueError(f"smoothing={smoothing!r}: expected a share of at least 0 and below 1")
+        raise ValueError(f"smoothing={smoothing!r}: expected a fraction of at least 0 and below 1")
     if targets.dtype != torch.int64 or targets.shape != logits.shape[:2]:
         raise ValueError(
             f"targets is {described(targets)}: expected int64 of shape {tuple(logits.shape[:2])}, one for each token"
@@ -175,7 +175,7 @@ class _Last(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Tensor:
         raise RuntimeError(
-            "the gradient of cross_entropy_sum cannot be differentiated again for so many logits: expected at most "
+            "the gradient of cross_entropy_sum cannot be differentiated twice for this many logits; expected at most "
             f"{_limits(grad).whole:,} (batch * token * vocab), got {grad.numel():,}"
         )
 

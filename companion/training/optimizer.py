@@ -143,15 +143,15 @@ class MuonWithAdamW:
                 continue
             if type(p) is not nn.Parameter:
                 raise ValueError(
-                    f"optimizer='muon': {name} is in pieces, one in each process (FSDP): expected whole matrices, "
-                    "as of one process or DDP"
+                    f"optimizer='muon': {name} is sharded across processes (FSDP); expected whole matrices, "
+                    "as with one process or DDP"
                 )
             mine.add(name)
             stack = p.detach()
             self.pieces[p] = [p] if p.ndim == 2 else [part.requires_grad_() for part in stack.unbind()]
             groups.setdefault(shares.get(name, 1.0), []).extend(self.pieces[p])
         if not mine:
-            raise ValueError("optimizer='muon': expected a model with hidden matrices, got one without")
+            raise ValueError("optimizer='muon': expected a model with hidden matrices")
         self.muon = _Muon(
             [
                 {"params": parts, "weight_decay": weight_decay / share, "share": share}
@@ -265,7 +265,8 @@ def load_optimizer_state(
         count += len(entry)
     if others := sorted(key for key in tensors if key.partition(".")[2] not in named):
         raise ValueError(
-            f"optimizer state: expected moments of this model's parameters, got {others[0]}: another model's"
+            f"optimizer state: expected moments of this model's parameters, got {others[0]}, which belongs to another "
+            "model"
         )
     if len(tensors) != count:
         raise ValueError(f"optimizer state: expected {count} tensors, got {len(tensors)} in all")

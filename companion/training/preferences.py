@@ -96,7 +96,7 @@ def divergence(
 ) -> Float[Tensor, "answer token"]:
     """Estimate KL(p || p_ref) from tokens drawn from p.
 
-    Sources: Schulman 2020, k3; Shao et al. 2024, eq. 4; lesson 20, equation 20.12.
+    Sources: Schulman 2020, k3; Shao et al. 2024, eq. 4; lesson 20, equation D20.4.
 
     The estimate is exp(d) - d - 1 with d = log p_ref - log p, which is never negative.
     """

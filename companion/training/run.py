@@ -36,7 +36,7 @@ def open_task(settings: RunSettings, folder: RunFolder | None = None) -> Task:
             return NumberWordsTask.open(settings)
         case TuneSettings():
             return open_tune(settings, None if folder is None else folder.texts())
-    raise ValueError(f"settings={settings!r}: expected those of a task")
+    raise ValueError(f"settings={settings!r}: expected the settings of a task")
 
 
 def share_task(task: Task, parallel: Parallel) -> Task:
@@ -49,7 +49,7 @@ def share_task(task: Task, parallel: Parallel) -> Task:
 
     def check() -> Task:
         if task.fingerprint != fingerprint:
-            raise ValueError(f"{task.title}: expected the same data in all processes, found others in this one")
+            raise ValueError(f"{task.title}: expected the same data in all processes, but this one has different data")
         return task if parallel.main else task.with_files(files)
 
     return parallel.together(check)

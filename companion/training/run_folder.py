@@ -113,7 +113,7 @@ class RunFolder:
         """
         self.check_ours()
         if self.exists:
-            raise ValueError(f"{self.path}: a run was begun here a moment ago; the same command goes on with it")
+            raise ValueError(f"{self.path}: another process has just started a run here; the same command resumes it")
         digests = {name: _digest(text.encode()) for name, text in files.items()}
         whole = {**files, "run.json": json.dumps(sealed({**record, "sha256": digests}), indent=2) + "\n"}
         new = not self.path.exists()
@@ -147,8 +147,8 @@ class RunFolder:
             ValueError: if there is no run, or its run.json cannot be read or was changed.
         """
         if not self.exists:
-            raise ValueError(f"{self.path}: expected the folder of a run, found no run.json there; train one first")
-        remedy = "put it back from a copy, or begin a new run with another --out"
+            raise ValueError(f"{self.path}: expected the folder of a run, but it has no run.json; train a model first")
+        remedy = "restore it from a backup, or start a new run with another --out"
         record = read_sealed(self.path / "run.json", remedy)
         check_record(record, remedy)
         return record
@@ -164,14 +164,14 @@ class RunFolder:
         Raises:
             ValueError: if it is missing, damaged, or not the one that the run began with.
         """
-        path, remedy = self.path / _TOKENIZER, "put it back from a copy, or begin a new run with another --out"
+        path, remedy = self.path / _TOKENIZER, "restore it from a backup, or start a new run with another --out"
         try:
             tokenizer = BytePairTokenizer.load(path)
         except ValueError as error:
             raise ValueError(f"{error}; {remedy}") from None
         wanted = self.record().get("sha256", {}).get(_TOKENIZER)  # earlier versions stored none
         if wanted not in (None, _digest(path.read_bytes())):
-            raise ValueError(f"{path}: expected the tokenizer that this run began with, found another one; {remedy}")
+            raise ValueError(f"{path}: this is not the tokenizer with which the run started; {remedy}")
         return tokenizer
 
     def texts(self) -> dict[str, str]:
@@ -184,8 +184,8 @@ class RunFolder:
         for name in TEXT_FILES:
             path = self.path / name
             if name in wanted and (not path.is_file() or _digest(path.read_bytes()) != wanted[name]):
-                remedy = "put it back from a copy, or begin a new run with another --out"
-                raise ValueError(f"{path}: expected the file that this run began with, found none or another; {remedy}")
+                remedy = "restore it from a backup, or start a new run with another --out"
+                raise ValueError(f"{path}: the file with which this run started is missing or was changed; {remedy}")
             if name in wanted:
                 found[name] = path.read_text("utf-8")
         return found
@@ -231,7 +231,7 @@ class RunFolder:
             ValueError: if there is none, or if it is damaged.
         """
         if (folder := self.checkpoint(best=best)) is None:
-            raise ValueError(f"{self.path}: expected a run with a checkpoint, but it has none yet; train it further")
+            raise ValueError(f"{self.path}: this run has no checkpoint yet; train it further")
         if (folder / ADAPTER).is_file():
             self.checkpoints.check(folder)
             return _on_its_start(self.record(), folder)
@@ -294,8 +294,9 @@ class RunFolder:
                     say(f"{self.path / 'log.jsonl'} is gone: what it said of updates 1 to {saved.done:,} is lost")
             elif saved.log not in (None, self._log_digest(saved.done)):
                 raise ValueError(
-                    f"{self.path / 'log.jsonl'}: expected the log of updates 1 to {saved.done} as it was written, "
-                    "found another: it was changed; put it back from a copy, or remove it, and the run goes on without"
+                    f"{self.path / 'log.jsonl'}: the log of updates 1 to {saved.done} was changed after it was "
+                    "written; "
+                    "restore it from a backup, or delete it, and the run continues without it"
                 )
             self._cut_log(saved.done)
             found.append(saved)
@@ -334,7 +335,7 @@ class RunFolder:
         except FileNotFoundError:
             return
         except OSError as error:
-            remedy = "put it back from a copy, or remove it, and the run goes on without"
+            remedy = "restore it from a backup, or delete it, and the run continues without it"
             raise ValueError(f"{self.path / 'log.jsonl'}: cannot be read ({error.strerror}); {remedy}") from None
         end = 0
         for line in log.splitlines(keepends=True):
@@ -378,7 +379,7 @@ class RunFolder:
             found = {entry.name for entry in self.path.iterdir()}
             if found <= {*TEXT_FILES, _LOCK} | {entry.name for entry in self.path.glob(".*.tmp")}:
                 return
-        raise ValueError(f"--out {self.path}: expected a new or empty folder, or a run; found something else there")
+        raise ValueError(f"--out {self.path}: expected a new or empty folder, or a run, but it contains other files")
 
 
 def _digest(data: bytes) -> str:
@@ -437,7 +438,7 @@ class Start:
             family_of(start._published)
             read_config(start._published)
         elif start.run.task == NumberWordsSettings.task:
-            raise ValueError(f"{flag} {plain(name)}: expected a model that goes on with texts, got a translator")
+            raise ValueError(f"{flag} {plain(name)}: expected a model that continues texts, got a translator")
         return start
 
     @cached_property
@@ -457,7 +458,7 @@ class Start:
         if self.run is None:
             return self.folder
         if (last := self.run.checkpoint()) is None:
-            raise ValueError(f"{self.flag} {self.folder}: expected a run with a checkpoint, but it has none yet")
+            raise ValueError(f"{self.flag} {self.folder}: this run has no checkpoint yet")
         return last
 
     def model(self) -> Transformer:
@@ -508,7 +509,7 @@ def _on_its_start(record: Mapping[str, Any], folder: Path) -> Transformer:
     beside = folder.parents[2] / path.name  # both may have been moved, with the folder of all runs
     start = Start.find(str(path if path.exists() or not beside.exists() else beside))
     if start.fingerprint != known.get("start"):
-        raise ValueError(f"{folder}: expected the model below its adapters, {start.folder}, as it was; it has changed")
+        raise ValueError(f"{folder}: the base model of its adapters, {start.folder}, has changed")
     model = start.model()
     load_adapters(folder, model)
     return model.eval()

@@ -96,7 +96,7 @@ def fit(
             try:
                 measured = measure(model)
                 if math.isnan(measured.error):
-                    raise NotFinite("the loss on what is held out is not a number")
+                    raise NotFinite("the loss on held-out data is not a number")
             except NotFinite as error:
                 raise Diverged(f"{error}, after update {trainer.done}") from None
             log({"update": trainer.done, **measured.scores})

@@ -25,7 +25,7 @@ def learning_rate(
     """Return the learning rate of update number `update` = 1 ... `updates` under one of the schedules below.
 
     Sources: Vaswani et al. 2017, section 5.3 (`"inverse_sqrt"`; lesson 09); lesson 14, equation 14.8 (`"cosine"`); Hu
-    et al. 2024, MiniCPM (`"wsd"`; lesson 19).
+    et al. 2024, MiniCPM (`"wsd"`; lesson 22).
 
     Args:
         kind: the schedule.
@@ -114,7 +114,7 @@ def warmup_stable_decay(
         ValueError: for an update outside the run, a share that is not above 0 and at most 1, or an unknown shape.
     """
     if not 0 < share <= 1:
-        raise ValueError(f"share={share!r}: expected a share above 0 and at most 1")
+        raise ValueError(f"share={share!r}: expected a fraction above 0 and at most 1")
     if shape not in get_args(DecayShape):
         raise ValueError(f"shape={shape!r}: expected 'linear' or '1-sqrt'")
     climb, fall = _progress(update, updates, warmup)

@@ -43,7 +43,7 @@ class Record(dict[str, Any]):
         self.path = path
 
     def __missing__(self, name: str) -> Any:
-        raise ValueError(f"{self.path}: expected {name!r} in it, found none; it is damaged")
+        raise ValueError(f"{self.path}: the entry {name!r} is missing; the file is damaged")
 
 
 def sealed(fields: Mapping[str, Any], run: str = "") -> dict[str, Any]:
@@ -72,15 +72,15 @@ def read_sealed(path: Path, remedy: str, run: str | None = "") -> Record:
     digest = record.get(DIGEST)
     if run is None and digest is not None:
         raise ValueError(
-            f"{path}: it belongs to a run.json with a digest, and the one there has none: that was changed; put it "
-            "back from a copy"
+            f"{path}: it belongs to a run.json with a digest, but run.json has none and was changed; restore it "
+            "from a backup"
         )
     if (
         run is not None
         and (digest is not None or run)
         and digest != _digest({name: fields[name] for name in fields if name != DIGEST}, run)
     ):
-        raise ValueError(f"{path}: expected what this run wrote, found something else: it was changed; {remedy}")
+        raise ValueError(f"{path}: the file was changed after this run wrote it; {remedy}")
     return record
 
 

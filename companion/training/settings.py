@@ -134,11 +134,12 @@ class RunSettings(Learning, ABC):
             raise ValueError(f"--learning-rate {self.learning_rate:g}: expected {at_most(most)}")
         if found := self.unused():
             name, wanted = found
-            raise ValueError(f"--{name.replace('_', '-')} {getattr(self, name)}: expected {wanted}")
+            raise ValueError(f"--{name.replace('_', '-')} {getattr(self, name)} needs {wanted}")
         if self.optimizer == "muon" and self.shard:
             raise ValueError(
-                "--optimizer muon: expected no --shard beside it; a step needs each matrix whole, and every process "
-                "would have a piece of it"
+                "--optimizer muon cannot be used together with --shard; an update needs whole matrices, but every "
+                "process "
+                "would have only a part of each"
             )
         if self.steps is not None and self.minutes is not None:
             raise ValueError(f"--minutes {self.minutes:g}: expected either --steps or --minutes, got both")
@@ -232,13 +233,16 @@ class Settings(RunSettings, ABC):
             for name in (*_OF_EXPERTS, "balance_loss", "z_loss", "bias_rate"):
                 if getattr(self, name) != self._default(name):
                     dashed, value = name.replace("_", "-"), getattr(self, name)
-                    raise ValueError(f"--{dashed} {value}: expected --experts beside it; there are no experts")
+                    raise ValueError(f"--{dashed} {value} needs --experts, because the model has no experts")
         if self.model is not None:
             given = [f.name for f in fields(self) if f.metadata["group"] == MODEL and f.name != "model"]
             given = [name for name in given if getattr(self, name) != self._default(name)]
             if given:
                 dashed = given[0].replace("_", "-")
-                raise ValueError(f"--model {self.model} says all about the model: expected no --{dashed} beside it")
+                raise ValueError(
+                    f"--model {self.model} cannot be used together with --{dashed}, because it already defines the "
+                    "model"
+                )
 
     def model_config(self, vocab: int) -> ModelConfig:
         """Return the configuration of the model.
@@ -393,7 +397,10 @@ class TextSettings(Settings):
             given = [name for name in ("vocab", *fixed) if getattr(self, name) != self._default(name)]
             if given:
                 dashed = given[0].replace("_", "-")
-                raise ValueError(f"--init-from {self.init_from} decides the model: expected no --{dashed} beside it")
+                raise ValueError(
+                    f"--init-from {self.init_from} cannot be used together with --{dashed}, because it already defines "
+                    "the model"
+                )
 
     def _attention(self) -> AttentionConfig:
         latent, linear = None, None
@@ -428,7 +435,7 @@ class TextSettings(Settings):
                 f"--init-from {plain(str(folder))}: expected the folder of a run or of a published model, found none"
             )
         if (record := folder / "run.json").is_file():
-            config = ModelConfig.from_json(json.dumps(read_sealed(record, "put it back from a copy")["model"]))
+            config = ModelConfig.from_json(json.dumps(read_sealed(record, "restore it from a backup")["model"]))
         else:
             family = family_of(folder)
             config = (load_pretrained(folder) if family is None else family.read(folder, headers=True)).config
@@ -569,25 +576,25 @@ class TuneSettings(RunSettings):
             got = "both" if self.data else "neither"
             raise ValueError(f"--data: expected either --data or --task, got {got}")
         if self.method == "grpo" and self.data:
-            raise ValueError("--data: expected --task beside --method grpo, whose answers a function must check")
+            raise ValueError("--data: expected --task beside --method grpo, because a function must check the answers")
         if self.method == "dpo" and self.beta == 0:
             raise ValueError("--beta 0: expected a number > 0 with --method dpo")
         of_grpo = ("group", "temperature", "epochs", "clip_ratio", "lengths", "deviation")
         for names, fits, beside in (
             (of_grpo, self.method == "grpo", "--method grpo"),
             (("beta",), self.method != "sft", "--method dpo or grpo"),
-            (("worked",), self.method == "sft" and self.problems == "sums", "--task sums, without another --method,"),
+            (("worked",), self.method == "sft" and self.problems == "sums", "--task sums, without another --method"),
             (("alpha", "targets"), self.rank is not None, "--rank"),
         ):
             for name in (name for name in names if not fits and getattr(self, name) != self._default(name)):
-                raise ValueError(f"--{name.replace('_', '-')} {getattr(self, name)}: expected {beside} beside it")
+                raise ValueError(f"--{name.replace('_', '-')} {getattr(self, name)} needs {beside}")
         if self.width_base is not None:
-            raise ValueError(f"--width-base {self.width_base}: expected none of it; the model has begun already")
+            raise ValueError(f"--width-base {self.width_base}: not allowed, because the model has already been trained")
         if self.optimizer == "muon" and self.rank is not None:
-            raise ValueError("--optimizer muon: expected no --rank beside it; it is for whole matrices")
+            raise ValueError("--optimizer muon cannot be used together with --rank; Muon needs whole matrices")
         if self.shard or self.expert_parallel:
             name = "shard" if self.shard else "expert-parallel"
-            raise ValueError(f"--{name}: expected none of it; tuning runs in one process (trl and peft in several)")
+            raise ValueError(f"--{name}: not allowed, because tuning runs in one process (trl and peft in several)")
 
     @property
     def strength(self) -> float:

@@ -19,7 +19,7 @@ def require_tensorboard() -> None:
     except ImportError as error:
         raise ValueError(
             f"--tensorboard: expected TensorBoard, which is not installed ({error}); install it with "
-            "`pip install tensorboard`, or train without: log.jsonl has the same numbers"
+            "`pip install tensorboard`, or train without: log.jsonl contains the same values"
         ) from None
 
 

@@ -265,7 +265,7 @@ class Trainer:
         kept = self.model.state_dict(keep_vars=True)
         if kept.keys() != weights.keys():
             wrong = sorted(kept.keys() ^ weights.keys())
-            raise ValueError(f"weights: expected those of this model, got others; {wrong[0]} is in one of them alone")
+            raise ValueError(f"weights: expected those of this model, got others; {wrong[0]} is in only one of them")
         parts = {name: self.parallel.part(tensor, weights[name], name) for name, tensor in kept.items()}
         load_optimizer_state(self.model, self.optimizer, state, self.parallel.part)
         with torch.no_grad():
@@ -302,7 +302,7 @@ class Trainer:
             scored = self._objective(*own)
         if self._steered and len(scored.routing) != len(self._experts):
             raise ValueError(
-                f"loss: expected the routing of {len(self._experts)} layers, whose load is to be balanced, got that of "
+                f"loss: expected the routing of {len(self._experts)} layers for load balancing, got that of "
                 f"{len(scored.routing)}; return it in Scored"
             )
         return scored

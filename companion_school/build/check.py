@@ -115,7 +115,7 @@ def examine_stage(
     """
     wanted = parts(stage.number)
     if not wanted:
-        raise ValueError(f"stage {stage.number}, {stage.file}: it has no check yet")
+        raise ValueError(f"stage {stage.number}, {stage.file}: this stage has no check yet")
     if not (folder / stage.file).is_file():
         what = f"expected your file of stage {stage.number}, found none; `companion build start` lays its stub"
         raise ValueError(f"{folder / stage.file}: {what}")

@@ -88,7 +88,9 @@ def _check_logits(folder: Path, model: Any, ids: Sequence[int]) -> None:
     try:
         read = load_pretrained(folder)
     except ValueError as error:
-        raise ValueError(f"the model cannot be saved: what your save wrote is no model: {error}") from None
+        raise ValueError(
+            f"the model cannot be saved: the files that your save wrote do not form a model: {error}"
+        ) from None
     device = next(model.parameters()).device
     with torch.no_grad():
         theirs, mine = read(given).logits, model(given.to(device)).cpu()

@@ -201,7 +201,7 @@ def _of_learner(folder: Path, code: World, minutes: float) -> Run:
         return run(code, minutes)
     except (NotImplementedError, ModuleNotFoundError) as error:
         needs = "the stages 1 to 6, or all that your race.py uses"
-        raise ValueError(f"{folder}: expected {needs}; something is not written yet: {error}") from None
+        raise ValueError(f"{folder}: expected {needs}; part of it is not written yet: {error}") from None
 
 
 def _result(name: str, minutes: float, made: Run) -> Result:
@@ -244,7 +244,7 @@ def read_board(file: Path) -> list[Result]:
     except FileNotFoundError:
         return []
     except (OSError, ValueError, TypeError):
-        raise ValueError(f"{file}: expected the results of your races; move it away to begin anew") from None
+        raise ValueError(f"{file}: expected the results of your races; move it away to start over") from None
 
 
 def board(runs: Sequence[Result], marks: Sequence[Yardstick], new: Result | None = None) -> str:

@@ -27,15 +27,15 @@ def bits_per_byte(code: Any, runner: Any, texts: Sequence[str]) -> float:
     """
     for name in ("model", "merges", "context"):
         if not hasattr(runner, name):
-            raise ValueError(f"race: expected a Runner with model, merges and context; it has no {name}")
+            raise ValueError(f"race: expected a Runner with model, merges and context; {name} is missing")
     tokenizer, model, context = code["tokenizer"], runner.model, int(runner.context)
     if context < 1:
-        raise ValueError(f"race: expected a context of one token at least, got {context}")
+        raise ValueError(f"race: expected a context of at least one token, got {context}")
     bits = 0.0
     for text in texts:
         ids = list(tokenizer.encode(text, runner.merges))
         if tokenizer.decode(ids, runner.merges) != text:
-            raise ValueError(f"race: the tokens of the text {text[:30]!r} do not give its text back")
+            raise ValueError(f"race: the tokens of the text {text[:30]!r} do not decode to the same text")
         vocab = 256 + len(runner.merges)
         bits += math.log2(vocab)
         bits += _nats(model, torch.tensor(ids), context, vocab) / math.log(2)
@@ -56,7 +56,7 @@ def _nats(model: Any, ids: torch.Tensor, context: int, vocab: int) -> float:
         logs = logits.double().log_softmax(-1).gather(-1, window[:, 1:, None])
         nats -= logs.sum().item()
     if not math.isfinite(nats):
-        raise ValueError("race: the model gives some of the text no probability, or a number that is none")
+        raise ValueError("race: the model assigns some of the text a probability of zero or NaN")
     _refuse_looking_ahead(model, ids[None, : min(len(ids), context)], vocab)
     return nats
 
@@ -68,4 +68,6 @@ def _refuse_looking_ahead(model: Any, window: torch.Tensor, vocab: int) -> None:
     other[:, middle:] = (other[:, middle:] + 1) % vocab
     before, after = model(window)[:, :middle], model(other)[:, :middle]
     if middle and not torch.allclose(before.float(), after.float(), rtol=1e-2, atol=1e-2):
-        raise ValueError("race: the logits of a token change with the tokens that come after it; that is no prediction")
+        raise ValueError(
+            "race: the logits of a token change with the tokens that come after it; a model must not see later tokens"
+        )

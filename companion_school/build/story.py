@@ -98,7 +98,7 @@ def tell(
     try:
         return _told(folder, code, minutes, _texts(data, say), place, say)
     except NotImplementedError as error:
-        raise ValueError(f"{folder}: expected the stages 1 to 7; something is not written yet: {error}") from None
+        raise ValueError(f"{folder}: expected the stages 1 to 7; part of it is not written yet: {error}") from None
 
 
 def _files(folder: Path, reference: bool, say: Callable[[str], None]) -> World:

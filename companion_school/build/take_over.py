@@ -129,7 +129,7 @@ def take_over(bridge: Bridge, answer: str, folder: Path) -> str:
     text = sources[bridge.stage.module]
     told = f"{bridge.definition} of {bridge.stage.file}"
     if not _is_untouched(bridge, text):
-        raise ValueError(f"{told}: you have begun it already, and it was left as it is")
+        raise ValueError(f"{told}: you have already started this file, so it was not changed")
     new = _joined(bridge, text, textwrap.dedent(answer).strip())
     part = next(part for part in parts(bridge.stage.number) if part.name == bridge.definition)
     tried = part.answer({**sources, **references(bridge.stage), bridge.stage.module: new})

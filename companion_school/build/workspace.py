@@ -172,9 +172,7 @@ def compare(folder: Path, stage: Stage) -> str:
         ValueError: If the learner's file has not passed its check.
     """
     if not is_done(folder, stage):
-        raise ValueError(
-            f"{stage.file}: expected a file that has passed its check; first companion build check {stage.number}"
-        )
+        raise ValueError(f"{stage.file}: this file has not passed its check; run companion build check {stage.number}")
     mine, theirs = definitions(_text(folder / stage.file)), definitions(reference(stage.number))
     parts = []
     for name in names(stage.number):
@@ -234,7 +232,7 @@ def _text(file: Path) -> str:
     try:
         return text_of(data)
     except UnicodeError as error:
-        raise ValueError(f"{file}: expected text in UTF-8, found other bytes ({why(error)})") from None
+        raise ValueError(f"{file}: expected text in UTF-8, found invalid bytes ({why(error)})") from None
 
 
 def _digest(text: str) -> str:

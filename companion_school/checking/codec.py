@@ -71,7 +71,7 @@ def _written(value: Any, tensors: dict[str, torch.Tensor]) -> Any:
         return {"list" if isinstance(value, list) else "tuple": parts}
     if isinstance(value, dict):
         return {"dict": [[_written(key, tensors), _written(part, tensors)] for key, part in value.items()]}
-    raise TypeError(f"a {type(value).__name__} is no value of an exercise")
+    raise TypeError(f"a {type(value).__name__} is not a valid value in an exercise")
 
 
 def _read(text: Any, tensors: dict[str, torch.Tensor]) -> Any:
@@ -89,7 +89,7 @@ def _read(text: Any, tensors: dict[str, torch.Tensor]) -> Any:
         return (list if kind == "list" else tuple)(_read(part, tensors) for part in inner)
     if kind == "dict":
         return {_read(key, tensors): _read(part, tensors) for key, part in inner}
-    raise ValueError(f"no value of an exercise is a {kind!r}")
+    raise ValueError(f"values in an exercise cannot be of kind {kind!r}")
 
 
 def pack_outcome(outcome: Outcome) -> bytes:

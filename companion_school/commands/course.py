@@ -409,7 +409,7 @@ def _release(flags: Namespace) -> int:
     else:
         project.check_free(name, stages, out)
     if rule.exists():
-        raise ValueError(f"--out {out}: it has {rule.name} already; move it away, or choose another name")
+        raise ValueError(f"--out {out}: {rule.name} already exists there; move it away or choose another name")
     bundles = _bundles(pset, flags)
     file, is_new = _secret_file(flags, out)
     secret = read_secret(file)
@@ -443,7 +443,7 @@ def _settings(flags: Namespace) -> dict[str, str]:
     if (flags.due is None) != (flags.late is None):
         raise ValueError("--due, --late: expected both or neither")
     if flags.grace is not None and flags.due is None:
-        raise ValueError(f"--grace {flags.grace}: expected --due and --late beside it")
+        raise ValueError(f"--grace {flags.grace} needs --due and --late")
     if flags.due is not None:
         Lateness(flags.due, flags.late, flags.grace or "")
     if flags.own_items is not None:
@@ -451,7 +451,10 @@ def _settings(flags: Namespace) -> dict[str, str]:
     if bool(flags.numbers) != (flags.roster is not None):
         raise ValueError("--numbers, --roster: expected both or neither")
     if flags.numbers and flags.gradescope is not None:
-        raise ValueError(f"--gradescope {flags.gradescope}: expected no --numbers, whose sheets Gradescope cannot know")
+        raise ValueError(
+            f"--gradescope {flags.gradescope} cannot be used together with --numbers, because Gradescope does not know "
+            "each student's sheet"
+        )
     told = {"due": flags.due, "late": flags.late, "grace": flags.grace, "build": flags.build}
     if flags.roster is not None:
         read_roster(Path(flags.roster))
@@ -468,7 +471,7 @@ def _stages(flags: Namespace) -> tuple[Sequence[Stage], Path | None]:
         return (), None
     others = ("exercises", "questions", "written", "numbers", "own_items", "repository")
     if beside := [f"--{name.replace('_', '-')}" for name in others if flags.get(name)]:
-        raise ValueError(f"--build {flags.build}: expected a project by itself, got {', '.join(beside)} beside it")
+        raise ValueError(f"--build {flags.build} cannot be used together with {', '.join(beside)}")
     return find_stages(flags.build), _guides(flags.notebooks)
 
 
@@ -495,7 +498,7 @@ def _guides(named: str | None) -> Path | None:
     places = [Path(named)] if named else [Path("notebooks"), Path(companion.__file__).parents[1] / "notebooks"]
     found = next((place / "build" for place in places if (place / "build").is_dir()), None)
     if named and found is None:
-        raise ValueError(f"--notebooks {named}: expected the course's notebooks, with a folder build in it; found none")
+        raise ValueError(f"--notebooks {named}: expected the course's notebooks, with a subfolder build; found none")
     return found
 
 
@@ -627,7 +630,7 @@ def _clone(flags: Namespace) -> int:
 
 def _verify(flags: Namespace) -> int:
     if flags.mutants and flags.seeds is not None:
-        raise ValueError("--seeds: expected no --mutants beside it, got both")
+        raise ValueError("--seeds cannot be used together with --mutants")
     if flags.mutants:
         from companion_school.course.proof import survivors
 
@@ -649,7 +652,7 @@ def _notebooks(flags: Namespace) -> int:
 
     folder = Path(flags.folder)
     if flags.check and flags.solved is not None:
-        raise ValueError("--check: expected no --solved beside it, got both")
+        raise ValueError("--check cannot be used together with --solved")
     if not folder.is_dir():
         raise ValueError(f"{folder}: expected the folder of the lessons, got no folder")
     if flags.solved is not None:

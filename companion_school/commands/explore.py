@@ -81,7 +81,7 @@ def run(flags: Namespace) -> int:
 
     if flags.folder is None:
         if flags.text is not None:
-            raise ValueError("--text: expected a FOLDER with it; on the page of the course's models, type")
+            raise ValueError("--text needs a FOLDER; on the page of the course's models, type your text into the page")
         return _write(flags, page(SHIPPED, shipped_scripts(), "Inside a model"))
     folder = Path(flags.folder)
     asked, text, writer = _asked(folder, flags.text)
@@ -100,7 +100,7 @@ def _write(flags: Namespace, made: str) -> int:
     from companion.ground.atomic import write_atomic
 
     if flags.port is not None:
-        raise ValueError(f"--port {flags.port}: expected with a page that Python serves; this one is written to a file")
+        raise ValueError(f"--port {flags.port}: only for a page that Python serves; this one is written to a file")
     out = flags.out or "explorer.html"
     write_atomic(Path(out), made)
     print(f"{out}: {len(made.encode()) / 1e6:.1f} MB; open it in a browser")

@@ -134,7 +134,7 @@ def run(flags: Namespace) -> int:
 
     if flags.seed_file is None:
         raise ValueError(
-            "--seed-file: expected the file with your secret, got none; `companion course release` makes one"
+            "--seed-file: expected the file with your secret, got none; `companion course release` creates one"
         )
     folder, seed_file, out = Path(flags.folder), Path(flags.seed_file), Path(flags.out)
     limits, secret = Limits(flags.time, flags.memory), read_secret(seed_file)
@@ -166,7 +166,9 @@ def _must_be_apart(folder: Path, seed_file: Path, out: Path) -> None:
         if seed_file.resolve().parent.is_relative_to((other / "feedback" if flag == "--out" else other).resolve()):
             if flag == "folder" and (folder / "submitted").is_dir():
                 continue
-            raise ValueError(f"--seed-file {seed_file}: expected it outside {other}, which holds what students see")
+            raise ValueError(
+                f"--seed-file {seed_file}: expected a file outside {other}, because students see that folder"
+            )
 
 
 def _wall(flags: Namespace, folder: Path, seed_file: Path) -> Wall:

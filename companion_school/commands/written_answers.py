@@ -78,7 +78,7 @@ def collect(flags: Namespace) -> int:
     task = choose(flags.written, flags.pset, None, [Path(), folder, folder.parent], b"")
     written = task.written
     if not written:
-        raise ValueError("--pset: expected a problem set with written answers, found none in it")
+        raise ValueError("--pset: expected a problem set with written answers, found none")
     known = read_sheet(to) if to.is_file() else {}
     handed = handed_in(folder, task.name or None)
     # One process is enough, because reading takes less time than loading PyTorch in another one.

@@ -31,7 +31,7 @@ def read_secret(path: Path | str) -> bytes:
         raise ValueError(f"--seed-file {plain(str(path))}: cannot be read ({error.strerror})") from None
     if len(secret) < LEAST:
         raise ValueError(
-            f"--seed-file {plain(str(path))}: expected at least {LEAST} bytes that nobody guesses, got {len(secret)}; "
+            f"--seed-file {plain(str(path))}: expected at least {LEAST} random bytes, got {len(secret)}; "
             'for example from  python -c "import secrets; print(secrets.token_hex(32))"'
         )
     return secret

@@ -26,7 +26,8 @@ def exercises() -> dict[str, Exercise]:
         for exercise, expected in zip(of_lesson, numbers(int(file.stem[-2:])), strict=False):
             if exercise.id != expected:
                 raise ValueError(
-                    f"{file.name}: exercise {exercise.id} ({exercise.name}) stands where {expected} is expected"
+                    f"{file.name}: exercise {exercise.id} ({exercise.name}) is at a position where {expected} is "
+                    "expected"
                 )
             found[exercise.id] = exercise
     return found

@@ -68,14 +68,14 @@ def take_over(id: str | float) -> None:
     exercise = find_exercise(id)
     bridge = BRIDGES.get(exercise.id)
     if bridge is None:
-        raise ValueError(f"exercise {exercise.id}: it is no part of a stage; those that are: {', '.join(BRIDGES)}")
+        raise ValueError(f"exercise {exercise.id}: it is not part of a stage; exercises that are: {', '.join(BRIDGES)}")
     answer = readers(exercise.name, sys._getframe(1))
     check(exercise.id, answer)
     try:
         text = inspect.getsource(answer)
     except (OSError, TypeError):
         raise ValueError(
-            f"exercise {exercise.id}: the text of {exercise.name} cannot be read; copy it by hand"
+            f"exercise {exercise.id}: the source of {exercise.name} cannot be read; copy it manually"
         ) from None
     print(lay_over(bridge, text, find_folder()))
 

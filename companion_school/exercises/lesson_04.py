@@ -466,7 +466,7 @@ def look_back(j, w_k, sharpness):
     """
     ### BEGIN SOLUTION
     if j < 0:
-        raise ValueError(f"j={j}: expected a number of places back, 0 or more")
+        raise ValueError(f"j={j}: expected a distance of 0 or more")
     d = len(w_k)
     blocks = []
     for i in range(d // 2):

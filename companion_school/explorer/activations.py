@@ -165,7 +165,7 @@ def _layers(model: nn.Module) -> dict[str, nn.Module]:
     """Return the model's modules by name. Raise `ValueError` if the first block is not called decoder.blocks.0."""
     named = {name: module for name, module in model.named_modules() if name and not isinstance(module, nn.ModuleList)}
     if "decoder.blocks.0" not in named:
-        raise ValueError("model: expected one whose first block is called decoder.blocks.0")
+        raise ValueError("model: expected a model whose first block is named decoder.blocks.0")
     return named
 
 
@@ -184,7 +184,7 @@ def _close(layer: nn.Module, experts: list[int], hooks: ExitStack) -> None:
     """Exclude experts from an MoE layer: set their router logit and their selection bias to minus infinity."""
     router = getattr(layer, "router", None)
     if not isinstance(router, nn.Module):
-        raise ValueError(f"off={experts}: expected the numbers of experts, got a layer that has none")
+        raise ValueError(f"off={experts}: expected indices of experts, but this layer has none")
 
     def ruled_out(_: Any, __: Any, logits: Tensor) -> Tensor:
         count = logits.shape[-1]

@@ -131,7 +131,7 @@ class Question:
         given = str(given).strip()
         if self.kind == "predict":
             if not given:
-                raise ValueError(f"question {self.id}: expected what you think will happen, got nothing")
+                raise ValueError(f"question {self.id}: expected your prediction, got nothing")
             return Verdict(None, self.outcome)
         if self.kind == "choice":
             letters = LETTERS[: len(self.answers)]

@@ -105,7 +105,7 @@ def fold(numbers: Tables, title: str = "The numbers behind it") -> str:
 def _table(title: str, numbers: Numbers) -> str:
     lengths = {name: len(column) for name, column in numbers.items()}
     if len(set(lengths.values())) > 1:
-        raise ValueError(f"numbers: expected columns of one length, got {lengths}")
+        raise ValueError(f"numbers: expected columns of equal length, got {lengths}")
     head = "".join(f'<th scope="col">{html.escape(name)}</th>' for name in numbers)
     body = "".join(
         f"<tr>{''.join(f'<td>{html.escape(written(entry))}</td>' for entry in row)}</tr>"

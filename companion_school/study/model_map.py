@@ -34,9 +34,11 @@ AROUND = (
     ("the block of today", "16"),
     ("a memory in place of a cache", "17"),
     ("more than one token a step", "18"),
-    ("fewer bits, better steps", "19"),
+    ("fewer bits", "19"),
     ("from completing to answering", "20"),
     ("looking inside a trained model", "21"),
+    ("better steps", "22"),
+    ("how large it should be", "23"),
 )
 """Text and lesson, from top to bottom."""
 HEIGHT = 0.6

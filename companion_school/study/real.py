@@ -100,7 +100,7 @@ def on_real_model(
         def measured() -> Any:
             known = records.read("real")
             if recording is None and key not in known:
-                raise ValueError(f"key: no record {shown(key)}; python -m authoring.records.real LESSON makes it")
+                raise ValueError(f"key: no record {shown(key)}; python -m authoring.records.real LESSON creates it")
             if (opened := real_model(name, load)) is None:
                 print(f"{NAMES[name]} is not on this machine, so these are recorded results. In a terminal, "
                       f"`companion get {name}` brings it.")  # fmt: skip

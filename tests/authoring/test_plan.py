@@ -58,8 +58,8 @@ def changed(week, **fields):
     [
         (changed(10, lessons=()), "the course has"),
         (changed(1, lessons=(14,)), "lesson 14 needs lesson 01 before it"),
-        (changed(2, stages=(2,)), "stage 2 needs lesson 02 before it"),
-        (changed(3, stages=()), "stage 4 rests on stage 2"),
+        (changed(1, stages=(2,)), "stage 2 needs lesson 02 before it"),
+        (changed(2, stages=()), "stage 4 rests on stage 2"),
         (changed(11, stages=(8,)), "stage 8 is planned twice"),
     ],
 )

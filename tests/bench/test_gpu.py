@@ -153,7 +153,7 @@ def test_recorded_steps_write_the_text_of_plain_ones(monkeypatch):
         (["--only", "sleep"], "invalid choice: 'sleep'"),
         (["--minutes", "0"], "--minutes 0: expected a number above 0 and at most 60"),
         (["--minutes", "nan"], "--minutes nan: expected a number above 0"),
-        (["--out", "file/gpu"], "--out file/gpu: expected a folder that can be written to"),
+        (["--out", "file/gpu"], "--out file/gpu: expected a writable folder"),
     ],
 )
 def test_bad_arguments_exit_2_before_anything_runs(arguments, message, tmp_path, monkeypatch, capsys):

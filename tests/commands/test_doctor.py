@@ -88,11 +88,15 @@ def test_kernels_that_the_processor_does_not_have_are_refused_before_anything_is
     monkeypatch.setattr("companion.commands.doctor.processor_flags", lambda: {"sse4_1", "sse4_2", "avx", "avx2"})
     monkeypatch.setattr("companion.commands.doctor.comparisons", lambda: 1 / 0)
     for name, value, message in (
-        ("ATEN_CPU_CAPABILITY", "avx512", "this processor does not have it; unset it, or take one of default, avx2"),
-        ("ATEN_CPU_CAPABILITY", "AVX2", "no such kernels; unset it, or take one of default, avx2"),
+        (
+            "ATEN_CPU_CAPABILITY",
+            "avx512",
+            "this processor does not have it; unset it, or set it to one of default, avx2",
+        ),
+        ("ATEN_CPU_CAPABILITY", "AVX2", "no such kernels; unset it, or set it to one of default, avx2"),
         ("MKL_ENABLE_INSTRUCTIONS", "AVX512", "this processor does not have it"),
-        ("MKL_CBWR", "SSE9", "no such kernels; unset it, or take one of AUTO, COMPATIBLE, SSE4_2, AVX, AVX2"),
-        ("ONEDNN_MAX_CPU_ISA", "AVX512_CORE", "unset it, or take one of ALL, DEFAULT, SSE41, AVX, AVX2"),
+        ("MKL_CBWR", "SSE9", "no such kernels; unset it, or set it to one of AUTO, COMPATIBLE, SSE4_2, AVX, AVX2"),
+        ("ONEDNN_MAX_CPU_ISA", "AVX512_CORE", "unset it, or set it to one of ALL, DEFAULT, SSE41, AVX, AVX2"),
     ):
         with monkeypatch.context() as patched:
             patched.setenv(name, value)

@@ -86,7 +86,7 @@ def test_a_run_and_a_checkpoint_become_one_file_with_their_tokenizer(home: Path,
     for flags, message in (
         (["out", "--gguf", "F16"], "FOLDER out: with --gguf, expected the name of a new file that ends in .gguf"),
         (["run.gguf", "--gguf", "F16"], "FOLDER run.gguf: with --gguf, expected the name of a new file"),
-        (["o.gguf", "--gguf", "F16", "--dtype", "bf16"], "--dtype: expected no --gguf beside it"),
+        (["o.gguf", "--gguf", "F16", "--dtype", "bf16"], "--dtype cannot be used together with --gguf"),
         (["o.gguf", "--gguf", "Q4_K"], "--gguf Q4_K: expected one of"),
         (
             ["o.gguf", "--gguf", "F16", "--checkpoint", "llama"],
@@ -123,10 +123,10 @@ def test_a_checkpoint_is_measured_as_transformers_measures_it(home: Path, capsys
     for flags, message in (
         ([], "--data: expected text to measure the --checkpoint on, got none"),
         (["--data", "page.txt", "--context", "99"], "--context 99: expected 2 to 64 tokens, the model's context"),
-        (["--data", "page.txt", "--run", "run"], "--run: expected no --checkpoint beside it"),
+        (["--data", "page.txt", "--run", "run"], "--run cannot be used together with --checkpoint"),
     ):
         assert message in refused(capsys, "evaluate", "--checkpoint", "llama", *flags)
-    assert "--context: expected --checkpoint with it" in refused(capsys, "evaluate", "--run", "run", "--context", "9")
+    assert "--context needs --checkpoint" in refused(capsys, "evaluate", "--run", "run", "--context", "9")
 
 
 def test_get_is_suggested_for_a_name_that_a_hub_may_know_and_not_for_a_file(home: Path, capsys) -> None:
@@ -149,8 +149,8 @@ def test_a_checkpoint_is_written_as_what_it_was_or_as_another_kind(home: Path, c
 
 
 def test_what_cannot_be_exported_is_refused(home: Path, capsys) -> None:
-    assert "expected a new folder, or an empty one" in refused(capsys, "export", "run")
-    assert "--checkpoint: expected no --run beside it" in refused(
+    assert "expected a new or empty folder" in refused(capsys, "export", "run")
+    assert "--checkpoint cannot be used together with --run" in refused(
         capsys, "export", "o", "--checkpoint", "llama", "--run", "run"
     )
     error = refused(capsys, "export", "o", "--checkpoint", "llama", "--as", "gemma2")
@@ -179,7 +179,7 @@ def test_prompts_of_a_file_are_written_at_once_as_each_alone(home: Path, capsys)
     first, long, last = many(capsys, "\n".join(map(json.dumps, objects)), *flags[:2], name="prompts.jsonl")
     greedy = said(capsys, "generate", "--run", "run", "--prompt", "The lazy fox", "--tokens", "5", "--temperature", "0")
     assert printable(first["prompt"] + first["text"]) + "\n" == greedy
-    assert "tokens with those that begin and end a text; expected at most 31" in long["error"]
+    assert "tokens including the begin and end tokens; expected at most 31" in long["error"]
     assert last["text"]
 
 
@@ -192,7 +192,7 @@ def test_prompts_of_a_file_are_written_at_once_as_each_alone(home: Path, capsys)
         ('{"prompt": "a", "stop": "b"}', "line 1: stop='b': expected a list of texts"),
         ('{"prompt": ""}', 'line 1: expected an object with a "prompt"'),
         ("nothing", "line 1: expected a JSON object"),
-        ("\n", "expected a prompt a line, found none"),
+        ("\n", "expected one prompt per line, found none"),
     ],
 )
 def test_a_file_of_prompts_that_cannot_be_is_refused(text, message, home: Path, capsys) -> None:
@@ -201,6 +201,8 @@ def test_a_file_of_prompts_that_cannot_be_is_refused(text, message, home: Path, 
 
 
 def test_prompts_stand_alone(capsys) -> None:
-    assert "--prompts: expected no --beams beside it" in refused(capsys, "generate", "--prompts", "p", "--beams", "2")
-    assert "--at-once: expected --prompts with it" in refused(capsys, "generate", "--prompt", "p", "--at-once", "2")
+    assert "--prompts cannot be used together with --beams" in refused(
+        capsys, "generate", "--prompts", "p", "--beams", "2"
+    )
+    assert "--at-once needs --prompts" in refused(capsys, "generate", "--prompt", "p", "--at-once", "2")
     assert "cannot be read" in refused(capsys, "generate", "--prompts", "none.txt")

@@ -158,7 +158,7 @@ def test_without_a_tokenizer_ids_go_in_and_ids_come_out(name, home: Path, capsys
     for file in ("tokenizer.json", "source.spm", "target.spm", "vocab.json"):
         (home / name / file).unlink(missing_ok=True)
     error = refused(capsys, "--checkpoint", name, "--prompt", "The ")
-    assert "found none of them; without a tokenizer, --prompt-ids takes token ids and gives them" in error
+    assert "found none; without a tokenizer, use --prompt-ids, which reads and prints token ids" in error
     new = new_ids(home / name, [5, 17, 3])
     flags = ["--checkpoint", name, "--tokens", str(TOKENS), "--temperature", "0", "--prompt-ids", "5, 17 3"]
     before = "" if name == "marian" else "5, 17 3 "
@@ -242,8 +242,8 @@ def test_weights_in_another_form_write_and_are_measured(home: Path, capsys) -> N
     told = re.search(line, capsys.readouterr().out)
     assert told is not None and abs(float(told[2])) < 0.2 and 0 < float(told[3]) < 0.1
     for wrong, message in (
-        (["--calibrate", "book.txt"], "--calibrate book.txt: expected --weights int4 beside it, got none"),
-        (["--weights", "int8", "--levels", "l"], "--levels l: expected --weights int4 beside it, got int8"),
+        (["--calibrate", "book.txt"], "--calibrate book.txt needs --weights int4"),
+        (["--weights", "int8", "--levels", "l"], "--levels l needs --weights int4, got int8"),
         (["--weights", "int4", "--levels", "l"], "--levels l: expected a file with levels, or --calibrate to make one"),
     ):
         for command in (["evaluate"], ["generate", *flags]):
@@ -283,9 +283,8 @@ def test_a_form_that_this_processor_cannot_do_is_refused(home: Path, capsys, mon
 
     monkeypatch.setattr(weights, "possible", lambda form, device: form != "int4")
     error = refused(capsys, "--checkpoint", "gpt2", "--prompt", "a", "--weights", "int4")
-    assert (
-        "weights='int4': PyTorch has no such product for this processor (cpu); it has fp32, fp16, bf16, int8" in error
-    )
+    said = "weights='int4': PyTorch has no matrix product in this format for this processor (cpu)"
+    assert f"{said}; it has fp32, fp16, bf16, int8" in error
 
 
 def test_a_model_of_a_hub_is_fetched_only_when_asked(home: Path, capsys, monkeypatch) -> None:
@@ -309,19 +308,25 @@ def test_a_model_of_a_hub_is_fetched_only_when_asked(home: Path, capsys, monkeyp
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (["--checkpoint", "gpt2", "--run", "runs/one", "--prompt", "a"], "--checkpoint: expected no --run beside it"),
+        (
+            ["--checkpoint", "gpt2", "--run", "runs/one", "--prompt", "a"],
+            "--checkpoint cannot be used together with --run",
+        ),
         (["--download", "--prompt", "a"], "--download: expected a --checkpoint to fetch, got none"),
         (["--checkpoint", "gpt2"], "--prompt: expected text to continue, got none"),
-        (["--checkpoint", "gpt2", "--prompt", "a", "--prompt-ids", "1"], "--prompt-ids: expected no --prompt beside"),
+        (
+            ["--checkpoint", "gpt2", "--prompt", "a", "--prompt-ids", "1"],
+            "--prompt-ids cannot be used together with --prompt",
+        ),
         (["--checkpoint", "gpt2", "--prompt-ids", "5 x"], "--prompt-ids '5 x': expected token ids such as \"5 17 3\""),
         (["--checkpoint", "gpt2", "--prompt-ids", ""], "--prompt-ids '': expected token ids"),
         (["--checkpoint", "gpt2", "--prompt", "a " * 90], "expected at most 64, the model's context"),
         (["--checkpoint", "marian", "--prompt", "a " * 90], "expected at most 40, the model's context"),
         (["--checkpoint", "gpt2", "--prompt", "a", "--beams", "0"], "--beams 0: expected a whole number >= 1"),
-        (["--checkpoint", "gpt2", "--prompt", "a", "--length-penalty", "1"], "--length-penalty: expected --beams"),
-        (["--prompt", "a", "--beams", "2", "--top-k", "3"], "--top-k: expected no --beams beside it"),
-        (["--prompt", "a", "--beams", "2", "--compile"], "--compile: expected no --beams beside it"),
-        (["--prompt", "a", "--beams", "2", "--weights", "int8"], "--weights: expected no --beams beside it"),
+        (["--checkpoint", "gpt2", "--prompt", "a", "--length-penalty", "1"], "--length-penalty needs --beams"),
+        (["--prompt", "a", "--beams", "2", "--top-k", "3"], "--top-k cannot be used together with --beams"),
+        (["--prompt", "a", "--beams", "2", "--compile"], "--compile cannot be used together with --beams"),
+        (["--prompt", "a", "--beams", "2", "--weights", "int8"], "--weights cannot be used together with --beams"),
         (
             ["--prompt", "a", "--weights", "int3"],
             "--weights int3: expected one of fast, none, fp32, fp16, bf16, int8, int4, auto",
@@ -334,7 +339,7 @@ def test_a_model_of_a_hub_is_fetched_only_when_asked(home: Path, capsys, monkeyp
         (["--checkpoint", "empty", "--prompt", "a"], "config.json: expected the model's configuration"),
         (
             ["--checkpoint", "bert", "--prompt", "a"],
-            "--checkpoint bert: expected a model that writes text; one of the kind bert",
+            "--checkpoint bert: expected a model that generates text; a model of type bert",
         ),
         (["--checkpoint", "encoder", "--prompt-ids", "1"], "stack='encoder'"),
         (["--checkpoint", "startless", "--prompt-ids", "1"], "expected decoder_start_token_id"),
@@ -377,10 +382,10 @@ def test_a_draft_writes_the_same_text_and_says_how_much_was_accepted(home: Path,
     ("flags", "message"),
     [
         (["--draft", "gpt2"], "--draft gpt2: expected a model with the same tokenizer"),
-        (["--draft", "bert"], "--draft bert: expected a model that writes text"),
+        (["--draft", "bert"], "--draft bert: expected a model that generates text"),
         (["--draft", "nowhere"], "--draft nowhere: expected ngram, own, or the folder of a run or a published model"),
-        (["--draft", "ngram", "--compile"], "--draft: expected no --compile beside it"),
-        (["--draft", "ngram", "--beams", "2"], "--draft: expected no --beams beside it"),
+        (["--draft", "ngram", "--compile"], "--draft cannot be used together with --compile"),
+        (["--draft", "ngram", "--beams", "2"], "--draft cannot be used together with --beams"),
     ],
 )
 def test_a_draft_that_cannot_propose_is_refused(flags, message, home: Path, capsys) -> None:
@@ -431,8 +436,8 @@ def test_a_template_that_is_not_used_is_named(home, capsys):
     ("flags", "said"),
     [
         (["--prompt", "a"], "--chat: expected a model whose folder has a chat template, found none"),
-        (["--prompt-ids", "5"], "--chat: expected no --prompt-ids beside it"),
-        (["--prompt", "a", "--beams", "2"], "--chat: expected no --beams beside it"),
+        (["--prompt-ids", "5"], "--chat cannot be used together with --prompt-ids"),
+        (["--prompt", "a", "--beams", "2"], "--chat cannot be used together with --beams"),
     ],
 )
 def test_a_conversation_that_cannot_be_is_refused(flags, said, home, capsys):
@@ -447,7 +452,7 @@ def test_a_conversation_needs_a_model_that_answers_and_the_users_turn_last(home,
         in capsys.readouterr().err
     )
     assert main(["generate", "--checkpoint", "gpt2", "--prompt", "a", "--system", "b"]) == 2
-    assert "--system: expected --chat with it, got none" in capsys.readouterr().err
+    assert "--system needs --chat" in capsys.readouterr().err
     (home / "llama" / "chat_template.jinja").write_text(CHAT)
     assert main(["generate", "--checkpoint", "llama", "--chat", "--prompt", "a", "--prompt", "b"]) == 2
     assert "expected an odd number of --prompt, the user's first and last, got 2" in capsys.readouterr().err

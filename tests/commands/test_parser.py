@@ -108,7 +108,7 @@ def test_a_refused_flag_is_one_sentence_in_the_words_of_who_typed_it(arguments, 
 
 def test_a_file_of_flags_that_is_not_there_is_named(capsys):
     first, *_ = refusal(["train", "--config", "no.yaml"], capsys)
-    assert first == "companion train: error: --config 'no.yaml': expected a file, found none there"
+    assert first == "companion train: error: --config 'no.yaml': expected a file, found none"
 
 
 @pytest.mark.parametrize(
@@ -139,7 +139,7 @@ def test_a_place_that_cannot_be_written_to_is_found_before_any_work(arguments, f
         monkeypatch.setattr(work, lambda *_, **__: pytest.fail("work was begun"))
     assert main(arguments) == 2
     assert (
-        f"{flag}: expected a folder, or a place for one, but {Path('file').absolute()} is not"
+        f"{flag}: expected a folder or the path of a new one, but {Path('file').absolute()} is not"
         in capsys.readouterr().err
     )
     assert os.listdir() == ["file"]
@@ -149,7 +149,9 @@ def test_without_what_it_needs_the_package_says_so_in_a_sentence():
     without_packages = [sys.executable, "-S", "-c", "import companion"]
     done = subprocess.run(without_packages, capture_output=True, text=True, cwd=Path(__file__).parents[2])
     last = done.stderr.splitlines()[-1]
-    assert done.returncode == 1 and last.startswith("ModuleNotFoundError: companion is here, but what it needs is not")
+    assert done.returncode == 1 and last.startswith(
+        "ModuleNotFoundError: companion was found, but its dependencies are not"
+    )
     assert "`make lab` in the course's folder" in last and "Kernel > Change Kernel" in last
     assert "During handling" not in done.stderr
 

@@ -58,9 +58,9 @@ def refused(arguments: list[str], capsys) -> str:
         (["--accumulate", MANY], f"--accumulate {MANY}: an update needs"),
         (["--d-model", "1" + "0" * 400], "this model in training needs 1e80"),
         (["--out", LONG], "--out xxx"),
-        (["--out", "t.txt/run"], "--out t.txt/run: expected a folder, or a place for one"),
-        (["--out", ""], "--out '': expected something, got an empty text"),
-        (["--data", ""], "--data '': expected something, got an empty text"),
+        (["--out", "t.txt/run"], "--out t.txt/run: expected a folder or the path of a new one"),
+        (["--out", ""], "--out '': expected a value, got an empty string"),
+        (["--data", ""], "--data '': expected a value, got an empty string"),
         (["--data", "fifo"], "'fifo' is none of them"),
         (["--experts", "2", "--capacity", ".inf"], "--capacity .inf: expected a finite number"),
         (["--experts", "2", "--router-noise", ".inf"], "--router-noise .inf: expected a finite number"),
@@ -76,7 +76,7 @@ def test_absurd_sizes_and_places_are_refused_before_anything_is_made(home, capsy
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        ("layers: 2\nlayers: 3\n", "the setting 'layers' stands there twice"),
+        ("layers: 2\nlayers: 3\n", "the setting 'layers' occurs twice"),
         ("a: &a [1]\nb: [*a, *a]\n", "a reference (*name) stands for a value"),
         ("- 1\n", "expected names of flags with their values, got [1]"),
         ("", "expected names of flags with their values, got None"),
@@ -89,7 +89,7 @@ def test_absurd_sizes_and_places_are_refused_before_anything_is_made(home, capsy
         ("train: {layers: 3}\n", "train.layers: no such flag"),
         ("layers: " + "9" * 5000, "expected a file in YAML or JSON"),
         (DEEP, "it is nested too deeply"),
-        ('{"layers": 2, "layers": 3}', "the setting 'layers' stands there twice"),
+        ('{"layers": 2, "layers": 3}', "the setting 'layers' occurs twice"),
     ],
 )
 def test_a_file_of_settings_that_cannot_be_meant_is_refused(unchecked, home, capsys, text, sentence):
@@ -100,17 +100,17 @@ def test_a_file_of_settings_that_cannot_be_meant_is_refused(unchecked, home, cap
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["train", "--config", "fifo"], "expected a file, found something else there"),
-        (["train", "--config", "nowhere"], "--config 'nowhere': expected a file, found none there"),
+        (["train", "--config", "fifo"], "expected a file, found something else"),
+        (["train", "--config", "nowhere"], "--config 'nowhere': expected a file, found none"),
         (["train", "--model", LONG], "cannot be read (File name too long)"),
         (["train", "--model", "fifo"], "--model fifo: cannot be read (it is no file)"),
         (["train", "--model", "deep"], "it is nested too deeply"),
         (["account", "--config", "deep"], "it is nested too deeply"),
         (["sizing", "--config", "deep"], "it is nested too deeply"),
-        (["account", "--config", "fifo"], "expected a file, found something else there"),
+        (["account", "--config", "fifo"], "expected a file, found something else"),
         (["sizing", "--context", "1" + "0" * 400], "--context 1000000000"),
-        (["grade", ""], "FOLDER '': expected something"),
-        (["course", "export", ""], "FOLDER '': expected something"),
+        (["grade", ""], "FOLDER '': expected a value"),
+        (["course", "export", ""], "FOLDER '': expected a value"),
         (["course", "release", LONG, "--exercises", "2.3", "--out", "course"], "expected at most 100 letters, got 300"),
         (["course", "export", ".", "--to", LONG], "--to xxx"),
         (["course", "export", LONG], "FOLDER xxx"),
@@ -124,7 +124,10 @@ def test_a_file_of_settings_that_cannot_be_meant_is_refused(unchecked, home, cap
         (["evaluate", "--data", LONG], "file name too long"),
         (["evaluate", "--run", f"./{LONG}/../{LONG}"], "--run xxx"),
         (["inspect", LONG], "FOLDER xxx"),
-        (["generate", "--prompt", "\udce9"], "--prompt \\udce9: expected what UTF-8 can write, got a lone surrogate"),
+        (
+            ["generate", "--prompt", "\udce9"],
+            "--prompt \\udce9: expected text that UTF-8 can encode, got a lone surrogate",
+        ),
         (["account", "--run", "a\nb"], "--run a\\nb: expected no line breaks or other control characters in a name"),
         (["train", "--data", "t.txt", "a\0b"], "--data a\\x00b: expected no line breaks"),
         (
@@ -135,9 +138,9 @@ def test_a_file_of_settings_that_cannot_be_meant_is_refused(unchecked, home, cap
         (["course", "export", "pipes"], "pipes/marks.csv: cannot be read (it is no file)"),
         (
             ["train", "--data", "pipes", "--steps", "1"],
-            "data: expected text in pipes, found none (not UTF-8 text: 1 file)",
+            "data: found no text in pipes (not UTF-8 text: 1 file)",
         ),
-        (["account", "--run", "null"], "null: expected the folder of a run, found no run.json there"),
+        (["account", "--run", "null"], "null: expected the folder of a run, but it has no run.json"),
         (["account", "--config", "~"], "--config ~: cannot be read"),
         (["review", "9" * 5000], "LESSON 999"),
         (["course", "verify", "9" * 5000], "exercise '999"),
@@ -173,13 +176,13 @@ def test_a_place_is_tried_and_left_as_it_was(tmp_path, monkeypatch):
         ({"RANK": "x"}, "RANK='x' in the environment: expected a whole number >= 0, as torchrun sets it"),
         ({"LOCAL_RANK": "x"}, "LOCAL_RANK='x' in the environment: expected a whole number >= 0"),
         ({"LOCAL_WORLD_SIZE": "0"}, "LOCAL_WORLD_SIZE='0' in the environment: expected a whole number >= 1"),
-        ({"RANK": "2"}, "RANK=2 in the environment: expected less than WORLD_SIZE=2"),
+        ({"RANK": "2"}, "RANK=2 in the environment: expected a rank below WORLD_SIZE=2"),
         ({"WORLD_SIZE": "9" * 30}, "in the environment: expected at most 999999"),
         ({"WORLD_SIZE": "0"}, "WORLD_SIZE='0' in the environment: expected a whole number >= 1"),
         ({"MASTER_PORT": "99999"}, "MASTER_PORT=99999 in the environment: expected at most 65535"),
         ({"MASTER_ADDR": "no.such.invalid"}, "MASTER_ADDR='no.such.invalid' in the environment: expected the machine"),
         ({"RANK": "1"}, "expected the first process there; after 1 seconds: connection refused"),
-        ({}, "WORLD_SIZE=2 in the environment: expected so many processes within 1 seconds; not all have come"),
+        ({}, "WORLD_SIZE=2 in the environment: expected this many processes within 1 seconds; some are missing"),
     ],
 )
 def test_a_process_that_cannot_meet_the_others_says_so_in_time(home, monkeypatch, capsys, changes, sentence):

@@ -199,23 +199,27 @@ def test_a_text_ends_a_search_and_a_prompt_of_ids_too(home, capsys) -> None:
         capsys, name, "--temperature", "0", "--tokens", "20", "--stop", free[4:6]
     ).removesuffix("\n")
     (home / name / "tokenizer.json").unlink()
-    assert "--stop: expected a tokenizer, which tells where a text is" in refused(
+    assert "--stop: expected a tokenizer, which is needed to find texts" in refused(
         capsys, "generate", *flags, "--stop", "x"
     )
 
 
 REFUSED = [
     ({"typical_p": 0.4}, [], "generation_config.json: typical_p=0.4: expected 1.0 or null"),
-    ({"num_beams": 3, "do_sample": True}, [], "num_beams=3 with do_sample=True, a search that draws"),
+    ({"num_beams": 3, "do_sample": True}, [], "num_beams=3 with do_sample=True (beam sampling)"),
     ({"eos_token_id": 9999}, [], "eos_token_id: 9999: expected a token id from 0 to"),
     ({"max_length": 3}, [], "tokens: expected fewer than the 3 that the checkpoint's max_length allows"),
     ({"min_p": "x"}, [], "min_p='x': expected a number from 0 to 1"),
-    ({"min_length": 9}, [], "min_length=9: expected 0, or min_new_tokens"),
-    ({"no_repeat_ngram_size": 1, "suppress_tokens": [*range(310)]}, ["--tokens", "40"], "rules: no token is left"),
+    ({"min_length": 9}, [], "min_length=9: expected 0 or min_new_tokens"),
+    (
+        {"no_repeat_ngram_size": 1, "suppress_tokens": [*range(310)]},
+        ["--tokens", "40"],
+        "rules: every token is excluded",
+    ),
     ({}, ["--min-p", "2"], "--min-p 2: expected a number from 0 to 1"),
     ({}, ["--repetition-penalty", "0"], "repetition_penalty=0.0: expected a number from 0.001"),
     ({}, ["--stop", ""], "--stop '': expected at least one character"),
-    ({}, ["--beams", "2", "--min-p", "0.1"], "--min-p: expected no --beams beside it"),
+    ({}, ["--beams", "2", "--min-p", "0.1"], "--min-p cannot be used together with --beams"),
     ({}, ["--dtype", "fp8"], "--dtype fp8: expected one of fp32, bf16, fp16"),
 ]
 
@@ -302,7 +306,7 @@ def test_inspect_says_what_is_refused_and_exits_with_2(home, capsys) -> None:
     say("qwen2.5-0.5b", typical_p=0.2)
     (home / "qwen2.5-0.5b" / "tokenizer.json").unlink()
     code, out, err = run(capsys, "inspect", "qwen2.5-0.5b")
-    assert code == 2 and "config.json: use_mrope=True: expected false" in err and "and 2 more, said above" in err
+    assert code == 2 and "config.json: use_mrope=True: expected false" in err and "and 2 more, listed above" in err
     for word in (
         "REFUSED: must be false",
         "REFUSED: not known here",
@@ -317,7 +321,7 @@ def test_inspect_says_what_is_refused_and_exits_with_2(home, capsys) -> None:
     save_file(tensors, home / "smollm2-135m" / "model.safetensors")
     code, out, err = run(capsys, "inspect", "smollm2-135m")
     assert (
-        code == 2 and "model.norm.weight has 1 of 24 numbers that are NaN or infinite" in err and "A decoder of" in out
+        code == 2 and "model.norm.weight has 1 of 24 elements that are NaN or infinite" in err and "A decoder of" in out
     )
     del tensors["model.norm.weight"]
     save_file(tensors, home / "smollm2-135m" / "model.safetensors")

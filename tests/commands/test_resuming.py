@@ -32,5 +32,5 @@ def test_a_run_of_before_a_field_existed_goes_on_and_one_of_another_model_does_n
     check_same_model(folder, {"model": before}, task)
     check_same_model(folder, {}, task)
     now["attention"]["window"] = {"width": 5}
-    with pytest.raises(ValueError, match="--model model.json: expected the model that runs/one began with"):
+    with pytest.raises(ValueError, match="--model model.json: the run in runs/one started with a different file"):
         check_same_model(folder, {"model": now}, task)

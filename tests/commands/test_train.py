@@ -110,7 +110,7 @@ def test_muon_a_schedule_that_stays_and_a_wider_model_go_on_to_the_same_weights(
     error = capsys.readouterr().err
     assert "--optimizer: muon in the run, adamw now" in error and "--width-base: 8 in the run, not given now" in error
     assert main([*TRAIN, "--out", "runs/four", "--decay-share", "0.5"]) == 2
-    assert "--decay-share 0.5: expected the schedule wsd beside it" in capsys.readouterr().err
+    assert "--decay-share 0.5 needs the schedule wsd" in capsys.readouterr().err
 
 
 def change(path: Path) -> None:
@@ -136,7 +136,7 @@ def forget(path: Path) -> None:
 
 
 LEFT_OUT = "\n  as it is now: left out, not UTF-8 text: 1 file (Ada.txt)\n"
-GOES_ON = "runs/one is as it was: with that put right, the same command goes on"
+GOES_ON = "runs/one has not changed; once that is fixed, the same command resumes it"
 
 
 @pytest.mark.parametrize(
@@ -146,12 +146,12 @@ GOES_ON = "runs/one is as it was: with that put right, the same command goes on"
         ("books/Ada.txt", Path.unlink, ["books has changed since", GOES_ON]),
         ("books", shutil.rmtree, ["'books' does not exist", GOES_ON]),
         ("books/Ada.txt", encode, ["books has changed since", LEFT_OUT, GOES_ON]),
-        ("runs/one/tokenizer.json", cut, ["tokenizer.json", "put it back from a copy", GOES_ON]),
-        ("runs/one/tokenizer.json", Path.unlink, ["tokenizer.json", "put it back from a copy"]),
-        ("runs/one/tokenizer.json", replace, ["expected the tokenizer that this run began with, found another one"]),
-        ("runs/one/run.json", cut, ["run.json: cannot be read", "put it back from a copy"]),
-        ("runs/one/run.json", forget, ["run.json: expected 'updates' in it, found none; it is damaged"]),
-        ("runs/one/checkpoints/step-00000004/state.json", cut, ["no checkpoint is whole", "or remove this folder"]),
+        ("runs/one/tokenizer.json", cut, ["tokenizer.json", "restore it from a backup", GOES_ON]),
+        ("runs/one/tokenizer.json", Path.unlink, ["tokenizer.json", "restore it from a backup"]),
+        ("runs/one/tokenizer.json", replace, ["this is not the tokenizer with which the run started"]),
+        ("runs/one/run.json", cut, ["run.json: cannot be read", "restore it from a backup"]),
+        ("runs/one/run.json", forget, ["run.json: the entry 'updates' is missing; the file is damaged"]),
+        ("runs/one/checkpoints/step-00000004/state.json", cut, ["no checkpoint is complete", "or delete this folder"]),
     ],
 )
 def test_what_is_damaged_is_named_nothing_is_touched_and_with_it_back_the_command_goes_on(
@@ -216,7 +216,7 @@ def test_a_full_disk_is_said_with_the_command_that_goes_on(what, message, standi
         assert main(arguments) == 1
     error = capsys.readouterr().err
     assert message in error and ": no space left on device; it takes" in error and " are free." in error
-    assert standing in error and "Make room, and the same command goes on:" in error
+    assert standing in error and "Free some space, and the same command resumes:" in error
     assert error.rstrip().endswith("  companion " + " ".join(arguments))
     assert not list(Path("runs").rglob(".*")) and (what != "run.json" or not Path("runs/new").exists())
     assert main(arguments) == 0
@@ -318,9 +318,9 @@ def test_the_best_checkpoint_can_be_put_to_use(home: Path, capsys) -> None:
     )
     shutil.rmtree(best)
     assert main(["evaluate", "--run", "runs/whole", "--best"]) == 2
-    assert "step-00000002: expected the best checkpoint, found none there" in capsys.readouterr().err
+    assert "step-00000002: the best checkpoint is missing" in capsys.readouterr().err
     assert main(["generate", "--checkpoint", "books", "--best", "--prompt", "The "]) == 2
-    assert "--best: expected no --checkpoint beside it" in capsys.readouterr().err
+    assert "--best cannot be used together with --checkpoint" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -376,7 +376,7 @@ def test_a_new_run_begins_with_the_weights_and_the_tokenizer_of_another(home, ca
     assert all(torch.equal(tensor, weights[name]) for name, tensor in new.model().state_dict().items())
     capsys.readouterr()
     assert main([*begin, "--init-from", "runs/whole", "--layers", "2"]) == 2
-    assert "--init-from runs/whole decides the model: expected no --layers beside it" in capsys.readouterr().err
+    assert "--init-from runs/whole cannot be used together with --layers" in capsys.readouterr().err
     assert main([*begin, "--init-from", "books"]) == 2
     assert "books/config.json: expected the model's configuration, found no such file" in capsys.readouterr().err
     assert main([*begin, "--init-from", "runs/none"]) == 2

@@ -147,7 +147,7 @@ def test_other_settings_and_another_task_are_refused_on_the_same_folder(empty: P
     Path("runs/one/run.json").write_text(json.dumps(record))
     assert "has changed since" in refused([*TRAIN, *TINY, "--out", "runs/one"], capsys)
     for command in (["translate", "zwei"], ["evaluate"]):
-        assert "since this run was trained, with num2words 0.4.2: expected that" in refused(command, capsys)
+        assert "since this run was trained, with num2words 0.4.2: expected the same version" in refused(command, capsys)
 
 
 def test_settings_from_a_file_name_their_task(empty: Path) -> None:
@@ -241,7 +241,7 @@ def test_a_draft_of_other_pieces_is_refused(at_home: Path, tmp_path: Path, capsy
     error = refused(
         ["translate", "zwei", "--run", "runs/number-words-de-en", "--draft", str(tmp_path / "french")], capsys
     )
-    assert "expected a run with the same pieces, German to English, got one of French to English" in error
+    assert "expected a run with the same tokenizer, German to English, got French to English" in error
 
 
 def test_a_wrong_answer_is_called_wrong_and_the_right_one_is_given(at_home: Path, capsys, monkeypatch) -> None:
@@ -263,12 +263,12 @@ def test_a_wrong_answer_is_called_wrong_and_the_right_one_is_given(at_home: Path
         (["21304"], "its name is 'einundzwanzigtausenddreihundertvier'"),
         ([""], "'' is not a German number name: it is empty"),
         (["zwei", "--beams", "0"], "--beams 0: expected a whole number >= 1"),
-        (["zwei", "--beams", "2", "--draft", "ngram"], "--draft: expected no --beams 2 beside it"),
+        (["zwei", "--beams", "2", "--draft", "ngram"], "--draft cannot be used together with --beams 2"),
         (["zwei", "--draft", "nowhere"], "--draft nowhere: expected ngram, or the folder of a run of number-words"),
         (["zwei", "--draft", "runs/text"], "expected a run of the task number-words, got text"),
         (["zwei", "--run", "runs/text"], "expected a run of the task number-words, got text; try `companion generate`"),
-        (["zwei", "--run", "nowhere"], "found no run.json there; train one first"),
-        ([], "expected number names to translate, one a line, got none"),
+        (["zwei", "--run", "nowhere"], "but it has no run.json; train a model first"),
+        ([], "expected number names to translate, one per line, got none"),
     ],
 )
 def test_bad_input_to_translate_is_refused_by_name(arguments, message, at_home: Path, capsys, monkeypatch) -> None:

@@ -175,7 +175,7 @@ def test_a_tuned_run_may_be_the_start_of_another(home):
     assert main([*tune("grpo", "runs/next"), "--start", "runs/lora", "--rank", "1"]) == 0
     assert RunFolder("runs/next").model().config.layers == 1
     (home / "runs/lora/checkpoints").rename(home / "gone")
-    with pytest.raises(ValueError, match="expected a run with a checkpoint"):
+    with pytest.raises(ValueError, match="this run has no checkpoint yet"):
         RunFolder("runs/next").model()
 
 
@@ -185,11 +185,11 @@ def test_a_tuned_run_may_be_the_start_of_another(home):
         ([], "--data: expected either --data or --task, got neither"),
         (["--data", "talks.jsonl", "--task", "sums"], "--data: expected either --data or --task, got both"),
         (["--method", "grpo", "--data", "talks.jsonl"], "expected --task beside --method grpo"),
-        (["--task", "sums", "--group", "4"], "--group 4: expected --method grpo beside it"),
-        (["--task", "sums", "--beta", "0.1"], "--beta 0.1: expected --method dpo or grpo beside it"),
-        (["--task", "names", "--worked", "0.5"], "--worked 0.5: expected --task sums, without another --method"),
+        (["--task", "sums", "--group", "4"], "--group 4 needs --method grpo"),
+        (["--task", "sums", "--beta", "0.1"], "--beta 0.1 needs --method dpo or grpo"),
+        (["--task", "names", "--worked", "0.5"], "--worked 0.5 needs --task sums, without another --method"),
         (["--task", "sums", "--worked", "1.1"], "--worked 1.1: expected a number from 0 to 1"),
-        (["--task", "sums", "--alpha", "3"], "--alpha 3.0: expected --rank beside it"),
+        (["--task", "sums", "--alpha", "3"], "--alpha 3.0 needs --rank"),
         (["--method", "dpo", "--data", "pairs.jsonl", "--beta", "0"], "--beta 0: expected a number > 0"),
         (["--method", "dpo", "--data", "talks.jsonl"], 'line 1: expected "prompt", "chosen" and "rejected"'),
         (["--data", "pairs.jsonl"], 'line 1: expected "messages"'),
@@ -223,7 +223,7 @@ def test_so_many_answers_show_their_steps_as_were_asked_for(share, made):
 
 def test_another_start_or_file_is_noticed(home, capsys):
     assert main([*tune("sft", "runs/sft"), "--start", "runs/lora"]) == 2
-    assert "runs/lora: expected the model that runs/sft began from, " in capsys.readouterr().err
+    assert "runs/lora: the run in runs/sft started from " in capsys.readouterr().err
     Path("talks.jsonl").write_text(json.dumps(TALKS[0]))
     (home / "runs/sft/result.json").unlink()
     assert main(tune("sft", "runs/sft")) == 2
@@ -270,7 +270,7 @@ def test_the_same_seed_answers_the_same_and_a_full_context_is_one_sentence(home,
     )
     assert talked("Who walked? " * 30 + "\nWho?\n", monkeypatch) == 0
     said = capsys.readouterr()
-    assert "tokens with this question, and the model's context is 96: /reset forgets it" in said.err
+    assert "tokens with this question, and the model's context is 96: /reset clears the conversation" in said.err
     assert len(said.out.splitlines()) == 1, "and it goes on"
 
 
@@ -279,7 +279,7 @@ def test_the_same_seed_answers_the_same_and_a_full_context_is_one_sentence(home,
     [
         (["--run", "runs/books"], "expected a run of the task tune, got text; try `companion generate`"),
         (["--checkpoint", "served"], "expected a model whose folder has a chat template, found none"),
-        (["--checkpoint", "served", "--run", "runs/sft"], "--checkpoint: expected no --run beside it"),
+        (["--checkpoint", "served", "--run", "runs/sft"], "--checkpoint cannot be used together with --run"),
         (["--download"], "--download: expected a --checkpoint to fetch, got none"),
         (["--temperature", "-1"], "--temperature -1"),
     ],

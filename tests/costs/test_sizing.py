@@ -216,7 +216,7 @@ def test_the_cost_of_training():
 def test_days_by_hand():
     cost = train_cost(SMALL, 1e9)
     assert cost.days(4, 0.5, cost.flops) == pytest.approx(1 / (2 * 86_400))
-    with pytest.raises(ValueError, match=r"share=1\.5: expected a share of the peak"):
+    with pytest.raises(ValueError, match=r"share=1\.5: expected a fraction of the peak"):
         cost.days(4, 1.5, 1e12)
     with pytest.raises(ValueError, match="devices=0: expected a whole number >= 1"):
         cost.days(0, 0.5, 1e12)
@@ -248,7 +248,7 @@ def test_long_contexts_are_cut_to_train_on():
         (lambda: device_bytes(SMALL, "data", 0), "devices=0: expected a whole number >= 1"),
         (lambda: device_bytes(SMALL, "data", 1, rows=0), "rows=0: expected a whole number >= 1"),
         (lambda: device_bytes(KINDS["experts"], "experts", 6), "expected a multiple of the 4 experts"),
-        (lambda: fewest_devices(SMALL, "data", 1e9, usable=0), "usable=0: expected a share"),
+        (lambda: fewest_devices(SMALL, "data", 1e9, usable=0), "usable=0: expected a fraction"),
         (lambda: train_cost(SMALL, -1), "tokens=-1: expected a number > 0"),
         (lambda: kept(SMALL, 0), "tokens=0: expected a whole number >= 1"),
     ],

@@ -72,7 +72,7 @@ def test_evaluation_scores_every_token_once_with_the_context_it_promises(lengths
 
 
 def test_bad_arguments_are_named() -> None:
-    with pytest.raises(ValueError, match=r"context=9: expected at most the 8 tokens"):
+    with pytest.raises(ValueError, match=r"context=9: expected at most 8, the number"):
         TrainingBatches([torch.arange(8)], context=9, batch=1, seed=0)
     with pytest.raises(ValueError, match="batch=0"):
         TrainingBatches([torch.arange(8)], context=2, batch=0, seed=0)

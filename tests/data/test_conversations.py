@@ -46,7 +46,10 @@ def test_preferences_may_be_written_in_all_forms_of_trl(tmp_path):
         ({"messages": [USER]}, "line 2: messages: expected at least one turn of the assistant"),
         ({"messages": [ANSWER, USER]}, r"line 2: messages\[0\]: expected a turn of the user or the system first"),
         ({"messages": [USER, {"role": "tool", "content": "x"}]}, r"messages\[1\]: role='tool': expected one of system"),
-        ({"messages": [USER, {"role": "assistant", "content": " "}]}, r"messages\[1\]: content=' ': expected a text"),
+        (
+            {"messages": [USER, {"role": "assistant", "content": " "}]},
+            r"messages\[1\]: content=' ': expected a non-empty string",
+        ),
         (
             {"messages": [USER, "Seven."]},
             r'messages\[1\]: expected an object with "role" and "content", got \'Seven.\'',
@@ -62,10 +65,10 @@ def test_a_line_that_is_no_conversation_is_named(line, sentence, tmp_path):
     ("line", "sentence"),
     [
         ({"prompt": "x", "chosen": "y"}, 'expected "prompt", "chosen" and "rejected"'),
-        (PAIR | {"rejected": "Seven."}, "expected two answers that differ, got the same twice"),
-        (PAIR | {"prompt": [USER, ANSWER]}, "prompt: expected a turn of the user last"),
+        (PAIR | {"rejected": "Seven."}, "expected two different answers, got the same one twice"),
+        (PAIR | {"prompt": [USER, ANSWER]}, "prompt: expected the last turn to be the user's"),
         ({"chosen": "a", "rejected": "b"}, 'expected a "prompt", or "chosen" and "rejected" that differ'),
-        (PAIR | {"chosen": [USER]}, "chosen: expected the assistant's turn last"),
+        (PAIR | {"chosen": [USER]}, "chosen: expected the last turn to be the assistant's"),
     ],
 )
 def test_a_line_that_is_no_preference_is_named(line, sentence, tmp_path):
@@ -123,10 +126,13 @@ def test_a_template_that_forgets_earlier_answers_gives_a_row_for_each(tmp_path):
 @pytest.mark.parametrize(
     ("template", "sentence"),
     [
-        ("{% for m in messages %}{{ m.content }}{% endfor %}", "expected an answer to end with one of the tokens"),
+        (
+            "{% for m in messages %}{{ m.content }}{% endfor %}",
+            "expected an answer to end with one of the end-of-text tokens",
+        ),
         (
             "{% for m in messages %}{{ m.content }}{% endfor %}{{ '!' if add_generation_prompt }}",
-            "expected an answer that goes on from its prompt",
+            "expected the formatted answer to continue",
         ),
     ],
 )

@@ -90,7 +90,7 @@ def test_the_trunk_below_another_head_is_read_and_the_head_is_named(cls, sizes, 
 def test_a_classifier_without_scores_of_tokens_is_called_one(tmp_path):
     config = transformers.LlamaConfig(**KIN | {"tie_word_embeddings": False})
     transformers.LlamaForSequenceClassification(config).save_pretrained(tmp_path)
-    with pytest.raises(ValueError, match=r"score\.weight is the head of a classifier, in the place of lm_head\.weight"):
+    with pytest.raises(ValueError, match=r"score\.weight is the head of a classifier instead of lm_head\.weight"):
         load_pretrained(tmp_path)
 
 
@@ -128,7 +128,7 @@ def test_a_pointer_of_git_lfs_is_called_one(name, tmp_path):
         from companion.files.models import load_tensors
 
         read = lambda folder: load_tensors(folder / name)  # noqa: E731
-    with pytest.raises(ValueError, match=rf"{name}: expected the file, got Git's pointer to it \(Git LFS\).*lfs pull"):
+    with pytest.raises(ValueError, match=rf"{name}: this is only a Git LFS pointer to the file.*lfs pull"):
         read(tmp_path)
 
 

@@ -207,7 +207,7 @@ WRONG = {
     "another architecture": ({}, "general.architecture='mamba': expected one of llama, qwen2, qwen3, gemma2, gemma3"),
     "a key that nobody knows": (
         {"attention.sparsity": 3},
-        "llama.attention.sparsity=3: expected a key that this reader",
+        "llama.attention.sparsity=3: this key is not supported",
     ),
     "experts": ({"expert_count": 8}, "llama.expert_count=8: expected 0, the only value"),
     "a number for each layer": ({"attention.head_count": [6, 6, 6]}, r"head_count=\[6, 6, 6\]: expected int"),

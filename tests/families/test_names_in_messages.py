@@ -59,7 +59,7 @@ def test_every_size_of_a_kind_is(kind):
 def test_a_published_file_that_does_not_say_its_kind_is_not_taken_for_ours(tmp_path: Path):
     card = {name: value for name, value in LLAMA.items() if name != "model_type"}
     (tmp_path / "config.json").write_text(json.dumps(card | {"architectures": ["LlamaForCausalLM"]}))
-    with pytest.raises(ValueError, match="config.json: the field model_type is missing"):
+    with pytest.raises(ValueError, match="config.json: the field model_type, which names the architecture, is missing"):
         load_pretrained(tmp_path)
 
 

@@ -69,8 +69,8 @@ OF_PEFT = [
     ({"lora_bias": True, "init_lora_weights": False}, "lora_bias=True: expected a field"),
     ({"bias": "lora_only"}, "bias='lora_only': expected"),
     ({"kasa_config": {}}, "kasa_config=.*expected a field"),
-    ({"target_modules": [*QKV, "lm_head"]}, "lm_head.*the token embeddings or the head are not read"),
-    ({"target_modules": [*QKV, "embed_tokens"]}, "embed_tokens.*the token embeddings or the head are not read"),
+    ({"target_modules": [*QKV, "lm_head"]}, "lm_head.*the token embeddings or the head cannot be read"),
+    ({"target_modules": [*QKV, "embed_tokens"]}, "embed_tokens.*the token embeddings or the head cannot be read"),
 ]
 
 

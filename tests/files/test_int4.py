@@ -58,13 +58,13 @@ def test_what_is_read_back_is_what_was_chosen(kept) -> None:
 
 def test_levels_of_other_weights_and_other_files_are_refused(kept, tmp_path) -> None:
     model, _, path = kept
-    with pytest.raises(ValueError, match="query.weight|query has other numbers, or another dtype, than these levels"):
+    with pytest.raises(ValueError, match="query.weight|query has other values or another dtype than those"):
         load_levels(path, model_of(seed=1))
-    with pytest.raises(ValueError, match="has other numbers, or another dtype"):
+    with pytest.raises(ValueError, match="has other values or another dtype"):
         load_levels(path, model_of().bfloat16())
-    with pytest.raises(ValueError, match=r"expected levels of this model's layers; .* is in one of them alone"):
+    with pytest.raises(ValueError, match=r"expected levels of this model's layers; .* is in only one of them"):
         load_levels(path, model_of(config=PLAIN.with_(layers=1)))
-    with pytest.raises(ValueError, match="expected one that was calibrated, and not changed since; decoder.blocks.0"):
+    with pytest.raises(ValueError, match="expected a calibrated model that has not changed since; decoder.blocks.0"):
         save_levels(tmp_path / "other.safetensors", model_of())
     save_tensors(tmp_path / "other.safetensors", model.state_dict())
     with pytest.raises(ValueError, match="expected levels of int4 in groups of 32, got another safetensors file"):

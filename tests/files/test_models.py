@@ -134,7 +134,7 @@ def test_a_checkpoint_of_another_kind_of_model_is_refused(tmp_path):
     save_model(tmp_path, Transformer(CONFIG))
     data = json.loads(CONFIG.to_json())
     for change, message in (
-        ({"model_type": "bert"}, "model_type='bert', a Hugging Face one; read it with companion.load_pretrained"),
+        ({"model_type": "bert"}, "model_type='bert', a Hugging Face one; load it with companion.load_pretrained"),
         ({"alibi": True}, "config.alibi: unknown field"),
         ({"d_model": 13}, "heads"),
         ({"layers": "2"}, "config.layers='2': expected int"),
@@ -250,7 +250,7 @@ def test_a_replacement_that_was_killed_halfway_is_noticed_until_it_is_made_again
         patch.setattr(os, "replace", once)
         write(1)
     monkeypatch.setitem(atomic.read_together.__kwdefaults__, "seconds", 0.05)
-    with pytest.raises(ValueError, match="expected files that were saved together, found some .* save the model there"):
+    with pytest.raises(ValueError, match="the files do not belong together.* save the model there"):
         read()
     write(1)
     read()

@@ -202,8 +202,8 @@ def test_what_cannot_be_is_named(unchecked) -> None:
         calibrate(model, torch.zeros(0, 4, dtype=torch.long))
     with pytest.raises(ValueError, match="tokens"):
         calibrate(model, torch.rand(2, 4))
-    with pytest.raises(ValueError, match="expected a model that writes text"):
+    with pytest.raises(ValueError, match="expected a model that generates text"):
         calibrate(Transformer(PLAIN.with_(stack="encoder")), torch.ones(1, 4, dtype=torch.long))
     narrow = Transformer(PLAIN.with_(d_model=40, feed_forward=FeedForwardConfig(50)))
-    with pytest.raises(ValueError, match="expected linear layers that read a multiple of 32 numbers"):
+    with pytest.raises(ValueError, match="expected linear layers whose input width is a multiple of 32"):
         calibrate(narrow, torch.ones(1, 4, dtype=torch.long))

@@ -395,8 +395,8 @@ def test_bad_input_is_named_before_anything_runs(model, change, message):
     ("stack", "change", "message"),
     [
         ("encoder", {}, "stack='encoder': expected 'decoder' or 'encoder_decoder'"),
-        ("decoder", {"source": [[1]]}, "source: stack='decoder' got one; it belongs to an encoder_decoder"),
-        ("decoder", {"prompts": None}, "prompts=None: expected the texts to continue"),
+        ("decoder", {"source": [[1]]}, "source: stack='decoder' got one; a source is required for encoder_decoder"),
+        ("decoder", {"prompts": None}, "prompts=None: expected texts to continue"),
         ("encoder_decoder", {}, "source: stack='encoder_decoder' got none"),
         ("encoder_decoder", {"source": []}, "source is empty: expected at least one source"),
         ("encoder_decoder", {"source": [[]]}, "source[0] is empty: expected at least one token"),
@@ -405,7 +405,7 @@ def test_bad_input_is_named_before_anything_runs(model, change, message):
         ("encoder_decoder", {"source": [[1] * 41]}, "a source of 41 tokens: expected at most context=40"),
         ("encoder_decoder", {"source": [[1]], "prompts": None}, "start=None without prompts: expected the token id"),
         ("encoder_decoder", {"source": [[1]], "prompts": None, "start": 17}, "start: token id 17: expected"),
-        ("encoder_decoder", {"source": [[1]], "start": 1}, "start=1: expected it only without prompts"),
+        ("encoder_decoder", {"source": [[1]], "start": 1}, "start=1: only allowed without prompts"),
     ],
 )
 def test_sources_belong_to_encoder_decoders_one_for_each_prompt(stack, change, message):
@@ -421,8 +421,8 @@ def test_sources_belong_to_encoder_decoders_one_for_each_prompt(stack, change, m
         ({"streams": [0, 1, -1]}, "streams[2]=-1: expected a whole number >= 0"),
         ({"rules": Rules(never=[17])}, "never: token id 17: expected a whole number from 0 to 16"),
         ({"rules": Rules(last=17)}, "last: token id 17: expected a whole number from 0 to 16"),
-        ({"rules": Rules(never=range(17))}, "expected at least one of the 17 token ids to be left"),
-        ({"rules": Rules(never=range(9), min_new_tokens=1), "stop": range(9, 17)}, "token ids to be left"),
+        ({"rules": Rules(never=range(17))}, "these rules exclude all 17 token ids"),
+        ({"rules": Rules(never=range(9), min_new_tokens=1), "stop": range(9, 17)}, "exclude all 17 token ids"),
     ],
 )
 def test_streams_and_rules_that_cannot_be_are_refused(model, change, message):

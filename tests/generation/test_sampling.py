@@ -90,8 +90,8 @@ def test_the_order_is_temperature_top_k_top_p():
         (lambda: Sampling(temperature=math.nan), "temperature=nan: expected"),
         (lambda: Sampling(top_k=-1), "top_k=-1: expected a whole number >= 0"),
         (lambda: top_k(LOGITS, 0), "top_k=0: expected a whole number >= 1"),
-        (lambda: Sampling(top_p=0.0), "top_p=0.0: expected a share above 0 and at most 1"),
-        (lambda: Sampling(top_p=1.1), "top_p=1.1: expected a share above 0 and at most 1"),
+        (lambda: Sampling(top_p=0.0), "top_p=0.0: expected a fraction above 0 and at most 1"),
+        (lambda: Sampling(top_p=1.1), "top_p=1.1: expected a fraction above 0 and at most 1"),
         (lambda: Sampling(temperature=0, top_p=2.0), "top_p=2.0: expected"),
     ],
 )

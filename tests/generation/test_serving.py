@@ -139,7 +139,7 @@ def test_complete_writes_some_at_a_time_what_it_writes_all_together(models):
     two = complete(model, prompts[:2], streams=[7, 5], **asked)
     assert complete(model, prompts[:2], streams=[7, 5], **asked, at_once=1) == two
     for wrong, message in (
-        ({"draft": "ngram"}, "expected no draft"),
+        ({"draft": "ngram"}, "cannot be used together with draft"),
         ({"streams": [1]}, "streams has 1 entries: expected 5"),
     ):
         with pytest.raises(ValueError, match=message):
@@ -256,7 +256,11 @@ def test_what_does_not_fit_is_refused_and_nothing_changes(models):
     server = Server(models["rotary"], rows=2, tokens=11, block=3)
     for prompt, asked, message in (
         ([1, 2, 3], {"max_new_tokens": 8}, "a prompt of 3 tokens and max_new_tokens=8 make 11: expected at most 10"),
-        ([1] * 10, {}, "a prompt of 10 tokens and max_new_tokens=1 make 11: expected at most 10, for which the pool"),
+        (
+            [1] * 10,
+            {},
+            "a prompt of 10 tokens and max_new_tokens=1 make 11: expected at most 10, the capacity of the pool",
+        ),
         ([1] * 20, {"max_new_tokens": 8}, "expected at most context=24"),
         ([], {}, "is empty: expected at least one token"),
         ([7], {}, "token id 7: expected a whole number from 0 to 6"),
@@ -269,7 +273,7 @@ def test_what_does_not_fit_is_refused_and_nothing_changes(models):
     assert not server.busy
     first, other = server.submit([1]), Server(models["rotary"], rows=1).submit([1])
     assert first.number == 0 and len(first.result()) == 9
-    with pytest.raises(ValueError, match="handle=Handle.*: expected what this server's submit gave back"):
+    with pytest.raises(ValueError, match="handle=Handle.*: expected a handle returned by this server's submit"):
         server.cancel(other)
     assert first.cancel() == first.tokens and first.state == "done"
 
@@ -321,7 +325,7 @@ def test_a_text_that_fails_ends_alone():
     assert [one.state for one in (good, bad, none, odd)] == ["running", "failed", "failed", "failed"]
     for handle, kind, message in (
         (bad, NotFinite, f"logits of text {bad.number}: expected finite numbers"),
-        (none, ValueError, f"rules: no token is left for text {none.number}"),
+        (none, ValueError, f"rules: every token is excluded for text {none.number}"),
         (odd, ZeroDivisionError, "division"),
     ):
         with pytest.raises(kind, match=message):

@@ -195,11 +195,12 @@ def test_what_cannot_be_is_refused_by_name_before_anything_runs(monkeypatch, unc
         generate(model, [[1]], weights="int3")
     monkeypatch.setattr(forms, "possible", lambda form, device: form == "fp32")
     with pytest.raises(
-        ValueError, match=r"weights='int8': PyTorch has no such product for this .*\(cpu\); it has fp32"
+        ValueError,
+        match=r"weights='int8': PyTorch has no matrix product in this format for this .*\(cpu\); it has fp32",
     ):
         generate(model, [[1]], weights="int8")
     reader = Transformer(PLAIN.with_(stack="encoder"))
-    with pytest.raises(ValueError, match="weights='fp16': expected a model that writes text, got stack='encoder'"):
+    with pytest.raises(ValueError, match="weights='fp16': expected a model that generates text, got stack='encoder'"):
         prepared(reader, "fp16")
 
 

@@ -63,7 +63,7 @@ SENTENCES = {
     "no axis": (lambda: some(X, where=torch.tensor(3)), r"where has shape \(\): expected at least one axes"),
     "an axis that broadcasts": (
         lambda: some(X, seen=torch.ones(1, 3) > 0),
-        r"seen has shape \(1, 3\): expected \(batch, token\), \(5, 4\), or 1 in place of any",
+        r"seen has shape \(1, 3\): expected \(batch, token\), \(5, 4\), or 1 in any axis",
     ),
     "no tensor and nothing else": (
         lambda: some(X, seen="x"),

@@ -112,7 +112,7 @@ MISUSES = {
     ),
     "a memory of a deeper model": (
         lambda: forward("both", source=MODELS["deeper"].encode(IDS)),
-        "source is of a model with 3 layers: expected 2",
+        "source comes from a model with 3 layers, expected 2",
     ),
     "one position": (lambda: forward(positions=torch.tensor([3])), "positions has token=1: expected 5, as in tokens"),
     "float positions": (
@@ -143,23 +143,23 @@ MISUSES = {
     ),
     "whole numbers of a mask": (
         lambda: forward(mask=torch.full((1, 1, 5, 5), 2)),
-        "mask is int64 of shape (1, 1, 5, 5) with numbers from 2 to 2: expected 1 for who may be looked at, 0",
+        "mask is int64 of shape (1, 1, 5, 5) with numbers from 2 to 2: expected 1 for visible positions and 0",
     ),
     "a mask to add, as whole numbers": (
         lambda: forward(mask=-10000 * torch.ones(5, 5, dtype=torch.int32).triu(1)[None, None]),
-        "with numbers from -10000 to 0: expected 1 for who may be looked at",
+        "with numbers from -10000 to 0: expected 1 for visible positions",
     ),
     "floating ones and zeros": (
         lambda: forward(mask=torch.ones(1, 1, 5, 5).tril()),
-        "mask is float32 of shape (1, 1, 5, 5) of ones and zeros: expected True and False, which mask.bool() gives",
+        "mask is float32 of shape (1, 1, 5, 5) of ones and zeros: expected booleans, as from mask.bool()",
     ),
     "a mask that is no number": (
         lambda: forward(mask=torch.zeros(5, 5).fill_diagonal_(math.nan)[None, None]),
-        "mask is float32 of shape (1, 1, 5, 5) with numbers up to nan: expected finite ones to add to scores",
+        "mask is float32 of shape (1, 1, 5, 5) with numbers up to nan: expected finite values to add to the scores",
     ),
     "a mask that adds infinity": (
         lambda: attend(Q, K, V, mask=torch.full((1, 1, 5, 6), math.inf)),
-        "with numbers up to inf: expected finite ones to add to scores, or -infinity",
+        "with numbers up to inf: expected finite values to add to the scores, or -infinity",
     ),
     "a complex mask": (lambda: forward(mask=torch.ones(1, 1, 5, 5, dtype=torch.complex64)), "mask is complex64"),
     "whole numbers of padding": (
@@ -170,7 +170,7 @@ MISUSES = {
         lambda: forward("encoder", real=torch.tensor([[0.0, 0.0, 0.0, -1e9, -1e9]])),
         "real is float32 of shape (1, 5) with numbers from -1e+09 to 0: expected 1",
     ),
-    "padding to add, and none": (lambda: forward("encoder", real=torch.zeros(2, 5)), "of zeros alone: expected True"),
+    "padding to add, and none": (lambda: forward("encoder", real=torch.zeros(2, 5)), "and all zero: expected True"),
     "padding that is no number": (
         lambda: forward("encoder", real=torch.full((2, 5), math.nan)),
         "with numbers from nan to nan: expected 1",
@@ -186,7 +186,7 @@ MISUSES = {
         lambda: forward(cache=empty(attention=AttentionConfig(3, 3, d_head=4, d_v=5))),
         "kv_head=3, d_head=4, d_v=5: expected layers=2, kv_head=1",
     ),
-    "a cache that another model filled": (lambda: forward("learned", cache=filled()), "another model has filled it"),
+    "a cache that another model filled": (lambda: forward("learned", cache=filled()), "it was filled by another model"),
     "a cache of another batch": (lambda: forward(tokens=IDS[:1], cache=empty()), "tokens has batch=1: expected 2"),
     "a cache of a model": (lambda: KVCache.create(MODELS["decoder"], 2, 9), "expected a ModelConfig"),
     "a cache of 2.0 rows": (lambda: KVCache.create(config(), 2.0, 9), "batch=2.0: expected a whole number"),
@@ -200,9 +200,9 @@ MISUSES = {
     "rewinding three of two": (lambda: filled().rewind(torch.tensor([1, 2, 3])), "lengths is int64 of shape (3,)"),
     "a row too many": (
         lambda: filled().select(torch.tensor([0, 9])),
-        "rows=[0, 9]: expected numbers of rows from 0 to 1",
+        "rows=[0, 9]: expected row indices from 0 to 1",
     ),
-    "a row before the first": (lambda: filled().select(torch.tensor([-1])), "rows=[-1]: expected numbers of rows"),
+    "a row before the first": (lambda: filled().select(torch.tensor([-1])), "rows=[-1]: expected row indices"),
     "a name too long for a path": (lambda: load_pretrained("x" * 5000), "expected a folder with config.json"),
     "selecting by truth": (lambda: filled().select(torch.tensor([True, False])), "rows=bool"),
     "values without a key": (lambda: attend(Q, K, V[:, :, :5]), "v has key=5: expected 6, as in k"),
@@ -471,7 +471,7 @@ def test_a_mask_of_ones_and_zeros_is_one_of_true_and_false(dtype):
             settings = {"causal": causal, "backend": backend}
             found = attend(q, k, v, mask=table.to(dtype), **settings)
             assert torch.equal(found, attend(q, k, v, mask=table, **settings))
-    with pytest.raises(ValueError, match="of ones and zeros: expected True and False"):
+    with pytest.raises(ValueError, match="of ones and zeros: expected booleans"):
         attend(q, k, v, mask=table.float())
     added = torch.zeros(1, 1, 5, 5).masked_fill(~table[:1], -math.inf)
     torch.testing.assert_close(attend(q, k, v, mask=added), attend(q, k, v, mask=table[:1]))

@@ -67,5 +67,5 @@ def test_a_line_ends_where_a_file_ends_it_and_not_where_python_would(tmp_path):
     path.write_text('{"prompt": "two\u2028lines"}\n', encoding="utf-8")
     assert [asked.prompt for asked in read_prompts(str(path))] == ["two\u2028lines"]
     path.write_text('{"prompt": "a", "seed": 1, "seed": 2}\n', encoding="utf-8")
-    with pytest.raises(ValueError, match="line 1: .*the field 'seed' stands there twice"):
+    with pytest.raises(ValueError, match="line 1: .*the field 'seed' occurs twice"):
         read_prompts(str(path))

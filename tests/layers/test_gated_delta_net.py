@@ -203,7 +203,9 @@ def test_a_cache_takes_back_what_it_says_and_refuses_the_rest():
     close(again.logits, torch.stack([whole[0, 84:104], whole[1, 97:117]]))
     older = model(tokens[:, 100:], cache=seen)  # a handle that is older than what came after
     close(older.logits, whole[:, 100:])
-    with pytest.raises(ValueError, match=r"lengths=\[83, 97\]: expected .* linear layers keep what the last 16 tokens"):
+    with pytest.raises(
+        ValueError, match=r"lengths=\[83, 97\]: expected .* linear layers store only the updates of the last 16 tokens"
+    ):
         seen.rewind(torch.tensor([100 - BACK - 1, 97]))
     close(model(tokens[:, :5], cache=seen.rewind(0)).logits, whole[:, :5])
     short = model(tokens[:, :WHOLE], cache=KVCache.create(CONFIG, 2, 120, dtype=torch.float64)).cache
@@ -217,7 +219,7 @@ def test_long_prompts_of_unequal_lengths_are_told_by_counted():
     counted = torch.arange(110) < lengths[:, None]
     empty = KVCache.create(CONFIG, 3, 130, dtype=torch.float64)
     seen = model(tokens[:, :110], counted=counted, cache=empty).cache
-    with pytest.raises(ValueError, match="its rows end in padding, as counted has said"):
+    with pytest.raises(ValueError, match="its rows end in padding .see counted."):
         model(tokens[:, :1], cache=seen)
     held = lengths.clamp(max=110)
     seen = seen.rewind(held)
@@ -297,11 +299,13 @@ def test_what_makes_no_sense_is_refused_by_name():
         model(tokens, mask=torch.ones(4, 4, dtype=torch.bool)[None, None])
     with pytest.raises(ValueError, match="^document=.*without a cache"), torch.no_grad():
         model(tokens, document=tokens, cache=KVCache.create(CONFIG, 1, 4))
-    with pytest.raises(ValueError, match="writing in place would break the gradient"):
+    with pytest.raises(ValueError, match="in-place writes would break the gradient"):
         model(tokens, cache=KVCache.create(CONFIG, 1, 4))
     with pytest.raises(ValueError, match="cache keeps None of linear layers: expected"):
         model(tokens, cache=KVCache.create(CONFIG.with_(attention=AttentionConfig(3)), 1, 4))
-    with pytest.raises(ValueError, match="^ahead=17: expected at most 16, as many as a cache with linear layers"):
+    with pytest.raises(
+        ValueError, match="^ahead=17: expected at most 16, the number of tokens that a cache with linear layers"
+    ):
         Draft("ngram", 17).check(model, 10)
     with pytest.raises(ValueError, match="^mask=.*no pairs of tokens"):
         LinearAttention(12, CONFIG.attention)(torch.zeros(1, 4, 12), mask=torch.ones(1, 1, 4, 4))

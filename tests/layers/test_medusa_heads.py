@@ -133,7 +133,7 @@ def test_they_are_counted_where_they_take_part():
     [
         (lambda: CONFIG.with_(later_heads=-1), "later_heads=-1: expected a whole number >= 0"),
         (lambda: CONFIG.with_(stack="encoder_decoder"), "later_heads=2: expected 0; only a decoder has such heads"),
-        (lambda: generate(drawn(CONFIG.with_(later_heads=0)), [[1]], draft="own"), "a model with later_heads, got one"),
+        (lambda: generate(drawn(CONFIG.with_(later_heads=0)), [[1]], draft="own"), "expected a model with later_heads"),
     ],
 )
 def test_what_cannot_be_is_refused(call, message):

@@ -174,7 +174,7 @@ def test_the_rows_of_a_batch_are_shared_out_evenly_and_each_once(rows: int, worl
     for whole, pieces in zip(batch, zip(*parts, strict=True), strict=True):
         assert torch.equal(torch.cat(pieces), whole)
         assert max(map(len, pieces)) - min(map(len, pieces)) <= 1
-    with pytest.raises(ValueError, match=f"--batch {world}: expected at least {world + 1}, an example for each"):
+    with pytest.raises(ValueError, match=f"--batch {world}: expected at least {world + 1}, one example per process"):
         one.world = world + 1
         one.share((torch.zeros(world, 2),))
 

@@ -83,7 +83,7 @@ def test_the_gradient_of_label_smoothing_is_p_minus_q_and_its_least_value_the_en
 
 def test_a_smoothing_that_is_no_share_is_refused() -> None:
     for smoothing in (-0.1, 1.0):
-        with pytest.raises(ValueError, match=f"smoothing={smoothing}: expected a share"):
+        with pytest.raises(ValueError, match=f"smoothing={smoothing}: expected a fraction"):
             cross_entropy_sum(torch.zeros(1, 1, 2), torch.zeros(1, 1, dtype=torch.long), smoothing=smoothing)
 
 
@@ -190,7 +190,7 @@ def test_counted_is_for_a_decoder_and_in_place_of_real() -> None:
     config = ModelConfig(vocab=11, d_model=8, layers=1, context=9, moe=MoEConfig(3, 2), **sizes)
     tokens, ones = torch.ones(2, 5, dtype=torch.long), torch.ones(2, 5, dtype=torch.long)
     for model, given, message in (
-        (Transformer(config), {"counted": ones, "real": ones}, "in place of real"),
+        (Transformer(config), {"counted": ones, "real": ones}, "instead of real"),
         (Transformer(config.with_(stack="encoder")), {"counted": ones}, "in a decoder"),
         (Transformer(config), {"counted": ones[:1]}, r"expected \(2, 5\), one for each token"),
     ):
@@ -210,7 +210,7 @@ def test_a_gradient_is_differentiated_again_or_says_that_it_is_not(monkeypatch: 
     assert torch.autograd.gradcheck(penalised, logits)
     monkeypatch.setattr(losses, "ON_CPU", losses.Limits(whole=29, chunk=10))
     assert penalised(logits).item() > 0
-    with pytest.raises(RuntimeError, match="cannot be differentiated again.* at most 29 .*got 30"):
+    with pytest.raises(RuntimeError, match="cannot be differentiated twice.* at most 29 .*got 30"):
         penalised(logits).backward()
     with pytest.raises(RuntimeError, match="cannot be differentiated again"):
         torch.autograd.grad(penalised(logits), logits)

@@ -158,17 +158,17 @@ def test_what_cannot_be_is_named(unchecked) -> None:
         plain.load(muon.weights(), muon.state(), 1)
     with pytest.raises(ValueError, match="optimizer='lion': expected one of 'adamw', 'muon'"):
         TrainingConfig(3, optimizer="lion")
-    with pytest.raises(ValueError, match="decay_share=0.1: expected the schedule wsd beside it"):
+    with pytest.raises(ValueError, match="decay_share=0.1 needs the schedule wsd"):
         TrainingConfig(3, decay_share=0.1)
-    with pytest.raises(ValueError, match="--decay-shape 1-sqrt: expected the schedule wsd beside it"):
+    with pytest.raises(ValueError, match="--decay-shape 1-sqrt needs the schedule wsd"):
         TextSettings(decay_shape="1-sqrt")
-    with pytest.raises(ValueError, match="--optimizer muon: expected no --shard beside it"):
+    with pytest.raises(ValueError, match="--optimizer muon cannot be used together with --shard"):
         TextSettings(optimizer="muon", shard=True)
     model = Transformer(PLAIN)
     pieces = type("Piece", (nn.Parameter,), {})
     layer = model.decoder.blocks[1].feed_forward.inner
     layer.weight = pieces(layer.weight.detach())
-    with pytest.raises(ValueError, match=r"blocks.1.feed_forward.inner.weight is in pieces, one in each process"):
+    with pytest.raises(ValueError, match=r"blocks.1.feed_forward.inner.weight is sharded across processes"):
         MuonWithAdamW(model, weight_decay=0.1)
     with pytest.raises(ValueError, match="expected a model with hidden matrices"):
         MuonWithAdamW(nn.Linear(3, 4), weight_decay=0.1)

@@ -172,7 +172,7 @@ def test_weights_that_an_update_ruined_are_found_by_the_evaluation_behind_it(tmp
                 next(trainer.model.parameters()).fill_(float("inf"))
 
     trainer.optimizer.step = ruins
-    with pytest.raises(Diverged, match="held out is not a number, after update 4"):
+    with pytest.raises(Diverged, match="held-out data is not a number, after update 4"):
         run(trainer, folder)
     assert all(torch.isfinite(p).all() for p in load_model(folder.checkpoint()).parameters())
 
@@ -208,7 +208,7 @@ def test_a_run_folder_is_not_made_where_something_else_is(tmp_path) -> None:
     new = RunFolder(tmp_path / "new" / "run")
     new.create({"updates": 3}, files)
     assert new.exists and not new.finished and new.record()["updates"] == 3 and new.checkpoint() is None
-    with pytest.raises(ValueError, match="has none yet"):
+    with pytest.raises(ValueError, match="has no checkpoint yet"):
         new.model()
     assert newest_run(tmp_path / "new").path == new.path
     with pytest.raises(ValueError, match="found none; make one with `companion train`"):

@@ -85,7 +85,7 @@ def test_warm_up_stable_decay_stays_at_its_peak_and_falls_in_the_last_share() ->
     # The part before it falls is that of a run of any length.
     longer = [warmup_stable_decay(k, **run | {"updates": 900}) for k in range(1, 141)]
     assert longer == [warmup_stable_decay(k, **run) for k in range(1, 141)]
-    with pytest.raises(ValueError, match="share=0: expected a share above 0"):
+    with pytest.raises(ValueError, match="share=0: expected a fraction above 0"):
         warmup_stable_decay(3, **run | {"share": 0})
     with pytest.raises(ValueError, match="shape='cosine': expected 'linear' or '1-sqrt'"):
         warmup_stable_decay(3, **run, shape="cosine")

@@ -31,7 +31,7 @@ def edit(path, **changes) -> None:
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
-        ({"updates": 8}, "found something else: it was changed"),
+        ({"updates": 8}, "the file was changed after"),
         ({"updates": "9", "digest": None}, "updates='9': expected a whole number >= 1"),
         ({"evaluations": 0, "digest": None}, "evaluations=0: expected a whole number >= 1"),
         ({"text": None, "digest": None}, "text=None: expected an object"),
@@ -49,7 +49,7 @@ def test_a_changed_record_is_noticed(tmp_path, make_trainer, change, sentence):
 
 def test_a_field_that_is_missing_is_named_where_it_is_asked_for(tmp_path, make_trainer):
     record = begun(tmp_path, make_trainer).record()
-    with pytest.raises(ValueError, match=r"run\.json: expected 'bytes_per_token' in it, found none; it is damaged"):
+    with pytest.raises(ValueError, match=r"run\.json: the entry 'bytes_per_token' is missing; the file is damaged"):
         record["bytes_per_token"]
     with pytest.raises(ValueError, match=r"run\.json: expected 'train_bytes' in it"):
         record["text"]["train_bytes"]
@@ -59,11 +59,11 @@ def test_the_result_and_the_checkpoint_of_another_run_are_noticed(tmp_path, make
     one = begun(tmp_path / "one", make_trainer)
     other = begun(tmp_path / "other", make_trainer, updates=10)
     (one.path / "result.json").write_bytes((other.path / "result.json").read_bytes())
-    with pytest.raises(ValueError, match=r"result\.json: .* it was changed; remove it"):
+    with pytest.raises(ValueError, match=r"result\.json: .* was changed .*; remove it"):
         one.result()
     last = one.checkpoint()
     (last / "state.json").write_bytes((other.checkpoint() / "state.json").read_bytes())
-    with pytest.raises(ValueError, match=r"state\.json: the checkpoint is damaged .*it was changed"):
+    with pytest.raises(ValueError, match=r"state\.json: the checkpoint is damaged .*was changed"):
         one.checkpoints.load(last)
     said = []
     assert one.restore(make_trainer(), said.append) == 1 and "state.json" in said[0]
@@ -82,9 +82,9 @@ def test_a_changed_state_is_noticed(tmp_path, make_trainer, change):
 def test_a_record_that_has_lost_its_digest_is_noticed_by_the_files_that_have_theirs(tmp_path, make_trainer):
     folder = begun(tmp_path, make_trainer)
     edit(tmp_path / "run.json", digest=None, updates=8)
-    with pytest.raises(ValueError, match=r"result\.json: it belongs to a run\.json with a digest, .* that was changed"):
+    with pytest.raises(ValueError, match=r"result\.json: it belongs to a run\.json with a digest, .* was changed"):
         folder.result()
-    with pytest.raises(ValueError, match=r"state\.json: .* that was changed; put it back from a copy"):
+    with pytest.raises(ValueError, match=r"state\.json: .* was changed; restore it from a backup"):
         folder.model()
 
 
@@ -93,7 +93,7 @@ def test_a_changed_log_is_noticed_and_one_that_is_gone_is_mentioned(tmp_path, ma
     log, good = tmp_path / "log.jsonl", (tmp_path / "log.jsonl").read_bytes()
     for bad in (good.replace(b'"update": 1', b'"update": 3', 1), good.replace(b"{", b"[", 1), good.splitlines()[0]):
         log.write_bytes(bad)
-        with pytest.raises(ValueError, match=r"log\.jsonl: expected the log of updates 1 to 2 as it was written"):
+        with pytest.raises(ValueError, match=r"log\.jsonl: the log of updates 1 to 2 was changed after it was written"):
             folder.restore(make_trainer())
         assert log.read_bytes() == bad
     log.unlink()

@@ -88,15 +88,15 @@ def test_the_last_checkpoints_and_the_best_are_kept(errors, keep, left, best, tm
 
 def test_no_best_before_a_measurement_and_none_that_was_removed(tmp_path, make_trainer) -> None:
     folder = RunFolder(tmp_path)
-    with pytest.raises(ValueError, match="expected a checkpoint that was measured, but there is none yet"):
+    with pytest.raises(ValueError, match="no checkpoint has been evaluated yet"):
         folder.model(best=True)
     trained(folder, make_trainer, [None])
-    with pytest.raises(ValueError, match="expected a checkpoint that was measured"):
+    with pytest.raises(ValueError, match="no checkpoint has been evaluated yet"):
         folder.model(best=True)
     shutil.rmtree(tmp_path / "checkpoints")
     trained(folder, make_trainer, [1.0, 2.0], keep=1)
     shutil.rmtree(tmp_path / "checkpoints" / "step-00000001")
-    with pytest.raises(ValueError, match="step-00000001: expected the best checkpoint, found none there"):
+    with pytest.raises(ValueError, match="step-00000001: the best checkpoint is missing"):
         folder.model(best=True)
 
 
@@ -179,7 +179,7 @@ def test_two_damaged_in_a_row_and_then_all(tmp_path, make_trainer) -> None:
     assert "step-00000004" in said[0] and "step-00000003" in said[1]
     flip(folder.checkpoint() / "optimizer.safetensors")
     fresh, before = make_trainer(), names(folder)
-    with pytest.raises(ValueError, match=r"no checkpoint is whole.*step-00000002.*or remove this folder"):
+    with pytest.raises(ValueError, match=r"no checkpoint is complete.*step-00000002.*or delete this folder"):
         folder.restore(fresh)
     assert fresh.done == 0 and not fresh.state() and names(folder) == before
     shutil.rmtree(tmp_path / "checkpoints")  # as the message says
@@ -419,6 +419,6 @@ def test_a_lock_is_not_left_where_nothing_came_of_the_run(tmp_path) -> None:
 def test_a_run_that_another_process_began_meanwhile_is_not_written_over(tmp_path) -> None:
     folder = RunFolder(tmp_path / "run")
     folder.create({"updates": 3}, {"tokenizer.json": "{}"})
-    with pytest.raises(ValueError, match="a run was begun here a moment ago"):
+    with pytest.raises(ValueError, match="another process has just started a run here"):
         folder.create({"updates": 4}, {"tokenizer.json": "[]"})
     assert folder.record()["updates"] == 3

@@ -80,7 +80,7 @@ class Said:
         for key, value in self.file.metadata.items():
             short = key.removeprefix(f"{self.name}.")
             if short != key and short not in self._taken and short not in _NEUTRAL:
-                raise ValueError(f"{self.file.path}: {key}={shown(value)}: expected a key that this reader knows")
+                raise ValueError(f"{self.file.path}: {key}={shown(value)}: this key is not supported")
 
 
 @dataclass(frozen=True)

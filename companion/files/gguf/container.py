@@ -66,7 +66,7 @@ class GGUFFile:
             self._reader: GGUFReader = gguf.GGUFReader(self.path)
             for one in self._reader.tensors:
                 if one.data_offset + one.n_bytes > self.path.stat().st_size:  # numpy would return fewer elements
-                    raise ValueError(f"{one.name} ends behind the end of the file")
+                    raise ValueError(f"{one.name} extends beyond the end of the file")
         except OSError as error:
             raise ValueError(f"{path}: cannot be read ({error.strerror or error})") from None
         except (ValueError, KeyError, IndexError, TypeError, OverflowError, MemoryError, AttributeError) as error:

@@ -286,7 +286,7 @@ def tokenizer_metadata(text: str, vocab: int) -> dict[str, Any]:
     for token, i in [*model["vocab"].items(), *((one["content"], i) for i, one in added.items())]:
         if i >= vocab:
             raise ValueError(
-                f"tokenizer.json: {token!r} has the id {i}: expected ids below {vocab}, the model's number"
+                f"tokenizer.json: {token!r} has the id {i}: expected ids below {vocab}, the model's vocabulary size"
             )
         tokens[i], types[i] = token, NORMAL
     for i, one in added.items():
@@ -329,7 +329,7 @@ def _pre_of(data: Mapping[str, Any]) -> str:
         if plain({"step": step}) == given and (whole or name not in _WHOLE_WORDS) and not data.get("normalizer"):
             return name
     raise ValueError(
-        "tokenizer.json: pre_tokenizer: expected one that llama.cpp has a name for, such as GPT-2's, SmolLM's, Llama "
+        "tokenizer.json: pre_tokenizer: expected one that llama.cpp supports, such as GPT-2's, SmolLM's, Llama "
         "3's or Qwen 2's"
     )
 

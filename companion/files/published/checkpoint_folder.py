@@ -238,7 +238,8 @@ def weight_files(folder: Path) -> dict[str, list[str] | None]:
         names.append(tensor)
     if WEIGHTS not in files and (folder / WEIGHTS).is_file():
         raise ValueError(
-            f"{folder}: expected {WEIGHTS}, or {index.name} with the files that it names, found both; one is stale"
+            f"{folder}: expected {WEIGHTS}, or {index.name} with the files it lists, but found both; one of them is "
+            "stale"
         )
     return files
 
@@ -274,9 +275,7 @@ def load_published(
             found = tensor_headers(path) if headers else load_tensors(path, device=device, dtype=dtype)
         for name, tensor in found.items():
             if name in tensors and not (headers or torch.equal(tensor, tensors[name])):
-                raise ValueError(
-                    f"{folder}: {name} stands in {owners[name]} and in {file}, and they differ: expected one of them"
-                )
+                raise ValueError(f"{folder}: {name} is in both {owners[name]} and {file} with different values")
             if name not in tensors:
                 tensors[name], owners[name] = tensor, file
     absent = [name for name, file in promised.items() if name not in owners]

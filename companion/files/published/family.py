@@ -123,7 +123,7 @@ class Family:
             del found[name]
         for name in list(found):
             if (new := self.ours(name)) in given:
-                raise ValueError(f"{folder}: {new} stands there under two names: expected it once")
+                raise ValueError(f"{folder}: {new} occurs under two names; expected only one")
             tensor = found.pop(name)
             check_dtype_of(new, tensor, folder, dtype)
             called[new] = name
@@ -139,8 +139,8 @@ class Family:
 
             if heads and any(f"missing {name}" in str(error) for name in ("lm_head.weight", "unembedding.weight")):
                 raise ValueError(
-                    f"{folder}: {heads[0]} is the head of a classifier, in the place of lm_head.weight: expected a "
-                    "model that goes on with texts; nothing in this one scores tokens"
+                    f"{folder}: {heads[0]} is the head of a classifier instead of lm_head.weight; expected a "
+                    "model that continues texts"
                 ) from None
             raise explained(str(error), self, fields, config, there, places, called) from None
         if heads and not headers:

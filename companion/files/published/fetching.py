@@ -115,7 +115,7 @@ def get(
         near = difflib.get_close_matches(name, CATALOGUE, n=1)
         hint = f"; did you mean {near[0]}?" if near else ""
         raise ValueError(
-            f"{plain(name)}: expected {', '.join(CATALOGUE)}, or a hub's name for a model, organisation/name{hint}"
+            f"{plain(name)}: expected {', '.join(CATALOGUE)}, or the hub name of a model, organisation/name{hint}"
         )
     if known is None and (source == "package" or file is not None):
         raise ValueError(f"{name}: expected one of {', '.join(CATALOGUE)}; no package is known for other models")
@@ -155,7 +155,7 @@ def _from_hub(name: str) -> Path:
         if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise
         said = why(error)
-        raise ValueError(f"{name}: expected a model that the hub has and that can be fetched now ({said})") from None
+        raise ValueError(f"{name}: the hub does not have this model, or it cannot be downloaded now ({said})") from None
 
 
 def _in_hub_cache(name: str) -> Path | None:
@@ -221,7 +221,9 @@ def _take_files(name: str, known: Known, file: Path | None, draft: Path, say: Ca
         with _opened(name, found, known, part) as given, open(path, "wb") as made:
             got = _copied(given, made, f"checking {Path(part).name}")
         if got != digest:
-            raise ValueError(f"{name}: {found}: {part} has the SHA-256 {got}: expected {digest}; nothing of it is kept")
+            raise ValueError(
+                f"{name}: {found}: {part} has the SHA-256 {got}, expected {digest}; the download was deleted"
+            )
         if converted:
             say(f"{name}: converting it")
             save_as_folder(path, draft)
@@ -252,7 +254,9 @@ def _opened(name: str, found: Path, known: Known, part: str) -> Iterator[BinaryI
     except FileNotFoundError:
         raise ValueError(f"{name}: {found}: expected {wanted}, found no such file") from None
     except (zipfile.BadZipFile, KeyError, EOFError) as error:
-        raise ValueError(f"{name}: {found}: expected {wanted}; it is damaged, or another one ({why(error)})") from None
+        raise ValueError(
+            f"{name}: {found}: expected {wanted}, but the file is damaged or a different one ({why(error)})"
+        ) from None
 
 
 def _copied(given: BinaryIO, made: BinaryIO, what: str) -> str:
@@ -335,7 +339,7 @@ def _alone(name: str, say: Callable[[str], Any]) -> Iterator[None]:
             lock.acquire()
     except OSError as error:
         raise ValueError(
-            f"{home}: expected a folder that can be written to ({error.strerror}); {CACHE} names another"
+            f"{home}: the folder is not writable ({error.strerror}); set {CACHE} to use another one"
         ) from None
     try:
         yield

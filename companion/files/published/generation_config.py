@@ -137,7 +137,8 @@ def read_writing(folder: str | Path, vocab: int | None = None) -> Writing:
     least, shortest = take("min_new_tokens") or 0, take("min_length")
     if shortest and not translates:
         raise ValueError(
-            f"{path}: min_length={shortest}: expected 0, or min_new_tokens; it counts the prompt's tokens, too"
+            f"{path}: min_length={shortest}: expected 0 or min_new_tokens, because min_length also counts the tokens "
+            "of the prompt"
         )
     stop, last = take("eos_token_id") or [], take("forced_eos_token_id")
     never = {phrase[0] for phrase in take("bad_words_ids") or []} | set(take("suppress_tokens") or [])

@@ -137,7 +137,7 @@ class Places:
             if tensor.ndim != 2 or tensor.shape != tensors[0].shape:
                 raise ValueError(
                     f"{self.folder}: {name} is {tuple(tensor.shape)}: expected {tuple(tensors[0].shape)}, "
-                    "as the first expert's"
+                    "as for the first expert"
                 )
         self._moves(new, torch.stack([tensor.T for tensor in tensors]), old[0])
 

@@ -26,7 +26,7 @@ try:
 except ImportError as error:
     raise ImportError(
         "companion.layers.kernels.triton needs Triton, which comes with PyTorch's CUDA builds for Linux; "
-        "attend() needs nothing more than PyTorch"
+        "attend() needs only PyTorch"
     ) from error
 
 
@@ -168,7 +168,9 @@ def triton_attention(
             tensors need a gradient while one is recorded.
     """
     if torch.is_grad_enabled() and any(x.requires_grad for x in (q, k, v)):
-        raise ValueError("q, k or v needs a gradient: this kernel has none; expected torch.no_grad(), or attend()")
+        raise ValueError(
+            "q, k or v needs a gradient: this kernel has no backward pass; use torch.no_grad() or attend()"
+        )
     # The kernel assumes that neighbouring components are neighbours in memory.
     q, k, v = (x if x.stride(-1) == 1 else x.contiguous() for x in (q, k, v))
     batch, heads, queries, d_head = q.shape

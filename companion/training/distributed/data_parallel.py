@@ -138,7 +138,7 @@ class Processes(Parallel):
 
     def bounds(self, rows: int) -> tuple[int, int]:
         if rows < self.world:
-            raise ValueError(f"--batch {rows}: expected at least {self.world}, an example for each process")
+            raise ValueError(f"--batch {rows}: expected at least {self.world}, one example per process")
         return self.rank * rows // self.world, (self.rank + 1) * rows // self.world
 
     def prepare(self, model: nn.Module, loss: Callable[..., Scored], compile: bool) -> Callable[..., Scored]:

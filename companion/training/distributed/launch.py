@@ -66,7 +66,9 @@ def check_launch() -> None:
             raise Alone(f"{name}={shown(value)} in the environment: expected at most 999999")
         numbers[name] = int(value)
     if numbers["RANK"] >= numbers["WORLD_SIZE"]:
-        raise Alone(f"RANK={numbers['RANK']} in the environment: expected less than WORLD_SIZE={numbers['WORLD_SIZE']}")
+        raise Alone(
+            f"RANK={numbers['RANK']} in the environment: expected a rank below WORLD_SIZE={numbers['WORLD_SIZE']}"
+        )
     address, port = os.environ["MASTER_ADDR"], numbers["MASTER_PORT"]
     if port > 65535:
         raise Alone(f"MASTER_PORT={port} in the environment: expected at most 65535")
@@ -193,8 +195,8 @@ def _meet() -> tuple[dist.Store, int, int]:
     except (RuntimeError, OSError) as error:
         why = " ".join(str(error).split())[:200]
         raise Alone(
-            f"WORLD_SIZE={world} in the environment: expected so many processes within "
-            f"{PATIENCE.total_seconds():.0f} seconds; not all have come ({why})"
+            f"WORLD_SIZE={world} in the environment: expected this many processes within "
+            f"{PATIENCE.total_seconds():.0f} seconds; some are missing ({why})"
         ) from None
     store.set_timeout(TIMEOUT)
     return store, rank, size
@@ -205,15 +207,13 @@ def _own_device(device: torch.device) -> torch.device:
     if device.type == "cpu":
         return device
     if device.type != "cuda" or device.index is not None:
-        raise ValueError(
-            f"--device {device}: expected cpu, cuda or auto with several processes, of which each has its own GPU"
-        )
+        raise ValueError(f"--device {device}: expected cpu, cuda or auto with several processes, each with its own GPU")
     number, here = int(os.environ.get("LOCAL_RANK", 0)), int(os.environ.get("LOCAL_WORLD_SIZE", 1))
     found = torch.cuda.device_count()
     if found < here:
         raise ValueError(
             f"--device {device}: expected a GPU for each of the {here} processes on this machine, found {found}; "
-            f"start {found} with --nproc-per-node {found}, or take --device cpu"
+            f"start {found} with --nproc-per-node {found}, or use --device cpu"
         )
     return torch.device("cuda", number)
 

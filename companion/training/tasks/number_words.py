@@ -65,7 +65,7 @@ def translate(
     """
     require_whole("beams", beams)
     if draft is not None and beams > 1:
-        raise ValueError(f"draft: expected no beams={beams} beside it; a beam search takes no proposals")
+        raise ValueError(f"draft cannot be used together with beams={beams}; beam search cannot use a draft")
     device = next(model.parameters()).device
     steps = min(words.longest, model.config.context - 1)
     never = Rules(never=(PAD, BOS))
@@ -166,7 +166,7 @@ class NumberWordsTask(Task):
         if task.fingerprint != record["text"]["fingerprint"]:
             raise ValueError(
                 f"the names of numbers have changed since this run was trained, with num2words "
-                f"{record['text'].get('num2words')}: expected that version, got {version('num2words')}"
+                f"{record['text'].get('num2words')}: expected the same version, got {version('num2words')}"
             )
         return task
 

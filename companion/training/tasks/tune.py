@@ -210,7 +210,10 @@ class TuneTask(Task):
         room = model.config.context - max(map(len, prompts))
         if room < 1:
             longest = max(map(len, prompts))
-            raise ValueError(f"a prompt of {longest:,} tokens: expected room for an answer in {model.config.context:,}")
+            raise ValueError(
+                f"a prompt of {longest:,} tokens: leaves no room for an answer in the context of "
+                f"{model.config.context:,}"
+            )
         device = next(model.parameters()).device
         with waiting(f"answering {count(len(prompts), 'prompt')}"), autocast(device, precision):
             return complete(

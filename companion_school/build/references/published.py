@@ -36,7 +36,7 @@ def read_safetensors(path: Path) -> dict[str, Tensor]:  # given
                 dtype, (begin, stop) = DTYPES[entry["dtype"]], entry["data_offsets"]
                 count = math.prod(entry["shape"])
                 if stop - begin != count * dtype.itemsize or end + stop > len(data):
-                    raise ValueError(f"{name} does not lie where the header says")
+                    raise ValueError(f"{name} is not where the header says")
                 flat = torch.frombuffer(data, dtype=dtype, count=count, offset=end + begin) if count else torch.empty(0)
                 tensors[name] = flat.view(entry["shape"])
     except (ValueError, KeyError, TypeError, AttributeError, RuntimeError) as error:
@@ -71,7 +71,7 @@ def take(fields: dict, expected: dict) -> None:  # given
     """Raises `ValueError` for a field that says what your model does not do: of `expected`, each has the one value."""
     for name, value in expected.items():
         if fields.get(name, value) != value:
-            raise ValueError(f"config.json: {name} is {fields[name]!r}, and this model can only do {value!r}")
+            raise ValueError(f"config.json: {name} is {fields[name]!r}, but this model supports only {value!r}")
 
 
 class Normed(nn.Linear):
@@ -145,7 +145,7 @@ def llama(fields: dict, tensors: dict[str, Tensor]) -> tuple[Published, dict[str
     take(fields, {"hidden_act": "silu", "attention_bias": False, "mlp_bias": False, "use_sliding_window": False})
     rotary = fields.get("rope_parameters") or fields.get("rope_scaling") or {}
     if rotary.get("rope_type", rotary.get("type", "default")) != "default":
-        raise ValueError(f"config.json: rotary positions are stretched ({rotary}), and this model's are not")
+        raise ValueError(f"config.json: RoPE scaling ({rotary}) is not supported by this model")
     base = rotary.get("rope_theta", fields.get("rope_theta", 10000.0))
     d_model, heads, layers = (fields[name] for name in ("hidden_size", "num_attention_heads", "num_hidden_layers"))
     kv_heads, eps = fields.get("num_key_value_heads") or heads, fields["rms_norm_eps"]
@@ -190,5 +190,5 @@ def load(folder: str | Path) -> Published:
     try:
         model.load_state_dict(own)
     except RuntimeError as error:
-        raise ValueError(f"{folder}: the tensors are not those of the model. {error}") from None
+        raise ValueError(f"{folder}: the tensors do not match the model. {error}") from None
     return model.eval()

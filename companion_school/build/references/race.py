@@ -128,5 +128,5 @@ def race(text: str, seconds: float) -> Runner:
             optimizer.step()
             optimizer.zero_grad()
         if not math.isfinite(loss.item()):
-            raise FloatingPointError("the loss is no number any more: lower the rates")
+            raise FloatingPointError("the loss is no longer finite; use lower learning rates")
     return Runner(model.eval().cpu(), merges, context)

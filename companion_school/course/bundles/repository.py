@@ -38,9 +38,11 @@ def check_place(pset: ProblemSet, folder: Path) -> None:
         ValueError: No exercise has public cases, or `folder` is a file or a folder that is not empty.
     """
     if not any(shares(exercise)[0] for exercise in pset.exercises):
-        raise ValueError("--repository: expected exercises with public cases, got none: all is graded by hidden ones")
+        raise ValueError(
+            "--repository: expected exercises with public cases, got none; all cases of these exercises are hidden"
+        )
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise ValueError(f"--repository {folder}: expected a folder that is empty or not there yet")
+        raise ValueError(f"--repository {folder}: expected a new or empty folder")
 
 
 def write_template(pset: ProblemSet, secret: bytes, folder: Path) -> None:
@@ -105,7 +107,7 @@ def clone_all(table: Path, to: Path) -> Iterator[tuple[str, str]]:
     for line, row in enumerate(rows, 2):
         student, address = unquoted(row["student_id"]).strip(), row["repository"].strip()
         if not re.fullmatch(r"[\w@+][\w@.+ -]*", student) or student in found:
-            raise ValueError(f"{table}, line {line}, student_id must be a name that is not there yet, got {student!r}")
+            raise ValueError(f"{table}, line {line}, student_id must be unique and not empty, got {student!r}")
         if not _ADDRESS.fullmatch(address):
             raise ValueError(f"{table}, line {line}, repository must be an address to clone, got {address!r}")
         found[student] = address

@@ -78,5 +78,5 @@ def _index_size(archive: Path) -> int:
     if at < 0 or len(tail) < at + 22:
         raise zipfile.BadZipFile("it is not a zip file")
     if b"PK\x06\x07" in tail[:at]:
-        raise zipfile.BadZipFile("it is written for archives of more than 4 GB")
+        raise zipfile.BadZipFile("it is a Zip64 archive, for more than 4 GB")
     return int(struct.unpack("<4s4H2LH", tail[at : at + 22])[5])

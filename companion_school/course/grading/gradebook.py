@@ -60,7 +60,7 @@ def collect(folder: Path, roster: Path | None = None) -> list[Row]:
         row["student_id"] = known.get(row["student_id"], row["student_id"])
         key = row["assignment"], row["student_id"]
         if key in found:
-            raise ValueError(f"{path}: {key[1]} has a mark for {key[0]} in {origin[key]} already; expected one")
+            raise ValueError(f"{path}: {key[1]} already has a mark for {key[0]} in {origin[key]}; expected only one")
         found[key], origin[key] = row, path
     _enrol(found, people)
     return [found[key] for key in sorted(found)]
@@ -113,7 +113,7 @@ def read_roster(roster: Path) -> dict[str, Row]:
         if not id:
             raise ValueError(f"--roster {roster}, line {line}: expected an id, got an empty one")
         if id in people:
-            raise ValueError(f"--roster {roster}, line {line}: {id!r} is there already; expected it once")
+            raise ValueError(f"--roster {roster}, line {line}: {id!r} occurs twice")
         people[id] = {name: unquoted(person.get(name, "")) for name in _ROSTER}
     return people
 
@@ -164,8 +164,8 @@ def ids_of(folder: Path, students: Iterable[str], people: Mapping[str, Row]) -> 
     if missing := [student for student, id in known.items() if not id]:
         some = ", ".join(missing[:5]) + (", ..." if len(missing) > 5 else "")
         raise ValueError(
-            f"{file}: {some}: in the marks, and not on the roster; write each one's id of the roster into the column "
-            f"roster_id, or {KEEP} for whoever is not on it, and try again"
+            f"{file}: {some}: in the marks but not on the roster; write the roster's id of each into the column "
+            f"roster_id, or {KEEP} for students who are not on the roster, and try again"
         )
     return {student: student if id == KEEP else id for student, id in known.items()}
 

@@ -184,7 +184,7 @@ def read_settings(file: Path) -> dict[str, Any]:
         told = tomllib.loads(read_text(file))
         known = (*_KNOWN, "build", "items", "roster")
         if set(told) - {*known} or not all(isinstance(value, str) for value in told.values()):
-            raise ValueError(f"expected {', '.join(known)}, each with a text, got {', '.join(map(str, told))}")
+            raise ValueError(f"expected {', '.join(known)}, each a string, got {', '.join(map(str, told))}")
         if ("due" in told) != ("late" in told):
             raise ValueError("expected due and late, both or neither")
         return told

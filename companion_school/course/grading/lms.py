@@ -74,7 +74,9 @@ def _matched(
             continue
         other = taken.setdefault((id(row), name), student)
         if other != student:
-            raise ValueError(f"--into {file}: {other} and {student} are one person there; expected one mark for {name}")
+            raise ValueError(
+                f"--into {file}: {other} and {student} are the same person there; expected only one mark for {name}"
+            )
         yield mark, row
 
 
@@ -143,7 +145,7 @@ def _must_agree(file: Path, mark: Row, most: str) -> None:
     there = read_number(most, f"--into {file}: the points of {mark['assignment']}")
     if there is not None and there != float(mark["max_score"]):
         what = f"{mark['assignment']} is worth {most} points there, and {mark['max_score']} here"
-        raise ValueError(f"--into {file}: {what}; expected the same")
+        raise ValueError(f"--into {file}: {what}; expected the same value")
 
 
 # Pages for students

@@ -192,7 +192,7 @@ def must_be_untouched(out: Path) -> None:
     file = out / "marks.csv"
     if file.is_file() and (out / FILE).is_file() and _digest(file.read_text(encoding="utf-8")) != load(out).table:
         raise ValueError(
-            f"{file} was changed after it was written, and the change would be lost: put it into {out / OVERRIDES} "
+            f"{file} was changed after it was written, and that change would be lost; write it into {out / OVERRIDES} "
             "(student_id,item,points,reason,author), delete marks.csv, and try again"
         )
 
@@ -251,7 +251,9 @@ def first_results(out: Path, students: Sequence[str], *, again: bool) -> Results
     lost = sorted({record.student for record in first.records} - {*students})
     if lost and not again:
         some = ", ".join(lost[:3]) + (", ..." if len(lost) > 3 else "")
-        raise ValueError(f"--out {out}: it has marks of {some}, who are not graded now; --regrade keeps them")
+        raise ValueError(
+            f"--out {out}: it contains marks of {some}, who are not in these submissions; --regrade preserves them"
+        )
     return first if again else None
 
 

@@ -110,7 +110,7 @@ def _raced(worker: Worker, student: str, sources: Mapping[str, str], seconds: fl
 def _value(outcome: Outcome) -> Any:
     """Return the value of a call. Raises `ValueError` if the call failed."""
     if outcome.result is Result.TIMEOUT:
-        raise ValueError("it did not come back")
+        raise ValueError("it did not return")
     if outcome.error is not None:
         kind, text = outcome.error
         raise ValueError(text if kind == "ValueError" else f"{kind}: {text}")
@@ -171,7 +171,7 @@ def _bits_of(logits_of: Callable[[torch.Tensor], Any], windows: list[torch.Tenso
         targets = torch.stack([window[length] for window in windows])
         nats = -logits.double().log_softmax(-1).gather(1, targets[:, None]).sum().item()
         if not math.isfinite(nats):
-            raise ValueError("race: the model gives some of the text no probability, or a number that is none")
+            raise ValueError("race: the model assigns some of the text a probability of zero or NaN")
         bits += nats / math.log(2)
     return bits
 

@@ -136,7 +136,7 @@ def read_times(file: Path) -> dict[str, str]:
     for number, row in enumerate(rows, 2):
         student, told = _student(row, id), row[time].strip()
         if student in found:
-            raise ValueError(f"--times {file}, line {number}: {student} is there already; expected each student once")
+            raise ValueError(f"--times {file}, line {number}: {student} occurs twice")
         if told in ("", "-"):
             continue
         moment(told, f"--times {file}, line {number}, time")

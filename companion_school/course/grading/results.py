@@ -394,7 +394,7 @@ def read_overrides(file: Path, results: Results) -> list[Override]:
     for line, row in enumerate(read_table(file), 2):
         one = _override(row, f"{file}, line {line}", known)
         if (one.student, one.item) in found:
-            raise ValueError(f"{file}, line {line}: {one.student} has a row for {one.item} already; expected one")
+            raise ValueError(f"{file}, line {line}: {one.student} already has a row for {one.item}")
         found[one.student, one.item] = one
     for settled in settle(results, {}, list(found.values())):
         if not 0 <= settled.earned <= settled.most:

@@ -172,7 +172,7 @@ def export(found: Sequence[Answers], out: Path) -> int:
         ValueError: If OUT exists already.
     """
     if out.exists():
-        raise ValueError(f"--export {out}: it is there already; move it away, or choose another name")
+        raise ValueError(f"--export {out}: it already exists; move it away or choose another name")
     for answers in found:
         name = f"{answers.id.removesuffix('.py')}.py"
         for student, program in answers.by_student.items():

@@ -61,7 +61,7 @@ def read_table(path: Path) -> list[Row]:
         table = csv.DictReader(io.StringIO(text), strict=True, delimiter=separator(text))
         names = [name.strip() for name in table.fieldnames or ()]
         if len(names) != len(set(names)):
-            raise csv.Error("two columns have one name")
+            raise csv.Error("two columns have the same name")
         table.fieldnames = names
         rows = []
         for at, row in enumerate(table, 2):

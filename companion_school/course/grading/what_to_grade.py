@@ -64,7 +64,7 @@ def choose(ids: Sequence[str], pset: str | None, build: str | None, near: Sequen
     if sum(map(bool, (ids, pset, build))) != 1:
         raise ValueError(
             "--exercises: expected the exercises' numbers, or --pset with a problem set, or --build with the stages of "
-            "a project, one of them"
+            "a project; exactly one of the three"
         )
     if build:
         return Task(stages=tuple(find_stages(build)))
@@ -73,7 +73,8 @@ def choose(ids: Sequence[str], pset: str | None, build: str | None, near: Sequen
     for exercise in task.exercises:
         if names[exercise.name] > 1:
             raise ValueError(
-                f"--exercises: {exercise.id} and another exercise ask for a function {exercise.name}; grade them apart"
+                f"--exercises: {exercise.id} and another exercise ask for a function {exercise.name}; grade them "
+                "separately"
             )
     return task
 
@@ -114,7 +115,9 @@ def _released(pset: str, near: Sequence[Path], secret: bytes) -> Task:
     if settings.get("build"):
         return Task(name, course, stages=tuple(find_stages(settings["build"])))
     if not (files := _notebooks(place)):
-        raise ValueError(f"--pset {pset}: a project, without {name}.toml beside release/; name its stages with --build")
+        raise ValueError(
+            f"--pset {pset}: this is a project without {name}.toml next to release/; use --build to name its stages"
+        )
     if course and settings.get("items"):
         add_items(course / settings["items"])
     try:
@@ -131,9 +134,11 @@ def _released(pset: str, near: Sequence[Path], secret: bytes) -> Task:
     drawn = [form for question in exam_questions().values() for form in _forms(question, question.id)]
     numbers = [one for one in drawn if problem_set.defines(own_numbers.function_name(one))]
     if numbers and not settings.get("roster"):
-        raise ValueError(f"--pset {pset}: it has numbers of each student's own; expected {name}.toml beside release/")
+        raise ValueError(
+            f"--pset {pset}: it has different numbers for each student; expected {name}.toml next to release/"
+        )
     if not chosen and not texts and not numbers:
-        raise ValueError(f"--pset {pset}: expected a notebook with exercises of the course, found none in it")
+        raise ValueError(f"--pset {pset}: expected a notebook with exercises of the course, found none")
     roster = Path(settings["roster"]) if settings.get("roster") else None
     return Task(name, course, tuple(chosen), tuple(texts), numbers=tuple(numbers), roster=roster)
 

@@ -25,7 +25,7 @@ def other_exercises(exercise: Exercise) -> list[str]:
         used = there.get(name)
         if not isinstance(used, Exercise):
             raise ValueError(
-                f"exercise {exercise.id}: its solution needs {name}, which a reader's notebook does not have"
+                f"exercise {exercise.id}: its solution needs {name}, which is not defined in a reader's notebook"
             )
         found.append(used.id)
     return found

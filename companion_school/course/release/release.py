@@ -219,7 +219,7 @@ def check_free(pset: ProblemSet, out: Path) -> list[Path]:
     for place in places:
         if place.exists():
             raise ValueError(
-                f"--out {out}: it has {place.relative_to(out)} already; move it away, or choose another name"
+                f"--out {out}: {place.relative_to(out)} already exists there; move it away or choose another name"
             )
     return places
 

@@ -42,12 +42,12 @@ def _places(sheet: Path, results: Results, who: str, item: str, given: Given) ->
     if who == given.text_id and who not in texts:
         mine = {student: given for student, ids in texts.items() if ids.get(item) == given.text_id}
         if not mine:
-            raise ValueError(f"{sheet}: {who}: no student wrote this text for {item}; collect again")
+            raise ValueError(f"{sheet}: {who}: no student wrote this text for {item}; run collect again")
         return {(student, item): mark for student, mark in mine.items()}
     if who not in texts:
         raise ValueError(f"{sheet}: {who} is not in the marks")
     if item not in texts[who]:
-        raise ValueError(f"{sheet}: {who}: {item} is not in the marks; was the set graded with it?")
+        raise ValueError(f"{sheet}: {who}: {item} is not in the marks; was it part of the graded set?")
     if texts[who][item] != given.text_id:
-        raise ValueError(f"{sheet}: {who}: {item} is another text than the one that was graded; collect again")
+        raise ValueError(f"{sheet}: {who}: {item} is not the text that was graded; run collect again")
     return {(who, item): given}

@@ -65,7 +65,7 @@ class Written:
         found = next((level for level in self.levels if level.points == points), None)
         if found is None:
             offered = ", ".join(str(level.points) for level in reversed(self.levels))
-            raise ValueError(f"expected points of one of the rubric's levels, {offered}; got {points:g}")
+            raise ValueError(f"expected the points of one of the rubric's levels, {offered}, got {points:g}")
         return found
 
 
@@ -102,7 +102,8 @@ def add_items(file: Path) -> None:
         points = [level.points for level in item.levels]
         if not is_written(id) or id in _items_in(files(__package__).joinpath("items.toml").read_text("utf-8")):
             raise ValueError(
-                f"--own-items {file}: the number of an item must be lesson and a new name, as in 14.mine, got {id!r}"
+                f"--own-items {file}: the number of an item must be a lesson and a new name, such as 14.mine, got "
+                f"{id!r}"
             )
         if len(points) < 2 or points[-1] != 0 or points != sorted(set(points), reverse=True):
             raise ValueError(f"--own-items {file}: {id}: the points of its levels must go down to 0, got {points}")

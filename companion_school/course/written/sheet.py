@@ -79,7 +79,7 @@ def read_sheet(file: Path, *, texts: bool = True) -> dict[Key, Given]:
         key = unquoted(row["student_id"]) or row["text_id"], row["item"]
         where = f"{file}, row {number}, {key[0]}"
         if key in seen:
-            raise ValueError(f"{where}: {key[1]} is there already; expected it once")
+            raise ValueError(f"{where}: {key[1]} occurs twice")
         seen.add(key)
         try:
             item = find_written(key[1])

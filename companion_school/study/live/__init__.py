@@ -22,6 +22,7 @@ from companion_school.study.live.restraint import bounded
 from companion_school.study.live.rotary import dials, together
 from companion_school.study.live.serving import mending, seats
 from companion_school.study.live.shrinking import leaves
+from companion_school.study.live.sizes import budget
 from companion_school.study.live.state import rewritten
 from companion_school.study.live.tiles import climb, sweep
 from companion_school.study.live.tokens import cut
@@ -33,6 +34,7 @@ from companion_school.study.live.waves import clocks
 __all__ = [
     "bounded",
     "bricks",
+    "budget",
     "climb",
     "clocks",
     "collapse",

@@ -37,7 +37,7 @@ def home(
     counts, sizes = list(depths), [float(size) for size in writes]
     rising = all(a < b for a, b in pairwise(counts))
     if not counts or not rising or counts[0] < 1 or counts[-1] > 64:
-        raise ValueError(f"depths: expected rising numbers from 1 to 64, got {counts}")
+        raise ValueError(f"depths: expected increasing numbers from 1 to 64, got {counts}")
     if not sizes or min(sizes) <= 0:
         raise ValueError(f"writes: expected sizes above 0, got {sizes}")
     if start not in counts or float(write) not in sizes:

@@ -46,7 +46,7 @@ def queues(
     if not 2 <= experts <= 8:
         raise ValueError(f"experts: expected 2 to 8, got {experts}")
     if len(moments) < 2 or moments != sorted(set(moments)):
-        raise ValueError(f"steps: expected two or more, rising, got {moments}")
+        raise ValueError(f"steps: expected two or more increasing numbers, got {moments}")
     if not 0 <= start < len(moments):
         raise ValueError(f"start: expected the number of one of {len(moments)} moments, got {start}")
     if not 1 <= len(runs) <= 3:

@@ -43,7 +43,9 @@ def edits(models: Mapping[str, Sequence[tuple[str, ModelConfig]]], *, caption: s
     walks = {size: list(steps) for size, steps in models.items()}
     lengths = {len(steps) for steps in walks.values()}
     if len(lengths) != 1 or lengths == {1}:
-        raise ValueError(f"models: expected walks of one length, of two models or more, got lengths {sorted(lengths)}")
+        raise ValueError(
+            f"models: expected sequences of equal length for two or more models, got lengths {sorted(lengths)}"
+        )
     for name, config in (step for steps in walks.values() for step in steps):
         if config.stack != "decoder":
             raise ValueError(f"models: expected decoders, got {name!r} with stack={config.stack!r}")
@@ -183,7 +185,7 @@ def memory(
         raise ValueError(f"start: expected one of {', '.join(models)}, got {start!r}")
     room = list(cards.values())
     if not room or room[0] <= 0 or room != sorted(set(room)):
-        raise ValueError(f"cards: expected gigabytes that rise from above 0, got {room}")
+        raise ValueError(f"cards: expected increasing positive gigabytes, got {room}")
     counts = {name: account.parameters(config).total for name, config in models.items()}
     each = {name: account.cache_bytes(config, 1) // 4 for name, config in models.items()}
     hold = {name: 2 * count / 1e9 for name, count in counts.items()}

@@ -96,7 +96,7 @@ def switchboard(
     shares = np.asarray(right, dtype=float)
     if shares.shape != (2**count,) or not ((shares >= 0) & (shares <= 1)).all():
         raise ValueError(
-            f"right: expected {2**count} shares from 0 to 1, one for each set of heads; got {shares.shape}"
+            f"right: expected {2**count} fractions from 0 to 1, one for each set of heads; got {shares.shape}"
         )
     if not all(0 <= off < 2**count for off in together):
         raise ValueError(f"together: expected numbers of sets, from 0 to {2**count - 1}, got {list(together)}")

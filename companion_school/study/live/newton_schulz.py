@@ -1,4 +1,4 @@
-"""Moving figure of Muon's iteration: a polynomial that brings singular values to about 1 (lesson 19)."""
+"""Moving figure of Muon's iteration: a polynomial that brings singular values to about 1 (lesson 22)."""
 
 from __future__ import annotations
 

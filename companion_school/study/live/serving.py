@@ -31,10 +31,12 @@ def mending(p: Sequence[float], q: Sequence[float], *, words: Sequence[str], cap
         ValueError: There are not two to five words, or the probabilities do not fit them or do not add up to 1.
     """
     if not 2 <= len(words) <= 5 or not len(p) == len(q) == len(words):
-        raise ValueError(f"p, q, words: expected chances of 2 to 5 words; got {len(p)}, {len(q)} and {len(words)}")
+        raise ValueError(
+            f"p, q, words: expected probabilities of 2 to 5 words; got {len(p)}, {len(q)} and {len(words)}"
+        )
     for name, chances in (("p", p), ("q", q)):
         if min(chances) < 0 or not math.isclose(sum(chances), 1, abs_tol=1e-6):
-            raise ValueError(f"{name}: expected chances that add up to 1; got {list(chances)}")
+            raise ValueError(f"{name}: expected probabilities that sum to 1; got {list(chances)}")
     accepted = [min(pair) for pair in zip(p, q, strict=True)]
     missing = [max(0.0, a - b) for a, b in zip(p, q, strict=True)]
     moving.show(
@@ -168,7 +170,9 @@ def seats(texts: Sequence[tuple[float, int, int]], *, together: int = 8, chunk: 
         )
     arrivals = [text[0] for text in texts]
     if arrivals != sorted(arrivals) or arrivals[0] < 0 or not all(1 <= n <= 64 for text in texts for n in text[1:]):
-        raise ValueError("texts: expected (arrival, prompt, answer), arrivals from 0 on that rise, 1 to 64 tokens")
+        raise ValueError(
+            "texts: expected (arrival, prompt, answer), with increasing arrivals from 0 on, 1 to 64 tokens"
+        )
     tables = {}
     for way in WAYS:
         for count in SEATS:

@@ -101,7 +101,7 @@ def climb(
     """
     sizes = list(tiles)
     if not sizes or sizes != sorted(set(sizes)) or sizes[0] < 1 or sizes[-1] > tokens:
-        raise ValueError(f"tiles: expected rising numbers from 1 to {tokens}, got {sizes}")
+        raise ValueError(f"tiles: expected increasing numbers from 1 to {tokens}, got {sizes}")
     if start not in sizes:
         raise ValueError(f"start: expected one of {sizes}, got {start}")
     width = HEADS[0]

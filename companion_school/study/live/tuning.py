@@ -45,9 +45,9 @@ def pull(
             not add up to 1, or the temperature is not in `TEMPERATURES`.
     """
     if not 2 <= len(words) <= 6 or len(start) != len(words):
-        raise ValueError(f"start, words: expected chances of 2 to 6 answers; got {len(start)} and {len(words)}")
+        raise ValueError(f"start, words: expected probabilities of 2 to 6 answers; got {len(start)} and {len(words)}")
     if min(start) <= 0 or not math.isclose(sum(start), 1, abs_tol=1e-6):
-        raise ValueError(f"start: expected chances above 0 that add up to 1; got {list(start)}")
+        raise ValueError(f"start: expected positive probabilities that sum to 1; got {list(start)}")
     if not judges or any(len(rewards) != len(words) for rewards in judges.values()):
         raise ValueError(f"judges: expected a reward for each of {len(words)} answers; got {dict(judges)}")
     if temperature not in TEMPERATURES:
@@ -126,7 +126,9 @@ def group(
         ValueError: An argument is out of range.
     """
     if not 2 <= size <= 10 or not 0 <= count <= size:
-        raise ValueError(f"size, count: expected 2 to 10 answers and 0 to so many right; got {size} and {count}")
+        raise ValueError(
+            f"size, count: expected 2 to 10 answers and at most as many right ones; got {size} and {count}"
+        )
     if not wrong or not all(1 <= length <= 99 for length in (right, *wrong)):
         raise ValueError(f"right, wrong: expected lengths of 1 to 99 tokens; got {right} and {list(wrong)}")
     won = [i < count for i in range(size)]

@@ -166,7 +166,7 @@ def test_to_show_the_stages_writes_nothing_and_to_start_writes_the_stubs(tmp_pat
 
 def test_the_command_line_shows_takes_checks_and_refuses(folder, capsys):
     assert main(["build"]) == 0 and "About 21 hours left" in capsys.readouterr().out
-    assert main(["build", "compare", "2"]) == 2 and "expected a file that has passed" in capsys.readouterr().err
+    assert main(["build", "compare", "2"]) == 2 and "this file has not passed its check" in capsys.readouterr().err
     assert main(["build", "take", "2"]) == 0 and main(["build", "check", "2"]) == 0
     assert main(["build", "compare", "attention"]) == 0
     said = capsys.readouterr().out

@@ -59,7 +59,7 @@ def test_every_byte_is_scored_once():
         ("self.logs[ids]", "self.logs[ids] * float('nan')", "a number that is none"),
         ("self.logs[ids]", "self.logs[ids][..., :9]", r"expected logits \(1, token, 256\)"),
         ("context=7", "size=7", "it has no context"),
-        ("context=7", "context=-7", "expected a context of one token at least, got -7"),
+        ("context=7", "context=-7", "expected a context of at least one token, got -7"),
     ],
 )
 def test_what_is_no_prediction_is_refused(old, new, said):
@@ -71,7 +71,7 @@ def test_tokens_that_lose_text_are_refused():
     lossy = World(
         {"tokenizer": TOKENIZER.replace("list(text.encode())", "list(text.encode()[1:])"), "race": RACE}, "race"
     )
-    with pytest.raises(ValueError, match="do not give its text back"):
+    with pytest.raises(ValueError, match="do not decode to the same text"):
         race.run(lossy, 0.01)
 
 

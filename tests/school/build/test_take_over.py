@@ -39,7 +39,7 @@ def test_what_has_been_begun_is_left_as_it_is(tmp_path):
     file = tmp_path / "attention.py"
     file.write_text(reference(2).replace("transpose(1, 2)", "transpose(2, 1)"), "utf-8")
     before = file.read_text("utf-8")
-    with pytest.raises(ValueError, match="split of attention.py: you have begun it already"):
+    with pytest.raises(ValueError, match="split of attention.py: you have already started this file"):
         take_over(BRIDGES["3.3"], find_exercise("3.3").solution, tmp_path)
     assert file.read_text("utf-8") == before
 
@@ -64,7 +64,7 @@ def test_a_reader_does_it_by_a_line(tmp_path, monkeypatch, capsys):
     exec('take_over("3.4")', space)
     assert "merge of attention.py is done" in capsys.readouterr().out
     assert "return from_heads(x)" in (tmp_path / "mine" / "attention.py").read_text("utf-8")
-    with pytest.raises(ValueError, match="it is no part of a stage; those that are: 2.3, 2.5"):
+    with pytest.raises(ValueError, match="it is not part of a stage; exercises that are: 2.3, 2.5"):
         exec('take_over("3.1")', space)
     exec("def from_heads(x):\n    return x", space)
     with pytest.raises(NotYet):

@@ -176,6 +176,10 @@ AGAIN = {
     "20.pass": lambda n: any_right(*map(int, n)),
     "21.credit": lambda n: torch.tensor(n[0:2]) * torch.tensor(n[5:7]) @ torch.tensor(n[7:9]) / n[4],
     "21.share": lambda n: 1 - (n[1] - n[2]) / (n[1] - n[0]),
+    "22.wide": lambda n: n[1] / (n[2] / n[0]),
+    "22.clip": lambda n: 10 ** (0.5 * (math.log10(n[1]) - math.log10(n[0]))),
+    "23.night": lambda n: running_days(n[0], n[0] * n[1], n[2], n[3], 100),
+    "23.crossing": lambda n: 3 * (n[2] * n[3] - n[0] * n[1]) / (n[0] - n[2]),
 }
 
 

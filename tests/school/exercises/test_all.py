@@ -59,7 +59,7 @@ REVIEWED = {
     ("2.2", "a standard deviation other than one"), ("2.2", "a mean as small as the standard deviation"),
     ("3.5", "two query heads on one key head"), ("3.5", "four query heads on two key heads"),
     ("6.7", "a token whose numbers hardly differ"), ("6.7", "a token whose entries are all equal"),
-    ("6.7", "numbers of 10,000 in float16"), ("8.3", "two targets, two source tokens, no filler"),
+    ("6.7", "numbers of 10,000 in float16"), ("8.3", "two targets, two source tokens, no padding"),
     ("10.3", "with m = 1 the most probable token stays"), ("14.2", "one micro-batch"),
     ("15.2", "no memory for keys of all heads"), ("15.3", "all of the rank changes nothing"),
     ("18.3", "no more than the text has"), ("18.3", "a text of one token"),

@@ -155,7 +155,7 @@ def test_what_cannot_be_shown_is_refused(changes, text, message):
 
 
 def test_a_model_whose_blocks_have_other_names_is_refused():
-    with pytest.raises(ValueError, match="expected one whose first block is called decoder"):
+    with pytest.raises(ValueError, match="expected a model whose first block is named decoder"):
         inside(torch.nn.Linear(3, 4), [1, 2])
 
 
@@ -188,6 +188,6 @@ def test_the_command_writes_the_courses_models_and_refuses_what_is_no_folder(tmp
         in capsys.readouterr().err
     )
     assert main(["explore", "--text", "any"]) == 2
-    assert "--text: expected a FOLDER with it" in capsys.readouterr().err
+    assert "--text needs a FOLDER" in capsys.readouterr().err
     assert main(["explore", "--port", "8000", "--out", str(out)]) == 2
     assert "--port 8000: expected with a page that Python serves" in capsys.readouterr().err

@@ -98,7 +98,7 @@ def test_an_answer_is_judged(question, given, right, why):
         (SIZE, "d", "question 2.a: expected one of a, b, c, got 'd'"),
         (SIZE, "", "expected one of a, b, c"),
         (ROOT, "two", "question 2.b: expected a number, such as 0.25, 1/4 or e\\^2, got 'two'"),
-        (GUESS, " ", "expected what you think will happen, got nothing"),
+        (GUESS, " ", "expected your prediction, got nothing"),
     ],
 )
 def test_an_answer_of_another_kind_is_refused(question, given, message):

@@ -99,9 +99,9 @@ def test_the_switches_hold_nine_tables_and_the_losses_of_two_texts(shown):
 @pytest.mark.parametrize(
     "call, message",
     [
-        (lambda: writing(cross=CROSS[:2]), r"own, cross, chances: expected \(slot, slot\).*got .*\(2, 2\)"),
+        (lambda: writing(cross=CROSS[:2]), r"own, cross, probabilities: expected \(slot, slot\).*got .*\(2, 2\)"),
         (lambda: writing(source=("a",)), "two to six source words"),
-        (lambda: writing(chances=[[1.0, 0.5, 0, 0]] * 3), "expected rows of shares that add up to one"),
+        (lambda: writing(chances=[[1.0, 0.5, 0, 0]] * 3), "expected rows of probabilities that sum to one"),
         (lambda: writing(own=[[0.5, 0.5, 0], *OWN[1:]]), "own: expected no weight above the diagonal"),
         (lambda: live.mask_and_shift(3), "slots, tokens, follows: expected four to eight slots.*got 3, 16 and 0.75"),
         (lambda: live.mask_and_shift(6, tokens=1), "at least two tokens.*got 6, 1 and 0.75"),

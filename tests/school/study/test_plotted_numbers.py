@@ -92,7 +92,7 @@ def test_tables_are_folded_away_on_one_line_and_say_what_they_are():
 
 
 def test_columns_of_different_lengths_are_refused():
-    with pytest.raises(ValueError, match=r"numbers: expected columns of one length, got \{'a': 1, 'b': 2\}"):
+    with pytest.raises(ValueError, match=r"numbers: expected columns of equal length, got \{'a': 1, 'b': 2\}"):
         fold({"a": [1], "b": [1, 2]})
 
 

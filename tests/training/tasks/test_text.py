@@ -78,7 +78,7 @@ def test_flags_become_layers_and_older_runs_go_on_without_them():
     ):
         with pytest.raises(ValueError, match=message):
             TextSettings(**wrong).model_config(300)
-    with pytest.raises(ValueError, match=r"--model x.json says all about the model: expected no --linear beside it"):
+    with pytest.raises(ValueError, match=r"--model x.json cannot be used together with --linear"):
         TextSettings(model="x.json", linear=2)
     old = {key: value for key, value in TextSettings().what_matters().items() if key not in ("linear", "gate")}
     assert recorded({"settings": old}) == TextSettings()
@@ -86,7 +86,7 @@ def test_flags_become_layers_and_older_runs_go_on_without_them():
 
 @pytest.mark.parametrize("packing", ["documents", "apart", "ring"])
 def test_a_text_shorter_than_a_window_is_refused(packing):
-    with pytest.raises(ValueError, match="context=4096: expected at most the .* tokens there are to train on"):
+    with pytest.raises(ValueError, match="context=4096: expected at most .* the number of training tokens"):
         _ = task(context=4096, packing=packing).batches
 
 

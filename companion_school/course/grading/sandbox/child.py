@@ -81,7 +81,7 @@ def _exactly(channel: Channel, length: int) -> bytes:
     while len(data) < length:
         piece = channel.recv(min(length - len(data), 1 << 20))
         if not piece:
-            raise EOFError("the other side has gone")
+            raise EOFError("the other process has ended")
         data += piece
     return bytes(data)
 

@@ -187,7 +187,7 @@ class Worker:
             raise Unreadable(f"reading it takes more than {self.limits.seconds:g} seconds (--time)") from None
         except (OSError, EOFError, ValueError):
             memory = f"{self.limits.memory_gib:g} GiB (--memory)"
-            raise Unreadable(f"it cannot be read within {memory}, or holds more code than is graded") from None
+            raise Unreadable(f"it cannot be read within {memory}, or contains more code than is graded") from None
         if "unreadable" in found:
             raise Unreadable(_plain(found["unreadable"]))
         return found
@@ -323,7 +323,9 @@ class Worker:
             self._said.seek(0)
             said = self._said.read().decode("utf-8", "replace").strip().splitlines()
             self._stop()
-            raise OSError(f"the process that runs answers does not start: {said[-1] if said else 'no word'}") from None
+            raise OSError(
+                f"the process that runs answers does not start: {said[-1] if said else 'no message'}"
+            ) from None
 
     def _stop(self) -> None:
         if self._process is None:
@@ -370,7 +372,7 @@ class Worker:
         while not line.endswith(b"\n"):
             piece = self._control.recv(4096)
             if not piece:
-                raise EOFError("the worker has gone")
+                raise EOFError("the worker process has ended")
             line += piece
         return json.loads(line)
 
@@ -422,7 +424,7 @@ def believable(outcome: Outcome, case: Case | None) -> Outcome:
         floating = [tensor for tensor in tensors if tensor.is_floating_point()]
         known = all(gradient is None or isinstance(gradient, torch.Tensor) for gradient in gradients)
         if len(gradients) != len(floating) or not known:
-            raise ValueError("there are other tensors to have gradients")
+            raise ValueError("gradients were asked for other tensors")
     _check_size(outcome.value)
     changed, shared = (tuple(sorted(set(places))) for places in (outcome.changed, outcome.shared))
     spoiled, peak = outcome.spoiled, outcome.peak
@@ -447,10 +449,10 @@ def _check_size(value: Any) -> None:
         item, depth = waiting.pop()
         left -= 1
         if left < 0 or depth > MOST_DEPTH:
-            raise ValueError("no result has so many parts")
+            raise ValueError("a result has too many parts")
         if isinstance(item, dict):
             waiting += [(part, depth + 1) for pair in item.items() for part in pair]
         elif isinstance(item, (list, tuple)):
             waiting += [(part, depth + 1) for part in item]
         elif isinstance(item, int) and abs(item) > MOST_WHOLE:
-            raise ValueError("no result is so large a number")
+            raise ValueError("a result is too large a number")

@@ -186,7 +186,8 @@ def choose(guarded: Sequence[Path] = (), *, no_sandbox: bool = False) -> Wall:
             return wall
         reasons.append(f"{wall.name}: {reason}")
     raise ValueError(
-        "--no-sandbox: expected it, because nothing here keeps students' code from your files and from its own marks "
+        "--no-sandbox is required, because nothing on this machine protects your files and the marks from students' "
+        "code "
         f"({'; '.join(reasons)}). On Linux, install bubblewrap (Debian, Ubuntu: apt install bubblewrap). On macOS and "
         "Windows, run companion grade in a Linux container, as root (docker run --rm --network none ...), or in WSL"
     )

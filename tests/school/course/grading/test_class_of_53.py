@@ -230,7 +230,7 @@ def test_a_mark_changed_by_hand_reaches_table_and_page_and_stays(handed_in, monk
     text = (out / "marks.csv").read_text("utf-8")
     (out / "marks.csv").write_text(text.replace("noor", "nora"))
     assert main(["course", "mark", "--into", str(out)]) == 2
-    assert "was changed after it was written, and the change would be lost" in capsys.readouterr().err
+    assert "was changed after it was written, and that change would be lost" in capsys.readouterr().err
     (out / "marks.csv").write_text(text)
     faults = {
         "eve,2.5,1,x,y": "student_id must be a student",

@@ -234,4 +234,4 @@ def test_the_races_of_a_class_become_a_table_and_nobody_forges_a_figure(course, 
 
 def test_a_project_stands_by_itself(course, capsys):
     assert main(["course", "release", "mixed", "--build", "2", "--exercises", "2.3", "--out", "course"]) == 2
-    assert "expected a project by itself, got --exercises" in capsys.readouterr().err
+    assert "cannot be used together with --exercises" in capsys.readouterr().err

@@ -295,7 +295,7 @@ class TestTheChoice:
 
     def test_without_a_wall_it_is_said_what_to_do(self, monkeypatch):
         monkeypatch.setattr(wall, "stands", lambda name: "bwrap is not installed")
-        with pytest.raises(ValueError, match="--no-sandbox: expected it.*apt install bubblewrap.*macOS and Windows"):
+        with pytest.raises(ValueError, match="--no-sandbox is required.*apt install bubblewrap.*macOS and Windows"):
             wall.choose()
         assert wall.choose(no_sandbox=True).warning and wall.best().name == "none"
         wanted = [one.name for one in wall.WALLS.values() if one.warning]

@@ -158,7 +158,10 @@ def test_a_class_goes_from_its_release_to_the_gradebooks(tmp_path, capsys, monke
     before = (out / "marks.csv").read_bytes()
     fill(sheet, {"dora": ("4", "Well compared."), "emmy": ("7", "")})
     assert main(["course", "mark", str(sheet), "--into", str(out)]) == 2
-    assert "row 2, emmy: expected points of one of the rubric's levels, 0, 1, 2, 3, 4; got 7" in capsys.readouterr().err
+    assert (
+        "row 2, emmy: expected the points of one of the rubric's levels, 0, 1, 2, 3, 4, got 7"
+        in capsys.readouterr().err
+    )
     assert (out / "marks.csv").read_bytes() == before and not (out / "written.csv").exists()
     fill(sheet, {"dora": ("4", "Well <compared>."), "emmy": ("2", "")})
     assert main(["course", "mark", str(sheet), "--into", str(out)]) == 0
@@ -173,7 +176,9 @@ def test_a_class_goes_from_its_release_to_the_gradebooks(tmp_path, capsys, monke
     (again / "ben.py").write_text(RIGHT)
     command[1] = str(again)
     capsys.readouterr()
-    assert main(command) == 2 and "who are not graded now; --regrade keeps them" in capsys.readouterr().err
+    assert (
+        main(command) == 2 and "who are not in these submissions; --regrade preserves them" in capsys.readouterr().err
+    )
     assert len(rows_of((out / "marks.csv").read_text())) == 7
     assert main([*command, "--regrade"]) == 0
     told = capsys.readouterr().out
@@ -307,7 +312,7 @@ def test_students_are_known_by_what_the_platforms_call_their_files(tmp_path):
 def test_two_marks_for_one_person_are_told_and_not_chosen_from(tmp_path):
     (tmp_path / "canvas.csv").write_text(CANVAS)
     twice = [mark("doraS_103"), mark("dora")]
-    with pytest.raises(ValueError, match="doraS_103 and dora are one person there"):
+    with pytest.raises(ValueError, match="doraS_103 and dora are the same person there"):
         filled(tmp_path / "canvas.csv", twice)
 
 

@@ -93,14 +93,14 @@ def test_a_sheet_comes_back_as_it_went_and_marks_stay_with_their_text(tmp_path):
 @pytest.mark.parametrize(
     ("rows", "said"),
     [
-        ("ada,14.curves,t,x,4,\nada,14.curves,t,x,3,\n", "row 2, ada: 14.curves is there already; expected it once"),
+        ("ada,14.curves,t,x,4,\nada,14.curves,t,x,3,\n", "row 2, ada: 14.curves occurs twice"),
         ("ada,14.nothing,t,x,4,\n", "row 1, ada: written answer '14.nothing': expected one of 14.curves"),
         ("ada,14.curves,t,x,four,\n", "row 1, ada: points must be a number, got 'four'"),
-        ("ada,14.curves,t,x,2.5,\n", "expected points of one of the rubric's levels, 0, 1, 2, 3, 4; got 2.5"),
+        ("ada,14.curves,t,x,2.5,\n", "expected the points of one of the rubric's levels, 0, 1, 2, 3, 4, got 2.5"),
         ("ada,14.curves,t,x,nan,\n", "rubric's levels, 0, 1, 2, 3, 4; got nan"),
         ("ada,14.curves,t,x,,\n", "expected points in at least one row, found none"),
         ("eve,14.curves,t,x,4,\n", "eve is not in the marks"),
-        ("bob,14.curves,t,x,4,\n", "bob: 14.curves is another text than the one that was graded; collect again"),
+        ("bob,14.curves,t,x,4,\n", "bob: 14.curves is not the text that was graded; run collect again"),
         ("", "expected points in at least one row"),
     ],
 )
