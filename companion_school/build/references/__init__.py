@@ -1,1 +1,1 @@
-"""The references of the stages that the page does not hold: 1, 10, 11 and 12, as plain files that import each other."""
+"""The references of the stages that are not on the page, as plain files that import each other."""

@@ -1,6 +1,6 @@
-"""Stage 17, adapters.py: a frozen model that learns to answer (lesson 20).
+"""Stage 17, adapters.py: a frozen model learns to answer (lesson 20).
 
-Beside each frozen matrix stands a change of low rank, and the loss counts the answers only.
+Each frozen matrix gets a trainable change of low rank, and the loss counts only the answers.
 """
 
 import torch
@@ -8,10 +8,10 @@ from torch import Tensor, nn
 
 
 class LoRA(nn.Module):
-    """A linear layer, `linear`, and beside it a change of low rank: linear(x) + alpha / rank * up(down(x)).
+    """A linear layer, `linear`, with a change of low rank: linear(x) + alpha / rank * up(down(x)).
 
-    `down`, to `rank`, and `up`, from `rank`, are linear layers without bias; `up` begins at zero, so nothing has
-    changed at first.
+    `down` (to `rank`) and `up` (from `rank`) are linear layers without bias. `up` is initialised to zero, so at first
+    nothing changes.
     """
 
     def __init__(self, linear: nn.Linear, rank: int, alpha: float):
@@ -26,13 +26,13 @@ class LoRA(nn.Module):
 
     @torch.no_grad()
     def merged(self) -> nn.Linear:
-        """The linear layer with the change added to its weight."""
+        """Return the linear layer with the change added to its weight."""
         self.linear.weight += self.scale * self.up.weight @ self.down.weight
         return self.linear
 
 
 def put_adapters(model: nn.Module, rank: int, alpha: float) -> nn.Module:
-    """The same model, with all its weights frozen and a `LoRA` for every linear layer of its decoder."""
+    """Return the same model with all weights frozen and a `LoRA` in place of every linear layer of its decoder."""
     model.requires_grad_(False)
     for module in list(model.decoder.modules()):
         for name, child in list(module.named_children()):
@@ -42,7 +42,7 @@ def put_adapters(model: nn.Module, rank: int, alpha: float) -> nn.Module:
 
 
 def merge_adapters(model: nn.Module) -> nn.Module:
-    """The same model, with every `LoRA` merged into its linear layer, which takes its place again."""
+    """Return the same model with every `LoRA` replaced by its merged linear layer."""
     for module in list(model.decoder.modules()):
         for name, child in list(module.named_children()):
             if isinstance(child, LoRA):
@@ -51,10 +51,11 @@ def merge_adapters(model: nn.Module) -> nn.Module:
 
 
 def example(question: list[int], answer: list[int], stop: int, length: int) -> tuple[Tensor, Tensor]:
-    """Inputs and targets, both (length), of a question and its answer, which ends with `stop`.
+    """Return the inputs and targets, both (length), of a question and its answer, which ends with `stop`.
 
-    Targets are the ids one position on. Those of the question and behind `stop` are -100, which `loss_of` ignores; the
-    inputs there are `stop`. Raises `ValueError` for more than `length` inputs.
+    Targets are the ids shifted by one position. Targets in the question and after `stop` are -100, which `loss_of`
+    ignores;
+    the inputs after `stop` are `stop` as well. Raises `ValueError` for more than `length` inputs.
     """
     ids = [*question, *answer, stop]
     if len(ids) - 1 > length:

@@ -1,6 +1,6 @@
-"""Stage 14, delta.py: a layer that reads and writes a state of fixed size in place of a cache (lesson 17).
+"""Stage 14, delta.py: a layer with a state of fixed size instead of a cache (lesson 17).
 
-An option: nothing rests on it. The layer takes the place of your attention and is called as it is.
+This stage is optional; no other stage needs it. The layer replaces your attention and is called in the same way.
 """
 
 import torch
@@ -13,14 +13,14 @@ from torch import Tensor, nn
 
 
 def delta_rule(q: Tensor, k: Tensor, v: Tensor, beta: Tensor, state: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """Let each token write to a state what is missing there, and then read it: state += beta * k^T (v - k state).
+    """At each token, write the missing part of its value to a state, then read: state += beta * k^T (v - k state).
 
-    q, k:   (batch, head, token, d_k); keys have the length 1.
+    q, k:   (batch, head, token, d_k); keys have length 1.
     v:      (batch, head, token, d_v).
     beta:   write strengths from 0 to 1, (batch, head, token).
-    state:  (batch, head, d_k, d_v), which earlier tokens left; `None`: zeros. It is not changed in place.
+    state:  (batch, head, d_k, d_v), the state after earlier tokens; `None` means zeros. It is not changed in place.
 
-    Returns what was read, (batch, head, token, d_v), and the state after the last token.
+    Returns the values that were read, (batch, head, token, d_v), and the state after the last token.
     """
     if state is None:
         state = k.new_zeros(*k.shape[:2], k.shape[-1], v.shape[-1])
@@ -34,8 +34,8 @@ def delta_rule(q: Tensor, k: Tensor, v: Tensor, beta: Tensor, state: Tensor | No
 
 
 class State:
-    """What a `DeltaLayer` keeps of a text: `table`, (batch, head, d_k, d_v), `None` at first; and `tokens`, how many
-    it has read, which is its `len`."""
+    """The state of a `DeltaLayer`: `table`, (batch, head, d_k, d_v), `None` at first, and `tokens`, the number of
+    tokens read, which is also its `len`."""
 
     def __init__(self):
         self.table, self.tokens = None, 0
@@ -45,8 +45,9 @@ class State:
 
 
 class DeltaLayer(nn.Module):
-    """In the place of `Attention`. Linear layers without bias: `query`, `key`, `value`, `output`, d_model wide, and
-    `write`, to `heads` numbers, whose sigmoid is the write strength. Queries and keys are scaled to length 1."""
+    """A replacement for `Attention`. `query`, `key`, `value` and `output` are linear layers without bias and d_model
+    wide; `write` maps to `heads` numbers, whose sigmoids are the write strengths. Queries and keys are scaled to length
+    1."""
 
     def __init__(self, d_model: int, heads: int):
         super().__init__()
@@ -55,8 +56,8 @@ class DeltaLayer(nn.Module):
         self.write = nn.Linear(d_model, heads, bias=False)
 
     def forward(self, x: Tensor, mask=None, turn=None, cache: State | None = None) -> Tensor:
-        """(batch, token, d_model) -> the same. The order of the writes says where a token is, so nothing is rotated,
-        and no token reads what comes later, so no mask is needed. A `cache` is a `State`, which goes on."""
+        """(batch, token, d_model) -> the same. No rotation and no mask are needed, because the order of the writes
+        encodes the positions and no token reads later ones. A `cache` is a `State`, which is updated."""
         q, k = (F.normalize(split(layer(x), self.heads), dim=-1) for layer in (self.query, self.key))
         v, beta = split(self.value(x), self.heads), self.write(x).sigmoid().transpose(1, 2)
         heads, table = delta_rule(q, k, v, beta, None if cache is None else cache.table)
@@ -66,8 +67,8 @@ class DeltaLayer(nn.Module):
 
 
 def put_states(model: Transformer, attend: tuple[int, ...] = ()) -> Transformer:
-    """The same model with a `DeltaLayer` in every block but those whose numbers are in `attend`; all weights are drawn
-    anew."""
+    """Return the same model with a `DeltaLayer` in every block except those whose indices are in `attend`; all weights
+    are drawn again."""
     config = model.config
     for number, block in enumerate(model.decoder.blocks):
         if number not in attend:
@@ -77,5 +78,5 @@ def put_states(model: Transformer, attend: tuple[int, ...] = ()) -> Transformer:
 
 
 def new_caches(model: Transformer) -> list[State | Cache]:
-    """What each block of a model needs to go on with a text: a `State`, or a `Cache` where it has your attention."""
+    """Return what each block needs to continue a text: a `State`, or a `Cache` if the block has your attention."""
     return [State() if isinstance(block.attention, DeltaLayer) else Cache() for block in model.decoder.blocks]

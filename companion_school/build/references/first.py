@@ -1,6 +1,6 @@
 """Stage 20, first.py: the smallest model that learns, and gradient descent (lessons 01, 03 and 05).
 
-One layer of attention between an embedding and a head, and a loop of five lines that makes it right.
+One layer of attention between an embedding and a head, and a training loop of five lines.
 """
 
 from collections.abc import Callable, Iterator
@@ -12,8 +12,8 @@ from torch import Tensor, nn
 
 
 class FirstModel(nn.Module):
-    """Symbols to scores of symbols: `embedding` and waves added, then `attention` with as many key heads as heads, then
-    `head`, linear without bias."""
+    """Symbols to scores of symbols: the sum of `embedding` and waves, then `attention` with as many key heads as heads,
+    then `head`, which is linear without bias."""
 
     def __init__(self, vocab: int, d_model: int, heads: int = 1):
         super().__init__()
@@ -22,15 +22,15 @@ class FirstModel(nn.Module):
         self.head = nn.Linear(d_model, vocab, bias=False)
 
     def forward(self, ids: Tensor) -> Tensor:
-        """(batch, token) -> (batch, token, vocab). There is no mask: each token may look at all. The positions are
-        0, 1, ..., on the device of `ids`."""
+        """(batch, token) -> (batch, token, vocab). There is no mask, so each token attends to all. The positions are 0,
+        1, ..., on the device of `ids`."""
         positions = torch.arange(ids.shape[1], device=ids.device)
         return self.head(self.attention(self.embedding(ids) + waves(positions, self.embedding.embedding_dim)))
 
 
 def descend(model: nn.Module, loss_at: Callable[[int], Tensor], updates: int, rate: float) -> Iterator[float]:
-    """Gradient descent: yields the loss of each update as a number. `loss_at(n)` is the loss of update n = 0, 1, ...;
-    then each weight moves by `rate` times its gradient, downhill, and its gradient is forgotten."""
+    """Gradient descent. Yields the loss of each update as a number. `loss_at(n)` is the loss of update n = 0, 1, ...;
+    after it, each weight moves downhill by `rate` times its gradient, and the gradients are cleared."""
     for n in range(updates):
         loss = loss_at(n)
         loss.backward()

@@ -1,7 +1,7 @@
-"""Stage 13, gpt2.py: what GPT-2 does otherwise than a LLaMA, and its checkpoints in your own model (lesson 13).
+"""Stage 13, gpt2.py: how GPT-2 differs from a LLaMA, and its checkpoints in your own model (lesson 13).
 
-Norms with a mean and a bias, a network without a gate, biases everywhere, and learned positions that are added to the
-embedding. Once this file is imported, `load` of stage 10 reads GPT-2 as well.
+GPT-2's norms subtract a mean and have a bias, its networks have no gate, all its linear layers have biases, and it adds
+learned positions to the embedding. Once this file is imported, `load` of stage 10 reads GPT-2 as well.
 """
 
 import math
@@ -27,12 +27,12 @@ class LayerNorm(nn.Module):
 
 
 def gelu(x: Tensor) -> Tensor:
-    """GPT-2's, with a tanh in place of the integral: x / 2 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 x^3)))."""
+    """GPT-2's GELU, with a tanh instead of the integral: x / 2 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 x^3)))."""
     return x / 2 * (1 + torch.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
 
 
 class PlainFeedForward(nn.Module):
-    """outer(gelu(inner(x))): two linear layers with biases, and no gate."""
+    """outer(gelu(inner(x))): two linear layers with biases, without a gate."""
 
     def __init__(self, d_model: int, d_ff: int):
         super().__init__()
@@ -43,8 +43,8 @@ class PlainFeedForward(nn.Module):
 
 
 class GPT2(Transformer):
-    """Your decoder with GPT-2's parts: LayerNorms of this `eps`, plain networks, biases in every linear layer, and
-    `positions`, an embedding of so many `places`. Nothing is rotated."""
+    """Your decoder with GPT-2's parts: LayerNorms with this `eps`, plain networks, biases in every linear layer, and
+    `positions`, an embedding of `places` learned positions. Nothing is rotated."""
 
     def __init__(self, config: Config, places: int, eps: float):
         super().__init__(config)
@@ -57,7 +57,8 @@ class GPT2(Transformer):
                 setattr(block.attention, name, nn.Linear(d_model, d_model))
 
     def forward(self, ids: Tensor, caches=None) -> Tensor:
-        """(batch, token) -> (batch, token, vocab), as your own does it. Raises `ValueError` for too long a text."""
+        """(batch, token) -> (batch, token, vocab), as in your own model. Raises `ValueError` if the text is too
+        long."""
         seen, new = len(caches[0]) if caches else 0, ids.shape[1]
         if seen + new > self.positions.num_embeddings:
             raise ValueError(f"{seen + new} tokens: this model has {self.positions.num_embeddings} learned positions")
@@ -77,8 +78,8 @@ LAYER_NAMES = {
 
 
 def gpt2(fields: dict, tensors: dict[str, Tensor]) -> tuple[GPT2, dict[str, Tensor]]:
-    """An empty model of these sizes, and its tensors by your names. GPT-2's matrices are stored (in, out), the
-    transpose of yours, and those of queries, keys and values are one."""
+    """Return an empty model with these sizes, and its tensors with your names. GPT-2 stores its matrices as (in, out),
+    the transpose of yours, and those of queries, keys and values in one."""
     take(fields, {"activation_function": "gelu_new", "tie_word_embeddings": True, "scale_attn_weights": True})
     take(fields, {"scale_attn_by_inverse_layer_idx": False})
     d_model, heads, layers = fields["n_embd"], fields["n_head"], fields["n_layer"]

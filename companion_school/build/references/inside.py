@@ -1,6 +1,6 @@
-"""Stage 18, inside.py: what your model says half-way, and which of its parts brings a word (lesson 21).
+"""Stage 18, inside.py: what your model predicts halfway, and which of its parts produces a word (lesson 21).
 
-Hooks look into a model that runs, and change it while it does. They are removed again, whatever happens.
+Hooks read and change a model's activations while it runs. They are always removed again, even after an error.
 """
 
 from contextlib import contextmanager
@@ -11,8 +11,8 @@ from torch import Tensor, nn
 
 @contextmanager
 def streams(model: nn.Module):
-    """Gives a list that each pass of the model fills: the stream that enters the first block, and the one that leaves
-    each block, (batch, token, d_model). A further pass begins the list anew."""
+    """Gives a list that each forward pass fills with the residual streams: the one that enters the first block and the
+    one after each block, (batch, token, d_model). The next pass starts the list again."""
     seen: list[Tensor] = []
 
     def enters(block, inputs):
@@ -32,20 +32,20 @@ def streams(model: nn.Module):
 
 @torch.no_grad()
 def lens(model: nn.Module, stream: Tensor) -> Tensor:
-    """The logit lens: (..., d_model) -> (..., vocab), as if this stream were the last. A model of stage 10 may have a
-    `head` of its own."""
+    """The logit lens: (..., d_model) -> (..., vocab), as if this stream were the final one. A model of stage 10 may
+    have its own `head`."""
     head = getattr(model, "head", None)
     return model.decoder.norm(stream) @ (model.embedding if head is None else head).weight.T
 
 
 def rank_of(logits: Tensor, token: int) -> int:
-    """How many tokens are likelier than this one, (vocab) -> 0, 1, ..."""
+    """Return the number of tokens that are more probable than this one, (vocab) -> 0, 1, ..."""
     return int((logits > logits[token]).sum())
 
 
 @contextmanager
 def without_head(model: nn.Module, layer: int, head: int):
-    """Inside, what this head of this layer gives is zero before `output` mixes the heads."""
+    """Within this context, the output of this head in this layer is zero before `output` mixes the heads."""
     attention = model.decoder.blocks[layer].attention
 
     def silence(output, inputs):
@@ -62,7 +62,7 @@ def without_head(model: nn.Module, layer: int, head: int):
 
 @contextmanager
 def patched(model: nn.Module, layer: int, position: int, vector: Tensor):
-    """Inside, the stream that leaves this block is `vector`, (d_model), at this position."""
+    """Within this context, the stream after this block is `vector`, (d_model), at this position."""
 
     def patch(block, inputs, output):
         output = output.clone()

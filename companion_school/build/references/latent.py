@@ -1,6 +1,6 @@
-"""Stage 12, latent.py: attention that keeps one small vector of a token, and a turned key, for all heads (lesson 15).
+"""Stage 12, latent.py: attention that caches one small vector and one rotated key per token, for all heads (lesson 15).
 
-An option: nothing rests on it. The cache is that of stage 7, which does not ask what it keeps.
+This stage is optional. It uses the cache of stage 7, which stores whatever tensors it is given.
 """
 
 import math
@@ -13,19 +13,20 @@ from torch import Tensor, nn
 
 
 def expanded(q: Tensor, c: Tensor, k: Tensor, U_k: Tensor, U_v: Tensor, mask: Tensor | None = None) -> Tensor:
-    """Every head makes its keys, U_k c and behind it k, and its values, U_v c, and attends: (batch, head, query, d_v).
+    """Compute every head's keys (U_k c, followed by k) and values (U_v c), and attend: (batch, head, query, d_v).
 
-    q:     (batch, head, query, d_k + d_rope); what is turned comes last.
-    c, k:  latents, (batch, 1, key, rank), and turned keys, (batch, 1, key, d_rope), which all heads share.
+    q:     (batch, head, query, d_k + d_rope), with the rotated part last.
+    c, k:  latents, (batch, 1, key, rank), and rotated keys, (batch, 1, key, d_rope), which all heads share.
     U_k, U_v:  (head, d_k, rank) and (head, d_v, rank).
-    mask:  as `attend` takes it.
+    mask:  as in `attend`.
     """
     keys = torch.cat([c @ U_k.mT, k.expand(-1, len(U_k), -1, -1)], dim=-1)
     return attend(q, keys, c @ U_v.mT, mask)
 
 
 def absorbed(q: Tensor, c: Tensor, k: Tensor, U_k: Tensor, U_v: Tensor, mask: Tensor | None = None) -> Tensor:
-    """The same numbers of the same inputs, and no head's key or value is made: queries go down, the average goes up."""
+    """The same result for the same inputs without computing any head's keys or values: U_k is applied to the queries,
+    and U_v to the weighted average of latents."""
     d_k = U_k.shape[1]
     down = torch.einsum("bhqd,hdr->bhqr", q[..., :d_k], U_k)
     asks, kept = torch.cat([down, q[..., d_k:]], dim=-1), torch.cat([c, k], dim=-1)
@@ -34,9 +35,9 @@ def absorbed(q: Tensor, c: Tensor, k: Tensor, U_k: Tensor, U_v: Tensor, mask: Te
 
 
 class LatentAttention(nn.Module):
-    """In the place of `Attention`. Linear layers without bias: `query`, to heads * (d_head + d_rope); `down`, to
-    rank + d_rope, the latent and then the key that is turned; `up`, from the latent to heads * 2 d_head, of each head
-    U_k and then U_v; `output`. `latent_norm`, an RMSNorm, is for the latent. d_head is d_model / heads."""
+    """A replacement for `Attention`. Linear layers without bias: `query`, to heads * (d_head + d_rope); `down`, to rank
+    + d_rope, the latent followed by the key to rotate; `up`, from the latent to heads * 2 d_head, for each head U_k and
+    then U_v; and `output`. `latent_norm`, an RMSNorm, is applied to the latent. d_head is d_model / heads."""
 
     def __init__(self, d_model: int, heads: int, rank: int, d_rope: int):
         super().__init__()
@@ -47,8 +48,8 @@ class LatentAttention(nn.Module):
         self.output = nn.Linear(heads * self.d_head, d_model, bias=False)
 
     def forward(self, x: Tensor, mask: Tensor | None = None, turn=None, cache=None) -> Tensor:
-        """(batch, token, d_model) -> the same. The normed latent and the turned key are what a `cache` is given, in the
-        places of keys and values. One token alone asks absorbed; several are expanded."""
+        """(batch, token, d_model) -> the same. A `cache` gets the normed latent and the rotated key in place of keys
+        and values. A single token is computed with `absorbed`, several with `expanded`."""
         q = split(self.query(x), self.heads)
         c, k = self.down(x)[:, None].split([self.rank, self.d_rope], dim=-1)
         c = self.latent_norm(c)
@@ -63,7 +64,7 @@ class LatentAttention(nn.Module):
 
 
 def put_latents(model: Transformer, rank: int, d_rope: int) -> Transformer:
-    """The same model with latent attention in every block; all weights are drawn anew."""
+    """Return the same model with latent attention in every block; all weights are drawn again."""
     config = model.config
     for block in model.decoder.blocks:
         block.attention = LatentAttention(config.d_model, config.heads, rank, d_rope)
@@ -72,7 +73,7 @@ def put_latents(model: Transformer, rank: int, d_rope: int) -> Transformer:
 
 
 def bytes_kept(config: Config, tokens: int, rank: int | None = None, d_rope: int = 0, size: int = 4) -> int:
-    """What the caches of all layers hold of so many tokens of one text, `size` bytes a number: keys and values of your
-    own attention; with a `rank`, latents and turned keys."""
+    """Return the bytes in the caches of all layers for this many tokens of one text, with `size` bytes per number: keys
+    and values of your own attention or, with a `rank`, latents and rotated keys."""
     numbers = 2 * config.kv_heads * (config.d_model // config.heads) if rank is None else rank + d_rope
     return config.layers * tokens * numbers * size

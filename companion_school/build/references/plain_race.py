@@ -1,4 +1,4 @@
-"""The race of whoever has not written race.py yet: the stages 1 to 6 as they are, for as long as the clock allows."""
+"""The race of learners who have not written race.py yet: stages 1 to 6 as they are, until the time is over."""
 
 import time
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from training import loss_of, train, windows
 
 @dataclass
 class Runner:
-    """What comes back, as in race.py."""
+    """The result of a race, as in race.py."""
 
     model: nn.Module
     merges: list[Merge]
@@ -20,7 +20,7 @@ class Runner:
 
 
 def race(text: str, seconds: float) -> Runner:
-    """Train the decoder of stage 5 with the loop of stage 6, on tokens of stage 1. A GPU is used where there is one."""
+    """Train the decoder of stage 5 with the loop of stage 6 on tokens of stage 1, on a GPU if there is one."""
     start = time.monotonic()
     torch.manual_seed(0)
     device = "cuda" if torch.cuda.is_available() else "cpu"

@@ -1,8 +1,8 @@
-"""Stage 10, published.py: a checkpoint that others have trained, in your own model (lesson 13).
+"""Stage 10, published.py: a published checkpoint in your own model (lesson 13).
 
-A LLaMA is your model but for a few parts: heads of a width of their own, a head that is not the embedding, and, in
-Qwen 3, queries and keys that are normed. Two layouts are loaded here, `llama` and `qwen3`, as `config.json` names
-them. Stage 13 adds `gpt2`, which differs in more.
+A LLaMA is your model except for a few parts: its heads may have another width, its head may differ from the embedding,
+and in Qwen 3, queries and keys are normed. Two layouts are loaded here, which `config.json` calls `llama` and `qwen3`.
+Stage 13 adds `gpt2`, which differs in more parts.
 """
 
 import json
@@ -22,9 +22,11 @@ DTYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF1
 
 
 def read_safetensors(path: Path) -> dict[str, Tensor]:  # given
-    """All tensors of a file: eight bytes say how long the header is, the header where each tensor lies behind it.
+    """Return all tensors of a file: eight bytes give the length of the header, and the header gives the position of
+    each
+    tensor after it.
 
-    Raises `ValueError` for a file that is cut short or of another format.
+    Raises `ValueError` for a file that is truncated or has another format.
     """
     data = bytearray(path.read_bytes())
     try:
@@ -45,9 +47,9 @@ def read_safetensors(path: Path) -> dict[str, Tensor]:  # given
 
 
 def read_folder(folder: str | Path) -> tuple[dict, dict[str, Tensor]]:  # given
-    """The fields of `config.json`, and the tensors of all safetensors files, in float32.
+    """Return the fields of `config.json`, and the tensors of all safetensors files in float32.
 
-    Raises `ValueError` where one of them is missing or damaged.
+    Raises `ValueError` if one of these files is missing or damaged.
     """
     folder = Path(folder)
     try:
@@ -61,21 +63,23 @@ def read_folder(folder: str | Path) -> tuple[dict, dict[str, Tensor]]:  # given
 
 
 def fetch(name: str) -> Path:  # given
-    """The folder of a model from the Hugging Face hub, such as "HuggingFaceTB/SmolLM2-135M". Needs a network, once."""
+    """Return the folder of a model from the Hugging Face hub, such as "HuggingFaceTB/SmolLM2-135M". The first call
+    needs a network."""
     from huggingface_hub import snapshot_download
 
     return Path(snapshot_download(name, allow_patterns=["*.json", "*.safetensors"]))
 
 
 def take(fields: dict, expected: dict) -> None:  # given
-    """Raises `ValueError` for a field that says what your model does not do: of `expected`, each has the one value."""
+    """Raise `ValueError` for a field with a value that your model does not support; `expected` gives the only supported
+    value of each field."""
     for name, value in expected.items():
         if fields.get(name, value) != value:
             raise ValueError(f"config.json: {name} is {fields[name]!r}, but this model supports only {value!r}")
 
 
 class Normed(nn.Linear):
-    """A linear layer without bias, each head of whose result is normed: `norm` has one gain for all heads, (d_head)."""
+    """A linear layer without bias, followed by a norm of each head: `norm` has one gain for all heads, (d_head)."""
 
     def __init__(self, d_model: int, heads: int, d_head: int, eps: float):
         super().__init__(d_model, heads * d_head, bias=False)
@@ -86,8 +90,8 @@ class Normed(nn.Linear):
 
 
 class WideAttention(Attention):
-    """Your attention with heads of the width `d_head`, and normed queries and keys where `normed` says so. Its
-    `forward` is yours."""
+    """Your attention with heads of width `d_head`, and with normed queries and keys if `normed` is true. It uses your
+    `forward`."""
 
     def __init__(self, d_model: int, heads: int, kv_heads: int, d_head: int, normed=False, eps: float = 1e-6):
         super().__init__(d_model, heads, kv_heads)
@@ -100,10 +104,10 @@ class WideAttention(Attention):
 
 
 class Published(Transformer):
-    """Your decoder with heads of the width `d_head` and norms of another `eps`.
+    """Your decoder with heads of width `d_head` and norms with another `eps`.
 
-    tied:    whether the embedding is the head, as in yours; else the head is `head`, a linear layer without bias.
-    normed:  whether queries and keys are normed.
+    tied:    if true, the embedding is also the head, as in your model; otherwise `head` is a linear layer without bias.
+    normed:  if true, queries and keys are normed.
     """
 
     def __init__(self, config: Config, d_head: int, eps: float, tied=True, normed=False):
@@ -115,7 +119,7 @@ class Published(Transformer):
         self.head = None if tied else nn.Linear(config.d_model, config.vocab, bias=False)
 
     def forward(self, ids: Tensor, caches=None) -> Tensor:
-        """(batch, token) -> (batch, token, vocab), as your own does it."""
+        """(batch, token) -> (batch, token, vocab), as in your own model."""
         seen, new = len(caches[0]) if caches else 0, ids.shape[1]
         places = torch.arange(seen, seen + new, device=ids.device)
         turn = partial(rotate, places=places, base=self.config.base)
@@ -141,7 +145,7 @@ LLAMA_LAYER = {
 
 
 def llama(fields: dict, tensors: dict[str, Tensor]) -> tuple[Published, dict[str, Tensor]]:
-    """A LLaMA or a Qwen 3: an empty model of its sizes, and its tensors by your names."""
+    """Return an empty model with the sizes of a LLaMA or a Qwen 3, and its tensors with your names."""
     take(fields, {"hidden_act": "silu", "attention_bias": False, "mlp_bias": False, "use_sliding_window": False})
     rotary = fields.get("rope_parameters") or fields.get("rope_scaling") or {}
     if rotary.get("rope_type", rotary.get("type", "default")) != "default":
@@ -161,7 +165,8 @@ def llama(fields: dict, tensors: dict[str, Tensor]) -> tuple[Published, dict[str
 
 
 def renamed(tensors: dict[str, Tensor], names: dict[str, str]) -> dict[str, Tensor]:
-    """The tensors with `names[what]` for `what`, where a name is `what.weight` or `what.bias`; others keep theirs."""
+    """Return the tensors with `names[what]` in place of `what` in names of the form `what.weight` or `what.bias`; other
+    names stay."""
     own = {}
     for name, x in tensors.items():
         what, _, kind = name.rpartition(".")
@@ -174,10 +179,11 @@ LAYOUTS = {"llama": llama, "qwen3": llama}
 
 
 def load(folder: str | Path) -> Published:
-    """The model of a folder, in float32, ready to write.
+    """Return the model in a folder, in float32, ready to generate.
 
-    Raises `ValueError` for a layout that is not known, a field that is missing or says what your model does not do, and
-    a tensor that is missing, left over or of another shape: each is named.
+    Raises `ValueError`, with the name, for an unknown layout, a field that is missing or not supported by your model,
+    and
+    a tensor that is missing, unused or has another shape.
     """
     fields, tensors = read_folder(folder)
     kind = fields.get("model_type")

@@ -1,6 +1,6 @@
-"""Stage 16, quantized.py: weights of eight or four bits, and what they cost (lesson 19).
+"""Stage 16, quantized.py: weights with eight or four bits, and what they cost (lesson 19).
 
-A group of weights shares a scale: each weight is a small whole number times the scale of its group.
+A group of weights shares a scale, and each weight is a small integer times the scale of its group.
 """
 
 import torch
@@ -8,10 +8,12 @@ from torch import Tensor, nn
 
 
 def quantize(weight: Tensor, bits: int, group: int) -> tuple[Tensor, Tensor]:
-    """Round each weight to the nearest whole number of scales, (out, in) -> levels and scales.
+    """Round each weight to the nearest multiple of its scale, (out, in) -> levels and scales.
 
-    The scale of a group, `group` neighbours of a row, makes the largest of them 2^(bits - 1) - 1. It is rounded to
-    float16 before it is used, and is 2^-14 at least. Levels are int8, (out, in); scales float16, (out, in / group).
+    A group is `group` neighbouring weights of a row. Its scale maps the largest magnitude to 2^(bits - 1) - 1, is
+    rounded to
+    float16 before it is used, and is at least 2^-14. Levels are int8, (out, in); scales are float16, (out, in /
+    group).
     """
     groups = weight.unflatten(-1, (-1, group))
     scales = (groups.abs().amax(-1) / (2 ** (bits - 1) - 1)).clamp(min=2**-14).half()
@@ -19,23 +21,25 @@ def quantize(weight: Tensor, bits: int, group: int) -> tuple[Tensor, Tensor]:
 
 
 def dequantize(levels: Tensor, scales: Tensor) -> Tensor:
-    """The weights that levels and scales stand for, in float32."""
+    """Return the weights that levels and scales represent, in float32."""
     return (levels.unflatten(-1, (scales.shape[-1], -1)) * scales[..., None].float()).flatten(-2)
 
 
 def pack(levels: Tensor) -> Tensor:
-    """Two levels of four bits in a byte, (out, in) -> (out, in / 2) of uint8: each plus 8, the first one low."""
+    """Pack two levels of four bits into a byte, (out, in) -> (out, in / 2) of uint8: 8 is added to each, and the first
+    one goes into the low bits."""
     first, second = (levels + 8).to(torch.uint8).unflatten(-1, (-1, 2)).unbind(-1)
     return first | second << 4
 
 
 def unpack(packed: Tensor) -> Tensor:
-    """The way back: (out, in / 2) -> (out, in) of int8."""
+    """The inverse of `pack`: (out, in / 2) -> (out, in) of int8."""
     return torch.stack([packed & 15, packed >> 4], dim=-1).flatten(-2).to(torch.int8) - 8
 
 
 class QuantizedLinear(nn.Module):
-    """A linear layer without bias whose weights are the buffers `levels`, packed if four bits each, and `scales`."""
+    """A linear layer without bias. Its weights are the buffers `levels` (packed if they have four bits) and
+    `scales`."""
 
     def __init__(self, linear: nn.Linear, bits: int, group: int):
         super().__init__()
@@ -50,7 +54,8 @@ class QuantizedLinear(nn.Module):
 
 
 def quantize_model(model: nn.Module, bits: int, group: int) -> nn.Module:
-    """The same model, with a `QuantizedLinear` for every linear layer of its decoder. Embedding and norms stay."""
+    """Return the same model with a `QuantizedLinear` for every linear layer of its decoder. Embedding and norms do not
+    change."""
     for module in list(model.decoder.modules()):
         for name, child in list(module.named_children()):
             if type(child) is nn.Linear:
@@ -59,5 +64,5 @@ def quantize_model(model: nn.Module, bits: int, group: int) -> nn.Module:
 
 
 def bytes_of(model: nn.Module) -> int:
-    """The bytes of all parameters and buffers."""
+    """Return the bytes of all parameters and buffers."""
     return sum(x.numel() * x.element_size() for x in (*model.parameters(), *model.buffers()))

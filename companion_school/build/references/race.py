@@ -1,7 +1,7 @@
-"""Stage 11, race.py: the fewest bits for each byte of unseen text, after so many seconds (lessons 12 and 14).
+"""Stage 11, race.py: the fewest bits per byte on unseen text after a given number of seconds (lessons 12 and 14).
 
-Anything goes but one thing: the text on which is measured. Fused kernels, compiled models, other optimisers, other
-batches, other models. This recipe keeps the model of the stages before, and changes how it is computed and trained.
+Everything is allowed (fused kernels, compiled models, other optimizers, batches or models) except training on the text
+that is measured. This recipe keeps the model of the earlier stages, and changes how it is computed and trained.
 """
 
 import math
@@ -19,11 +19,12 @@ from torch import Tensor, nn
 
 @dataclass
 class Runner:  # given
-    """What comes back from a race.
+    """The result of a race.
 
-    model:    token ids, (1, token), to the logits of what follows, (1, token, vocab), as in stage 5: on the processor.
-    merges:   what cuts a text into its tokens: `encode(text, merges)` of stage 1. None at all: it reads bytes.
-    context:  how many tokens it is given at once when it is measured.
+    model:    maps token ids, (1, token), to the logits of the next tokens, (1, token, vocab), as in stage 5, on the
+    CPU.
+    merges:   the merges of the tokenizer, for `encode(text, merges)` of stage 1. An empty list means bytes.
+    context:  the number of tokens that the model gets at once when it is measured.
     """
 
     model: nn.Module
@@ -32,7 +33,7 @@ class Runner:  # given
 
 
 class _FusedAttention(Attention):
-    """Your attention with PyTorch's kernel, which makes no table of scores, and with normed queries and keys."""
+    """Your attention with PyTorch's fused kernel, which stores no table of scores, and with normed queries and keys."""
 
     def forward(self, x: Tensor, source: Tensor | None = None, mask=None, turn=None, cache=None) -> Tensor:
         q, k = split(self.query(x), self.heads), split(self.key(x), self.kv_heads)
@@ -42,7 +43,7 @@ class _FusedAttention(Attention):
 
 
 def _built(config: Config, drop: float) -> Transformer:
-    """Your decoder with that attention, and with dropout before each sum: a short text is read many times."""
+    """Your decoder with that attention, and with dropout before each sum, because a short text is read many times."""
     model = Transformer(config)
     for block in model.decoder.blocks:
         attention = _FusedAttention(config.d_model, config.heads, config.kv_heads)
@@ -54,8 +55,8 @@ def _built(config: Config, drop: float) -> Transformer:
 
 
 def _orthogonal(x: Tensor, steps: int = 5) -> Tensor:
-    """A matrix with the directions of `x`, each about as long as the others: five steps of Newton and Schulz (Bernstein
-    and Newhouse 2024), whose polynomial pulls each singular value to about 1, with no decomposition."""
+    """Return a matrix with the singular directions of `x` and singular values near 1: five steps of Newton and Schulz
+    (Bernstein and Newhouse 2024), which need no decomposition."""
     wide = x if x.shape[0] <= x.shape[1] else x.T
     wide = wide / (wide.norm() + 1e-7)
     for _ in range(steps):
@@ -65,14 +66,15 @@ def _orthogonal(x: Tensor, steps: int = 5) -> Tensor:
 
 
 class _Muon(torch.optim.Optimizer):
-    """Momentum, orthogonalised (Jordan et al. 2024): all directions of a matrix are stepped along alike."""
+    """Orthogonalised momentum (Jordan et al. 2024): an update has about the same size in all singular directions of a
+    matrix."""
 
     def __init__(self, weights, lr: float, momentum: float = 0.95, decay: float = 0.1):
         super().__init__(weights, {"lr": lr, "momentum": momentum, "decay": decay})
 
     @torch.no_grad()
     def step(self):
-        """One update of each matrix. `lr` is how large a step is: its root mean square is 0.2 times that."""
+        """Update each matrix once. The root mean square of an update is 0.2 times `lr`."""
         for group in self.param_groups:
             for weight in group["params"]:
                 mean = self.state[weight].setdefault("mean", torch.zeros_like(weight))
@@ -92,7 +94,7 @@ def _optimizers(model: nn.Module) -> list[torch.optim.Optimizer]:
 
 
 def _batches(ids: Tensor, context: int, batch: int) -> Iterator[Tensor]:
-    """Windows, (batch, context + 1), for ever: each round goes through the whole text, from another place on."""
+    """Yield windows, (batch, context + 1), forever. Each round covers the whole text, starting at another position."""
     while True:
         shift = torch.randint(context, ()).item()
         starts = torch.arange(shift, len(ids) - context - 1, context)
@@ -101,7 +103,7 @@ def _batches(ids: Tensor, context: int, batch: int) -> Iterator[Tensor]:
 
 
 def race(text: str, seconds: float) -> Runner:
-    """Train on a text, and be back after so many seconds. A GPU is used where there is one."""
+    """Train on a text and return after the given number of seconds. Uses a GPU if there is one."""
     start = time.monotonic()
     torch.manual_seed(0)
     gpu = torch.cuda.is_available()

@@ -1,7 +1,7 @@
-"""Stage 1, tokenizer.py: a text in tokens, and back, by byte-pair merges learned from a text (lesson 01).
+"""Stage 1, tokenizer.py: from text to tokens and back, by byte-pair merges learned from a text (lesson 01).
 
-A token is a number. 0 to 255 are the bytes; 256 + n is what the n-th merge, counted from 0, has joined. So a tokenizer
-is its list of merges, and nothing else: pairs of tokens, in the order in which they were learned.
+A token is a number: 0 to 255 are the bytes, and 256 + n is the result of merge n, counted from 0. So a tokenizer is
+completely defined by its list of merges, which are pairs of tokens in the order in which they were learned.
 """
 
 import json
@@ -21,24 +21,26 @@ CUT = pre_tokenizers.Split(Regex(PIECE), "isolated")  # Python's own `re` has no
 
 
 def pieces(text: str) -> list[bytes]:  # given
-    """The text in pieces, as bytes; no merge reaches from one into the next. Put together they are the text.
+    """Split the text into pieces of bytes, across which nothing is merged. Joined together, they are the text.
 
-    Raises `ValueError` for text that UTF-8 cannot write.
+    Raises `ValueError` for text that UTF-8 cannot encode.
     """
     return [piece.encode() for piece, _ in CUT.pre_tokenize_str(text)]
 
 
 def symbols() -> list[str]:  # given
-    """How a `tokenizer.json` writes each byte: a visible character is itself, any other one from U+0100 on."""
+    """Return the character that stands for each byte in a `tokenizer.json`: a visible character stands for itself, the
+    other bytes get characters from U+0100 on."""
     visible = {*range(33, 127), *range(161, 173), *range(174, 256)}
     others = iter(range(256, 512))
     return [chr(byte if byte in visible else next(others)) for byte in range(256)]
 
 
 def save_merges(merges: list[Merge], folder: str | Path) -> None:  # given
-    """Write merges as the `tokenizer.json` that other programs read: the same ids for every text; id 0 ends a text.
+    """Write merges as a `tokenizer.json` that other programs can read: every text gets the same ids, and id 0 ends a
+    text.
 
-    Raises `ValueError` if two merges spell the same token, which that file cannot hold.
+    Raises `ValueError` if two merges produce the same token, which such a file cannot represent.
     """
     written = symbols()
     for left, right in merges:
@@ -60,13 +62,13 @@ def save_merges(merges: list[Merge], folder: str | Path) -> None:  # given
 
 
 def load_merges(folder: str | Path) -> list[Merge]:  # given
-    """The merges that `save_merges` wrote."""
+    """Return the merges that `save_merges` wrote."""
     model = json.loads((Path(folder) / "tokenizer.json").read_text("utf-8"))["model"]
     return [(model["vocab"][left], model["vocab"][right]) for left, right in model["merges"]]
 
 
 def join(word: list[int], pair: Merge, token: int) -> list[int]:
-    """The word with `token` wherever the two of `pair` stood side by side, from left to right."""
+    """Return the word with `token` in place of each neighbouring `pair`, from left to right."""
     joined, at = [], 0
     while at < len(word):
         if at + 1 < len(word) and (word[at], word[at + 1]) == pair:
@@ -79,10 +81,11 @@ def join(word: list[int], pair: Merge, token: int) -> list[int]:
 
 
 def learn(text: str, most: int) -> list[Merge]:
-    """The merges of a text, at most so many: each joins the pair that occurs most often, until none occurs twice.
+    """Return at most so many merges of a text: each joins the most frequent pair, until no pair occurs twice.
 
-    Pairs are counted within the pieces of the text, at every place, and of equally frequent ones the smallest wins.
-    A thousand merges of a megabyte should not take a minute: join where the pair occurs, and leave all else alone.
+    Pairs are counted within the pieces of the text, at every position. Of equally frequent pairs, the smallest is
+    chosen.
+    A thousand merges on a megabyte should take less than a minute, so update only the words that contain the pair.
     """
     times = Counter(pieces(text))  # a piece that occurs a thousand times is joined once
     words, often = [list(piece) for piece in times], list(times.values())
@@ -110,9 +113,10 @@ def learn(text: str, most: int) -> list[Merge]:
 
 
 def encode(text: str, merges: list[Merge]) -> list[int]:
-    """The tokens of a text: in each piece, of the pairs that can be joined the one learned first, until none can.
+    """Return the tokens of a text: in each piece, repeatedly join the pair that was learned first, until no pair can be
+    joined.
 
-    Raises `ValueError` for text that UTF-8 cannot write.
+    Raises `ValueError` for text that UTF-8 cannot encode.
     """
     rank = {pair: number for number, pair in enumerate(merges)}
     known: dict[bytes, list[int]] = {}  # a text says the same words again and again
@@ -128,9 +132,9 @@ def encode(text: str, merges: list[Merge]) -> list[int]:
 
 
 def decode(tokens: list[int], merges: list[Merge]) -> str:
-    """The text of the tokens: `decode(encode(text, merges), merges) == text` for every text.
+    """Return the text of the tokens: `decode(encode(text, merges), merges) == text` for every text.
 
-    Tokens that end within a character, as a model may write them, give U+FFFD there.
+    If tokens end in the middle of a character, as a model's tokens may, U+FFFD is returned for that character.
     """
     spelt = [bytes([byte]) for byte in range(256)]
     for left, right in merges:

@@ -48,6 +48,7 @@ def test_a_stub_has_every_signature_and_docstring_and_no_code(number):
             body = node.body[ast.get_docstring(node) is not None :]
             assert [ast.unparse(line) for line in body] == ["raise NotImplementedError"]
     assert is_untouched(number, stub(number)) and not is_untouched(number, reference(number))
+    assert is_untouched(number, stub(number).replace('"""', '"""As an earlier version said it: ', 1))
 
 
 def test_what_is_given_is_whole_and_not_asked_for():
