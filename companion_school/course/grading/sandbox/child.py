@@ -1,10 +1,11 @@
-"""The process that runs students' code, behind a wall. It never imports companion, and decides about no mark.
+"""The process that runs students' code behind a wall. It never imports companion, and decides no mark.
 
-Started as  python -I child.py WALL ANSWERS ENGINE SOCKET NAME FOLDER  by `wall.Wall.command`. It loads torch once, and
-from the folder ENGINE (`companion_school/checking`) what calls an answer and packs what it gave. For each order that
-comes over its socket (limits, and the channel to use) it forks. The fork gives up its rights (`wall.py`), defines the
-student's program, and answers the cases that come over the channel, one at a time. The first message names the program;
-all that goes back is packed values (`codec.py`).
+`wall.Wall.command` starts it as  python -I child.py WALL ANSWERS ENGINE SOCKET NAME FOLDER. It loads torch once, and
+from the folder ENGINE (`companion_school/checking`) it loads the modules that call an answer and pack its result. For
+each order that comes over its socket (limits and the channel to use) it forks. The fork gives up its rights
+(`wall.py`),
+defines the student's program, and answers the cases that come over the channel, one at a time. The first message names
+the program. Everything that goes back is packed values (`codec.py`).
 """
 
 from __future__ import annotations
@@ -44,7 +45,8 @@ def _load(name: str, file: Path) -> Any:
 
 
 def _engine(folder: Path) -> dict[str, Any]:
-    """The engine's modules by name: a package of a name of its own, which afterwards cannot be imported."""
+    """Return the modules of the engine by name. They are in a package with its own name, which cannot be imported
+    later."""
     _load("engine", folder / "__init__.py")
     modules = {
         name: importlib.import_module(f"engine.{name}") for name in ("exercise", "call", "codec", "operator_watch")
@@ -56,7 +58,7 @@ def _engine(folder: Path) -> dict[str, Any]:
 
 @runtime_checkable
 class Channel(Protocol):
-    """A socket, or what limits one."""
+    """A socket, or a wrapper that limits one."""
 
     def recv(self, most: int, /) -> bytes: ...
 
@@ -64,7 +66,7 @@ class Channel(Protocol):
 
 
 def receive(channel: Channel, most: int = LARGEST) -> bytes:
-    """One message. Raises `EOFError` at the end, `ValueError` if it is too long."""
+    """Receive one message. Raises `EOFError` at the end, and `ValueError` if it is too long."""
     (length,) = LENGTH.unpack(_exactly(channel, LENGTH.size))
     if not 0 <= length <= most:
         raise ValueError(f"expected a message of at most {most} bytes, got {length}")
@@ -72,7 +74,7 @@ def receive(channel: Channel, most: int = LARGEST) -> bytes:
 
 
 def send(channel: Channel, data: bytes) -> None:
-    """One message: its length in eight bytes, then itself."""
+    """Send one message: its length in eight bytes, then its bytes."""
     channel.sendall(LENGTH.pack(len(data)) + data)
 
 
@@ -87,7 +89,7 @@ def _exactly(channel: Channel, length: int) -> bytes:
 
 
 def main() -> None:
-    """Load what answers need, say so, and fork for each order until the socket is closed."""
+    """Load everything that answers need, report it, and fork for each order until the socket is closed."""
     wall_file, answers_file, engine_folder, descriptor, name, folder = sys.argv[1:]
     control = socket.socket(fileno=int(descriptor))
     os.chdir(folder)  # empty, and nobody may write into it
@@ -148,14 +150,13 @@ def main() -> None:
 
 
 def _as_it_is(model: Any = None, **_: Any) -> Any:
-    """`torch.compile` where answers run: the same results; to compile takes longer than an answer has."""
+    """A replacement for `torch.compile` that compiles nothing, because compiling takes longer than an answer may."""
     return (lambda function: function) if model is None else model
 
 
 def _pretend_a_place(folder: str) -> None:
-    """Parts of PyTorch ask for a place for their files, and make a folder there, when they are imported. Most answers
-    that want these parts never use it: let them believe that it is there, where nothing can be written.
-    """
+    """Pretend that a folder for PyTorch's files exists. Some parts of PyTorch create such a folder when they are
+    imported, although most answers that import them never use it and nothing can be written here."""
     tempfile.tempdir = folder
     make = os.makedirs
 
@@ -171,7 +172,7 @@ def _tell(control: socket.socket, message: dict[str, Any]) -> None:
 
 
 def _end(child: int, children: dict[int, int], wall: Any) -> int:
-    """Stop a child with all its processes, and wait for it: only then may its number be used again."""
+    """Stop a child and all its processes, and wait for it. Only then may its number be reused."""
     for stop in (os.killpg, os.kill):
         with contextlib.suppress(OSError):
             stop(child, signal.SIGKILL)
@@ -181,7 +182,8 @@ def _end(child: int, children: dict[int, int], wall: Any) -> int:
 
 
 def _address_space() -> int:
-    """What is mapped already, in bytes: a limit has to be on top of it. 0 where the system does not tell."""
+    """Return the bytes that are already mapped, to which a memory limit must be added, or 0 if the system does not
+    tell."""
     try:
         with open("/proc/self/statm") as file:
             return int(file.read().split()[0]) * resource.getpagesize()
@@ -198,7 +200,7 @@ def _is_under(path: str, folders: list[str]) -> bool:
 
 @dataclass(frozen=True)
 class _Tools:
-    """What a fork needs."""
+    """The tools that a fork needs."""
 
     engine: dict[str, Any]
     wall: Any
@@ -226,9 +228,9 @@ def _serve_part(descriptor: int, order: dict[str, Any], tools: _Tools) -> None:
 
 
 def _limit(cpu_seconds: int, memory: int) -> None:
-    """Set the limits on resources; memory is all that may be mapped, in bytes.
+    """Set the limits on resources; `memory` is the maximum of mapped bytes.
 
-    Those that this system does not have are left out (macOS: memory).
+    Limits that this system does not have are omitted (on macOS, memory).
     """
     wanted = {
         "RLIMIT_CPU": (cpu_seconds, cpu_seconds + 1),
@@ -246,7 +248,7 @@ def _limit(cpu_seconds: int, memory: int) -> None:
 
 
 def _read(channel: socket.socket, tools: _Tools) -> None:
-    """Find the answers in a student's files: what is read is a stranger's, and may be made to take for ever."""
+    """Find the answers in a student's files, which are untrusted and may be built to take forever."""
     order = json.loads(receive(channel))
     files = [(name, receive(channel, tools.reading.LARGEST)) for name in order["files"]]
     found: dict[str, Any] = {}
@@ -267,7 +269,7 @@ def _serve(channel: socket.socket, program: dict[str, Any], engine: dict[str, An
     case, in_this_process = engine["exercise"].Case, engine["call"].in_this_process
 
     def attempt(action: Any) -> Any:
-        """What an action gives; whatever it raises is an outcome."""
+        """Return the result of an action; an exception becomes an outcome too."""
         try:
             return action()
         except BaseException as error:  # SystemExit and KeyboardInterrupt, too
@@ -313,7 +315,7 @@ def _serve(channel: socket.socket, program: dict[str, Any], engine: dict[str, An
 
 
 def _named(error: BaseException) -> tuple[str, str]:
-    """An error's kind and message, whatever its own methods do."""
+    """Return the type and message of an error, whatever its own methods do."""
     try:
         return type(error).__name__, str(error)[:1000]
     except BaseException:

@@ -1,7 +1,7 @@
-"""Call an answer in another process, and believe nothing that comes back but values.
+"""Run an answer in another process and trust nothing that comes back except values.
 
-`Worker` owns a process that has torch loaded (`child.py`) and forks one for each part of an exercise. What crosses is
-packed (`codec.py`); a reply that is too long, malformed or out of range ends the part as a crash.
+A `Worker` owns a process that has loaded torch (`child.py`) and forks one process per part of an exercise. Messages are
+packed (`codec.py`). A reply that is too long, malformed or out of range ends the part as a crash.
 """
 
 from __future__ import annotations
@@ -38,7 +38,8 @@ _START_SECONDS = 120.0
 
 
 def _ids() -> Iterator[int]:
-    """Users for students' processes: each another one, and another process of ours begins elsewhere."""
+    """Yield user ids for students' processes: each process gets another one, and each grader starts at a different
+    id."""
     with contextlib.suppress(OSError):
         users = wall.spare_users(Path("/proc/self/uid_map").read_text())
         begin = os.getpid() * 2**15 % len(users)
@@ -51,9 +52,9 @@ _users = _ids()
 
 @dataclass(frozen=True)
 class Limits:
-    """What a part of an exercise may take: all its cases together, in a process of its own.
+    """Limits for one part of an exercise, which runs all its cases in a process of its own.
 
-    Raises `ValueError` for no time, or less memory than a small tensor needs.
+    Raises `ValueError` if no time is given, or less memory than a small tensor needs.
     """
 
     seconds: float = 10.0
@@ -67,10 +68,11 @@ class Limits:
 
 
 def busy() -> float:
-    """Return by how much the limits on time are stretched, because other processes use this machine: 1 to 4.
+    """Return the factor, from 1 to 4, by which time limits are stretched while other processes use this machine.
 
-    The limits are in seconds of a clock, so that an answer which sleeps ends too. Where more processes want to run than
-    there are processors, a right answer needs more of these seconds than it would alone.
+    Limits are in seconds of wall-clock time, so that an answer that sleeps also ends. If more processes want to run
+    than
+    there are processors, a right answer needs more of these seconds than it would on an idle machine.
     """
     load = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
     return min(4.0, max(1.0, load / (os.cpu_count() or 1)))
@@ -78,7 +80,7 @@ def busy() -> float:
 
 @dataclass(frozen=True)
 class Program:
-    """What to run: the source, the function's name in it, and the operators that it may not call."""
+    """A program to run: its source, the name of the function in it, and the operators that it must not call."""
 
     source: str
     name: str
@@ -87,11 +89,11 @@ class Program:
 
 @dataclass(frozen=True)
 class Found:
-    """What a student's files hold under a function's name.
+    """The contents of a student's files for one function name.
 
-    defined:  something of this name is defined or, in a cell that cannot be read, begun.
-    answer:   the program, or why there is none.
-    used:     the names in it that the exercise forbids; None where the program cannot be read as a whole.
+    defined:  True if this name is defined somewhere or, in a cell that cannot be parsed, begins to be defined.
+    answer:   the program, or the reason why there is none.
+    used:     the forbidden names that occur in it, or None if the program cannot be parsed as a whole.
     """
 
     defined: bool
@@ -101,11 +103,11 @@ class Found:
 
 @dataclass(frozen=True)
 class Surveyed:
-    """What stands in a Python file.
+    """The contents of a Python file.
 
-    fault:    why it is no Python; empty if it is.
+    fault:    the reason why it is not valid Python, or an empty string.
     imports:  the modules that it imports.
-    used:     for each list of forbidden names, which of them it uses.
+    used:     for each list of forbidden names, those that the file uses.
     """
 
     fault: str
@@ -115,7 +117,7 @@ class Surveyed:
 
 @dataclass
 class Run:
-    """What a program gave: outcomes by each case's index; and why it stopped before the end, and where."""
+    """The results of a program: outcomes by the index of their case, and if it stopped early, why and where."""
 
     outcomes: dict[int, list[Outcome]] = field(default_factory=dict)
     stopped: Outcome | None = None
@@ -123,7 +125,8 @@ class Run:
 
 
 class Worker:
-    """A process to run answers in, as a context. `behind`: the wall (default: the best that this system has)."""
+    """A process in which answers run, as a context manager. `behind` is the wall (default: the best one on this
+    system)."""
 
     def __init__(self, limits: Limits, behind: wall.Wall | None = None) -> None:
         if not hasattr(os, "fork") or not hasattr(socket, "send_fds"):
@@ -149,12 +152,13 @@ class Worker:
     def read(
         self, files: Sequence[tuple[str, bytes]], asked: Mapping[str, Sequence[str]]
     ) -> tuple[bool, dict[str, Found]]:
-        """Find answers in a student's files, in a process of its own: whether there is no code, and what there is.
+        """Find answers in a student's files, in a process of its own. Return whether there is no code, and the answers.
 
         files:  names and contents.
-        asked:  functions' names, each with the names that its answer must not use.
+        asked:  names of functions, each with the names that its answer must not use.
 
-        Raises `Unreadable` for what is not a notebook, and for what takes more time or memory than the limits allow.
+        Raises `Unreadable` for files that are not notebooks, and for those that need more time or memory than the
+        limits.
         """
         found = self._read(files, {"asked": {k: list(v) for k, v in asked.items()}})
         there = {}
@@ -166,7 +170,8 @@ class Worker:
         return found["empty"], there
 
     def read_texts(self, files: Sequence[tuple[str, bytes]], lines: Sequence[str]) -> dict[str, str]:
-        """What a student wrote under these lines, by line, in a process of its own. Raises as `read`."""
+        """Return a student's text below each of these lines, in a process of its own. Raises the same errors as
+        `read`."""
         texts = self._read(files, {"written": list(lines)})["texts"]
         return {line: _readable(texts[line]) for line in lines}
 
@@ -193,14 +198,14 @@ class Worker:
         return found
 
     def survey(self, files: Mapping[str, bytes], bans: Sequence[Sequence[str]]) -> dict[str, Surveyed]:
-        """Say of each Python file, by name, what is wrong with it, what it imports and what it uses that is forbidden.
+        """Return for each Python file, by name, its syntax error, its imports and the forbidden names that it uses.
 
         Args:
             files: Names and contents.
-            bans: Lists of names that are forbidden.
+            bans: Lists of forbidden names.
 
         Raises:
-            Unreadable: It takes more time or memory than the limits allow.
+            Unreadable: The files need more time or memory than the limits allow.
         """
         found = self._read([*files.items()], {"bans": [[*names] for names in bans]})["files"]
         made = {}
@@ -211,7 +216,7 @@ class Worker:
         return made
 
     def run(self, program: Program, cases: Sequence[Case], order: Sequence[int]) -> Run:
-        """Define a program's names, and call its function on the cases in this order, in a process of its own."""
+        """Define the names of a program, and call its function on the cases in this order, in a process of its own."""
         run = Run()
 
         def converse(call: Callable[[Case, bool], Outcome]) -> Run:
@@ -237,14 +242,15 @@ class Worker:
         return run
 
     def talk(self, program: Program, use: Callable[[Callable[..., Outcome]], T]) -> T:
-        """Define a program's names in a process of its own, and give `use` what calls its function on a case.
+        """Define the names of a program in a process of its own, and give `use` a function that calls it on a case.
 
-        Each call gives an outcome, however it ends; `self.seconds` and `self.received` are how long the last one took
-        and how many bytes came back.
+        Each call returns an outcome, however it ends. Afterwards, `self.seconds` and `self.received` are the duration
+        of the
+        call and the number of bytes that came back.
 
         Args:
-            program: What to run.
-            use: What is done with it. It may call on a case, or on a case for the second time (`again`).
+            program: The program to run.
+            use: Receives the function. It may call it on a case, or on a case for the second time (`again`).
 
         Raises:
             ValueError: The names cannot be defined.
@@ -252,7 +258,7 @@ class Worker:
         return self._in_a_fork(lambda channel: self._converse(channel, program, use))
 
     def _in_a_fork(self, converse: Callable[[socket.socket], T], *, reads: bool = False) -> T:
-        """What a conversation with a process of its own gives; the process is ended in any case."""
+        """Return the result of a conversation with a process of its own, which is ended in any case."""
         ours, theirs = socket.socketpair()
         part = None
         try:
@@ -351,7 +357,7 @@ class Worker:
         return int(self._hear()["child"])
 
     def _end(self, part: int | None) -> None:
-        """Stop what a part left running. A worker that a student has got to is replaced."""
+        """Stop everything that a part left running. A worker that a student may have reached is replaced."""
         try:
             if part is None:
                 raise EOFError
@@ -378,7 +384,7 @@ class Worker:
 
 
 class _Undefined(ValueError):
-    """A program whose names cannot be defined; `outcome` says why."""
+    """Raised for a program whose names cannot be defined; `outcome` gives the reason."""
 
     def __init__(self, outcome: Outcome) -> None:
         kind, text = outcome.error or ("", "it ended its process" if outcome.result else "")
@@ -387,7 +393,7 @@ class _Undefined(ValueError):
 
 
 class _Timed:
-    """A socket of which each call ends at a moment: a student's process may trickle."""
+    """A socket whose calls all end at a fixed time, because a student's process may send its data very slowly."""
 
     def __init__(self, channel: socket.socket, end: float) -> None:
         self._channel, self._end = channel, end
@@ -407,9 +413,11 @@ class _Timed:
 
 
 def believable(outcome: Outcome, case: Case | None) -> Outcome:
-    """An outcome as far as a process that runs a student's code can know it. Raises `ValueError` for any other.
+    """Return an outcome if a process that runs a student's code can know it. Raises `ValueError` otherwise.
 
-    It can say what its call gave, that nothing is written, and that it was refused something; not that it is right.
+    Such a process can know the result of its call, that nothing was written, and that something was denied, but not
+    that an
+    answer is right.
     """
     if outcome.result not in (None, Result.MISSING, Result.REFUSED):
         raise ValueError("a student's process cannot know that")
@@ -432,14 +440,14 @@ def believable(outcome: Outcome, case: Case | None) -> Outcome:
 
 
 def _plain(text: str) -> str:
-    """A student's text: short, on one line, nothing that a terminal obeys."""
+    """Return a student's text shortened to one line, without control characters for a terminal."""
     short = text[: MOST_TEXT + 1]
     shown = "".join(letter if letter.isprintable() else " " for letter in short)
     return shown if len(short) <= MOST_TEXT else shown[:-1] + " ..."
 
 
 def _readable(text: str) -> str:
-    """A student's text of several lines: nothing that a terminal obeys."""
+    """Return a student's text of several lines without control characters for a terminal."""
     return "".join(letter if letter.isprintable() or letter == "\n" else " " for letter in str(text))
 
 

@@ -1,16 +1,16 @@
 """The wall between a student's code and everything else: the grader, its secret, other students' work, the machine.
 
-Three walls share one interface, `Wall`, and `choose` takes the first one that this system has:
+Three walls share the interface `Wall`, and `choose` takes the first one that works on this system:
 
-- `Bubblewrap`: the code runs under `bwrap` (Linux), with no network, no home, a read-only system of which only Python
-  and its libraries can be seen, and in a process space of its own.
-- `AnotherUser`: the code runs as a user that owns nothing and has no capability, where the grader is root and `bwrap`
-  does not work, as in most containers. Files that only root may read are out of its reach.
-- `NoWall`: limits on time, memory, processes and files, and nothing else. Only somebody who asks for it gets it.
+- `Bubblewrap`: the code runs under `bwrap` (Linux), without network and home folder, in a process space of its own, and
+  with a read-only system of which only Python and its libraries are visible.
+- `AnotherUser`: the code runs as a user without files and capabilities. This is for graders that run as root where
+  `bwrap` does not work, as in most containers. Files that only root may read are out of reach.
+- `NoWall`: only limits on time, memory, processes and files. It is used only on request.
 
-The instructor's process asks for the `command` that starts the worker (`child.py`); the worker calls `fork` for each
-part of an exercise, and in the new process `give_up`. This file therefore needs the standard library alone, and
-`python wall.py NAME` tries whether that wall stands here.
+The instructor's process asks for the `command` that starts the worker (`child.py`). The worker calls `fork` for each
+part of an exercise, and the new process calls `give_up`. This file therefore imports only the standard library, and
+`python wall.py NAME` tests whether that wall works on this system.
 """
 
 from __future__ import annotations
@@ -40,39 +40,40 @@ _MOST_USERS = 2**15
 
 
 class Wall:
-    """What stands between a student's process and the rest. This one is no wall, apart from the limits of `child.py`.
+    """A barrier between a student's process and everything else. This base class has only the limits of `child.py`.
 
-    name:     the one by which `child.py` is told which wall it is behind.
-    warning:  what every page has to say of marks that were made behind it; empty if nothing.
+    name:     the name that tells `child.py` which wall it is behind.
+    warning:  the warning on every page with marks that were made behind this wall, or an empty string.
     """
 
     name = "none"
     warning = "graded without a sandbox: the code could have read this machine's files, and its marks prove little"
 
     def command(self, program: Sequence[Path], arguments: Sequence[str]) -> list[str]:
-        """The command that runs the first of these Python files; the paths of the others come before its arguments."""
+        """Return the command that runs the first of these Python files; the paths of the others precede its
+        arguments."""
         return [sys.executable, "-I", *map(str, program), *arguments]
 
     def fault(self, guarded: Sequence[Path]) -> str:
-        """Why one of these files or folders can be read from behind the wall; empty if none can."""
+        """Return the reason why one of these files or folders can be read from behind the wall, or an empty string."""
         return ""
 
     def fork(self) -> int:
-        """Fork. In the new process, which gets 0, `give_up` has to follow."""
+        """Fork. The new process, which gets 0, must then call `give_up`."""
         return os.fork()
 
     def give_up(self, user: int) -> None:
-        """Give up all rights that a student's code must not have. `user`: an id that no other process here has."""
+        """Give up all rights that a student's code must not have. `user` is an id that no other process uses."""
 
     def sweep(self, user: int) -> None:
-        """Remove what a process of this user may have left for the next one."""
+        """Remove whatever a process of this user may have left for the next one."""
 
 
 class Bubblewrap(Wall):
-    """A sandbox of `bwrap`; each part has a process space, a mount space and shared memory of its own besides.
+    """A sandbox of `bwrap`; in addition, each part has its own process space, mount space and shared memory.
 
-    Root starts it without a user namespace, so that parts can be different users; anybody else starts it in one, and
-    each part gets a further one.
+    Root starts it without a user namespace, so that parts can run as different users. Other users start it in a user
+    namespace, and each part gets a further one.
     """
 
     name, warning = "bubblewrap", ""
@@ -133,7 +134,7 @@ class Bubblewrap(Wall):
 
 
 class AnotherUser(Wall):
-    """A user without an account, a group or a capability, of whom no other process is. Needs root."""
+    """A user without an account, a group or a capability, who has no other processes. Needs root."""
 
     name, warning = "another user", ""
 
@@ -168,14 +169,14 @@ WALLS: dict[str, Wall] = {wall.name: wall for wall in (Bubblewrap(), AnotherUser
 
 
 def choose(guarded: Sequence[Path] = (), *, no_sandbox: bool = False) -> Wall:
-    """The best wall that stands on this system.
+    """Return the best wall that works on this system.
 
     Args:
-        guarded: Files and folders that must be out of reach: the secret, the references, what was handed in.
-        no_sandbox: Use no wall at all.
+        guarded: Files and folders that must be out of reach: the secret, the references and the submissions.
+        no_sandbox: Use no wall.
 
     Raises:
-        ValueError: There is no wall here, or one of `guarded` is within reach.
+        ValueError: No wall works here, or one of `guarded` can be reached.
     """
     if no_sandbox:
         return WALLS["none"]
@@ -194,23 +195,23 @@ def choose(guarded: Sequence[Path] = (), *, no_sandbox: bool = False) -> Wall:
 
 
 def best() -> Wall:
-    """The best wall that this system has, for code that is only read; none where there is none."""
+    """Return the best wall of this system for code that is only parsed, or no wall if none works."""
     return next(wall for name, wall in WALLS.items() if name == "none" or not stands(name))
 
 
 def stands(name: str) -> str:
-    """Why this system does not have a wall; empty if it has."""
+    """Return the reason why this wall does not work on this system, or an empty string if it works."""
     return _tried(name)[0]
 
 
 def reaches_network(name: str) -> bool:
-    """Whether code behind this wall sees a network, because the system lets nobody take it away."""
+    """Return True if code behind this wall can use the network, because the system does not allow removing it."""
     return _tried(name)[1]
 
 
 @cache
 def _tried(name: str) -> tuple[str, bool]:
-    """Why this system does not have a wall, and whether code behind it sees a network."""
+    """Return the reason why this wall does not work here, and whether code behind it can use the network."""
     if not sys.platform.startswith("linux"):
         return f"it needs Linux, and this is {sys.platform}", False
     if name == "bubblewrap" and shutil.which("bwrap") is None:
@@ -227,10 +228,10 @@ def _tried(name: str) -> tuple[str, bool]:
 
 
 def spare_users(mapped: str) -> range:
-    """Ids that no account has, for students' processes.
+    """Return user ids without an account, for students' processes.
 
     Args:
-        mapped: The text of /proc/self/uid_map: which ids there are. A container may have few of them.
+        mapped: The text of /proc/self/uid_map, which lists the existing ids. A container may have few of them.
     """
     ends = [int(first) + int(many) for first, _, many in (line.split() for line in mapped.splitlines())]
     last = max(ends, default=2**32) - 2  # the last one is nobody in particular
@@ -242,7 +243,8 @@ def spare_users(mapped: str) -> range:
 
 @cache
 def _shown() -> tuple[str, ...]:
-    """What can be read behind `bwrap`: the system's libraries, and Python's; no folder of anybody's as a whole."""
+    """Return the paths that are visible behind `bwrap`: the libraries of the system and of Python, but no user's
+    folder."""
     system = ("/usr", "/lib", "/lib64", "/lib32", "/bin", "/etc/ld.so.cache", "/etc/alternatives")
     prefixes = dict.fromkeys((sys.base_prefix, sys.prefix))
     parts = ("lib", "lib64", "bin", "pyvenv.cfg")
@@ -258,7 +260,7 @@ def _shown() -> tuple[str, ...]:
 
 @cache
 def _copies_of_the_course() -> tuple[str, ...]:
-    """The folders of this course that lie among the libraries: the references are in them."""
+    """Return the folders of this course among the installed libraries, because they contain the references."""
     places = ("", "python*/*-packages/", "lib*/python*/*-packages/", "local/lib/python*/*-packages/")
     names = ("companion", "companion_school")
     found = (path for shown in _shown() for at in places for name in names for path in Path(shown).glob(at + name))
@@ -267,7 +269,7 @@ def _copies_of_the_course() -> tuple[str, ...]:
 
 @cache
 def _open_folders() -> tuple[str, ...]:
-    """The folders in which every user may leave something, as far as they are near the root."""
+    """Return the folders near the root in which every user may create files."""
     found, waiting = [], [("/", 0)]
     while waiting:
         folder, depth = waiting.pop()
@@ -283,9 +285,9 @@ def _open_folders() -> tuple[str, ...]:
 
 
 def _without_namespaces(folder: str, last: int = 0) -> None:
-    """Make `folder` show all that there is, and be the root: the kernel gives such a process no namespaces.
+    """Make `folder` the root of the file system, because the kernel then denies this process new namespaces.
 
-    last:  those that it gets before that.
+    last:  the namespaces that it gets before that.
     """
     _kernel("mount", b"/", os.fsencode(folder), None, _BIND, None)
     if last:
@@ -295,14 +297,14 @@ def _without_namespaces(folder: str, last: int = 0) -> None:
 
 
 def _without_shared_memory() -> None:
-    """Let nobody in this space make shared memory, queues or semaphores of System V, which no limit counts."""
+    """Prevent this space from creating System V shared memory, queues or semaphores, which no limit counts."""
     for name, value in (("shmmni", "0"), ("msgmni", "0"), ("sem", "0 0 0 0")):
         with contextlib.suppress(OSError), open(f"/proc/sys/kernel/{name}", "w") as switch:
             switch.write(value)
 
 
 def _remove_shared_memory(user: int) -> None:
-    """Remove what a user has left in memory of System V, which outlives every process."""
+    """Remove a user's System V shared memory, which outlives every process."""
     left = []
     for kind, call in (("shm", "shmctl"), ("sem", "semctl"), ("msg", "msgctl")):
         with contextlib.suppress(OSError), open(f"/proc/sysvipc/{kind}") as file:
@@ -323,7 +325,7 @@ def _remove_shared_memory(user: int) -> None:
 
 
 def _others_can_read(path: Path) -> bool:
-    """Whether a user who owns nothing gets to this file, or into this folder."""
+    """Return True if a user who owns nothing can read this file or list this folder."""
     try:
         mode = path.stat().st_mode
         own = mode & (stat.S_IXOTH if stat.S_ISDIR(mode) else stat.S_IROTH)
@@ -333,20 +335,20 @@ def _others_can_read(path: Path) -> bool:
 
 
 def _become(user: int) -> None:
-    """Go on as a user of no group. What root may do beyond others, this takes away."""
+    """Continue as a user without groups. This also drops the privileges of root."""
     os.setgroups([])
     os.setresgid(user, user, user)
     os.setresuid(user, user, user)
 
 
 def _without_capabilities() -> None:
-    """Have no capability, and get none from a program that is run."""
+    """Drop all capabilities, and gain none from programs that are started."""
     _kernel("prctl", _NO_NEW_PRIVILEGES, 1, 0, 0, 0)
     _kernel("capset", struct.pack("=Ii", _CAPABILITIES_3, 0), struct.pack("=6I", *[0] * 6))
 
 
 def _kernel(call: str, *arguments: int | bytes | None) -> None:
-    """Raises `OSError` if this call of the C library fails."""
+    """Raise `OSError` if this call of the C library fails."""
     libc = ctypes.CDLL(None, use_errno=True)
     if getattr(libc, call)(*arguments) != 0:
         number = ctypes.get_errno()
@@ -354,7 +356,7 @@ def _kernel(call: str, *arguments: int | bytes | None) -> None:
 
 
 def _try(name: str) -> int:
-    """Whether a process gets behind this wall: 0 if so."""
+    """Test whether a process can get behind this wall, and return 0 if so."""
     wall = WALLS[name]
     if child := wall.fork():
         return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
