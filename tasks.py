@@ -58,18 +58,19 @@ INTERRUPTED = threading.Event()
 
 
 class Refused(Exception):
-    """Why a task cannot be done, in a sentence for whoever asked for it; the second argument is the exit code."""
+    """Raised if a task cannot be done, with the reason in a sentence for the user. The second argument is the exit
+    code."""
 
 
 @dataclass(frozen=True)
 class Task:
-    """What somebody can ask for.
+    """A task that the user can ask for.
 
-    says:      what it does, in a line.
-    extra:     the extra of pyproject.toml that must be installed for it; empty: none.
-    commands:  from the words that follow the task's name to the arguments of Python, one list for each run.
-    takes:     what these words are; empty: it takes none.
-    first:     the tasks that must have been done, two at a time.
+    says:      one line about what it does.
+    extra:     the extra of pyproject.toml that must be installed for it, or an empty string.
+    commands:  a function from the words after the task's name to the arguments of Python, one list per run.
+    takes:     a description of these words, or an empty string if it takes none.
+    first:     the tasks that must be done before, two at a time.
     """
 
     says: str
@@ -80,13 +81,13 @@ class Task:
 
 
 def solved_commands(further: Sequence[str]) -> list[list[str]]:
-    """The exercises' notebooks with their solutions, and nothing that an earlier run left there."""
+    """Write the notebooks of the exercises with their solutions, after removing those of an earlier run."""
     shutil.rmtree(ROOT / SOLVED, ignore_errors=True)
     return [["-m", "companion", "course", "notebooks", "--solved", SOLVED]]
 
 
 def notebook_commands(lessons: Sequence[str]) -> list[list[str]]:
-    """Run every cell of these lessons' notebooks again; of none named, of all.
+    """Run every cell of these lessons' notebooks again, or of all notebooks if none is named.
 
     Raises `Refused` for a lesson that has no notebook.
     """
@@ -175,14 +176,14 @@ TASKS = {
 
 
 def python_in(venv: Path, system: str = os.name) -> Path:
-    """The Python of a virtual environment, on this system or another (`nt`: Windows)."""
+    """Return the path of the Python in a virtual environment, on this system or another one (`nt` is Windows)."""
     return venv / "Scripts" / "python.exe" if system == "nt" else venv / "bin" / "python"
 
 
 def contained(extra: str, extras: dict[str, list[str]], name: str) -> set[str]:
-    """This extra and all that it contains: `name[lab,course]` in an extra's list brings these two.
+    """Return this extra and all extras that it includes: `name[lab,course]` in an extra's list includes two.
 
-    Raises `Refused` for an extra that is not there.
+    Raises `Refused` for an unknown extra.
     """
     if extra not in extras:
         raise Refused(f"extra {extra!r}: expected one of {', '.join(extras)}", 2)
@@ -191,12 +192,13 @@ def contained(extra: str, extras: dict[str, list[str]], name: str) -> set[str]:
 
 
 class Environment:
-    """The virtual environment of a checkout. Files in it, `.torch` and one for each extra, say what has been installed:
-    where all is there already, making it takes no time.
+    """The virtual environment of a checkout. Files in it (`.torch`, and one per extra) record what has been installed,
+    so
+    that checking a complete environment takes no time.
 
     root:     the checkout.
     call:     runs a command and returns its exit code.
-    install:  does the same for a command of pip, and shows how far it is; `None`: `call` does it.
+    install:  does the same for a pip command and shows its progress; `None` means `call`.
     """
 
     def __init__(
@@ -210,15 +212,15 @@ class Environment:
         self.python = python_in(self.folder)
 
     def works(self) -> bool:
-        """Whether there is a Python that can install something."""
+        """Return True if the environment has a Python with pip."""
         return self.python.exists() and self.call([str(self.python), "-c", "import pip"]) == 0
 
     def make(self, extra: str = "", torch: str = "") -> None:
-        """Bring it to where this extra can be used; empty: PyTorch alone.
+        """Install everything that this extra needs, or only PyTorch if it is empty.
 
-        torch:  what pip is given for PyTorch, options included; empty: what is there, else `TORCH`.
+        torch:  the pip requirement for PyTorch, with options; if empty, an installed one is used, or else `TORCH`.
 
-        Raises `Refused` if something cannot be made or installed.
+        Raises `Refused` if something cannot be created or installed.
         """
         extras, name = self._project()
         brings = contained(extra, extras, name) if extra else set()
@@ -265,7 +267,8 @@ class Environment:
         return not stamp.exists() or (bool(torch) and stamp.read_text("utf-8").strip() != torch)
 
     def _lacks(self, extra: str) -> bool:
-        """A checkout that was moved installs itself again: Python finds the package by the folder's name."""
+        """Return True if the extra is not installed. A moved checkout is installed again, because Python finds the
+        package by the folder's path."""
         stamp = self._stamp(extra)
         if not stamp.exists() or stamp.read_text("utf-8").strip() != str(self.root):
             return True
@@ -286,7 +289,7 @@ class Environment:
 
 
 def takes_cpu_build() -> bool:
-    """Whether this is a Linux machine for which the package index has only a build that it has no use for."""
+    """Return True for a Linux machine without an NVIDIA GPU, for which the package index has only the CUDA build."""
     here = sys.platform == "linux" and platform.machine() == "x86_64"
     drivers = (Path("/proc/driver/nvidia/version"), Path("/dev/nvidiactl"), Path("/usr/lib/wsl/lib/libcuda.so.1"))
     return here and not (shutil.which("nvidia-smi") or any(driver.exists() for driver in drivers))
@@ -296,7 +299,7 @@ def takes_cpu_build() -> bool:
 
 
 def call(command: Sequence[str], reader: bool = False) -> int:
-    """Run it in the checkout; its exit code, and 128 and the signal's number where a signal ended it."""
+    """Run a command in the checkout and return its exit code, or 128 plus the signal's number if a signal ended it."""
     code = subprocess.run(command, cwd=ROOT, env=variables(os.environ, reader)).returncode
     return 128 - code if code < 0 else code
 
@@ -305,13 +308,13 @@ MEGABYTES = {"kB": 1e-3, "MB": 1.0, "GB": 1e3}
 
 
 class Installation:
-    """How far pip is, as its lines tell: what it has found and fetched, and whether it is putting it in place."""
+    """The progress of pip, parsed from its output: what has been found, fetched and installed."""
 
     def __init__(self) -> None:
         self.found, self.megabytes, self.placing = 0, 0.0, 0
 
     def read(self, line: str) -> None:
-        """Take in a line of pip's."""
+        """Parse a line of pip's output."""
         if re.match(r"\s*(Collecting|Requirement already satisfied)", line):
             self.found += 1
         elif size := re.match(r"\s*Downloading .*\(([\d.]+) (kB|MB|GB)\)", line):
@@ -320,7 +323,7 @@ class Installation:
             self.placing = line.count(",") + 1
 
     def says(self, seconds: float) -> str:
-        """The state in a line of at most 79 columns."""
+        """Return the progress as a line of at most 79 columns."""
         state = f"packages looked up: {self.found}, {self.megabytes:.0f} MB fetched"
         if self.placing:
             state = f"{self.megabytes:.0f} MB fetched, putting {self.placing} packages in place"
@@ -328,8 +331,8 @@ class Installation:
 
 
 def install(command: Sequence[str]) -> int:
-    """Run pip and show on one line how far it is, or, where nobody looks, on a line every quarter of a minute; its exit
-    code. Its complaints are shown only if it fails."""
+    """Run pip, show its progress on one line (or, without a terminal, on a line every quarter of a minute), and return
+    its exit code. pip's messages are shown only if it fails."""
     start, state, ended = time.monotonic(), Installation(), threading.Event()
     complaints: list[str] = []
     looks = sys.stdout.isatty()
@@ -364,11 +367,12 @@ def install(command: Sequence[str]) -> int:
 
 
 def variables(known: Mapping[str, str], reader: bool, system: str = os.name) -> dict[str, str]:
-    """What a task's processes inherit: one thread for each, as two run at once and the numbers do not depend on it;
-    compiled files, as hundreds of processes start and each would compile the course anew; UTF-8, also on Windows.
+    """Return the environment variables for the processes of a task: one thread each, because two run at once and
+    results do
+    not depend on it; compiled files, because hundreds of processes start; and UTF-8, also on Windows.
 
-    reader:  whether somebody reads, whose progress is written; it is not for tests to write, which keep their memory.
-    system:  as Python names it (`nt`: Windows).
+    reader:  True for tasks of readers, whose progress is saved. Tests do not save it, and they keep freed memory.
+    system:  the system as Python names it (`nt` is Windows).
     """
     inherited = {name: value for name, value in known.items() if name != "PYTHONDONTWRITEBYTECODE"}
     inherited.setdefault("OMP_NUM_THREADS", "1")
@@ -383,7 +387,7 @@ def variables(known: Mapping[str, str], reader: bool, system: str = os.name) -> 
 
 
 def do(name: str, python: str, further: Sequence[str] = ()) -> int:
-    """Do a task in an environment that is there, after those that come first; the first exit code that is not 0."""
+    """Do a task and those that come before it in an existing environment, and return the first nonzero exit code."""
     task = TASKS[name]
     with ThreadPoolExecutor(max_workers=2) as two:
         for code in two.map(lambda first: do(first, python), task.first):
@@ -404,7 +408,7 @@ def do(name: str, python: str, further: Sequence[str] = ()) -> int:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Do what the command line asks for; the exit code, 2 where it cannot be understood."""
+    """Run the task named on the command line and return its exit code, 2 if the command line is invalid."""
     parser = argparse.ArgumentParser(
         prog="python tasks.py",
         description="Run tasks of The Executable Transformer without make. Each task creates its environment first.",
@@ -442,7 +446,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def unfit(task: str) -> str:
-    """What to say to a person whose Python is older than `LEAST` or newer than `NEWEST`."""
+    """Return a message for people whose Python is older than `LEAST` or newer than `NEWEST`."""
     least, newest = (".".join(map(str, version)) for version in (LEAST, NEWEST))
     return (
         f"The course needs Python {least} to {newest}, for which PyTorch has builds; this is "
@@ -453,7 +457,7 @@ def unfit(task: str) -> str:
 
 
 def leave_interrupts() -> None:
-    """Leave Ctrl-C to the process that runs: JupyterLab stops, a test run prints what it knows."""
+    """Leave Ctrl-C to the running process: JupyterLab stops, and a test run prints its results so far."""
     signal.signal(signal.SIGINT, lambda *_: INTERRUPTED.set())
 
 

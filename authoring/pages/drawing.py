@@ -26,7 +26,7 @@ EDGES = {"blue": PALETTE["blue"], "orange": "#b87d00", "green": "#00795a", "grey
 
 
 def canvas(width: float, height: float) -> tuple[Figure, Axes]:
-    """An empty figure of this size in inches, whose coordinates are inches from its lower left corner."""
+    """Return an empty figure of this size in inches. Its coordinates are inches from the lower left corner."""
     with mpl.rc_context({**STYLE, "figure.constrained_layout.use": False}):
         fig = Figure(figsize=(width, height), facecolor="white")
         ax = fig.add_axes((0, 0, 1, 1))
@@ -36,7 +36,7 @@ def canvas(width: float, height: float) -> tuple[Figure, Axes]:
 
 
 def box(ax: Axes, x: float, y: float, width: float, height: float, color: str) -> None:
-    """A rounded box with its lower left corner at (x, y), in one of the tints."""
+    """Draw a rounded box with its lower left corner at (x, y), in one of the tints."""
     style = "round,pad=0,rounding_size=0.07"
     ax.add_patch(
         FancyBboxPatch(
@@ -46,13 +46,14 @@ def box(ax: Axes, x: float, y: float, width: float, height: float, color: str) -
 
 
 def digest(*parts: Any) -> str:
-    """Of everything that a picture is drawn from: data as JSON, modules as the text of their files."""
+    """Return the digest of everything from which a picture is drawn: data as JSON, modules as the text of their
+    files."""
     texts = [part.read_text(encoding="utf-8") if isinstance(part, Path) else json.dumps(part) for part in parts]
     return hashlib.sha256("\0".join(texts).encode()).hexdigest()[:16]
 
 
 def svg(fig: Figure, drawn_from: str) -> bytes:
-    """The figure as SVG, with the digest of what it was drawn from, and without a date."""
+    """Return the figure as SVG, with the digest of its inputs and without a date."""
     stream = io.BytesIO()
     with mpl.rc_context({"svg.fonttype": "path", "svg.hashsalt": "pages", "font.family": STYLE["font.family"]}):
         fig.savefig(stream, format="svg", metadata={"Date": None, "Creator": None, "Description": f"from {drawn_from}"})
@@ -67,6 +68,6 @@ def svg(fig: Figure, drawn_from: str) -> bytes:
 
 
 def digest_in(picture: bytes) -> str | None:
-    """The digest written into a picture, SVG or PNG."""
+    """Return the digest that is stored in a picture, SVG or PNG."""
     found = re.search(rb"from ([0-9a-f]{16})", picture)
     return found[1].decode() if found else None

@@ -57,13 +57,13 @@ def _pictures(lessons: Sequence[Lesson]) -> list[tuple[bytes, str]]:
 
 
 def inputs(lessons: Sequence[Lesson]) -> str:
-    """The digest of what the picture is made from."""
+    """Return the digest of everything from which the picture is made."""
     parts = [(hashlib.sha256(png).hexdigest(), caption) for png, caption in _pictures(lessons)]
     return drawing.digest(parts, Path(__file__))
 
 
 def draw(lessons: Sequence[Lesson]) -> bytes:
-    """The figures at one height, with their captions, on white."""
+    """Draw the figures at the same height, with their captions, on white."""
     font_file = Path(matplotlib.get_data_path()) / "fonts" / "ttf" / "DejaVuSans.ttf"
     font = ImageFont.truetype(str(font_file), 19)
     panels = []

@@ -26,10 +26,8 @@ COURSE_ALT = (
 
 @dataclass(frozen=True)
 class Graph:
-    """Which lesson needs which: arrows (needed, by), without those that follow from two others, and where to draw them.
-
-    A column holds lessons, and a bend (needed, by) of each arrow that passes it on its way.
-    """
+    """The graph of lessons that need each other: arrows (needed, by), without those that follow from two others, and
+    their layout. A column contains lessons and a bend (needed, by) for each arrow that passes it."""
 
     arrows: tuple[tuple[int, int], ...]
     columns: tuple[tuple[int | tuple[int, int], ...], ...]
@@ -52,12 +50,12 @@ class Graph:
         return cls(arrows, _untangle(columns, arrows))
 
     def path(self, start: int, end: int) -> list[int | tuple[int, int]]:
-        """The places that an arrow leads through."""
+        """Return the positions through which an arrow passes."""
         return [start, *((start, end) for column in self.columns if (start, end) in column), end]
 
 
 def _untangle(columns: list[list], arrows: Iterable[tuple[int, int]]) -> tuple[tuple, ...]:
-    """The columns, each in the order whose lines to the column before it are short and cross little."""
+    """Return the columns, each in the order with the shortest lines and the fewest crossings to the previous column."""
     ordered: list[tuple] = []
     for column in columns:
         before = ordered[-1] if ordered else ()
@@ -76,8 +74,8 @@ def _untangle(columns: list[list], arrows: Iterable[tuple[int, int]]) -> tuple[t
 
 
 def _cheapest(length: list[list[float]], crossed: list[list[int]]) -> tuple[int, ...]:
-    """The first of the orders that cost least: what each stop costs at its place, and each above each other. An order
-    that costs as much as the best before its end is not followed further."""
+    """Return the first of the cheapest orders, given the cost of each stop at each position and above each other stop.
+    An order that already costs as much as the best one is abandoned."""
     best: tuple[float, tuple[int, ...]] = math.inf, ()
 
     def follow(order: tuple[int, ...], cost: float) -> None:
@@ -96,19 +94,19 @@ def _cheapest(length: list[list[float]], crossed: list[list[int]]) -> tuple[int,
 
 
 def _height(index: int, count: int) -> float:
-    """Where place `index` of `count` in a column stands, 0 being the middle."""
+    """Return the vertical position of entry `index` of `count` in a column; 0 is the middle."""
     return (count - 1) / 2 - index
 
 
 def course_inputs(lessons: Sequence[Lesson]) -> str:
-    """The digest of what the course's picture is drawn from."""
+    """Return the digest of everything from which the course's picture is drawn."""
     graph = Graph.of(lessons)
     titles = [(lesson.number, lesson.title) for lesson in lessons]
     return drawing.digest(titles, [graph.arrows, graph.columns], Path(__file__), Path(drawing.__file__))
 
 
 def draw_course(lessons: Sequence[Lesson]) -> bytes:
-    """The course as SVG."""
+    """Return the picture of the course as SVG."""
     graph, titles = Graph.of(lessons), {lesson.number: lesson.title for lesson in lessons}
     wide, tall, gap, step = 1.42, 0.76, 0.36, 0.98
     rows = max(len(column) for column in graph.columns)
@@ -134,7 +132,7 @@ def draw_course(lessons: Sequence[Lesson]) -> bytes:
 
 
 def _line(ax: Axes, points: list[tuple[float, float]]) -> None:
-    """An arrow through the points: level at each of them, and curved between."""
+    """Return an arrow through the points that is horizontal at each of them and curved in between."""
     vertices, codes = [points[0]], [Path2D.MOVETO]
     for (x0, y0), (x1, y1) in pairwise(points):
         middle = (x0 + x1) / 2
@@ -145,7 +143,7 @@ def _line(ax: Axes, points: list[tuple[float, float]]) -> None:
 
 
 def render(lessons: Sequence[Lesson]) -> str:
-    """The page, as Markdown."""
+    """Return the page as Markdown."""
     reading = ["| lesson | minutes | builds on | takes a single thing from |", "|---|---|---|---|"]
     by_number = {lesson.number: lesson for lesson in lessons}
     for lesson in lessons:

@@ -16,7 +16,7 @@ _LESSON = re.compile(r"lesson_(\d\d)\.py")
 
 @cache
 def exercises() -> dict[str, Exercise]:
-    """Every exercise by its number, in the order of the course."""
+    """Return every exercise by its number, in the order of the course."""
     found: dict[str, Exercise] = {}
     for file in sorted(Path(__file__).parent.iterdir()):
         if not _LESSON.fullmatch(file.name):
@@ -34,9 +34,10 @@ def exercises() -> dict[str, Exercise]:
 
 
 def find_exercise(id: str | float) -> Exercise:
-    """The exercise of this number: "2.3", and as well 2.3, "02.3" or "2-3"; an old number finds a moved exercise.
+    """Return the exercise with this number, written as "2.3", 2.3, "02.3" or "2-3"; an old number finds a moved
+    exercise.
 
-    Raises `ValueError` that lists the lesson's exercises, or says how a number is written, if there is none.
+    Raises `ValueError` if there is none, which lists the lesson's exercises or says how numbers are written.
     """
     book = exercises()
     written = re.fullmatch(r"(\d{1,9})(?:[.,:-](\d{1,9}))?", str(id).strip())

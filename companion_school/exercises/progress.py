@@ -18,8 +18,8 @@ FILE = "progress.json"
 
 @dataclass(frozen=True)
 class Record:
-    """One exercise so far: how often it was checked, which hints and solution were read, the day it was first right,
-    and the day it was first robust as well."""
+    """Progress in one exercise: the number of checks, the hints and solution that were read, and the days on which it
+    was first right and first robust."""
 
     checks: int = 0
     hints: int = 0
@@ -29,7 +29,7 @@ class Record:
 
 
 def read_progress() -> dict[str, Record]:
-    """What is known, by exercise. Raises `ValueError` naming the file if it cannot be understood."""
+    """Return the progress in each exercise. Raises `ValueError`, which names the file, if it cannot be parsed."""
     return renamed(read_kept(FILE, "the progress that the course wrote", lambda value: Record(**value)))
 
 
@@ -38,7 +38,7 @@ def _write(known: dict[str, Record]) -> None:
 
 
 def note_check(id: str, passed: bool, robust: bool = False) -> None:
-    """Keep that an answer was checked. The days on which it was first right, and first robust, stay."""
+    """Record that an answer was checked. The days on which it was first right and first robust do not change."""
     known = read_progress()
     record = known.get(id, Record())
     today = date.today().isoformat()
@@ -48,7 +48,7 @@ def note_check(id: str, passed: bool, robust: bool = False) -> None:
 
 
 def note_hint(id: str) -> int:
-    """Keep that one hint more was read; its number, from 1, and 3 again after the last."""
+    """Record that one more hint was read. Return its number, from 1; it stays 3 after the last one."""
     known = read_progress()
     record = known.get(id, Record())
     number = min(record.hints + 1, 3)
@@ -57,13 +57,14 @@ def note_hint(id: str) -> int:
 
 
 def note_solution(id: str) -> None:
-    """Keep that the solution was read."""
+    """Record that the solution was read."""
     known = read_progress()
     _write(known | {id: replace(known.get(id, Record()), solution=True)})
 
 
 def as_data() -> dict[str, dict[str, object]]:
-    """Each exercise by its number: what it is, and what was done of it. Raises `ValueError` as `read_progress`."""
+    """Return the description of each exercise and the progress in it, by number. Raises `ValueError` like
+    `read_progress`."""
     known = read_progress()
     return {
         id: {

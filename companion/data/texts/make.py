@@ -30,11 +30,9 @@ SECTION = re.compile(r"^(?=## )", re.MULTILINE)
 
 
 def sections(source: str) -> Iterator[tuple[str, str]]:
-    """(name, text) of each section of a lesson; formulae, tables and lists stay, code cells and directives go.
-
-    A name is `Scaled dot-product attention: Derivation`, the opening has the lesson's own, and a heading that comes
-    twice is counted.
-    """
+    """Yield (name, text) for each section of a lesson, without code cells and directives, but with formulae, tables and
+    lists. A name has the form `Scaled dot-product attention: Derivation`; the opening has the lesson's own name, and a
+    repeated heading is numbered."""
     prose = FRONT_MATTER.sub("", source)
     for pattern in (CODE_CELL, DIRECTIVE):
         prose = pattern.sub("", prose)
@@ -49,7 +47,7 @@ def sections(source: str) -> Iterator[tuple[str, str]]:
 
 
 def make() -> bytes:
-    """The text as JSON, from a section's name to its prose, in the order of the course."""
+    """Return the text as JSON that maps the name of each section to its prose, in the order of the course."""
     folder = f"{COMMIT}:{LESSONS}"
     files = [line for line in _git("show", folder).splitlines() if line.endswith(".md")]
     documents = dict(pair for file in sorted(files) for pair in sections(_git("show", folder + file)))

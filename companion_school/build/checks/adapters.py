@@ -10,7 +10,7 @@ from companion_school.checking.exercise import Case
 
 @part(17, points=4, excused=USUAL)
 def LoRA(code, x, weights, rank, alpha):
-    """A frozen layer with a change beside it, what it begins with, and what is left when it is merged."""
+    """A frozen layer with a low-rank change: its initial output, its gradients, and the merged layer."""
     with default_dtype(x.dtype):
         linear = torch.nn.Linear(x.shape[-1], len(weights["linear.weight"]), bias=False)
         layer = code.LoRA(linear, rank, alpha)
@@ -96,7 +96,7 @@ LoRA.variant(
 
 @part(17, points=3, excused=USUAL)
 def put_adapters(code, rank, alpha, ids, merge):
-    """A frozen decoder with adapters: what learns, and its logits before, after a change, and merged."""
+    """A frozen decoder with adapters: what is trained, and its logits before a change, after it, and merged."""
     model = code["model"]
     torch.manual_seed(6)
     with default_dtype(torch.float64):
@@ -161,7 +161,7 @@ put_adapters.variant(
 
 @part(17, points=3, excused=USUAL)
 def example(code, question, answer, stop, length):
-    """Inputs and targets of a question and its answer."""
+    """Inputs and targets for a question and its answer."""
     inputs, targets = code.example(list(question), list(answer), stop, length)
     return inputs, targets
 

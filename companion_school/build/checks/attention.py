@@ -12,7 +12,7 @@ _VIEW = {"memory": "a view of its argument is all that is asked"}
 
 @part(2, points=2)
 def attend(code, q, k, v, mask):
-    """The formula: a softmax of scaled scores weighs the values."""
+    """The formula: values are averaged with a softmax of scaled scores."""
     return code.attend(q, k, v, mask)
 
 
@@ -146,7 +146,7 @@ attend.variant(
 
 @part(2, points=2, excused={"edge": "the last query is at the last key, so there are never more queries than keys"})
 def causal(code, queries, keys):
-    """The causal mask: each query may look at its own place and before."""
+    """The causal mask: each query sees its own position and earlier ones."""
     return code.causal(queries, keys)
 
 
@@ -274,7 +274,7 @@ def _weights(draw, d_model, kv_width):
 
 @part(2, points=2, excused=_STRICT)
 def Attention(code, x, mask, query, key, value, output, heads):
-    """The layer: four projections around the formula, as many keys as queries."""
+    """The layer: four projections around the formula, with as many keys as queries."""
     weights = {"query.weight": query, "key.weight": key, "value.weight": value, "output.weight": output}
     return run_with(lambda: code.Attention(x.shape[-1], heads, heads), weights, x, mask=mask)
 
@@ -365,7 +365,7 @@ Attention.variant(
 
 @part(2, points=2, excused=_STRICT)
 def Attention_grouped(code, x, query, key, value, output, heads, kv_heads):
-    """Grouped keys: neighbouring queries share a key and a value."""
+    """Grouped keys: neighbouring query heads share keys and values."""
     weights = {"query.weight": query, "key.weight": key, "value.weight": value, "output.weight": output}
     return run_with(lambda: code.Attention(x.shape[-1], heads, kv_heads), weights, x)
 
@@ -399,7 +399,7 @@ Attention_grouped.mistake(
 
 @part(2, points=1, excused=_STRICT)
 def Attention_elsewhere(code, x, source, mask, query, key, value, output, heads):
-    """Keys and values of a source, queries of x."""
+    """Cross-attention: keys and values from a source, queries from x."""
     weights = {"query.weight": query, "key.weight": key, "value.weight": value, "output.weight": output}
     return run_with(lambda: code.Attention(x.shape[-1], heads, heads), weights, x, source, mask)
 
@@ -431,7 +431,7 @@ Attention_elsewhere.mistake(
 
 @part(2, points=1, excused=_STRICT | {"layout": "what was kept lies in memory as it did"})
 def Attention_kept(code, x, old_key, old_value, query, key, value, output, heads):
-    """`turn` turns queries and keys; `cache` keeps keys that are turned, and values."""
+    """`turn` rotates queries and keys, and `cache` stores rotated keys and values."""
 
     class Cache:
         def extend(self, k, v):

@@ -11,7 +11,7 @@ from companion_school.checking.exercise import Case
 
 @part(14, points=4, excused=USUAL)
 def delta_rule(code, q, k, v, beta, state):
-    """Each token writes what is missing, and reads: what it read, and the state that is left."""
+    """Each token writes the missing part, then reads: the values read, and the final state."""
     return code.delta_rule(q, k, v, beta, state)
 
 
@@ -79,7 +79,7 @@ delta_rule.variant(
 
 @part(14, points=4, excused=USUAL)
 def DeltaLayer(code, x, weights, heads, pieces):
-    """The layer at once, and with a state, piece by piece: the same rows, and what the state holds."""
+    """The layer at once and piece by piece with a state: the same rows, and the contents of the state."""
     with default_dtype(x.dtype):
         layer = code.DeltaLayer(x.shape[-1], heads)
     whole = run_with(lambda: layer, weights, x)
@@ -152,7 +152,7 @@ DeltaLayer.variant(
 
 @part(14, points=2, excused=USUAL)
 def put_states(code, attend, ids):
-    """A decoder with states: which layers have one, and its logits in pieces, each block with what it needs."""
+    """A decoder with states: which layers have one, and its logits piece by piece."""
     model = code["model"]
     torch.manual_seed(3)
     with default_dtype(torch.float64), torch.no_grad():

@@ -18,7 +18,7 @@ _USUAL = {
                             "nan": "a score that is none wins or loses", "edge": "likewise", "other": "one choice",
                             "memory": "a view will do", "levels": "weights of exactly one"})  # fmt: skip
 def route(code, logits, top_k):
-    """The best experts of each token, and a softmax over these alone."""
+    """The best experts of each token, and a softmax over only these."""
     weights, chosen = code.route(logits, top_k)
     return weights, chosen
 
@@ -54,7 +54,7 @@ route.variant(
 
 @part(9, points=2, excused=_USUAL)
 def within(code, chosen, experts, capacity):
-    """Which choices find a place, in their order."""
+    """Which choices fit into the capacity, in order."""
     return code.within(chosen, experts, capacity)
 
 
@@ -119,7 +119,7 @@ within.variant(
 
 @part(9, points=2, excused=_USUAL)
 def balance(code, logits, top_k):
-    """The Switch loss: 1 where the load is even."""
+    """The Switch loss, which is 1 for an even load."""
     return code.balance(logits, top_k)
 
 
@@ -168,7 +168,7 @@ balance.variant(
 
 @part(9, points=3, excused=_USUAL)
 def Experts(code, x, router, gate, inner, outer, top_k, capacity):
-    """The layer: each token's experts answer, and their answers are weighed."""
+    """The layer: a weighted sum of the outputs of each token's experts."""
     layer = code.Experts(x.shape[-1], inner.shape[2], len(gate), top_k, capacity)
     weights = {"router.weight": router, "gate": gate, "inner": inner, "outer": outer}
     return torch.func.functional_call(layer, weights, (x,)), layer.logits
@@ -251,7 +251,7 @@ Experts.variant(
 
 @part(9, points=1, excused=_USUAL, seconds=60.0)
 def put_experts(code, experts, top_k, capacity, ids):
-    """A decoder whose networks are mixtures: its weights' shapes and spread, and what it remembers of its choices."""
+    """A decoder with mixtures of experts: the shapes and spread of its weights, and its stored router logits."""
     model = code["model"]
     torch.manual_seed(3)
     with default_dtype(torch.float64):
@@ -298,7 +298,7 @@ put_experts.variant(
 
 @part(9, points=1, excused=_USUAL)
 def Experts_on_a_GPU(code, x, router, gate, inner, outer, top_k, capacity):
-    """A layer of experts on another device, as on a GPU, gives the same there."""
+    """A layer of experts gives the same results on another device, such as a GPU."""
 
     def answer(device):
         layer = code.Experts(x.shape[-1], inner.shape[2], len(gate), top_k, capacity).double()

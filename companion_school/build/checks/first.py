@@ -22,7 +22,7 @@ def _weights(draw, vocab, d_model):
 
 @part(20, points=3, excused=_USUAL)
 def FirstModel(code, ids, heads, weights):
-    """Symbols to scores: embedding and waves, attention, head."""
+    """Symbols to scores: embedding plus waves, attention, and a head."""
     vocab, d_model = weights["embedding.weight"].shape
     return run_with(lambda: code.FirstModel(vocab, d_model, heads), weights, ids)
 
@@ -71,7 +71,7 @@ FirstModel.variant(
 
 @part(20, points=2, excused=_USUAL, forbidden=("optim",))
 def descend(code, start, idle, data, updates, rate):
-    """Gradient descent: each weight moves downhill, and its gradient is forgotten."""
+    """Gradient descent: each weight moves downhill, and its gradient is cleared."""
     model = torch.nn.ParameterList([torch.nn.Parameter(start.clone()), torch.nn.Parameter(idle.clone())])
     asked = []
 
@@ -140,7 +140,7 @@ descend.variant(
 
 @part(20, points=1, excused=_USUAL)
 def FirstModel_on_a_GPU(code, ids, seed):
-    """Moved to another device, as to a GPU, it learns there."""
+    """The model can be trained on another device, such as a GPU."""
 
     def trained(device):
         torch.manual_seed(seed)

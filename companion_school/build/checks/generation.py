@@ -16,7 +16,7 @@ _NONE = {
 
 @part(7, points=2, excused=_NONE)
 def Cache(code, keys, values):
-    """What was kept comes back with what is new behind it."""
+    """Stored keys and values are returned with the new ones after them."""
     cache, found = code.Cache(), []
     found.append(len(cache))
     for k, v in zip(keys, values, strict=True):
@@ -288,7 +288,7 @@ generate.variant(
 
 @part(7, points=1, excused=_NONE, seconds=60.0)
 def generate_on_a_GPU(code, weights, ids, new, temperature):
-    """A model on another device, as on a GPU, writes the same text."""
+    """A model on another device, such as a GPU, generates the same text."""
 
     def text(device):
         model = code["model"]

@@ -92,7 +92,7 @@ _D, _HEADS, _VOCAB, _LAYERS, _PLACES = 8, 4, 13, 2, 9
 
 @part(13, points=2, excused=USUAL)
 def GPT2(code, ids, weights, heads, layers, d_ff):
-    """A decoder with GPT-2's parts: its logits, and those of a text that comes in pieces."""
+    """A decoder with GPT-2's parts: its logits for a text, at once and piece by piece."""
     vocab, d_model = weights["embedding.weight"].shape
     config = code["model"].Config(vocab, d_model, layers, heads, heads, d_ff)
     with default_dtype(torch.float64):
@@ -197,7 +197,7 @@ def _released(draw, whole):
 
 @part(13, points=3, excused=USUAL, seconds=60.0)
 def gpt2(code, fields, tensors, names, ids):
-    """A GPT-2's folder in your own model: its weights, and its logits."""
+    """GPT-2's checkpoint folder in your own model: its weights and its logits."""
     assert code.gpt2  # executes the file, which registers GPT-2 with `load`
     with checkpoint(fields, tensors) as folder:
         model = code["published"].load(folder)

@@ -10,7 +10,7 @@ from companion_school.checking.exercise import Case
 
 @part(18, points=3, excused=USUAL)
 def streams(code, layers, ids, others):
-    """The stream before and behind every block; a further pass; and nothing is left behind."""
+    """The streams before and after every block; a second pass; and no hook is left behind."""
     model = code["model"]
     torch.manual_seed(7)
     with default_dtype(torch.float64):
@@ -89,7 +89,7 @@ streams.variant(
 
 @part(18, points=2, excused=USUAL)
 def lens(code, stream, weight, embedding, head):
-    """What the model would say if a stream were its last."""
+    """The model's prediction if a stream were the final one."""
     model = code["model"]
     with default_dtype(torch.float64):
         own = model.Transformer(model.Config(len(embedding), embedding.shape[1], 1, 2, 1, 8))
@@ -137,7 +137,7 @@ lens.variant(
 
 @part(18, points=1, excused=USUAL)
 def rank_of(code, logits, token):
-    """How many tokens are likelier."""
+    """The number of more probable tokens."""
     return code.rank_of(logits, token)
 
 
@@ -165,7 +165,7 @@ rank_of.variant(
 
 @part(18, points=2, excused=USUAL)
 def without_head(code, layer, head, ids):
-    """Logits without one head, and afterwards with it again."""
+    """Logits without one head, and with it again afterwards."""
     model = code["model"]
     torch.manual_seed(8)
     with default_dtype(torch.float64), torch.no_grad():
@@ -219,7 +219,7 @@ without_head.variant(
 
 @part(18, points=2, excused=USUAL)
 def patched(code, layer, position, vector, ids):
-    """Logits with another stream at one place, and afterwards without it."""
+    """Logits with another stream at one position, and with the original one afterwards."""
     model = code["model"]
     torch.manual_seed(9)
     with default_dtype(torch.float64), torch.no_grad():

@@ -33,7 +33,7 @@ def _causal(queries, keys):
 
 @part(12, points=2)
 def expanded(code, q, c, k, U_k, U_v, mask):
-    """Every head makes its keys and values of the latents, and attends."""
+    """Compute every head's keys and values from the latents, and attend."""
     return code.expanded(q, c, k, U_k, U_v, mask)
 
 
@@ -74,7 +74,7 @@ expanded.variant(
 
 @part(12, points=3)
 def absorbed(code, q, c, k, U_k, U_v, mask):
-    """The same numbers, of the latents alone: no key and no value of a head is made."""
+    """The same result from the latents, without any head's keys or values."""
     return code.absorbed(q, c, k, U_k, U_v, mask)
 
 
@@ -126,7 +126,7 @@ def _layer(draw, d_model, heads, rank, d_rope):
 
 @part(12, points=3)
 def LatentAttention(code, x, weights, heads, rank, d_rope, mask, turned):
-    """The layer: a latent and a turned key of each token, and queries whose last part is turned."""
+    """The layer: a latent and a rotated key per token, and queries whose last part is rotated."""
 
     def turn(y):
         return y * torch.arange(1, y.shape[2] + 1, dtype=y.dtype)[:, None] + y.roll(1, -1)
@@ -194,7 +194,7 @@ LatentAttention.variant(
 
 @part(12, points=2, excused=_USUAL)
 def LatentAttention_kept(code, x, weights, heads, rank, d_rope, pieces):
-    """With a cache a text may come in pieces; what is kept are latents and turned keys, and a step makes no keys."""
+    """With a cache, a text can come in pieces. Latents and rotated keys are stored, and a step computes no keys."""
     cache, rows = PlainCache(), []
     with default_dtype(x.dtype):
         layer = code.LatentAttention(x.shape[-1], heads, rank, d_rope)
@@ -261,7 +261,8 @@ LatentAttention_kept.variant(
 
 @part(12, points=1, excused=_USUAL, seconds=60.0)
 def put_latents(code, rank, d_rope, ids):
-    """A decoder with latent attention: its weights' shapes and spread, and its logits in pieces, with caches."""
+    """A decoder with latent attention: the shapes and spread of its weights, and its logits piece by piece with
+    caches."""
     model = code["model"]
     torch.manual_seed(3)
     with default_dtype(torch.float64), torch.no_grad():
@@ -304,7 +305,7 @@ put_latents.variant(
 
 @part(12, points=1, excused=_USUAL)
 def bytes_kept(code, heads, kv_heads, layers, tokens, rank, d_rope, size):
-    """The bytes of all layers' caches, by a formula."""
+    """The bytes in the caches of all layers, from a formula."""
     config = code["model"].Config(11, heads * 6, layers, heads, kv_heads, 5)
     return code.bytes_kept(config, tokens, rank, d_rope, size)
 

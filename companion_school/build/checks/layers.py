@@ -14,7 +14,7 @@ _STRICT = {
 
 @part(4, points=2)
 def RMSNorm(code, x, weight, eps):
-    """The norm: x by the root of the mean of its squares, times a gain."""
+    """The norm: x divided by its root mean square, times a gain."""
     return run_with(lambda: code.RMSNorm(x.shape[-1], eps), {"weight": weight}, x)
 
 
@@ -132,7 +132,7 @@ FeedForward.variant(
 
 @part(4, points=4, excused=_STRICT)
 def Block(code, x, mask, norm, query, key, value, output, second, gate, inner, outer, heads):
-    """The block: two sub-layers, each normed before and added to the stream."""
+    """The block: two sub-layers, each with a norm before it and a sum after it."""
     kv_heads = key.shape[0] * heads // query.shape[0]
     weights = {
         "attention_norm.weight": norm, "attention.query.weight": query, "attention.key.weight": key,
@@ -208,7 +208,7 @@ Block.variant(
 
 @part(4, points=2)
 def initialise(code, d_model, d_ff, writes, seed):
-    """The initial weights: each matrix with the variance that its place asks for."""
+    """The initial weights: the right variance for each matrix."""
     from torch import nn
 
     class Model(nn.Module):

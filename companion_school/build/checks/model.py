@@ -37,7 +37,7 @@ def _weights(sizes, seed, dtype=torch.float64):
 
 @part(5, points=2, excused=_EXCUSED)
 def Stack(code, sizes, x, weights, factors):
-    """The stack: blocks, one after the other, and a norm behind the last."""
+    """The stack: blocks one after the other, and a final norm."""
     config = code.Config(**sizes)
 
     class Other(torch.nn.Module):
@@ -110,7 +110,7 @@ Stack.variant(
 
 @part(5, points=4, excused=_EXCUSED)
 def Transformer(code, sizes, weights, ids):
-    """The decoder: with the companion's weights it gives the companion's logits, and their gradients."""
+    """The decoder: the companion's logits and gradients with the companion's weights."""
     leaves = {name: weight.detach().clone().requires_grad_() for name, weight in weights.items()}
     logits = run_with(lambda: code.Transformer(code.Config(**sizes)), leaves, ids)
     upstream = torch.linspace(-1, 2, logits.numel(), dtype=logits.dtype).cos().view_as(logits)
@@ -197,7 +197,7 @@ Transformer.variant(
 
 @part(5, points=2, excused=_EXCUSED)
 def Transformer_goes_on(code, sizes, weights, ids, cut):
-    """With caches a text may come in pieces: the logits are those of the whole."""
+    """With caches, a text can come in pieces, and the logits are those of the whole text."""
 
     made = code.Transformer
     pieces, caches = [], [PlainCache() for _ in range(sizes["layers"])]
@@ -236,7 +236,7 @@ Transformer_goes_on.mistake(
 
 @part(5, points=1, excused=_EXCUSED | {"dtype": "one dtype", "layout": "of ids", "memory": "likewise"})
 def Transformer_on_a_GPU(code, sizes, ids, seed):
-    """Moved to another device, as to a GPU, it gives the same logits there, with caches too."""
+    """The model gives the same logits on another device, such as a GPU, with caches too."""
 
     def logits(device):
         torch.manual_seed(seed)
@@ -285,7 +285,7 @@ Transformer_on_a_GPU.variant(
 
 @part(5, points=1, excused=_EXCUSED | {"other": "few numbers have no fixed spread"})
 def Transformer_begins(code, sizes, seed):
-    """A new decoder's weights are drawn by `initialise`."""
+    """The weights of a new decoder are drawn by `initialise`."""
     with default_dtype(torch.float64):
         torch.manual_seed(seed)
         model = code.Transformer(code.Config(**sizes))
@@ -312,7 +312,7 @@ Transformer_begins.mistake(
 
 @part(5, points=3, excused=_EXCUSED)
 def count(code, sizes):
-    """The count of all that is learned, by a formula, and as the model has it."""
+    """The number of parameters, from a formula, equals that of the model."""
     config = code.Config(**sizes)
     if sizes["vocab"] > 1000:  # too large to be built here
         return [code.count(config)]

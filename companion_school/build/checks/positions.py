@@ -15,7 +15,7 @@ _EVEN = {"edge": "a width is even: two components turn together"}
 
 @part(3, points=2, excused=_EVEN)
 def frequencies(code, width, base):
-    """The frequencies: from one radian a step down to almost 1 / base."""
+    """The frequencies: from one radian per position down to almost 1 / base."""
     return code.frequencies(width, base)
 
 
@@ -63,7 +63,7 @@ frequencies.variant(
 
 @part(3, points=2, excused=_PLACES | _EVEN)
 def waves(code, places, d_model, base):
-    """Sinusoidal positions: sines in even components, their cosines in odd ones."""
+    """Sinusoidal positions: sines in even components and their cosines in odd ones."""
     return code.waves(places, d_model, base)
 
 
@@ -114,7 +114,7 @@ waves.variant(
 
 @part(3, points=3)
 def rotate(code, x, places, base):
-    """Rotary positions: each pair turned by its angle at the token's place."""
+    """Rotary positions: each pair is rotated by the angle of its token's position."""
     return code.rotate(x, places, base)
 
 
@@ -190,7 +190,7 @@ rotate.variant(
 
 @part(3, points=1, excused={"levels": "scores of thousands lose digits", "offset": "and more of them"})
 def rotate_distance(code, q, k, places, later, base):
-    """Scores of turned queries and keys depend on their distance alone."""
+    """Scores of rotated queries and keys depend only on their distance."""
     turned = code.rotate(q, places + later, base) @ code.rotate(k, places + later, base).mT
     return turned, turned - code.rotate(q, places, base) @ code.rotate(k, places, base).mT
 
@@ -204,7 +204,7 @@ def _(draw):
 
 @part(3, points=1, excused=dict.fromkeys(_PLACES | _EVEN | {"other": ""}, "it shows where the numbers lie"))
 def rotate_on_a_GPU(code, x, places, base):
-    """Waves and rotations of positions that lie on another device, as on a GPU, are made there."""
+    """Waves and rotations are computed on the device of the positions, such as a GPU."""
 
     def waves(device):
         return code.waves(places.to(device), x.shape[-1], base).cpu()

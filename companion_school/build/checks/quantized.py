@@ -65,7 +65,7 @@ quantize.variant(
 
 @part(16, points=1, excused=USUAL)
 def dequantize(code, levels, scales):
-    """The weights that levels and scales stand for."""
+    """The weights that levels and scales represent."""
     return code.dequantize(levels, scales)
 
 
@@ -94,7 +94,7 @@ dequantize.variant(
 
 @part(16, points=2, excused=USUAL)
 def pack(code, levels):
-    """Two levels of four bits in a byte, and back."""
+    """Two levels of four bits in one byte, and the inverse."""
     packed = code.pack(levels)
     return {"packed": packed.long(), "dtype": str(packed.dtype), "unpacked": code.unpack(packed).long()}
 
@@ -139,7 +139,7 @@ pack.variant(
 
 @part(16, points=2, excused=USUAL)
 def QuantizedLinear(code, x, weight, bits, group):
-    """A linear layer of rounded weights: what it gives, what it keeps, and what it learns."""
+    """A linear layer with rounded weights: its output, its buffers, and its gradients."""
     linear = torch.nn.Linear(weight.shape[1], weight.shape[0], bias=False, dtype=weight.dtype)
     linear.weight.data.copy_(weight)
     layer = code.QuantizedLinear(linear, bits, group)

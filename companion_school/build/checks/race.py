@@ -16,8 +16,8 @@ _FREE = {
 
 @part(11, points=10, excused=_FREE, seconds=240.0)
 def race(code, text, unseen, seconds):
-    """A race of a few seconds: in time, tokens that give the text back, logits that look at nothing ahead, and something
-    learned. Where nothing was, it races again with three times as many: the machine may have been busy."""
+    """A race of a few seconds: on time, with lossless tokens, causal logits, and something learned. If nothing was
+    learned, it races again with three times as many seconds, because the machine may have been busy."""
     import time
 
     facts = (

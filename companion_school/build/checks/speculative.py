@@ -10,7 +10,7 @@ from companion_school.checking.exercise import Case
 
 @part(15, points=1, excused=USUAL)
 def rows(code, logits, temperature, choice):
-    """The probabilities of several positions."""
+    """The distributions of several positions."""
     return code.rows(logits, temperature, **choice)
 
 
@@ -50,7 +50,7 @@ rows.variant(
 
 @part(15, points=1, excused=USUAL)
 def correction(code, p, q):
-    """What is drawn from in the place of a rejected guess."""
+    """The distribution of the token that replaces a rejected guess."""
     return code.correction(p, q)
 
 
@@ -87,7 +87,7 @@ correction.variant(
 
 @part(15, points=3, excused=USUAL, seconds=60.0)
 def judge(code, p, q, guesses, tries):
-    """Which guesses are accepted, and how often each text comes of many tries."""
+    """Which guesses are accepted, and how often each text results from many tries."""
     generator, count = torch.Generator().manual_seed(1), {}
     for _ in range(tries):
         tokens = tuple(int(token) for token in code.judge(p, q, list(guesses), generator))
@@ -153,7 +153,7 @@ judge.variant(
 
 @part(15, points=2, excused=USUAL)
 def lookup(code, ids, ahead, vocab):
-    """Guesses from the text itself, and their probabilities."""
+    """Guesses from earlier occurrences in the text, and their probabilities."""
     guesses, q = code.lookup(list(ids), ahead, vocab)
     return list(guesses), q
 
@@ -203,7 +203,7 @@ lookup.variant(
 
 @part(15, points=3, excused=USUAL, seconds=60.0)
 def speculate(code, prompt, new, ahead, stop, guessing, vocab, choice):
-    """A text, token by token, beside that of `generate`; and with how many passes of the model it was written."""
+    """A text, token by token, compared with that of `generate`, and the number of passes that it took."""
     model = code["model"]
     torch.manual_seed(4)
     with default_dtype(torch.float64):

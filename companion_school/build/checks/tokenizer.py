@@ -12,7 +12,7 @@ _A, _B, _C = 97, 98, 99
 
 @part(1, points=1)
 def join(code, word, pair, token):
-    """A pair of neighbours becomes one token, wherever it stands."""
+    """A pair of neighbours becomes one token, wherever it occurs."""
     return code.join(word, pair, token)
 
 
@@ -98,7 +98,7 @@ def _words(draw, letters, most, count):
 
 @part(1, points=3, seconds=120.0)
 def learn(code, text, most):
-    """The merges of a text: the most frequent pair, again and again."""
+    """The merges of a text: repeatedly join the most frequent pair."""
     return [tuple(pair) for pair in code.learn(text, most)]
 
 
@@ -248,7 +248,7 @@ def _merges(draw, letters, count):
 
 @part(1, points=3)
 def encode(code, text, merges):
-    """A text in tokens: in each piece the merge that was learned first goes first."""
+    """The tokens of a text: in each piece, merges are applied in the order in which they were learned."""
     return code.encode(text, merges)
 
 
@@ -349,7 +349,7 @@ encode.variant(
 
 @part(1, points=1)
 def decode(code, tokens, merges):
-    """The text of tokens, with U+FFFD where they end within a character."""
+    """The text of tokens, with U+FFFD if they end within a character."""
     return code.decode(tokens, merges)
 
 
@@ -413,7 +413,7 @@ decode.variant(
 
 @part(1, points=2)
 def whole(code, text, most, other):
-    """Learn, encode, decode: every text comes back."""
+    """Learn, encode, decode: every text is restored."""
     merges = code.learn(text, most)
     tokens = code.encode(other, merges)
     return tokens, code.decode(tokens, merges)

@@ -15,7 +15,7 @@ _STEPS = {
 
 @part(6, points=2, excused=_STEPS, seconds=60.0)
 def windows(code, ids, context, batch):
-    """Inputs and targets from random places of a text."""
+    """Inputs and targets from random positions of a text."""
     generator, place, starts = torch.Generator().manual_seed(5), {int(id): n for n, id in enumerate(ids)}, set()
     differ, follows, shifted, shapes, wrong = False, True, True, ((batch, context), (batch, context)), []
     for _ in range(150):
@@ -86,7 +86,7 @@ windows.variant(
 
 @part(6, points=3, excused={"levels": "of logits in the thousands no digit is left", "offset": "likewise"})
 def loss_of(code, logits, targets, ignore):
-    """The mean of -ln p over the targets that count."""
+    """The mean of -ln p over the targets that are scored."""
     return code.loss_of(logits, targets, ignore)
 
 
@@ -140,7 +140,7 @@ loss_of.variant(
 
 @part(6, points=4, excused=_STEPS, forbidden=("optim",))
 def AdamW(code, embedding, matrix, gain, idle, gradients, rates, decay):
-    """Several updates by hand-made gradients: both means, their corrections, the decay."""
+    """Several updates with known gradients: both means, their corrections, and the decay."""
 
     class Model(torch.nn.Module):
         def __init__(self):
@@ -230,7 +230,7 @@ AdamW.variant(
 
 @part(6, points=2, excused=_STEPS)
 def clip(code, gradients, most):
-    """All gradients together are at most so long."""
+    """The norm of all gradients together is limited."""
     model = torch.nn.ParameterList([torch.nn.Parameter(torch.zeros_like(g)) for g in gradients] + [torch.zeros(2)])
     for weight, gradient in zip(model, gradients, strict=False):
         weight.grad = gradient.clone()
@@ -281,7 +281,7 @@ clip.variant(
 
 @part(6, points=2, excused=_STEPS)
 def rate_at(code, updates, peak, warmup):
-    """The rate of each update: up in a line, down along half a cosine."""
+    """The rate of each update: a linear warm-up, then a cosine decay."""
     return [float(code.rate_at(update, updates, peak, warmup)) for update in range(1, updates + 1)]
 
 
@@ -326,7 +326,7 @@ rate_at.variant(
 
 @part(6, points=2, excused=_STEPS)
 def train(code, start, data, updates, accumulate, most):
-    """The loop: micro-batches, the clip, the step, the rate."""
+    """The loop: micro-batches, clipping, the update and the rate."""
     model, asked = torch.nn.Linear(*reversed(start.shape), bias=False, dtype=start.dtype), []
     model.weight.data.copy_(start)
 
@@ -410,7 +410,7 @@ train.variant(
 
 @part(6, points=1, excused=_STEPS)
 def bits_per_byte(code, table, ids, context, size):
-    """Bits for each byte of a text, by windows."""
+    """Bits per byte of a text, computed in windows."""
 
     class Model(torch.nn.Module):
         def forward(self, ids, caches=None):
@@ -461,7 +461,7 @@ bits_per_byte.variant(
 
 @part(6, points=1, excused=_STEPS, seconds=60.0)
 def train_on_a_GPU(code, start, ids, updates):
-    """A model and a text on another device, as on a GPU, are trained there, to the same weights."""
+    """A model is trained on another device, such as a GPU, to the same weights."""
 
     def weights(device):
         model = torch.nn.Embedding.from_pretrained(start.clone(), freeze=False).to(device)
@@ -497,7 +497,7 @@ train_on_a_GPU.mistake(
 
 @part(6, points=1, excused=_STEPS)
 def renamed(code, tensors, pairs):
-    """The same tensors by other names."""
+    """The same tensors with other names."""
     return code.renamed(tensors, pairs)
 
 
@@ -555,7 +555,7 @@ def _published(draw):
 
 @part(6, points=2, excused=_STEPS)
 def save(code, sizes, seed, context):
-    """A model becomes two files, in the form in which models are published."""
+    """A model becomes two files in the usual published format."""
     import json
     import tempfile
     from pathlib import Path
@@ -621,7 +621,7 @@ save.variant(
 
 @part(6, points=1, excused=_STEPS)
 def load(code, fields, tensors, ids):
-    """And two files become the model again."""
+    """The two files become the model again."""
     import json
     import tempfile
     from pathlib import Path

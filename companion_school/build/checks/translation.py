@@ -47,7 +47,7 @@ def _model(draw):
 
 @part(8, points=3, excused=_USUAL)
 def CrossBlock(code, x, source, mask, seen, weights):
-    """A block that looks at itself, then at a source, then thinks."""
+    """A block with self-attention, then cross-attention, then the network."""
 
     def turn(y):
         return y * torch.arange(1, y.shape[2] + 1, dtype=y.dtype)[:, None] + y.roll(1, -1)
@@ -145,7 +145,7 @@ CrossBlock.variant(
 
 @part(8, points=3, excused=_USUAL, seconds=60.0)
 def Translator(code, source, real, target, weights, base):
-    """The whole model: logits of the target, and what the encoder hands over."""
+    """The whole model: the logits of the target, and the encoder's output."""
     config = code["model"].Config(11, 8, 2, 2, 1, 12, base)  # heads wide enough for the base to matter
     logits = run_with(lambda: code.Translator(config), weights, source, real, target)
     with default_dtype(torch.float64):
@@ -235,7 +235,7 @@ Translator.variant(
 
 @part(8, points=1, excused=_USUAL)
 def Translator_begins(code, sizes, seed):
-    """A new translator's weights are drawn by `initialise`."""
+    """The weights of a new translator are drawn by `initialise`."""
     with default_dtype(torch.float64):
         torch.manual_seed(seed)
         model = code.Translator(code["model"].Config(**sizes))
@@ -258,7 +258,7 @@ Translator_begins.mistake(
 
 @part(8, points=1, excused=_USUAL)
 def forced(code, target, start):
-    """Teacher forcing: the start token, and all but the last."""
+    """Teacher forcing: the start token, then all tokens but the last."""
     return code.forced(target, start)
 
 
@@ -295,7 +295,7 @@ forced.variant(
 
 @part(8, points=2, excused=_USUAL, seconds=60.0)
 def translate(code, source, real, start, stop, most, weights):
-    """Greedy translation, row by row to its own end."""
+    """Greedy translation; each row ends on its own."""
     with default_dtype(torch.float64):
         model = code.Translator(code["model"].Config(11, 8, 2, 4, 2, 12))
     model.load_state_dict(weights)
@@ -359,7 +359,7 @@ translate.variant(
 
 @part(8, points=1, excused=_USUAL, seconds=60.0)
 def translate_on_a_GPU(code, source, real, weights):
-    """A translator on another device, as on a GPU, gives the same logits and the same translations."""
+    """A translator on another device, such as a GPU, gives the same logits and translations."""
 
     def written(device):
         with default_dtype(torch.float64):
