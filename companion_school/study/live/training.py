@@ -99,7 +99,7 @@ def growing(
     start: int | None = None,
     caption: str = "",
 ) -> None:
-    """Show how a model continues a prompt while it learns, under the curve of its score.
+    """Show how a model continues a prompt while it learns, under the curve of its score on a logarithmic axis.
 
     Unknown words are red and underlined, and characters that cannot be printed are shown as U+FFFD.
 
@@ -107,19 +107,19 @@ def growing(
         moments: For each of two to ten updates, increasing, the score in bits per byte and the continuation.
         prompt: The prompt.
         known: Words of the training text, in lower case and with letters only.
-        marks: One to three baselines by name, in bits per byte.
+        marks: One to four baselines by name, in bits per byte.
         start: First update shown; default: the first one.
         caption: The sentence under the figure, with its number.
 
     Raises:
-        ValueError: The updates are too few, too many or do not increase, there are no baselines or more than three, or
+        ValueError: The updates are too few, too many or do not increase, there are no baselines or more than four, or
             `start` is not one of the updates.
     """
     updates = list(moments)
     if not 2 <= len(updates) <= 10 or updates != sorted(set(updates)):
-        raise ValueError(f"moments: expected two to ten updates that rise, got {updates}")
-    if not 1 <= len(marks) <= 3:
-        raise ValueError(f"marks: expected one to three yardsticks, got {len(marks)}")
+        raise ValueError(f"moments: expected two to ten increasing numbers, got {updates}")
+    if not 1 <= len(marks) <= 4:
+        raise ValueError(f"marks: expected one to four baselines, got {len(marks)}")
     first = updates[0] if start is None else start
     if first not in updates:
         raise ValueError(f"start: expected one of the updates {updates}, got {start!r}")
@@ -128,12 +128,18 @@ def growing(
     rows = [_marked(text, known) for text in texts]
     at = updates.index(first)
     fig, ax = figures.subplots(width=5.6, height=3.0)
-    ax.plot(updates, bits, color=figures.PALETTE["blue"], label="held-out text")
+    steps = range(len(updates))
+    ax.plot(steps, bits, color=figures.PALETTE["blue"], label="held-out text")
     for name, level in marks.items():
         ax.axhline(level, color="black", linestyle="--", linewidth=0.9)
-        ax.text(updates[-1], level, name, ha="right", va="bottom", fontsize=9)
-    ax.plot(updates[at], bits[at], "o", color=figures.PALETTE["red"], markersize=10, label=f"update {first}")
-    ax.set(xlabel="update", ylabel="bits per byte")
+        ax.text(steps[-1], level, name, ha="right", va="bottom", fontsize=9)
+    ax.plot(at, bits[at], "o", color=figures.PALETTE["red"], markersize=10, label=f"update {first}")
+    ax.set(xlabel="update", ylabel="bits per byte", yscale="log")
+    ax.set_xticks(steps, [str(update) for update in updates])
+    low, high = ax.get_ylim()
+    ticks = [tick for tick in (0.05, 0.1, 0.2, 0.5, 1, 2, 5) if low < tick < high]
+    ax.set_yticks(ticks, [f"{tick:g}" for tick in ticks])
+    ax.minorticks_off()
     ax.legend(loc="upper right")
     moving.show(
         "growing",
@@ -142,7 +148,7 @@ def growing(
             "marks": [{"name": name, "bits": level} for name, level in marks.items()],
         },
         fig,
-        alt="A curve of bits per byte that falls over the updates, across dashed lines of yardsticks. A handle moves a "
+        alt="A curve of bits per byte that falls over the updates, across dashed lines of baselines. A handle moves a "
         "dot along it, and under the picture stands what the model writes at that moment: first any token "
         "after any other, later words and phrases. Words that the training text hardly has are underlined.",
         caption=caption,
@@ -177,7 +183,7 @@ def film(
     """
     moments, n = list(updates), len(tokens)
     if not 4 <= len(moments) <= 16 or moments != sorted(set(moments)):
-        raise ValueError(f"updates: expected four to sixteen that rise, got {moments}")
+        raise ValueError(f"updates: expected four to sixteen increasing numbers, got {moments}")
     first = moments[-1] if start is None else start
     if first not in moments:
         raise ValueError(f"start: expected one of the updates {moments}, got {start!r}")
@@ -185,7 +191,7 @@ def film(
         raise ValueError(f"curves, heads: expected one or two, and two; got {len(curves)} and {len(heads)}")
     for name, right in curves.items():
         if len(right) != len(moments) or not all(0 <= share <= 1 for share in right):
-            raise ValueError(f"curves, {name}: expected {len(moments)} shares from 0 to 1, got {list(right)}")
+            raise ValueError(f"curves, {name}: expected {len(moments)} fractions from 0 to 1, got {list(right)}")
     shapes = {tuple(weights.shape) for moment in maps for weights in moment} | {(len(moment),) for moment in maps}
     if not 2 <= n <= 20 or len(maps) != len(moments) or shapes != {(n, n), (2,)}:
         expected = f"two maps of {n} by {n} for each of {len(moments)} moments, of at most 20 tokens"

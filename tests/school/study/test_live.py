@@ -86,6 +86,13 @@ def growing(moments=MOMENTS, known=("is", "a", "row"), marks=None, **others):
     live.growing(moments, prompt="The model", known=set(known) | {"the", "model"}, marks=marks, **others)
 
 
+LAW = (1.0, 0.5, 0.5, 30.0, 300.0)
+
+
+def budget(laws=(LAW,), compute=7.9e10, runs=((1, 22_776, 2.6),), **others):
+    live.budget(laws, compute=compute, runs=runs, **others)
+
+
 def rewritten(keys=None, values=("red", "blue"), writes=(("a", "red"),), decay=0.9):
     live.rewritten(keys or {"a": (1, 0), "b": (0, 1)}, values, writes, decay=decay)
 
@@ -172,6 +179,12 @@ def test_what_a_model_writes_follows_its_prompt_and_made_up_words_are_marked(sho
     first, last = data(shown[0])["rows"]
     assert first == [["The ", "models", " ", "zx", " ", "of", ""]]  # each second piece is marked
     assert last == [["The model is a row"]]
+
+
+def test_the_still_budget_shows_the_runs_of_one_night_and_the_data_all(shown):
+    budget(runs=[(1, 22_776, 2.6), (0.5, 106_816, 2.9)], caption="Figure 23.2. A budget.")
+    assert [run["compute"] for run in data(shown[0])["runs"]] == [1, 0.5]
+    assert "<td>22776</td><td>2.6</td>" in page(shown[0]).replace("\n", "")
 
 
 def test_a_film_keeps_the_lower_half_of_its_maps_row_by_row_and_begins_at_the_end(shown):
@@ -397,16 +410,19 @@ def test_every_token_stands_in_one_queue_at_every_moment(shown):
         (lambda: live.travels({"a": [[0, 1]]}, words=["a", "b", "c"]), "words: expected one for each of 2 to 60"),
         (lambda: live.travels({"a": [[0, float("inf")]]}, words=["a", "b"]), "shares: expected finite numbers"),
         (lambda: live.travels({"a": [[0, 1]]}, words=["a", "b"], start=(1, 0)), "start: expected a layer and a token"),
-        (lambda: live.pull([0.5, 0.6], {"a": [0, 1]}, words=["x", "y"]), "start: expected chances above 0 that add up"),
+        (
+            lambda: live.pull([0.5, 0.6], {"a": [0, 1]}, words=["x", "y"]),
+            "start: expected positive probabilities that sum",
+        ),
         (
             lambda: live.pull([0.5, 0.5], {"a": [0]}, words=["x", "y"]),
             "judges: expected a reward for each of 2 answers",
         ),
-        (lambda: live.pull([1.0], {"a": [0]}, words=["x"]), "expected chances of 2 to 6 answers; got 1 and 1"),
+        (lambda: live.pull([1.0], {"a": [0]}, words=["x"]), "expected probabilities of 2 to 6 answers; got 1 and 1"),
         (lambda: live.pull([0.5, 0.5], {"a": [0, 1]}, words=["x", "y"], temperature=3), "temperature: expected one of"),
         (
             lambda: live.group(size=8, count=9),
-            "size, count: expected 2 to 10 answers and 0 to so many right; got 8 and 9",
+            "size, count: expected 2 to 10 answers and at most as many right ones; got 8 and 9",
         ),
         (lambda: live.group(right=0), r"right, wrong: expected lengths of 1 to 99 tokens; got 0 and \[3, 7, 9\]"),
         (lambda: live.collapse([1.0], words=["a"]), r"expected two or more, as many of each, got 1 and 1"),
@@ -433,8 +449,8 @@ def test_every_token_stands_in_one_queue_at_every_moment(shown):
         ),
         (lambda: live.together([1, 0], [0, 1], words=("a", "b"), start=5), r"start: expected 10 to 40"),
         (lambda: live.together([1, 0], [0, 1], words=("a", "b"), places=11), "expected 2 <= distances < places"),
-        (lambda: live.home(depths=[2, 2]), r"depths: expected rising numbers from 1 to 64, got \[2, 2\]"),
-        (lambda: live.home(depths=[2, 65]), r"depths: expected rising numbers from 1 to 64, got \[2, 65\]"),
+        (lambda: live.home(depths=[2, 2]), r"depths: expected increasing numbers from 1 to 64, got \[2, 2\]"),
+        (lambda: live.home(depths=[2, 65]), r"depths: expected increasing numbers from 1 to 64, got \[2, 65\]"),
         (lambda: live.home(writes=[0.0, 1.0]), r"writes: expected sizes above 0, got \[0.0, 1.0\]"),
         (lambda: live.home(start=3), r"start, write: expected one of .* and one of .*, got 3 and 1.0"),
         (lambda: live.home(write=3), r"start, write: expected one of .* and one of .*, got 2 and 3"),
@@ -452,7 +468,7 @@ def test_every_token_stands_in_one_queue_at_every_moment(shown):
         (lambda: live.filler([[0] * 3] * 3, [[1, -2]] * 3, words=["a", "b"]), "from 0 upwards"),
         (
             lambda: live.filler([[0] * 3] * 3, [[1, 2]] * 3, words=["a", "b"], counts=[1, 2]),
-            r"counts: expected numbers that rise from 0, got \[1, 2\]",
+            r"counts: expected numbers that increase from 0, got \[1, 2\]",
         ),
         (
             lambda: live.sweep([[1, 9], [1, 1]], [1, 2]),
@@ -461,7 +477,10 @@ def test_every_token_stands_in_one_queue_at_every_moment(shown):
         (lambda: live.sweep([[1, 2], [1]], [1, 2]), "powers: expected 2 to 8 rows of as many whole numbers"),
         (lambda: live.sweep([[1, 2], [1, 1]], [1]), "values: expected 2, one for each key, got 1"),
         (lambda: live.sweep([[1, 2], [1, 1]], [1, 2], tile=3), "tile: expected one that divides 2 and 2, got 3"),
-        (lambda: live.climb(A100, 192, tiles=[16, 8]), r"tiles: expected rising numbers from 1 to 4096, got \[16, 8\]"),
+        (
+            lambda: live.climb(A100, 192, tiles=[16, 8]),
+            r"tiles: expected increasing numbers from 1 to 4096, got \[16, 8\]",
+        ),
         (lambda: live.climb(A100, 192, start=3), r"start: expected one of .*, got 3"),
         (lambda: live.sampling([1.0], words=["a"]), "logits, words: expected two to ten, as many of each, got 1 and 1"),
         (lambda: live.triangle(["a", "b"]), "words: expected three to eight, got 2"),
@@ -469,10 +488,13 @@ def test_every_token_stands_in_one_queue_at_every_moment(shown):
         (lambda: roofline((8, 2)), r"kv_heads: expected two or three divisors of 4, itself first; got \(8, 2\)"),
         (lambda: roofline((4, 3)), r"kv_heads: expected .* got \(4, 3\)"),
         (lambda: roofline((4,)), r"kv_heads: expected .* got \(4,\)"),
-        (lambda: live.dials([1, 0, 1], [1, 0, 1]), "query, key: expected one even width from 4 to 8, got 3 and 3"),
+        (
+            lambda: live.dials([1, 0, 1], [1, 0, 1]),
+            "query, key: expected one even width of 4 to 8 for both, got 3 and 3",
+        ),
         (lambda: live.dials([1, 0, 1, 0], [1, 0, 1, 0], base=1), "base: expected a number above 1, got 1"),
         (lambda: live.cut(TOKENIZER, ""), "text: expected 1 to 60 characters, got 0"),
-        (lambda: live.cut(BYTES, "cat"), "tokenizer: expected one with merges, got the 256 bytes alone"),
+        (lambda: live.cut(BYTES, "cat"), "tokenizer: expected a tokenizer with merges, got only the 256 bytes"),
         (
             lambda: walk(start=("the", "<pad>", "is")),
             r"start: expected three words of .*, got \['the', '<pad>', 'is'\]",
@@ -484,8 +506,11 @@ def test_every_token_stands_in_one_queue_at_every_moment(shown):
             lambda: walk(models={"a": SMALL | {"W1": torch.ones(3, 4)}}),
             r"a: expected W1 of shape \(4, 4\), got \(3, 4\)",
         ),
-        (lambda: live.edits({}), r"models: expected walks of one length, of two models or more, got lengths \[\]"),
-        (lambda: live.edits({"a": [("", MODEL)]}), r"models: expected walks of one length, .* got lengths \[1\]"),
+        (
+            lambda: live.edits({}),
+            r"models: expected sequences of equal length for two or more models, got lengths \[\]",
+        ),
+        (lambda: live.edits({"a": [("", MODEL)]}), r"models: expected sequences of equal length .* got lengths \[1\]"),
         (
             lambda: live.edits({"a": [("x", MODEL), ("y", MODEL)]}),
             "change in each step, and step 1, 'y', changes nothing",
@@ -501,28 +526,33 @@ def test_every_token_stands_in_one_queue_at_every_moment(shown):
         (lambda: live.memory({"a": MODEL}, cards={"c": 24}, start="b"), "start: expected one of a, got 'b'"),
         (
             lambda: live.memory({"a": MODEL}, cards={"c": 80, "d": 24}, start="a"),
-            r"cards: expected gigabytes that rise from above 0, got \[80, 24\]",
+            r"cards: expected increasing positive gigabytes, got \[80, 24\]",
         ),
         (lambda: live.bricks(7, 3), "tokens, heads: expected 2 to 6 and 2 to 4, got 7 and 3"),
         (lambda: live.switchboard([1.0] * 4, [["a", "b"], ["c"]]), r"does: expected rows of one length, .*\[2, 1\]"),
-        (lambda: live.switchboard([1.0] * 3, [["a", "b"]]), r"right: expected 4 shares from 0 to 1, .*\(3,\)"),
-        (lambda: live.switchboard([1.0, 2.0], [["a"]]), "right: expected 2 shares from 0 to 1"),
+        (lambda: live.switchboard([1.0] * 3, [["a", "b"]]), r"right: expected 4 fractions from 0 to 1, .*\(3,\)"),
+        (lambda: live.switchboard([1.0, 2.0], [["a"]]), "right: expected 2 fractions from 0 to 1"),
         (lambda: lanes(["twenty"]), r"target: expected two to five different pieces .*, got \['twenty'\]"),
         (lambda: lanes(["twenty", "twenty"]), "target: expected two to five different pieces"),
         (lambda: lanes(says={"<bos>": "one"}), r"says: expected for each of \['<bos>', 'twenty', 'one'\] one of"),
         (lambda: lanes(says=SAYS | {"one": "two"}), "says: expected .* one of .*'one': 'two'"),
         (lambda: lanes(slots=2), "slots: expected 3 to 8, got 2"),
         (lambda: lanes(start=7), "start: expected 1 to 6, got 7"),
-        (lambda: growing({0: (4.0, "a")}), r"moments: expected two to ten updates that rise, got \[0\]"),
-        (lambda: growing({9: (4.0, "a"), 3: (2.0, "b")}), r"moments: expected .* that rise, got \[9, 3\]"),
-        (lambda: growing(marks={}), "marks: expected one to three yardsticks, got 0"),
+        (lambda: growing({0: (4.0, "a")}), r"moments: expected two to ten increasing numbers, got \[0\]"),
+        (lambda: growing({9: (4.0, "a"), 3: (2.0, "b")}), r"moments: expected .* increasing numbers, got \[9, 3\]"),
+        (lambda: growing(marks={}), "marks: expected one to four baselines, got 0"),
         (lambda: growing(start=7), r"start: expected one of the updates \[0, 50\], got 7"),
-        (lambda: film(updates=(0, 10, 10, 20)), "updates: expected four to sixteen that rise"),
+        (lambda: film(updates=(0, 10, 10, 20)), "updates: expected four to sixteen increasing"),
         (lambda: film(start=5), "start: expected one of the updates .* got 5"),
         (lambda: film(heads=["a"]), "curves, heads: expected one or two, and two; got 1 and 1"),
-        (lambda: film(curves={"one": [0.0, 2.0, 0.0, 0.0]}), "curves, one: expected 4 shares from 0 to 1"),
+        (lambda: film(curves={"one": [0.0, 2.0, 0.0, 0.0]}), "curves, one: expected 4 fractions from 0 to 1"),
         (lambda: film(tokens="xy"), "maps: expected two maps of 2 by 2 for each of 4 moments"),
         (lambda: film(maps=[[torch.eye(3)]] * 4), "maps: expected two maps of 3 by 3"),
+        (lambda: budget(laws=[]), r"laws: expected one to six with different floors, got floors \[\]"),
+        (lambda: budget(laws=[LAW, LAW]), r"laws: expected .* got floors \[1.0, 1.0\]"),
+        (lambda: budget(compute=0), "compute: expected a number above 0, got 0"),
+        (lambda: budget(runs=[(2, 1000, 3.0)]), r"runs: expected nights of \(0.25, .*\), got \[2\]"),
+        (lambda: budget(law=1), "law: expected 0 to 0, got 1"),
         (lambda: live.valley(rate=0.3), r"rate: expected one of \(0.02, .*\), got 0.3"),
         (lambda: live.bounded([1, 2], [[1, 2]], words=["a"], cap=2), "keys: expected one row of 2 numbers for each of"),
         (lambda: bounded(keys=[[1, 0], [0, 0]]), "query, keys: expected no row of zeros"),
@@ -543,17 +573,20 @@ def test_every_token_stands_in_one_queue_at_every_moment(shown):
         (lambda: rewritten(decay=1.5), "decay: expected a number from 0 to 1, got 1.5"),
         (lambda: queues(tokens="ABC"), "tokens: expected 8 to 96, got 3"),
         (lambda: queues(experts=9), "experts: expected 2 to 8, got 9"),
-        (lambda: queues(steps=[5, 5]), r"steps: expected two or more, rising, got \[5, 5\]"),
+        (lambda: queues(steps=[5, 5]), r"steps: expected two or more increasing numbers, got \[5, 5\]"),
         (lambda: queues(start=2), "start: expected the number of one of 2 moments, got 2"),
         (lambda: queues(runs={}), "runs: expected one to three, got 0"),
         (lambda: queues(runs={"a": [[0] * 8]}), r"runs, a: expected whole numbers from 0 to 3 of shape \(2, 8\)"),
         (lambda: queues(runs={"a": [[4] * 8] * 2}), "runs, a: expected whole numbers from 0 to 3"),
         (lambda: live.clocks(9), "pairs: expected 2 to 8, got 9"),
-        (lambda: live.mending([0.5, 0.4], [0.5, 0.5], words=["a", "b"]), r"p: expected chances that add up to 1; got"),
-        (lambda: live.mending([1.0], [1.0], words=["a"]), "expected chances of 2 to 5 words; got 1, 1 and 1"),
+        (
+            lambda: live.mending([0.5, 0.4], [0.5, 0.5], words=["a", "b"]),
+            r"p: expected probabilities that sum to 1; got",
+        ),
+        (lambda: live.mending([1.0], [1.0], words=["a"]), "expected probabilities of 2 to 5 words; got 1, 1 and 1"),
         (lambda: live.seats([(0, 1, 1)]), "expected 2 to 12 texts, together and chunk of at least 1; got 1, 8, 4"),
-        (lambda: live.seats([(2, 1, 1), (1, 1, 1)]), "arrivals from 0 on that rise, 1 to 64 tokens"),
-        (lambda: live.seats([(0, 1, 1), (1, 0, 1)]), "arrivals from 0 on that rise, 1 to 64 tokens"),
+        (lambda: live.seats([(2, 1, 1), (1, 1, 1)]), "with increasing arrivals from 0 on, 1 to 64 tokens"),
+        (lambda: live.seats([(0, 1, 1), (1, 0, 1)]), "with increasing arrivals from 0 on, 1 to 64 tokens"),
         (lambda: leaves(heads=40), "heads=40, groups=8: expected a multiple of 32, 2, 4 or 8"),
         (lambda: leaves(groups=5), "groups=5: expected a multiple of 32, 2, 4 or 8"),
         (lambda: leaves(latent=(512, 0)), "all other sizes at least 1"),

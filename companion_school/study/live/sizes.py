@@ -1,0 +1,76 @@
+"""Moving figure of a compute budget: what a scaling law says of models of every size (lesson 23)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from companion_school.study import figures
+from companion_school.study.live import moving
+
+FACTORS = (0.25, 0.5, 1, 3, 10, 30, 100)
+RANGE = (1.25, 3.5)  # bits per byte
+
+
+def budget(
+    laws: Sequence[tuple[float, float, float, float, float]],
+    *,
+    compute: float,
+    runs: Sequence[tuple[float, int, float]],
+    law: int = 0,
+    caption: str = "",
+) -> None:
+    """Show the score that a scaling law predicts for a budget of compute, against the size of the model.
+
+    A law is (floor, alpha, delta, factor 1, factor 2): bits per byte = floor + factor 1 / parameters^alpha + factor 2 /
+    tokens^delta. A model that reads `tokens` costs 6 * parameters * tokens operations.
+
+    Args:
+        laws: One to six laws with different floors.
+        compute: Operations of one night, which the handle multiplies by `FACTORS`.
+        runs: Measured runs as (nights, one of `FACTORS`; parameters; bits per byte).
+        law: Index of the law that is shown first.
+        caption: The sentence under the figure, with its number.
+
+    Raises:
+        ValueError: There is no law or more than six, two have the same floor, the compute is not positive, a run has
+            another budget, or `law` is no index of a law.
+    """
+    floors = [one[0] for one in laws]
+    if not 1 <= len(laws) <= 6 or len(set(floors)) < len(floors):
+        raise ValueError(f"laws: expected one to six with different floors, got floors {floors}")
+    if not compute > 0:
+        raise ValueError(f"compute: expected a number above 0, got {compute}")
+    if others := sorted({nights for nights, *_ in runs} - set(FACTORS)):
+        raise ValueError(f"runs: expected nights of {FACTORS}, got {others}")
+    if law not in range(len(laws)):
+        raise ValueError(f"law: expected 0 to {len(laws) - 1}, got {law}")
+    floor, alpha, delta, first, second = laws[law]
+    sizes = np.logspace(3, 6, 121)
+    scores = floor + first / sizes**alpha + second / (compute / 6 / sizes) ** delta
+    best = int(scores.argmin())
+    fig, ax = figures.subplots(width=5.6, height=3.4)
+    inside = scores <= RANGE[1]
+    ax.plot(sizes[inside], scores[inside], color=figures.PALETTE["blue"], marker="", label=f"the law, floor {floor:g}")
+    ax.plot(sizes[best], scores[best], "o", color=figures.PALETTE["red"], markersize=9, label="its best size")
+    measured = [(size, bits) for nights, size, bits in runs if nights == 1]
+    if measured:
+        ax.plot(*zip(*measured, strict=True), "s", color="black", fillstyle="none", linestyle="none", label="measured")
+    ax.set(xscale="log", xlabel="parameters", ylabel="bits per byte")
+    ax.legend()
+    moving.show(
+        "budget",
+        {
+            "laws": [{"floor": one[0], "exponents": one[1:3], "factors": one[3:5]} for one in laws],
+            "compute": compute, "factors": FACTORS, "start": 1, "law": law, "range": RANGE,
+            "runs": [{"compute": nights, "size": size, "bits": bits} for nights, size, bits in runs],
+        },
+        fig,
+        alt="A valley: the score that a law predicts for one budget of compute, against the number of parameters. Small "
+        "models on the left read much, large ones on the right read little, and a red dot marks the best size. With "
+        "more compute the dot moves right and down. Squares are measured runs.",
+        caption=caption,
+        numbers={"parameters": [size for size, _ in measured] or [round(sizes[best])],
+                 "measured": [bits for _, bits in measured] or ["none"]},
+    )  # fmt: skip
