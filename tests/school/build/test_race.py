@@ -91,11 +91,11 @@ def test_runs_are_kept_and_stand_beside_the_courses_of_today(folder):
     told = race.race(folder, 0.01, "second", say=said.append)
     assert "The model is not kept" in told
     assert "byte 5-gram model" in told and "second" in told and "<- now" in told and race.COURSES in told
-    assert [one.name for one in race.read_board(folder / "race.json")] == [race.COURSES, "first", "second"]
+    assert [one.name for one in race.read_board(folder / race.BOARD)] == [race.COURSES, "first", "second"]
     assert [line.split(" for ")[0] for line in said] == ["first", race.COURSES, "second"]
     race.race(folder, 0.02, "third", alone=True, say=said.append)
     race.race(folder, 0.02, "fourth", say=said.append)
-    assert [one.name for one in race.read_board(folder / "race.json")][3:] == ["third", race.COURSES, "fourth"]
+    assert [one.name for one in race.read_board(folder / race.BOARD)][3:] == ["third", race.COURSES, "fourth"]
     assert (folder / "race.png").read_bytes().startswith(b"\x89PNG")
 
 
@@ -117,7 +117,7 @@ def test_a_race_that_comes_back_late_is_kept_and_said_to_be_late(folder, monkeyp
     (folder / "race.py").write_text(late, "utf-8")
     assert "0.001 min, but took 0 s" in race.race(folder, 0.001, "slow", alone=True)
     race.race(folder, 1, "in time", alone=True)
-    assert [one.is_late for one in race.read_board(folder / "race.json")] == [True, False]
+    assert [one.is_late for one in race.read_board(folder / race.BOARD)] == [True, False]
 
 
 def test_without_a_race_of_its_own_a_folder_races_with_the_stages_1_to_6(tmp_path, monkeypatch):
@@ -130,5 +130,5 @@ def test_without_a_race_of_its_own_a_folder_races_with_the_stages_1_to_6(tmp_pat
     assert race.PLAIN in said and "everything else" in said
     assert f"The model is kept: companion generate --checkpoint {tmp_path / 'race'}" in said
     assert load_pretrained(tmp_path / "race").config.layers == 4
-    [one] = race.read_board(tmp_path / "race.json")
+    [one] = race.read_board(tmp_path / race.BOARD)
     assert 0.1 < one.bits_per_byte < 8 and one.name == race.PLAIN
