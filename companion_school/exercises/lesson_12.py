@@ -18,15 +18,16 @@ from companion_school.checking.exercise import Case, exercise
     difficulty=1,
     minutes=5,
     hints=(
-        "For n tokens the four projections cost 8 n d^2, the scores and the sum of the values together 4 n^2 d.",
+        "For n tokens the four projections cost 8 n d^2, and the scores and the sums of the values together cost 4 n^2 d.",
         "Set 4 n^2 d equal to 8 n d^2 and divide both sides by 4 n d.",
         "The feed-forward network adds 2 * 2 * n * d * 4 d = 16 n d^2 to the projections' 8 n d^2.",
     ),
 )
 def lengths_of_balance():
     """A layer has width $d = 512$, four projections of $d$ by $d$, and a feed-forward network of two matrices with $d_{ff} = 4d$. Nothing is
-    masked; a multiplication and an addition are two FLOPs. At how many tokens do $QK^\\top$ and $AV$ together cost as many FLOPs as the four
-    projections? And at how many as many as the projections and the feed-forward network together? Return a pair of `int`s, in this order.
+    masked, and a multiplication and an addition count as two FLOPs. At how many tokens do $QK^\\top$ and $AV$ together cost as many FLOPs as
+    the four projections? At how many do they cost as many as the projections and the feed-forward network together? Return the two numbers as
+    a pair of `int`s, in this order.
     """
     ### BEGIN SOLUTION
     d = 512
@@ -51,12 +52,12 @@ def _():
     return 768, 2816
 
 
-@lengths_of_balance.mistake("the second length is that of the feed-forward network alone: add the projections")
+@lengths_of_balance.mistake("your second length counts only the feed-forward network: add the projections")
 def _():
     return 1024, 2048
 
 
-@lengths_of_balance.mistake("each number of a product costs two FLOPs, those of the projections as well")
+@lengths_of_balance.mistake("each term of a matrix product costs two FLOPs, also in the projections")
 def _():
     return 512, 1536
 
@@ -66,7 +67,7 @@ def _():
     return 1024, 1536
 
 
-@lengths_of_balance.mistake("you answered in the wrong order: the projections alone come first")
+@lengths_of_balance.mistake("you answered in the wrong order: the length for only the projections comes first")
 def _():
     return 3072, 1024
 
@@ -94,15 +95,15 @@ def _():
     minutes=10,
     limits={"tokens": (1,), "stride": lambda tokens, stride: (1, tokens)},
     hints=(
-        "Make `distance = query - key` as a (query, key) table from two `torch.arange`s, one of them as a column.",
-        "Nothing of the future: distance 0 or more. Near: distance below the stride.",
-        "Far: the distance is a multiple of the stride. Near or far, and not of the future.",
+        "Compute `distance = query - key` as a (query, key) table from two `torch.arange`s, one of them as a column.",
+        "A key that is not in the future has a distance of 0 or more. A near key has a distance below the stride.",
+        "A far key has a distance that is a multiple of the stride. A visible key is near or far, and not in the future.",
     ),
 )
 def strided_mask(tokens, stride):
-    """The strided pattern of Child et al. (2019), both of its heads in one mask: query $i$ may look at key $j \\le i$ if $j$ is one of the last
-    `stride` tokens up to and including $i$, or if $i - j$ is a multiple of `stride`. Return booleans (query, key), both axes of length
-    `tokens`, True = may look.
+    """The strided pattern of Child et al. (2019), with the patterns of both of its heads in one mask. Query $i$ may look at key $j \\le i$ if
+    $j$ is one of the last `stride` tokens up to and including $i$, or if $i - j$ is a multiple of `stride`. Return booleans of shape
+    (query, key), where both axes have length `tokens` and True means that the query may look.
 
     ```python
     >>> strided_mask(4, 2).int()
@@ -113,7 +114,7 @@ def strided_mask(tokens, stride):
     ```
 
     ★
-    - `tokens < 1` and `stride < 1` are refused with a `ValueError`.
+    - `tokens < 1` and `stride < 1` raise a `ValueError`.
     """
     ### BEGIN SOLUTION
     if tokens < 1 or stride < 1:
@@ -153,13 +154,13 @@ def _(tokens, stride):
     return (distance.abs() < stride) | (distance % stride == 0)
 
 
-@strided_mask.mistake("your near part is one token too narrow: a query sees `stride` tokens, itself among them")
+@strided_mask.mistake("your near part is one token too narrow: a query sees `stride` tokens, including itself")
 def _(tokens, stride):
     distance = _distance(tokens, stride)
     return (distance >= 0) & ((distance < stride - 1) | (distance % stride == 0))
 
 
-@strided_mask.mistake("the near part is missing: the last `stride` tokens are seen, too")
+@strided_mask.mistake("the near part is missing: a query also sees the last `stride` tokens")
 def _(tokens, stride):
     distance = _distance(tokens, stride)
     return (distance >= 0) & (distance % stride == 0)
@@ -171,14 +172,16 @@ def _(tokens, stride):
     return (distance >= 0) & (distance < stride)
 
 
-@strided_mask.mistake("those are the columns of the fixed pattern: here the distance counts, not the key's own number")
+@strided_mask.mistake(
+    "those are the columns of the fixed pattern: here the distance counts, not the position of the key"
+)
 def _(tokens, stride):
     distance = _distance(tokens, stride)
     column = (torch.arange(tokens) % stride == stride - 1).expand(tokens, tokens)
     return (distance >= 0) & ((distance < stride) | column)
 
 
-@strided_mask.mistake("near or far is enough: you ask for both")
+@strided_mask.mistake("you require near and far: one of the two is enough")
 def _(tokens, stride):
     distance = _distance(tokens, stride)
     return (distance >= 0) & (distance < stride) & (distance % stride == 0)
@@ -196,7 +199,7 @@ def _(tokens, stride):
     return ~((distance >= 0) & ((distance < stride) | (distance % stride == 0)))
 
 
-@strided_mask.mistake("a stride or a length below one must be refused with a ValueError")
+@strided_mask.mistake("a stride or a length below one must raise a ValueError")
 def _(tokens, stride):
     place = torch.arange(tokens)
     distance = place[:, None] - place
@@ -240,19 +243,20 @@ def _(tokens, stride):
     },
     excused={"dtype": "one of its right answers computes in float64, whatever comes in"},
     hints=(
-        "The new maximum of a row is the larger of the old one and the tile's. What was summed with the old one is too large by "
-        "e^(new - old).",
-        "Multiply the old `total` and the old `mixture` by exp(largest - new), and add the tile's own exp(scores - new), summed, or times "
-        "the values.",
-        "Where the new maximum is still minus infinity, subtract 0 instead of it: exp(-inf - 0) is 0, and nothing is NaN.",
+        "The new maximum of a row is the larger of the old one and the tile's. The sums that were taken with the old maximum are too "
+        "large by a factor of e^(new - old).",
+        "Multiply the old `total` and the old `mixture` by exp(largest - new). To the total add the sum of exp(scores - new), and to the "
+        "mixture its product with the values.",
+        "Where the new maximum is still minus infinity, subtract 0 instead: exp(-inf - 0) is 0, so nothing becomes NaN.",
     ),
     forbidden=("softmax", "log_softmax", "logsumexp", "logcumsumexp", "logaddexp"),
 )
 def absorb(largest, total, mixture, scores, values):
-    """One step of the online softmax. The tiles so far have left, for each row, `largest` (query), the largest score $m$; `total` (query),
-    $\\sum_j e^{z_j - m}$; and `mixture` (query, d_v), $\\sum_j e^{z_j - m} v_j$, divided by nothing. Before the first tile they are $-\\infty$,
-    0 and 0. Take in one more tile: `scores` (query, key), the scaled $z_j$, $-\\infty$ where a key is hidden, and `values` (key, d_v). Return
-    the three, in the same form. A row that has seen no key keeps $-\\infty$, 0 and 0. Scores may be as large as 1,000.
+    """One step of the online softmax. The tiles so far have left three results for each row: `largest` (query), the largest score $m$; `total`
+    (query), $\\sum_j e^{z_j - m}$; and `mixture` (query, d_v), $\\sum_j e^{z_j - m} v_j$, which has not been divided by the total. Before the
+    first tile they are $-\\infty$, 0 and 0. Take in one more tile, with `scores` (query, key), the scaled $z_j$, which are $-\\infty$ where a
+    key is hidden, and `values` (key, d_v). Return the three results in the same form. A row that has seen no key keeps $-\\infty$, 0 and 0.
+    Scores may be as large as 1,000.
 
     ```python
     >>> absorb(torch.tensor([0.0]), torch.tensor([1.0]), torch.tensor([[2.0]]), torch.tensor([[0.0]]), torch.tensor([[4.0]]))
@@ -260,8 +264,8 @@ def absorb(largest, total, mixture, scores, values):
     ```
 
     ★
-    - Scores of $-2 \\cdot 10^{10}$ do no harm.
-    - Nothing that came in is changed; NaN shows.
+    - Scores of $-2 \\cdot 10^{10}$ give the right result, too.
+    - The inputs are not changed, and a NaN in them is not hidden.
     """
     ### BEGIN SOLUTION
     new = torch.maximum(largest, scores.amax(dim=1))
@@ -308,7 +312,9 @@ def _sound(new):
     return torch.where(new.isinf(), 0.0, new)
 
 
-@absorb.mistake("your mixture is not rescaled: what was summed with the old maximum is too large by e^(new - old)")
+@absorb.mistake(
+    "your mixture is not rescaled: its sum was taken with the old maximum and is too large by e^(new - old)"
+)
 def _(largest, total, mixture, scores, values):
     new = torch.maximum(largest, scores.amax(1))
     weights = torch.exp(scores - _sound(new)[:, None])
@@ -316,7 +322,7 @@ def _(largest, total, mixture, scores, values):
     return new, shrink * total + weights.sum(1), mixture + weights @ values
 
 
-@absorb.mistake("your total is not rescaled: what was summed with the old maximum is too large by e^(new - old)")
+@absorb.mistake("your total is not rescaled: its sum was taken with the old maximum and is too large by e^(new - old)")
 def _(largest, total, mixture, scores, values):
     new = torch.maximum(largest, scores.amax(1))
     weights = torch.exp(scores - _sound(new)[:, None])
@@ -324,14 +330,14 @@ def _(largest, total, mixture, scores, values):
     return new, total + weights.sum(1), shrink[:, None] * mixture + weights @ values
 
 
-@absorb.mistake("neither total nor mixture is rescaled: both were summed with the old maximum")
+@absorb.mistake("neither total nor mixture is rescaled: both sums were taken with the old maximum")
 def _(largest, total, mixture, scores, values):
     new = torch.maximum(largest, scores.amax(1))
     weights = torch.exp(scores - _sound(new)[:, None])
     return new, total + weights.sum(1), mixture + weights @ values
 
 
-@absorb.mistake("the old maximum is not carried on: take the larger of it and the tile's")
+@absorb.mistake("the old maximum is lost: take the larger of the old maximum and the tile's")
 def _(largest, total, mixture, scores, values):
     new = scores.amax(1)
     weights = torch.exp(scores - _sound(new)[:, None])
@@ -365,7 +371,7 @@ def _(largest, total, mixture, scores, values):
     return new, whole * shrink, mixed * shrink[:, None]
 
 
-@absorb.mistake("you divided the mixture by the total: that is left to the end, after the last tile")
+@absorb.mistake("you divided the mixture by the total: do that only at the end, after the last tile")
 def _(largest, total, mixture, scores, values):
     new, whole, mixed = absorb.reference(largest, total, mixture, scores, values)
     return new, whole, mixed / torch.where(whole > 0, whole, 1.0)[:, None]
@@ -432,8 +438,8 @@ def _(largest, total, mixture, scores, values):
         "large components": "components of the lesson are around 1",
     },
     hints=(
-        "Write phi(q_i) . phi(k_j) where softmax attention has exp(q_i . k_j / sqrt(d_k)), and sum over j from the first key to i.",
-        "phi(q_i) does not depend on j: take it out of both sums. What is left are running sums of phi(k_j) v_j^T and of phi(k_j).",
+        "Write phi(q_i) . phi(k_j) where softmax attention has exp(q_i . k_j / sqrt(d_k)), and sum over the keys j up to i.",
+        "phi(q_i) does not depend on j, so take it out of both sums. They become running sums of phi(k_j) v_j^T and of phi(k_j).",
         "A running sum over tokens is `torch.cumsum`, or a loop with two states, S (d_k, d_v) and y (d_k).",
     ),
     forbidden=("softmax", "scaled_dot_product_attention"),
@@ -452,8 +458,8 @@ def causal_linear_attention(q, k, v):
     ```
 
     ★
-    - A `q` and a `k` of different shapes, or a `v` with another number of tokens, are refused with a `ValueError`.
-    - Components of 800, up or down, do no harm, nor in the gradients.
+    - A `q` and a `k` of different shapes, or a `v` with another number of tokens, raise a `ValueError`.
+    - Components of 800 and -800 give finite results and finite gradients.
     """
     ### BEGIN SOLUTION
     if q.shape != k.shape or len(v) != len(k):
@@ -533,14 +539,14 @@ def _(q, k, v):
     return weights @ v / weights.sum(1, keepdim=True)
 
 
-@causal_linear_attention.mistake("phi acts on the keys as well as on the queries")
+@causal_linear_attention.mistake("you left the keys as they are: phi acts on the keys as well")
 def _(q, k, v):
     _checked(q, k, v)
     weights = (_phi(q) @ k.T).tril()
     return weights @ v / weights.sum(1, keepdim=True)
 
 
-@causal_linear_attention.mistake("phi acts on the queries as well as on the keys")
+@causal_linear_attention.mistake("you left the queries as they are: phi acts on the queries as well")
 def _(q, k, v):
     _checked(q, k, v)
     weights = (q @ _phi(k).T).tril()
