@@ -17,15 +17,15 @@ from companion_school.checking.exercise import Case, exercise
     difficulty=1,
     minutes=10,
     hints=(
-        "Walk through the tokens, and remember whose turn it is: nobody's, the user's, or the assistant's.",
+        "Walk through the tokens, and remember whose turn it is: no one's, the user's, or the assistant's.",
         "A role token changes the turn and never counts itself. A token counts if the turn is the assistant's.",
-        "`end` still belongs to the turn that it ends; behind it is nobody's turn.",
+        "`end` still belongs to the turn that it ends. After it, it is no one's turn.",
     ),
 )
 def loss_mask(ids, user, assistant, end):
-    """`ids` is a conversation, a list of tokens. A turn begins with a role token, `user` or `assistant`, and ends with the token `end`. Turns of both
-    kinds may come several times, and behind an `end` there may be fillers, any tokens but role tokens. Return a list of truth values, one for each
-    token: whether it counts in the loss. What counts is what the assistant says, with its `end`, and without its role token.
+    """`ids` is a conversation, a list of tokens. A turn begins with a role token, `user` or `assistant`, and ends with the token `end`. There may be
+    several turns of both kinds, and an `end` may be followed by padding, which can be any tokens but role tokens. Return a list of truth values that
+    says for each token whether it counts in the loss. What the assistant says counts, including its `end` but not its role token.
 
     ```python
     >>> loss_mask([7, 1, 2, 9, 8, 3, 9, 0], 7, 8, 9)
@@ -33,8 +33,8 @@ def loss_mask(ids, user, assistant, end):
     ```
 
     ★
-    - A conversation that does not begin with a role token is refused with a `ValueError`.
-    - An assistant's turn may lack its `end`, where a text was cut off: it counts as far as it goes.
+    - A conversation that does not begin with a role token raises a `ValueError`.
+    - An assistant's turn may lack its `end` because the text was cut off. It counts as far as it goes.
     """
     ### BEGIN SOLUTION
     if not ids or ids[0] not in (user, assistant):
@@ -86,7 +86,7 @@ def _marked(ids, user, assistant, end, *, role=False, ends=True, fillers=False, 
     return found
 
 
-@loss_mask.mistake("the role token is given, not said: it is what comes behind it that the assistant says")
+@loss_mask.mistake("the role token is given: the assistant says only what comes after it")
 def _(ids, user, assistant, end):
     _roles(ids, user, assistant)
     return _marked(ids, user, assistant, end, role=True)
@@ -98,13 +98,13 @@ def _(ids, user, assistant, end):
     return _marked(ids, user, assistant, end, ends=False)
 
 
-@loss_mask.mistake("what stands behind an `end` is nobody's, up to the next role token")
+@loss_mask.mistake("the tokens between an `end` and the next role token belong to no one")
 def _(ids, user, assistant, end):
     _roles(ids, user, assistant)
     return _marked(ids, user, assistant, end, fillers=True)
 
 
-@loss_mask.mistake("the user's tokens do not count: nobody could predict them")
+@loss_mask.mistake("the user's tokens do not count, because no one could predict them")
 def _(ids, user, assistant, end):
     _roles(ids, user, assistant)
     return _marked(ids, user, assistant, end, who=(user, assistant))
@@ -140,7 +140,7 @@ def _(ids, user, assistant, end):
     return [counts and at <= last for at, counts in enumerate(found)]
 
 
-@loss_mask.mistake("a conversation that begins without a role token must be refused with a ValueError")
+@loss_mask.mistake("a conversation that begins without a role token must raise a ValueError")
 def _(ids, user, assistant, end):
     return _marked(ids, user, assistant, end)
 
@@ -169,22 +169,22 @@ def _(ids, user, assistant, end):
 @exercise(
     "20.2",
     "Many adapters, one model",
-    task="Let each row of a batch go through a frozen matrix and an adapter of its own",
+    task="Apply a frozen matrix to a batch, with a separate adapter for each row",
     points=3,
     difficulty=2,
     minutes=15,
-    right={"gradients": "its answer goes into a model that learns"},
+    right={"gradients": "its output goes into a model that is trained"},
     excused={"edge": "the number of an adapter that is changed is another adapter"},
     hints=(
-        "What all rows share is `x @ weight.T`: compute it once.",
-        "`down[which]` is (batch, in, rank): a matrix for each row. `torch.einsum` or `@` with an axis more multiplies by it.",
-        "Rows of -1 get no change: multiply it by `(which >= 0)`, or fill in only the rows that have an adapter.",
+        "All rows share `x @ weight.T`, so compute it once.",
+        "`down[which]` is (batch, in, rank), one matrix for each row. Multiply by it with `torch.einsum`, or with `@` and an additional axis.",
+        "Rows with -1 get no change. Select with `torch.where`, or compute the change only for the rows that have an adapter.",
     ),
 )
 def adapted(x, weight, down, up, which, scale):
-    """A server keeps one frozen matrix, `weight` (out, in), for which a row x gives `x @ weight.T`, and several adapters of one rank: `down` (adapter,
-    in, rank) and `up` (adapter, rank, out). Row b of the batch `x` (batch, in) belongs to the customer with adapter number `which[b]`, int64, or to
-    one without any, whose number is -1. The change of an adapter is multiplied by `scale`, a number. Return (batch, out).
+    """A server has one frozen matrix, `weight` (out, in), which maps a row x to `x @ weight.T`, and several adapters of the same rank: `down`
+    (adapter, in, rank) and `up` (adapter, rank, out). Row b of the batch `x` (batch, in) uses the adapter with the index `which[b]` (int64), or none
+    if that is -1. An adapter's change is multiplied by the number `scale`. Return the outputs (batch, out).
 
     ```python
     >>> one = torch.ones(1, 1, 1)
@@ -194,8 +194,8 @@ def adapted(x, weight, down, up, which, scale):
     ```
 
     ★
-    - Sizes that do not fit each other, and numbers of adapters that there are not, are refused with a `ValueError`.
-    - An adapter that nobody in the batch uses does no harm, not even if it holds NaN.
+    - Shapes that do not fit each other, and indices of adapters that do not exist, raise a `ValueError`.
+    - An adapter that no row of the batch uses does no harm, not even if it contains NaN.
     """
     ### BEGIN SOLUTION
     sizes = (down.shape[0], x.shape[1], weight.shape[0]) != (up.shape[0], down.shape[1], up.shape[2])
@@ -253,19 +253,19 @@ def _one_by_one(x, weight, down, up, which, scale, change=None):
     return torch.stack(rows)
 
 
-@adapted.mistake("the number -1 means no adapter; as an index it is the last one")
+@adapted.mistake("-1 means no adapter, but as an index it selects the last one")
 def _(x, weight, down, up, which, scale):
     _fitting(x, weight, down, up, which)
     return x @ weight.T + scale * torch.einsum("bi,bir,bro->bo", x, down[which], up[which])
 
 
-@adapted.mistake("each row has an adapter of its own; you take the first row's for all")
+@adapted.mistake("each row has its own adapter, but you use the first row's for all")
 def _(x, weight, down, up, which, scale):
     _fitting(x, weight, down, up, which)
     return _one_by_one(x, weight, down, up, which[:1].expand(len(x)), scale)
 
 
-@adapted.mistake("you add the changes of all adapters; a row has one, its own")
+@adapted.mistake("you add the changes of all adapters, but a row has only one")
 def _(x, weight, down, up, which, scale):
     _fitting(x, weight, down, up, which)
     every = sum(a @ b for a, b in zip(down, up, strict=True))
@@ -278,32 +278,32 @@ def _(x, weight, down, up, which, scale):
     return _one_by_one(x, weight, down, up, which, 1.0)
 
 
-@adapted.mistake("the scale belongs to the change alone, not to the frozen matrix")
+@adapted.mistake("the scale multiplies only the change, not the frozen matrix")
 def _(x, weight, down, up, which, scale):
     _fitting(x, weight, down, up, which)
     return scale * _one_by_one(x, weight, down, up, which, 1.0)
 
 
-@adapted.mistake("the scale is given as it is to be used: you divide by the rank once more")
+@adapted.mistake("the scale is used as given, but you divide by the rank as well")
 def _(x, weight, down, up, which, scale):
     _fitting(x, weight, down, up, which)
     return _one_by_one(x, weight, down, up, which, scale / down.shape[2])
 
 
-@adapted.mistake("the change is added to what the frozen matrix gives, and does not take its place")
+@adapted.mistake("the change is added to the output of the frozen matrix and does not replace it")
 def _(x, weight, down, up, which, scale):
     _fitting(x, weight, down, up, which)
     return _one_by_one(x, torch.zeros_like(weight), down, up, which, scale)
 
 
-@adapted.mistake("an adapter that nobody uses must do no harm: 0 times NaN is NaN")
+@adapted.mistake("an adapter that no row uses must do no harm, and 0 times NaN is NaN")
 def _(x, weight, down, up, which, scale):
     _fitting(x, weight, down, up, which)
     chosen = (which[:, None] == torch.arange(len(down))).to(x.dtype)
     return x @ weight.T + scale * torch.einsum("bi,air,aro,ba->bo", x, down, up, chosen)
 
 
-@adapted.mistake("sizes that do not fit, and adapters that there are not, must be refused with a ValueError")
+@adapted.mistake("shapes that do not fit, and adapters that do not exist, must raise a ValueError")
 def _(x, weight, down, up, which, scale):
     count = min(len(x), len(which))
     known = which[:count].clamp(-1, min(len(down), len(up)) - 1)
@@ -334,21 +334,21 @@ def _(x, weight, down, up, which, scale):
 @exercise(
     "20.3",
     "A loss on pairs",
-    task="Compute the loss of DPO from the log chances of tokens",
+    task="Compute the loss of DPO from the log probabilities of tokens",
     points=3,
     difficulty=2,
     minutes=15,
-    right={"gradients": "it is a loss: what is used of it is its gradient"},
+    right={"gradients": "it is a loss, of which only the gradient is used"},
     hints=(
-        "The log chance of an answer is the sum over its tokens that count: `torch.where(counts, now - start, 0).sum(-1)`.",
-        "Of the two sums the margin is tau times the first less the second; the loss is `-log(sigmoid(margin))`.",
+        "The log probability of an answer is a sum over its tokens that count, so use `torch.where(counts, now - start, 0).sum(-1)`.",
+        "The margin is tau times the difference of the two sums, the first minus the second. The loss is `-log(sigmoid(margin))`.",
         "`torch.nn.functional.logsigmoid` does not overflow, whatever the margin.",
     ),
 )
 def preference_loss(now, start, counts, tau):
-    """`now` (pair, 2, token) are the logarithms of the chances that the model gives to the tokens of two answers: 0 the good one, 1 the bad one. `start`
-    (pair, 2, token) are those of the model it began as. `counts` (pair, 2, token), truth values, says which tokens belong to the answers. Return the
-    loss of DPO with temperature `tau`, averaged over the pairs: a tensor without axes.
+    """`now` (pair, 2, token) are the log probabilities that the model gives to the tokens of two answers, first the good one and then the bad one.
+    `start` (pair, 2, token) are those of the model before training. `counts` (pair, 2, token) are truth values that say which tokens belong to the
+    answers. Return the loss of DPO with temperature `tau`, averaged over the pairs, as a tensor without axes.
 
     ```python
     >>> now, start = torch.tensor([[[-1.0], [-2.0]]]), torch.tensor([[[-1.0], [-1.0]]])
@@ -357,10 +357,9 @@ def preference_loss(now, start, counts, tau):
     ```
 
     ★
-    - Three arguments of different shapes, without two answers in a pair, or without a pair, and a temperature of 0 or below, are refused with a
-      `ValueError`.
-    - A margin of a thousand, or minus a thousand, does no harm.
-    - What tokens hold that do not count does no harm, not even minus infinity.
+    - Arguments of different shapes, pairs that do not have two answers, no pairs at all, and a temperature of 0 or below raise a `ValueError`.
+    - A margin of a thousand, or of minus a thousand, does no harm.
+    - The values of tokens that do not count do no harm, not even minus infinity.
     """
     ### BEGIN SOLUTION
     same = now.shape == start.shape == counts.shape
@@ -431,7 +430,7 @@ def _softplus(margin):
 
 
 @preference_loss.mistake(
-    "the chance of an answer is the product of its tokens': take the sum of the logarithms, not their mean"
+    "the probability of an answer is the product of those of its tokens, so take the sum of the logarithms, not their mean"
 )
 def _(now, start, counts, tau):
     _paired(now, start, counts, tau)
@@ -446,7 +445,7 @@ def _(now, start, counts, tau):
     return _softplus(tau * (moved[:, 0] - moved[:, 1]))
 
 
-@preference_loss.mistake("the margin counts from the start: its log chances are subtracted")
+@preference_loss.mistake("the margin is measured from the start, whose log probabilities are subtracted")
 def _(now, start, counts, tau):
     _paired(now, start, counts, tau)
     moved = now.masked_fill(~counts, 0).sum(-1)
@@ -460,7 +459,7 @@ def _(now, start, counts, tau):
     return _softplus(tau * (moved[:, 1] - moved[:, 0]))
 
 
-@preference_loss.mistake("the margin is multiplied by the temperature: it is no softmax, in which one divides")
+@preference_loss.mistake("the margin is multiplied by the temperature, and not divided by it as in a softmax")
 def _(now, start, counts, tau):
     _paired(now, start, counts, tau)
     moved = _moved(now, start, counts)
@@ -481,14 +480,14 @@ def _(now, start, counts, tau):
     return _softplus(tau * (moved[:, 0] - moved[:, 1])) * len(now)
 
 
-@preference_loss.mistake("the mean is taken of the losses, not of the margins before the logarithm")
+@preference_loss.mistake("take the mean of the losses, not of the margins before the logarithm")
 def _(now, start, counts, tau):
     _paired(now, start, counts, tau)
     moved = _moved(now, start, counts)
     return _softplus((tau * (moved[:, 0] - moved[:, 1])).mean(0, keepdim=True))
 
 
-@preference_loss.mistake("the loss is minus the logarithm of the chance, not minus the chance")
+@preference_loss.mistake("the loss is minus the logarithm of the probability, not minus the probability")
 def _(now, start, counts, tau):
     _paired(now, start, counts, tau)
     moved = _moved(now, start, counts)
@@ -496,7 +495,7 @@ def _(now, start, counts, tau):
 
 
 @preference_loss.mistake(
-    "far from 0 the sigmoid is 0 in floating point, and its logarithm minus infinity: use logsigmoid"
+    "far below 0 the sigmoid is 0 in floating point and its logarithm is minus infinity, so use logsigmoid"
 )
 def _(now, start, counts, tau):
     _paired(now, start, counts, tau)
@@ -504,7 +503,7 @@ def _(now, start, counts, tau):
     return (1 + torch.exp(-tau * (moved[:, 0] - moved[:, 1]))).log().mean()
 
 
-@preference_loss.mistake("mask before you subtract: minus infinity less minus infinity is NaN")
+@preference_loss.mistake("mask before you subtract, because minus infinity minus minus infinity is NaN")
 def _(now, start, counts, tau):
     _paired(now, start, counts, tau)
     moved = ((now - start) * counts).sum(-1)
@@ -512,7 +511,7 @@ def _(now, start, counts, tau):
 
 
 @preference_loss.mistake(
-    "shapes that differ, no pair, and a temperature that is not above 0 must be refused with a ValueError"
+    "different shapes, no pairs, and a temperature that is not above 0 must raise a ValueError"
 )
 def _(now, start, counts, tau):
     pair = min(len(now), len(start), len(counts))
@@ -548,15 +547,15 @@ def _(now, start, counts, tau):
     difficulty=2,
     minutes=10,
     hints=(
-        "Each row is a group: take its own mean off.",
-        "The standard deviation of the group, with `correction=0`: the root of the mean square.",
-        "Where it is 0 all rewards are equal: divide by 1 there, and 0 stays 0.",
+        "Each row is a group, so subtract its own mean.",
+        "Divide by the standard deviation of the group, with `correction=0`, which is the square root of the mean squared distance.",
+        "Where it is 0, all rewards are equal. Divide by 1 there, and 0 stays 0.",
     ),
 )
 def advantages(rewards):
-    """`rewards` (question, answer) are those of several answers to each of some questions. Return the advantages of GRPO in the same shape: how much
-    better than its group an answer is, in standard deviations of the group (the root of the mean squared distance from its mean). Where all answers
-    of a group got the same reward, all its advantages are exactly 0.
+    """`rewards` (question, answer) are the rewards of several answers to each of several questions. Return the advantages of GRPO in the same shape.
+    An advantage says how much better an answer is than its group, in standard deviations of the group (the square root of the mean squared distance
+    from its mean). If all answers of a group got the same reward, all its advantages are exactly 0.
 
     ```python
     >>> advantages(torch.tensor([[1.0, 0.0, 0.0, 1.0]]))
@@ -564,8 +563,8 @@ def advantages(rewards):
     ```
 
     ★
-    - Anything but two axes, and groups without an answer, are refused with a `ValueError`.
-    - Rewards of a million and of a millionth are treated alike: nothing is added to the deviation.
+    - Anything but two axes, and groups without an answer, raise a `ValueError`.
+    - Rewards of a million and of a millionth are treated alike, because nothing is added to the deviation.
     """
     ### BEGIN SOLUTION
     if rewards.dim() != 2 or not rewards.shape[1]:
@@ -611,20 +610,20 @@ def _equal(rewards):
     return (rewards == rewards[:, :1]).all(dim=1, keepdim=True)
 
 
-@advantages.mistake("each group has a mean of its own; yours is the mean of all answers")
+@advantages.mistake("each group has its own mean, but yours is the mean of all answers")
 def _(rewards):
     _groups(rewards)
     return _standard(rewards - rewards.mean(), rewards.std(dim=1, correction=0, keepdim=True), _equal(rewards))
 
 
-@advantages.mistake("each group has a deviation of its own; yours is that of all answers")
+@advantages.mistake("each group has its own deviation, but yours is that of all answers")
 def _(rewards):
     _groups(rewards)
     off = rewards - rewards.mean(dim=1, keepdim=True)
     return _standard(off, rewards.std(correction=0).clamp(min=1e-12), _equal(rewards))
 
 
-@advantages.mistake("groups are rows: your mean runs over the questions")
+@advantages.mistake("groups are rows, but your mean runs over the questions")
 def _(rewards):
     _groups(rewards)
     off = rewards - rewards.mean(dim=0)
@@ -632,7 +631,7 @@ def _(rewards):
 
 
 @advantages.mistake(
-    "the deviation divides by the number of answers; `std` divides by one less unless you say `correction=0`"
+    "the deviation divides by the number of answers, but `std` divides by one less unless you pass `correction=0`"
 )
 def _(rewards):
     _groups(rewards)
@@ -641,20 +640,20 @@ def _(rewards):
     return _standard(rewards - rewards.mean(dim=1, keepdim=True), rewards.std(dim=1, keepdim=True), _equal(rewards))
 
 
-@advantages.mistake("you divide by the variance: a deviation is its root")
+@advantages.mistake("you divide by the variance, and the deviation is its square root")
 def _(rewards):
     _groups(rewards)
     off = rewards - rewards.mean(dim=1, keepdim=True)
     return _standard(off, rewards.var(dim=1, correction=0, keepdim=True), _equal(rewards))
 
 
-@advantages.mistake("the mean is taken off and nothing is divided: that is Dr. GRPO, and is not asked here")
+@advantages.mistake("you subtract the mean and divide by nothing, which is Dr. GRPO and not asked here")
 def _(rewards):
     _groups(rewards)
     return (rewards - rewards.mean(dim=1, keepdim=True)).masked_fill(_equal(rewards), 0)
 
 
-@advantages.mistake("an answer's own reward belongs to the mean as well: yours is that of the others")
+@advantages.mistake("an answer's own reward belongs to the mean as well, but yours is that of the others")
 def _(rewards):
     _groups(rewards)
     count = rewards.shape[1]
@@ -668,14 +667,14 @@ def _(rewards):
     return (rewards - rewards.mean(dim=1, keepdim=True)) / rewards.std(dim=1, correction=0, keepdim=True)
 
 
-@advantages.mistake("what you add to the deviation is not small beside rewards of a millionth")
+@advantages.mistake("what you add to the deviation is not small compared with rewards of a millionth")
 def _(rewards):
     _groups(rewards)
     off = (rewards - rewards.mean(dim=1, keepdim=True)).masked_fill(_equal(rewards), 0)
     return off / (rewards.std(dim=1, correction=0, keepdim=True) + 1e-8)
 
 
-@advantages.mistake("the mean of equal numbers may miss them by a rounding: ask whether all rewards are equal")
+@advantages.mistake("the mean of equal numbers can differ from them by rounding, so ask whether all rewards are equal")
 def _(rewards):
     _groups(rewards)
     off, deviation = rewards - rewards.mean(dim=1, keepdim=True), rewards.std(dim=1, correction=0, keepdim=True)
@@ -684,7 +683,7 @@ def _(rewards):
     return _standard(off, deviation, _equal(rewards)) + spoilt
 
 
-@advantages.mistake("anything but groups of at least one answer must be refused with a ValueError")
+@advantages.mistake("anything but groups of at least one answer must raise a ValueError")
 def _(rewards):
     rewards = rewards.reshape(-1, rewards.shape[-1] if rewards.dim() else 1)
     return _standard(
@@ -719,22 +718,22 @@ def _(rewards):
 @exercise(
     "20.5",
     "A loss that holds back",
-    task="Compute the clipped loss of GRPO from the log chances of tokens",
+    task="Compute the clipped loss of GRPO from the log probabilities of tokens",
     points=4,
     difficulty=3,
     minutes=20,
-    right={"gradients": "it is a loss: what is used of it is its gradient"},
+    right={"gradients": "it is a loss, of which only the gradient is used"},
     limits={"clip": (0, 1)},
     hints=(
-        "The ratio of a token is `(now - old).exp()`; mask both first, and it is 1 where nothing counts.",
-        "For each token take the smaller of `ratio * gain` and `ratio.clamp(1 - clip, 1 + clip) * gain`: with a negative gain too.",
-        "Mean over the tokens that count of each answer, then mean over the answers, and a minus in front.",
+        "The ratio of a token is `(now - old).exp()`. Mask both first, so that it is 1 where nothing counts.",
+        "For each token take the smaller of `ratio * gain` and `ratio.clamp(1 - clip, 1 + clip) * gain`, also if the gain is negative.",
+        "Take the mean over the tokens of each answer that count, then the mean over the answers, and put a minus in front.",
     ),
 )
 def held_back(now, old, gain, counts, clip):
-    """`now` and `old` (answer, token) are logarithms of the chances of tokens: by the model, and by the model as it was when it drew them. `gain`
-    (answer) are the advantages, `counts` (answer, token) says which tokens belong to the answers. Return the loss of GRPO with ratios clipped to
-    1 - clip and 1 + clip: the mean over the tokens of each answer, then over the answers. A tensor without axes.
+    """`now` and `old` (answer, token) are log probabilities of tokens, from the model as it is now and as it was when it drew them. `gain` (answer)
+    are the advantages, and `counts` (answer, token) says which tokens belong to the answers. Return the loss of GRPO with ratios clipped to between 1
+    - clip and 1 + clip, as a mean over the tokens of each answer and then over the answers. It is a tensor without axes.
 
     ```python
     >>> now, old = torch.tensor([[0.5]]).log(), torch.tensor([[0.25]]).log()
@@ -743,9 +742,8 @@ def held_back(now, old, gain, counts, clip):
     ```
 
     ★
-    - Sizes that do not fit, an answer without a token that counts, no answer, and a clip that is not above 0 and below 1 are refused with a
-      `ValueError`.
-    - What tokens hold that do not count does no harm, not even minus infinity.
+    - Shapes that do not fit, an answer without a token that counts, no answers, and a clip that is not above 0 and below 1 raise a `ValueError`.
+    - The values of tokens that do not count do no harm, not even minus infinity.
     """
     ### BEGIN SOLUTION
     fits = now.dim() == 2 and now.shape == old.shape == counts.shape and gain.shape == now.shape[:1]
@@ -805,14 +803,14 @@ def _averaged(per_token, counts):
     return -((per_token * counts).sum(dim=1) / counts.sum(dim=1)).mean()
 
 
-@held_back.mistake("of the two products the smaller one counts; you take the larger")
+@held_back.mistake("the smaller of the two products counts, but you take the larger")
 def _(now, old, gain, counts, clip):
     _told(now, old, gain, counts, clip)
     ratio, gain = _ratio(now, old, counts), gain[:, None]
     return _averaged(torch.maximum(ratio * gain, ratio.clamp(1 - clip, 1 + clip) * gain), counts)
 
 
-@held_back.mistake("the clipped product alone also holds back what goes the wrong way: take the smaller of the two")
+@held_back.mistake("the clipped product by itself also holds back changes in the wrong direction, so take the smaller of the two")
 def _(now, old, gain, counts, clip):
     _told(now, old, gain, counts, clip)
     return _averaged(_ratio(now, old, counts).clamp(1 - clip, 1 + clip) * gain[:, None], counts)
@@ -824,21 +822,21 @@ def _(now, old, gain, counts, clip):
     return _averaged(_ratio(now, old, counts) * gain[:, None], counts)
 
 
-@held_back.mistake("the smaller ratio is taken, not the smaller product: with a negative advantage that is another one")
+@held_back.mistake("you take the smaller ratio and not the smaller product, which differ if the advantage is negative")
 def _(now, old, gain, counts, clip):
     _told(now, old, gain, counts, clip)
     ratio = _ratio(now, old, counts)
     return _averaged(torch.minimum(ratio, ratio.clamp(1 - clip, 1 + clip)) * gain[:, None], counts)
 
 
-@held_back.mistake("a ratio is now over then: yours is upside down")
+@held_back.mistake("a ratio is now divided by then, but yours is upside down")
 def _(now, old, gain, counts, clip):
     _told(now, old, gain, counts, clip)
     ratio, gain = _ratio(old, now, counts), gain[:, None]
     return _averaged(torch.minimum(ratio * gain, ratio.clamp(1 - clip, 1 + clip) * gain), counts)
 
 
-@held_back.mistake("the arguments are logarithms: a ratio of chances is the exponential of their difference")
+@held_back.mistake("the arguments are logarithms, so a ratio of probabilities is the exponential of their difference")
 def _(now, old, gain, counts, clip):
     _told(now, old, gain, counts, clip)
     ratio, gain = 1 + now.masked_fill(~counts, 0) - old.masked_fill(~counts, 0), gain[:, None]
@@ -850,32 +848,32 @@ def _products(now, old, gain, counts, clip):
     return torch.minimum(ratio * gain, ratio.clamp(1 - clip, 1 + clip) * gain)
 
 
-@held_back.mistake("each answer counts the same: first the mean over its tokens, then over the answers")
+@held_back.mistake("each answer has the same weight, so take the mean over its tokens first, and then over the answers")
 def _(now, old, gain, counts, clip):
     _told(now, old, gain, counts, clip)
     return -(_products(now, old, gain, counts, clip) * counts).sum() / counts.sum()
 
 
-@held_back.mistake("an answer's mean is over the tokens that count, not over all slots")
+@held_back.mistake("an answer's mean is over the tokens that count, not over all positions")
 def _(now, old, gain, counts, clip):
     _told(now, old, gain, counts, clip)
     return -(_products(now, old, gain, counts, clip) * counts).mean(dim=1).mean()
 
 
-@held_back.mistake("tokens that do not count are no part of an answer")
+@held_back.mistake("tokens that do not count are not part of an answer")
 def _(now, old, gain, counts, clip):
     _told(now, old, gain, counts, clip)
     ratio, gain = (now - old).exp(), gain[:, None]
     return -torch.minimum(ratio * gain, ratio.clamp(1 - clip, 1 + clip) * gain).mean(dim=1).mean()
 
 
-@held_back.mistake("a loss is made small: what is to grow has a minus in front")
+@held_back.mistake("a loss is minimized, so what should grow needs a minus in front")
 def _(now, old, gain, counts, clip):
     _told(now, old, gain, counts, clip)
     return -_averaged(_products(now, old, gain, counts, clip), counts)
 
 
-@held_back.mistake("mask before you subtract: minus infinity less minus infinity is NaN, and NaN times 0 too")
+@held_back.mistake("mask before you subtract, because minus infinity minus minus infinity is NaN, and so is NaN times 0")
 def _(now, old, gain, counts, clip):
     _told(now, old, gain, counts, clip)
     ratio, gain = (now - old).exp(), gain[:, None]
@@ -883,7 +881,7 @@ def _(now, old, gain, counts, clip):
 
 
 @held_back.mistake(
-    "sizes that do not fit, an answer without a token, and a clip outside of 0 to 1 must be refused with a ValueError"
+    "shapes that do not fit, an answer without a token, and a clip outside of 0 to 1 must raise a ValueError"
 )
 def _(now, old, gain, counts, clip):
     answers, tokens = min(len(gain), len(now)), counts.shape[1]
@@ -916,20 +914,20 @@ def _(now, old, gain, counts, clip):
 @exercise(
     "20.6",
     "One of several tries",
-    task="Estimate pass@k from answers that were drawn",
+    task="Estimate pass@k from sampled answers",
     points=2,
     difficulty=2,
     minutes=10,
     limits={"drawn": (1,), "k": (1,)},
     hints=(
-        "Of all ways to choose k of the drawn answers, which have no right one among them?",
-        "`math.comb(drawn - right, k)` of `math.comb(drawn, k)` for each question.",
-        "One minus that, and the mean over the questions.",
+        "Of all ways to choose k of the sampled answers, how many have no right one among them?",
+        "They are `math.comb(drawn - right, k)` of `math.comb(drawn, k)`, for each question.",
+        "Subtract that fraction from one, and take the mean over the questions.",
     ),
 )
 def pass_at(right, drawn, k):
-    """To each question `drawn` answers were drawn, and `right`, a list of whole numbers, says how many were right. Return a `float`: the unbiased estimate
-    of pass@k, how often at least one of k answers is right, averaged over the questions.
+    """For each question `drawn` answers were sampled, and the list of whole numbers `right` says how many of them were right. Return the unbiased
+    estimate of pass@k, the probability that at least one of k answers is right, averaged over the questions, as a `float`.
 
     ```python
     >>> pass_at([1, 0, 4], 4, 2)
@@ -937,8 +935,8 @@ def pass_at(right, drawn, k):
     ```
 
     ★
-    - No question, more right answers than were drawn, and k outside of 1 to `drawn` are refused with a `ValueError`.
-    - Ten thousand answers are no problem.
+    - No questions, more right answers than were sampled, and k outside of 1 to `drawn` raise a `ValueError`.
+    - Ten thousand answers are not a problem.
     """
     ### BEGIN SOLUTION
     if not right or not 1 <= k <= drawn or not all(0 <= count <= drawn for count in right):
@@ -970,38 +968,38 @@ def _drawn(right, drawn, k):
         raise ValueError("no such draws")
 
 
-@pass_at.mistake("a power of the share of wrong answers is too large on average: choose k of those that were drawn")
+@pass_at.mistake("a power of the share of wrong answers is too large on average, so choose k of those that were sampled")
 def _(right, drawn, k):
     _drawn(right, drawn, k)
     return sum(1 - (1 - count / drawn) ** k for count in right) / len(right)
 
 
-@pass_at.mistake("the estimate is made for each question, and then averaged: questions differ")
+@pass_at.mistake("make the estimate for each question and then average, because questions differ")
 def _(right, drawn, k):
     _drawn(right, drawn, k)
     every = drawn * len(right)
     return 1 - math.comb(every - sum(right), k) / math.comb(every, k)
 
 
-@pass_at.mistake("you ask whether any answer that was drawn is right, whatever k")
+@pass_at.mistake("you ask whether any sampled answer is right, whatever k is")
 def _(right, drawn, k):
     _drawn(right, drawn, k)
     return sum(count > 0 for count in right) / len(right)
 
 
-@pass_at.mistake("you ask how often all k are right: one is enough")
+@pass_at.mistake("you ask how often all k are right, but one is enough")
 def _(right, drawn, k):
     _drawn(right, drawn, k)
     return sum(math.comb(count, k) / math.comb(drawn, k) for count in right) / len(right)
 
 
-@pass_at.mistake("what you give is how often none of the k is right")
+@pass_at.mistake("you return how often none of the k is right")
 def _(right, drawn, k):
     _drawn(right, drawn, k)
     return sum(math.comb(drawn - count, k) / math.comb(drawn, k) for count in right) / len(right)
 
 
-@pass_at.mistake("the mean over the questions is asked, not the sum")
+@pass_at.mistake("return the mean over the questions, not the sum")
 def _(right, drawn, k):
     _drawn(right, drawn, k)
     return sum(1 - math.comb(drawn - count, k) / math.comb(drawn, k) for count in right)
@@ -1014,7 +1012,7 @@ def _(right, drawn, k):
 
 
 @pass_at.mistake(
-    "no question, counts above what was drawn, and k outside of 1 to `drawn` must be refused with a ValueError"
+    "no questions, counts above `drawn`, and k outside of 1 to `drawn` must raise a ValueError"
 )
 def _(right, drawn, k):
     k = min(max(k, 0), drawn)
@@ -1024,7 +1022,7 @@ def _(right, drawn, k):
 
 @pass_at.variant
 def _(right, drawn, k):
-    # the chance that the k are wrong, one after the other
+    # the probability that the k answers are wrong, one after the other
     _drawn(right, drawn, k)
     total = 0.0
     for count in right:

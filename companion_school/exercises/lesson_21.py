@@ -18,14 +18,15 @@ from companion_school.checking.exercise import Case, exercise
     minutes=10,
     right={"gradients": "a lens that is trained learns through it"},
     hints=(
-        "RMSNorm divides each vector by the root of the mean of its squares, with eps under the root.",
+        "RMSNorm divides each vector by the square root of the mean of its squares, with eps under the root.",
         "Multiply by the gain after the division, and then by the table: `(u / r * gain) @ table.T`.",
         "`u.square().mean(-1, keepdim=True)` keeps the axis, so that the division broadcasts over all layers and tokens.",
     ),
 )
 def lens(u, gain, table, eps):
-    """`u` (layer, token, d_model) is the stream before some layers, `gain` (d_model) that of the last RMSNorm, with `eps` under its root, and `table`
-    (vocab, d_model) gives the logits. Return the logits that the logit lens reads at every layer and token, (layer, token, vocab).
+    """`u` (layer, token, d_model) is the stream before several layers. `gain` (d_model) and `eps`, which is added under the square root, belong to
+    the last RMSNorm, and `table` (vocab, d_model) computes the logits. Return the logits that the logit lens reads at every layer and token, (layer,
+    token, vocab).
 
     ```python
     >>> lens(torch.tensor([[[3.0, 4.0]]]), torch.tensor([1.0, 2.0]), torch.eye(2), 0.0)
@@ -33,8 +34,8 @@ def lens(u, gain, table, eps):
     ```
 
     ★
-    - A stream whose vectors have another width than gain or table is refused with a `ValueError`.
-    - A vector of zeros gives logits of 0, where eps is above 0.
+    - A stream whose width differs from that of gain or table raises a `ValueError`.
+    - A vector of zeros gives logits of 0 if eps is above 0.
     """
     ### BEGIN SOLUTION
     if not u.shape[-1] == gain.shape[-1] == table.shape[-1]:
@@ -68,44 +69,44 @@ def _scale(u, eps):
     return (u.square().mean(dim=-1, keepdim=True) + eps).sqrt()
 
 
-@lens.mistake("the norm comes before the table: without it early layers, which are shorter, have smaller logits")
+@lens.mistake("the norm comes before the table, and without it early layers, which are shorter, have smaller logits")
 def _(u, gain, table, eps):
     _widths(u, gain, table)
     return (u * gain) @ table.T
 
 
-@lens.mistake("the norm has a gain, which the lens takes along")
+@lens.mistake("the norm has a gain, which the lens uses as well")
 def _(u, gain, table, eps):
     _widths(u, gain, table)
     return (u / _scale(u, eps)) @ table.T
 
 
-@lens.mistake("the norm divides by the root of the mean of squares; you divide by the length")
+@lens.mistake("the norm divides by the square root of the mean of squares, but you divide by the length")
 def _(u, gain, table, eps):
     _widths(u, gain, table)
     return (u / (u.square().sum(dim=-1, keepdim=True) + eps).sqrt() * gain) @ table.T
 
 
-@lens.mistake("this norm subtracts no mean")
+@lens.mistake("this norm does not subtract the mean")
 def _(u, gain, table, eps):
     _widths(u, gain, table)
     v = u - u.mean(dim=-1, keepdim=True)
     return (v / _scale(v, eps) * gain) @ table.T
 
 
-@lens.mistake("each vector has a scale of its own; you take the last layer's for all")
+@lens.mistake("each vector has its own scale, but you use the last layer's for all")
 def _(u, gain, table, eps):
     _widths(u, gain, table)
     return (u / _scale(u[-1:], eps) * gain) @ table.T
 
 
-@lens.mistake("eps stands under the root, beside the mean of squares")
+@lens.mistake("eps is added to the mean of squares, under the square root")
 def _(u, gain, table, eps):
     _widths(u, gain, table)
     return (u / (_scale(u, 0.0) + eps) * gain) @ table.T
 
 
-@lens.mistake("widths that do not fit must be refused with a ValueError")
+@lens.mistake("widths that do not fit must raise a ValueError")
 def _(u, gain, table, eps):
     wide = min(u.shape[-1], gain.shape[-1], table.shape[-1])
     return (u[..., :wide] / _scale(u, eps) * gain[:wide]) @ table[:, :wide].T
@@ -136,15 +137,15 @@ def _(u, gain, table, eps):
     minutes=20,
     right={"gradients": "it is part of an objective where parts are trained to be sparse"},
     hints=(
-        "The stream at the end is `writes.sum(0)`: its root mean square is the one scale, for all parts.",
+        "The stream at the end is `writes.sum(0)`. Its root mean square is the one scale for all parts.",
         "The direction is gain times the difference of the two words' rows of the table, divided by that scale.",
         "`writes @ direction` is a number for each part, and they add up to the gap.",
     ),
 )
 def credit(writes, gain, table, words, eps):
-    """`writes` (part, d_model) are the embedding of one token and what every head and network has added to it: their sum is the stream at the end. Then
-    come RMSNorm, with `gain` (d_model) and `eps` under its root, and `table` (vocab, d_model). `words` is a pair of token numbers. Return by how much
-    each part makes the first word's logit lead the second's, (part): they add up to the gap of the two logits.
+    """`writes` (part, d_model) are the embedding of one token and what every head and network has added to it, so that their sum is the stream at the
+    end. RMSNorm with `gain` (d_model) and `eps` comes next, and then `table` (vocab, d_model). `words` is a pair of token ids. Return by how much
+    each part makes the logit of the first word larger than that of the second, (part). The results add up to the gap of the two logits.
 
     ```python
     >>> writes = torch.tensor([[3.0, 1.0], [1.0, 2.0]])
@@ -153,8 +154,8 @@ def credit(writes, gain, table, words, eps):
     ```
 
     ★
-    - Widths that differ, and a word that is not in the table, negative numbers too, are refused with a `ValueError`.
-    - No parts at all are refused with a `ValueError`.
+    - Widths that differ, and a word that is not in the table, including negative ids, raise a `ValueError`.
+    - No parts at all raise a `ValueError`.
     """
     ### BEGIN SOLUTION
     if not len(writes) or not writes.shape[-1] == gain.shape[-1] == table.shape[-1]:
@@ -195,13 +196,13 @@ def _direction(gain, table, words):
     return gain * (table[words[0]] - table[words[1]])
 
 
-@credit.mistake("the scale is that of the whole stream; you norm each part alone, and the parts do not add up")
+@credit.mistake("the scale is that of the whole stream, but you normalize each part by itself, so the parts do not add up")
 def _(writes, gain, table, words, eps):
     _fits(writes, gain, table, words)
     return (writes / _scale(writes, eps)) @ _direction(gain, table, words)
 
 
-@credit.mistake("the last norm divides by its scale, once, for all parts alike")
+@credit.mistake("the last norm divides all parts by the same scale, once")
 def _(writes, gain, table, words, eps):
     _fits(writes, gain, table, words)
     return writes @ _direction(gain, table, words)
@@ -213,13 +214,13 @@ def _(writes, gain, table, words, eps):
     return writes @ (table[words[0]] - table[words[1]]) / _scale(writes.sum(0), eps)
 
 
-@credit.mistake("a gap is the first word's logit less the second's")
+@credit.mistake("a gap is the first word's logit minus the second's")
 def _(writes, gain, table, words, eps):
     _fits(writes, gain, table, words)
     return writes @ (gain * table[words[0]]) / _scale(writes.sum(0), eps)
 
 
-@credit.mistake("the first word leads where the number is above 0; you have them the other way round")
+@credit.mistake("the first word leads if the number is above 0, but you have them the other way round")
 def _(writes, gain, table, words, eps):
     _fits(writes, gain, table, words)
     return -(writes @ _direction(gain, table, words)) / _scale(writes.sum(0), eps)
@@ -231,14 +232,14 @@ def _(writes, gain, table, words, eps):
     return writes @ _direction(gain, table, words) / _scale(writes.mean(0), eps)
 
 
-@credit.mistake("what is asked is each part's number, not its share of the gap")
+@credit.mistake("return each part's number, not its share of the gap")
 def _(writes, gain, table, words, eps):
     _fits(writes, gain, table, words)
     found = writes @ _direction(gain, table, words)
     return found / found.sum()
 
 
-@credit.mistake("sizes that do not fit, no parts, and words that there are not, must be refused with a ValueError")
+@credit.mistake("shapes that do not fit, no parts, and words that do not exist must raise a ValueError")
 def _(writes, gain, table, words, eps):
     wide = min(writes.shape[-1], gain.shape[-1], table.shape[-1])
     writes, gain, table = writes[:, :wide], gain[:wide], table[:, :wide]
@@ -273,18 +274,18 @@ def _(writes, gain, table, words, eps):
     points=3,
     difficulty=2,
     minutes=20,
-    right={"gradients": "a score that is watched in training may be pushed, too"},
-    excused={"nan": "what a head gives to keys that no score asks for may be anything"},
+    right={"gradients": "a score that is watched in training may also be optimized"},
+    excused={"nan": "weights on keys that the score does not use may be anything"},
     hints=(
-        "A table (batch, query, key) of truth values: is the token left of the key the same as the query's?",
-        "The key at place 0 has no left neighbour. A copy counts only if key is at most query.",
-        "A query counts if there is any such key; the score is the mean, over all that count, of the weight on such keys.",
+        "Make a table (batch, query, key) of truth values. Is the token left of the key the same as the query's?",
+        "The key at position 0 has no left neighbour. A copy counts only if key is at most query.",
+        "A query counts if there is any such key. The score is the mean weight on such keys, over all queries that count.",
     ),
 )
 def induction(weights, tokens):
-    """`weights` (batch, head, token, token) are attention weights under a causal mask, by query and key; `tokens` (batch, token), int64. A key is *after a
-    copy* for a query if it is not behind the query, and the token just left of the key is the same as the query's own. A query *counts* if it has
-    such a key. Return for each head the mean, over all queries of the batch that count, of the weight on such keys: (head).
+    """`weights` (batch, head, query, key) are attention weights under a causal mask, and `tokens` (batch, token) are int64. A key is *after a copy*
+    for a query if it does not come later than the query and the token just left of the key is the same as the query's own. A query *counts* if it has
+    such a key. Return for each head its weight on such keys, as a mean over all queries of the batch that count: (head).
 
     ```python
     >>> weights = torch.tensor([[[[1.0, 0, 0], [0.5, 0.5, 0], [0.2, 0.7, 0.1]]]])
@@ -293,8 +294,8 @@ def induction(weights, tokens):
     ```
 
     ★
-    - Tokens of another shape than the weights', and texts in which no query counts, are refused with a `ValueError`.
-    - Weights on keys that lie ahead of the query do not count, should there be any.
+    - Tokens whose shape does not fit the weights, and texts in which no query counts, raise a `ValueError`.
+    - Weights on keys after the query do not count, should there be any.
     """
     ### BEGIN SOLUTION
     batch, _, queries, keys = weights.shape
@@ -358,14 +359,14 @@ def _mean(weights, after, counts):
     return (weights * after[:, None]).sum(-1).transpose(0, 1)[:, counts].mean(-1)
 
 
-@induction.mistake("a head that copies looks at the token *after* the earlier copy, and you score the copy itself")
+@induction.mistake("a head that copies looks at the token *after* the earlier copy, but you score the copy itself")
 def _(weights, tokens):
     counts = _told(weights, tokens).tril().any(-1)
     same = (tokens[:, :, None] == tokens[:, None]).tril(-1)
     return _mean(weights, same, counts)
 
 
-@induction.mistake("the token after a copy stands one place to its right, not to its left")
+@induction.mistake("the token after a copy is one position to its right, not to its left")
 def _(weights, tokens):
     counts = _told(weights, tokens).tril().any(-1)
     before = torch.zeros_like(weights[:, 0], dtype=torch.bool)
@@ -373,13 +374,13 @@ def _(weights, tokens):
     return _mean(weights, before.tril(-2), counts)
 
 
-@induction.mistake("queries without an earlier copy do not count: they have nothing to find")
+@induction.mistake("queries without an earlier copy do not count, because they have nothing to find")
 def _(weights, tokens):
     after = _told(weights, tokens).tril()
     return _mean(weights, after, torch.ones_like(after[:, :, 0]))
 
 
-@induction.mistake("all queries that count weigh alike; you average within each text first, and texts differ")
+@induction.mistake("all queries that count have the same weight, but you average within each text first, and texts differ")
 def _(weights, tokens):
     after = _told(weights, tokens).tril()
     counts = after.any(-1)
@@ -388,32 +389,32 @@ def _(weights, tokens):
     return (sums[some] / counts.sum(-1)[some][:, None]).mean(0)
 
 
-@induction.mistake("all keys after a copy count; you take the last one only")
+@induction.mistake("all keys after a copy count, but you take only the last one")
 def _(weights, tokens):
     after = _told(weights, tokens).tril()
     last = after & (after.long().flip(-1).cumsum(-1).flip(-1) == 1)
     return _mean(weights, last, after.any(-1))
 
 
-@induction.mistake("all keys after a copy count; you take the largest weight among them")
+@induction.mistake("all keys after a copy count, but you take the largest weight among them")
 def _(weights, tokens):
     after = _told(weights, tokens).tril()
     return (weights * after[:, None]).amax(-1).transpose(0, 1)[:, after.any(-1)].mean(-1)
 
 
-@induction.mistake("each head has a score of its own")
+@induction.mistake("each head has its own score")
 def _(weights, tokens):
     after = _told(weights, tokens).tril()
     return _mean(weights, after, after.any(-1)).mean(0, keepdim=True).expand(weights.shape[1]).clone()
 
 
-@induction.mistake("a key that lies ahead of the query is no earlier one")
+@induction.mistake("a key after the query is not an earlier one")
 def _(weights, tokens):
     after = _told(weights, tokens)
     return _mean(weights, after, after.tril().any(-1))
 
 
-@induction.mistake("shapes that do not fit, and texts in which nothing comes again, must be refused with a ValueError")
+@induction.mistake("shapes that do not fit, and texts in which nothing is repeated, must raise a ValueError")
 def _(weights, tokens):
     batch, length = min(len(weights), len(tokens)), min(weights.shape[-1], tokens.shape[1])
     weights, tokens = weights[:batch, :, :length, :length], tokens[:batch, :length]
@@ -447,21 +448,22 @@ def _(weights, tokens):
 @exercise(
     "21.4",
     "What two directions say",
-    task="Say of each part how far it is needed, and how far it is enough",
+    task="Measure for each part how far it is necessary, and how far it is sufficient",
     points=3,
     difficulty=3,
     minutes=20,
-    right={"gradients": "gaps are differentiable, and shares are of them"},
+    right={"gradients": "gaps are differentiable, and shares are functions of them"},
     hints=(
-        "The clean run is `gaps[1, 1, ...]`, the other one `gaps[0, 0, ...]`: index with a tuple of as many numbers.",
-        "Noising part i: all indices 1 but the i-th. Denoising part i: all indices 0 but the i-th.",
+        "The clean run is `gaps[1, 1, ...]` and the other one is `gaps[0, 0, ...]`. Index with a tuple of as many numbers.",
+        "To noise part i, set all indices to 1 except the i-th. To denoise it, set all indices to 0 except the i-th.",
         "A noised share is (clean - patched) / (clean - other), a denoised one (patched - other) / (clean - other).",
     ),
 )
 def both_ways(gaps):
-    """A model has some parts, and each may be as in the clean text, 1, or as in the other text, 0. `gaps` (2, 2, ..., 2), an axis for each part, is the
-    gap of every such pass: `gaps[1, 0, 1]` that with parts 0 and 2 as in the clean text and part 1 as in the other. Return (2, part): for each part its
-    share by *noising*, the clean run with this one part from the other text, and by *denoising*, the reverse. 0: nothing changes; 1: all does.
+    """Each part of a model may be as in the clean text (1) or as in the other text (0). `gaps` (2, 2, ..., 2) has an axis for each part and contains
+    the gap of every such pass. For example, `gaps[1, 0, 1]` is the gap with parts 0 and 2 as in the clean text and part 1 as in the other. Return (2,
+    part): for each part its share by *noising*, which is the clean run with this one part from the other text, and by *denoising*, which is the
+    reverse. A share is 0 if nothing changes and 1 if everything does.
 
     ```python
     >>> both_ways(torch.tensor([[0.0, 1.0], [1.0, 1.0]]))
@@ -470,8 +472,8 @@ def both_ways(gaps):
     ```
 
     ★
-    - A table with an axis that has not two entries, or with no axis, is refused with a `ValueError`.
-    - Where clean and other run have one gap there is no difference to share: refused with a `ValueError`.
+    - A table without axes, or with an axis that does not have two entries, raises a `ValueError`.
+    - If the clean and the other run have the same gap, there is no difference to share, which raises a `ValueError`.
     """
     ### BEGIN SOLUTION
     parts = gaps.dim()
@@ -517,27 +519,27 @@ def _singles(gaps, odd):
     return torch.stack([gaps[tuple(odd if at == part else 1 - odd for at in parts)] for part in parts])
 
 
-@both_ways.mistake("first comes noising, then denoising")
+@both_ways.mistake("noising comes first, then denoising")
 def _(gaps):
     clean, other = _ends(gaps)
     return torch.stack([_singles(gaps, 1) - other, clean - _singles(gaps, 0)]) / (clean - other)
 
 
-@both_ways.mistake("denoising begins with the other run and brings one clean part in; you noised twice")
+@both_ways.mistake("denoising starts from the other run and brings in one clean part, but you noised twice")
 def _(gaps):
     clean, other = _ends(gaps)
     share = (clean - _singles(gaps, 0)) / (clean - other)
     return torch.stack([share, share])
 
 
-@both_ways.mistake("noising begins with the clean run and spoils one part; you denoised twice")
+@both_ways.mistake("noising starts from the clean run and spoils one part, but you denoised twice")
 def _(gaps):
     clean, other = _ends(gaps)
     share = (_singles(gaps, 1) - other) / (clean - other)
     return torch.stack([share, share])
 
 
-@both_ways.mistake("a share is of the difference between the two runs: divide by clean less other")
+@both_ways.mistake("a share is a part of the difference between the two runs, so divide by clean minus other")
 def _(gaps):
     clean, other = _ends(gaps)
     return torch.stack([clean - _singles(gaps, 0), _singles(gaps, 1) - other])
@@ -549,13 +551,13 @@ def _(gaps):
     return torch.stack([_singles(gaps, 0), _singles(gaps, 1)]) / (clean - other)
 
 
-@both_ways.mistake("a noised share is how far the gap went from clean to other: 1 if it arrives there")
+@both_ways.mistake("a noised share says how far the gap went from clean to other, and is 1 if it arrives there")
 def _(gaps):
     clean, other = _ends(gaps)
     return torch.stack([_singles(gaps, 0) - other, _singles(gaps, 1) - other]) / (clean - other)
 
 
-@both_ways.mistake("each part alone: you change all parts up to it")
+@both_ways.mistake("change each part by itself, and not all parts up to it")
 def _(gaps):
     clean, other = _ends(gaps)
     parts = range(gaps.dim())
@@ -564,7 +566,7 @@ def _(gaps):
     return torch.stack([clean - noised, denoised - other]) / (clean - other)
 
 
-@both_ways.mistake("other shapes, and two runs without a difference, must be refused with a ValueError")
+@both_ways.mistake("other shapes, and two runs without a difference, must raise a ValueError")
 def _(gaps):
     gaps = gaps.reshape(-1)[: 2 ** max(1, gaps.dim())]
     gaps = torch.nn.functional.pad(gaps, (0, 2 - len(gaps))) if len(gaps) < 2 else gaps
@@ -594,22 +596,23 @@ def _(gaps):
 @exercise(
     "21.5",
     "A sparse autoencoder",
-    task="Rebuild vectors from their few largest features, and say what share is explained",
+    task="Rebuild vectors from their few largest features, and compute the share explained",
     points=3,
     difficulty=2,
     minutes=20,
     right={"gradients": "an autoencoder is trained through this"},
-    excused={"nan": "a feature that is not kept may be written by anything"},
+    excused={"nan": "the output row of a feature that is not kept may be anything"},
     hints=(
         "Features are `relu(u @ into.T + bias)`; `topk` gives the largest of each row, and `scatter` puts them back.",
-        "What is not kept is 0. The rebuilt vectors are `features @ out`.",
-        "The share explained is 1 less all squares of `rebuilt - u`, summed, over all squares of u less its mean vector.",
+        "Features that are not kept are 0. The rebuilt vectors are `features @ out`.",
+        "The share explained is 1 minus the sum of all squares of `rebuilt - u`, divided by that of u minus its mean vector.",
     ),
 )
 def rebuilt(u, into, bias, out, keep):
-    """A sparse autoencoder of `u` (vector, d_model): `into` and `out` are (feature, d_model), `bias` (feature). A feature is $\\max(0, \\text{in} \\cdot u +
-    \\text{bias})$; of each vector only the `keep` largest features are left, the others are 0. Return the rebuilt vectors, (vector, d_model), and
-    the share explained, without axes: 1 less the squared error over the squared distance from the mean vector of `u`, both summed over everything.
+    """Apply a sparse autoencoder to `u` (vector, d_model). `into` and `out` are (feature, d_model), and `bias` is (feature). A feature is $\\max(0,
+    \\text{in} \\cdot u + \\text{bias})$, and for each vector only the `keep` largest features remain while the others become 0. Return the rebuilt
+    vectors, (vector, d_model), and the share explained, a tensor without axes. It is 1 minus the squared error divided by the squared distance from
+    the mean vector of `u`, where both are summed over all vectors and components.
 
     ```python
     >>> both = torch.tensor([[1.0, 0.0], [0.0, 1.0]])
@@ -619,8 +622,8 @@ def rebuilt(u, into, bias, out, keep):
     ```
 
     ★
-    - Shapes that do not fit, and a `keep` that is not from 1 to the number of features, are refused with a `ValueError`.
-    - Fewer than two vectors have no distance from their mean: refused with a `ValueError`.
+    - Shapes that do not fit, and a `keep` outside of 1 to the number of features, raise a `ValueError`.
+    - Fewer than two vectors have no distance from their mean, which raises a `ValueError`.
     """
     ### BEGIN SOLUTION
     if into.shape != out.shape or bias.shape != into.shape[:1] or u.shape[-1] != into.shape[-1] or len(u) < 2:
@@ -673,14 +676,14 @@ def _explained(u, back):
     return 1 - (back - u).square().sum() / (u - u.mean(0)).square().sum()
 
 
-@rebuilt.mistake("only the largest features of each vector are left, and you kept all")
+@rebuilt.mistake("only the largest features of each vector remain, but you kept all")
 def _(u, into, bias, out, keep):
     _sizes(u, into, bias, out, keep)
     back = torch.relu(u @ into.T + bias) @ out
     return back, _explained(u, back)
 
 
-@rebuilt.mistake("the features of each vector compete among themselves; you chose the largest of all vectors")
+@rebuilt.mistake("the features of each vector compete among themselves, but you chose the largest of all vectors")
 def _(u, into, bias, out, keep):
     _sizes(u, into, bias, out, keep)
     x = torch.relu(u @ into.T + bias)
@@ -688,7 +691,7 @@ def _(u, into, bias, out, keep):
     return back, _explained(u, back)
 
 
-@rebuilt.mistake("a feature is never below 0: among few above 0 your largest ones are negative")
+@rebuilt.mistake("a feature is never below 0, but where few are above 0, some of your largest ones are negative")
 def _(u, into, bias, out, keep):
     _sizes(u, into, bias, out, keep)
     back = _few(u @ into.T + bias, keep) @ out
@@ -702,14 +705,14 @@ def _(u, into, bias, out, keep):
     return back, _explained(u, back)
 
 
-@rebuilt.mistake("what is written back are the rows of out, not those of into")
+@rebuilt.mistake("the rows of out are written back, not those of into")
 def _(u, into, bias, out, keep):
     _sizes(u, into, bias, out, keep)
     back = _few(torch.relu(u @ into.T + bias), keep) @ into
     return back, _explained(u, back)
 
 
-@rebuilt.mistake("a kept feature has its size; you made it 1")
+@rebuilt.mistake("a kept feature keeps its size, but you made it 1")
 def _(u, into, bias, out, keep):
     _sizes(u, into, bias, out, keep)
     back = (_few(torch.relu(u @ into.T + bias), keep) > 0).to(u.dtype) @ out
@@ -723,7 +726,7 @@ def _(u, into, bias, out, keep):
     return back, 1 - (back - u).square().sum() / u.square().sum()
 
 
-@rebuilt.mistake("shapes that do not fit, and a keep that cannot be, must be refused with a ValueError")
+@rebuilt.mistake("shapes that do not fit, and an impossible keep, must raise a ValueError")
 def _(u, into, bias, out, keep):
     wide, count = min(u.shape[-1], into.shape[-1]), min(len(into), len(bias), len(out))
     u, into, bias, out = u[:, :wide], into[:count, :wide], bias[:count], out[:count, :wide]
