@@ -56,9 +56,9 @@ def test_every_byte_is_scored_once():
     ("old", "new", "said"),
     [
         ("self.logs[ids]", "self.logs[ids.roll(-1)]", "change with the tokens that come after"),
-        ("self.logs[ids]", "self.logs[ids] * float('nan')", "a number that is none"),
+        ("self.logs[ids]", "self.logs[ids] * float('nan')", "a probability of zero or NaN"),
         ("self.logs[ids]", "self.logs[ids][..., :9]", r"expected logits \(1, token, 256\)"),
-        ("context=7", "size=7", "it has no context"),
+        ("context=7", "size=7", "context is missing"),
         ("context=7", "context=-7", "expected a context of at least one token, got -7"),
     ],
 )
@@ -123,7 +123,7 @@ def test_a_race_that_comes_back_late_is_kept_and_said_to_be_late(folder, monkeyp
 def test_without_a_race_of_its_own_a_folder_races_with_the_stages_1_to_6(tmp_path, monkeypatch):
     monkeypatch.setattr(race, "yardsticks", lambda *_: [])
     lay_stubs(tmp_path)
-    with pytest.raises(ValueError, match="expected the stages 1 to 6, .*; something is not written yet"):
+    with pytest.raises(ValueError, match="expected the stages 1 to 6, .*; part of it is not written yet"):
         race.race(tmp_path, 0.01, alone=True)
     take(tmp_path, [STAGES[number] for number in range(1, 7)])
     said = race.race(tmp_path, 0.05, alone=True)
