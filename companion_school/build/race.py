@@ -1,6 +1,6 @@
 """The race: bits per byte on held-out text after a fixed number of minutes of training on this machine.
 
-The text is 3,000 small stories (`companion.data.stories`), and 300 others are held out. The learner's `race.py` trains a
+The text is 3,000 small stories (`companion.data.stories`), and 100 others are held out. The learner's `race.py` trains a
 model, and this module measures it. Every token of the held-out documents is scored once, the first token of a
 document with log2 of the vocabulary size, and decoding the tokens must give the text back.
 """
@@ -36,7 +36,7 @@ from companion_school.build.workspace import read_sources
 
 _NAMES = 26  # number of names that fit beside the plot
 BOARD, PICTURE, KEPT = "race_on_stories.json", "race.png", "race"
-TRAINED_ON, HELD_OUT = 3000, 300
+TRAINED_ON, HELD_OUT = 3000, 100
 """Numbers of stories."""
 STAGE = STAGES[11]
 _LATE, _SECONDS = 1.2, 5.0  # a race is late if it takes longer than 1.2 times its time plus 5 seconds
