@@ -13,7 +13,25 @@ from typing import TypeVar
 
 Entry = TypeVar("Entry")
 
-MOVED: dict[str, str] = {}
+MOVED: dict[str, str] = {
+    # out of lesson 14 into lesson 23
+    "14.i": "23/follow",
+    "14.j": "23/budget",
+    "14.k": "23/half-way",
+    # out of lesson 19 into lesson 22
+    "19.4": "22.1",
+    "19.5": "22.2",
+    "19.6": "22.3",
+    "19.h": "22/after-five",
+    "19.i": "22/orthogonal-number",
+    "19.j": "22/decay-coupled",
+    "19.k": "22/where-wide",
+    "19.l": "22/noise-grows",
+    "19.m": "22/transfer",
+    "19.n": "22/schedule-choice",
+    "19.o": "22/batch-gain",
+    "19.muon": "22.muon",
+}
 """Where each item has moved.
 
 The forms are "19.4": "22.1" for an exercise, "19.h": "22/after-five" for a question (its new lesson, and its name,

@@ -1,4 +1,4 @@
-"""Comparisons for lesson 19: ways of rounding, optimizers at several rates, and widths."""
+"""Comparisons for lesson 19: ways of rounding."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from pathlib import Path
 
 from authoring.comparisons.cells import row
 from authoring.records import rounding as rounded
-from authoring.records.steps import BEST, CARRIED, RATES, STARTS, WIDE_RATES, WIDTHS, Run, Runs
 
 Found = dict[tuple[str, int], list[float]]
 
@@ -20,37 +19,4 @@ def rounding() -> Found:
                 setting = f"{title}, {way}"
                 found[setting, updates] = [run(start, updates)["more"][title][way] for start in rounded.STARTS]
                 print(row(setting, f"{updates} updates", "percent more bits", found[setting, updates]), flush=True)
-    return found
-
-
-def _losses(run: Runs, setting: str, updates: int, found: Found, *of: Run) -> None:
-    found[setting, updates] = [run(one)["loss"] for one in of]
-    print(row(setting, f"{updates} updates", "nats a token", found[setting, updates]), flush=True)
-
-
-def rates() -> Found:
-    """Read the loss on unseen stories from the record's runs, by optimizer and rate.
-
-    The best rate has all starts, and the others have only the first.
-    """
-    run, found = Runs(Path("build/records/steps")), Found()
-    for (way, updates), best in BEST.items():
-        for rate in RATES[way]:
-            starts = STARTS if rate == best else STARTS[:1]
-            _losses(run, f"{way} at {rate}", updates, found, *[Run("rates", way, 64, rate, updates, s) for s in starts])
-    return found
-
-
-def widths() -> Found:
-    """Read the loss on unseen stories from the record's runs, by width, way and rate.
-
-    Wide models at the carried rate have all starts, and the other runs only the first.
-    """
-    run, found = Runs(Path("build/records/steps")), Found()
-    for updates, carried in CARRIED.items():
-        for width, way in ((32, "AdamW"), (128, "AdamW"), (128, "muP")):
-            for rate in WIDE_RATES:
-                starts = STARTS if rate == carried and width > min(WIDTHS) else STARTS[:1]
-                of = [Run("widths", way, width, rate, updates, start) for start in starts]
-                _losses(run, f"{width}, {way} at {rate}", updates, found, *of)
     return found

@@ -17,9 +17,10 @@ import torch
 from torch import Tensor
 
 from authoring.comparisons.cells import names_of
-from authoring.records.steps import CELLS, OTHER, TUNED
 
 STARTS, BUDGETS, BITS, GROUP, LOUDER = (0, 1, 2), (100, 300), 3, 32, 30
+CELLS = ("setup", "rung-rounding", "measure", "read-by", "rung-second-order", "one-matrix", "rung-aware", "small-model",
+         "learn", "take-step")  # fmt: skip
 WAYS = ("per row", "plain", "affine", "second order", "aware")
 """Rounding to the nearest level per row, and four kinds of rounding in groups."""
 
@@ -32,7 +33,7 @@ class Runs:
 
     @cached_property
     def _names(self) -> dict[str, Any]:
-        return names_of("19", *CELLS, "rung-rounding", "sets-up-copies", "rung-second-order", "rung-aware")
+        return names_of("19", *CELLS)
 
     def __call__(self, start: int, updates: int) -> dict[str, Any]:
         """Return one run's record: the percent by which each way of rounding increases bits per byte on new stories."""
@@ -40,7 +41,7 @@ class Runs:
         if not file.exists():
             began = time.perf_counter()
             model = self._names["small_model"](start)
-            self._names["learn"](model, start, updates, rate=TUNED, other=OTHER["rates"])
+            self._names["learn"](model, start, updates)
             models = {"plain model": model, "loud channels": _loud(model, start)}
             more = {title: self._lost(of) for title, of in models.items()}
             found = {"start": start, "updates": updates, "more": more}
@@ -67,7 +68,7 @@ class Runs:
                 kept: Tensor = how[way](W, rows[name])
                 return kept
 
-            return round(lesson["more_bits"](model, change, before), 3)
+            return round(100 * (lesson["bits_of"](lesson["with_weights"](model, change)) / before - 1), 3)
 
         return {way: cost(way) for way in WAYS}
 

@@ -1,4 +1,4 @@
-"""Record for lesson 19: AdamW and Muon at several rates, widths with one rate or with muP, and schedules.
+"""Record for lesson 22: AdamW and Muon at several rates, widths with one rate or with muP, and schedules.
 
 The runs use the lesson's own `small_model`, `learn` and `loss_of`. Each is stored in `build/records/steps` and not
 repeated.
@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from authoring.comparisons.cells import names_of
 
 STARTS = (0, 1, 2)
-CELLS = ("setup", "sets-up-text", "sets-up-model", "rung-orthogonal", "rung-muon", "sets-up-learn")
+CELLS = ("setup", "rung-orthogonal", "rung-muon", "sets-up-text", "small-model", "rates-of", "learn", "take-step")
 RATES = {"AdamW": (0.003, 0.006, 0.012, 0.024, 0.048), "Muon": (0.01, 0.02, 0.04, 0.08, 0.16)}
 BEST = {("AdamW", 100): 0.012, ("AdamW", 300): 0.012, ("Muon", 100): 0.04, ("Muon", 300): 0.02}
 """The rates tuned on the first start. The best one for each budget is also run from the other starts."""
@@ -81,7 +81,7 @@ class Runs:
 
     @cached_property
     def _names(self) -> dict[str, Any]:
-        return names_of("19", *CELLS)
+        return names_of("22", *CELLS)
 
     def __call__(self, run: Run) -> dict[str, Any]:
         """Return a run's settings and its loss on unseen stories, in nats per token."""

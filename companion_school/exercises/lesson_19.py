@@ -1,4 +1,4 @@
-"""Exercises of lesson 19: fewer bits, better steps."""
+"""Exercises of lesson 19: fewer bits."""
 
 import math
 
@@ -24,9 +24,9 @@ from companion_school.checking.exercise import Case, exercise
     ),
 )
 def in_groups(W, bits, group):
-    """Round `W` (row, column) to whole numbers of `bits` bits by absmax: every `group` neighbours of a row share a step, which makes the largest of
-    them in size the highest level, $2^{bits-1} - 1$. Return what is kept, step times level, a tensor like `W`. Halves go to the even level, as
-    `torch.round` does it.
+    """Round `W` (row, column) to integers of `bits` bits by absmax. Every `group` neighbours of a row share a step, chosen so that the largest of
+    their absolute values becomes the highest level, $2^{bits-1} - 1$. Return step times level, a tensor like `W`. Halves are rounded to the even level,
+    as by `torch.round`.
 
     ```python
     >>> in_groups(torch.tensor([[0.7, -0.34, 4.9, 0.4]]), 4, 2)
@@ -34,8 +34,8 @@ def in_groups(W, bits, group):
     ```
 
     ★
-    - Fewer than 2 bits, and a group that does not divide the columns, are refused with a `ValueError`.
-    - A group of zeros stays zeros.
+    - Raise a `ValueError` if there are fewer than 2 bits, or if `group` does not divide the number of columns.
+    - A group of zeros stays zero.
     """
     ### BEGIN SOLUTION
     if bits < 2 or group < 1 or W.shape[1] % group:
@@ -177,14 +177,14 @@ def _(W, bits, group):
     limits={"rows": (1,), "columns": (1,), "bits": (1,), "group": (1,)},
     hints=(
         "A row has `columns` numbers of `bits` bits, and a scale for each of its groups.",
-        "If the group does not divide the columns, the last group of a row is shorter, and needs its scale all the same.",
-        "Add up the bits of all rows; eight are a byte, and what is begun is a whole byte.",
+        "If `group` does not divide the number of columns, the last group of a row is shorter, but it needs a scale as well.",
+        "Add up the bits of all rows, divide by eight, and round up.",
     ),
 )
 def rounded_bytes(rows, columns, bits, group, scale_bits=16, zero_bits=0):
-    """A matrix of `rows` by `columns` is kept in `bits` bits a number. Every `group` neighbours of a row share a scale of `scale_bits` bits, and, if
-    it is affine, a zero point of `zero_bits`; the last group of a row may be shorter. Everything is packed without gaps. How many bytes does it
-    take? Return an `int`; a byte that is begun counts.
+    """A matrix of `rows` by `columns` is stored with `bits` bits per weight. Every `group` neighbours of a row share a scale of `scale_bits` bits and,
+    if the rounding is affine, a zero point of `zero_bits`. The last group of a row may be shorter. Everything is packed without gaps. How many bytes
+    does the matrix take? Return an `int`, rounded up to whole bytes.
 
     ```python
     >>> rounded_bytes(2, 40, 4, 32)
@@ -192,7 +192,7 @@ def rounded_bytes(rows, columns, bits, group, scale_bits=16, zero_bits=0):
     ```
 
     ★
-    - Rows, columns, bits or a group below 1, and negative bits of scale or zero point, are refused with a `ValueError`.
+    - Raise a `ValueError` if `rows`, `columns`, `bits` or `group` is below 1, or if `scale_bits` or `zero_bits` is negative.
     """
     ### BEGIN SOLUTION
     if min(rows, columns, bits, group) < 1 or min(scale_bits, zero_bits) < 0:
@@ -311,16 +311,16 @@ def _(rows, columns, bits, group, scale_bits=16, zero_bits=0):
         "dtype": "a weight next to the middle of two levels falls to either side",
     },
     hints=(
-        "`Xi = x.T @ x / len(x)`. Which of its parts do columns c + 1, c + 2, ... and column c need? Equation (19.6).",
-        "Round the column as it stands *now*, not as it was in the beginning: `kept[:, c] = (W[:, c] / step).round() * step`.",
+        "Begin with `Xi = x.T @ x / len(x)`. Which parts of it does equation (19.6) need for column c and the later columns?",
+        "Round the column as it is *now*, after earlier moves: `kept[:, c] = (W[:, c] / step).round() * step`.",
         "`W[:, c + 1:] -= torch.outer(kept[:, c] - W[:, c], torch.linalg.solve(Xi[c + 1:, c + 1:], Xi[c + 1:, c]))`.",
     ),
 )
 def make_up(W, x, step):
-    """`W` (row, column) multiplies inputs, of which `x` (token, column) are some, more than there are columns. All weights of row i are rounded to
-    multiples of `step[i]` (row). Go through the columns from the first to the last: round the column to the nearest multiples, halves to even, and
-    then move all *later* columns so that the mean square error of the answers $x W^\\top$ is least, with the columns so far as they are kept.
-    Return what is kept, like `W`; change no argument.
+    """`W` (row, column) multiplies inputs. `x` (token, column) is a sample of them, with more tokens than columns. Round all weights of row i to
+    multiples of `step[i]`. Go through the columns from the first to the last. Round the column to the nearest multiples, with halves to even, and then
+    move all *later* columns so that the mean squared error of the outputs $x W^\\top$ is smallest, given the columns that are rounded already.
+    Return the rounded weights, a tensor like `W`, and change no argument.
 
     ```python
     >>> make_up(torch.tensor([[0.4, 0.4]]), torch.tensor([[1.0, 0.8], [0.0, 0.6]]), torch.tensor([1.0]))
@@ -328,7 +328,7 @@ def make_up(W, x, step):
     ```
 
     ★
-    - Sizes that do not fit, and a step that is not above 0, are refused with a `ValueError`.
+    - Raise a `ValueError` if sizes do not fit, or if a step is not above 0.
     """
     ### BEGIN SOLUTION
     if W.ndim != 2 or x.ndim != 2 or x.shape[1] != W.shape[1] or step.shape != W.shape[:1] or not (step > 0).all():
@@ -476,492 +476,159 @@ def _(W, x, step):
     return kept
 
 
-# 19.4
+# 19.7
 
 
 @exercise(
-    "19.4",
-    "Directions made equally long",
-    task="Bring the singular values of a matrix near 1 by products alone",
+    "19.7",
+    "Up or down by chance",
+    task="Round to given levels by chance, so that the mean stays",
     points=2,
     difficulty=2,
     minutes=12,
-    forbidden=("svd", "svdvals"),
-    right={"gradients": "nothing learns through it, and any way of writing it is differentiable"},
-    excused={"levels": "levels beyond what a rounding keeps are raised by the rounds, with their rounding"},
     hints=(
-        "First divide by the root of the sum of all squares: then no singular value is above 1.",
-        "With `A = X @ X.T` a round is `X = a * X + (b * A + c * A @ A) @ X`.",
-        "Transpose a matrix that has more rows than columns, so that A is the smaller product, and transpose it back.",
+        "`torch.bucketize(x, levels)` counts the levels below each number: that is the index of the level above it.",
+        "The share of the way from the lower level to the upper one is the probability of going up.",
+        "Go up where `dice < (x - low) / (high - low)`. Numbers outside the levels are first brought to the nearest end.",
     ),
 )
-def even_out(G, rounds=5):
-    """Divide `G` (row, column) by the root of the sum of its squares, and send it `rounds` times through
-
-    $$X \\leftarrow 3.4445\\, X - 4.775\\, X X^\\top X + 2.0315\\, (X X^\\top)^2 X$$
-
-    Return the result, like `G`. No decomposition is used.
+def by_chance(x, levels, dice):
+    """Round each number of `x` (row, column) to one of the `levels`, a list of numbers in rising order, by stochastic rounding, equation (19.11): a
+    number between two neighbouring levels goes up with the probability that is the share of the way from the lower to the upper. `dice`, of the shape
+    of `x`, has a random number between 0 and 1 for each: go up where it is below the probability. A number beyond the first or the last level
+    becomes that level.
 
     ```python
-    >>> even_out(torch.tensor([[3.0, 0.0], [0.0, 4.0]]), 1)
-    tensor([[1.1933, 0.0000],
-            [0.0000, 0.9765]])
+    >>> x, dice = torch.tensor([[0.1, 2.3, 9.0]]), torch.tensor([[0.15, 0.5, 0.9]])
+    >>> by_chance(x, torch.tensor([0.0, 0.5, 1.0, 2.0, 3.0]), dice)
+    tensor([[0.5000, 2.0000, 3.0000]])
     ```
 
     ★
-    - Fewer than 0 rounds, and what is no matrix, are refused with a `ValueError`.
-    - A matrix of zeros stays zeros.
+    - Raise a `ValueError` if there are fewer than two levels, if they do not rise, or if `dice` has another shape than `x`.
     """
     ### BEGIN SOLUTION
-    if G.ndim != 2 or rounds < 0:
-        raise ValueError(f"G {tuple(G.shape)}, rounds={rounds}: expected a matrix, and at least 0")
-    tall = G.shape[0] > G.shape[1]
-    X = G.T if tall else G
-    size = X.square().sum().sqrt()
-    X = X / torch.where(size == 0, 1.0, size)
-    for _ in range(rounds):
-        A = X @ X.T
-        X = 3.4445 * X + (-4.775 * A + 2.0315 * A @ A) @ X
-    return X.T if tall else X
-    ### END SOLUTION
-
-
-@even_out.cases
-def _(draw):
-    yield Case("a diagonal", (torch.tensor([[3.0, 0.0], [0.0, 4.0]], dtype=torch.float64), 1))
-    rows, columns = sorted(draw.sizes(2, 3, 7))
-    yield Case("a wide matrix", (draw.normal(rows, columns),))
-    yield Case("a tall matrix", (draw.normal(columns, rows),))
-    yield Case("two rounds", (draw.normal(rows, columns), 2))
-    yield Case("no round: only divided", (draw.normal(rows, columns), 0))
-    yield Case("a strong direction and weak ones", (draw.normal(4, 1) @ draw.normal(1, 5) + 0.05 * draw.normal(4, 5),))
-    yield Case("zeros", (torch.zeros(3, 4, dtype=torch.float64),), robust="a gradient of zeros is rare")
-    yield Case("what is no matrix is refused", (draw.normal(4),), refuse=True)
-    yield Case("fewer than no rounds are refused", (draw.normal(2, 3), -1), refuse=True)
-
-
-def _matrix(G, rounds):
-    if G.ndim != 2 or rounds < 0:
-        raise ValueError("expected a matrix")
-
-
-def _rounds(X, rounds, at=(3.4445, -4.775, 2.0315)):
-    for _ in range(rounds):
-        A = X @ X.T
-        X = at[0] * X + (at[1] * A + at[2] * A @ A) @ X
-    return X
-
-
-def _divided(G, size):
-    return G / torch.where(size == 0, 1.0, size)
-
-
-@even_out.mistake("divide first: a singular value above 1 runs away under this polynomial")
-def _(G, rounds=5):
-    _matrix(G, rounds)
-    return _rounds(G, min(rounds, 2))
-
-
-@even_out.mistake("divide by the root of the sum of *all* squares, not row by row")
-def _(G, rounds=5):
-    _matrix(G, rounds)
-    return _rounds(_divided(G, G.square().sum(dim=1, keepdim=True).sqrt()), rounds)
-
-
-@even_out.mistake("the largest number is not the size of a matrix: divide by the root of the sum of its squares")
-def _(G, rounds=5):
-    _matrix(G, rounds)
-    return _rounds(_divided(G, G.abs().max()), min(rounds, 3))
-
-
-@even_out.mistake("a product of matrices is meant; yours takes the cube of each number")
-def _(G, rounds=5):
-    _matrix(G, rounds)
-    X = _divided(G, G.square().sum().sqrt())
-    for _ in range(rounds):
-        X = 3.4445 * X - 4.775 * X**3 + 2.0315 * X**5
-    return X
-
-
-@even_out.mistake("the second factor is minus: what is above 1 has to come down")
-def _(G, rounds=5):
-    _matrix(G, rounds)
-    return _rounds(_divided(G, G.square().sum().sqrt()), min(rounds, 2), (3.4445, 4.775, 2.0315))
-
-
-@even_out.mistake("a round too few: `range(rounds)`")
-def _(G, rounds=5):
-    _matrix(G, rounds)
-    return _rounds(_divided(G, G.square().sum().sqrt()), max(rounds - 1, 0))
-
-
-@even_out.mistake("a tall matrix that you transposed must be transposed back")
-def _(G, rounds=5):
-    _matrix(G, rounds)
-    X = G.T if G.shape[0] > G.shape[1] else G
-    return _rounds(_divided(X, X.square().sum().sqrt()), rounds)
-
-
-@even_out.mistake("a matrix of zeros has the size 0, and 0 / 0 is NaN")
-def _(G, rounds=5):
-    _matrix(G, rounds)
-    return _rounds(G / G.square().sum().sqrt(), rounds)
-
-
-@even_out.mistake("what is no matrix, and fewer than 0 rounds, must be refused with a ValueError")
-def _(G, rounds=5):
-    X = G if G.ndim == 2 else G.reshape(1, -1)
-    return _rounds(_divided(X, X.square().sum().sqrt()), max(rounds, 0))
-
-
-@even_out.variant
-def _(G, rounds=5):
-    # never transposed: the same numbers from the larger product
-    _matrix(G, rounds)
-    return _rounds(_divided(G, G.square().sum().sqrt()), rounds)
-
-
-@even_out.variant
-def _(G, rounds=5):
-    # the table on the other side
-    _matrix(G, rounds)
-    X = _divided(G, torch.linalg.matrix_norm(G))
-    for _ in range(rounds):
-        cube = X @ (X.T @ X)
-        X = 3.4445 * X - 4.775 * cube + 2.0315 * cube @ (X.T @ X)
-    return X
-
-
-# 19.5
-
-
-@exercise(
-    "19.5",
-    "An update of Muon",
-    task="Write Muon's update, with momentum, decay and the right length",
-    points=3,
-    difficulty=2,
-    minutes=15,
-    excused={"levels": "levels beyond what a rounding keeps are raised by the rounds, with their rounding"},
-    hints=(
-        "The momentum first: 0.95 of the old one, and 0.05 of the gradient. Nesterov's form then mixes once more.",
-        "`even_out` of exercise 19.4, or its three lines, makes the directions equally long.",
-        "Decay multiplies the weights by `1 - rate * decay` before the step; a tall matrix steps farther, by a root.",
-    ),
-)
-def muon_update(W, gradient, mean, rate, decay):
-    """One update of Muon. `W`, `gradient` and `mean`, the momentum so far, are (row, column). The new momentum is 0.95 of the old and 0.05 of the
-    gradient; Nesterov's form takes 0.95 of the *new* momentum and 0.05 of the gradient. That is evened out by five rounds of exercise 19.4. `W` is
-    multiplied by 1 − rate · decay, and the evened matrix subtracted, times the rate and, where there are more rows than columns, times
-    $\\sqrt{\\text{rows}/\\text{columns}}$. Return the new `W` and the new momentum; change no argument.
-
-    ```python
-    >>> W, mean = muon_update(torch.eye(2), torch.eye(2), torch.zeros(2, 2), 0.1, 0.5)
-    >>> W, mean
-    (tensor([[0.8392, 0.0000],
-            [0.0000, 0.8392]]), tensor([[0.0500, 0.0000],
-            [0.0000, 0.0500]]))
-    ```
-
-    ★
-    - Three shapes that are not the same, and a negative rate or decay, are refused with a `ValueError`.
-    - A gradient and a momentum of zeros move nothing; only decay is left.
-    """
-    ### BEGIN SOLUTION
-    if W.ndim != 2 or not W.shape == gradient.shape == mean.shape or rate < 0 or decay < 0:
+    if levels.ndim != 1 or len(levels) < 2 or not (levels[1:] > levels[:-1]).all() or dice.shape != x.shape:
         raise ValueError(
-            f"{tuple(W.shape)}, {tuple(gradient.shape)}, {tuple(mean.shape)}: expected one shape, rates from 0 on"
+            f"{len(levels)} levels, dice {tuple(dice.shape)}: expected rising levels, dice for each number"
         )
-    mean = 0.95 * mean + 0.05 * gradient
-    X = 0.95 * mean + 0.05 * gradient
-    tall = W.shape[0] > W.shape[1]
-    X = X.T if tall else X
-    size = X.square().sum().sqrt()
-    X = X / torch.where(size == 0, 1.0, size)
-    for _ in range(5):
-        A = X @ X.T
-        X = 3.4445 * X + (-4.775 * A + 2.0315 * A @ A) @ X
-    X = X.T if tall else X
-    longer = max(1.0, W.shape[0] / W.shape[1]) ** 0.5
-    return (1 - rate * decay) * W - rate * longer * X, mean
+    x = x.clamp(levels[0], levels[-1])
+    above = torch.bucketize(x.contiguous(), levels).clamp(min=1)
+    low, high = levels[above - 1], levels[above]
+    return torch.where(dice < (x - low) / (high - low), high, low)
     ### END SOLUTION
 
 
-@muon_update.cases
+FP4 = torch.tensor([-6, -4, -3, -2, -1.5, -1, -0.5, 0, 0.5, 1, 1.5, 2, 3, 4, 6], dtype=torch.float64)
+
+
+def _asked(draw, levels, rows, columns):
+    """Numbers that are some fourths of the way between two levels, and dice that lie between the fourths."""
+    at, way = draw.wholes(0, len(levels) - 2, rows, columns), draw.wholes(1, 3, rows, columns) / 4
+    x = levels[at] + way * (levels[at + 1] - levels[at])
+    return x, levels, (draw.wholes(0, 7, rows, columns) + 0.5) / 8
+
+
+@by_chance.cases
 def _(draw):
-    rows, columns = sorted(draw.sizes(2, 3, 7))
-    zeros = torch.zeros(rows, columns, dtype=torch.float64)
-    yield Case("a first update", (draw.normal(rows, columns), draw.normal(rows, columns), zeros, 0.1, 0.0))
-    yield Case(
-        "with momentum", (draw.normal(rows, columns), draw.normal(rows, columns), draw.normal(rows, columns), 0.1, 0.0)
-    )
-    yield Case(
-        "with decay", (draw.normal(rows, columns), draw.normal(rows, columns), draw.normal(rows, columns), 0.2, 0.5)
-    )
-    yield Case(
-        "a tall matrix", (draw.normal(columns, rows), draw.normal(columns, rows), draw.normal(columns, rows), 0.1, 0.1)
-    )
-    yield Case(
-        "momentum against the gradient", (draw.normal(3, 4), draw.normal(3, 4), -0.04 * draw.normal(3, 4), 0.3, 0.1)
-    )
-    yield Case(
-        "zeros move nothing", (draw.normal(rows, columns), zeros, zeros, 0.1, 0.5), robust="a gradient of zeros is rare"
-    )
-    yield Case(
-        "another shape is refused", (draw.normal(3, 4), draw.normal(4, 3), draw.normal(3, 4), 0.1, 0.1), refuse=True
-    )
-    yield Case(
-        "a momentum of another shape is refused",
-        (draw.normal(3, 4), draw.normal(3, 4), draw.normal(1, 4), 0.1, 0.1),
-        refuse=True,
-    )
-    yield Case(
-        "a negative rate is refused", (draw.normal(3, 4), draw.normal(3, 4), draw.normal(3, 4), -0.1, 0.1), refuse=True
-    )
-    yield Case(
-        "a negative decay is refused", (draw.normal(3, 4), draw.normal(3, 4), draw.normal(3, 4), 0.1, -0.1), refuse=True
-    )
+    yield Case("levels one apart", _asked(draw, torch.arange(-2, 3).double(), 2, 6))
+    yield Case("the levels of e2m1, which are not evenly spaced", _asked(draw, FP4, 3, 8))
+    rows, columns = draw.sizes(2)
+    yield Case("other sizes", _asked(draw, FP4, rows, columns))
+    x, levels, dice = _asked(draw, FP4, 2, 5)
+    yield Case("numbers beyond the levels", (x * 40, levels, dice))
+    yield Case("numbers that are levels already", (FP4.view(3, 5), FP4, draw.uniform(3, 5)))
+    yield Case("one level is refused", (draw.normal(2, 3), FP4[:1], draw.uniform(2, 3)), refuse=True)
+    yield Case("levels that fall are refused", (draw.normal(2, 3), FP4.flip(0), draw.uniform(2, 3)), refuse=True)
+    yield Case("dice of another shape are refused", (draw.normal(2, 3), FP4, draw.uniform(3, 2)), refuse=True)
 
 
-def _one_shape(W, gradient, mean, rate, decay):
-    if W.ndim != 2 or not W.shape == gradient.shape == mean.shape or rate < 0 or decay < 0:
-        raise ValueError("expected one shape")
+def _fits_levels(x, levels, dice):
+    if levels.ndim != 1 or len(levels) < 2 or not (levels[1:] > levels[:-1]).all() or dice.shape != x.shape:
+        raise ValueError("no such levels or dice")
 
 
-def _even(X):
-    return _rounds(_divided(X, X.square().sum().sqrt()), 5)
+def _neighbours(x, levels):
+    above = torch.bucketize(x.contiguous(), levels).clamp(1, len(levels) - 1)
+    return levels[above - 1], levels[above]
 
 
-def _longer(W):
-    return max(1.0, W.shape[0] / W.shape[1]) ** 0.5
+@by_chance.mistake("this rounds to the nearest level, so a number near 0 becomes 0 every time; the dice decide")
+def _(x, levels, dice):
+    _fits_levels(x, levels, dice)
+    return levels[(x[..., None] - levels).abs().argmin(dim=-1)]
 
 
-@muon_update.mistake("the form of Nesterov mixes the gradient in once more, after the momentum")
-def _(W, gradient, mean, rate, decay):
-    _one_shape(W, gradient, mean, rate, decay)
-    mean = 0.95 * mean + 0.05 * gradient
-    return (1 - rate * decay) * W - rate * _longer(W) * _even(mean), mean
+@by_chance.mistake("the probability of the upper level is the share of the way from the *lower* one")
+def _(x, levels, dice):
+    _fits_levels(x, levels, dice)
+    x = x.clamp(levels[0], levels[-1])
+    low, high = _neighbours(x, levels)
+    return torch.where(dice < (high - x) / (high - low), high, low)
 
 
-@muon_update.mistake("the momentum is a mean of gradients: keep it before it is evened out")
-def _(W, gradient, mean, rate, decay):
-    _one_shape(W, gradient, mean, rate, decay)
-    mean = 0.95 * mean + 0.05 * gradient
-    even = _even(0.95 * mean + 0.05 * gradient)
-    return (1 - rate * decay) * W - rate * _longer(W) * even, even
+@by_chance.mistake("up or down with the same probability does not keep the mean")
+def _(x, levels, dice):
+    _fits_levels(x, levels, dice)
+    x = x.clamp(levels[0], levels[-1])
+    low, high = _neighbours(x, levels)
+    return torch.where((dice < 0.5) & (x > low) | (x == high), high, low)
 
 
-@muon_update.mistake("decay shrinks the weights by rate times decay, not by the decay alone")
-def _(W, gradient, mean, rate, decay):
-    _one_shape(W, gradient, mean, rate, decay)
-    mean = 0.95 * mean + 0.05 * gradient
-    return (1 - decay) * W - rate * _longer(W) * _even(0.95 * mean + 0.05 * gradient), mean
+@by_chance.mistake("the levels are not one apart: divide by the distance of the two neighbours")
+def _(x, levels, dice):
+    _fits_levels(x, levels, dice)
+    x = x.clamp(levels[0], levels[-1])
+    low, high = _neighbours(x, levels)
+    return torch.where((dice < x - low) | (x == high), high, low)
 
 
-@muon_update.mistake("decay is decoupled: it must not go through the rounds with the gradient")
-def _(W, gradient, mean, rate, decay):
-    _one_shape(W, gradient, mean, rate, decay)
-    gradient = gradient + decay * W
-    mean = 0.95 * mean + 0.05 * gradient
-    return W - rate * _longer(W) * _even(0.95 * mean + 0.05 * gradient), mean
+@by_chance.mistake("go up where the dice are *below* the probability")
+def _(x, levels, dice):
+    _fits_levels(x, levels, dice)
+    x = x.clamp(levels[0], levels[-1])
+    low, high = _neighbours(x, levels)
+    return torch.where((dice > (x - low) / (high - low)) & (x > low) | (x == high), high, low)
 
 
-@muon_update.mistake("a matrix with more rows than columns steps farther, by the root of their ratio")
-def _(W, gradient, mean, rate, decay):
-    _one_shape(W, gradient, mean, rate, decay)
-    mean = 0.95 * mean + 0.05 * gradient
-    return (1 - rate * decay) * W - rate * _even(0.95 * mean + 0.05 * gradient), mean
+@by_chance.mistake("one die for all numbers: each number needs its own")
+def _(x, levels, dice):
+    _fits_levels(x, levels, dice)
+    x = x.clamp(levels[0], levels[-1])
+    low, high = _neighbours(x, levels)
+    return torch.where(dice[0, 0] < (x - low) / (high - low), high, low)
 
 
-@muon_update.mistake("a wide matrix does not step less: the root is never below 1")
-def _(W, gradient, mean, rate, decay):
-    _one_shape(W, gradient, mean, rate, decay)
-    mean = 0.95 * mean + 0.05 * gradient
-    longer = (W.shape[0] / W.shape[1]) ** 0.5
-    return (1 - rate * decay) * W - rate * longer * _even(0.95 * mean + 0.05 * gradient), mean
-
-
-@muon_update.mistake("against the gradient: yours climbs")
-def _(W, gradient, mean, rate, decay):
-    _one_shape(W, gradient, mean, rate, decay)
-    mean = 0.95 * mean + 0.05 * gradient
-    return (1 - rate * decay) * W + rate * _longer(W) * _even(0.95 * mean + 0.05 * gradient), mean
-
-
-@muon_update.mistake("zeros have the size 0, and 0 / 0 is NaN")
-def _(W, gradient, mean, rate, decay):
-    _one_shape(W, gradient, mean, rate, decay)
-    mean = 0.95 * mean + 0.05 * gradient
-    X = 0.95 * mean + 0.05 * gradient
-    return (1 - rate * decay) * W - rate * _longer(W) * _rounds(X / X.square().sum().sqrt(), 5), mean
-
-
-@muon_update.mistake("shapes that are not the same, and a negative rate or decay, must be refused with a ValueError")
-def _(W, gradient, mean, rate, decay):
-    gradient = gradient.reshape(W.shape)
-    mean = 0.95 * mean.expand_as(W) + 0.05 * gradient
-    return (1 - rate * decay) * W - rate * _longer(W) * _even(0.95 * mean + 0.05 * gradient), mean
-
-
-@muon_update.variant
-def _(W, gradient, mean, rate, decay):
-    _one_shape(W, gradient, mean, rate, decay)
-    mean = mean.lerp(gradient, 0.05)
-    even = _even(gradient.lerp(mean, 0.95))
-    return W * (1 - rate * decay) - even * (rate * _longer(W)), mean
-
-
-@muon_update.variant
-def _(W, gradient, mean, rate, decay):
-    # in one formula: 0.9025 of the old momentum and 0.0975 of the gradient
-    _one_shape(W, gradient, mean, rate, decay)
-    even = _even(0.9025 * mean + 0.0975 * gradient)
-    return W - rate * decay * W - rate * _longer(W) * even, 0.95 * mean + 0.05 * gradient
-
-
-# 19.6
-
-
-@exercise(
-    "19.6",
-    "How much of a gradient is noise",
-    task="Estimate the gradient noise scale from the gradients of single windows",
-    points=3,
-    difficulty=3,
-    minutes=15,
-    excused={
-        "offset": "a noise beside a gradient ten thousand times as large is lost in rounding",
-        "dtype": "what is left of two nearly equal sums is lost in rounding",
-        "tie": "windows with one and the same gradient have no noise, and rounding gives any small number",
-        "levels": "what is left of two nearly equal sums is lost in rounding",
-    },
-    hints=(
-        "Two numbers are known: the mean of the single windows' squares, and the square of the mean of all n.",
-        "By (19.18) the first is true + noise, and the second true + noise / n. Solve for both.",
-        "true = (n * large - single) / (n - 1), noise = single - true. What if true is not above 0?",
-    ),
+@by_chance.mistake(
+    "levels that do not rise, fewer than two, and dice of another shape must be refused with a ValueError"
 )
-def noise_in(gradients):
-    """`gradients` (window, weight) are the gradients of n single windows. Estimate $|\\nabla|^2$, the square of the true gradient's length, and the
-    noise, the mean square distance of a window's gradient from it, without bias, by equation (19.18) for batches of 1 and of n. Return noise over
-    $|\\nabla|^2$, the noise scale in windows, as a `float`.
-
-    ```python
-    >>> noise_in(torch.tensor([[3.0, 1.0], [1.0, -1.0]]))
-    2.0
-    ```
-
-    ★
-    - Fewer than two windows are refused with a `ValueError`.
-    - If the estimate of $|\\nabla|^2$ is not above 0, nothing can be said: return `None`.
-    """
-    ### BEGIN SOLUTION
-    if gradients.ndim != 2 or len(gradients) < 2:
-        raise ValueError(f"gradients {tuple(gradients.shape)}: expected (window, weight), at least two windows")
-    n = len(gradients)
-    single = gradients.square().sum(dim=1).mean()
-    large = gradients.mean(dim=0).square().sum()
-    true = (n * large - single) / (n - 1)
-    return None if true <= 0 else float((single - true) / true)
-    ### END SOLUTION
+def _(x, levels, dice):
+    levels = levels.sort().values if len(levels) > 1 else torch.cat([levels, levels + 1])
+    x, dice = x.clamp(levels[0], levels[-1]), dice.reshape(x.shape)
+    low, high = _neighbours(x, levels)
+    return torch.where(dice < (x - low) / (high - low), high, low)
 
 
-@noise_in.cases
-def _(draw):
-    yield Case("two windows", (torch.tensor([[3.0, 1.0], [1.0, -1.0]], dtype=torch.float64),))
-    yield Case(
-        "three windows", (torch.tensor([[2.0, 0.0, 1.0], [3.0, 1.0, 0.0], [1.0, 0.5, 0.5]], dtype=torch.float64),)
-    )
-    windows, weights = draw.sizes(2, 5, 12)
-    yield Case("other sizes", (1.5 + draw.normal(windows, weights),))
-    yield Case("little noise", (2 + 0.2 * draw.normal(windows, weights),))
-    yield Case("one weight", (1 + 0.5 * draw.normal(6, 1),))
-    yield Case(
-        "the noise hides the gradient",
-        (torch.tensor([[1.0, 0.0], [-1.0, 0.5]], dtype=torch.float64),),
-        robust="in the lesson the true gradient is seen",
-    )
-    yield Case("one window is refused", (draw.normal(1, 4),), refuse=True)
-    yield Case("no matrix is refused", (draw.normal(5),), refuse=True)
+@by_chance.variant
+def _(x, levels, dice):
+    _fits_levels(x, levels, dice)
+    kept = torch.empty_like(x)
+    for at in range(x.shape[0]):
+        for to in range(x.shape[1]):
+            value = x[at, to].clamp(levels[0], levels[-1])
+            below = int((levels <= value).sum()) - 1
+            low = levels[below]
+            high = levels[min(below + 1, len(levels) - 1)]
+            goes = high > low and dice[at, to] < (value - low) / (high - low)
+            kept[at, to] = high if goes else low
+    return kept
 
 
-def _two(gradients):
-    if gradients.ndim != 2 or len(gradients) < 2:
-        raise ValueError("expected two windows")
-
-
-def _ratio(noise, true):
-    return None if true <= 0 else float(noise / true)
-
-
-@noise_in.mistake("the square of the mean of n gradients still has a part of the noise, noise / n: subtract it")
-def _(gradients):
-    _two(gradients)
-    large = gradients.mean(dim=0).square().sum()
-    n, single = len(gradients), gradients.square().sum(dim=1).mean()
-    return None if n * large <= single else _ratio(single - large, large)
-
-
-@noise_in.mistake("the noise is unbiased, and the gradient is not: it too must lose noise / n")
-def _(gradients):
-    _two(gradients)
-    n, large, single = len(gradients), gradients.mean(dim=0).square().sum(), gradients.square().sum(dim=1).mean()
-    return None if n * large <= single else _ratio(gradients.var(dim=0).sum(), large)
-
-
-@noise_in.mistake("all weights together have one noise scale: add up over the weights before you divide")
-def _(gradients):
-    _two(gradients)
-    n = len(gradients)
-    single, large = gradients.square().mean(dim=0), gradients.mean(dim=0).square()
-    true = (n * large - single) / (n - 1)
-    return None if true.sum() <= 0 else float(((single - true) / true).mean())
-
-
-@noise_in.mistake("that is gradient over noise; the noise scale is the other way round, a number of windows")
-def _(gradients):
-    _two(gradients)
-    n, large, single = len(gradients), gradients.mean(dim=0).square().sum(), gradients.square().sum(dim=1).mean()
-    true = (n * large - single) / (n - 1)
-    return None if true <= 0 else float(true / (single - true))
-
-
-@noise_in.mistake("squares of lengths are compared; you took a root")
-def _(gradients):
-    _two(gradients)
-    n, large, single = len(gradients), gradients.mean(dim=0).square().sum(), gradients.square().sum(dim=1).mean()
-    true = (n * large - single) / (n - 1)
-    return None if true <= 0 else float(((single - true) / true) ** 0.5)
-
-
-@noise_in.mistake("where the estimate of the true square is not above 0, nothing can be said: `None`")
-def _(gradients):
-    _two(gradients)
-    n, large, single = len(gradients), gradients.mean(dim=0).square().sum(), gradients.square().sum(dim=1).mean()
-    true = (n * large - single) / (n - 1)
-    return float((single - true) / true)
-
-
-@noise_in.mistake("fewer than two windows must be refused with a ValueError")
-def _(gradients):
-    gradients = gradients.reshape(len(gradients), -1)
-    n, large, single = len(gradients), gradients.mean(dim=0).square().sum(), gradients.square().sum(dim=1).mean()
-    true = (n * large - single) / max(n - 1, 1)
-    return _ratio(single - true, true)
-
-
-@noise_in.variant
-def _(gradients):
-    # variances without bias, over all weights
-    _two(gradients)
-    noise = gradients.var(dim=0).sum()
-    return _ratio(noise, gradients.mean(dim=0).square().sum() - noise / len(gradients))
-
-
-@noise_in.variant
-def _(gradients):
-    # products of different windows have no noise in them: their mean is the true square
-    _two(gradients)
-    n, products = len(gradients), gradients @ gradients.T
-    true = (products.sum() - products.diagonal().sum()) / (n * (n - 1))
-    return _ratio(products.diagonal().mean() - true, true)
+@by_chance.variant
+def _(x, levels, dice):
+    # the place between the levels as one number, of which the dice take away a part
+    _fits_levels(x, levels, dice)
+    x = x.clamp(levels[0], levels[-1])
+    below = ((x[..., None] >= levels).sum(dim=-1) - 1).clamp(0, len(levels) - 2)
+    way = (x - levels[below]) / (levels[below + 1] - levels[below])
+    return levels[(below + way - dice).ceil().long()]

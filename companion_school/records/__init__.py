@@ -5,12 +5,12 @@ measurements in real.json.
 
     story.json      training runs of story models for lesson 14: plans, loss curves, and samples during training
     story/          story model of lesson 14: safetensors in half precision, configuration and tokenizer
-    law.json        training runs that the scaling law of lesson 14 is compared with
+    law.json        training runs of several sizes, for the scaling law of lesson 23
     cache.json      kinds of attention with caches of equal size in bytes, for lesson 15
     recall.json     recall of pairs by layers with tables and by softmax attention, for lesson 17
     heads.json      effect of heads for later tokens on the loss of the next token, for lesson 18
     rounding.json   loss of small models after rounding of their weights, for lesson 19
-    steps.json      AdamW and Muon at several learning rates, rates at several widths, and schedules, for lesson 19
+    steps.json      AdamW and Muon at several learning rates, rates at several widths, and schedules, for lesson 22
     answering.json  reinforcement learning of answers from three starting points, for lesson 20
     answering/      model trained on exercise books, with which lesson 20 begins: safetensors in half precision and
                     configuration

@@ -32,15 +32,14 @@ def _(draw: Random) -> Asked:
 
 
 reason(
-    "19.muon",
-    "AdamW and Muon both step against the gradient. In which sense is each of them the steepest way down, what does "
-    "Muon do to a gradient with one strong and many weak directions, and which parameters of a model does it leave to "
-    "AdamW?",
-    "Steepest depends on what is called the length of an update: if each number is at most the rate, it is the sign "
-    "of the gradient, near to Adam (1); if no row may get longer by more than the rate, the spectral norm, it is the "
-    "gradient's directions with all singular values equal (1). So weak directions step as far as the strong one (1). "
-    "The table of tokens, gains, biases and the head stay with AdamW: they do not multiply a stream, or rows do not mix"
-    " (1).",
+    "19.straight",
+    "In quantization-aware training a model multiplies weights of 4 bits. Why would nothing learn if the derivative of "
+    "the rounding were taken as it is, what does the straight-through estimator do instead, and why are the weights "
+    "stored in 16 or 32 bits all the same?",
+    "The rounding is a staircase, whose derivative is 0 nearly everywhere, so every gradient would be 0 (1). On the way "
+    "back the rounding is treated as if it were not there: the gradient of the rounded weight is given to the weight "
+    "itself (1). An update is far smaller than the step from one level to the next (1). In more bits such updates add "
+    "up until the level changes; stored in 4 bits each of them would be rounded away (1).",
 )
 broken(
     "19.groups",

@@ -1,0 +1,495 @@
+"""Exercises of lesson 22: better steps."""
+
+import torch
+
+from companion_school.checking.exercise import Case, exercise
+
+# 22.1
+
+
+@exercise(
+    "22.1",
+    "Directions made equally long",
+    task="Bring the singular values of a matrix near 1, using only products",
+    points=2,
+    difficulty=2,
+    minutes=12,
+    forbidden=("svd", "svdvals"),
+    right={"gradients": "nothing learns through it, and any way of writing it is differentiable"},
+    excused={"levels": "levels beyond what a rounding keeps are raised by the rounds, with their rounding"},
+    hints=(
+        "First divide by the square root of the sum of all squares, so that no singular value is above 1.",
+        "With `A = X @ X.T` a round is `X = a * X + (b * A + c * A @ A) @ X`.",
+        "If a matrix has more rows than columns, transpose it, so that A is the smaller product. At the end, transpose back.",
+    ),
+)
+def even_out(G, rounds=5):
+    """Divide `G` (row, column) by the square root of the sum of its squares, and send it `rounds` times through
+
+    $$X \\leftarrow 3.4445\\, X - 4.775\\, X X^\\top X + 2.0315\\, (X X^\\top)^2 X$$
+
+    Return the result, a tensor like `G`. Do not use a decomposition.
+
+    ```python
+    >>> even_out(torch.tensor([[3.0, 0.0], [0.0, 4.0]]), 1)
+    tensor([[1.1933, 0.0000],
+            [0.0000, 0.9765]])
+    ```
+
+    ★
+    - Raise a `ValueError` if `rounds` is negative or `G` is not a matrix.
+    - A matrix of zeros stays a matrix of zeros.
+    """
+    ### BEGIN SOLUTION
+    if G.ndim != 2 or rounds < 0:
+        raise ValueError(f"G {tuple(G.shape)}, rounds={rounds}: expected a matrix, and at least 0")
+    tall = G.shape[0] > G.shape[1]
+    X = G.T if tall else G
+    size = X.square().sum().sqrt()
+    X = X / torch.where(size == 0, 1.0, size)
+    for _ in range(rounds):
+        A = X @ X.T
+        X = 3.4445 * X + (-4.775 * A + 2.0315 * A @ A) @ X
+    return X.T if tall else X
+    ### END SOLUTION
+
+
+@even_out.cases
+def _(draw):
+    yield Case("a diagonal", (torch.tensor([[3.0, 0.0], [0.0, 4.0]], dtype=torch.float64), 1))
+    rows, columns = sorted(draw.sizes(2, 3, 7))
+    yield Case("a wide matrix", (draw.normal(rows, columns),))
+    yield Case("a tall matrix", (draw.normal(columns, rows),))
+    yield Case("two rounds", (draw.normal(rows, columns), 2))
+    yield Case("no round: only divided", (draw.normal(rows, columns), 0))
+    yield Case("a strong direction and weak ones", (draw.normal(4, 1) @ draw.normal(1, 5) + 0.05 * draw.normal(4, 5),))
+    yield Case("zeros", (torch.zeros(3, 4, dtype=torch.float64),), robust="a gradient of zeros is rare")
+    yield Case("what is no matrix is refused", (draw.normal(4),), refuse=True)
+    yield Case("fewer than no rounds are refused", (draw.normal(2, 3), -1), refuse=True)
+
+
+def _matrix(G, rounds):
+    if G.ndim != 2 or rounds < 0:
+        raise ValueError("expected a matrix")
+
+
+def _rounds(X, rounds, at=(3.4445, -4.775, 2.0315)):
+    for _ in range(rounds):
+        A = X @ X.T
+        X = at[0] * X + (at[1] * A + at[2] * A @ A) @ X
+    return X
+
+
+def _divided(G, size):
+    return G / torch.where(size == 0, 1.0, size)
+
+
+@even_out.mistake("divide first: a singular value above 1 runs away under this polynomial")
+def _(G, rounds=5):
+    _matrix(G, rounds)
+    return _rounds(G, min(rounds, 2))
+
+
+@even_out.mistake("divide by the root of the sum of *all* squares, not row by row")
+def _(G, rounds=5):
+    _matrix(G, rounds)
+    return _rounds(_divided(G, G.square().sum(dim=1, keepdim=True).sqrt()), rounds)
+
+
+@even_out.mistake("the largest number is not the size of a matrix: divide by the root of the sum of its squares")
+def _(G, rounds=5):
+    _matrix(G, rounds)
+    return _rounds(_divided(G, G.abs().max()), min(rounds, 3))
+
+
+@even_out.mistake("a product of matrices is meant; yours takes the cube of each number")
+def _(G, rounds=5):
+    _matrix(G, rounds)
+    X = _divided(G, G.square().sum().sqrt())
+    for _ in range(rounds):
+        X = 3.4445 * X - 4.775 * X**3 + 2.0315 * X**5
+    return X
+
+
+@even_out.mistake("the second factor is minus: what is above 1 has to come down")
+def _(G, rounds=5):
+    _matrix(G, rounds)
+    return _rounds(_divided(G, G.square().sum().sqrt()), min(rounds, 2), (3.4445, 4.775, 2.0315))
+
+
+@even_out.mistake("a round too few: `range(rounds)`")
+def _(G, rounds=5):
+    _matrix(G, rounds)
+    return _rounds(_divided(G, G.square().sum().sqrt()), max(rounds - 1, 0))
+
+
+@even_out.mistake("a tall matrix that you transposed must be transposed back")
+def _(G, rounds=5):
+    _matrix(G, rounds)
+    X = G.T if G.shape[0] > G.shape[1] else G
+    return _rounds(_divided(X, X.square().sum().sqrt()), rounds)
+
+
+@even_out.mistake("a matrix of zeros has the size 0, and 0 / 0 is NaN")
+def _(G, rounds=5):
+    _matrix(G, rounds)
+    return _rounds(G / G.square().sum().sqrt(), rounds)
+
+
+@even_out.mistake("what is no matrix, and fewer than 0 rounds, must be refused with a ValueError")
+def _(G, rounds=5):
+    X = G if G.ndim == 2 else G.reshape(1, -1)
+    return _rounds(_divided(X, X.square().sum().sqrt()), max(rounds, 0))
+
+
+@even_out.variant
+def _(G, rounds=5):
+    # never transposed: the same numbers from the larger product
+    _matrix(G, rounds)
+    return _rounds(_divided(G, G.square().sum().sqrt()), rounds)
+
+
+@even_out.variant
+def _(G, rounds=5):
+    # the table on the other side
+    _matrix(G, rounds)
+    X = _divided(G, torch.linalg.matrix_norm(G))
+    for _ in range(rounds):
+        cube = X @ (X.T @ X)
+        X = 3.4445 * X - 4.775 * cube + 2.0315 * cube @ (X.T @ X)
+    return X
+
+
+# 22.2
+
+
+@exercise(
+    "22.2",
+    "An update of Muon",
+    task="Write Muon's update, with momentum, decay and the right scale",
+    points=3,
+    difficulty=2,
+    minutes=15,
+    excused={"levels": "levels beyond what a rounding keeps are raised by the rounds, with their rounding"},
+    hints=(
+        "Compute the momentum first: 0.95 times the old one plus 0.05 times the gradient. Nesterov's form mixes once more.",
+        "`even_out` of exercise 22.1, or its three lines, makes the directions equally long.",
+        "Decay multiplies the weights by `1 - rate * decay` before the step. A tall matrix takes a larger step, by a square root.",
+    ),
+)
+def muon_update(W, gradient, mean, rate, decay):
+    """Make one update of Muon. `W`, `gradient` and `mean`, the momentum so far, are (row, column). The new momentum is 0.95 times the old one plus
+    0.05 times the gradient. Nesterov's form then takes 0.95 times the *new* momentum plus 0.05 times the gradient. Orthogonalize the result by the five
+    rounds of exercise 22.1. Multiply `W` by 1 − rate · decay, and subtract the orthogonalized matrix, times the rate and, if there are more rows than
+    columns, times $\\sqrt{\\text{rows}/\\text{columns}}$. Return the new `W` and the new momentum, and change no argument.
+
+    ```python
+    >>> W, mean = muon_update(torch.eye(2), torch.eye(2), torch.zeros(2, 2), 0.1, 0.5)
+    >>> W, mean
+    (tensor([[0.8392, 0.0000],
+            [0.0000, 0.8392]]), tensor([[0.0500, 0.0000],
+            [0.0000, 0.0500]]))
+    ```
+
+    ★
+    - Raise a `ValueError` if the three shapes differ, or if the rate or the decay is negative.
+    - If gradient and momentum are zero, only the decay changes `W`.
+    """
+    ### BEGIN SOLUTION
+    if W.ndim != 2 or not W.shape == gradient.shape == mean.shape or rate < 0 or decay < 0:
+        raise ValueError(
+            f"{tuple(W.shape)}, {tuple(gradient.shape)}, {tuple(mean.shape)}: expected one shape, rates from 0 on"
+        )
+    mean = 0.95 * mean + 0.05 * gradient
+    X = 0.95 * mean + 0.05 * gradient
+    tall = W.shape[0] > W.shape[1]
+    X = X.T if tall else X
+    size = X.square().sum().sqrt()
+    X = X / torch.where(size == 0, 1.0, size)
+    for _ in range(5):
+        A = X @ X.T
+        X = 3.4445 * X + (-4.775 * A + 2.0315 * A @ A) @ X
+    X = X.T if tall else X
+    longer = max(1.0, W.shape[0] / W.shape[1]) ** 0.5
+    return (1 - rate * decay) * W - rate * longer * X, mean
+    ### END SOLUTION
+
+
+@muon_update.cases
+def _(draw):
+    rows, columns = sorted(draw.sizes(2, 3, 7))
+    zeros = torch.zeros(rows, columns, dtype=torch.float64)
+    yield Case("a first update", (draw.normal(rows, columns), draw.normal(rows, columns), zeros, 0.1, 0.0))
+    yield Case(
+        "with momentum", (draw.normal(rows, columns), draw.normal(rows, columns), draw.normal(rows, columns), 0.1, 0.0)
+    )
+    yield Case(
+        "with decay", (draw.normal(rows, columns), draw.normal(rows, columns), draw.normal(rows, columns), 0.2, 0.5)
+    )
+    yield Case(
+        "a tall matrix", (draw.normal(columns, rows), draw.normal(columns, rows), draw.normal(columns, rows), 0.1, 0.1)
+    )
+    yield Case(
+        "momentum against the gradient", (draw.normal(3, 4), draw.normal(3, 4), -0.04 * draw.normal(3, 4), 0.3, 0.1)
+    )
+    yield Case(
+        "zeros move nothing", (draw.normal(rows, columns), zeros, zeros, 0.1, 0.5), robust="a gradient of zeros is rare"
+    )
+    yield Case(
+        "another shape is refused", (draw.normal(3, 4), draw.normal(4, 3), draw.normal(3, 4), 0.1, 0.1), refuse=True
+    )
+    yield Case(
+        "a momentum of another shape is refused",
+        (draw.normal(3, 4), draw.normal(3, 4), draw.normal(1, 4), 0.1, 0.1),
+        refuse=True,
+    )
+    yield Case(
+        "a negative rate is refused", (draw.normal(3, 4), draw.normal(3, 4), draw.normal(3, 4), -0.1, 0.1), refuse=True
+    )
+    yield Case(
+        "a negative decay is refused", (draw.normal(3, 4), draw.normal(3, 4), draw.normal(3, 4), 0.1, -0.1), refuse=True
+    )
+
+
+def _one_shape(W, gradient, mean, rate, decay):
+    if W.ndim != 2 or not W.shape == gradient.shape == mean.shape or rate < 0 or decay < 0:
+        raise ValueError("expected one shape")
+
+
+def _even(X):
+    return _rounds(_divided(X, X.square().sum().sqrt()), 5)
+
+
+def _longer(W):
+    return max(1.0, W.shape[0] / W.shape[1]) ** 0.5
+
+
+@muon_update.mistake("the form of Nesterov mixes the gradient in once more, after the momentum")
+def _(W, gradient, mean, rate, decay):
+    _one_shape(W, gradient, mean, rate, decay)
+    mean = 0.95 * mean + 0.05 * gradient
+    return (1 - rate * decay) * W - rate * _longer(W) * _even(mean), mean
+
+
+@muon_update.mistake("the momentum is a mean of gradients: keep it before it is evened out")
+def _(W, gradient, mean, rate, decay):
+    _one_shape(W, gradient, mean, rate, decay)
+    mean = 0.95 * mean + 0.05 * gradient
+    even = _even(0.95 * mean + 0.05 * gradient)
+    return (1 - rate * decay) * W - rate * _longer(W) * even, even
+
+
+@muon_update.mistake("decay shrinks the weights by rate times decay, not by the decay alone")
+def _(W, gradient, mean, rate, decay):
+    _one_shape(W, gradient, mean, rate, decay)
+    mean = 0.95 * mean + 0.05 * gradient
+    return (1 - decay) * W - rate * _longer(W) * _even(0.95 * mean + 0.05 * gradient), mean
+
+
+@muon_update.mistake("decay is decoupled: it must not go through the rounds with the gradient")
+def _(W, gradient, mean, rate, decay):
+    _one_shape(W, gradient, mean, rate, decay)
+    gradient = gradient + decay * W
+    mean = 0.95 * mean + 0.05 * gradient
+    return W - rate * _longer(W) * _even(0.95 * mean + 0.05 * gradient), mean
+
+
+@muon_update.mistake("a matrix with more rows than columns steps farther, by the root of their ratio")
+def _(W, gradient, mean, rate, decay):
+    _one_shape(W, gradient, mean, rate, decay)
+    mean = 0.95 * mean + 0.05 * gradient
+    return (1 - rate * decay) * W - rate * _even(0.95 * mean + 0.05 * gradient), mean
+
+
+@muon_update.mistake("a wide matrix does not step less: the root is never below 1")
+def _(W, gradient, mean, rate, decay):
+    _one_shape(W, gradient, mean, rate, decay)
+    mean = 0.95 * mean + 0.05 * gradient
+    longer = (W.shape[0] / W.shape[1]) ** 0.5
+    return (1 - rate * decay) * W - rate * longer * _even(0.95 * mean + 0.05 * gradient), mean
+
+
+@muon_update.mistake("against the gradient: yours climbs")
+def _(W, gradient, mean, rate, decay):
+    _one_shape(W, gradient, mean, rate, decay)
+    mean = 0.95 * mean + 0.05 * gradient
+    return (1 - rate * decay) * W + rate * _longer(W) * _even(0.95 * mean + 0.05 * gradient), mean
+
+
+@muon_update.mistake("zeros have the size 0, and 0 / 0 is NaN")
+def _(W, gradient, mean, rate, decay):
+    _one_shape(W, gradient, mean, rate, decay)
+    mean = 0.95 * mean + 0.05 * gradient
+    X = 0.95 * mean + 0.05 * gradient
+    return (1 - rate * decay) * W - rate * _longer(W) * _rounds(X / X.square().sum().sqrt(), 5), mean
+
+
+@muon_update.mistake("shapes that are not the same, and a negative rate or decay, must be refused with a ValueError")
+def _(W, gradient, mean, rate, decay):
+    gradient = gradient.reshape(W.shape)
+    mean = 0.95 * mean.expand_as(W) + 0.05 * gradient
+    return (1 - rate * decay) * W - rate * _longer(W) * _even(0.95 * mean + 0.05 * gradient), mean
+
+
+@muon_update.variant
+def _(W, gradient, mean, rate, decay):
+    _one_shape(W, gradient, mean, rate, decay)
+    mean = mean.lerp(gradient, 0.05)
+    even = _even(gradient.lerp(mean, 0.95))
+    return W * (1 - rate * decay) - even * (rate * _longer(W)), mean
+
+
+@muon_update.variant
+def _(W, gradient, mean, rate, decay):
+    # in one formula: 0.9025 of the old momentum and 0.0975 of the gradient
+    _one_shape(W, gradient, mean, rate, decay)
+    even = _even(0.9025 * mean + 0.0975 * gradient)
+    return W - rate * decay * W - rate * _longer(W) * even, 0.95 * mean + 0.05 * gradient
+
+
+# 22.3
+
+
+@exercise(
+    "22.3",
+    "How much of a gradient is noise",
+    task="Estimate the gradient noise scale from the gradients of single windows",
+    points=3,
+    difficulty=3,
+    minutes=15,
+    excused={
+        "offset": "a noise beside a gradient ten thousand times as large is lost in rounding",
+        "dtype": "what is left of two nearly equal sums is lost in rounding",
+        "tie": "windows with one and the same gradient have no noise, and rounding gives any small number",
+        "levels": "what is left of two nearly equal sums is lost in rounding",
+    },
+    hints=(
+        "You know two numbers: the mean squared length of the n gradients, and the squared length of their mean.",
+        "By (22.11) the first is true + noise, and the second true + noise / n. Solve for both.",
+        "true = (n * large - single) / (n - 1), noise = single - true. What if true is not above 0?",
+    ),
+)
+def noise_in(gradients):
+    """`gradients` (window, weight) are the gradients of n single windows. Use equation (22.11) for batches of 1 and of n to estimate, without bias,
+    $|\\nabla|^2$, the squared length of the true gradient, and the noise, the mean squared distance of a window's gradient from it. Return the noise
+    divided by $|\\nabla|^2$, the noise scale in windows, as a `float`.
+
+    ```python
+    >>> noise_in(torch.tensor([[3.0, 1.0], [1.0, -1.0]]))
+    2.0
+    ```
+
+    ★
+    - Raise a `ValueError` if there are fewer than two windows.
+    - If the estimate of $|\\nabla|^2$ is not above 0, return `None`, because the noise scale cannot be estimated.
+    """
+    ### BEGIN SOLUTION
+    if gradients.ndim != 2 or len(gradients) < 2:
+        raise ValueError(f"gradients {tuple(gradients.shape)}: expected (window, weight), at least two windows")
+    n = len(gradients)
+    single = gradients.square().sum(dim=1).mean()
+    large = gradients.mean(dim=0).square().sum()
+    true = (n * large - single) / (n - 1)
+    return None if true <= 0 else float((single - true) / true)
+    ### END SOLUTION
+
+
+@noise_in.cases
+def _(draw):
+    yield Case("two windows", (torch.tensor([[3.0, 1.0], [1.0, -1.0]], dtype=torch.float64),))
+    yield Case(
+        "three windows", (torch.tensor([[2.0, 0.0, 1.0], [3.0, 1.0, 0.0], [1.0, 0.5, 0.5]], dtype=torch.float64),)
+    )
+    windows, weights = draw.sizes(2, 5, 12)
+    yield Case("other sizes", (1.5 + draw.normal(windows, weights),))
+    yield Case("little noise", (2 + 0.2 * draw.normal(windows, weights),))
+    yield Case("one weight", (1 + 0.5 * draw.normal(6, 1),))
+    yield Case(
+        "the noise hides the gradient",
+        (torch.tensor([[1.0, 0.0], [-1.0, 0.5]], dtype=torch.float64),),
+        robust="in the lesson the true gradient is seen",
+    )
+    yield Case("one window is refused", (draw.normal(1, 4),), refuse=True)
+    yield Case("no matrix is refused", (draw.normal(5),), refuse=True)
+
+
+def _two(gradients):
+    if gradients.ndim != 2 or len(gradients) < 2:
+        raise ValueError("expected two windows")
+
+
+def _ratio(noise, true):
+    return None if true <= 0 else float(noise / true)
+
+
+@noise_in.mistake("the square of the mean of n gradients still has a part of the noise, noise / n: subtract it")
+def _(gradients):
+    _two(gradients)
+    large = gradients.mean(dim=0).square().sum()
+    n, single = len(gradients), gradients.square().sum(dim=1).mean()
+    return None if n * large <= single else _ratio(single - large, large)
+
+
+@noise_in.mistake("the noise is unbiased, and the gradient is not: it too must lose noise / n")
+def _(gradients):
+    _two(gradients)
+    n, large, single = len(gradients), gradients.mean(dim=0).square().sum(), gradients.square().sum(dim=1).mean()
+    return None if n * large <= single else _ratio(gradients.var(dim=0).sum(), large)
+
+
+@noise_in.mistake("all weights together have one noise scale: add up over the weights before you divide")
+def _(gradients):
+    _two(gradients)
+    n = len(gradients)
+    single, large = gradients.square().mean(dim=0), gradients.mean(dim=0).square()
+    true = (n * large - single) / (n - 1)
+    return None if true.sum() <= 0 else float(((single - true) / true).mean())
+
+
+@noise_in.mistake("that is gradient over noise; the noise scale is the other way round, a number of windows")
+def _(gradients):
+    _two(gradients)
+    n, large, single = len(gradients), gradients.mean(dim=0).square().sum(), gradients.square().sum(dim=1).mean()
+    true = (n * large - single) / (n - 1)
+    return None if true <= 0 else float(true / (single - true))
+
+
+@noise_in.mistake("squares of lengths are compared; you took a root")
+def _(gradients):
+    _two(gradients)
+    n, large, single = len(gradients), gradients.mean(dim=0).square().sum(), gradients.square().sum(dim=1).mean()
+    true = (n * large - single) / (n - 1)
+    return None if true <= 0 else float(((single - true) / true) ** 0.5)
+
+
+@noise_in.mistake("where the estimate of the true square is not above 0, nothing can be said: `None`")
+def _(gradients):
+    _two(gradients)
+    n, large, single = len(gradients), gradients.mean(dim=0).square().sum(), gradients.square().sum(dim=1).mean()
+    true = (n * large - single) / (n - 1)
+    return float((single - true) / true)
+
+
+@noise_in.mistake("fewer than two windows must be refused with a ValueError")
+def _(gradients):
+    gradients = gradients.reshape(len(gradients), -1)
+    n, large, single = len(gradients), gradients.mean(dim=0).square().sum(), gradients.square().sum(dim=1).mean()
+    true = (n * large - single) / max(n - 1, 1)
+    return _ratio(single - true, true)
+
+
+@noise_in.variant
+def _(gradients):
+    # variances without bias, over all weights
+    _two(gradients)
+    noise = gradients.var(dim=0).sum()
+    return _ratio(noise, gradients.mean(dim=0).square().sum() - noise / len(gradients))
+
+
+@noise_in.variant
+def _(gradients):
+    # products of different windows have no noise in them: their mean is the true square
+    _two(gradients)
+    n, products = len(gradients), gradients @ gradients.T
+    true = (products.sum() - products.diagonal().sum()) / (n * (n - 1))
+    return _ratio(products.diagonal().mean() - true, true)
