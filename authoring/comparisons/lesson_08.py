@@ -5,11 +5,19 @@ from __future__ import annotations
 from types import SimpleNamespace
 
 import torch
+import torch.nn.functional as F
 
 from authoring.comparisons.cells import names_of
+from companion import Transformer
+from companion.data import number_words
+from companion.training.settings import NumberWordsSettings
+from companion.training.tasks.number_words import exact_match
 
 STARTS = (0, 1, 2)
 CASES = {"right": (1, 0), "mask too wide": (1, 1), "not shifted": (0, 0), "shifted twice": (2, 0)}
+ONE_WAY = "an encoder layer that looks back only, and a decoder layer"
+TRAVELLERS = ("setup", "sets-up-model", "sets-up-journeys", "sets-up-traveller", "sets-up-practice", "a-journey")
+"""Cells of the lesson with the journeys and their models."""
 
 
 def leaks() -> dict[tuple[str, str, int, int], tuple[float, float]]:
@@ -28,18 +36,52 @@ def leaks() -> dict[tuple[str, str, int, int], tuple[float, float]]:
 
 
 def express() -> dict[tuple[str, int, int], float]:
-    """Measure how often, of 100, the two stops before the last are right, by numbers of layers, steps and start."""
-    cells = ("setup", "sets-up-model", "sets-up-journeys", "sets-up-traveller", "sets-up-practice", "a-journey")
-    lesson, found = SimpleNamespace(**names_of("08", *cells)), {}
+    """Measure how often, of 100, the two stops before the last are right, by kinds of layers, steps and start."""
+    lesson, found = SimpleNamespace(**names_of("08", *TRAVELLERS)), {}
     plans = [("one decoder layer", False, 1, (350, 3000)), ("two decoder layers", False, 2, (350, 1050))]
-    for word, encoder, layers, budgets in [*plans, ("an encoder layer and a decoder layer", True, 1, (350, 1050))]:
+    behind = "an encoder layer and a decoder layer"
+    for kind, encoder, layers, budgets in [*plans, (behind, True, 1, (350, 1050)), (ONE_WAY, True, 1, (350, 1050))]:
         for steps in budgets:
             for start in STARTS:
-                traveller = lesson.practise(lesson.Traveller(encoder, start, layers), steps, 2, 3e-3, start)
+                traveller = lesson.Traveller(encoder, start, layers)
+                traveller.model.encoder.blocks[0].attention.causal = kind == ONE_WAY
+                lesson.practise(traveller, steps, 2, 3e-3, start)
                 with torch.no_grad():
                     rows = traveller.remember(lesson.leaves, lesson.goes)
                 _, stops = lesson.look_inside(traveller, rows, lesson.way[:, 1::2])
                 right = (stops == lesson.way[:, 1::2])[:, :2].double().mean().item()
-                found[word, steps, start] = 100 * right
-                print(f"{word}, {steps} steps, start {start}: {100 * right:.0f} of 100", flush=True)
+                found[kind, steps, start] = 100 * right
+                print(f"{kind}, {steps} steps, start {start}: {100 * right:.0f} of 100", flush=True)
+    return found
+
+
+def one_way() -> dict[tuple[bool, int, int], int]:
+    """Measure how many of 500 held-out number names are right, by whether the encoder is causal, updates and start.
+
+    The model and its training are those of lesson 09.
+    """
+    words, held, found = number_words.task("de", "en"), number_words.held_out(500), {}
+    config = NumberWordsSettings().model_config(words.vocab)
+    for causal in (False, True):
+        for updates in (200, 400):
+            for start in STARTS:
+                batches = number_words.PairBatches(words, batch=48, seed=start)
+                torch.manual_seed(start)
+                model = Transformer(config)
+                for block in model.encoder.blocks:
+                    block.attention.causal = causal
+                optimizer = torch.optim.AdamW(model.parameters(), betas=(0.9, 0.98), weight_decay=0.1, fused=True)
+                for update in range(1, updates + 1):
+                    source, inputs, targets = batches(update)
+                    memory = model.encode(source, real=source != number_words.PAD)
+                    logits = model(inputs, source=memory).logits
+                    optimizer.zero_grad()
+                    F.cross_entropy(logits.flatten(0, 1), targets.flatten()).backward()
+                    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+                    for group in optimizer.param_groups:
+                        group["lr"] = 0.003 * min(update / 50, (updates + 1 - update) / (updates - 50))
+                    optimizer.step()
+                right = exact_match(model.eval(), words, held).right
+                found[causal, updates, start] = right
+                print(f"causal encoder: {causal}, {updates} updates, start {start}: {right} of 500", flush=True)
     return found

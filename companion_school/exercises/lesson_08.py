@@ -11,8 +11,8 @@ from companion_school.checking.exercise import Case, exercise
 
 @exercise(
     "8.1",
-    "Filler with a pencil",
-    task="Work out one weight when nobody hides the filler",
+    "Padding with a pencil",
+    task="Compute one weight when the padding is not hidden",
     points=1,
     difficulty=1,
     minutes=5,
@@ -23,9 +23,10 @@ from companion_school.checking.exercise import Case, exercise
     ),
 )
 def weight_beside_filler():
-    """A careless batch puts two tokens of filler behind the source of the example by hand. Their rows of the memory are all zeros, so their keys
-    are, too, and nobody masks them. What weight does the slot that reads `one` now give to the source's `<end>`? Its scores without filler
-    were $(1, 0, 1, 4)$, already divided by $\\sqrt{d_k}$; the last is that of `<end>`. Return a `float`, rounded to four decimals or better.
+    """A careless batch appends two padding tokens to the source of the pencil example. Their rows of the memory are all zeros, so their keys are
+    zeros too, and no mask hides them. What weight does the slot that reads `one` now give to the source's `<end>`? Without the padding its
+    scores were $(1, 0, 1, 4)$, already divided by $\\sqrt{d_k}$, and the last one belongs to `<end>`. Return a `float`, rounded to four
+    decimals or better.
     """
     ### BEGIN SOLUTION
     scores = [1, 0, 1, 4, 0, 0]  # a key of zeros scores 0, and e^0 is 1
@@ -38,37 +39,37 @@ def _(draw):
     yield Case("the weight of the end token", (), tolerance=5e-5)
 
 
-@weight_beside_filler.mistake("that is the weight without filler: a score of 0 is not a weight of 0")
+@weight_beside_filler.mistake("that is the weight without padding, but a score of 0 is not a weight of 0")
 def _():
     return math.exp(4) / (2 * math.e + 1 + math.exp(4))
 
 
-@weight_beside_filler.mistake("you divided scores by their sum: exponentiate first")
+@weight_beside_filler.mistake("you divided the scores by their sum; exponentiate them first")
 def _():
     return 4 / 6
 
 
-@weight_beside_filler.mistake("there are two tokens of filler; you counted one")
+@weight_beside_filler.mistake("there are two padding tokens, and you counted one")
 def _():
     return math.exp(4) / (2 * math.e + 2 + math.exp(4))
 
 
-@weight_beside_filler.mistake("these scores are divided by the square root of d_k already; you did it twice")
+@weight_beside_filler.mistake("these scores are already divided by the square root of d_k, and you did it again")
 def _():
     return math.exp(2) / (2 * math.exp(0.5) + 3 + math.exp(2))
 
 
-@weight_beside_filler.mistake("that is the weight of one token of filler, not of the end token")
+@weight_beside_filler.mistake("that is the weight of one padding token, not of the end token")
 def _():
     return 1 / (2 * math.e + 3 + math.exp(4))
 
 
-@weight_beside_filler.mistake("that is the weight that filler takes in all; asked for is that of the end token")
+@weight_beside_filler.mistake("that is the total weight of the padding; return the weight of the end token")
 def _():
     return 2 / (2 * math.e + 3 + math.exp(4))
 
 
-@weight_beside_filler.mistake("you left the score 0 of the source's own token out: it weighs e^0 = 1 like the filler")
+@weight_beside_filler.mistake("you left out the source's own token with score 0; it counts e^0 = 1, like the padding")
 def _():
     return math.exp(4) / (2 * math.e + math.exp(4))
 
@@ -89,7 +90,7 @@ def _():
 @exercise(
     "8.2",
     "The shift",
-    task="Make a decoder's inputs from its targets",
+    task="Compute a decoder's inputs from its targets",
     points=2,
     difficulty=2,
     minutes=10,
@@ -99,12 +100,12 @@ def _():
     hints=(
         "Which column of the targets is never an input?",
         "`torch.full((batch, 1), start)` is a column of start tokens.",
-        "`torch.cat([...], dim=1)` puts columns side by side.",
+        "`torch.cat([...], dim=1)` joins columns side by side.",
     ),
 )
 def shift_right(targets, start):
-    """Return the decoder's inputs for `targets`, `int64` (batch, token): of the same shape, and slot $i$ reads target $i - 1$, the first slot
-    `start`.
+    """Return the decoder's inputs for `targets`, `int64` (batch, token). They have the same shape. Slot $i$ reads target $i - 1$, and the first
+    slot reads `start`.
 
     ```python
     >>> shift_right(torch.tensor([[5, 6, 7]]), 1)
@@ -112,8 +113,8 @@ def shift_right(targets, start):
     ```
 
     ★
-    - `targets` without two axes are refused with a `ValueError`, and so is a `start` that occurs in them: a start token is never a target.
-    - `targets` stays as it was; ids may have more than 32 bits.
+    - Raise a `ValueError` if `targets` does not have two axes, or if `start` occurs in it, because a start token is never a target.
+    - Do not change `targets`. Ids may have more than 32 bits.
     """
     ### BEGIN SOLUTION
     if targets.ndim != 2:
@@ -133,11 +134,11 @@ def _(draw):
     targets = torch.stack([draw.shuffled(12)[:token] for _ in range(batch)])
     yield Case("several sequences, and any start token", (targets + 5, draw.whole(20, 40)))
     yield Case("a start token of 0", (targets + 1, 0))
-    yield Case("targets with one axis are refused", (torch.tensor([7, 3, 5]), 1), refuse=True)
-    yield Case("a start token among the targets is refused", (torch.tensor([[7, 3], [4, 1]]), 1), refuse=True)
+    yield Case("targets with one axis raise an error", (torch.tensor([7, 3, 5]), 1), refuse=True)
+    yield Case("a start token among the targets raises an error", (torch.tensor([[7, 3], [4, 1]]), 1), refuse=True)
     yield Case("ids of more than 32 bits, and a start token of -1", (torch.tensor([[2**40 + 1, 2**24 + 1, 3]]), -1))
-    yield Case("a start token of 0 among the targets is refused", (torch.tensor([[5, 0]]), 0), refuse=True)
-    yield Case("targets with three axes are refused", (torch.full((2, 2, 2), 7), 1), refuse=True)
+    yield Case("a start token of 0 among the targets raises an error", (torch.tensor([[5, 0]]), 0), refuse=True)
+    yield Case("targets with three axes raise an error", (torch.full((2, 2, 2), 7), 1), refuse=True)
 
 
 @shift_right.mistake("your first input is the last target, which slot 0 would then have seen")
@@ -145,22 +146,22 @@ def _(targets, start):
     return torch.roll(targets, 1, dims=1)
 
 
-@shift_right.mistake("that is not shifted: every slot reads the token that it is to predict")
+@shift_right.mistake("your inputs are not shifted: every slot reads the token that it should predict")
 def _(targets, start):
     return targets.clone()
 
 
-@shift_right.mistake("you shifted the wrong way: every slot reads the token after the one that it is to predict")
+@shift_right.mistake("you shifted the wrong way: every slot reads the token after the one that it should predict")
 def _(targets, start):
     return torch.cat([targets[:, 1:], torch.full_like(targets[:, :1], start)], dim=1)
 
 
-@shift_right.mistake("your first token is overwritten, not moved: slot 1 must read target 0")
+@shift_right.mistake("you overwrote the first token instead of moving it: slot 1 must read target 0")
 def _(targets, start):
     return torch.cat([torch.full_like(targets[:, :1], start), targets[:, 1:]], dim=1)
 
 
-@shift_right.mistake("the last target is never an input: drop it, or the inputs are one token too long")
+@shift_right.mistake("the last target is never an input; drop it, or the inputs are one token too long")
 def _(targets, start):
     return torch.cat([torch.full_like(targets[:, :1], start), targets], dim=1)
 
@@ -175,30 +176,30 @@ def _(targets, start):
     return torch.cat([torch.full_like(targets[:1], start), targets[:-1]], dim=0)
 
 
-@shift_right.mistake("your inputs begin with 0; they begin with `start`, whichever token that is")
+@shift_right.mistake("your inputs begin with 0, but they must begin with `start`, whichever token that is")
 def _(targets, start):
     return torch.nn.functional.pad(targets, (1, -1))
 
 
-@shift_right.mistake("token ids are whole numbers: your column of start tokens makes the result floating")
+@shift_right.mistake("token ids are integers, but your column of start tokens makes the result a float tensor")
 def _(targets, start):
     return torch.cat([torch.zeros(len(targets), 1) + start, targets[:, :-1]], dim=1)
 
 
-@shift_right.mistake("you moved the tokens inside the caller's targets: work on a new tensor")
+@shift_right.mistake("you changed the caller's targets; work on a new tensor")
 def _(targets, start):
     shifted = shift_right(targets, start)
     return targets.copy_(shifted)
 
 
-@shift_right.mistake("targets with one axis must be refused with a ValueError")
+@shift_right.mistake("raise a ValueError for targets with one axis")
 def _(targets, start):
     if (targets == start).any():
         raise ValueError("start occurs in targets")
     return torch.cat([torch.full_like(targets[..., :1], start), targets[..., :-1]], dim=-1)
 
 
-@shift_right.mistake("a start token that occurs in the targets must be refused with a ValueError")
+@shift_right.mistake("raise a ValueError for a start token that occurs in the targets")
 def _(targets, start):
     if targets.ndim != 2:
         raise ValueError("targets must have two axes")
@@ -238,31 +239,32 @@ def _(targets, start):
 @exercise(
     "8.3",
     "One head of cross-attention",
-    task="Write one head of cross-attention with filler in the source",
+    task="Write one head of cross-attention for a source with padding",
     points=3,
     difficulty=2,
     minutes=15,
     forbidden=("scaled_dot_product_attention", "MultiheadAttention", "multi_head_attention_forward"),
     excused={
-        "nan": "what stands in hidden rows of the source counts for nothing, and need not be looked at",
+        "nan": "hidden rows of the source do not affect the result, so NaN there need not be detected",
     },
     exact_zero=True,
     right={
         "gradients": "its answer goes into a model that learns",
     },
     robust={
-        "scores far below zero, and filler above them": "no lesson has such scores",
+        "scores far below zero, and padding above them": "no lesson has such scores",
     },
     hints=(
-        "Queries from `y`, keys and values from `x`; scores (target token, source token), divided by the root of d_k.",
+        "Compute queries from `y`, and keys and values from `x`. The scores are (target token, source token), divided by the square root of d_k.",
         "`real` has one entry for each *column*: `masked_fill(~real, -math.inf)` broadcasts it over the rows.",
-        "Softmax along the source, `dim=-1`; the output is the weights times the values.",
+        "Apply the softmax along the source, `dim=-1`. The output is the weights times the values.",
     ),
 )
 def cross_head(y, x, W_q, W_k, W_v, real):
-    """One head of cross-attention, equation (8.7): `y` (target token, d_model) from the decoder looks at `x` (source token, d_model) from the
-    encoder. The matrices are `W_q`, `W_k` (d_model, d_k) and `W_v` (d_model, d_v); `real` (source token) is boolean, False = filler. Return
-    `(output, weights)`, (target token, d_v) and (target token, source token); filler gets weight exactly 0. Use no attention of PyTorch's.
+    """Compute one head of cross-attention, equation (8.7): `y` (target token, d_model) from the decoder looks at `x` (source token, d_model) from
+    the encoder. The matrices are `W_q`, `W_k` (d_model, d_k) and `W_v` (d_model, d_v). `real` (source token) is boolean, and False means
+    padding. Return `(output, weights)`, (target token, d_v) and (target token, source token). Padding gets a weight of exactly 0. Do not use
+    PyTorch's attention functions.
 
     ```python
     >>> cross_head(torch.zeros(1, 1), torch.tensor([[4.0], [6.0], [9.0]]), *[torch.ones(1, 1)] * 3, torch.tensor([True, True, False]))
@@ -270,8 +272,8 @@ def cross_head(y, x, W_q, W_k, W_v, real):
     ```
 
     ★
-    - A `real` of another shape than (source token), or without True, is refused with a `ValueError`.
-    - Scores far below zero, and filler above them, do no harm; NaN in a token that counts shows.
+    - Raise a `ValueError` if `real` has another shape than (source token), or no True.
+    - Results are right even if all real scores are far below zero and the padding's scores are higher. NaN in a real token shows in the result.
     """
     ### BEGIN SOLUTION
     if real.shape != x.shape[:1] or not real.any():
@@ -289,10 +291,10 @@ def _head(draw, targets, sources, d_model, d_k, d_v):
 
 @cross_head.cases
 def _(draw):
-    yield Case("two targets, two source tokens, no filler", (*_head(draw, 2, 2, 4, 3, 2), torch.tensor([True, True])))
+    yield Case("two targets, two source tokens, no padding", (*_head(draw, 2, 2, 4, 3, 2), torch.tensor([True, True])))
     yield Case("three targets, four source tokens", (*_head(draw, 3, 4, 5, 3, 2), torch.ones(4, dtype=torch.bool)))
     filler = torch.tensor([True, False, True, False])
-    yield Case("filler has weight 0, and the rest of the row adds up to one", (*_head(draw, 3, 4, 5, 6, 2), filler))
+    yield Case("padding has weight 0, and the rest of the row adds up to one", (*_head(draw, 3, 4, 5, 6, 2), filler))
     targets, sources, d_model, d_k, d_v = draw.sizes(5, 2, 8)
     real = draw.uniform(sources) > 0.4
     real[-1], real[0] = True, False
@@ -300,18 +302,20 @@ def _(draw):
         "any sizes, gradients included", (*_head(draw, targets, sources, d_model, d_k, d_v), real), gradients=True
     )
     inputs = _head(draw, 3, 4, 5, 6, 2)
-    yield Case("a source of filler alone is refused", (*inputs, torch.zeros(4, dtype=torch.bool)), refuse=True)
-    yield Case("a single truth value for all source tokens is refused", (*inputs, torch.tensor([True])), refuse=True)
+    yield Case("a source with only padding raises an error", (*inputs, torch.zeros(4, dtype=torch.bool)), refuse=True)
+    yield Case(
+        "a single truth value for all source tokens raises an error", (*inputs, torch.tensor([True])), refuse=True
+    )
     eye = torch.eye(2, dtype=torch.float64)
     far = torch.tensor([[-1e3, 0.0], [-1e3, 1e-4], [3.0, 3.0]], dtype=torch.float64)
     shown = torch.tensor([True, True, False])
     sunk = (1e3 * eye[:1], far, eye, eye, eye, shown)
-    yield Case("scores far below zero, and filler above them", sunk, tolerance=1e-6)
+    yield Case("scores far below zero, and padding above them", sunk, tolerance=1e-6)
     spoiled = [tensor.clone() for tensor in inputs]
     spoiled[1][0, 1] = math.nan
-    yield Case("NaN in a source token that counts shows", (*spoiled, filler), only_nan=True)
+    yield Case("NaN in a real source token shows", (*spoiled, filler), only_nan=True)
     column = (eye[:1], far, eye, eye, eye, shown[:, None])
-    yield Case("a column of marks is refused", column, refuse=True)
+    yield Case("a `real` of shape (source token, 1) raises an error", column, refuse=True)
 
 
 def _cross(y, x, W_q, W_k, W_v, real, scale=None, dim=-1):
@@ -320,17 +324,17 @@ def _cross(y, x, W_q, W_k, W_v, real, scale=None, dim=-1):
     return weights @ (x @ W_v), weights
 
 
-@cross_head.mistake("your columns add up to one, not your rows: the softmax runs along the source")
+@cross_head.mistake("your columns add up to one instead of your rows: the softmax runs along the source")
 def _(y, x, W_q, W_k, W_v, real):
     return _cross(y, x, W_q, W_k, W_v, real, dim=0)
 
 
-@cross_head.mistake("your filler is not hidden")
+@cross_head.mistake("your padding is not hidden")
 def _(y, x, W_q, W_k, W_v, real):
     return _cross(y, x, W_q, W_k, W_v, torch.ones_like(real))
 
 
-@cross_head.mistake("your mask comes after the softmax: filler still sits in the denominator")
+@cross_head.mistake("your mask comes after the softmax, so the padding is still in the denominator")
 def _(y, x, W_q, W_k, W_v, real):
     weights = _cross(y, x, W_q, W_k, W_v, torch.ones_like(real))[1] * real
     return weights @ (x @ W_v), weights
@@ -341,33 +345,33 @@ def _(y, x, W_q, W_k, W_v, real):
     return _cross(y, x, W_q, W_k, W_v, real, scale=1.0)
 
 
-@cross_head.mistake("your scores are divided by the square root of d_model; the query is d_k wide")
+@cross_head.mistake("you divided the scores by the square root of d_model, but the query has width d_k")
 def _(y, x, W_q, W_k, W_v, real):
     return _cross(y, x, W_q, W_k, W_v, real, scale=math.sqrt(x.shape[1]))
 
 
-@cross_head.mistake("your scores are divided by d_k, not by its square root")
+@cross_head.mistake("you divided the scores by d_k instead of its square root")
 def _(y, x, W_q, W_k, W_v, real):
     return _cross(y, x, W_q, W_k, W_v, real, scale=W_q.shape[1])
 
 
-@cross_head.mistake("your keys and values come from the decoder: that is self-attention; make them of x")
+@cross_head.mistake("your keys and values come from the decoder, which is self-attention; compute them from x")
 def _(y, x, W_q, W_k, W_v, real):
     return _cross(y, y, W_q, W_k, W_v, real)
 
 
-@cross_head.mistake("your queries come from the source; the decoder asks, so make them of y")
+@cross_head.mistake("your queries come from the source; the decoder asks, so compute them from y")
 def _(y, x, W_q, W_k, W_v, real):
     return _cross(x, y, W_q, W_k, W_v, real)
 
 
-@cross_head.mistake("your values are the rows of x as they are: project them with W_v first")
+@cross_head.mistake("your values are the unprojected rows of x; multiply them by W_v first")
 def _(y, x, W_q, W_k, W_v, real):
     weights = _cross(y, x, W_q, W_k, W_v, real)[1]
     return weights @ x, weights
 
 
-@cross_head.mistake("there is no causal mask here: the source is complete, and every slot may see all of it")
+@cross_head.mistake("cross-attention has no causal mask: the source is complete, and every slot may see all of it")
 def _(y, x, W_q, W_k, W_v, real):
     scores = (y @ W_q) @ (x @ W_k).T / math.sqrt(W_q.shape[1])
     look = real & torch.ones(len(y), len(x), dtype=torch.bool).tril()
@@ -375,12 +379,12 @@ def _(y, x, W_q, W_k, W_v, real):
     return weights @ (x @ W_v), weights
 
 
-@cross_head.mistake("your result is detached: no gradient flows back to the encoder")
+@cross_head.mistake("your result is detached, so no gradient flows back to the encoder")
 def _(y, x, W_q, W_k, W_v, real):
     return tuple(result.detach() for result in cross_head(y, x, W_q, W_k, W_v, real))
 
 
-@cross_head.mistake("a `real` of the wrong length, or with no True, must be refused with a ValueError")
+@cross_head.mistake("raise a ValueError for a `real` of the wrong length or without any True")
 def _(y, x, W_q, W_k, W_v, real):
     return _cross(y, x, W_q, W_k, W_v, real)
 
@@ -417,26 +421,26 @@ def _(y, x, W_q, W_k, W_v, real):
 @exercise(
     "8.4",
     "A detector of leaks",
-    task="List where a prediction sees what it must not, or misses what it should see",
+    task="List where a prediction sees what it must not see, or misses what it should see",
     points=3,
     difficulty=3,
     minutes=15,
     robust={
-        "a token that is ruled out, with minus infinity, is no change and hides none": "the lesson's decoder rules nothing out",
-        "changes just above the bound, on it and just below": "a leak is larger than a rounding",
-        "many changes below the bound are none together": "a leak is larger than a rounding",
+        "a logit that stays minus infinity is no change and hides none": "the lesson's decoder never gives a logit of minus infinity",
+        "changes just above the bound, on it and just below": "a leak is larger than a rounding error",
+        "many changes below the bound do not count together": "a leak is larger than a rounding error",
     },
     hints=(
-        "How much does the row of each slot change? `(after - before).abs().amax(dim=-1)` is a table; what do its axes count?",
-        "The table is (target, slot). Make the one that it should be: the targets before each slot's own, without filler.",
-        "Where the two differ, `nonzero()` of the table (slot, target) lists the places in the order that is asked for.",
+        "How much does the row of each slot change? `(after - before).abs().amax(dim=-1)` is a table. What do its axes count?",
+        "The table is (target, slot). Build the table that it should be, with the targets before each slot's own and without padding.",
+        "Compare the two as (slot, target). `nonzero()` lists the differences in the required order.",
     ),
 )
 def leaks(before, after, real):
-    """Does a decoder see just what it should? `before` (slot, vocab) are its logits for a text, shift included: slot $i$ predicts target $i$.
-    `after` (target, slot, vocab): `after[j]` are all logits when target $j$ alone is replaced. A slot *depends* on a target if one of its
-    logits changes, up or down, by more than `1e-9`. It should depend on every target strictly before its own that is `real` (target),
-    boolean, and on no other. List all pairs `(slot, target)` where that is otherwise, by slot, then target.
+    """Does a decoder see exactly what it should? `before` (slot, vocab) holds its logits for a text, with the inputs shifted, so slot $i$ predicts
+    target $i$. `after` is (target, slot, vocab), and `after[j]` holds all logits when only target $j$ is replaced. A slot *depends* on a target
+    if one of its logits changes, up or down, by more than `1e-9`. It should depend on every target strictly before its own that the boolean
+    `real` (target) marks True, and on no other. List all pairs `(slot, target)` that violate this, sorted by slot and then by target.
 
     ```python
     >>> leaks(torch.zeros(2, 1), torch.tensor([[[0.0], [3.0]], [[2.0], [0.0]]]), torch.tensor([True, True]))
@@ -444,8 +448,8 @@ def leaks(before, after, real):
     ```
 
     ★
-    - A logit of $-\\infty$ that stays so has not changed.
-    - An `after` that is not (slot, slot, vocab), with the sizes of `before`, and a `real` that is not (slot), are refused with a `ValueError`.
+    - A logit that is $-\\infty$ before and after has not changed.
+    - Raise a `ValueError` if `after` is not (slot, slot, vocab) with the sizes of `before`, or if `real` is not (slot).
     """
     ### BEGIN SOLUTION
     slots, vocab = before.shape
@@ -478,7 +482,7 @@ def _(draw):
 
     yield Case("an honest model", _moved(draw, honest(3), 4))
     unshifted = torch.ones(3, 3, dtype=torch.bool).tril()
-    yield Case("a shift that is lost: every slot reads its own target", _moved(draw, unshifted, 4))
+    yield Case("a missing shift: every slot reads its own target", _moved(draw, unshifted, 4))
     leaky = honest(4)
     leaky[1, 3] = True
     yield Case("one slot that sees one later target, and logits that fall", _moved(draw, leaky, 3, down=True))
@@ -487,10 +491,10 @@ def _(draw):
     unmasked[:, -1] = False  # nobody reads the last target
     yield Case("a model without a mask", _moved(draw, unmasked, 3))
     missed = honest(4).tril(-2)
-    yield Case("a hidden diagonal, or a shift that is done twice: the last word is missed", _moved(draw, missed, 3))
+    yield Case("a hidden diagonal, or a double shift: the last word is lost", _moved(draw, missed, 3))
     real = torch.tensor([True, True, False, True, False])
-    yield Case("filler that is seen", _moved(draw, honest(5), 3, real=real))
-    yield Case("filler that is not seen", _moved(draw, honest(5) & real, 3, real=real))
+    yield Case("padding that is seen", _moved(draw, honest(5), 3, real=real))
+    yield Case("padding that is not seen", _moved(draw, honest(5) & real, 3, real=real))
     some = draw.uniform(n, n) > 0.5
     some[0, 2] = some[0, n - 1] = some[2, 2] = True
     some[3, 1] = False
@@ -498,14 +502,14 @@ def _(draw):
     yield Case("any dependencies", _moved(draw, some, draw.whole(8, 10), real=any_real))
     before, after, all_real = _moved(draw, honest(4), 5)
     yield Case("a change below 1e-9 is rounding", (before, after + 1e-12, all_real))
-    yield Case("a change of 1e-7 is none of rounding", (before, before + 1e-7 * (after - before), all_real))
+    yield Case("a change of 1e-7 is more than rounding", (before, before + 1e-7 * (after - before), all_real))
     ruled_out = _moved(draw, unshifted, 4)
     for logits in ruled_out[:2]:
         logits[..., 3] = -math.inf
-    yield Case("a token that is ruled out, with minus infinity, is no change and hides none", ruled_out)
-    yield Case("fewer targets than slots are refused", (before, after[:1], all_real), refuse=True)
-    yield Case("fewer slots after than before are refused", (before, after[:, :1], all_real), refuse=True)
-    yield Case("one truth value for all targets is refused", (before, after, all_real[:1]), refuse=True)
+    yield Case("a logit that stays minus infinity is no change and hides none", ruled_out)
+    yield Case("fewer targets than slots raise an error", (before, after[:1], all_real), refuse=True)
+    yield Case("fewer slots after than before raise an error", (before, after[:, :1], all_real), refuse=True)
+    yield Case("one truth value for all targets raises an error", (before, after, all_real[:1]), refuse=True)
     level = torch.tensor([[0.0, 0.0], [0.0, 1.0], [1000.0, 0.0]], dtype=torch.float64)
     nudged = level.repeat(3, 1, 1)
     nudged[0, 0, 0] = 1e-9  # not more than that
@@ -516,9 +520,9 @@ def _(draw):
     nudged[2, 2, 0] += 1e-3
     three = all_real[:3]
     yield Case("changes just above the bound, on it and just below", (level, nudged, three))
-    yield Case("another vocabulary after than before is refused", (level, nudged[..., :1], three), refuse=True)
+    yield Case("a different vocabulary after than before raises an error", (level, nudged[..., :1], three), refuse=True)
     many = torch.zeros(2, 6, dtype=torch.float64)
-    yield Case("many changes below the bound are none together", (many, many.repeat(2, 1, 1) + 0.6e-9, three[:2]))
+    yield Case("many changes below the bound do not count together", (many, many.repeat(2, 1, 1) + 0.6e-9, three[:2]))
 
 
 def _depends(before, after):
@@ -538,42 +542,42 @@ def _pairs(table, base=0):
     return [(slot + base, target + base) for slot, target in table.nonzero().tolist()]
 
 
-@leaks.mistake("you list what is as it should be")
+@leaks.mistake("you listed the pairs that are right")
 def _(before, after, real):
     return _pairs(~_wrong(before, after, real))
 
 
-@leaks.mistake("your axes are swapped: `after` is (target, slot, vocab), and you took its first axis for the slots")
+@leaks.mistake("your axes are swapped: `after` is (target, slot, vocab), and you took its first axis as the slots")
 def _(before, after, real):
     return _pairs(_should(before, real) != _depends(before, after).T)
 
 
-@leaks.mistake("a slot that depends on its own target has lost its shift: the diagonal must not be seen")
+@leaks.mistake("a slot that depends on its own target has lost its shift, so the diagonal must count as a leak")
 def _(before, after, real):
     return _pairs(_depends(before, after) != (torch.ones(len(before), len(before), dtype=torch.bool).tril() & real))
 
 
-@leaks.mistake("you list all dependencies; those on real targets before a slot's own are as they should be")
+@leaks.mistake("you listed all dependencies, but those on real targets before a slot's own are right")
 def _(before, after, real):
     return _pairs(_depends(before, after))
 
 
-@leaks.mistake("you list leaks alone: a slot that does not depend on the word before its own misses it")
+@leaks.mistake("you listed only leaks; also list targets that a slot should depend on and does not")
 def _(before, after, real):
     return _pairs(_depends(before, after) & ~_should(before, real))
 
 
-@leaks.mistake("you list what is missed alone: what is seen and must not be is a leak")
+@leaks.mistake("you listed only lost targets; also list the leaks")
 def _(before, after, real):
     return _pairs(~_depends(before, after) & _should(before, real))
 
 
-@leaks.mistake("nobody may depend on filler: it must not be seen, and is not missed")
+@leaks.mistake("no slot should depend on padding, so padding that is not seen is not a lost target")
 def _(before, after, real):
     return _pairs(_depends(before, after) != _should(before, torch.ones_like(real)))
 
 
-@leaks.mistake("you look at real targets alone: filler that is seen is a leak, too")
+@leaks.mistake("you looked only at real targets, but padding that a slot sees is a leak, too")
 def _(before, after, real):
     return _pairs(_wrong(before, after, real) & real)
 
@@ -583,45 +587,47 @@ def _(before, after, real):
     return _pairs(_wrong(before, after, real), base=1)
 
 
-@leaks.mistake("your pairs are the wrong way round: the slot comes first")
+@leaks.mistake("your pairs are in the wrong order: the slot comes first")
 def _(before, after, real):
     return [(target, slot) for slot, target in _pairs(_wrong(before, after, real))]
 
 
-@leaks.mistake("your list is in the order of the targets; sort it by slot first")
+@leaks.mistake("your list is sorted by target; sort it by slot first")
 def _(before, after, real):
     return sorted(_pairs(_wrong(before, after, real)), key=lambda pair: (pair[1], pair[0]))
 
 
-@leaks.mistake("changes up and down cancel in your sum: take their absolute values first")
+@leaks.mistake("positive and negative changes cancel in your sum; take absolute values first")
 def _(before, after, real):
     return _pairs(_should(before, real) != ((after - before).sum(dim=-1).abs() > 1e-9).T)
 
 
-@leaks.mistake("minus infinity minus minus infinity is NaN, which is above nothing: it hides the changes beside it")
+@leaks.mistake(
+    "minus infinity minus minus infinity is NaN, and NaN is never above the bound, so it hides other changes"
+)
 def _(before, after, real):
     if after.shape != (len(before), *before.shape) or real.shape != before.shape[:1]:
         raise ValueError("after: expected (target, slot, vocab)")
     return _pairs(_wrong(before, after, real))
 
 
-@leaks.mistake("a logit that falls has changed, too: take absolute values before the largest")
+@leaks.mistake("a logit that falls has changed, too; take absolute values before the maximum")
 def _(before, after, real):
     return _pairs(_should(before, real) != ((after - before).amax(dim=-1) > 1e-9).T)
 
 
-@leaks.mistake("a change of 1e-12 is rounding: only what changes by more than 1e-9 counts")
+@leaks.mistake("a change of 1e-12 is rounding; count only changes above 1e-9")
 def _(before, after, real):
     return _pairs(_should(before, real) != (after != before).any(dim=-1).T)
 
 
-@leaks.mistake("a change of 1e-7 is more than rounding: the bound is 1e-9")
+@leaks.mistake("a change of 1e-7 is more than rounding; the bound is 1e-9")
 def _(before, after, real):
     moved = torch.where(after == before, 0.0, (after - before).abs())
     return _pairs(_should(before, real) != (moved.amax(dim=-1) > 1e-6).T)
 
 
-@leaks.mistake("logits of the wrong shape are broadcast in silence: refuse them with a ValueError")
+@leaks.mistake("logits of the wrong shape would be broadcast silently; raise a ValueError")
 def _(before, after, real):
     return _pairs(_wrong(before, after, real))
 
@@ -654,22 +660,23 @@ def _(before, after, real):
 
 @exercise(
     "8.5",
-    "What the encoder hears",
-    task="Write the gradient that reaches the encoder through one head",
+    "The gradient of the memory",
+    task="Compute the gradient that reaches the encoder through one head",
     points=4,
     difficulty=3,
     minutes=20,
     forbidden=("autograd", "backward", "requires_grad_", "requires_grad", "vjp", "jvp", "jacrev", "jacobian"),
     hints=(
-        "Equation (D8.9), last line: you need the gradients with respect to K and V.",
-        "Lesson 02: (D2.10) for V; (D2.12), then (D2.13), for K.",
+        "The last line of equation (D8.9) needs the gradients with respect to K and V.",
+        "Lesson 02 has them: (D2.10) for V, and (D2.12), then (D2.13), for K.",
         "There are two paths to X, through the keys and through the values; add them.",
     ),
 )
 def memory_gradient(y, x, W_q, W_k, W_v, g):
-    """One head of cross-attention without a mask, equation (8.3): the memory $X$ is `x` (source token, d_model), the decoder's rows are `y`
-    (target token, d_model), the matrices `W_q`, `W_k` (d_model, d_k) and `W_v` (d_model, d_v), and `g` (target token, d_v) is
-    $\\partial\\mathcal{L}/\\partial(AV)$. Return $\\partial\\mathcal{L}/\\partial X$, (source token, d_model), without autograd.
+    """Compute a gradient of one head of cross-attention without a mask, equation (8.3). The memory $X$ is `x` (source token, d_model), and the
+    decoder's rows are `y` (target token, d_model). The matrices are `W_q`, `W_k` (d_model, d_k) and `W_v` (d_model, d_v), and
+    `g` (target token, d_v) is $\\partial\\mathcal{L}/\\partial(AV)$. Return $\\partial\\mathcal{L}/\\partial X$, (source token, d_model),
+    without autograd.
 
     ```python
     >>> memory_gradient(torch.zeros(1, 1), torch.zeros(2, 1), torch.ones(1, 1), torch.ones(1, 1), torch.ones(1, 1), torch.tensor([[6.0]]))
@@ -707,7 +714,7 @@ def _paths(y, x, W_q, W_k, W_v, g, scale=None, dim=-1, centre=True):
     return dz.T @ q / scale, a.T @ g
 
 
-@memory_gradient.mistake("the path through the keys is missing: x settles the weights, too")
+@memory_gradient.mistake("the path through the keys is missing, but x also determines the weights")
 def _(y, x, W_q, W_k, W_v, g):
     return _paths(y, x, W_q, W_k, W_v, g)[1] @ W_v.T
 
@@ -735,25 +742,25 @@ def _(y, x, W_q, W_k, W_v, g):
     return dk / math.sqrt(W_q.shape[1]) @ W_k.T + dv @ W_v.T
 
 
-@memory_gradient.mistake("the softmax's Jacobian has a second term: subtract the row's average of dA")
+@memory_gradient.mistake("the softmax's Jacobian has a second term; subtract the row's weighted mean of dA")
 def _(y, x, W_q, W_k, W_v, g):
     dk, dv = _paths(y, x, W_q, W_k, W_v, g, centre=False)
     return dk @ W_k.T + dv @ W_v.T
 
 
-@memory_gradient.mistake("your matrices are not transposed: what came in by W goes back by its transpose")
+@memory_gradient.mistake("your matrices are not transposed: a product with W has a gradient with its transpose")
 def _(y, x, W_q, W_k, W_v, g):
     dk, dv = _paths(y, x, W_q, W_k, W_v, g)
     return dk @ W_k + dv @ W_v
 
 
-@memory_gradient.mistake("you added the gradients of K and V: each must go back through its own matrix first")
+@memory_gradient.mistake("you added the gradients of K and V; multiply each by its own transposed matrix first")
 def _(y, x, W_q, W_k, W_v, g):
     dk, dv = _paths(y, x, W_q, W_k, W_v, g)
     return dk + dv
 
 
-@memory_gradient.mistake("that is the gradient with respect to the decoder's rows; asked for is the encoder's output")
+@memory_gradient.mistake("that is the gradient with respect to the decoder's rows; return that of the encoder's output")
 def _(y, x, W_q, W_k, W_v, g):
     q, k, v, scale = y @ W_q, x @ W_k, x @ W_v, math.sqrt(W_q.shape[1])
     a = torch.softmax(q @ k.T / scale, dim=-1)

@@ -12,19 +12,19 @@ from companion_school.checking.exercise import Case, exercise
 @exercise(
     "9.1",
     "The rate of 2017 with a pencil",
-    task="Work out the learning rate at one update",
+    task="Compute the learning rate at one update",
     points=1,
     difficulty=1,
     minutes=5,
     hints=(
-        "Is update 400 before or after the end of the warm-up? So which branch of (D9.7), in the deeper notebook?",
+        "Is update 400 before or after the end of the warm-up? Which branch of (D9.7), in the deeper notebook, applies?",
         "The peak is 1 / sqrt(16 * 100).",
         "Multiply the peak by sqrt(100 / 400).",
     ),
 )
 def rate_of_2017():
-    """Model width $d = 16$, warm-up $w = 100$. What is the learning rate of 2017, equation (D9.6) of the deeper notebook, at update 400? Return
-    a `float`, rounded to five decimals or better.
+    """A model has width $d = 16$, and its warm-up takes $w = 100$ updates. What is the learning rate of 2017, equation (D9.6) of the deeper notebook,
+    at update 400? Return a `float`, rounded to five decimals or better.
     """
     ### BEGIN SOLUTION
     peak = 1 / math.sqrt(16 * 100)
@@ -37,7 +37,7 @@ def _(draw):
     yield Case("the rate at update 400", (), tolerance=5e-6)
 
 
-@rate_of_2017.mistake("that is the rising branch: after the warm-up the other one is smaller")
+@rate_of_2017.mistake("that is the rising branch, but after the warm-up the other one is smaller")
 def _():
     return 16**-0.5 * 400 * 100**-1.5
 
@@ -47,22 +47,22 @@ def _():
     return (16 * 100) ** -0.5
 
 
-@rate_of_2017.mistake("you divided the peak by 4: the rate falls with the square root of the update")
+@rate_of_2017.mistake("you divided the peak by 4, but the rate falls with the square root of the update")
 def _():
     return (16 * 100) ** -0.5 / 4
 
 
-@rate_of_2017.mistake("you left out d: the rate has a factor of one over its square root")
+@rate_of_2017.mistake("you left out d; the rate has a factor of one over its square root")
 def _():
     return 400**-0.5
 
 
-@rate_of_2017.mistake("you divided by d, not by its square root")
+@rate_of_2017.mistake("you divided by d instead of its square root")
 def _():
     return 400**-0.5 / 16
 
 
-@rate_of_2017.mistake("you multiplied by the square root of d: a wider model gets smaller steps")
+@rate_of_2017.mistake("you multiplied by the square root of d, but a wider model gets smaller steps")
 def _():
     return 400**-0.5 * 4
 
@@ -83,23 +83,23 @@ def _():
 @exercise(
     "9.2",
     "From rows of ids to a batch",
-    task="Make padded inputs and targets from rows of ids",
+    task="Build padded inputs and targets from rows of ids",
     points=2,
     difficulty=2,
     minutes=12,
     robust={
-        "what is ignored may be the filler's id; ids beyond 24 bits": "no vocabulary is so large",
+        "`ignore` may equal the padding's id; ids beyond 24 bits": "no vocabulary is so large",
     },
     hints=(
         "How many slots does a row of k ids need, counting the end?",
         "Inputs are `[bos, *row]`, targets `[*row, eos]`.",
-        "Fill both on the right up to the longest row's slots: inputs with `pad`, targets with `ignore`.",
+        "Pad both on the right to the slots of the longest row, inputs with `pad` and targets with `ignore`.",
     ),
 )
 def pairs_of(rows, bos, eos, pad, ignore):
-    """Make a batch of `rows`, a list of lists of ids without special ones; a row may be empty. Return `(inputs, targets)`, both (batch, token),
-    as wide as the longest row needs: in each row `bos` stands in front of the inputs and `eos` at the end of the targets. Behind a short row,
-    on the right, inputs are filled with `pad` and targets with `ignore`.
+    """Build a batch from `rows`, a list of lists of ids without special ids. A row may be empty. Return `(inputs, targets)`, both (batch, token),
+    as wide as the longest row needs. In each row the inputs begin with `bos`, and the targets end with `eos`. Pad short rows on the right, the
+    inputs with `pad` and the targets with `ignore`.
 
     ```python
     >>> pairs_of([[7, 8], [9]], 1, 2, 0, -100)
@@ -109,8 +109,8 @@ def pairs_of(rows, bos, eos, pad, ignore):
     ```
 
     ★
-    - No rows, and two equal ones of `bos`, `eos` and `pad`, are refused with a `ValueError`.
-    - The results are `int64` tensors.
+    - Raise a `ValueError` if there are no rows, or if two of `bos`, `eos` and `pad` are equal.
+    - Return `int64` tensors.
     """
     ### BEGIN SOLUTION
     if not rows:
@@ -126,19 +126,19 @@ def pairs_of(rows, bos, eos, pad, ignore):
 
 @pairs_of.cases
 def _(draw):
-    yield Case("one row: the start in front, the end behind", ([[7, 8]], 1, 2, 0, -100))
+    yield Case("one row, with the start in front and the end at the end", ([[7, 8]], 1, 2, 0, -100))
     yield Case("rows of unequal length", ([[7, 8, 9], [5], [6, 4]], 1, 2, 0, -100))
     bos, eos, pad = (draw.shuffled(6)[:3] + 3).tolist()
     rows = [draw.wholes(10, 40, length).tolist() for length in draw.sizes(4, 1, 6)]
-    yield Case("other special ids, and another filler", (rows, bos, eos, pad, -7))
+    yield Case("other special ids, and other padding", (rows, bos, eos, pad, -7))
     yield Case("an empty row", ([[], [*rows[0], 11, 12]], bos, eos, pad, -100))
-    yield Case("pad equal to bos is refused", (rows, 0, 2, 0, -100), refuse=True)
-    yield Case("pad equal to eos is refused", (rows, 1, 0, 0, -100), refuse=True)
-    yield Case("bos equal to eos is refused", (rows, 2, 2, 0, -100), refuse=True)
-    yield Case("no rows are refused", ([], 1, 2, 0, -100), refuse=True)
+    yield Case("pad equal to bos raises an error", (rows, 0, 2, 0, -100), refuse=True)
+    yield Case("pad equal to eos raises an error", (rows, 1, 0, 0, -100), refuse=True)
+    yield Case("bos equal to eos raises an error", (rows, 2, 2, 0, -100), refuse=True)
+    yield Case("no rows raise an error", ([], 1, 2, 0, -100), refuse=True)
     yield Case("rows that are all empty", ([[], []], 1, 2, 3, -100))
-    yield Case("a filler below zero", ([[7, 8], [9]], 1, 2, -1, -100))
-    yield Case("what is ignored may be the filler's id; ids beyond 24 bits", ([[2**24 + 1], []], 1, 2, 0, 0))
+    yield Case("a padding id below zero", ([[7, 8], [9]], 1, 2, -1, -100))
+    yield Case("`ignore` may equal the padding's id; ids beyond 24 bits", ([[2**24 + 1], []], 1, 2, 0, 0))
 
 
 def _checked(rows, bos, eos, pad):
@@ -152,21 +152,21 @@ def _filled(rows, filler):
     return torch.tensor([row + [filler] * (slots - len(row)) for row in rows])
 
 
-@pairs_of.mistake("your inputs are not shifted: each slot reads the very id that it shall say")
+@pairs_of.mistake("your inputs are not shifted: each slot reads the id that it should predict")
 def _(rows, bos, eos, pad, ignore):
     _checked(rows, bos, eos, pad)
     ended = [[*row, eos] for row in rows]
     return _filled(ended, pad), _filled(ended, ignore)
 
 
-@pairs_of.mistake("your targets are not shifted: they begin with bos, and each slot says what it has just read")
+@pairs_of.mistake("your targets are not shifted: they begin with bos, and each slot predicts what it has just read")
 def _(rows, bos, eos, pad, ignore):
     _checked(rows, bos, eos, pad)
     begun = [[bos, *row] for row in rows]
     return _filled(begun, pad), _filled(begun, ignore)
 
 
-@pairs_of.mistake("you shifted twice: slot i must say the id right after the one it reads, not the one after that")
+@pairs_of.mistake("you shifted twice: slot i must predict the id right after the one it reads, not the one after that")
 def _(rows, bos, eos, pad, ignore):
     _checked(rows, bos, eos, pad)
     slots = max(map(len, rows)) + 1
@@ -175,31 +175,31 @@ def _(rows, bos, eos, pad, ignore):
     return _filled([[bos, *row] for row in rows], pad), targets
 
 
-@pairs_of.mistake("your filler will be trained on: targets are filled with `ignore`, not with `pad`")
+@pairs_of.mistake("your padding would be trained on; fill the targets with `ignore`, not with `pad`")
 def _(rows, bos, eos, pad, ignore):
     _checked(rows, bos, eos, pad)
     return _filled([[bos, *row] for row in rows], pad), _filled([[*row, eos] for row in rows], pad)
 
 
-@pairs_of.mistake("your inputs are filled with `ignore`, for which no embedding exists: fill them with `pad`")
+@pairs_of.mistake("your inputs are filled with `ignore`, which has no embedding; fill them with `pad`")
 def _(rows, bos, eos, pad, ignore):
     _checked(rows, bos, eos, pad)
     return _filled([[bos, *row] for row in rows], ignore), _filled([[*row, eos] for row in rows], ignore)
 
 
-@pairs_of.mistake("the end is missing from your targets: a model must learn to stop")
+@pairs_of.mistake("the end is missing from your targets, but a model must learn to stop")
 def _(rows, bos, eos, pad, ignore):
     _checked(rows, bos, eos, pad)
     return _filled([[bos, *row] for row in rows], pad), _filled([[*row, ignore] for row in rows], ignore)
 
 
-@pairs_of.mistake("your inputs are one slot too wide: eos is said, and never read")
+@pairs_of.mistake("your inputs are one slot too wide; eos is predicted and never read")
 def _(rows, bos, eos, pad, ignore):
     _checked(rows, bos, eos, pad)
     return _filled([[bos, *row, eos] for row in rows], pad), _filled([[*row, eos] for row in rows], ignore)
 
 
-@pairs_of.mistake("you fill on the left: the filler belongs behind a row")
+@pairs_of.mistake("you pad on the left, but the padding belongs at the end of a row")
 def _(rows, bos, eos, pad, ignore):
     _checked(rows, bos, eos, pad)
     slots = max(map(len, rows)) + 1
@@ -208,25 +208,25 @@ def _(rows, bos, eos, pad, ignore):
     return torch.tensor(inputs), torch.tensor(targets)
 
 
-@pairs_of.mistake("you wrote 1, 2, 0 or -100 into the function: take the special ids from the arguments")
+@pairs_of.mistake("you wrote 1, 2, 0 or -100 into the function; take the special ids from the arguments")
 def _(rows, bos, eos, pad, ignore):
     _checked(rows, bos, eos, pad)
     return _filled([[1, *row] for row in rows], 0), _filled([[*row, 2] for row in rows], -100)
 
 
-@pairs_of.mistake("your short rows read eos: cut it off each row before you fill, not off the filled rectangle")
+@pairs_of.mistake("your short rows read eos; cut it off each row before you pad, not off the padded rectangle")
 def _(rows, bos, eos, pad, ignore):
     _checked(rows, bos, eos, pad)
     inputs = _filled([[bos, *row, eos] for row in rows], pad)[:, :-1]
     return inputs, _filled([[*row, eos] for row in rows], ignore)
 
 
-@pairs_of.mistake("special ids that are equal must be refused with a ValueError")
+@pairs_of.mistake("raise a ValueError if special ids are equal")
 def _(rows, bos, eos, pad, ignore):
     return _filled([[bos, *row] for row in rows], pad), _filled([[*row, eos] for row in rows], ignore)
 
 
-@pairs_of.mistake("bos and eos may not be equal either: refuse any two that are, not only pad with another")
+@pairs_of.mistake("bos and eos must not be equal either; compare all three ids, not only pad with the others")
 def _(rows, bos, eos, pad, ignore):
     if not rows or pad in (bos, eos):
         raise ValueError("expected rows, and a pad of its own")
@@ -265,7 +265,7 @@ def _(rows, bos, eos, pad, ignore):
 @exercise(
     "9.3",
     "The gradient that trains it",
-    task="Write the gradient of the smoothed loss per token, with filler",
+    task="Compute the gradient of the smoothed loss per token, with padding",
     points=3,
     difficulty=2,
     minutes=15,
@@ -273,22 +273,22 @@ def _(rows, bos, eos, pad, ignore):
     forbidden=("autograd", "backward", "requires_grad_", "func", "vjp", "jacrev"),
     excused={
         "dtype": "one of its right answers computes in float64, whatever comes in",
-        "nan": "what stands in rows of filler counts for nothing, and need not be looked at",
+        "nan": "rows of padding do not affect the result, so NaN there need not be detected",
     },
     exact_zero=True,
     robust={
         "logits near 1000": "logits of the lesson are around 1",
     },
     hints=(
-        "Equation (D9.4), in the deeper notebook, gives the gradient of one slot's loss: softmax minus smoothed target.",
-        "`one_hot` refuses -100: use `targets.clamp(min=0)`, and multiply by the mask of what counts afterwards.",
-        "The mean is over the targets that count, not over batch x token, and not over rows.",
+        "Equation (D9.4), in the deeper notebook, gives the gradient of one slot's loss, which is softmax minus smoothed target.",
+        "`one_hot` raises an error for -100. Use `targets.clamp(min=0)`, and then multiply by the mask of the slots that count.",
+        "Take the mean over the targets that count, not over batch x token, and not over rows.",
     ),
 )
 def loss_gradient(logits, targets, e):
-    """Return the gradient of the loss **per token**, (9.4), with the smoothed targets of (D9.3), deeper, with respect to `logits` (batch, token,
-    vocab): of their shape. `targets` (batch, token), `int64`, has -100 where there is filler, whose gradient is exactly 0; `e` is the share
-    of label smoothing. Do it without autograd.
+    """Return the gradient of the loss **per token**, (9.4), with respect to `logits` (batch, token, vocab), in their shape. The targets are smoothed
+    as in (D9.3) of the deeper notebook, and `e` is the share of label smoothing. `targets` (batch, token) is `int64` and has -100 for padding,
+    whose gradient is exactly 0. Do it without autograd.
 
     ```python
     >>> loss_gradient(torch.zeros(1, 2, 2), torch.tensor([[1, -100]]), 0.0)
@@ -297,15 +297,15 @@ def loss_gradient(logits, targets, e):
     ```
 
     ★
-    - Refused with a `ValueError` unless $0 \\le e < 1$ and at least one target counts.
-    - Logits of 1,000 do not overflow; NaN in a slot that counts shows.
+    - Raise a `ValueError` unless $0 \\le e < 1$ and at least one target counts.
+    - Logits of 1,000 do not overflow, and NaN in a slot that counts shows in the result.
     """
     ### BEGIN SOLUTION
     counts = targets != -100
     if not 0 <= e < 1:
         raise ValueError(f"e={e}: expected a share of at least 0 and below 1")
     if not counts.any():
-        raise ValueError("targets: expected at least one that counts, got filler only")
+        raise ValueError("targets: expected at least one that counts, got only padding")
     vocab = logits.shape[-1]
     one_hot = torch.nn.functional.one_hot(targets.clamp(min=0), vocab).double()
     smoothed = (1 - e) * one_hot + e / vocab
@@ -318,27 +318,27 @@ def _(draw):
     yield Case("one slot, without smoothing", (draw.normal(1, 1, 3), torch.tensor([[1]]), 0.0))
     yield Case("one slot, smoothed", (draw.normal(1, 1, 3), torch.tensor([[2]]), 0.3))
     short = torch.tensor([[1, 0, 4], [3, -100, -100]])
-    yield Case("rows of unequal length: filler counts for nothing", (draw.normal(2, 3, 5), short, 0.0))
-    yield Case("filler and smoothing together", (draw.normal(2, 3, 5), short, 0.2))
+    yield Case("rows of unequal length, whose padding does not count", (draw.normal(2, 3, 5), short, 0.0))
+    yield Case("padding and smoothing together", (draw.normal(2, 3, 5), short, 0.2))
     batch, slots, vocab = draw.sizes(3, 3, 8)
     lengths = draw.wholes(1, slots, batch)
     lengths[0], lengths[1] = slots, 1
     targets = draw.wholes(0, vocab - 1, batch, slots)
     targets = targets.masked_fill(torch.arange(slots) >= lengths[:, None], -100)
     yield Case("any sizes", (draw.normal(batch, slots, vocab), targets, 0.05 + 0.4 * draw.uniform(1).item()))
-    yield Case("a row of filler only", (draw.normal(2, 2, 4), torch.tensor([[-100, -100], [0, 3]]), 0.1))
+    yield Case("a row of padding only", (draw.normal(2, 2, 4), torch.tensor([[-100, -100], [0, 3]]), 0.1))
     yield Case("logits near 1000", (1000 + draw.normal(2, 3, 5), short, 0.1))
     spoiled = draw.normal(2, 3, 5)
     spoiled[0, 1, 2] = math.nan
     yield Case("NaN in a slot that counts shows", (spoiled, short, 0.1), only_nan=True)
-    yield Case("a share of 1 is refused", (draw.normal(2, 3, 5), short, 1.0), refuse=True)
-    yield Case("a share below 0 is refused", (draw.normal(2, 3, 5), short, -0.1), refuse=True)
-    yield Case("filler only is refused", (draw.normal(1, 2, 5), torch.full((1, 2), -100), 0.1), refuse=True)
+    yield Case("a share of 1 raises an error", (draw.normal(2, 3, 5), short, 1.0), refuse=True)
+    yield Case("a share below 0 raises an error", (draw.normal(2, 3, 5), short, -0.1), refuse=True)
+    yield Case("padding only raises an error", (draw.normal(1, 2, 5), torch.full((1, 2), -100), 0.1), refuse=True)
 
 
 def _refuse(targets, e):
     if not 0 <= e < 1 or (targets == -100).all():
-        raise ValueError("bad share, or filler only")
+        raise ValueError("bad share, or only padding")
 
 
 def _smoothed(targets, e, vocab):
@@ -352,25 +352,25 @@ def _slots(logits, targets, e):
     return (logits.softmax(-1) - _smoothed(targets, e, logits.shape[-1])) * counts[..., None], counts
 
 
-@loss_gradient.mistake("you divide by batch x token: filler does not count")
+@loss_gradient.mistake("you divided by batch x token, but padding does not count")
 def _(logits, targets, e):
     return _slots(logits, targets, e)[0] / targets.numel()
 
 
-@loss_gradient.mistake("that is the gradient of the sum: divide by the number of targets that count")
+@loss_gradient.mistake("that is the gradient of the sum; divide by the number of targets that count")
 def _(logits, targets, e):
     return _slots(logits, targets, e)[0]
 
 
 @loss_gradient.mistake(
-    "that is a mean over rows of means over tokens: add all losses, and divide once by all that count"
+    "that is a mean of the rows' means; add all losses, and divide once by the number of slots that count"
 )
 def _(logits, targets, e):
     total, counts = _slots(logits, targets, e)
     return total / counts.sum(1).clamp(min=1)[:, None, None] / counts.any(1).sum()
 
 
-@loss_gradient.mistake("your sign is turned round: the gradient is softmax minus target")
+@loss_gradient.mistake("your sign is reversed: the gradient is softmax minus target")
 def _(logits, targets, e):
     total, counts = _slots(logits, targets, e)
     return -total / counts.sum()
@@ -383,7 +383,7 @@ def _(logits, targets, e):
 
 
 @loss_gradient.mistake(
-    "you give the share e to the wrong tokens only: (D9.3) deals it out evenly over all v, the right one too"
+    "you gave the share e only to the wrong tokens; (D9.3) spreads it evenly over all v, including the right one"
 )
 def _(logits, targets, e):
     _refuse(targets, e)
@@ -394,7 +394,7 @@ def _(logits, targets, e):
 
 
 @loss_gradient.mistake(
-    "your smoothed target adds up to more than one: the right token keeps a share of 1 - e only, before e / v comes on top"
+    "your smoothed target adds up to more than one; the right token has 1 - e, and then e / v is added"
 )
 def _(logits, targets, e):
     _refuse(targets, e)
@@ -403,27 +403,27 @@ def _(logits, targets, e):
     return (logits.softmax(-1) - q) * counts[..., None] / counts.sum()
 
 
-@loss_gradient.mistake("filler gets a gradient: multiply its slots by zero")
+@loss_gradient.mistake("padding gets a gradient; multiply its slots by zero")
 def _(logits, targets, e):
     _refuse(targets, e)
     return (logits.softmax(-1) - _smoothed(targets, e, logits.shape[-1])) / (targets != -100).sum()
 
 
-@loss_gradient.mistake("your softmax does not run over the vocabulary, the last axis")
+@loss_gradient.mistake("your softmax must run over the vocabulary, the last axis")
 def _(logits, targets, e):
     _refuse(targets, e)
     counts = targets != -100
     return (logits.softmax(1) - _smoothed(targets, e, logits.shape[-1])) * counts[..., None] / counts.sum()
 
 
-@loss_gradient.mistake("the target is not subtracted: that is the softmax alone")
+@loss_gradient.mistake("that is only the softmax; subtract the target")
 def _(logits, targets, e):
     _refuse(targets, e)
     counts = targets != -100
     return logits.softmax(-1) * counts[..., None] / counts.sum()
 
 
-@loss_gradient.mistake("e^1000 is infinite: subtract the largest logit first, or use PyTorch's softmax")
+@loss_gradient.mistake("e^1000 overflows; subtract the largest logit first, or use PyTorch's softmax")
 def _(logits, targets, e):
     _refuse(targets, e)
     counts, powers = targets != -100, logits.exp()
@@ -431,11 +431,11 @@ def _(logits, targets, e):
     return (p - _smoothed(targets, e, logits.shape[-1])) * counts[..., None] / counts.sum()
 
 
-@loss_gradient.mistake("a share outside 0 <= e < 1 must be refused with a ValueError")
+@loss_gradient.mistake("raise a ValueError for a share outside 0 <= e < 1")
 def _(logits, targets, e):
     counts = targets != -100
     if not counts.any():
-        raise ValueError("filler only")
+        raise ValueError("only padding")
     return (logits.softmax(-1) - _smoothed(targets, e, logits.shape[-1])) * counts[..., None] / counts.sum()
 
 
@@ -482,21 +482,21 @@ def _(logits, targets, e):
     difficulty=3,
     minutes=20,
     right={
-        "an earlier mistake in what is written is refused": "to find the leak is the exercise",
-        "a mistake only in what is written is refused": "to find the leak is the exercise",
-        "a mistake only under teacher forcing is refused": "to find the leak is the exercise",
+        "an earlier mistake in free running raises an error": "finding the leak is the exercise",
+        "a mistake only in free running raises an error": "finding the leak is the exercise",
+        "a mistake only under teacher forcing raises an error": "finding the leak is the exercise",
     },
     hints=(
         "`wrong = (says != targets) & (targets != -100)`, for both.",
-        "`argmax` of an integer tensor gives the first of the largest. What does it give for a row of zeros?",
-        "Compute the list of first mistakes for both, compare row by row (`None` is equal to `None` only), and return one.",
+        "`argmax` of an integer tensor returns the first index of the maximum. What does it return for a row of zeros?",
+        "Compute the list of first mistakes for both, compare them row by row (`None` equals only `None`), and return one list.",
     ),
 )
 def first_mistakes(forced, written, targets):
-    """The test of (9.6) for any model. All three are `int64` (batch, token): the likeliest tokens teacher-`forced`, those `written`
-    free-running, and the `targets`, with -100 where there is filler, which is never a mistake. Return for each row the slot of its first
-    mistake, counted from 0, or `None`. If in some row `forced` and `written` make their first mistake in different slots, or only one makes
-    any, raise a `ValueError`: something leaks. After the first mistake the two may differ.
+    """Apply the test of (9.6) to any model. All three arguments are `int64` (batch, token). `forced` holds the most probable tokens with teacher
+    forcing, `written` those of free running, and `targets` has -100 for padding, which is never a mistake. For each row, return the slot of its
+    first mistake, counted from 0, or `None`. If `forced` and `written` make their first mistake in different slots of a row, or only one of them
+    makes any, raise a `ValueError`, because something leaks. After the first mistake the two may differ.
 
     ```python
     >>> first_mistakes(torch.tensor([[5, 9, 7], [5, 6, 7]]), torch.tensor([[5, 9, 8], [5, 6, 7]]), torch.tensor([[5, 6, 7], [5, 6, -100]]))
@@ -505,7 +505,7 @@ def first_mistakes(forced, written, targets):
 
     ★
     - The message names the row.
-    - Three shapes that are not equal are refused with a `ValueError`.
+    - Raise a `ValueError` if the three shapes are not equal.
     """
     ### BEGIN SOLUTION
     if not forced.shape == written.shape == targets.shape:
@@ -548,19 +548,19 @@ def _(draw):
     w = torch.tensor([[5, 4, 4, 4], [5, 2, 1, 1], [8, 9, 3, 3]])
     yield Case("one row whose second slot is wrong", (f[:1], w[:1], y[:1]))
     yield Case("a row without a mistake gives None", (f[1:2, :2], w[1:2, :2], y[1:2, :2]))
-    yield Case("filler is never a mistake", (f, w, y))
+    yield Case("padding is never a mistake", (f, w, y))
     yield Case("any texts", _texts(draw))
     early, only, other = w.clone(), w.clone(), f.clone()
     early[0, 0], only[1, 1], other[1, 0] = 3, 4, 4
-    yield Case("an earlier mistake in what is written is refused", (f, early, y), refuse=True)
+    yield Case("an earlier mistake in free running raises an error", (f, early, y), refuse=True)
     longer = [torch.cat([filled.expand(7, -1), told]) for filled, told in ((y[1:2], f), (y[1:2], early), (y[1:2], y))]
     yield Case("the message names the row, here row 7", tuple(longer), refuse=True, says="7")
-    yield Case("a mistake only in what is written is refused", (f, only, y), refuse=True)
-    yield Case("a mistake only under teacher forcing is refused", (other, w, y), refuse=True)
-    yield Case("another shape is refused", (f[:1], f[:1].expand(2, -1), y[:1].expand(2, -1)), refuse=True)
+    yield Case("a mistake only in free running raises an error", (f, only, y), refuse=True)
+    yield Case("a mistake only under teacher forcing raises an error", (other, w, y), refuse=True)
+    yield Case("another shape raises an error", (f[:1], f[:1].expand(2, -1), y[:1].expand(2, -1)), refuse=True)
     two = torch.tensor([[3, 4], [3, 4]])
-    yield Case("one row of targets for two texts is refused", (two, two, two[:1]), refuse=True)
-    yield Case("one row written for two is refused", (two, two[:1], two), refuse=True)
+    yield Case("one row of targets for two texts raises an error", (two, two, two[:1]), refuse=True)
+    yield Case("one written row for two texts raises an error", (two, two[:1], two), refuse=True)
 
 
 def _firsts(says, targets, none=None):
@@ -573,19 +573,19 @@ def _agree(forced, written, targets):
         raise ValueError("expected equal shapes, and the same first mistakes")
 
 
-@first_mistakes.mistake("count slots from 0: you count from 1")
+@first_mistakes.mistake("you count slots from 1; count them from 0")
 def _(forced, written, targets):
     _agree(forced, written, targets)
     return [None if slot is None else slot + 1 for slot in _firsts(forced, targets)]
 
 
-@first_mistakes.mistake("you take what stands at filler for a mistake: a target of -100 is never one")
+@first_mistakes.mistake("you counted a token at a padding slot as a mistake; a target of -100 is never one")
 def _(forced, written, targets):
     _agree(forced, written, targets)
     return [row.int().argmax().item() if row.any() else None for row in forced != targets]
 
 
-@first_mistakes.mistake("`argmax` of a row of zeros is 0: a row without a mistake gives None, not slot 0")
+@first_mistakes.mistake("`argmax` of a row of zeros is 0, but a row without a mistake gives None, not slot 0")
 def _(forced, written, targets):
     _agree(forced, written, targets)
     return _firsts(forced, targets, 0)
@@ -597,40 +597,40 @@ def _(forced, written, targets):
     return _firsts(forced, targets, -1)
 
 
-@first_mistakes.mistake("that is the last mistake of each row: look for the first")
+@first_mistakes.mistake("that is the last mistake of each row; find the first")
 def _(forced, written, targets):
     _agree(forced, written, targets)
     wrong = (forced != targets) & (targets != -100)
     return [row.nonzero()[-1].item() if row.any() else None for row in wrong]
 
 
-@first_mistakes.mistake("that is how many mistakes a row has: return the slot of the first")
+@first_mistakes.mistake("that is the number of mistakes of each row; return the slot of the first")
 def _(forced, written, targets):
     _agree(forced, written, targets)
     wrong = (forced != targets) & (targets != -100)
     return [row.sum().item() if row.any() else None for row in wrong]
 
 
-@first_mistakes.mistake("you compare the two with each other: a mistake is what differs from the target")
+@first_mistakes.mistake("you compared the two with each other, but a mistake is a difference from the target")
 def _(forced, written, targets):
     _agree(forced, written, targets)
     return _firsts(forced, torch.where(targets == -100, targets, written))
 
 
-@first_mistakes.mistake("you leave the rows without a mistake out: there is one entry for each row")
+@first_mistakes.mistake("you left out the rows without a mistake; return one entry for each row")
 def _(forced, written, targets):
     _agree(forced, written, targets)
     return [slot for slot in _firsts(forced, targets) if slot is not None]
 
 
-@first_mistakes.mistake("you do not compare the first mistakes of the two: where they differ, raise a ValueError")
+@first_mistakes.mistake("you did not compare the first mistakes of the two; raise a ValueError if they differ")
 def _(forced, written, targets):
     if not forced.shape == written.shape == targets.shape:
         raise ValueError("expected equal shapes")
     return _firsts(forced, targets)
 
 
-@first_mistakes.mistake("a mistake under one of the two alone must be refused, too: None and a slot are not the same")
+@first_mistakes.mistake("raise an error, too, if only one of the two makes a mistake; None and a slot are not the same")
 def _(forced, written, targets):
     if not forced.shape == written.shape == targets.shape:
         raise ValueError("expected equal shapes")
@@ -640,9 +640,7 @@ def _(forced, written, targets):
     return both[0]
 
 
-@first_mistakes.mistake(
-    "shapes that are not equal must be refused with a ValueError: PyTorch would repeat the smaller one"
-)
+@first_mistakes.mistake("raise a ValueError for unequal shapes, because PyTorch would repeat the smaller one")
 def _(forced, written, targets):
     slots = _firsts(forced, targets)
     if slots != _firsts(written, targets):
@@ -650,7 +648,7 @@ def _(forced, written, targets):
     return slots
 
 
-@first_mistakes.mistake("after the first mistake the two may differ: compare only the slots of the first ones")
+@first_mistakes.mistake("after the first mistake the two may differ; compare only the slots of the first mistakes")
 def _(forced, written, targets):
     if not forced.shape == written.shape == targets.shape:
         raise ValueError("expected equal shapes")
