@@ -26,15 +26,14 @@ from companion_school.checking.exercise import Case, exercise
         "bits": (1,),
     },
     hints=(
-        "How many tokens does one global layer keep of the text, and how many does one local layer?",
-        "Add up the tokens kept in all layers. Each of them is so many numbers, and each number so many bits.",
-        "A byte has 8 bits, and half a byte cannot be had: `-(-bits // 8)` rounds up.",
+        "How many tokens of the text does a global layer store, and how many does a local layer?",
+        "Add up the tokens stored in all layers. Each token has `numbers` elements, and each element `bits` bits.",
+        "A byte has 8 bits, and a part of a byte takes a whole one: `-(-bits // 8)` rounds up.",
     ),
 )
 def cache_bytes(tokens, global_layers, local_layers, window, numbers, bits):
-    """A text of `tokens` tokens is in the cache. Each global layer keeps all of them, each local layer those that the next token's window can
-    still hold: the last `window`. A layer keeps `numbers` numbers of a token, each of `bits` bits. How many bytes is that, rounded up at the
-    end? Return an `int`.
+    """A text of `tokens` tokens is in the cache. Each global layer stores all of them, and each local layer stores the last `window`. Per token, a
+    layer stores `numbers` elements of `bits` bits each. How many bytes is that, rounded up at the end? Return an `int`.
 
     ```python
     >>> cache_bytes(10, 1, 2, 4, 6, 8)
@@ -42,7 +41,7 @@ def cache_bytes(tokens, global_layers, local_layers, window, numbers, bits):
     ```
 
     ★
-    - Numbers of layers below 0, and anything else below 1, are refused with a `ValueError`.
+    - A number of layers below 0, or anything else below 1, raises a `ValueError`.
     """
     ### BEGIN SOLUTION
     if min(tokens, window, numbers, bits) < 1 or min(global_layers, local_layers) < 0:
@@ -73,13 +72,13 @@ def _sizes(tokens, global_layers, local_layers, window, numbers, bits):
         raise ValueError("expected layers of at least 0, and everything else at least 1")
 
 
-@cache_bytes.mistake("a local layer keeps no more than its window, however long the text is")
+@cache_bytes.mistake("a local layer stores no more than its window, however long the text is")
 def _(tokens, global_layers, local_layers, window, numbers, bits):
     _sizes(tokens, global_layers, local_layers, window, numbers, bits)
     return math.ceil((global_layers + local_layers) * tokens * numbers * bits / 8)
 
 
-@cache_bytes.mistake("a text that is shorter than the window leaves no more than itself")
+@cache_bytes.mistake("a text shorter than the window leaves only its own tokens")
 def _(tokens, global_layers, local_layers, window, numbers, bits):
     _sizes(tokens, global_layers, local_layers, window, numbers, bits)
     return math.ceil((global_layers * tokens + local_layers * window) * numbers * bits / 8)
@@ -97,7 +96,7 @@ def _(tokens, global_layers, local_layers, window, numbers, bits):
     return (global_layers * tokens + local_layers * min(tokens, window)) * numbers * bits // 8
 
 
-@cache_bytes.mistake("you counted keys and values once more: `numbers` has both in it already")
+@cache_bytes.mistake("you counted keys and values twice: `numbers` already includes both")
 def _(tokens, global_layers, local_layers, window, numbers, bits):
     _sizes(tokens, global_layers, local_layers, window, numbers, bits)
     return 2 * math.ceil((global_layers * tokens + local_layers * min(tokens, window)) * numbers * bits / 8)
@@ -130,11 +129,11 @@ def _(tokens, global_layers, local_layers, window, numbers, bits):
 @exercise(
     "15.2",
     "Ask the latents",
-    task="Write a step of latent attention that makes no key and no value",
+    task="Write a step of latent attention that computes no keys and no values",
     points=3,
     difficulty=2,
     minutes=15,
-    right={"gradients": "its answer goes into a model that learns"},
+    right={"gradients": "its result goes into a model that learns"},
     hints=(
         "A score is q . (U_k c) = (U_k^T q) . c. For all heads at once: `torch.einsum('hd,hdr->hr', q, U_k)`.",
         "Score, scale by the root of the width of q, softmax over the tokens: weights (head, token).",
@@ -142,9 +141,9 @@ def _(tokens, global_layers, local_layers, window, numbers, bits):
     ),
 )
 def ask_latents(q, c, U_k, U_v):
-    """One step of latent attention without positions. `q` (head, d_k) are the queries of the newest token, `c` (token, rank) the latents that were
-    kept, `U_k` (head, d_k, rank) and `U_v` (head, d_v, rank) the matrices that would make keys and values of them. Return what the heads
-    collect, (head, d_v), with scores divided by $\\sqrt{d_k}$, without making a key or a value.
+    """Write one step of latent attention without positions. `q` (head, d_k) holds the queries of the newest token, `c` (token, rank) the cached
+    latents, and `U_k` (head, d_k, rank) and `U_v` (head, d_v, rank) the matrices that would compute keys and values from them. Return the
+    outputs of the heads, (head, d_v), with scores divided by $\\sqrt{d_k}$, without computing a key or a value.
 
     ```python
     >>> ask_latents(torch.tensor([[0.0]]), torch.tensor([[1.0], [3.0]]), torch.ones(1, 1, 1), torch.ones(1, 1, 1))
@@ -152,9 +151,9 @@ def ask_latents(q, c, U_k, U_v):
     ```
 
     ★
-    - Widths, ranks or numbers of heads that do not fit each other are refused with a `ValueError`, and so is an empty `c`.
-    - Scores of a million do no harm.
-    - No memory for keys of all heads.
+    - Widths, ranks or numbers of heads that do not fit each other raise a `ValueError`, and so does an empty `c`.
+    - Scores of a million cause no overflow.
+    - The memory does not hold the keys of all heads.
     """
     ### BEGIN SOLUTION
     heads, d_k = q.shape
@@ -222,7 +221,7 @@ def _(q, c, U_k, U_v):
     return torch.einsum("hr,vr->hv", weights @ c, U_v[0])
 
 
-@ask_latents.mistake("it is right, and makes all keys and values: the memory for them is what absorbing spares")
+@ask_latents.mistake("the result is right, but you compute all keys and values, whose memory absorbing saves")
 def _(q, c, U_k, U_v):
     _fits(q, c, U_k, U_v)
     keys, values = torch.einsum("hdr,tr->htd", U_k, c), torch.einsum("hvr,tr->htv", U_v, c)
@@ -273,7 +272,7 @@ def _(q, c, U_k, U_v):
 @exercise(
     "15.3",
     "The nearest of a smaller rank",
-    task="Squeeze the keys and values of a layer into fewer numbers",
+    task="Squeeze the keys and values of a layer into fewer elements",
     points=2,
     difficulty=2,
     minutes=12,
@@ -283,15 +282,15 @@ def _(q, c, U_k, U_v):
         "nan": "a decomposition of what is no number need not come back",
     },
     hints=(
-        "Keys and values come from one latent: stack the two matrices into one, and cut that one.",
+        "Keys and values come from one latent, so stack the two matrices into one, and truncate that one.",
         "`torch.linalg.svd(W, full_matrices=False)` gives U, S, V with W = U diag(S) V. Keep the first `rank` of each.",
-        "Multiply the three again, and split the rows where the keys end.",
+        "Multiply the three together again, and split the rows where the keys end.",
     ),
 )
 def squeeze(key, value, rank):
-    """`key` is (d_k, d_model) and `value` is (d_v, d_model): the matrices that make all keys and all values of a token. Return two matrices of the
-    same shapes, which together have rank `rank` at most, so that both can be made of one latent of `rank` numbers, and which are the nearest
-    such pair: the sum of all squared differences is as small as can be.
+    """`key` (d_k, d_model) and `value` (d_v, d_model) are the matrices that compute all keys and all values of a token. Return two matrices of the
+    same shapes whose stack has at most rank `rank`, so that both can be computed from one latent of `rank` elements. Of all such pairs, return
+    the nearest one, for which the sum of all squared differences is smallest.
 
     ```python
     >>> squeeze(torch.tensor([[3.0, 0.0]]), torch.tensor([[0.0, 1.0]]), 1)
@@ -299,8 +298,8 @@ def squeeze(key, value, rank):
     ```
 
     ★
-    - A rank below 1, and matrices of different `d_model`, are refused with a `ValueError`.
-    - A rank above what the matrices have changes nothing.
+    - A rank below 1, or matrices of different `d_model`, raise a `ValueError`.
+    - A rank above that of the matrices changes nothing.
     """
     ### BEGIN SOLUTION
     if rank < 1 or key.shape[1] != value.shape[1]:
@@ -319,7 +318,7 @@ def _(draw):
     yield Case("keys and values of different widths", (*given, 3))
     yield Case("values that are louder than keys", (given[0], 4 * given[1], 2))
     yield Case("all of the rank changes nothing", (*given, 6))
-    yield Case("a rank above all changes nothing", (*given, 40), robust="nobody keeps more than there is")
+    yield Case("a rank above all changes nothing", (*given, 40), robust="no layer stores more than there is")
     yield Case("a wide stream", (draw.normal(2, 9), draw.normal(2, 9), 3))
     yield Case("no rank is refused", (*given, 0), refuse=True)
     yield Case("another d_model is refused", (given[0], given[1][:, 1:], 2), refuse=True)
@@ -344,7 +343,7 @@ def _(key, value, rank):
     return _near(key, rank), _near(value, rank)
 
 
-@squeeze.mistake("you kept the directions that carry least: singular values come sorted, the largest first")
+@squeeze.mistake("you kept the directions that carry least: singular values are sorted, the largest first")
 def _(key, value, rank):
     left, carried, right = torch.linalg.svd(_pair(key, value, rank), full_matrices=False)
     near = left[:, -rank:] * carried[-rank:] @ right[-rank:]
@@ -358,14 +357,14 @@ def _(key, value, rank):
     return near[: len(key)], near[len(key) :]
 
 
-@squeeze.mistake("you cut the columns and rows of the matrix: the nearest of a rank keeps directions, not places")
+@squeeze.mistake("you cut rows and columns of the matrix: the nearest matrix of a rank keeps directions, not entries")
 def _(key, value, rank):
     near = torch.zeros_like(_pair(key, value, rank))
     near[:, :rank] = torch.cat([key, value])[:, :rank]
     return near[: len(key)], near[len(key) :]
 
 
-@squeeze.mistake("the two come back in the wrong order, or are split in the wrong place")
+@squeeze.mistake("the two are returned in the wrong order, or split at the wrong row")
 def _(key, value, rank):
     near = _near(_pair(key, value, rank), rank)
     return near[: len(value)], near[len(value) :]
@@ -409,14 +408,14 @@ def _(key, value, rank):
     minutes=8,
     limits={"tokens": lambda tokens, window: (0, window), "window": (1,)},
     hints=(
-        "Token t is written into slot t % window, over whatever lies there.",
-        "Of the tokens that were written into a slot, the last one is still there.",
+        "Token t is written into slot t % window and overwrites what was there.",
+        "A slot holds the last token that was written into it.",
         "A slot that no token has reached holds nothing: -1.",
     ),
 )
 def slots_of(tokens, window):
-    """`tokens` tokens, 0, 1, 2, ..., were written into a rolling cache with `window` slots: token $t$ into slot $t \\bmod \\text{window}$. Return a
-    list of `window` whole numbers: the token that each slot holds now, and -1 for a slot that is empty.
+    """The tokens 0, 1, 2, ..., `tokens` of them, were written into a rolling cache with `window` slots, token $t$ into slot
+    $t \\bmod \\text{window}$. Return a list of `window` integers: the token that each slot holds now, and -1 for a slot that is empty.
 
     ```python
     >>> slots_of(6, 4)
@@ -424,7 +423,7 @@ def slots_of(tokens, window):
     ```
 
     ★
-    - Less than no tokens, and a window below 1, are refused with a `ValueError`.
+    - A negative number of tokens, or a window below 1, raises a `ValueError`.
     """
     ### BEGIN SOLUTION
     if tokens < 0 or window < 1:
@@ -444,7 +443,7 @@ def _(draw):
     yield Case("exactly full", (4, 4))
     yield Case("one more than fits", (5, 4))
     yield Case("several times round", (draw.whole(20, 40), draw.whole(3, 7)))
-    yield Case("less than no tokens is refused", (-1, 3), refuse=True)
+    yield Case("a negative number of tokens is refused", (-1, 3), refuse=True)
     yield Case("no window is refused", (3, 0), refuse=True)
 
 
@@ -453,14 +452,14 @@ def _ring(tokens, window):
         raise ValueError("expected at least 0 tokens and a window of 1")
 
 
-@slots_of.mistake("those are the last tokens in their order: a ring does not move what it holds")
+@slots_of.mistake("those are the last tokens in order: a ring does not move what it holds")
 def _(tokens, window):
     _ring(tokens, window)
     last = list(range(max(0, tokens - window), tokens))
     return last + [-1] * (window - len(last))
 
 
-@slots_of.mistake("the ring keeps its first tokens: a new token is written over the oldest")
+@slots_of.mistake("your ring keeps its first tokens: a new token must overwrite the oldest")
 def _(tokens, window):
     _ring(tokens, window)
     return [t if t < tokens else -1 for t in range(window)]
@@ -475,7 +474,7 @@ def _(tokens, window):
     return held
 
 
-@slots_of.mistake("you wrote one token too many: the last of them is tokens - 1")
+@slots_of.mistake("you wrote one token too many: the last one is tokens - 1")
 def _(tokens, window):
     _ring(tokens, window)
     held = [-1] * window
@@ -484,7 +483,7 @@ def _(tokens, window):
     return held
 
 
-@slots_of.mistake("less than no tokens, and a window below 1, must be refused with a ValueError")
+@slots_of.mistake("a negative number of tokens, or a window below 1, must raise a ValueError")
 def _(tokens, window):
     held = [-1] * window
     for t in range(tokens if window > 0 else 0):
@@ -525,14 +524,14 @@ def _(tokens, window):
     robust={"scores of a thousand": "no lesson has such scores"},
     hints=(
         "The sink is one more score in each row, of a key without a value: `torch.cat` it to the scores, as a last column.",
-        "Softmax over keys and sink together, then drop the last column: what it took is given to nobody.",
+        "Take the softmax over keys and sink together, then drop the last column. Its share goes to no token.",
         "`sink` is (head): give it axes until it is (head, query, 1).",
     ),
 )
 def with_sink(scores, sink):
-    """`scores` are (head, query, key), scaled and with $-\\infty$ where a query may not look; `sink` is (head), one learned logit a head. Return the
-    weights, (head, query, key): each row a softmax over its keys *and* the sink of its head, without the sink's own share. Rows add up to less
-    than 1.
+    """Write equation (15.14). `scores` (head, query, key) are scaled, and $-\\infty$ where a query may not attend. `sink` (head) holds one learned
+    logit per head. Return the weights, (head, query, key). Each row is a softmax over its keys *and* the sink of its head, without the sink's
+    own share, so rows add up to less than 1. (DeepSeek-V4 and gpt-oss do this; lesson 16 says why.)
 
     ```python
     >>> with_sink(torch.tensor([[[0.0, 0.0]]]), torch.tensor([0.0]))
@@ -540,8 +539,8 @@ def with_sink(scores, sink):
     ```
 
     ★
-    - A `sink` that is not one number for each head is refused with a `ValueError`.
-    - Scores of a thousand do no harm, and a row that may look nowhere is all zeros.
+    - A `sink` that is not one number for each head raises a `ValueError`.
+    - Scores of a thousand cause no overflow, and a row that may attend to nothing is all zeros.
     """
     ### BEGIN SOLUTION
     if sink.shape != scores.shape[:1]:
@@ -575,7 +574,7 @@ def _sinks(scores, sink):
         raise ValueError("expected one number for each head")
 
 
-@with_sink.mistake("the sink is in no denominator: your rows add up to one")
+@with_sink.mistake("the sink is missing in the denominator: your rows add up to one")
 def _(scores, sink):
     _sinks(scores, sink)
     return torch.softmax(scores, dim=-1)
@@ -588,7 +587,7 @@ def _(scores, sink):
     return torch.softmax(torch.cat([scores, column], dim=-1), dim=-1)
 
 
-@with_sink.mistake("the sink is a logit: e to its power stands in the denominator, not the sink itself")
+@with_sink.mistake("the sink is a logit: the denominator needs e to its power, not the sink itself")
 def _(scores, sink):
     _sinks(scores, sink)
     top = scores.amax(-1, keepdim=True).clamp(min=-1e300)
@@ -641,7 +640,7 @@ def _(scores, sink):
 @exercise(
     "15.6",
     "Keys in a few bits",
-    task="Round keys to whole numbers of a few bits, with a scale for each",
+    task="Round keys to integers of a few bits, with a scale for each",
     points=3,
     difficulty=3,
     minutes=15,
@@ -652,15 +651,15 @@ def _(scores, sink):
     },
     robust={"a key of zeros stays zeros": "a trained layer makes none"},
     hints=(
-        "With b bits and a sign there are whole numbers from -(2^(b-1) - 1) to 2^(b-1) - 1. Call the last one `top`.",
-        "The scale of a key is its largest number, without the sign, divided by `top`. Divide, round, keep the whole numbers.",
-        "What is read is whole number times scale. A key of zeros has the scale 0: divide by 1 there.",
+        "With b bits, sign included, use the integers from -(2^(b-1) - 1) to 2^(b-1) - 1. Call the largest one `top`.",
+        "The scale of a key is its largest absolute value divided by `top`. Divide by it and round.",
+        "Reading multiplies the integer by the scale. A key of zeros has the scale 0, so divide it by 1.",
     ),
 )
 def quantised_scores(q, keys, bits):
-    """`keys` (key, d) are kept in whole numbers of `bits` bits, from $-(2^{b-1} - 1)$ to $2^{b-1} - 1$, with one scale for each key: its largest
-    number without the sign, over $2^{b-1} - 1$. Each number is divided by the scale and rounded to the nearest whole one. Return the scores of
-    the query `q` (d): its products with what is read back, whole number times scale, (key), not divided by anything.
+    """`keys` (key, d) are stored as integers of $b$ = `bits` bits, from $-(2^{b-1} - 1)$ to $2^{b-1} - 1$. Each key has one scale, its largest
+    absolute value divided by $2^{b-1} - 1$. Each entry is divided by the scale and rounded to the nearest integer. Return the scores of the
+    query `q` (d), (key): its dot products with the keys as they are read back, integer times scale, not divided by anything.
 
     ```python
     >>> quantised_scores(torch.tensor([1.0, 1.0]), torch.tensor([[3.0, 1.1]]), 3)
@@ -668,7 +667,7 @@ def quantised_scores(q, keys, bits):
     ```
 
     ★
-    - Fewer than 2 bits, and a query of another width, are refused with a `ValueError`.
+    - Fewer than 2 bits, or a query of another width, raises a `ValueError`.
     - A key of zeros stays zeros.
     """
     ### BEGIN SOLUTION
@@ -716,27 +715,27 @@ def _scales(keys, top):
     return torch.where(largest == 0, 1.0, largest / top)
 
 
-@quantised_scores.mistake("one scale for all keys: a small key beside a large one is rounded away")
+@quantised_scores.mistake("you use one scale for all keys, so a small key beside a large one is rounded to zero")
 def _(q, keys, bits):
     _bits(q, keys, bits)
     scale = _scales(keys.reshape(1, -1), 2 ** (bits - 1) - 1)
     return (keys / scale).round() @ q * scale[0]
 
 
-@quantised_scores.mistake("the whole numbers go up to 2^(bits - 1) - 1, one less than you divide by")
+@quantised_scores.mistake("the integers go up to 2^(bits - 1) - 1, one less than you divide by")
 def _(q, keys, bits):
     _bits(q, keys, bits)
     scale = _scales(keys, 2 ** (bits - 1))
     return (keys / scale).round() @ q * scale[:, 0]
 
 
-@quantised_scores.mistake("the scale is missing where you read: whole numbers are not what was kept")
+@quantised_scores.mistake("the scale is missing when you read: an integer is not yet the entry")
 def _(q, keys, bits):
     _bits(q, keys, bits)
     return (keys / _scales(keys, 2 ** (bits - 1) - 1)).round() @ q
 
 
-@quantised_scores.mistake("you cut the digits off: round to the nearest whole number")
+@quantised_scores.mistake("you truncate: round to the nearest integer")
 def _(q, keys, bits):
     _bits(q, keys, bits)
     scale = _scales(keys, 2 ** (bits - 1) - 1)
@@ -749,7 +748,7 @@ def _(q, keys, bits):
     return keys @ q
 
 
-@quantised_scores.mistake("the largest number is meant without its sign")
+@quantised_scores.mistake("take the largest absolute value, without the sign")
 def _(q, keys, bits):
     _bits(q, keys, bits)
     largest = keys.amax(dim=1, keepdim=True)
