@@ -23,7 +23,7 @@ def parser() -> Parser:
     parser = Parser(
         description=(
             "Show on which machines a model fits, how many devices its training needs, and what that costs. The "
-            "command reads only the configuration, of published systems or of your own model. It prints three tables:\n\n"
+            "command reads only the configuration, of published systems or of your own model. The tables are:\n\n"
             "  bytes     memory for the bf16 weights; for serving, with a cache; and for\n"
             "            training: 16 bytes of state per parameter (weights, gradients and\n"
             "            AdamW's two moments), autocast's bf16 copies of the weights, and\n"
@@ -40,7 +40,7 @@ def parser() -> Parser:
             "            FLOPs / (devices x share x peak)\n\n"
             "The share of the peak is an assumption that you set. Tuned large dense models reach 0.3 to 0.5, small "
             "models and mixtures of experts less. Communication between devices, dropout masks and short-lived buffers "
-            "are not counted; --usable leaves room for them. notebooks/sizing.md explains every figure and its limits.\n\n"
+            "are left out; --usable leaves room for them. notebooks/sizing.md explains each figure and its limits.\n\n"
             f"{published()}"
         ),
         epilog=(
