@@ -1,7 +1,8 @@
-"""Record for lesson 14: tests of its scaling law with runs that are too long for the lesson.
+"""Record for lesson 23: the runs behind its scaling law, and longer ones that test it.
 
-The lesson's own `trial` is run for the size that the law advises at the compute of the lesson's largest run, and for a
-model with eight times the weights. Each trial is stored in `build/records/law` and not repeated.
+The lesson's own `trial` is run for five widths at the same compute and for other shares of the text, from three starts,
+for the widths that the law is fitted to, and for a model with eight times the parameters of the largest of these. Each
+trial is stored in `build/records/law` and not repeated.
 """
 
 from __future__ import annotations
@@ -19,11 +20,16 @@ from authoring.source import read_source
 
 STARTS = (0, 1, 2)
 LOOKS = (50, 80, 120, 170, 240)
-ON_THE_WAY = (60, 120, 240, 480, 760)
-ADVISED, ADVISED_UPDATES = 24, 1093
-"""The width and updates that the lesson's law advises for the compute of its largest run."""
+FITTED = (8, 16, 32, 48, 64)
+"""Widths of the lesson's own runs. The law is fitted to all but the largest."""
+EQUAL = {16: 1990, 24: 1126, 32: 733, 48: 387, 64: 240}
+"""Updates by width, so that 6 * parameters * tokens is the same for all."""
+ADVISED = 24
+"""The width that the law advises for that compute."""
+PARTS = (4, 8)
+"""The advised run is repeated on every fourth and every eighth document."""
 LARGE = 208
-"""Width of a model with 8.3 times the weights of the lesson's largest."""
+"""Width of a model with 8.3 times the parameters of the lesson's largest."""
 
 
 class Trials:
@@ -34,21 +40,21 @@ class Trials:
 
     @cached_property
     def _names(self) -> dict[str, Any]:
-        [path] = SOURCES.glob("14_*.md")
+        [path] = SOURCES.glob("23_*.md")
         code = {cell.metadata["name"]: cell.source for cell in read_source(path).cells if "name" in cell.metadata}
         names: dict[str, Any] = {}
         with contextlib.redirect_stdout(io.StringIO()):
-            for cell in ("setup", "sets-up-text", "sets-up-trials"):
+            for cell in ("setup", "sets-up-text", "trial"):
                 exec(compile(code[cell], f"{path.stem}: {cell}", "exec"), names)
         return names
 
-    def __call__(self, width: int, updates: int, rate: float, **more: Any) -> dict[str, Any]:
-        """Return one trial's record: its settings, the number of weights, and the score by update."""
-        asked = {"width": width, "updates": updates, "rate": rate, **more}
+    def __call__(self, width: int, updates: int, **more: Any) -> dict[str, Any]:
+        """Return one trial's record: its settings, the number of parameters, and the score by update."""
+        asked = {"width": width, "updates": updates, **more}
         file = self.folder / f"{hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()[:16]}.json"
         if not file.exists():
-            weights, _, scores = self._names["trial"](**asked)
-            found = asked | {"weights": weights, "scores": {u: round(s, 4) for u, s in scores.items()}}
+            parameters, scores = self._names["trial"](**asked)
+            found = asked | {"parameters": parameters, "scores": {u: round(s, 4) for u, s in scores.items()}}
             self.folder.mkdir(parents=True, exist_ok=True)
             file.write_text(json.dumps(found), encoding="utf-8")
             print(found, flush=True)
@@ -56,11 +62,25 @@ class Trials:
         return read
 
 
+def eighths(updates: int) -> list[int]:
+    """Return the updates after each eighth of a run."""
+    return [round(updates * part / 8) for part in range(1, 9)]
+
+
 def law(folder: Path) -> dict[str, Any]:
-    """Return the record: lists of trials at a constant rate, by their purpose."""
+    """Return the record: lists of trials by their purpose, all at a constant rate unless they say otherwise."""
     trial = Trials(folder)
-    steady = {"last_share": 1.0}
+    advised = EQUAL[ADVISED]
     return {
-        "advised": [trial(ADVISED, ADVISED_UPDATES, 0.01, at=ON_THE_WAY, start=start, **steady) for start in STARTS],
-        "large": [trial(LARGE, 240, rate, at=LOOKS, start=0, **steady) for rate in (0.003, 0.01)],
+        "fitted": [trial(width, 240, at=LOOKS) for width in FITTED],
+        "equal": [
+            trial(width, updates, at=eighths(updates), start=start)
+            for width, updates in EQUAL.items()
+            for start in STARTS
+        ],
+        "parts": [
+            trial(ADVISED, advised, at=eighths(advised), start=start, part=part) for part in PARTS for start in STARTS
+        ],
+        "falling": [trial(width, EQUAL[width], last=0.05, start=start) for width in (ADVISED, 64) for start in STARTS],
+        "large": [trial(LARGE, 240, rate=rate, at=LOOKS) for rate in (0.003, 0.01)],
     }

@@ -5,7 +5,7 @@ import json
 import pytest
 import torch
 
-from authoring.records import answering, cache, heads, inside, law, recall, rounding, steps, story
+from authoring.records import adapted, answering, cache, heads, inside, law, recall, rounding, steps, story
 from companion.config.model import FeedForwardConfig, ModelConfig
 from companion.data.stories import keeps, stories
 from companion.transformer import Transformer
@@ -63,12 +63,20 @@ def test_held_out_stories_are_told_to_nobody_before(text):
 
 def test_the_law_record_holds_the_trials_that_its_command_makes():
     found = record("law")
-    assert [(trial["width"], trial["start"]) for trial in found["advised"]] == [(24, 0), (24, 1), (24, 2)]
+    assert [trial["width"] for trial in found["fitted"]] == list(law.FITTED)
+    asked = [(width, updates, start) for width, updates in law.EQUAL.items() for start in law.STARTS]
+    assert [(trial["width"], trial["updates"], trial["start"]) for trial in found["equal"]] == asked
+    parts = [(part, start) for part in law.PARTS for start in law.STARTS]
+    assert [(trial["part"], trial["start"]) for trial in found["parts"]] == parts
+    assert [(trial["width"], trial["start"]) for trial in found["falling"]] == [
+        (width, start) for width in (law.ADVISED, 64) for start in law.STARTS
+    ]
     assert [(trial["width"], trial["rate"]) for trial in found["large"]] == [(208, 0.003), (208, 0.01)]
-    for trial in found["advised"] + found["large"]:
-        assert list(trial["scores"]) == [
-            str(at) for at in (*trial["at"], *[trial["updates"]] * (trial["updates"] not in trial["at"]))
-        ]
+    for trial in (trial for trials in found.values() for trial in trials):
+        at = trial.get("at", [trial["updates"]])
+        assert list(trial["scores"]) == [str(update) for update in at] and at[-1] == trial["updates"]
+    costs = {trial["parameters"] * trial["updates"] for trial in found["equal"]}
+    assert max(costs) < 1.01 * min(costs)
     assert NAMES == ("answering", "cache", "heads", "inside", "law", "live", "recall", "rounding", "steps", "story")
 
 
@@ -135,7 +143,12 @@ def test_the_record_of_steps_has_every_run_and_the_best_rates_of_the_first_start
 
 
 def test_the_record_of_answers_has_every_reward_from_every_start_and_a_model_that_is_small():
-    found = record("answering")["runs"]
+    every = record("answering")
+    kinds = [(one["kind"], one["updates"], one["start"]) for one in every["smollm2"][1:]]
+    assert kinds == [*adapted.RUNS] and every["smollm2"][0]["updates"] == 0
+    assert [one["start"] for one in every["distilled"]] == [*answering.STARTS]
+    assert all([step for step, _ in one["rows"]] == [*answering.DISTILLED] for one in every["distilled"])
+    found = every["runs"]
     assert [(run["reward"], run["start"]) for run in found] == [
         (reward, start) for reward, of in answering.STEPS.items() for start in range(len(of))
     ]
