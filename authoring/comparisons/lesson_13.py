@@ -10,10 +10,10 @@ BUDGETS = (150, 450)
 def edits() -> dict[tuple[str, int], list[float]]:
     """Measure the bits per held-out byte, from three starts, by setting and updates.
 
-    The settings are every stop of the walk and five newer edits of the stop before the experts.
+    The settings are a control without positions, the eight models from GPT-2 to Mixtral, and five newer edits.
     """
-    lesson, found = names_of("13", "setup", "sets-up-walk", "sets-up-learned"), {}
-    for setting, config in (lesson["little_walk"] | lesson["newer"]).items():
+    lesson, found = names_of("13", "setup", "sets-up-walk", "sets-up-learned", "learned"), {}
+    for setting, config in (lesson["control"] | lesson["little_walk"] | lesson["newer"]).items():
         scores = [lesson["learned"](config, start, BUDGETS) for start in range(3)]
         for budget, values in zip(BUDGETS, zip(*scores, strict=True), strict=True):
             found[setting, budget] = list(values)

@@ -15,14 +15,14 @@ from companion_school.checking.exercise import Case, exercise
     difficulty=1,
     minutes=10,
     hints=(
-        "Four projections of d by d and two matrices of d by 4 d: 4 d^2 + 8 d^2.",
-        "Every one of these six has a bias as long as what comes out of it: 4 d, then 4 d and d.",
-        "Two LayerNorms have a gain and a bias each: 4 d.",
+        "Four projections of d by d and two matrices of d by 4 d have 4 d^2 + 8 d^2 parameters.",
+        "Each of these six has a bias as long as its output. Together that is 4 d for the projections, and 4 d and d for the network.",
+        "Two LayerNorms, with a gain and a bias each, have 4 d.",
     ),
 )
 def block_of_gpt2():
-    """How many parameters has one block of the smallest GPT-2? $d = 768$, $d_{ff} = 4d$; every linear map has a bias; the block has two
-    LayerNorms, each with a gain and a bias. Return an `int`.
+    """How many parameters does one block of the smallest GPT-2 have? It has $d = 768$ and $d_{ff} = 4d$, every linear map has a bias, and the
+    block has two LayerNorms, each with a gain and a bias. Return an `int`.
     """
     ### BEGIN SOLUTION
     d = 768
@@ -43,17 +43,17 @@ def _():
     return 12 * 768**2
 
 
-@block_of_gpt2.mistake("the norms are missing: two, with a gain and a bias each")
+@block_of_gpt2.mistake("the norms are missing: there are two, with a gain and a bias each")
 def _():
     return 12 * 768**2 + 9 * 768
 
 
-@block_of_gpt2.mistake("the biases are missing: every linear map has one, as long as what comes out of it")
+@block_of_gpt2.mistake("the biases are missing: every linear map has one, as long as its output")
 def _():
     return 12 * 768**2 + 4 * 768
 
 
-@block_of_gpt2.mistake("a LayerNorm has a bias beside its gain")
+@block_of_gpt2.mistake("a LayerNorm has a bias in addition to its gain")
 def _():
     return 12 * 768**2 + 11 * 768
 
@@ -63,7 +63,7 @@ def _():
     return 12 * 768**2 + 10 * 768
 
 
-@block_of_gpt2.mistake("attention has four projections: the output's is missing")
+@block_of_gpt2.mistake("attention has four projections: the output projection is missing")
 def _():
     return 11 * 768**2 + 12 * 768
 
@@ -73,12 +73,12 @@ def _():
     return 124_439_808
 
 
-@block_of_gpt2.mistake("that is the attention alone")
+@block_of_gpt2.mistake("that is only the attention")
 def _():
     return 4 * (768**2 + 768)
 
 
-@block_of_gpt2.mistake("that is the feed-forward network alone")
+@block_of_gpt2.mistake("that is only the feed-forward network")
 def _():
     return 8 * 768**2 + 5 * 768
 
@@ -108,15 +108,15 @@ def _():
         "more than a float can tell apart": "no model is so large",
     },
     hints=(
-        "A head is d // heads wide. Queries and output are d by d; keys and values are d by kv_heads times that width.",
-        "SwiGLU has three matrices of d by d_ff. A block has two RMSNorms, each a gain of d numbers.",
-        "Outside the blocks: the table, one last norm, and another table unless the head is tied.",
+        "A head has width d // heads. The matrices of queries and output are d by d, those of keys and values d by kv_heads times that width.",
+        "SwiGLU has three matrices of d by d_ff. A block has two RMSNorms, each with a gain of length d.",
+        "Outside the blocks there are the table, one last norm, and another table unless the head is tied.",
     ),
 )
 def llama_parameters(vocab, d, layers, heads, kv_heads, d_ff, tied):
-    """Return the number of parameters of a decoder in LLaMA's layout: no biases; RMSNorms, two in a block and one after the last; grouped
-    queries with `kv_heads` key-value heads; a SwiGLU network of width `d_ff`; rotary positions, which have no parameters; a table of `vocab`
-    rows, and an output head, which is that same table if `tied`. `d` is the width.
+    """Return the number of parameters of a decoder of width `d` in LLaMA's layout. It has no biases, and its rotary positions have no
+    parameters. Each block has two RMSNorms, grouped queries with `kv_heads` key-value heads, and a SwiGLU network of width `d_ff`. One more
+    RMSNorm comes after the last block. There is a table of `vocab` rows and an output head, which is the same table if `tied` is True.
 
     ```python
     >>> llama_parameters(1, 2, 1, 1, 1, 1, True)
@@ -124,7 +124,7 @@ def llama_parameters(vocab, d, layers, heads, kv_heads, d_ff, tied):
     ```
 
     ★
-    - Refused with a `ValueError` unless `heads` divides `d` and `kv_heads` divides `heads`.
+    - A `ValueError` is raised unless `heads` divides `d` and `kv_heads` divides `heads`.
     - Counts of more than $2^{53}$ are exact.
     """
     ### BEGIN SOLUTION
@@ -161,12 +161,12 @@ def _llama(vocab, d, layers, heads, kv_heads, d_ff, tied, *, matrices=3, norms=2
     return vocab * d * ((1 if tied else 2) if tables is None else tables) + layers * block + last * d
 
 
-@llama_parameters.mistake("with grouped queries keys and values are narrower: kv_heads heads, not heads")
+@llama_parameters.mistake("with grouped queries, keys and values are narrower: they have kv_heads heads")
 def _(vocab, d, layers, heads, kv_heads, d_ff, tied):
     return _llama(vocab, d, layers, heads, kv_heads, d_ff, tied) + 2 * layers * d * (d - kv_heads * (d // heads))
 
 
-@llama_parameters.mistake("the output projection is d by d: all heads come back to the stream")
+@llama_parameters.mistake("the output projection is d by d, because it reads all heads")
 def _(vocab, d, layers, heads, kv_heads, d_ff, tied):
     return _llama(vocab, d, layers, heads, kv_heads, d_ff, tied) - layers * d * (d - kv_heads * (d // heads))
 
@@ -196,7 +196,7 @@ def _(vocab, d, layers, heads, kv_heads, d_ff, tied):
     return _llama(vocab, d, layers, heads, kv_heads, d_ff, tied, norms=4, last=2)
 
 
-@llama_parameters.mistake("a head of its own is a second table, and counts")
+@llama_parameters.mistake("a head that is not tied is a second table and counts")
 def _(vocab, d, layers, heads, kv_heads, d_ff, tied):
     return _llama(vocab, d, layers, heads, kv_heads, d_ff, tied, tables=1)
 
@@ -206,7 +206,7 @@ def _(vocab, d, layers, heads, kv_heads, d_ff, tied):
     return _llama(vocab, d, layers, heads, kv_heads, d_ff, tied, tables=2)
 
 
-@llama_parameters.mistake("`tied` means one table, not two: you have it the other way round")
+@llama_parameters.mistake("`tied` means one table, and not two: you have it the other way round")
 def _(vocab, d, layers, heads, kv_heads, d_ff, tied):
     return _llama(vocab, d, layers, heads, kv_heads, d_ff, not tied)
 
@@ -222,7 +222,7 @@ def _(vocab, d, layers, heads, kv_heads, d_ff, tied):
     return _llama(vocab, d, layers, heads, kv_heads, d_ff, tied, biased=3 * d + 2 * narrow + 2 * d_ff)
 
 
-@llama_parameters.mistake("heads that cannot be divided up must be refused with a ValueError")
+@llama_parameters.mistake("heads that cannot be divided must raise a ValueError")
 def _(vocab, d, layers, heads, kv_heads, d_ff, tied):
     block = 2 * d * d + 2 * d * kv_heads * (d // heads) + 3 * d * d_ff + 2 * d
     return vocab * d * (1 if tied else 2) + layers * block + d
@@ -261,16 +261,16 @@ def _(vocab, d, layers, heads, kv_heads, d_ff, tied):
         "memory": "in heads of width 2 the rows stay where they are",
     },
     hints=(
-        "Interleaved, pair j of a head is its rows 2 j and 2 j + 1. In halves, it is its rows j and j + d_head / 2.",
-        "New row j is old row 2 j, and new row j + d_head / 2 is old row 2 j + 1: all even rows, then all odd ones, in each head.",
-        "`weight.view(heads, d_head // 2, 2, -1)` has the axes (head, pair, which of the two, d_model). Which two change places?",
+        "In the interleaved layout, pair j of a head is its rows 2 j and 2 j + 1. In the half layout, it is its rows j and j + d_head / 2.",
+        "New row j is old row 2 j, and new row j + d_head / 2 is old row 2 j + 1. So each head has all its even rows first, then its odd ones.",
+        "`weight.view(heads, d_head // 2, 2, -1)` has the axes (head, pair, which of the two, d_model). Which two axes must be swapped?",
     ),
 )
 def half_from_interleaved_rows(weight, heads):
-    """A published checkpoint stores `weight` (heads · d_head, d_model), the matrix of the queries, as `nn.Linear` does, for the interleaved
-    rotary layout: in each head, rows $2j$ and $2j + 1$ make pair $j$. Your model rotates in the half layout: rows $j$ and $j + d_k/2$ of a
-    head's $d_k$ rows make pair $j$. Return the matrix with its rows in another order, so that your model computes the scores that the
-    published one does.
+    """A published checkpoint stores the matrix of the queries, `weight` (heads · d_head, d_model), as `nn.Linear` does. It is made for the
+    interleaved rotary layout, in which rows $2j$ and $2j + 1$ of each head are pair $j$. Your model rotates in the half layout, in which rows
+    $j$ and $j + d_k/2$ of a head's $d_k$ rows are pair $j$. Return the matrix with its rows reordered, so that your model computes the same
+    scores as the published one.
 
     ```python
     >>> half_from_interleaved_rows(torch.tensor([[0.0], [1.0], [2.0], [3.0]]), 1).flatten()
@@ -278,8 +278,8 @@ def half_from_interleaved_rows(weight, heads):
     ```
 
     ★
-    - Rows that cannot be divided into `heads` heads of an even width are refused with a `ValueError`.
-    - The result has the dtype of `weight`, which stays as it is.
+    - Rows that cannot be divided into `heads` heads of an even width raise a `ValueError`.
+    - The result has the dtype of `weight`, and `weight` itself is not changed.
     """
     ### BEGIN SOLUTION
     rows, d_model = weight.shape
@@ -328,7 +328,7 @@ def _(weight, heads):
 
 
 @half_from_interleaved_rows.mistake(
-    "the even rows come first: you have the halves the other way round, which turns every pair backwards"
+    "the even rows come first: you have the halves the other way round, which rotates every pair backwards"
 )
 def _(weight, heads):
     rows = _heads(weight, heads)
@@ -343,7 +343,7 @@ def _(weight, heads):
     return torch.stack((rows[:, 1::2], rows[:, 0::2]), 2).reshape(weight.shape)
 
 
-@half_from_interleaved_rows.mistake("the heads are mixed up: they follow one another in the rows")
+@half_from_interleaved_rows.mistake("the heads are mixed up: the rows of each head stay together")
 def _(weight, heads):
     _heads(weight, heads)
     pairs = weight.reshape(-1, 2, heads, weight.shape[1])
@@ -404,15 +404,15 @@ def _bounds(memory, parameters, layers, kv_heads, d_head, batch, number):
         "more bytes than a float can tell apart": "no memory is so large",
     },
     hints=(
-        "What is left of the memory when the weights are in it?",
-        "A token keeps a key and a value in each layer, for each key-value head, in each of the texts.",
+        "How much memory is left after the weights have been loaded?",
+        "Each token of each text has a key and a value in the cache, in each layer and for each key-value head.",
         "Divide and round down: `//`.",
     ),
 )
 def longest_context(memory, parameters, layers, kv_heads, d_head, batch, number):
-    """How many tokens may each of `batch` texts have at most, when the weights and the key-value cache of all texts must fit into `memory`
-    bytes? The model has `parameters` parameters and `layers` layers with `kv_heads` key-value heads of width `d_head`, for keys as for
-    values; each number, of weights and cache alike, takes `number` bytes. Return an `int`.
+    """How many tokens can each of `batch` texts have at most, if the weights and the key-value cache of all texts have to fit into `memory`
+    bytes? The model has `parameters` parameters and `layers` layers with `kv_heads` key-value heads, whose keys and values have width
+    `d_head`. Each number in the weights and in the cache takes `number` bytes. Return an `int`.
 
     ```python
     >>> longest_context(100, 10, 1, 1, 2, 1, 4)
@@ -420,8 +420,8 @@ def longest_context(memory, parameters, layers, kv_heads, d_head, batch, number)
     ```
 
     ★
-    - Weights that alone do not fit are refused with a `ValueError`.
-    - Exact beyond $2^{53}$ bytes.
+    - Weights that do not fit raise a `ValueError`.
+    - Results are exact beyond $2^{53}$ bytes.
     """
     ### BEGIN SOLUTION
     left = memory - parameters * number
@@ -451,17 +451,17 @@ def _room(memory, parameters, number):
     return memory - parameters * number
 
 
-@longest_context.mistake("a token keeps a key and a value: twice as much")
+@longest_context.mistake("a token has a key and a value in the cache: that is twice as much")
 def _(memory, parameters, layers, kv_heads, d_head, batch, number):
     return _room(memory, parameters, number) // (layers * kv_heads * d_head * batch * number)
 
 
-@longest_context.mistake("every text of the batch has a cache of its own")
+@longest_context.mistake("every text of the batch has its own cache")
 def _(memory, parameters, layers, kv_heads, d_head, batch, number):
     return _room(memory, parameters, number) // (2 * layers * kv_heads * d_head * number)
 
 
-@longest_context.mistake("every layer keeps keys and values of its own")
+@longest_context.mistake("every layer has its own keys and values")
 def _(memory, parameters, layers, kv_heads, d_head, batch, number):
     return _room(memory, parameters, number) // (2 * kv_heads * d_head * batch * number)
 
@@ -472,12 +472,16 @@ def _(memory, parameters, layers, kv_heads, d_head, batch, number):
     return memory // (2 * layers * kv_heads * d_head * batch * number)
 
 
-@longest_context.mistake("the cache's numbers take bytes, too: you divided by numbers, not by bytes")
+@longest_context.mistake(
+    "the numbers in the cache take `number` bytes each: you divided by their count and not by their bytes"
+)
 def _(memory, parameters, layers, kv_heads, d_head, batch, number):
     return _room(memory, parameters, number) // (2 * layers * kv_heads * d_head * batch)
 
 
-@longest_context.mistake("each weight takes `number` bytes: you subtracted numbers, not bytes")
+@longest_context.mistake(
+    "each weight takes `number` bytes: you subtracted the count of the weights and not their bytes"
+)
 def _(memory, parameters, layers, kv_heads, d_head, batch, number):
     _room(memory, parameters, number)
     return (memory - parameters) // (2 * layers * kv_heads * d_head * batch * number)
@@ -488,7 +492,7 @@ def _(memory, parameters, layers, kv_heads, d_head, batch, number):
     return -(-_room(memory, parameters, number) // (2 * layers * kv_heads * d_head * batch * number))
 
 
-@longest_context.mistake("each key-value head keeps its own: you counted one")
+@longest_context.mistake("each key-value head has its own keys and values: you counted one head")
 def _(memory, parameters, layers, kv_heads, d_head, batch, number):
     return _room(memory, parameters, number) // (2 * layers * d_head * batch * number)
 
@@ -498,7 +502,7 @@ def _(memory, parameters, layers, kv_heads, d_head, batch, number):
     return _room(memory, parameters, number) // (2 * layers * kv_heads * d_head * batch * number) * batch
 
 
-@longest_context.mistake("weights that do not fit must be refused with a ValueError")
+@longest_context.mistake("weights that do not fit must raise a ValueError")
 def _(memory, parameters, layers, kv_heads, d_head, batch, number):
     return (memory - parameters * number) // (2 * layers * kv_heads * d_head * batch * number)
 
