@@ -18,7 +18,7 @@ def checked() -> Found:
     The model is rewarded for the right digit.
     """
     run, found = Runs(Path("build/records/answering")), Found()
-    for steps in (0, 10, 30):
+    for steps in (0, 10, 100):
         for name, column in (("right", RIGHT), ("with working", WORKING)):
             found[name, steps] = [run("checker", start)["rows"][steps // EVERY][column] for start in range(3)]
             print(row("checker", f"{steps} steps", name, found[name, steps]))

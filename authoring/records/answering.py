@@ -1,4 +1,4 @@
-"""Record for lesson 20: a small model of exercise books, and answers improved by rewards, from three starts.
+"""Record for lesson 20: a small model of exercise books, and answers improved in several ways, from three starts.
 
 The runs use the lesson's own cells. Each is stored in `build/records/answering` and not repeated.
 """
@@ -16,6 +16,7 @@ from typing import Any
 import torch
 
 from authoring.comparisons.cells import names_of
+from authoring.records.adapted import adapted
 from companion.files.models import load_model, save_model
 from companion.transformer import Transformer
 
@@ -25,26 +26,30 @@ TAUGHT = 120
 """Updates of fine-tuning on people's answers."""
 RATE = 1e-3
 """Learning rate of the steps on rewards."""
-STEPS = {"checker": (100, 100, 30), "hole": (60, 60)}
+STEPS = {"checker": (100, 100, 100), "hole": (60, 60, 60)}
 """Steps of each start, by the reward."""
 EVERY = 10
+STARTS = (0, 1, 2)
 ASKED, TRIES = 500, 32
 """Unseen questions, and answers per question, before and after the steps with the checker from the first start."""
+TEACHER, DISTILLED = 12, (0, 6, 12, 24)
+"""Steps with the checker that make a teacher, and the updates after which its student is measured."""
 CELLS = (
     "setup",
     "sets-up-words",
+    "sets-up-write",
     "sets-up-books",
     "sets-up-reading",
-    "sets-up-write",
     "template",
     "sets-up-counts",
     "answers",
     "sets-up-people",
-    "checker",
+    "fine-tune",
+    "sets-up-tries",
     "above-group",
-    "group-loss",
     "improve",
     "hole",
+    "distil",
 )
 
 
@@ -125,6 +130,38 @@ class Runs:
         read: dict[str, Any] = json.loads(file.read_text("utf-8"))
         return read
 
+    def _kept_json(self, name: str, make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+        file = self.folder / f"{name}.json"
+        if not file.exists():
+            found = make()
+            file.write_text(json.dumps(found), encoding="utf-8")
+            print(found, flush=True)
+        read: dict[str, Any] = json.loads(file.read_text("utf-8"))
+        return read
+
+    def _right(self, model: Transformer, start: int) -> float:
+        """Return the share of unseen questions that a model answers right."""
+        share: float = self.lesson["right_share"](model, dice=torch.Generator().manual_seed(start))
+        return round(share, 3)
+
+    def distilled(self, start: int) -> dict[str, Any]:
+        """Measure a student that learns from a teacher on its own answers: rows of [updates, share right]."""
+
+        def make() -> dict[str, Any]:
+            lesson, dice, rows = self.lesson, torch.Generator().manual_seed(start), []
+            teacher, student = self.taught(start), self.taught(start)
+            optimizer = torch.optim.AdamW(teacher.parameters(), RATE, (0.9, 0.95), weight_decay=0.0)
+            for _ in range(TEACHER):
+                lesson["improve"](teacher, optimizer, lesson["verified"], dice)
+            optimizer = torch.optim.AdamW(student.parameters(), RATE, (0.9, 0.95), weight_decay=0.0)
+            for step in range(DISTILLED[-1] + 1):
+                if step in DISTILLED:
+                    rows.append([step, self._right(student, start)])
+                lesson["distil"](student, teacher, optimizer, dice)
+            return {"start": start, "teacher": self._right(teacher, start), "rows": rows}
+
+        return self._kept_json(f"distilled-{start}", make)
+
     def _improved(self, model: Transformer, reward: str, start: int) -> tuple[list[list[float]], list[str], float]:
         """Train on rewards.
 
@@ -152,6 +189,11 @@ class Runs:
 
 
 def answering(folder: Path) -> tuple[dict[str, Any], Transformer]:
-    """Return the record, a list of runs, and the model of books that the lesson begins with."""
+    """Return the record and the model of books that the lesson begins with.
+
+    The record has lists of runs: with rewards, with a teacher, and of SmolLM2 with adapters.
+    """
     run = Runs(folder)
-    return {"runs": [run(reward, start) for reward, of in STEPS.items() for start in range(len(of))]}, run.books(0)
+    found = {"runs": [run(reward, start) for reward, of in STEPS.items() for start in range(len(of))]}
+    found |= {"distilled": [run.distilled(start) for start in STARTS], "smollm2": adapted(folder)}
+    return found, run.books(0)

@@ -1,0 +1,72 @@
+"""Part of the record for lesson 20: SmolLM2 with adapters, tuned on sums with and without working.
+
+The runs use the lesson's own cells and need the model (`companion get smollm2`). Each result is stored in a folder and
+not measured again.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from authoring.comparisons.cells import names_of
+from companion_school.study.real import real_model
+
+RUNS = (
+    ("straight", 15, 0),
+    ("straight", 15, 1),
+    ("straight", 30, 0),
+    ("with working", 15, 0),
+    ("with working", 30, 0),
+)
+"""Kind of answers, number of updates and start of each run."""
+ASKED = "<|im_start|>user\nWhat is the capital of France?<|im_end|>\n<|im_start|>assistant\n"
+CELLS = (
+    "setup",
+    "sets-up-words",
+    "sets-up-write",
+    "sets-up-books",
+    "template",
+    "sets-up-templates",
+    "sets-up-counts",
+    "answers",
+    "sets-up-people",
+    "fine-tune",
+    "adapter",
+    "sets-up-names",
+    "sets-up-sums",
+    "tuned",
+)
+
+
+def adapted(folder: Path) -> list[dict[str, Any]]:
+    """Return the record of each run: its share of right sums among 100 unseen ones, and an answer on another subject.
+
+    The first run has no updates: it is the model before tuning.
+
+    Raises:
+        ValueError: If SmolLM2 is not on this machine.
+    """
+    return [run("before", 0, 0, folder)] + [run(*one, folder) for one in RUNS]
+
+
+def run(kind: str, updates: int, start: int, folder: Path) -> dict[str, Any]:
+    """Return the record of one run, or train and measure first."""
+    file = folder / f"smollm2-{kind.replace(' ', '-')}-{updates}-{start}.json"
+    if not file.exists():
+        if (opened := real_model("smollm2")) is None:
+            raise ValueError("SmolLM2 is not on this machine; `companion get smollm2` brings it")
+        model, tokenizer = opened
+        lesson = names_of("20", *CELLS)
+        if updates:
+            model = lesson["tuned"](model, tokenizer, kind == "with working", start, updates)
+        found = {"kind": kind, "updates": updates, "start": start}
+        found |= {"right": lesson["right_sums"](model, tokenizer)}
+        found |= {"says": lesson["continued"](model, tokenizer, ASKED)[0]}
+        found |= {"learned": sum(w.numel() for w in model.parameters() if w.requires_grad) if updates else 0}
+        folder.mkdir(parents=True, exist_ok=True)
+        file.write_text(json.dumps(found), encoding="utf-8")
+        print(found, flush=True)
+    read: dict[str, Any] = json.loads(file.read_text("utf-8"))
+    return read
