@@ -1,4 +1,4 @@
-"""Comparisons for lesson 11: mixtures and dense models that learn names, scored on unseen names."""
+"""Comparisons for lesson 11: mixtures and dense models that learn lines of prose, scored on unseen lines."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from authoring.comparisons.cells import names_of, row
 Found = dict[tuple[str, int], list[float]]
 
 BUDGETS = (120, 360)
-CELLS = ("setup", "sets-up-names", "sets-up-training", "sets-up-learn", "sets-up-step", "sets-up-race")
+CELLS = ("setup", "sets-up-lines", "build", "learn")
 
 
 def _race(kind: str, runners: Mapping[str, tuple[tuple[Any, ...] | None, int, float]]) -> Found:
@@ -27,7 +27,7 @@ def _race(kind: str, runners: Mapping[str, tuple[tuple[Any, ...] | None, int, fl
         runs = []
         for start in range(3):
             model = lesson["build"](moe, start, d_ff, kind)
-            runs.append(lesson["learn"](model, start, balance, rate=6e-3, steps=max(BUDGETS), score=lesson["score"]))
+            runs.append(lesson["learn"](model, start, balance, rate=6e-3, steps=max(BUDGETS)))
         for budget in BUDGETS:
             found[setting, budget] = [run.unseen[budget] for run in runs]
             print(row(setting, f"{budget} updates", "bits an unseen letter", found[setting, budget]), flush=True)
@@ -50,31 +50,27 @@ def gated() -> Found:
     return _race("swiglu", runners)
 
 
-def plain() -> Found:
-    """Compare plain networks, with a control in which every letter visits all experts."""
-    runners: dict[str, tuple[tuple[Any, ...] | None, int, float]] = {
-        "8 experts, top-2": ((8, 2, 0), 64, 0.02),
-        "8 experts, top-8": ((8, 8, 0), 64, 0.0),
-        "dense, equal active": (None, 128, 0.0),
-        "dense, equal total": (None, 512, 0.0),
-    }
-    return _race("relu", runners)
+def collapse() -> Found:
+    """Measure how even the load is, with a router that learns, with one that cannot, with top-2, and with remedies.
 
-
-def frozen() -> Found:
-    """Measure a random, frozen router while the rest of the model learns.
-
-    It prints how even its load is, and how large the common part of its inputs is.
+    It also prints the common part of what the experts read, and the bits per unseen letter.
     """
-    lesson, found = names_of("11", *CELLS[:-1]), Found()
-    for start in range(3):
-        model = lesson["build"](lesson["top"](1), start=start, router=0.02)
-        for block in model.decoder.blocks:
-            block.feed_forward.router.weight.requires_grad_(False)
-        run = lesson["learn"](model, start=start, steps=360)
-        for step in (0, 20, 110, 350):
-            found[f"start {start}", step] = lesson["as_even_as"](run.load[step : step + 10].mean(0)).tolist()
-            common = [float(share) for share in run.common[max(at for at in run.common if at <= step)]]
-            for measure, values in (("as even as", found[f"start {start}", step]), ("common part", common)):
-                print(row(f"start {start}, frozen", f"{step} updates", measure, values), flush=True)
+    lesson, found = names_of("11", *CELLS, "alone", "even"), Found()
+    learn, build, top = lesson["learn"], lesson["build"], lesson["top"]
+    for setting in ("no remedy", "frozen router", "top-2", "balancing loss", "bias"):
+        for start in range(3):
+            moe = top(2 if setting == "top-2" else 1, balanced=setting == "bias")
+            model = build(moe, start, router=0.02)
+            if setting == "frozen router":
+                for block in model.decoder.blocks:
+                    block.feed_forward.router.weight.requires_grad_(False)
+            remedy = {"balance": 0.02 * (setting == "balancing loss"), "bias": 0.005 * (setting == "bias")}
+            run = learn(model, start, steps=max(BUDGETS), **remedy)
+            for step in (0, 20, 110, 350):
+                found[f"{setting}, start {start}", step] = values = lesson["evenness"](run, step).tolist()
+                print(row(f"{setting}, start {start}", f"{step} updates", "as even as", values), flush=True)
+            for step in (0, 20, 120):
+                print(row(f"{setting}, start {start}", f"{step} updates", "common part", run.common[step]), flush=True)
+            bits = [run.unseen[budget] for budget in BUDGETS]
+            print(row(f"{setting}, start {start}", "both budgets", "bits an unseen letter", bits), flush=True)
     return found

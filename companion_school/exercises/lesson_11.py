@@ -38,7 +38,7 @@ def _(draw):
     yield Case("the shares of the best expert", (), tolerance=5e-5)
 
 
-@two_gates.mistake("you answered with the rules in the wrong order: topk_softmax divides by the chosen two alone")
+@two_gates.mistake("you answered with the rules in the wrong order: topk_softmax divides by the chosen two only")
 def _():
     return 6 / 12, 6 / 9
 
@@ -68,7 +68,7 @@ def _():
     return 6 / 9, 6 / 11
 
 
-@two_gates.mistake("a sigmoid for each score makes other shares: both rules of (11.3) exponentiate")
+@two_gates.mistake("a sigmoid of each score gives different shares: both rules of (11.3) exponentiate")
 def _():
     return (6 / 7) / (6 / 7 + 3 / 4), (6 / 7) / (1 / 2 + 3 / 4 + 6 / 7 + 2 / 3)
 
@@ -99,14 +99,14 @@ def _():
         "more than a float can tell apart": "no model is so large",
     },
     hints=(
-        "One expert has 3 * d * d_ff numbers.",
-        "Shared experts are in the total and in the active numbers. The router has no scores for them.",
-        "The whole router is active, too. Each active number is multiplied once and added once.",
+        "One expert has 3 * d * d_ff parameters.",
+        "Shared experts belong to the total and to the active parameters. The router has no scores for them.",
+        "The whole router is active, too. Each active parameter takes one multiplication and one addition.",
     ),
 )
 def expert_layer_cost(d, d_ff, experts, top_k, shared):
     """Return `(total, active, flops)`: all parameters, the active ones, and the FLOPs of one token's forward pass through a layer with `experts`
-    gated experts (three matrices of `d` x `d_ff` numbers each), of which a token visits `top_k`; `shared` more networks of the same kind that
+    gated experts (three matrices of `d` x `d_ff` each), of which a token visits `top_k`; `shared` more networks of the same kind that
     every token visits; and a router without bias. Count a multiplication and an addition as two FLOPs, and matrix products only.
 
     ```python
@@ -115,8 +115,8 @@ def expert_layer_cost(d, d_ff, experts, top_k, shared):
     ```
 
     ★
-    - Refused with a `ValueError` unless `1 <= top_k <= experts` and `shared >= 0`.
-    - Three `int`, exact beyond $2^{53}$.
+    - Raises a `ValueError` unless `1 <= top_k <= experts` and `shared >= 0`.
+    - Returns three `int`, exact beyond $2^{53}$.
     """
     ### BEGIN SOLUTION
     if not 1 <= top_k <= experts or shared < 0:
@@ -154,7 +154,7 @@ def _costs(d, d_ff, experts, top_k, shared, matrices=3, router=None):
     return (experts + shared) * matrices * d * d_ff + router, active, 2 * active
 
 
-@expert_layer_cost.mistake("the router is missing: it has d numbers for each expert, all of them active")
+@expert_layer_cost.mistake("the router is missing: it has d parameters for each expert, all of them active")
 def _(d, d_ff, experts, top_k, shared):
     return _costs(d, d_ff, experts, top_k, shared, router=0)
 
@@ -190,14 +190,14 @@ def _(d, d_ff, experts, top_k, shared):
     return _costs(d, d_ff, experts, top_k, shared, router=d * (experts + shared))
 
 
-@expert_layer_cost.mistake("the router scores all experts, not only the chosen: all of its numbers are active")
+@expert_layer_cost.mistake("the router scores all experts, not only the chosen: all of its parameters are active")
 def _(d, d_ff, experts, top_k, shared):
     total, active, _ = _costs(d, d_ff, experts, top_k, shared)
     active -= d * (experts - top_k)
     return total, active, 2 * active
 
 
-@expert_layer_cost.mistake("each number costs two FLOPs, a multiplication and an addition")
+@expert_layer_cost.mistake("each parameter costs two FLOPs, a multiplication and an addition")
 def _(d, d_ff, experts, top_k, shared):
     total, active, _ = _costs(d, d_ff, experts, top_k, shared)
     return total, active, active
@@ -215,14 +215,14 @@ def _(d, d_ff, experts, top_k, shared):
 
 
 @expert_layer_cost.mistake(
-    "six FLOPs a number are those of training, with the backward pass: asked is what one token costs forward"
+    "six FLOPs a parameter is the cost of training, with the backward pass: count the forward pass of one token"
 )
 def _(d, d_ff, experts, top_k, shared):
     total, active, _ = _costs(d, d_ff, experts, top_k, shared)
     return total, active, 6 * active
 
 
-@expert_layer_cost.mistake("sizes that make no sense must be refused with a ValueError")
+@expert_layer_cost.mistake("sizes out of range must raise a ValueError")
 def _(d, d_ff, experts, top_k, shared):
     active = (top_k + shared) * 3 * d * d_ff + d * experts
     return (experts + shared) * 3 * d * d_ff + d * experts, active, 2 * active
@@ -272,15 +272,15 @@ def _(d, d_ff, experts, top_k, shared):
     },
     hints=(
         "`best, chosen = logits.topk(k)`, both (token, top_k); the shares are a softmax of `best`.",
-        "Expert by expert, `rows, place = torch.where(chosen == e)` finds its tokens, and in which column their share stands.",
+        "Expert by expert, `rows, place = torch.where(chosen == e)` finds its tokens, and the column of their share.",
         "Add, never assign: `out.index_add(0, rows, shares[rows, place, None] * answers)`.",
     ),
 )
 def dispatch(x, logits, inner, outer, k):
-    """A layer of experts, (11.2). `x` is (token, d_model), `logits` (token, expert) the router's scores; expert $e$ is `relu(row @ inner[e]) @
+    """Compute a layer of experts, (11.2). `x` is (token, d_model), and `logits` (token, expert) are the router's scores. Expert $e$ is `relu(row @ inner[e]) @
     outer[e]`, with `inner` (expert, d_model, d_ff) and `outer` (expert, d_ff, d_model). Return (token, d_model): for each token the sum of
     the answers of its `k` best experts, by renormalised shares, `topk_softmax`. No residual is added. No two scores of a token are equal. Try
-    to ask each expert once, with all rows that chose it.
+    to compute each expert once, with all rows that chose it.
 
     ```python
     >>> dispatch(torch.tensor([[1.0]]), torch.tensor([[0.0, 2.0]]), torch.ones(2, 1, 1), torch.tensor([[[3.0]], [[5.0]]]), 1)
@@ -288,7 +288,7 @@ def dispatch(x, logits, inner, outer, k):
     ```
 
     ★
-    - Refused with a `ValueError` unless `1 <= k <=` number of experts.
+    - Raises a `ValueError` unless `1 <= k <=` number of experts.
     - Scores of 1,000 do not overflow.
     """
     ### BEGIN SOLUTION
@@ -332,7 +332,7 @@ def _(draw):
 
 
 def _visits(x, logits, inner, outer, k):
-    """The answers (token, top_k, d_model) and scores (token, top_k) of all visits."""
+    """Return the answers (token, top_k, d_model) and scores (token, top_k) of all visits."""
     if not 1 <= k <= len(inner):
         raise ValueError("expected 1 <= k <= experts")
     best, chosen = logits.topk(k, dim=-1)
@@ -346,7 +346,7 @@ def _(x, logits, inner, outer, k):
 
 
 @dispatch.mistake(
-    "you weigh with a softmax over all experts and cut: that is rule B; divide by the sum over the chosen"
+    "you weight with a softmax over all experts and cut, which is the raw rule: divide by the sum over the chosen"
 )
 def _(x, logits, inner, outer, k):
     answers, _, chosen = _visits(x, logits, inner, outer, k)
@@ -359,7 +359,7 @@ def _(x, logits, inner, outer, k):
     return (logits.softmax(-1).gather(1, chosen).softmax(-1)[..., None] * answers).sum(1)
 
 
-@dispatch.mistake("your weights are the raw scores: put them through a softmax")
+@dispatch.mistake("your weights are the raw scores: apply a softmax to them")
 def _(x, logits, inner, outer, k):
     answers, best, _ = _visits(x, logits, inner, outer, k)
     return (best[..., None] * answers).sum(1)
@@ -373,14 +373,14 @@ def _(x, logits, inner, outer, k):
 
 
 @dispatch.mistake(
-    "one visit of each token is left: `out[rows] += ...` adds once where a row is named twice; use index_add"
+    "only one visit of each token remains: `out[rows] += ...` adds once where a row occurs twice; use index_add"
 )
 def _(x, logits, inner, outer, k):
     answers, best, _ = _visits(x, logits, inner, outer, k)
     return (best.softmax(-1)[..., None] * answers)[:, -1]
 
 
-@dispatch.mistake("you ask the best expert only: there are k of them")
+@dispatch.mistake("you use only the best expert: there are k of them")
 def _(x, logits, inner, outer, k):
     _visits(x, logits, inner, outer, k)
     return _visits(x, logits, inner, outer, 1)[0][:, 0]
@@ -394,7 +394,7 @@ def _(x, logits, inner, outer, k):
     return (best.softmax(-1)[..., None] * mixed).sum(1)
 
 
-@dispatch.mistake("the shares stand with the wrong experts: topk orders by score, a loop over the experts by number")
+@dispatch.mistake("the shares belong to the wrong experts: topk orders by score, a loop over the experts by number")
 def _(x, logits, inner, outer, k):
     answers, best, chosen = _visits(x, logits, inner, outer, k)
     by_number = chosen.argsort(-1)[..., None].expand_as(answers)
@@ -407,13 +407,13 @@ def _(x, logits, inner, outer, k):
     return (best.softmax(0)[..., None] * answers).sum(1)
 
 
-@dispatch.mistake("no gradient reaches the router: your shares are detached, and they are all it learns from")
+@dispatch.mistake("no gradient reaches the router: your shares are detached, and the router learns only through them")
 def _(x, logits, inner, outer, k):
     answers, best, _ = _visits(x, logits, inner, outer, k)
     return (best.softmax(-1)[..., None].detach() * answers).sum(1)
 
 
-@dispatch.mistake("k = 0 must be refused with a ValueError: an empty sum is no answer")
+@dispatch.mistake("k = 0 must raise a ValueError: an empty sum is not an answer")
 def _(x, logits, inner, outer, k):
     if k == 0:
         return torch.zeros_like(x)
@@ -463,8 +463,8 @@ def _(x, logits, inner, outer, k):
 
 @exercise(
     "11.4",
-    "The balancing gradient, no fillers",
-    task="Write the gradient of the balancing loss, fillers left out",
+    "The balancing gradient, without padding",
+    task="Write the gradient of the balancing loss, without padding",
     points=4,
     difficulty=3,
     minutes=20,
@@ -480,16 +480,16 @@ def _(x, logits, inner, outer, k):
         "scores near 1000": "scores of the lesson are around 1",
     },
     hints=(
-        "Count the choices of real tokens only, and divide by their number times k.",
-        "In (11.9), count real tokens only. The load is counted: it has no derivative.",
-        "Multiply the rows of fillers by zero.",
+        "Count only the choices of real tokens, and divide by their number times k.",
+        "In (11.9), count real tokens only. The load is counted, so it has no derivative.",
+        "Multiply the rows of padding by zero.",
     ),
 )
 def balance_gradient(logits, real, k):
     """Return $\\partial L_{bal} / \\partial z$ of the balancing loss (11.8) with respect to `logits` (token, expert), when each token visits its
-    `k` best experts: derived in the deeper notebook, (D11.10). `real` (token) is boolean, False for fillers: they are not counted in the load
-    $f$, the share that each expert has of all visits of real tokens; they are not averaged in $P$, the mean of the router's probabilities;
-    and they get a gradient of exactly 0. Do it without autograd.
+    `k` best experts. The deeper notebook derives it, (D11.10). `real` (token) is boolean, and False for padding. Padding is not counted in the
+    load $f$, which is each expert's share of all visits of real tokens, nor in $P$, the mean of the router's probabilities, and it gets a
+    gradient of exactly 0. Do it without autograd.
 
     ```python
     >>> balance_gradient(torch.tensor([[1.0, 0.0], [5.0, 0.0]]).double(), torch.tensor([True, False]), 1)
@@ -498,8 +498,8 @@ def balance_gradient(logits, real, k):
     ```
 
     ★
-    - Fillers alone are refused with a `ValueError`.
-    - Scores of 1,000 do not overflow; NaN in a token that counts shows.
+    - A batch of padding only raises a `ValueError`.
+    - Scores of 1,000 do not overflow. NaN in a real token shows in the result.
     """
     ### BEGIN SOLUTION
     tokens, experts = int(real.sum()), logits.shape[-1]
@@ -541,7 +541,7 @@ def _(draw):
 
 
 def _balance(logits, real, k):
-    """(p, f, number of real tokens), right."""
+    """Return the right (p, f, number of real tokens)."""
     if not real.any():
         raise ValueError("no real token")
     chosen = torch.zeros_like(logits).scatter(1, logits.topk(k).indices, 1.0)[real]
@@ -552,24 +552,24 @@ def _push(p, f, tokens):
     return p.shape[1] / tokens * p * (f - (p * f).sum(1, keepdim=True))
 
 
-@balance_gradient.mistake("you count the fillers as tokens: leave them out of f and N, and give them a gradient of 0")
+@balance_gradient.mistake("you count the padding as tokens: leave it out of f and N, and give it a gradient of 0")
 def _(logits, real, k):
     _balance(logits, real, k)
     return _push(*_balance(logits, torch.ones_like(real), k))
 
 
-@balance_gradient.mistake("fillers have a gradient: multiply their rows by zero")
+@balance_gradient.mistake("padding has a gradient: multiply its rows by zero")
 def _(logits, real, k):
     return _push(*_balance(logits, real, k))
 
 
-@balance_gradient.mistake("your N counts the fillers: P is a mean over real tokens")
+@balance_gradient.mistake("your N counts the padding: P is a mean over real tokens")
 def _(logits, real, k):
     p, f, _ = _balance(logits, real, k)
     return _push(p, f, len(logits)) * real[:, None]
 
 
-@balance_gradient.mistake("the visits of fillers are in your load f")
+@balance_gradient.mistake("the visits of padding are in your load f")
 def _(logits, real, k):
     _, f, _ = _balance(logits, torch.ones_like(real), k)
     p, _, tokens = _balance(logits, real, k)
@@ -577,7 +577,7 @@ def _(logits, real, k):
 
 
 @balance_gradient.mistake(
-    "your sign is turned round: the gradient is positive where an expert is fuller than the token expects"
+    "your sign is reversed: the gradient is positive where an expert is fuller than the token expects"
 )
 def _(logits, real, k):
     return -_push(*_balance(logits, real, k)) * real[:, None]
@@ -620,7 +620,7 @@ def _(logits, real, k):
     return _push(p, p[real].mean(0), tokens) * real[:, None]
 
 
-@balance_gradient.mistake("a batch of fillers only must be refused with a ValueError")
+@balance_gradient.mistake("a batch of padding only must raise a ValueError")
 def _(logits, real, k):
     return _push(*_balance(logits, real, k)) * real[:, None] if real.any() else torch.zeros_like(logits)
 
@@ -663,24 +663,24 @@ def _(logits, real, k):
 @exercise(
     "11.5",
     "First come, first served",
-    task="Give out the experts' places in the order of the tokens",
+    task="Assign the experts' slots in the order of the tokens",
     points=3,
     difficulty=2,
     minutes=15,
     robust={
-        "a fraction of a place above two": "by less than a lesson can tell",
+        "a fraction of a slot above two": "by less than a lesson can tell",
     },
     hints=(
-        "How many places has an expert? The k belongs in it, and it is rounded up.",
-        "Keep one counter for each expert.",
-        "Row by row, column by column: is there a place left at this expert? Then the visit takes it.",
+        "How many slots does an expert have? The number contains k, and is rounded up.",
+        "Use one counter for each expert.",
+        "Go row by row and column by column. If this expert has a slot left, the visit takes it.",
     ),
 )
 def stays(chosen, experts, capacity):
     """`chosen`, `int64` (token, top_k), holds the experts that each token chose, from 0 to `experts - 1`, no two equal in a row. Each expert has
-    $\\lceil \\text{capacity} \\cdot N k / n \\rceil$ places, (D11.17), deeper, with $N$ tokens, $k$ columns and $n$ = `experts`. They are given
-    out in the order of the tokens, for one token in the order of its columns. Which visits take place? Return booleans (token, top_k), True =
-    stays. A Python loop is welcome.
+    $\\lceil \\text{capacity} \\cdot N k / n \\rceil$ slots, (D11.17), deeper, with $N$ tokens, $k$ columns and $n$ = `experts`. The slots go
+    to the tokens in order, and for one token to its columns in order. Which visits take place? Return booleans (token, top_k), True for a
+    visit that stays. You may use a Python loop.
 
     ```python
     >>> stays(torch.tensor([[0], [0], [1], [0]]), 2, 1.0)
@@ -691,7 +691,7 @@ def stays(chosen, experts, capacity):
     ```
 
     ★
-    - A `capacity` that is not above 0 is refused with a `ValueError`.
+    - A `capacity` that is not above 0 raises a `ValueError`.
     """
     ### BEGIN SOLUTION
     if not capacity > 0:
@@ -719,11 +719,11 @@ def _(draw):
     yield Case("any choices", (crowd.argsort(dim=1, descending=True)[:, :k], 8, draw.whole(2, 4) / 4))
     yield Case("a capacity of 0 is refused", (chosen, 4, 0.0), refuse=True)
     yield Case("a capacity below 0 is refused", (chosen, 4, -1.0), refuse=True)
-    yield Case("a fraction of a place above two", (torch.tensor([[0], [0], [0], [1]]), 2, 1 + 1e-12))
+    yield Case("a fraction of a slot above two", (torch.tensor([[0], [0], [0], [1]]), 2, 1 + 1e-12))
 
 
 def _kept(chosen, places, visits=None):
-    """First come, first served; `visits`: the order of the flattened visits."""
+    """First come, first served, in the order of the flattened `visits`."""
     flat, taken, kept = chosen.flatten().tolist(), {}, [False] * chosen.numel()
     for v in range(len(flat)) if visits is None else visits:
         taken[flat[v]] = taken.get(flat[v], 0) + 1
@@ -737,24 +737,24 @@ def _places(chosen, experts, capacity):
     return math.ceil(capacity * chosen.numel() / experts)
 
 
-@stays.mistake("your number of places lacks the k: a token makes k visits")
+@stays.mistake("your number of slots lacks the k: a token makes k visits")
 def _(chosen, experts, capacity):
     _places(chosen, experts, capacity)
     return _kept(chosen, math.ceil(capacity * len(chosen) / experts))
 
 
-@stays.mistake("you rounded the number of places down: round up")
+@stays.mistake("you rounded the number of slots down: round up")
 def _(chosen, experts, capacity):
     _places(chosen, experts, capacity)
     return _kept(chosen, int(capacity * chosen.numel() / experts))
 
 
-@stays.mistake("each expert takes one visit too many: is there a place left before you take it?")
+@stays.mistake("each expert takes one visit too many: check that a slot is left before you take it")
 def _(chosen, experts, capacity):
     return _kept(chosen, _places(chosen, experts, capacity) + 1)
 
 
-@stays.mistake("each expert takes one visit too few: the last place may be taken, too")
+@stays.mistake("each expert takes one visit too few: the last slot may be taken, too")
 def _(chosen, experts, capacity):
     return _kept(chosen, _places(chosen, experts, capacity) - 1)
 
@@ -776,7 +776,7 @@ def _(chosen, experts, capacity):
     return ~_kept(chosen, _places(chosen, experts, capacity))
 
 
-@stays.mistake("one counter for all experts is not enough: each has its own places")
+@stays.mistake("one counter for all experts is not enough: each has its own slots")
 def _(chosen, experts, capacity):
     places = _places(chosen, experts, capacity)
     return (torch.arange(chosen.numel()) < places).view_as(chosen)
@@ -788,18 +788,18 @@ def _(chosen, experts, capacity):
     return kept.all(dim=1, keepdim=True).expand_as(kept).clone()
 
 
-@stays.mistake("you give out all places at once: each expert has a share of 1 / n of them")
+@stays.mistake("you assign all slots at once: each expert has a share of 1 / n of them")
 def _(chosen, experts, capacity):
     _places(chosen, experts, capacity)
     return _kept(chosen, math.ceil(capacity * chosen.numel()))
 
 
-@stays.mistake("your answer is in numbers: return a boolean tensor")
+@stays.mistake("your answer is not boolean: return a boolean tensor")
 def _(chosen, experts, capacity):
     return _kept(chosen, _places(chosen, experts, capacity)).long()
 
 
-@stays.mistake("a capacity of 0 or below must be refused with a ValueError")
+@stays.mistake("a capacity of 0 or below must raise a ValueError")
 def _(chosen, experts, capacity):
     return _kept(chosen, math.ceil(capacity * chosen.numel() / experts))
 
