@@ -16,7 +16,7 @@ def mistakes() -> dict[tuple[str, int], list[float]]:
     It is read correctly, with a position that never advances, and with the wrong corner of the mask.
     """
     lesson, found = names_of("10", *CELLS), {}
-    ways = {"as it should be": {}, "position stands still": {"place": 0}, "wrong corner": {"look": lesson["corner"]}}
+    ways = {"as it should be": {}, "position stays at 0": {"position": 0}, "wrong corner": {"look": lesson["corner"]}}
     for steps in BUDGETS:
         scores = []
         for start in range(3):

@@ -13,7 +13,7 @@ from companion_school.checking.exercise import Case, Group, exercise
 @exercise(
     "10.1",
     "How large is the cache?",
-    task="Count the bytes of the keys and values that a model keeps",
+    task="Count the bytes of a model's KV cache",
     points=1,
     difficulty=1,
     minutes=5,
@@ -21,14 +21,14 @@ from companion_school.checking.exercise import Case, Group, exercise
         "more bytes than a float can tell apart": "no memory is so large",
     },
     hints=(
-        "What does one slot of one layer hold, for one key-value head?",
+        "How many elements does one slot of one layer hold, for one key-value head?",
         "How many such slots are there in all layers, heads, texts and tokens?",
-        "(10.9) is the same for one token of one text. Refuse a bad `kv_heads` before you compute.",
+        "(10.9) gives the bytes of one token of one text. Reject a bad `kv_heads` before you compute.",
     ),
 )
 def cache_size_in_bytes(layers, heads, kv_heads, d_k, d_v, batch, tokens, number):
     """Return the bytes that the keys and values in a model's cache take: `layers` layers, `heads` query heads, `kv_heads` key-value heads, keys
-    of width `d_k` and values of width `d_v` per head, for `batch` texts of `tokens` tokens each, when a number takes `number` bytes.
+    of width `d_k` and values of width `d_v` per head, for `batch` texts of `tokens` tokens each, where an element takes `number` bytes.
 
     ```python
     >>> cache_size_in_bytes(2, 4, 1, 8, 8, 1, 10, 2)
@@ -36,7 +36,7 @@ def cache_size_in_bytes(layers, heads, kv_heads, d_k, d_v, batch, tokens, number
     ```
 
     ★
-    - A `kv_heads` that does not divide `heads` is refused with a `ValueError`.
+    - A `kv_heads` that does not divide `heads` raises a `ValueError`.
     - The result is an `int`, exact beyond $2^{53}$.
     """
     ### BEGIN SOLUTION
@@ -84,22 +84,22 @@ def _(layers, heads, kv_heads, d_k, d_v, batch, tokens, number):
     return layers * kv_heads * 2 * (d_k + d_v) * batch * tokens * number
 
 
-@cache_size_in_bytes.mistake("every text of the batch has a cache of its own")
+@cache_size_in_bytes.mistake("every text of the batch has its own cache")
 def _(layers, heads, kv_heads, d_k, d_v, batch, tokens, number):
     return layers * kv_heads * (d_k + d_v) * tokens * number
 
 
-@cache_size_in_bytes.mistake("every layer has a cache of its own")
+@cache_size_in_bytes.mistake("every layer has its own cache")
 def _(layers, heads, kv_heads, d_k, d_v, batch, tokens, number):
     return kv_heads * (d_k + d_v) * batch * tokens * number
 
 
-@cache_size_in_bytes.mistake("those are numbers, not bytes: multiply by the bytes that a number takes")
+@cache_size_in_bytes.mistake("you counted elements, not bytes: multiply by the bytes of an element")
 def _(layers, heads, kv_heads, d_k, d_v, batch, tokens, number):
     return layers * kv_heads * (d_k + d_v) * batch * tokens
 
 
-@cache_size_in_bytes.mistake("queries are not kept: nobody will ask with an old query again")
+@cache_size_in_bytes.mistake("queries are not cached, because old queries are never used again")
 def _(layers, heads, kv_heads, d_k, d_v, batch, tokens, number):
     return layers * (heads * d_k + kv_heads * (d_k + d_v)) * batch * tokens * number
 
@@ -109,9 +109,7 @@ def _(layers, heads, kv_heads, d_k, d_v, batch, tokens, number):
     return layers * kv_heads * (d_k + d_v) * batch * number
 
 
-@cache_size_in_bytes.mistake(
-    "a number of key-value heads that does not divide the query heads must be refused with a ValueError"
-)
+@cache_size_in_bytes.mistake("a number of key-value heads that does not divide the query heads must raise a ValueError")
 def _(layers, heads, kv_heads, d_k, d_v, batch, tokens, number):
     return layers * kv_heads * (d_k + d_v) * batch * tokens * number
 
@@ -149,15 +147,16 @@ def _(layers, heads, kv_heads, d_k, d_v, batch, tokens, number):
     },
     hints=(
         "`x[:, None] @ w_q` broadcasts (batch, 1, 1, d_model) against (head, d_model, d_k) and gives (batch, head, 1, d_k).",
-        "Append with `torch.cat(..., dim=2)`, which makes new tensors and leaves the old ones alone.",
-        "Scores, root of d_k, softmax over the last axis, values. Compare `keys.shape[2]` with `values.shape[2]` before anything else.",
+        "Append with `torch.cat(..., dim=2)`, which makes new tensors and does not change the old ones.",
+        "Compute the scores, divide by the square root of d_k, take the softmax over the last axis, and multiply by the "
+        "values. Compare `keys.shape[2]` with `values.shape[2]` before anything else.",
     ),
 )
 def cached_step(x, w_q, w_k, w_v, keys, values):
     """One step of one attention layer: return `(out, keys, values)`, which are $o_i$, $K$ and $V$ of (10.1) and (10.2). `x` (batch, 1, d_model)
     is the newest slot; `w_q`, `w_k` are (head, d_model, d_k), `w_v` (head, d_model, d_v). `keys` (batch, head, slot, d_k) and `values`
-    (batch, head, slot, d_v) were kept; slot may be 0. The newest slot comes last. `out` is (batch, head, 1, d_v): heads are not merged, and
-    nothing is rotated.
+    (batch, head, slot, d_v) are the cache, and slot may be 0. The newest slot comes last. `out` is (batch, head, 1, d_v), because heads are not
+    merged. Nothing is rotated.
 
     ```python
     >>> cached_step(torch.tensor([[[1.0]]]), *[torch.tensor([[[2.0]]])] * 3, torch.zeros(1, 1, 0, 1), torch.zeros(1, 1, 0, 1))
@@ -165,8 +164,8 @@ def cached_step(x, w_q, w_k, w_v, keys, values):
     ```
 
     ★
-    - `keys` and `values` of different numbers of slots are refused with a `ValueError`.
-    - The old `keys` and `values` stay as they are; scores in the thousands do not overflow.
+    - `keys` and `values` with different numbers of slots raise a `ValueError`.
+    - The old `keys` and `values` are not changed, and scores in the thousands do not overflow.
     """
     ### BEGIN SOLUTION
     if keys.shape[2] != values.shape[2]:
@@ -258,7 +257,7 @@ def _(x, w_q, w_k, w_v, keys, values):
 
 
 @cached_step.mistake(
-    "a causal flag with one query lets it see the first key alone, so you get the first value back; use no mask"
+    "a causal flag with one query lets it see only the first key, so you get the first value back; use no mask"
 )
 def _(x, w_q, w_k, w_v, keys, values):
     _, k, v = _projected(x, w_q, w_k, w_v)
@@ -282,20 +281,20 @@ def _(x, w_q, w_k, w_v, keys, values):
     return torch.softmax(q @ values.mT / math.sqrt(q.shape[-1]), dim=-1) @ keys, keys, values
 
 
-@cached_step.mistake("the new key is made with w_q: that is the query")
+@cached_step.mistake("the new key is computed with w_q, which gives the query")
 def _(x, w_q, w_k, w_v, keys, values):
     q, _, v = _projected(x, w_q, w_k, w_v)
     keys, values = _longer(keys, values, q, v)
     return torch.softmax(q @ keys.mT / math.sqrt(q.shape[-1]), dim=-1) @ values, keys, values
 
 
-@cached_step.mistake("the newest slot sees itself alone: attend to the kept slots, too")
+@cached_step.mistake("the newest slot sees only itself: attend to the cached slots, too")
 def _(x, w_q, w_k, w_v, keys, values):
     _, k, v = _projected(x, w_q, w_k, w_v)
     return v, *_longer(keys, values, k, v)
 
 
-@cached_step.mistake("you return the new key and value alone; return the whole cache, or the next step has no past")
+@cached_step.mistake("you return only the new key and value; return the whole cache, or the next step has no past")
 def _(x, w_q, w_k, w_v, keys, values):
     q, k, v = _projected(x, w_q, w_k, w_v)
     keys, values = _longer(keys, values, k, v)
@@ -317,7 +316,7 @@ def _(x, w_q, w_k, w_v, keys, values):
     return e / e.sum(-1, keepdim=True) @ values, keys, values
 
 
-@cached_step.mistake("a cache with more keys than values must be refused with a ValueError")
+@cached_step.mistake("a cache with more keys than values must raise a ValueError")
 def _(x, w_q, w_k, w_v, keys, values):
     q, k, v = _projected(x, w_q, w_k, w_v)
     slots = min(keys.shape[2], values.shape[2])
@@ -385,12 +384,12 @@ def _(x, w_q, w_k, w_v, keys, values):
     hints=(
         "Softmax first.",
         "The threshold is m times the largest probability; tokens below it get zero.",
-        "Divide by what is left. With m = 1 only the most probable token stays, and it must: compare with >=.",
+        "Divide by the sum of what is left. With m = 1 the most probable token must stay, so compare with >=.",
     ),
 )
 def min_p(logits, m):
-    """Min-p keeps the tokens whose probability is at least `m` times that of the *most probable* token, and shares what the others had among
-    them, in proportion, as (10.4) does. Return the probabilities for `logits` (vocab): of the same shape, with exact zeros for the tokens
+    """Min-p keeps the tokens whose probability is at least `m` times that of the *most probable* token, and scales them up to a sum of 1, as
+    (10.4) does. Return the probabilities for `logits` (vocab), with the same shape and with exact zeros for the tokens
     that are cut.
 
     ```python
@@ -399,7 +398,7 @@ def min_p(logits, m):
     ```
 
     ★
-    - Refused with a `ValueError` unless `0 < m <= 1`.
+    - Raises a `ValueError` unless `0 < m <= 1`.
     - Logits of 1,000 do not overflow; a token that meets the bound exactly stays.
     """
     ### BEGIN SOLUTION
@@ -478,14 +477,14 @@ def _(logits, m):
     return torch.softmax(torch.where(p >= m * p.max(), logits, 0.0), dim=-1)
 
 
-@min_p.mistake("you kept the tokens that carry a share m together; that is top-p")
+@min_p.mistake("you kept the tokens whose sum reaches m; that is top-p")
 def _(logits, m):
     p, order = torch.softmax(logits, dim=-1).sort(descending=True)
     kept = torch.where(p.cumsum(0) - p < m, p, 0.0)
     return torch.zeros_like(p).scatter(0, order, kept / kept.sum())
 
 
-@min_p.mistake("you cut what is below m times the mean, not m times the largest probability")
+@min_p.mistake("you cut tokens below m times the mean, not m times the largest probability")
 def _(logits, m):
     p = torch.softmax(logits, dim=-1)
     kept = torch.where(p >= m * p.mean(), p, 0.0)
@@ -499,7 +498,7 @@ def _(logits, m):
     return kept / kept.sum()
 
 
-@min_p.mistake("a share of 0, or above 1, must be refused with a ValueError")
+@min_p.mistake("a share of 0, or above 1, must raise a ValueError")
 def _(logits, m):
     p = torch.softmax(logits, dim=-1)
     kept = torch.where(p >= min(m, 1.0) * p.max(), p, 0.0)
@@ -531,7 +530,7 @@ def _(logits, m):
 @exercise(
     "10.4",
     "Move a cache",
-    task="Turn kept keys to earlier positions",
+    task="Rotate cached keys to earlier positions",
     points=3,
     difficulty=3,
     minutes=20,
@@ -539,14 +538,14 @@ def _(logits, m):
     excused={"dtype": "one of its right answers computes in float64, whatever comes in"},
     hints=(
         "Rotations add up: R(a) R(b) = R(a + b), lesson 05.",
-        "Which a takes every R(n) to R(n - by)? Is it another one for each slot?",
-        "Turn each pair of every slot by the angle -by times the pair's frequency; the minus changes the sign of the sines only.",
+        "Which a takes every R(n) to R(n - by)? Does it differ from slot to slot?",
+        "Rotate each pair of every slot by the angle -by times the pair's frequency. The minus changes only the sign of the sines.",
     ),
 )
 def shift_keys(keys, by, base):
-    """A full cache throws out its oldest `by` tokens. The keys that remain were rotated to positions `by`, `by + 1`, ... and shall now stand
-    at 0, 1, .... Return them `by` positions earlier, *without* knowing the unrotated keys. `keys` is (batch, kv_head, slot, d_head), slot
-    may be 0. Layout half: at position $n$ the pair $(a, b)$ of components $i$ and $i + d_{head}/2$ became $(a \\cos \\alpha - b \\sin
+    """A full cache drops its oldest `by` tokens. The keys that remain were rotated to positions `by`, `by + 1`, ..., and must move to the positions
+    0, 1, .... Return them `by` positions earlier, *without* knowing the unrotated keys. `keys` is (batch, kv_head, slot, d_head), and slot
+    may be 0. The layout is half: at position $n$ the pair $(a, b)$ of components $i$ and $i + d_{head}/2$ became $(a \\cos \\alpha - b \\sin
     \\alpha,\\ a \\sin \\alpha + b \\cos \\alpha)$ with $\\alpha = n \\cdot \\text{base}^{-2i/d_{head}}$.
 
     ```python
@@ -555,7 +554,7 @@ def shift_keys(keys, by, base):
     ```
 
     ★
-    - A negative `by` is refused with a `ValueError`.
+    - A negative `by` raises a `ValueError`.
     """
     ### BEGIN SOLUTION
     if by < 0:
@@ -568,7 +567,7 @@ def shift_keys(keys, by, base):
 
 
 def _turned(x, positions, base, interleaved=False, exponent=2):
-    """x (..., token, d_head) turned to positions (..., token), as the statements of 10.4 and 10.6 say."""
+    """Rotate x (..., token, d_head) to positions (..., token), as in the statements of 10.4 and 10.6."""
     d = x.shape[-1]
     pairs = torch.arange(d // 2, dtype=torch.float64)
     angle = torch.as_tensor(positions, dtype=torch.float64)[..., None] * base ** (-exponent * pairs / d)
@@ -591,12 +590,14 @@ def _(draw):
     yield Case("a negative number of positions is refused", (keys, -1, 10000.0), refuse=True)
 
 
-@shift_keys.mistake("you turned the wrong way: later by `by` positions, not earlier")
+@shift_keys.mistake("you rotated in the wrong direction: later by `by` positions, not earlier")
 def _(keys, by, base):
     return _turned(keys, by, base)
 
 
-@shift_keys.mistake("each slot was turned by another angle, back to position 0; all of them move by the same distance")
+@shift_keys.mistake(
+    "each slot was rotated by a different angle, back to position 0; all of them move by the same distance"
+)
 def _(keys, by, base):
     return _turned(keys, -by - torch.arange(keys.shape[2]), base)
 
@@ -606,22 +607,22 @@ def _(keys, by, base):
     return _turned(keys, torch.arange(keys.shape[2]), base)
 
 
-@shift_keys.mistake("you turned each slot back by its new position; all of them move back by the same distance")
+@shift_keys.mistake("you rotated each slot back by its new position; all of them move back by the same distance")
 def _(keys, by, base):
     return _turned(keys, -torch.arange(keys.shape[2]), base)
 
 
-@shift_keys.mistake("nothing was turned: the keys still stand where they stood")
+@shift_keys.mistake("nothing was rotated: the keys are still at their old positions")
 def _(keys, by, base):
     return keys.clone()
 
 
-@shift_keys.mistake("you moved the slots instead of turning the keys in them")
+@shift_keys.mistake("you moved the slots instead of rotating the keys in them")
 def _(keys, by, base):
     return keys.roll(-by, dims=2)
 
 
-@shift_keys.mistake("you threw out `by` more slots: the keys that are given are those that remain")
+@shift_keys.mistake("you dropped `by` more slots: the given keys are those that remain")
 def _(keys, by, base):
     return _turned(keys, -by, base)[:, :, by:]
 
@@ -641,7 +642,7 @@ def _(keys, by, base):
     return _turned(keys, -by, base, exponent=1)
 
 
-@shift_keys.mistake("all pairs are turned by the same angle; each pair has a frequency of its own")
+@shift_keys.mistake("all pairs are rotated by the same angle; each pair has its own frequency")
 def _(keys, by, base):
     return _turned(keys, -by, base, exponent=0)
 
@@ -654,7 +655,7 @@ def _(keys, by, base):
     return torch.cat((a * cos + b * sin, a * sin + b * cos), dim=-1)
 
 
-@shift_keys.mistake("a negative `by` must be refused with a ValueError")
+@shift_keys.mistake("a negative `by` must raise a ValueError")
 def _(keys, by, base):
     return _turned(keys, -by, base)
 
@@ -710,13 +711,13 @@ def _(keys, by, base):
     },
     hints=(
         "Divide the logits by the temperature before the softmax; then sort the probabilities, the largest first.",
-        "A token is in the set if what stands *before* it in that order has not reached the share yet.",
-        "`p.sort(descending=True)` gives the order, too; `torch.zeros_like(p).scatter(0, order, kept)` puts everything back in its place.",
+        "A token is in the set if the sum *before* it in that order has not reached the share yet.",
+        "`p.sort(descending=True)` gives the order, too, and `torch.zeros_like(p).scatter(0, order, kept)` restores the original order.",
     ),
 )
 def temperature_top_p(logits, temperature, share):
-    """Apply the temperature (10.3), then top-p: keep the smallest set of most probable tokens whose probabilities *reach* the `share`, the token
-    with which they reach it included. Return the probabilities from which the next token is drawn, a tensor (vocab), in the order of
+    """Apply the temperature (10.3), then top-p: keep the smallest set of most probable tokens whose probabilities *reach* the `share`, including
+    the token that reaches it. Return the probabilities from which the next token is drawn, a tensor (vocab), in the order of
     `logits`, with exact zeros for the tokens that are cut. With a share of 1 nothing is cut. No two logits are equal.
 
     ```python
@@ -725,8 +726,8 @@ def temperature_top_p(logits, temperature, share):
     ```
 
     ★
-    - Refused with a `ValueError` unless `temperature > 0` and `0 < share <= 1`.
-    - A share that is met exactly, or missed by a billionth, and the lowest temperatures.
+    - Raises a `ValueError` unless `temperature > 0` and `0 < share <= 1`.
+    - Works for a share that is met exactly, or missed by a billionth, and for the lowest temperatures.
     """
     ### BEGIN SOLUTION
     if not temperature > 0 or not 0 < share <= 1:
@@ -784,7 +785,7 @@ def _(logits, temperature, share):
 
 
 @temperature_top_p.mistake(
-    "you cut first and flattened afterwards: the temperature changes how many tokens carry the share"
+    "you cut first and flattened afterwards: the temperature changes how many tokens reach the share"
 )
 def _(logits, temperature, share):
     p = _cut(torch.softmax(logits, dim=-1), lambda p, before: before < share) ** (1 / temperature)
@@ -840,12 +841,12 @@ def _(logits, temperature, share):
     return _cut(torch.softmax(logits / temperature, dim=-1), lambda p, before: before < share)
 
 
-@temperature_top_p.mistake("that is min-p: the share is one of the total, not of the largest probability")
+@temperature_top_p.mistake("that is min-p: the share is a share of the total, not of the largest probability")
 def _(logits, temperature, share):
     return _cut(torch.softmax(logits / temperature, dim=-1), lambda p, before: p >= share * p.max())
 
 
-@temperature_top_p.mistake("a temperature or a share that makes no sense must be refused with a ValueError")
+@temperature_top_p.mistake("a temperature or a share out of range must raise a ValueError")
 def _(logits, temperature, share):
     return _cut(torch.softmax(logits / max(temperature, 1e-3), dim=-1), lambda p, before: before < max(share, 1e-9))
 
@@ -904,22 +905,22 @@ def _(logits, temperature, share):
         Group("any base, full and free slots", 1),
     ),
     robust={
-        "rubbish in the free slots may be NaN or infinity": "the lesson's free slots hold numbers",
+        "garbage in the free slots may be NaN or infinity": "the lesson's free slots hold numbers",
         "a score far below those of empty slots": "scores of the lesson are around 1",
     },
     excused={"dtype": "one of its right answers computes in float64, whatever comes in"},
     hints=(
-        "Token i of the call stands, in row b, at position lengths[b] + i. That is also the slot to write it into.",
-        "Turn q and k to these positions, (batch, 1, token): every row has its own. What is in the cache has been turned already.",
-        "The token at position p may look at the slots 0 ... p, which hides the rubbish and the later tokens of the call at once: "
-        "torch.arange(slots) <= position[..., None] is (batch, token, slot); add the head axis.",
+        "In row b, token i of the call is at position lengths[b] + i. That is also the slot to write it into.",
+        "Rotate q and k to these positions, (batch, 1, token), because every row has its own. The keys in the cache have been rotated already.",
+        "The token at position p may look at the slots 0 ... p, which hides the garbage and the later tokens of the call at once. "
+        "torch.arange(slots) <= position[..., None] is (batch, token, slot), so add the head axis.",
     ),
 )
 def ragged_step(q, k, v, keys, values, lengths, base):
     """Texts of different lengths share one cache. `q`, `k` (batch, head, token, d_head) and `v` (batch, head, token, d_v) belong to this call's
     tokens, **not yet rotated**. In row `b` of `keys` (batch, head, slot, d_head) and `values` (batch, head, slot, d_v), the first
-    `lengths[b]` slots are filled; the others hold rubbish. Write the tokens into the next free slots, rotated as in 10.4, and attend:
-    causally, each row by itself, scores divided by $\\sqrt{d_{head}}$. Return `(out, keys, values, lengths)` after the call.
+    `lengths[b]` slots are filled; the others hold garbage. Write the tokens into the next free slots, rotated as in 10.4, and attend
+    causally, each row by itself, with scores divided by $\\sqrt{d_{head}}$. Return `(out, keys, values, lengths)` after the call.
 
     ```python
     >>> ragged_step(*[torch.ones(1, 1, 1, 2)] * 3, torch.zeros(1, 1, 1, 2), torch.zeros(1, 1, 1, 2), torch.tensor([0]), 10000.0)
@@ -927,9 +928,9 @@ def ragged_step(q, k, v, keys, values, lengths, base):
     ```
 
     ★
-    - Tokens that do not fit into the slots of some row are refused with a `ValueError`.
-    - Rubbish may be NaN or infinity.
-    - The given `keys` and `values` stay as they are.
+    - Tokens that do not fit into the slots of some row raise a `ValueError`.
+    - Garbage may be NaN or infinity.
+    - The given `keys` and `values` are not changed.
     """
     ### BEGIN SOLUTION
     batch, _, tokens, d_head = q.shape
@@ -953,7 +954,7 @@ def ragged_step(q, k, v, keys, values, lengths, base):
     scores = q @ keys.transpose(2, 3) / math.sqrt(d_head)
     weights = torch.softmax(scores.masked_fill(~may_look[:, None], -math.inf), dim=-1)
     filled = torch.arange(slots) < (lengths + tokens)[:, None]  # (batch, slot)
-    seen = values.masked_fill(~filled[:, None, :, None], 0.0)  # zero times NaN is NaN: rubbish is replaced
+    seen = values.masked_fill(~filled[:, None, :, None], 0.0)  # zero times NaN is NaN: garbage is replaced
     return weights @ seen, keys, values, lengths + tokens
     ### END SOLUTION
 
@@ -986,7 +987,7 @@ def _(draw):
     broken = call([1, 3], 2, 2, 6, 4, 3)
     for part, bad in zip(broken[3:5], (math.nan, math.inf), strict=True):
         part[0, :, 3:], part[1, :, 5:] = bad, math.nan
-    yield Case("rubbish in the free slots may be NaN or infinity", broken)
+    yield Case("garbage in the free slots may be NaN or infinity", broken)
     yield Case("no room in one of the rows is refused", call([1, 6], 2, 2, 7, 4, 3), refuse=True)
     far = torch.tensor([[[[1e6, 0.0]]]], dtype=torch.float64)
     empty = torch.zeros(1, 1, 3, 2, dtype=torch.float64)
@@ -1037,39 +1038,37 @@ def _ragged(
 
 
 @ragged_step.mistake(
-    "your positions are counted from the beginning of the call: the first new token stands at lengths[b], not at 0"
+    "your positions are counted from the beginning of the call: the first new token is at lengths[b], not at 0"
 )
 def _(q, k, v, keys, values, lengths, base):
     return _ragged(q, k, v, keys, values, lengths, base, at=_places(0 * lengths, q.shape[2]))
 
 
 @ragged_step.mistake(
-    "all tokens of the call stand at the position of the first: count on: lengths[b], lengths[b] + 1 and so on"
+    "all tokens of the call have the position of the first: count on, lengths[b], lengths[b] + 1 and so on"
 )
 def _(q, k, v, keys, values, lengths, base):
     return _ragged(q, k, v, keys, values, lengths, base, at=_places(lengths, q.shape[2])[:, :1].expand(-1, q.shape[2]))
 
 
-@ragged_step.mistake("every row has the positions of the first row: each text has a length of its own")
+@ragged_step.mistake("every row has the positions of the first row: each text has its own length")
 def _(q, k, v, keys, values, lengths, base):
     return _ragged(q, k, v, keys, values, lengths, base, at=_places(lengths, q.shape[2])[:1].expand(len(lengths), -1))
 
 
-@ragged_step.mistake("every row has the positions of the longest text: each text has a length of its own")
+@ragged_step.mistake("every row has the positions of the longest text: each text has its own length")
 def _(q, k, v, keys, values, lengths, base):
     longest = lengths.max().expand(len(lengths))
     return _ragged(q, k, v, keys, values, lengths, base, at=_places(longest, q.shape[2]))
 
 
-@ragged_step.mistake(
-    "every row writes into the slots behind the first row's length: each text has free slots of its own"
-)
+@ragged_step.mistake("every row writes into the slots after the first row's length: each text has its own free slots")
 def _(q, k, v, keys, values, lengths, base):
     places = _places(lengths, q.shape[2])[:1].expand(len(lengths), -1).clamp(max=keys.shape[2] - 1)
     return _ragged(q, k, v, keys, values, lengths, base, slots=places)
 
 
-@ragged_step.mistake("you write behind the longest text in every row, and leave a gap of rubbish in the shorter ones")
+@ragged_step.mistake("you write after the longest text in every row, and leave a gap of garbage in the shorter ones")
 def _(q, k, v, keys, values, lengths, base):
     longest = lengths.max().expand(len(lengths))
     return _ragged(q, k, v, keys, values, lengths, base, slots=_places(longest, q.shape[2]))
@@ -1083,20 +1082,20 @@ def _(q, k, v, keys, values, lengths, base):
     return _ragged(q, k, v, keys, values, lengths, base, look=_up_to(last, keys.shape[2]))
 
 
-@ragged_step.mistake("there is no mask: the slots that are not filled yet hold rubbish, and it is attended to")
+@ragged_step.mistake("there is no mask: the slots that are not filled yet hold garbage, and you attend to it")
 def _(q, k, v, keys, values, lengths, base):
     return _ragged(q, k, v, keys, values, lengths, base, look=torch.ones(keys.shape[2], dtype=torch.bool))
 
 
 @ragged_step.mistake(
-    "your causal mask sits in the top left corner: the first new token sees the first slot only, not all that is kept"
+    "your causal mask is in the top left corner: the first new token sees only the first slot, not all cached ones"
 )
 def _(q, k, v, keys, values, lengths, base):
     look = torch.ones(q.shape[2], keys.shape[2], dtype=torch.bool).tril()
     return _ragged(q, k, v, keys, values, lengths, base, look=look)
 
 
-@ragged_step.mistake("the first row's mask is used for all rows: each text has a length of its own")
+@ragged_step.mistake("the first row's mask is used for all rows: each text has its own length")
 def _(q, k, v, keys, values, lengths, base):
     look = _up_to(_places(lengths, q.shape[2]), keys.shape[2])[:1]
     return _ragged(q, k, v, keys, values, lengths, base, look=look)
@@ -1114,12 +1113,12 @@ def _(q, k, v, keys, values, lengths, base):
     return _ragged(q, k, v, keys, values, lengths, base, look=look)
 
 
-@ragged_step.mistake("a weight of 0 times NaN is NaN: replace what is in the free slots before you multiply")
+@ragged_step.mistake("a weight of 0 times NaN is NaN: replace the contents of the free slots before you multiply")
 def _(q, k, v, keys, values, lengths, base):
     return _ragged(q, k, v, keys, values, lengths, base)
 
 
-@ragged_step.mistake("you rotate the kept keys again: they were rotated when they were written")
+@ragged_step.mistake("you rotate the cached keys again: they were rotated when they were written")
 def _(q, k, v, keys, values, lengths, base):
     tokens, room = q.shape[2], keys.shape[2]
     places = _places(lengths, tokens)
@@ -1129,7 +1128,7 @@ def _(q, k, v, keys, values, lengths, base):
     return out, _written(_turned(k, places[:, None], base), keys, places), new_values, lengths + tokens
 
 
-@ragged_step.mistake("you rotate the kept keys again, and keep them so: they were rotated when they were written")
+@ragged_step.mistake("you rotate the cached keys again, and store the result: they were rotated when they were written")
 def _(q, k, v, keys, values, lengths, base):
     tokens, room = q.shape[2], keys.shape[2]
     places = _places(lengths, tokens)
@@ -1139,13 +1138,13 @@ def _(q, k, v, keys, values, lengths, base):
     return out, again, new_values, lengths + tokens
 
 
-@ragged_step.mistake("the new keys are not rotated: queries are, so the score depends on where the text stands")
+@ragged_step.mistake("the new keys are not rotated: queries are, so the score depends on the position of the text")
 def _(q, k, v, keys, values, lengths, base):
     places = _places(lengths, q.shape[2])
     return _ragged(q, k, v, keys, values, lengths, base, at=0 * places, at_query=places)
 
 
-@ragged_step.mistake("the queries are not rotated: both of them are, queries and keys")
+@ragged_step.mistake("the queries are not rotated: both queries and keys must be")
 def _(q, k, v, keys, values, lengths, base):
     return _ragged(q, k, v, keys, values, lengths, base, at_query=0 * _places(lengths, q.shape[2]))
 
@@ -1155,9 +1154,7 @@ def _(q, k, v, keys, values, lengths, base):
     return _ragged(q, k, v, keys, values, lengths, base, at=0 * _places(lengths, q.shape[2]))
 
 
-@ragged_step.mistake(
-    "out is right, but the cache gets the keys as they were before the rotation: keep the rotated ones"
-)
+@ragged_step.mistake("out is right, but the cache gets the keys from before the rotation: store the rotated ones")
 def _(q, k, v, keys, values, lengths, base):
     return _ragged(q, k, v, keys, values, lengths, base, stored=k)
 
@@ -1168,12 +1165,14 @@ def _(q, k, v, keys, values, lengths, base):
     return _ragged(q, k, turned, keys, values, lengths, base)
 
 
-@ragged_step.mistake("positions are counted from 0: the first token of a text is not turned at all")
+@ragged_step.mistake("positions are counted from 0: the first token of a text is not rotated at all")
 def _(q, k, v, keys, values, lengths, base):
     return _ragged(q, k, v, keys, values, lengths, base, at=_places(lengths, q.shape[2]) + 1)
 
 
-@ragged_step.mistake("you turn the wrong way: the minus stands before b sin, in the first component of the pair")
+@ragged_step.mistake(
+    "you rotate in the wrong direction: the minus belongs before b sin, in the first component of the pair"
+)
 def _(q, k, v, keys, values, lengths, base):
     return _ragged(q, k, v, keys, values, lengths, base, at=-_places(lengths, q.shape[2]))
 
@@ -1203,7 +1202,7 @@ def _(q, k, v, keys, values, lengths, base):
     return _ragged(q, k, v, keys, values, lengths, base, bumped=lengths + 1)
 
 
-@ragged_step.mistake("tokens that do not fit must be refused with a ValueError; you write over the last slot")
+@ragged_step.mistake("tokens that do not fit must raise a ValueError; you write over the last slot")
 def _(q, k, v, keys, values, lengths, base):
     places = _places(lengths, q.shape[2]).clamp(max=keys.shape[2] - 1)
     new_keys, new_values = _written(_turned(k, places[:, None], base), keys, places), _written(v, values, places)
@@ -1280,15 +1279,15 @@ def _(q, k, v, keys, values, lengths, base):
         "a long text, and continuations that differ by a billionth": "by less than a lesson can tell",
     },
     hints=(
-        "What becomes of the product (10.5), and of its logarithm, when one token is added to the text?",
-        "All beams compete: add scores[:, None], flatten the (beam, vocab) table, take the `width` largest of all.",
-        "Place j of the flattened table belongs to beam j // vocab and token j % vocab.",
+        "How do the product (10.5) and its logarithm change when one token is added to the text?",
+        "All beams compete, so add scores[:, None], flatten the (beam, vocab) table, and take the `width` largest of all.",
+        "Index j of the flattened table belongs to beam j // vocab and token j % vocab.",
     ),
 )
 def extend_beams(scores, log_probabilities, width):
-    """`scores` (beam) are the log-probabilities of the texts kept so far, the logarithm of (10.5); `log_probabilities` (beam, vocab) those of
-    every next token after each, $-\\infty$ where it is impossible. Extend each text by every token and keep the `width` best. Return `(scores,
-    beams, tokens)`, each (width), **best first**: the log-probability of the longer text, which old text it continues, and with which token.
+    """`scores` (beam) are the log-probabilities of the current texts, the logarithm of (10.5). `log_probabilities` (beam, vocab) are those of
+    every next token after each text, $-\\infty$ where it is impossible. Extend each text by every token and keep the `width` best. Return `(scores,
+    beams, tokens)`, each (width), **best first**: the log-probability of the longer text, the index of the old text, and the new token.
     `width` need not be the number of old beams. No two of the best are equally probable.
 
     ```python
@@ -1297,8 +1296,8 @@ def extend_beams(scores, log_probabilities, width):
     ```
 
     ★
-    - `width < 1`, and fewer than `width` continuations, possible or not, are refused with a `ValueError`.
-    - The numbers of texts and tokens are `int64`.
+    - `width < 1`, and fewer than `width` continuations, possible or not, raise a `ValueError`.
+    - The indices of texts and tokens are `int64`.
     """
     ### BEGIN SOLUTION
     beams, vocab = log_probabilities.shape
@@ -1340,14 +1339,14 @@ def _(draw):
     yield Case(LARGE, (-1 - 0.5 * draw.uniform(beams), wide, width))
 
 
-@extend_beams.mistake("the scores of the old texts are left out: add them to the log-probabilities of the tokens")
+@extend_beams.mistake("the scores of the old texts are missing: add them to the log-probabilities of the tokens")
 def _(scores, log_probabilities, width):
     best, place = log_probabilities.flatten().topk(width)
     vocab = log_probabilities.shape[1]
     return best, place // vocab, place % vocab
 
 
-@extend_beams.mistake("you ranked by the token alone and added the old scores afterwards: the sum decides")
+@extend_beams.mistake("you ranked only by the token and added the old scores afterwards: the sum decides")
 def _(scores, log_probabilities, width):
     best, place = log_probabilities.flatten().topk(width)
     vocab = log_probabilities.shape[1]
@@ -1363,7 +1362,7 @@ def _(scores, log_probabilities, width):
     return best[order], order, token[order]
 
 
-@extend_beams.mistake("you extended the best old text alone: a text that is behind may overtake it")
+@extend_beams.mistake("you extended only the best old text: a text that is behind may overtake it")
 def _(scores, log_probabilities, width):
     first = int(scores.argmax())
     best, token = (scores[first] + log_probabilities[first]).topk(min(width, log_probabilities.shape[1]))
@@ -1371,14 +1370,14 @@ def _(scores, log_probabilities, width):
 
 
 @extend_beams.mistake(
-    "the flattened table has `vocab` columns: divide the place by vocab, not by the number of beams or the width"
+    "the flattened table has `vocab` columns: divide the index by vocab, not by the number of beams or the width"
 )
 def _(scores, log_probabilities, width):
     best, place = (scores[:, None] + log_probabilities).flatten().topk(width)
     return best, place // len(scores), place % len(scores)
 
 
-@extend_beams.mistake("the flattened table has `vocab` columns: divide the place by vocab, not by the width")
+@extend_beams.mistake("the flattened table has `vocab` columns: divide the index by vocab, not by the width")
 def _(scores, log_probabilities, width):
     best, place = (scores[:, None] + log_probabilities).flatten().topk(width)
     return best, place // width, place % width
@@ -1390,7 +1389,7 @@ def _(scores, log_probabilities, width):
     return best, place % log_probabilities.shape[1], place // log_probabilities.shape[1]
 
 
-@extend_beams.mistake("`tokens` holds places of the flattened table: take the remainder by vocab")
+@extend_beams.mistake("`tokens` holds indices of the flattened table: take the remainder by vocab")
 def _(scores, log_probabilities, width):
     best, place = (scores[:, None] + log_probabilities).flatten().topk(width)
     return best, place // log_probabilities.shape[1], place
@@ -1427,7 +1426,7 @@ def _(scores, log_probabilities, width):
     return best.exp(), place // log_probabilities.shape[1], place % log_probabilities.shape[1]
 
 
-@extend_beams.mistake("a width that makes no sense must be refused with a ValueError")
+@extend_beams.mistake("a width out of range must raise a ValueError")
 def _(scores, log_probabilities, width):
     longer = (scores[:, None] + log_probabilities).flatten()
     best, place = longer.topk(min(width, len(longer)))
