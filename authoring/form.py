@@ -87,7 +87,7 @@ def _first_paragraph(text: str, part: Part) -> str:
 
 
 def minutes(lesson: Lesson, known: Known) -> Iterator[Fault]:
-    """Check the minutes: at most 60 of reading per lesson and 20 per sitting, and at most 26 per sitting in all."""
+    """Check the minutes: at most 60 of reading per lesson and 20 per sitting, and at most 26 in total per sitting."""
     reading = round(sum(part.reading for part in lesson.parts))
     if reading > LONGEST_LESSON:
         counted = "; ".join(f"{part.title}: {part}" for part in lesson.parts)

@@ -70,7 +70,7 @@ class Known:
 
 
 def numbered(lesson: Lesson, kind: str) -> Iterator[tuple[int, NotebookNode]]:
-    """Yield the built cells of a kind with their numbers from 1."""
+    """Yield the built cells of a kind with their numbers, counted from 1."""
     for number, cell in enumerate(lesson.built, 1):
         if cell.cell_type == kind:
             yield number, cell

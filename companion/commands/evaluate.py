@@ -94,7 +94,7 @@ def parser() -> Parser:
         "--context",
         type=Count | None,
         default=None,
-        help=f"checkpoint: tokens of a window. Default: the model's context, at most {LONGEST:,}",
+        help=f"checkpoint: tokens per window (default: the model's context, at most {LONGEST:,})",
     )
     parser.add_weights()
     parser.add_argument("--json", action="store_true", help=JSON)

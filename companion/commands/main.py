@@ -82,7 +82,7 @@ def command_parser(task: str = TextSettings.task, wanted: Sequence[str] | None =
         prog="companion",
         version=doctor.course_version(),
         description=(
-            "Train transformers on text of yours, generate with them or with published models, and account for every "
+            "Train transformers on your own text, generate with them or with published models, and account for every "
             "parameter.\n\n"
             "  companion train                     train a small model, in about five minutes\n"
             '  companion generate --prompt "The "  stream text from the model just trained\n'
@@ -94,7 +94,7 @@ def command_parser(task: str = TextSettings.task, wanted: Sequence[str] | None =
             "Train a translator in ten seconds:\n\n"
             "  companion train --task number-words --from de --to en\n"
             "  companion translate einundzwanzig\n\n"
-            "To write programs of your own, start from one of these examples (in companion/examples):\n\n"
+            "To write your own programs, start from one of these examples (in companion/examples):\n\n"
             "  python -m companion.examples.own_text letter.txt\n"
             "  python -m companion.examples.published SmolLM2-135M/\n"
             "  python -m companion.examples.one_layer"

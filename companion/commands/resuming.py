@@ -72,7 +72,7 @@ def check_same_data(folder: RunFolder, record: dict[str, Any], task: Task) -> No
         then = record["text"]["title"]
         changed = "has changed since" if then == task.title else f"is not {then}, which it began with"
         raise ValueError(
-            f"{folder.path} holds a run on other data: {task.title} {changed}; use the same data to resume it, or "
-            f"another --out to begin a new run, as in --out {_unused(folder.path)}"
+            f"{folder.path} holds a run on different data: {task.title} {changed}; use the same data to resume it, or "
+            f"another --out to start a new run, such as --out {_unused(folder.path)}"
             + "".join(f"\n  as it is now: {note}" for note in notes)
         )

@@ -22,7 +22,7 @@ MOST = 10**9
 def parser() -> Parser:
     parser = Parser(
         description=(
-            "Show on which machines a model fits, how many devices its training needs, and what that costs. The "
+            "Show which machines a model fits on, how many devices its training needs, and what that costs. The "
             "command reads only the configuration, of published systems or of your own model. The tables are:\n\n"
             "  bytes     memory for the bf16 weights; for serving, with a cache; and for\n"
             "            training: 16 bytes of state per parameter (weights, gradients and\n"

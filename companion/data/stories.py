@@ -645,7 +645,7 @@ def keeps(text: str) -> bool:
 def swapped(story: Story) -> Iterator[tuple[str, str]]:
     """Yield (what was changed, text) for every way to make one sentence contradict another.
 
-    Two persons in the sentence are exchanged; or a person, a thing or a place is replaced by another, or "he" by "she".
+    Two people in the sentence are swapped; or a person, a thing or a place is replaced by another, or "he" by "she".
     """
     plot = PLOTS[story.plot]
     said = [_said(beat, plot.roles, story.roles) for beat in story.beats]

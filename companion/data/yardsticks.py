@@ -174,7 +174,7 @@ def _keys(stream: npt.NDArray[np.uint8], length: int) -> npt.NDArray[np.uint64]:
 def _look_up(
     keys: npt.NDArray[np.uint64], values: npt.NDArray[np.integer], wanted: npt.NDArray[np.uint64]
 ) -> npt.NDArray[np.int64]:
-    """Return the value of each wanted key, 0 if there is none; `keys` are sorted."""
+    """Return the value of each wanted key, or 0 if it is absent; `keys` must be sorted."""
     if not len(keys):  # no training text was long enough
         return np.zeros(len(wanted), np.int64)
     place = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)

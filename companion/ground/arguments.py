@@ -239,7 +239,7 @@ def check_numbers(name: str, x: Tensor) -> None:
     A device that would have to be waited for is checked only under the same condition as for ids.
 
     Raises:
-        ValueError: If it does.
+        ValueError: If it has a NaN or a plus infinity.
     """
     if _to_be_seen(x, anywhere=False):
         most = x.detach().max().item()

@@ -39,7 +39,7 @@ class Verdict:
         result: The first of the two marks: right, wrong, ...
         shows: The property that failed.
         input: The smallest input that shows it, by argument name.
-        fault: What was expected and what came, shapes first.
+        fault: What was expected and what was returned, shapes first.
         mistake: Message of the known mistake that the answer makes, if any.
         robust: Verdict on the first fault of a right answer that costs only the robust mark; None if there is none.
         printed: The first lines that the answer printed while it was tried, and how many more there were.

@@ -243,7 +243,7 @@ def _add_platform(parser: Parser) -> None:
         type=str,
         default=None,
         metavar="FILE.zip",
-        help="write the feedback pages of one set into a zip file with which Moodle or Canvas returns them to students",
+        help="write the feedback pages of one set to a zip file, which Moodle or Canvas can return to students",
     )
 
 

@@ -30,7 +30,7 @@ def parser() -> Parser:
     made.add_argument("name", type=str, metavar="NAME", help="name of the examination (letters, digits, - and _)")
     made.add_argument("--lessons", type=str, default="all", metavar="LESSONS", help="lessons, such as 0-4 or 2,3,5-7")
     made.add_argument("--each", type=Count, default=4, help="number of questions per lesson")
-    made.add_argument("--versions", type=Count, default=1, help="number of versions with different numbers")
+    made.add_argument("--versions", type=Count, default=1, help="number of versions of the paper")
     made.add_argument("--out", type=str, default=None, metavar="FOLDER", help="output folder (created if missing)")
     made.add_argument("--seed-file", type=str, default=None, metavar="SECRET", help="file with your secret seed")
     return made

@@ -80,7 +80,7 @@ def parser() -> Parser:
         type=str,
         default=None,
         metavar="NAME",
-        help="name of the assignment in the marks (default: that of --pset)",
+        help="assignment name to write in the marks (default: the name of --pset)",
     )
     parser.add_argument(
         "--times",

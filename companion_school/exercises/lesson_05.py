@@ -118,7 +118,7 @@ def _():
     ),
 )
 def rotary(x, positions, base):
-    """`x` (token, d_head) holds queries or keys of one head, `positions` a list of `int`, one for each token, in any order. Return `x` rotated:
+    """`x` (token, d_head) holds the queries or keys of one head, and `positions` is a list of `int`, one per token, in any order. Return `x` rotated:
     at position $i$, pair $c$ turns counter-clockwise by $i\\,\\theta_c$, $\\theta_c = \\text{base}^{-2c/d_k}$ with $d_k$ = d_head, equations
     (5.3) and (5.5). The layout is **half**: pair $c$ consists of the components $c$ and $c + d_k/2$.
 

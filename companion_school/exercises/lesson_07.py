@@ -93,7 +93,7 @@ def _():
 
 @shown_wrongly.variant
 def _():
-    # all tokens, less those not chosen, those that stay, and the random ones that happen to be right
+    # all tokens, minus those not chosen, those shown unchanged, and the random ones that happen to be right
     shown_right = Fraction(85, 100) + Fraction(15, 1000) + Fraction(15, 1000) / 10
     return float(10_000 * (1 - shown_right))
 

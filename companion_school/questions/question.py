@@ -101,7 +101,7 @@ class Question:
 
     @property
     def is_gradable(self) -> bool:
-        """True if answers can be graded automatically. A prediction needs listed choices and reasons for that."""
+        """True if answers can be graded automatically. A prediction can be graded only if it lists choices."""
         return self.kind != "predict" or bool(self.choices)
 
     def hint(self, wrong: Collection[str]) -> str:

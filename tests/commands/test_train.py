@@ -142,7 +142,7 @@ GOES_ON = "runs/one has not changed; once that is fixed, the same command resume
 @pytest.mark.parametrize(
     ("path", "spoil", "messages"),
     [
-        ("books/Ada.txt", change, ["runs/one holds a run on other data: books has changed since", GOES_ON]),
+        ("books/Ada.txt", change, ["runs/one holds a run on different data: books has changed since", GOES_ON]),
         ("books/Ada.txt", Path.unlink, ["books has changed since", GOES_ON]),
         ("books", shutil.rmtree, ["'books' does not exist", GOES_ON]),
         ("books/Ada.txt", encode, ["books has changed since", LEFT_OUT, GOES_ON]),
@@ -363,7 +363,7 @@ def test_a_run_is_made_longer_by_more_steps_only_and_only_when_all_else_fits(hom
         assert "holds a run with other settings" in capsys.readouterr().err
     Path("books/Ada.txt").write_text("Something else, as long as a line is.\n" * 9, "utf-8")
     assert main([*TRAIN, "--out", "runs/whole", "--steps", "9"]) == 2
-    assert "holds a run on other data" in capsys.readouterr().err
+    assert "holds a run on different data" in capsys.readouterr().err
     assert state(Path("runs/whole")) == before
 
 

@@ -99,7 +99,7 @@ def switchboard(
             f"right: expected {2**count} fractions from 0 to 1, one for each set of heads; got {shares.shape}"
         )
     if not all(0 <= off < 2**count for off in together):
-        raise ValueError(f"together: expected numbers of sets, from 0 to {2**count - 1}, got {list(together)}")
+        raise ValueError(f"together: expected set indices from 0 to {2**count - 1}, got {list(together)}")
     shown = [0, *(1 << at for at in range(count)), *together]
     single = [_off(off, len(names), heads) for off in shown]
     alone = [shares[off] for off in shown]

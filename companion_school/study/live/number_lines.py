@@ -37,7 +37,7 @@ def number_lines(weights: Sequence[float], *, group: int, sizes: Sequence[int], 
     if any(not 0 < abs(w) <= 1 for w in weights):
         raise ValueError(f"weights: expected numbers from -1 to 1, none of them 0; got {list(weights)}")
     if len(sizes) < 2 or sizes[0] != 1:
-        raise ValueError(f"sizes: expected 1 and larger numbers, got {list(sizes)}")
+        raise ValueError(f"sizes: expected 1 and then at least one larger number, got {list(sizes)}")
     formats = [{"name": name, "levels": levels, "power": power} for name, (levels, power) in _formats().items()]
     grown = [*weights[:-1], weights[-1] * sizes[-1]]
     shared = {"one scale": len(grown), "one for each group": group}

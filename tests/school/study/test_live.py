@@ -594,7 +594,7 @@ def test_every_token_stands_in_one_queue_at_every_moment(shown):
         (lambda: live.clocks(start=201), "places, start: expected .* got 201 and 201"),
         (
             lambda: live.switchboard([0.5] * 4, [["a", "b"]], together=[4]),
-            r"together: expected numbers of sets, from 0 to 3, got \[4\]",
+            r"together: expected set indices from 0 to 3, got \[4\]",
         ),
     ],
 )

@@ -463,4 +463,4 @@ def _check_size(value: Any) -> None:
         elif isinstance(item, (list, tuple)):
             waiting += [(part, depth + 1) for part in item]
         elif isinstance(item, int) and abs(item) > MOST_WHOLE:
-            raise ValueError("a result is too large a number")
+            raise ValueError("a result contains a number that is too large")
