@@ -164,7 +164,7 @@ def test_a_template_without_end_or_measure_is_stopped(source, said, tmp_path, mo
 
 @pytest.mark.parametrize("turns", [[], ["a", "b"]])
 def test_a_conversation_ends_with_the_user(turns):
-    with pytest.raises(ValueError, match=f"turns: expected an odd number of turns, the first and the last from the user, got {len(turns)}"):
+    with pytest.raises(ValueError, match=f"turns: expected an odd number, the user first and last, got {len(turns)}"):
         conversation(turns)
 
 

@@ -110,7 +110,7 @@ def _forward(
             allowed = allowed & (key[None, :] <= query[:, None] + offset)
         scores = tl.where(allowed, scores, float("-inf"))
 
-        # In the online softmax, a larger maximum scales down the sums so far. Before a row's first visible key its maximum
+        # In the online softmax, a new maximum scales down the sums so far. Before a row's first visible key its maximum
         # is -inf, and -inf - (-inf) is not a number.
         raised = tl.maximum(largest, tl.max(scores, 1))
         shift = tl.where(raised == float("-inf"), 0.0, raised)
