@@ -22,10 +22,10 @@ def _noted(found: dict[Any, list[float]], setting: str, budget: str, measure: st
 
 def held() -> dict[Any, list[float]]:
     """Measure bits per held-out byte and the largest score of an update, at the usual rate and a high one."""
-    lesson, found = names_of("16", "setup", "sets-up-text", "sets-up-learn", "sets-up-watch", "sets-up-held"), {}
+    lesson, found = names_of("16", "setup", "sets-up-text", "qk-clip", "sets-up-learn", "sets-up-watch", "sets-up-held"), {}
     for rate in (lesson["usual"], lesson["high"]):
-        for setting, config in lesson["holds"].items():
-            runs = [lesson["learn"](config, start, rate, BUDGETS) for start in STARTS]
+        for setting, (config, more) in lesson["holds"].items():
+            runs = [lesson["learn"](config, start, rate, BUDGETS, **more) for start in STARTS]
             for at, budget in enumerate(BUDGETS):
                 said = f"{budget} at {rate:g}"
                 _noted(found, setting, said, "bits a held-out byte", [run.bits[at] for run in runs])

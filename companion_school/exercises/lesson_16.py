@@ -18,14 +18,14 @@ from companion_school.checking.exercise import Case, exercise
     minutes=5,
     hints=(
         "How long is a normed vector of 64 components, before its gain?",
-        "Two vectors of length 8 that point the same way: divide their product by the root of 64.",
+        "Take two vectors of length 8 in the same direction and divide their dot product by the square root of 64.",
         "A gain of 2 makes every key twice as long. The second number is 20 tanh(40 / 20), and tanh 2 = 0.9640.",
     ),
 )
 def two_bounds():
-    """A head has 64 components, and QK-norm with the gain 1 for queries and 2 for keys, the same in every component. How large can a score
-    become, with nothing else in its way? And what does a cap of 20 make of a score of 40? Return both as a pair of `float`s, in this order,
-    rounded to three decimals or better.
+    """A head has 64 components, and QK-norm with a gain of 1 for queries and 2 for keys in every component. How large can a score become if
+    nothing else limits it? And to what does a cap of 20 bend a score of 40? Return both as a pair of `float`s, in this order, rounded to three
+    decimals or better.
     """
     ### BEGIN SOLUTION
     return 1 * 2 * math.sqrt(64), 20 * math.tanh(40 / 20)
@@ -37,7 +37,7 @@ def _(draw):
     yield Case("the largest score, and the capped one", (), tolerance=5e-4)
 
 
-@two_bounds.mistake("the first number is q · k: it is still divided by the root of 64")
+@two_bounds.mistake("the first number is q · k: it still has to be divided by the square root of 64")
 def _():
     return 128.0, 20 * math.tanh(2)
 
@@ -90,22 +90,22 @@ def _():
     minutes=15,
     limits={"cap": (0,)},
     right={
-        "gradients": "its answer goes into a model that learns",
+        "gradients": "its result goes into a model that learns",
     },
     robust={
         "a row of zeros": "no query of the lesson is zero",
         "vectors a million times as large": "that they may grow is what norms are for, and the idea is tried before",
     },
     hints=(
-        "The norm of lesson 06: divide a row by the root of its mean square plus eps, then multiply by the gain.",
-        "Norm queries and keys, each row for itself. Then q k^T, divided by the root of d_head.",
+        "As in lesson 06, divide a row by the square root of its mean square plus eps, then multiply by the gain.",
+        "Normalize queries and keys row by row. Then compute q k^T and divide it by the square root of d_head.",
         "The cap comes last: cap * tanh(scores / cap).",
     ),
 )
 def held_scores(q, k, gain_q, gain_k, eps, cap):
-    """Return the scores (query, key) of one head with QK-norm and a cap. `q` is (query, d_head), `k` (key, d_head). Every row is normed by
-    the root of its mean square plus `eps`, under the root, and multiplied by its gain, (d_head). Then come the products, divided by
-    $\\sqrt{d_k}$, and last the soft cap of (16.4).
+    """Return the scores (query, key) of one head with QK-norm and a cap. `q` is (query, d_head) and `k` is (key, d_head). Divide every row by
+    the square root of its mean square plus `eps`, and multiply it by its gain, (d_head). Then compute the dot products, divide them by
+    $\\sqrt{d_k}$, and apply the soft cap of (16.4).
 
     ```python
     >>> held_scores(torch.tensor([[3.0, 3.0]]), torch.tensor([[5.0, 5.0]]), torch.ones(2), torch.ones(2), 0.0, 10.0)
@@ -113,8 +113,8 @@ def held_scores(q, k, gain_q, gain_k, eps, cap):
     ```
 
     ★
-    - Refused with a `ValueError` unless `cap > 0`.
-    - A row of zeros gives scores of 0, if `eps > 0`.
+    - Raises a `ValueError` unless `cap > 0`.
+    - A row of zeros gives scores of 0 if `eps > 0`.
     """
     ### BEGIN SOLUTION
     if not cap > 0:
@@ -151,7 +151,7 @@ def _cap(scores, cap):
     return cap * torch.tanh(scores / cap)
 
 
-@held_scores.mistake("queries and keys are not normed: divide each row by the root of its mean square")
+@held_scores.mistake("queries and keys are not normed: divide each row by the square root of its mean square")
 def _(q, k, gain_q, gain_k, eps, cap):
     return _cap((q * gain_q) @ (k * gain_k).mT / q.shape[-1] ** 0.5, cap)
 
@@ -166,12 +166,12 @@ def _(q, k, gain_q, gain_k, eps, cap):
     return _cap(_normed(q, 1, eps) @ _normed(k, 1, eps).mT / q.shape[-1] ** 0.5, cap)
 
 
-@held_scores.mistake("you took the gain of the queries for both")
+@held_scores.mistake("you used the gain of the queries for both")
 def _(q, k, gain_q, gain_k, eps, cap):
     return _cap(_normed(q, gain_q, eps) @ _normed(k, gain_q, eps).mT / q.shape[-1] ** 0.5, cap)
 
 
-@held_scores.mistake("the root of d_head is missing: normed scores are divided by it, too")
+@held_scores.mistake("the square root of d_head is missing: normed scores are divided by it, too")
 def _(q, k, gain_q, gain_k, eps, cap):
     return _cap(_normed(q, gain_q, eps) @ _normed(k, gain_k, eps).mT, cap)
 
@@ -185,7 +185,7 @@ def _(q, k, gain_q, gain_k, eps, cap):
     return _cap(q @ k.mT / wide**0.5, cap)
 
 
-@held_scores.mistake("eps stands under the root, beside the mean square")
+@held_scores.mistake("eps belongs under the square root, beside the mean square")
 def _(q, k, gain_q, gain_k, eps, cap):
     q, k = (x / (x.square().mean(-1, keepdim=True).sqrt() + eps) * g for x, g in ((q, gain_q), (k, gain_k)))
     return _cap(q @ k.mT / q.shape[-1] ** 0.5, cap)
@@ -248,23 +248,23 @@ def _(q, k, gain_q, gain_k, eps, cap):
 @exercise(
     "16.3",
     "Heads that may keep silent",
-    task="Write an output gate, one for each head or for each number",
+    task="Write an output gate, one for each head or for each component",
     points=3,
     difficulty=2,
     minutes=15,
     right={
-        "gradients": "its answer goes into a model that learns",
+        "gradients": "its result goes into a model that learns",
     },
     hints=(
-        "The gate is a sigmoid of x @ w_gate: a number between 0 and 1 for each token and head, or each token and number.",
-        "Which of the two it is, the second size of `w_gate` tells: head, or head * d_v.",
-        "Bring the gates to (token, head, 1) or to (token, head, d_v), multiply, and flatten the last two axes.",
+        "The gate is a sigmoid of x @ w_gate, a number between 0 and 1 for each token and head, or for each component.",
+        "The second size of `w_gate` says which of the two it is: head, or head * d_v.",
+        "Reshape the gates to (token, head, 1) or (token, head, d_v), multiply, and flatten the last two axes.",
     ),
 )
 def gated_heads(x, heads, w_gate):
-    """`heads` (token, head, d_v) are what the heads of an attention layer say, and `x` (token, d_model) what the layer reads. Return them side by
-    side, (token, head * d_v), each multiplied by its gate $\\sigma(x W)$. If `w_gate` is (d_model, head), a head has one gate for all of its
-    numbers; if it is (d_model, head * d_v), every number has its own, head after head.
+    """`heads` (token, head, d_v) holds the outputs of an attention layer's heads, and `x` (token, d_model) is the layer's input. Return the outputs
+    concatenated, (token, head * d_v), each multiplied by its gate $\\sigma(x W)$. If `w_gate` is (d_model, head), a head has one gate for all of
+    its components. If it is (d_model, head * d_v), every component has its own, head after head.
 
     ```python
     >>> gated_heads(torch.ones(1, 1), torch.tensor([[[4.0, 8.0]]]), torch.zeros(1, 1))
@@ -272,7 +272,7 @@ def gated_heads(x, heads, w_gate):
     ```
 
     ★
-    - A `w_gate` of another shape is refused with a `ValueError`.
+    - A `w_gate` of another shape raises a `ValueError`.
     """
     ### BEGIN SOLUTION
     tokens, count, d_v = heads.shape
@@ -320,7 +320,7 @@ def _(x, heads, w_gate):
     return (heads * (z * z.sigmoid()).view(*heads.shape[:2], -1)).flatten(1)
 
 
-@gated_heads.mistake("your gates are the wrong way round: 1 lets a head speak, 0 silences it")
+@gated_heads.mistake("your gates are inverted: 1 lets a head speak, and 0 silences it")
 def _(x, heads, w_gate):
     return (heads * (-_fits(x, heads, w_gate)).sigmoid().view(*heads.shape[:2], -1)).flatten(1)
 
@@ -330,13 +330,13 @@ def _(x, heads, w_gate):
     return (heads + _fits(x, heads, w_gate).sigmoid().view(*heads.shape[:2], -1)).flatten(1)
 
 
-@gated_heads.mistake("the numbers of a head are not side by side: flatten head and d_v in this order")
+@gated_heads.mistake("the components of a head are not adjacent: flatten head and d_v in this order")
 def _(x, heads, w_gate):
     gates = _fits(x, heads, w_gate).sigmoid().view(*heads.shape[:2], -1)
     return (heads * gates).transpose(1, 2).flatten(1)
 
 
-@gated_heads.mistake("every number must get its own gate where there are as many: you took their mean for the head")
+@gated_heads.mistake("every component must get its own gate if there are as many: you took their mean for the head")
 def _(x, heads, w_gate):
     gates = _fits(x, heads, w_gate).sigmoid().view(*heads.shape[:2], -1).mean(-1, keepdim=True)
     return (heads * gates).flatten(1)
@@ -394,15 +394,15 @@ def _(x, heads, w_gate):
         "nan": "a score that is no number has no place in an order",
     },
     hints=(
-        "s = logits.sigmoid() and, for every choice, s + bias. A group's score is the sum of its two best of these.",
-        "Fill what lies in other groups with -inf, and take the top k of what is left.",
-        "The weights are s, without the bias, of the chosen; divided by their sum, times scale. Scatter them into zeros.",
+        "Let s = logits.sigmoid(). Every choice uses s + bias, and a group is worth the sum of its two best.",
+        "Set the experts of closed groups to -inf, and take the top k of the rest.",
+        "The shares of the chosen experts are s, without the bias, divided by its sum, times scale. Scatter them into zeros.",
     ),
 )
 def grouped_weights(logits, bias, groups, top_groups, k, scale):
-    """Return (token, expert): each expert's share, (16.11) and (16.12), 0 where it is not chosen. `logits` is (token, expert), `bias`
-    (expert). Experts stand in `groups` equal groups, side by side. A group is worth its two best, score plus bias; the `top_groups` best
-    stay open, and the `k` best in them are chosen. Shares add up to `scale`. No two scores are equal.
+    """Return each expert's share, (token, expert), by (16.11) and (16.12), and 0 where it is not chosen. `logits` is (token, expert) and `bias` is
+    (expert). Consecutive experts form `groups` equal groups. A group is worth the sum of its two best entries of score plus bias. The
+    `top_groups` best groups stay open, and the `k` best experts in them are chosen. Shares add up to `scale`. No two scores are equal.
 
     ```python
     >>> grouped_weights(torch.tensor([[0.0, 0.0, 9.0, -9.0]]), torch.tensor([0.1, 0.0, 0.0, 0.0]), 2, 1, 1, 2.0)
@@ -410,7 +410,7 @@ def grouped_weights(logits, bias, groups, top_groups, k, scale):
     ```
 
     ★
-    - Refused with a `ValueError`: unequal groups, or fewer than two experts in one; more groups or experts than there are.
+    - Unequal groups, fewer than two experts in a group, and more groups or experts than there are raise a `ValueError`.
     """
     ### BEGIN SOLUTION
     experts = logits.shape[-1]
@@ -467,7 +467,7 @@ def _routed(logits, bias, groups, top_groups, k, scale, s=None, best_of=2, weigh
     return torch.zeros_like(s).scatter(1, chosen, scale * weights / weights.sum(-1, keepdim=True))
 
 
-@grouped_weights.mistake("the bias weighs, too: it enters the choice alone, and the weights are s without it")
+@grouped_weights.mistake("your bias enters the shares: it only affects the choice, and the shares use s without it")
 def _(logits, bias, groups, top_groups, k, scale):
     return _routed(logits, bias, groups, top_groups, k, scale, weigh=logits.sigmoid() + bias)
 
@@ -477,12 +477,12 @@ def _(logits, bias, groups, top_groups, k, scale):
     return _routed(logits, 0 * bias, groups, top_groups, k, scale)
 
 
-@grouped_weights.mistake("a group scores its best expert alone in your answer: take the sum of its two best")
+@grouped_weights.mistake("your groups count only their best expert: take the sum of the two best")
 def _(logits, bias, groups, top_groups, k, scale):
     return _routed(logits, bias, groups, top_groups, k, scale, best_of=1)
 
 
-@grouped_weights.mistake("a group scores the sum of all its experts in your answer: take its two best")
+@grouped_weights.mistake("your groups count all their experts: take the sum of the two best")
 def _(logits, bias, groups, top_groups, k, scale):
     _asked(logits, groups, top_groups, k)
     return _routed(logits, bias, groups, top_groups, k, scale, best_of=logits.shape[-1] // groups)
@@ -521,7 +521,7 @@ def _(logits, bias, groups, top_groups, k, scale):
     return _routed(logits, bias, groups, top_groups, k, 1.0)
 
 
-@grouped_weights.mistake("experts of a group stand side by side: you put every `groups`-th one together")
+@grouped_weights.mistake("the experts of a group are consecutive: you put every `groups`-th one together")
 def _(logits, bias, groups, top_groups, k, scale):
     _asked(logits, groups, top_groups, k)
     order = torch.arange(logits.shape[-1]).view(-1, groups).T.flatten()
@@ -588,20 +588,21 @@ def _(logits, bias, groups, top_groups, k, scale):
 
 @exercise(
     "16.5",
-    "Turn a part",
-    task="Turn a part of each head, and leave the rest",
+    "Rotate a part",
+    task="Rotate a part of each head, and leave the rest",
     points=3,
     difficulty=2,
     minutes=15,
     hints=(
-        "How many components are turned? int(share * d_head); the others are put behind, as they came.",
-        "Pair j turns by position / base ** (2 * j / turned): the width in it is the one that is turned.",
-        "The pairs are (0, turned / 2), (1, turned / 2 + 1), ... ; the row number is the position.",
+        "int(share * d_head) components are rotated. The others are appended unchanged.",
+        "Pair j is rotated by position / base ** (2 * j / w), where w is the width that is rotated.",
+        "The pairs are (0, w / 2), (1, w / 2 + 1), and so on. The row number is the position.",
     ),
 )
 def turn_part(x, share, base):
-    """**Partial rotary.** `x` (token, d_head) holds the queries of one head, its row $i$ at position $i$. Turn the first `int(share * d_head)` components
-    in the layout of halves: with $w$ of them, pair $j$ is components $j$ and $j + w/2$, and turns by $i / \\text{base}^{2j/w}$. All others stay.
+    """**Partial rotary.** `x` (token, d_head) holds the queries of one head, with row $i$ at position $i$. Rotate the first $w$ =
+    `int(share * d_head)` components in the layout of halves: pair $j$ is components $j$ and $j + w/2$, and it is rotated by
+    $i / \\text{base}^{2j/w}$. All others stay as they are.
 
     ```python
     >>> turn_part(torch.ones(2, 4), 0.5, 10.0)
@@ -610,7 +611,7 @@ def turn_part(x, share, base):
     ```
 
     ★
-    - Refused with a `ValueError`: a width to be turned that is odd, or 0.
+    - A rotated width that is odd or 0 raises a `ValueError`.
     """
     ### BEGIN SOLUTION
     wide = int(share * x.shape[-1])
@@ -655,18 +656,18 @@ def _turned(x, wide, base, over=None, sign=1, pairs=False, first=0, from_end=Fal
     return torch.cat((front, x[:, wide:]), 1)
 
 
-@turn_part.mistake("you turned all components: only the first int(share * d_head) are turned")
+@turn_part.mistake("you rotated all components: only the first int(share * d_head) are rotated")
 def _(x, share, base):
     _wide(x, share)
     return _turned(x, x.shape[1], base)
 
 
-@turn_part.mistake("your frequencies come from d_head: take the width that is turned")
+@turn_part.mistake("your frequencies are computed from d_head: use the width that is rotated")
 def _(x, share, base):
     return _turned(x, _wide(x, share), base, over=x.shape[1])
 
 
-@turn_part.mistake("you turned the wrong way: a cos - b sin in the first half, a sin + b cos in the second")
+@turn_part.mistake("you rotated in the wrong direction: a cos - b sin in the first half, a sin + b cos in the second")
 def _(x, share, base):
     return _turned(x, _wide(x, share), base, sign=-1)
 
@@ -676,12 +677,12 @@ def _(x, share, base):
     return _turned(x, _wide(x, share), base, pairs=True)
 
 
-@turn_part.mistake("positions count from 0: the first row is not turned at all")
+@turn_part.mistake("positions count from 0: the first row is not rotated at all")
 def _(x, share, base):
     return _turned(x, _wide(x, share), base, first=1)
 
 
-@turn_part.mistake("you turned the last components: the first ones are turned, and the rest stands behind")
+@turn_part.mistake("you rotated the last components: the first ones are rotated, and the rest follows")
 def _(x, share, base):
     return _turned(x, _wide(x, share), base, from_end=True)
 
@@ -692,7 +693,7 @@ def _(x, share, base):
     return _turned(x, wide, base, over=2 * wide)
 
 
-@turn_part.mistake("what is not turned is lost: it stands behind what is, as it was")
+@turn_part.mistake("the components that are not rotated are lost: append them unchanged")
 def _(x, share, base):
     wide = _wide(x, share)
     return torch.cat((_turned(x, wide, base)[:, :wide], 0 * x[:, wide:]), 1)
@@ -746,16 +747,16 @@ def _(x, share, base):
     difficulty=2,
     minutes=20,
     hints=(
-        "A layer of attention: d * head_dim * (2 * heads + 2 * kv_heads). Keys and values are what the cache keeps.",
-        "The first layers have one plain network; the others num_experts + shared, and a router of d * num_experts.",
-        "Active: the same count with num_experts_per_tok + shared networks. The router is whole in both.",
+        "A layer of attention has d * head_dim * (2 * heads + 2 * kv_heads) parameters. The cache stores keys and values.",
+        "The first layers have one dense network each. The others have num_experts + shared, and a router of d * num_experts.",
+        "For the active parameters, count num_experts_per_tok + shared networks. The router counts in full in both.",
     ),
 )
 def card_numbers(card):
-    """`card` is a `config.json` as a dictionary, with the fields of the example. Return three `int`: all parameters, those active for a token, and
-    the numbers that the cache keeps for a token. Networks are gated. Count tables and matrices, no norms and biases; active counts both tables
-    whole. The first `first_k_dense_replace` layers have a plain network of `intermediate_size`; where `tie_word_embeddings` is true, one table
-    serves both ends.
+    """`card` is a `config.json` as a dictionary, with the fields of the example. Return three `int`s: all parameters, those active for a token, and
+    the elements cached per token. Networks are gated. Count tables and matrices, but no norms and biases. Both tables count in full as active.
+    The first `first_k_dense_replace` layers have a dense network of `intermediate_size`. If `tie_word_embeddings` is true, one table serves both
+    ends.
 
     ```python
     >>> card_numbers({"vocab_size": 10, "hidden_size": 4, "num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 1,
@@ -765,7 +766,7 @@ def card_numbers(card):
     ```
 
     ★
-    - A field that is missing is named in a `ValueError`.
+    - A missing field is named in a `ValueError`.
     """
     ### BEGIN SOLUTION
     fields = (
@@ -843,28 +844,28 @@ def _count(card, ends=None, width=None, router=None, plain=None, matrices=3, kep
     )
 
 
-@card_numbers.mistake("a table is there twice unless tie_word_embeddings is true")
+@card_numbers.mistake("there are two tables unless tie_word_embeddings is true")
 def _(card):
     return _count(card, ends=1)
 
 
-@card_numbers.mistake("where tie_word_embeddings is true, one table serves both ends: count it once")
+@card_numbers.mistake("if tie_word_embeddings is true, one table serves both ends: count it once")
 def _(card):
     return _count(card, ends=2)
 
 
-@card_numbers.mistake("the router is missing: hidden_size numbers for each expert, in the layers that have experts")
+@card_numbers.mistake("the router is missing: hidden_size parameters for each expert, in the layers that have experts")
 def _(card):
     return _count(card, router=0)
 
 
-@card_numbers.mistake("head_dim stands in the card: it need not be hidden_size / num_attention_heads")
+@card_numbers.mistake("the card has head_dim: it need not be hidden_size / num_attention_heads")
 def _(card):
     _count(card)
     return _count(card, width=card["hidden_size"] // card["num_attention_heads"])
 
 
-@card_numbers.mistake("the first layers have no experts, but one plain network each")
+@card_numbers.mistake("the first layers have no experts, but one dense network each")
 def _(card):
     return _count(card, plain=0)
 
@@ -884,18 +885,18 @@ def _(card):
     return _count(card, matrices=2)
 
 
-@card_numbers.mistake("the cache keeps a key and a value for each head: twice as many numbers")
+@card_numbers.mistake("the cache stores a key and a value for each head: twice as many elements")
 def _(card):
     return _count(card, kept=1)
 
 
-@card_numbers.mistake("query heads keep nothing: the cache has the heads of keys and values")
+@card_numbers.mistake("query heads are not cached: count the heads of keys and values")
 def _(card):
     total, active, kept = _count(card)
     return total, active, kept * card["num_attention_heads"] // card["num_key_value_heads"]
 
 
-@card_numbers.mistake("the router scores all experts: it is whole in the active parameters, too")
+@card_numbers.mistake("the router scores all experts: it counts in full as active, too")
 def _(card):
     total, active, kept = _count(card)
     layers = card["num_hidden_layers"] - card["first_k_dense_replace"]
