@@ -1,4 +1,4 @@
-"""Comparisons for lesson 17: the recall of one layer, and how well a table stores random pairs."""
+"""Comparisons for lesson 17: the recall of one layer, random pairs in a table, and windows in layers of SmolLM2."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import torch
 
 from authoring.comparisons.cells import names_of, row
 from authoring.records.recall import BUDGETS, KINDS, STARTS, Runs
+from companion_school.study.real import real_model
 
 Found = dict[tuple[str, int], list[float]]
 
@@ -57,4 +58,19 @@ def gates() -> Found:
                     torch.manual_seed(start)
                     found[setting, old].append(lesson["chapter_right"](delta, gate, old=old))
                 print(row(setting, f"{old} old pairs", "right in 100", found[setting, old]))
+    return found
+
+
+def windows() -> Found:
+    """Count right telephone numbers where some layers of SmolLM2 have a window. Empty without the model."""
+    lesson, found = names_of("17", "setup", "looking", "sets-up-book"), Found()
+    if (opened := real_model("smollm2")) is None:
+        return found
+    layers = {"all": range(30), "none": (), "every fourth": range(3, 30, 4), "all but 18": {*range(30)} - {18}}
+    layers |= {"7, 8, 17, 18, 23": (7, 8, 17, 18, 23), "5 others": (4, 12, 15, 22, 26)}
+    for near, count in ((64, 16), (128, 24)):
+        for name, full in layers.items():
+            right = lesson["numbers_right"](*opened, full, starts=STARTS, near=near, count=count)
+            found[name, near] = [float(one) for one in right]
+            print(row(name, f"window of {near}", f"right of {count}", found[name, near]), flush=True)
     return found

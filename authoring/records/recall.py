@@ -27,7 +27,7 @@ class Runs:
 
     @cached_property
     def _names(self) -> dict[str, Any]:
-        return names_of("17", "setup", "sets-up-layer", "sets-up-texts", "sets-up-recall")
+        return names_of("17", "setup", "tables", "sets-up-layer", "sets-up-texts", "training")
 
     def __call__(self, kind: str, start: int) -> dict[str, Any]:
         """Return one run's record: right answers per 100 at each budget, by numbers of pairs and of repeated pairs."""

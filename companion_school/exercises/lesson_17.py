@@ -13,21 +13,21 @@ from companion_school.checking.exercise import Case, exercise
 @exercise(
     "17.1",
     "What a hybrid keeps",
-    task="Count the bytes that a model with tables and a cache keeps of a text",
+    task="Count the bytes that a model with tables and a cache stores for a text",
     points=1,
     difficulty=1,
     minutes=8,
     limits={"tokens": (0,), "layers": (1,), "every": (1,)},
     hints=(
-        "Which layers are full? With `every=4` the fourth, the eighth, ...: `layers // every` of them.",
-        "A full layer keeps `kv_heads * (d_k + d_v)` numbers of each token, a linear one `tables * d_k * d_v` in all.",
-        "The bytes of a cached number and of a number of a table may differ: multiply each part by its own.",
+        "Which layers are full? With `every=4` they are the fourth, the eighth, ..., so there are `layers // every` of them.",
+        "A full layer stores `kv_heads * (d_k + d_v)` elements per token, and a linear one `tables * d_k * d_v` in all.",
+        "A cached element and an element of a table may have different sizes, so multiply each part by its own bytes.",
     ),
 )
 def hybrid_bytes(tokens, layers, every, kv_heads, tables, d_k, d_v, cached, kept):
-    """Of `layers` layers, every `every`-th has full attention: the last of each group of `every`. It keeps a key of `d_k` and a value of `d_v`
-    numbers for each of `kv_heads` heads and each of `tokens` tokens, in numbers of `cached` bytes. All other layers keep `tables` tables of `d_k`
-    rows and `d_v` columns, in numbers of `kept` bytes. How many bytes is that after `tokens` tokens? Return an `int`.
+    """In a model with `layers` layers, the last layer of each group of `every` has full attention. For each token and each of `kv_heads` heads it
+    caches a key with `d_k` and a value with `d_v` elements, of `cached` bytes each. Every other layer stores `tables` tables with `d_k` rows and
+    `d_v` columns, whose elements have `kept` bytes. How many bytes does the model store after `tokens` tokens? Return an `int`.
 
     ```python
     >>> hybrid_bytes(10, 4, 4, 1, 2, 3, 5, 2, 4)
@@ -35,7 +35,7 @@ def hybrid_bytes(tokens, layers, every, kv_heads, tables, d_k, d_v, cached, kept
     ```
 
     ★
-    - Less than no tokens, no layer, and `every` below 1 are refused with a `ValueError`.
+    - Raise a `ValueError` if `tokens` is negative, or `layers` or `every` is below 1.
     """
     ### BEGIN SOLUTION
     if tokens < 0 or layers < 1 or every < 1:
@@ -65,39 +65,39 @@ def _groups(tokens, layers, every):
     return layers // every
 
 
-@hybrid_bytes.mistake("your tables grow with the text: a table is as large after a thousand tokens as after one")
+@hybrid_bytes.mistake("your tables grow with the text, but a table is as large after a thousand tokens as after one")
 def _(tokens, layers, every, kv_heads, tables, d_k, d_v, cached, kept):
     full = _groups(tokens, layers, every)
     rest = (layers - full) * tables * d_k * d_v * kept
     return full * tokens * kv_heads * (d_k + d_v) * cached + rest * tokens
 
 
-@hybrid_bytes.mistake("one of each `every` layers is full, and the others have tables: you took it the other way round")
+@hybrid_bytes.mistake("one layer in each group of `every` is full and the others have tables: you have it the other way round")
 def _(tokens, layers, every, kv_heads, tables, d_k, d_v, cached, kept):
     linear = _groups(tokens, layers, every)
     return (layers - linear) * tokens * kv_heads * (d_k + d_v) * cached + linear * tables * d_k * d_v * kept
 
 
-@hybrid_bytes.mistake("layers that do not make a whole group have no full one at their end: round down")
+@hybrid_bytes.mistake("layers that do not fill a group have no full layer at their end: round down")
 def _(tokens, layers, every, kv_heads, tables, d_k, d_v, cached, kept):
     _groups(tokens, layers, every)
     full = -(-layers // every)
     return full * tokens * kv_heads * (d_k + d_v) * cached + (layers - full) * tables * d_k * d_v * kept
 
 
-@hybrid_bytes.mistake("a table has d_k rows and d_v columns: d_k * d_v numbers, and not d_k + d_v")
+@hybrid_bytes.mistake("a table has d_k rows and d_v columns, so it has d_k * d_v elements, not d_k + d_v")
 def _(tokens, layers, every, kv_heads, tables, d_k, d_v, cached, kept):
     full = _groups(tokens, layers, every)
     return full * tokens * kv_heads * (d_k + d_v) * cached + (layers - full) * tables * (d_k + d_v) * kept
 
 
-@hybrid_bytes.mistake("the cache keeps a key and a value: d_k + d_v numbers of a head and token")
+@hybrid_bytes.mistake("the cache stores a key and a value, which are d_k + d_v elements per head and token")
 def _(tokens, layers, every, kv_heads, tables, d_k, d_v, cached, kept):
     full = _groups(tokens, layers, every)
     return full * tokens * kv_heads * d_k * cached + (layers - full) * tables * d_k * d_v * kept
 
 
-@hybrid_bytes.mistake("the numbers of a table have their own bytes, `kept`")
+@hybrid_bytes.mistake("the elements of a table have their own size, `kept`")
 def _(tokens, layers, every, kv_heads, tables, d_k, d_v, cached, kept):
     full = _groups(tokens, layers, every)
     return (full * tokens * kv_heads * (d_k + d_v) + (layers - full) * tables * d_k * d_v) * cached
@@ -140,15 +140,15 @@ def _(tokens, layers, every, kv_heads, tables, d_k, d_v, cached, kept):
     minutes=15,
     right={"gradients": "its answer goes into a model that learns"},
     hints=(
-        "First fade: a head's table times its decay. Everything after that is about the table that has faded.",
-        "What stands under the key: `torch.einsum('hkv,hk->hv', S, k)`. What is missing is v minus that.",
-        "Add the outer product of the key with the strength times what is missing, and only then read with q.",
+        "Let the table fade first: multiply each head's table by its decay. All later steps use the faded table.",
+        "The table returns `torch.einsum('hkv,hk->hv', S, k)` for the key. What is missing is v minus that.",
+        "Add the outer product of the key and of the strength times what is missing. Only then read with q.",
     ),
 )
 def delta_step(S, q, k, v, decay, write):
-    """One token of a gated delta layer. `S` (head, d_k, d_v) is the state before it, `q` and `k` are (head, d_k), `v` is (head, d_v), and `decay` and
-    `write` are (head). The state fades, then the delta rule writes with strength `write`, then `q` reads what is there now. Return what is read,
-    (head, d_v), and the new state, as a pair.
+    """Process one token in a gated delta layer. `S` (head, d_k, d_v) is the state before the token, `q` and `k` are (head, d_k), `v` is (head, d_v),
+    and `decay` and `write` are (head). First the state fades, then the delta rule writes with strength `write`, and then `q` reads the new state.
+    Return a pair: what `q` reads, (head, d_v), and the new state.
 
     ```python
     >>> one, half = torch.ones(1, 1), torch.tensor([0.5])
@@ -157,8 +157,8 @@ def delta_step(S, q, k, v, decay, write):
     ```
 
     ★
-    - The state that came in is left as it was: somebody else may still need it.
-    - Numbers of heads or widths that do not fit each other are refused with a `ValueError`.
+    - Do not change the state that came in, because the caller may still need it.
+    - Raise a `ValueError` if the numbers of heads or the widths do not match.
     """
     ### BEGIN SOLUTION
     if S.shape != (*k.shape, v.shape[1]) or q.shape != k.shape or not len(k) == len(v) == len(decay) == len(write):
@@ -202,12 +202,12 @@ def _step(S, q, k, v, decay, write, *, look="faded", read="after", erase=1.0, fa
     return torch.einsum("hkv,hk->hv", new if read == "after" else faded, q), new
 
 
-@delta_step.mistake("you add the value: write what is missing, v minus what the key reads")
+@delta_step.mistake("you add the value: write what is missing, which is v minus what the key reads")
 def _(S, q, k, v, decay, write):
     return _step(S, q, k, v, decay, write, erase=0.0)
 
 
-@delta_step.mistake("you looked before the state faded: what is missing is counted from the table that has faded")
+@delta_step.mistake("you looked the key up before the state faded: look it up in the faded table")
 def _(S, q, k, v, decay, write):
     return _step(S, q, k, v, decay, write, look="before")
 
@@ -227,25 +227,25 @@ def _(S, q, k, v, decay, write):
     return _step(S, q, k, v, decay, 0 * write + 1)
 
 
-@delta_step.mistake("what is written fades as well: the decay is for the old state alone")
+@delta_step.mistake("you let what is written fade as well, but the decay applies only to the old state")
 def _(S, q, k, v, decay, write):
     _, new = _step(S, q, k, v, decay, write)
     new = decay[:, None, None] * S + decay[:, None, None] * (new - decay[:, None, None] * S)
     return torch.einsum("hkv,hk->hv", new, q), new
 
 
-@delta_step.mistake("you read with the key: what a token asks for is q")
+@delta_step.mistake("you read with the key: a token reads with its query, q")
 def _(S, q, k, v, decay, write):
     _, new = _step(S, q, k, v, decay, write)
     return torch.einsum("hkv,hk->hv", new, k), new
 
 
-@delta_step.mistake("the pair is what is read, and then the new state")
+@delta_step.mistake("return the pair in this order: what is read, and then the new state")
 def _(S, q, k, v, decay, write):
     return _step(S, q, k, v, decay, write)[::-1]
 
 
-@delta_step.mistake("you changed the state that came in: make a new one")
+@delta_step.mistake("you changed the state that came in: create a new one")
 def _(S, q, k, v, decay, write):
     read, new = _step(S.clone(), q, k, v, decay, write)
     with torch.no_grad():
@@ -301,15 +301,15 @@ def _(S, q, k, v, decay, write):
         "offset": "so do keys that are all alike and long",
     },
     hints=(
-        "Begin without decay: T is write[t] * (k[t] @ k[j]) below the diagonal, and the right side write * (v - k @ S).",
-        "Token t hears token j faded by decay[j + 1] * ... * decay[t], and the old table by decay[0] * ... * decay[t].",
-        "`torch.linalg.solve_triangular(T, right, upper=False, unitriangular=True)` takes the ones on the diagonal as read.",
+        "Begin without decay. T is write[t] * (k[t] @ k[j]) below the diagonal, and the right-hand side is write * (v - k @ S).",
+        "When token t reads, what token j wrote has faded by decay[j + 1] * ... * decay[t], and the old table by decay[0] * ... * decay[t].",
+        "`torch.linalg.solve_triangular(T, right, upper=False, unitriangular=True)` assumes ones on the diagonal.",
     ),
 )
 def corrected_values(S, k, v, decay, write):
-    """One head of a gated delta layer reads a chunk of tokens, and finds the table `S` (d_k, d_v) from before. `k` is (token, d_k), `v` (token, d_v),
-    `decay` and `write` are (token), all above 0. Return the matrix $T$ of the chunk, (token, token), with zeros on and above the diagonal, and
-    the corrected values $\\tilde v_t$ that its tokens really write, (token, d_v), as a pair. A chunk may be a single token, whose $T$ is one zero.
+    """One head of a gated delta layer reads a chunk of tokens. `S` (d_k, d_v) is the table before the chunk, `k` is (token, d_k), `v` is
+    (token, d_v), and `decay` and `write` are (token), all above 0. Return a pair: the matrix $T$ of the chunk, (token, token), with zeros on and
+    above the diagonal, and the corrected values $\\tilde v_t$ that its tokens write, (token, d_v). If the chunk is a single token, $T$ is one zero.
 
     ```python
     >>> k, two = torch.tensor([[1.0, 0.0], [0.6, 0.8], [1.0, 0.0]]), torch.ones(3)
@@ -320,7 +320,7 @@ def corrected_values(S, k, v, decay, write):
     ```
 
     ★
-    - Numbers of tokens or widths that do not fit each other are refused with a `ValueError`.
+    - Raise a `ValueError` if the numbers of tokens or the widths do not match.
     """
     ### BEGIN SOLUTION
     if S.shape != (k.shape[1], v.shape[1]) or not len(k) == len(v) == len(decay) == len(write):
@@ -478,16 +478,16 @@ def _(S, k, v, decay, write):
     minutes=15,
     right={"gradients": "its answer goes into a model that learns"},
     hints=(
-        "Put what was kept in front of the new tokens: then every new token has all its neighbours.",
+        "Put `before` in front of the new tokens. Then every new token has all its neighbours.",
         "weight[:, 0] is for the token itself, weight[:, 1] for the one before it, and so on.",
-        "What the next call needs are the last `width - 1` rows, of what was kept and what is new together.",
+        "The next call needs the last `width - 1` rows of `before` and `x` together.",
     ),
 )
 def short_convolution(x, weight, before):
-    """`x` (token, channel) are the newest tokens of a text, `before` (width - 1, channel) the rows that came right before them (zeros where the text
-    begins), `weight` (channel, width). Channel $c$ of a new row becomes $\\sum_s \\text{weight}[c, s]\\, x_{t-s}[c]$: itself, and the `width - 1` rows
-    before it. Return the new rows, (token, channel), and what must be kept for the next call, (width - 1, channel), as a pair. There may be one
-    new token, or fewer than `width - 1`.
+    """`x` (token, channel) holds the newest rows of a text, `before` (width - 1, channel) the rows right before them (zeros where the text begins),
+    and `weight` is (channel, width). Channel $c$ of a new row becomes $\\sum_s \\text{weight}[c, s]\\, x_{t-s}[c]$, a sum over the row itself and
+    the `width - 1` rows before it. Return a pair: the new rows, (token, channel), and the rows that the next call needs as `before`,
+    (width - 1, channel). There may be one new token, or fewer than `width - 1`.
 
     ```python
     >>> mixed, kept = short_convolution(torch.tensor([[1.0], [2.0]]), torch.tensor([[1.0, 10.0]]), torch.tensor([[5.0]]))
@@ -496,7 +496,7 @@ def short_convolution(x, weight, before):
     ```
 
     ★
-    - Channels or widths that do not fit each other are refused with a `ValueError`.
+    - Raise a `ValueError` if the numbers of channels or the widths do not match.
     """
     ### BEGIN SOLUTION
     width = weight.shape[1]
@@ -533,36 +533,36 @@ def _convolved(x, weight, before, *, flip=False, first=0, keep=None):
     return mixed, rows[len(rows) - (width - 1 if keep is None else keep) :].clone()
 
 
-@short_convolution.mistake("weight[:, 0] is for the token itself: your weights run the other way")
+@short_convolution.mistake("weight[:, 0] is for the token itself: your weights run the other way round")
 def _(x, weight, before):
     return _convolved(x, weight, before, flip=True)
 
 
-@short_convolution.mistake("what was kept is not used: the first new tokens have neighbours too")
+@short_convolution.mistake("you do not use `before`, but the first new tokens have neighbours too")
 def _(x, weight, before):
     return _convolved(x, weight, 0 * before)[0], _convolved(x, weight, before)[1]
 
 
-@short_convolution.mistake("you keep what was kept before: the next call needs the newest rows")
+@short_convolution.mistake("you return the old rows: the next call needs the newest rows")
 def _(x, weight, before):
     return _convolved(x, weight, before)[0], before.clone()
 
 
-@short_convolution.mistake("you keep what you return: the next call needs the rows that came in")
+@short_convolution.mistake("you return mixed rows for the next call, but it needs the rows that came in")
 def _(x, weight, before):
     mixed, _ = _convolved(x, weight, before)
     rows = torch.cat([before, mixed])
     return mixed, rows[len(rows) - len(before) :].clone()
 
 
-@short_convolution.mistake("a token's neighbours are those before it: yours looks at the tokens after it")
+@short_convolution.mistake("a token's neighbours are those before it, and yours uses the tokens after it")
 def _(x, weight, before):
     _, kept = _convolved(x, weight, before)
     rows = torch.cat([x, 0 * before])
     return sum(weight[:, s] * rows[s : s + len(x)] for s in range(weight.shape[1])), kept
 
 
-@short_convolution.mistake("each channel has weights of its own, and hears no other channel")
+@short_convolution.mistake("each channel has its own weights and does not see other channels")
 def _(x, weight, before):
     _, kept = _convolved(x, weight, before)
     rows = torch.cat([before, x]).mean(1, keepdim=True)
@@ -570,7 +570,7 @@ def _(x, weight, before):
     return sum(weight[:, s] * rows[width - 1 - s : len(rows) - s] for s in range(width)), kept
 
 
-@short_convolution.mistake("where there are fewer new tokens than are kept, some of the old rows must be kept on")
+@short_convolution.mistake("if there are fewer new tokens than `width - 1`, some of the old rows are needed again")
 def _(x, weight, before):
     mixed, _ = _convolved(x, weight, before)
     last = x[max(len(x) - len(before), 0) :]
@@ -620,14 +620,14 @@ def _(x, weight, before):
     robust={"a gate that is shut": "the lesson's decays are above 0"},
     hints=(
         "Entry (t, j) is the product of decay[j + 1] to decay[t]. On the diagonal the product is empty: 1.",
-        "It is 0 where j is after t, and where the two tokens are of different texts.",
-        "A decay of 0 has no logarithm. Go through the tokens: row t is row t - 1 times decay[t], and a 1 at t.",
+        "It is 0 where j comes after t, and where the two tokens belong to different texts.",
+        "A decay of 0 has no logarithm, so go through the tokens. Row t is row t - 1 times decay[t], with a 1 at position t.",
     ),
 )
 def faded(decay, text):
-    """`decay` (token) holds a layer's decays, from 0 to 1, for a row of tokens in which several texts stand one behind the other; `text` (token) are
-    whole numbers, equal for tokens of the same text. Return the matrix (token, token) of what is left of token $j$'s write when token $t$ reads:
-    the product of the decays after $j$ up to $t$, and 0 where $j$ comes later or belongs to another text.
+    """`decay` (token) holds a layer's decays, from 0 to 1, for a row of tokens that contains several texts, one after another. `text` (token) holds
+    integers, which are equal for tokens of the same text. Return the matrix (token, token) that says how much of token $j$'s write is left when
+    token $t$ reads. It is the product of the decays after $j$ up to $t$, and 0 if $j$ comes later or belongs to another text.
 
     ```python
     >>> faded(torch.tensor([0.9, 0.5, 0.2, 0.1]), torch.tensor([0, 0, 0, 1]))
@@ -638,8 +638,8 @@ def faded(decay, text):
     ```
 
     ★
-    - A decay of 0 shuts off what was before, and makes nothing else 0, infinite or no number.
-    - A `decay` and a `text` of different lengths are refused with a `ValueError`.
+    - A decay of 0 cuts off what was written before it. No other entry becomes 0, infinite or NaN.
+    - Raise a `ValueError` if `decay` and `text` have different lengths.
     """
     ### BEGIN SOLUTION
     if decay.shape != text.shape:
@@ -685,32 +685,32 @@ def _left(decay, text, *, first=1, last=1, across=False, later=False):
     return out
 
 
-@faded.mistake("a token's own decay comes before it writes: the product begins after j")
+@faded.mistake("a token's own decay comes before it writes, so the product begins after j")
 def _(decay, text):
     return _left(decay, text, first=0)
 
 
-@faded.mistake("the table has faded at token t already when it reads: the product includes decay[t]")
+@faded.mistake("when token t reads, the table has already faded at t, so the product includes decay[t]")
 def _(decay, text):
     return _left(decay, text, last=0)
 
 
-@faded.mistake("a token must not hear another text")
+@faded.mistake("a token must not read from another text")
 def _(decay, text):
     return _left(decay, text, across=True)
 
 
-@faded.mistake("a token must not hear those after it")
+@faded.mistake("a token must not read from tokens after it")
 def _(decay, text):
     return _left(decay, text, later=True)
 
 
-@faded.mistake("you have rows and columns the wrong way round: row t is what token t reads")
+@faded.mistake("you exchanged rows and columns: row t is for what token t reads")
 def _(decay, text):
     return _left(decay, text).T.contiguous()
 
 
-@faded.mistake("a decay of 0 has no logarithm: what comes after it must not become infinite, or no number")
+@faded.mistake("a decay of 0 has no logarithm: entries after it must not become infinite or NaN")
 def _(decay, text):
     _left(decay, text)
     log = decay.log().cumsum(0)
@@ -764,15 +764,15 @@ def _(decay, text):
     minutes=12,
     limits={"numbers": (0,), "bits": (0,), "symbols": (2,)},
     hints=(
-        "How many different states are there? Each number of the state has 2 ** bits values.",
+        "How many different states are there? Each element of the state has 2 ** bits values.",
         "How many different texts of n symbols are there? Two of them must never leave the same state behind.",
-        "The largest n with symbols ** n <= 2 ** (numbers * bits). Whole numbers of Python are exact; logarithms are not.",
+        "Find the largest n with symbols ** n <= 2 ** (numbers * bits). Python's integers are exact; logarithms are not.",
     ),
 )
 def longest_copy(numbers, bits, symbols):
-    """A model reads a text of symbols, of which there are `symbols` different ones, and keeps nothing of it but a state of `numbers` numbers of `bits`
-    bits each. Then it is to write the text again. Return the largest length, an `int`, at which this can work for *every* text of that length:
-    exactly, also where a power of `symbols` equals the number of states, or is larger by one.
+    """A model reads a text over an alphabet of `symbols` different symbols, and stores only a state of `numbers` elements with `bits` bits each.
+    Then it has to write the text again. Return the largest length, an `int`, for which this can work for *every* text of that length. Be exact,
+    even if a power of `symbols` equals the number of states, or is larger by one.
 
     ```python
     >>> longest_copy(2, 5, 10)
@@ -780,7 +780,7 @@ def longest_copy(numbers, bits, symbols):
     ```
 
     ★
-    - Less than two symbols, and less than no numbers or bits, are refused with a `ValueError`.
+    - Raise a `ValueError` if `symbols` is below 2, or `numbers` or `bits` is negative.
     """
     ### BEGIN SOLUTION
     if symbols < 2 or numbers < 0 or bits < 0:
@@ -820,33 +820,33 @@ def _most(states, symbols):
     return length
 
 
-@longest_copy.mistake("you rounded up: a text that is one symbol longer has more forms than there are states")
+@longest_copy.mistake("you rounded up, but there are more texts of this length than states")
 def _(numbers, bits, symbols):
     return math.ceil(_states(numbers, bits, symbols) / math.log2(symbols))
 
 
-@longest_copy.mistake("a number of so many bits has 2 ** bits values, and not so many as it has bits")
+@longest_copy.mistake("an element with that many bits has 2 ** bits values, not `bits` values")
 def _(numbers, bits, symbols):
     _states(numbers, bits, symbols)
     return _most(max(bits, 1) ** numbers, symbols)
 
 
-@longest_copy.mistake("a symbol takes log2(symbols) bits, and not one")
+@longest_copy.mistake("a symbol takes log2(symbols) bits, not one")
 def _(numbers, bits, symbols):
     return _states(numbers, bits, symbols)
 
 
-@longest_copy.mistake("a symbol need not have whole bits: two digits share seven, where each alone would take four")
+@longest_copy.mistake("a symbol need not take a whole number of bits: two digits share seven bits, where each on its own would take four")
 def _(numbers, bits, symbols):
     return _states(numbers, bits, symbols) // (symbols - 1).bit_length()
 
 
-@longest_copy.mistake("the logarithm is the one to base 2: bits are counted")
+@longest_copy.mistake("use the logarithm to base 2, because you count bits")
 def _(numbers, bits, symbols):
     return int(_states(numbers, bits, symbols) / math.log(symbols))
 
 
-@longest_copy.mistake("where there are exactly as many texts as states, it works: you asked for fewer")
+@longest_copy.mistake("if there are exactly as many texts as states, it works: you asked for fewer texts")
 def _(numbers, bits, symbols):
     states, length = 2 ** _states(numbers, bits, symbols), 0
     while symbols ** (length + 1) < states:
