@@ -130,7 +130,7 @@ def read_question(body: list[str], path: Path, line: int, lesson: int, before: i
         elif found and words.startswith("  "):
             found[-1] = (*found[-1][:2], f"{found[-1][2]} {words.strip()}")
         elif found and words.strip():
-            raise fault(f"question {name}: {words!r} is not an answer; a line that goes on is indented", row)
+            raise fault(f"question {name}: {words!r} is not an answer; a continuation line must be indented", row)
         elif not found:
             text.append(words)
     if not kind:

@@ -47,7 +47,7 @@ def sections(lessons: Sequence[Lesson]) -> list[tuple[str, list[Meaning]]]:
             here = tuple(number for number in numbers(named) if number in there)
             for key in ((symbol, number) for number in here):
                 if key in seen:
-                    raise LessonError(f"{SOURCE.name}: {symbol} of lesson {key[1]:02d} is explained twice")
+                    raise LessonError(f"{SOURCE.name}: {symbol} of lesson {key[1]:02d} is defined twice")
                 seen.add(key)
             if here:
                 meanings.append(Meaning(symbol, words, axes, here))

@@ -104,7 +104,7 @@ def page_html(output: str, assets: Assets, lead: Lead, up: str) -> str:
     for attributes, inside in figures.figures_in(output):
         if not figures.words(inside):
             what = f"moving figure {attributes['data-live']!r}" if "data-live" in attributes else "a figure"
-            raise ValueError(f"{what} has no still picture with words")
+            raise ValueError(f"{what} has no still picture with alternative text")
     for style in _STYLE.findall(output):
         for notebook, page in _THEMES:
             style = style.replace(notebook, page)

@@ -172,7 +172,7 @@ def write(name: str, questions: Sequence[Question], secret: bytes, out: Path, ve
     folder, file = out / "release" / name, out / f"{name}_key.md"
     for place in (folder, file):
         if place.exists():
-            what = f"it has {place.relative_to(out)} already; move it away, or choose another name"
+            what = f"{place.relative_to(out)} already exists there; move it away or choose another name"
             raise ValueError(f"--out {out}: {what}")
     papers = [folder / f"{name}_{letter}.md" for letter in letters]
     for path, letter in zip(papers, letters, strict=True):
