@@ -43,7 +43,7 @@ def table(name: str) -> str | None:
     return f"""\
 {drawn}
 
-They wait in **[{link}]({link})**: about {minutes} minutes and {points} points in all.
+You will find them in **[{link}]({link})**. They take about {minutes} minutes and give {points} points in all.
 Write each answer into its cell there, and run it.
 
 - `check("{listed[0].id}")` tries your answer at once, and says what is wrong with it and on which input;

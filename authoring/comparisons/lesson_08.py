@@ -16,7 +16,7 @@ from companion.training.tasks.number_words import exact_match
 STARTS = (0, 1, 2)
 CASES = {"right": (1, 0), "mask too wide": (1, 1), "not shifted": (0, 0), "shifted twice": (2, 0)}
 ONE_WAY = "an encoder layer that looks back only, and a decoder layer"
-TRAVELLERS = ("setup", "sets-up-model", "sets-up-journeys", "sets-up-traveller", "sets-up-practice", "a-journey")
+TRAVELLERS = ("setup", "sets-up-model", "sets-up-journeys", "sets-up-traveller", "says", "practise", "sets-up-look")
 """Cells of the lesson with the journeys and their models."""
 
 

@@ -45,19 +45,19 @@ def writing(
     slots, n, vocab = len(tables[0]), len(source), len(vocabulary)
     shapes = [table.shape for table in tables]
     if shapes != [(slots, slots), (slots, n), (slots, vocab)] or not (1 < slots < 7 and 1 < n < 7 and 1 < vocab < 9):
-        what = "own, cross, chances: expected (slot, slot), (slot, source), (slot, vocab), with two to six slots,"
+        what = "own, cross, probabilities: expected (slot, slot), (slot, source), (slot, vocab), with two to six slots,"
         raise ValueError(f"{what} two to six source words and two to eight in the vocabulary; got {shapes}")
     if any(np.abs(table.sum(axis=1) - 1).max() > 1e-4 or table.min() < 0 for table in tables):
-        raise ValueError("own, cross, chances: expected rows of shares that add up to one")
+        raise ValueError("own, cross, probabilities: expected rows of probabilities that sum to one")
     if np.triu(tables[0], 1).any():
-        raise ValueError("own: expected no weight above the diagonal: a slot cannot look at what is not yet written")
+        raise ValueError("own: expected no weight above the diagonal: a position cannot attend to later ones")
     says = [vocabulary[at] for at in tables[2].argmax(axis=1)]
     inputs = [start, *says[:-1]]
     moving.show(
         "writing",
         {"source": list(source), "inputs": inputs, "words": list(vocabulary)}
         | dict(zip(("own", "cross", "chances"), tables, strict=True)),
-        _looks_at(tables[1], list(source), inputs, says),
+        _looks_at(*tables[:2], list(source), inputs, says),
         alt="Words of a source, words that are written, and a bar for each word that may come next. Step by step the "
         "newest word looks at what is written, then at the source, and the likeliest next word is written under it.",
         caption=caption,
@@ -66,22 +66,37 @@ def writing(
     )
 
 
-def _looks_at(cross: np.ndarray, source: list[str], inputs: list[str], says: list[str]) -> Figure:
-    """Draw the still picture, with a line from each slot to each source word that is thicker for a larger weight."""
-    fig, ax = figures.subplots(width=5.0, height=2.2)
+def _looks_at(own: np.ndarray, cross: np.ndarray, source: list[str], inputs: list[str], says: list[str]) -> Figure:
+    """Draw the still picture: lines up to the source for the second look, and arcs to the left for the first one.
+
+    A line is thicker for a larger weight.
+    """
+    fig, ax = figures.subplots(width=5.0, height=2.7)
     above, below = (np.linspace(0, 1, len(words) + 2)[1:-1] for words in (source, says))
     middle = {"ha": "center", "zorder": 3, "bbox": {"facecolor": "white", "edgecolor": "none", "pad": 1}}
     for x, word in zip(above, source, strict=True):
         ax.text(x, 1, word, va="bottom", **middle)
-    for x, reads, word, weights in zip(below, inputs, says, cross, strict=True):
+    for slot, (x, reads, word) in enumerate(zip(below, inputs, says, strict=True)):
         ax.text(x, 0, f"{reads} →\n{word}", va="top", **middle)
-        for there, weight in zip(above, weights, strict=True):
+        for there, weight in zip(above, cross[slot], strict=True):
             if weight > 0.02:
                 line = {"linewidth": 7 * weight, "color": figures.PALETTE["red"]}
                 ax.plot([x, there], [0, 1], marker="", linestyle="-", **line)
+        for there, weight in zip(below[:slot], own[slot], strict=False):
+            turned = np.linspace(0, np.pi, 30)
+            middle_of, reach = (x + there) / 2, (x - there) / 2
+            line = {"linewidth": 7 * weight, "color": figures.PALETTE["blue"]}
+            ax.plot(
+                middle_of + reach * np.cos(turned),
+                -0.38 - 1.2 * reach * np.sin(turned),
+                marker="",
+                linestyle="-",
+                **line,
+            )
     ax.text(0, 1, "source", ha="left", va="bottom")
     ax.text(0, 0, "reads →\nsays", ha="left", va="top")
-    ax.set(xlim=(0, 1), ylim=(-0.35, 1.15))
+    ax.text(0, -0.62, "notes", ha="left", va="center")
+    ax.set(xlim=(0, 1), ylim=(-0.85, 1.15))
     ax.axis("off")
     return fig
 
