@@ -1,10 +1,12 @@
-"""Comparison for lesson 18: models trained with and without extra heads for later tokens."""
+"""Comparisons for lesson 18: models with and without extra heads, and MTP modules with and without the drawn token."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from authoring.comparisons.cells import row
+import torch
+
+from authoring.comparisons.cells import names_of, row
 from authoring.records.heads import AHEAD, BUDGETS, STARTS, Runs
 
 Found = dict[tuple[str, int], list[float]]
@@ -17,4 +19,19 @@ def heads() -> Found:
         for count in (0, AHEAD):
             found[f"{count} heads", updates] = [run(count, start, updates)["loss"] for start in STARTS]
             print(row(f"{count} heads", f"{updates} updates", "nats a token", found[f"{count} heads", updates]))
+    return found
+
+
+def modules() -> Found:
+    """Train an MTP module on the frozen writer, with the drawn and with the previous token, and measure acceptance."""
+    lesson, found = names_of("18", "setup", "sets-up-text", "module", "teach"), Found()
+    for updates in (100, 250):
+        for drawn in (False, True):
+            setting = f"{'drawn' if drawn else 'previous'} token"
+            found[setting, updates] = []
+            for start in STARTS:
+                torch.manual_seed(start)
+                module = lesson["NextModule"](lesson["writer"].config, drawn)
+                found[setting, updates].append(lesson["teach"](module, updates, start))
+            print(row(setting, f"{updates} updates", "accepted", found[setting, updates]), flush=True)
     return found

@@ -11,20 +11,20 @@ from companion_school.checking.exercise import Case, exercise
 @exercise(
     "18.1",
     "What a draft is worth",
-    task="Say how many times as fast a model writes with a draft",
+    task="Compute how many times as fast a model writes with a draft",
     points=1,
     difficulty=1,
     minutes=8,
     limits={"rate": (0, 1), "ahead": (1,), "cost": (0,)},
     hints=(
         "Guess i counts only if it and all guesses before it are accepted. How probable is that?",
-        "A pass gives 1 + a + a² + ... + a^k tokens: the 1 is the model's own.",
-        "The time of a pass is 1, and k times the cost of a guess: divide the tokens by it.",
+        "A pass gives 1 + a + a² + ... + a^k tokens, where the 1 is the model's own token.",
+        "A pass takes 1 plus k times the cost of a guess. Divide the tokens by this time.",
     ),
 )
 def speedup(rate, ahead, cost):
-    """A draft guesses `ahead` tokens, each of which is accepted with the chance `rate`, whatever became of the others. A guess takes `cost` times as
-    long as a pass of the model. How many times as many tokens a second does the model write as without a draft? Return a `float`.
+    """A draft guesses `ahead` tokens, and each of them is accepted with probability `rate`, independently of the others. A guess takes `cost` times
+    as long as a pass of the model. How many times as many tokens per second does the model write as without a draft? Return a `float`.
 
     ```python
     >>> speedup(0.5, 2, 0.25)
@@ -32,8 +32,8 @@ def speedup(rate, ahead, cost):
     ```
 
     ★
-    - A rate outside of 0 to 1, fewer than one guess and a cost below 0 are refused with a `ValueError`.
-    - A rate of 1 is a rate.
+    - Raise a `ValueError` for a rate outside of 0 to 1, for fewer than one guess, and for a cost below 0.
+    - A rate of exactly 1 is allowed.
     """
     ### BEGIN SOLUTION
     if not 0 <= rate <= 1 or ahead < 1 or not cost >= 0:
@@ -64,44 +64,44 @@ def _worth(rate, ahead, cost):
 
 
 @speedup.mistake(
-    "a pass gives one token more than is accepted: the model's own, at the first refusal or behind the last guess"
+    "a pass gives one more token than it accepts: the model's own, at the first rejection or after the last guess"
 )
 def _(rate, ahead, cost):
     _worth(rate, ahead, cost)
     return sum(rate**i for i in range(1, ahead + 1)) / (1 + ahead * cost)
 
 
-@speedup.mistake("a guess counts only if all before it were accepted: the second with the chance a², not a")
+@speedup.mistake("a guess counts only if all before it were accepted, so the second counts with probability a², not a")
 def _(rate, ahead, cost):
     _worth(rate, ahead, cost)
     return (1 + ahead * rate) / (1 + ahead * cost)
 
 
-@speedup.mistake("the guesses take time as well: divide by all that a pass costs")
+@speedup.mistake("the guesses take time as well: divide by the whole cost of a pass")
 def _(rate, ahead, cost):
     _worth(rate, ahead, cost)
     return sum(rate**i for i in range(ahead + 1))
 
 
-@speedup.mistake("the draft makes its guesses one after the other: k of them take k times the cost")
+@speedup.mistake("the draft makes its guesses one after another, so k of them take k times the cost")
 def _(rate, ahead, cost):
     _worth(rate, ahead, cost)
     return sum(rate**i for i in range(ahead + 1)) / (1 + cost)
 
 
-@speedup.mistake("the sum has k + 1 terms, from 1 to a^k; yours stops before the last")
+@speedup.mistake("the sum has k + 1 terms, from 1 to a^k, and yours stops before the last one")
 def _(rate, ahead, cost):
     _worth(rate, ahead, cost)
     return sum(rate**i for i in range(ahead)) / (1 + ahead * cost)
 
 
-@speedup.mistake("at a rate of 1 the closed form is 0 / 0: all guesses and one token more, k + 1")
+@speedup.mistake("at a rate of 1 the closed form is 0 / 0: a pass gives all guesses and one more token, k + 1")
 def _(rate, ahead, cost):
     _worth(rate, ahead, cost)
     return (1 - rate ** (ahead + 1)) / (1 - rate) / (1 + ahead * cost)
 
 
-@speedup.mistake("a rate outside of 0 to 1, no guess and a cost below 0 must be refused with a ValueError")
+@speedup.mistake("raise a ValueError for a rate outside of 0 to 1, for fewer than one guess and for a cost below 0")
 def _(rate, ahead, cost):
     return sum(rate**i for i in range(ahead + 1)) / (1 + ahead * cost)
 
@@ -128,21 +128,21 @@ def _(rate, ahead, cost):
 @exercise(
     "18.2",
     "Accept and mend",
-    task="Decide which guesses stay, and draw the token that follows",
+    task="Decide which guesses stay, and draw the token that follows them",
     points=3,
     difficulty=2,
     minutes=20,
     hints=(
-        "Go through the guesses in their order: one stays where `u[i] * p_hat[i, x] < p[i, x]`. What ends the loop?",
-        "After a refusal at place i draw from `(p[i] - p_hat[i]).clamp(min=0)`; if all stay, from `p[-1]`.",
-        "To draw with u: the first token at which `cumsum` of the chances is above `u * chances.sum()`.",
+        "Go through the guesses in order. A guess stays if `u[i] * p_hat[i, x] < p[i, x]`. What ends the loop?",
+        "After a rejection at position i, draw from `(p[i] - p_hat[i]).clamp(min=0)`. If all guesses stay, draw from `p[-1]`.",
+        "To draw with u, take the first token at which the `cumsum` of the weights exceeds `u * weights.sum()`.",
     ),
 )
 def keep_guesses(p, p_hat, guesses, u):
-    """A draft has drawn `guesses`, k token ids, from its chances `p_hat` (k, vocab). The model's chances there are `p` (k + 1, vocab). `u` (k + 1) are
-    random numbers from [0, 1): guess x at place i stays where `u[i] * p_hat[i, x] < p[i, x]`. Return a list of those that stay, up to the first
-    refusal, and one token more, drawn with `u[-1]` from what the rule prescribes: the first at which the running sum of the chances is above
-    `u[-1]` times their sum.
+    """A draft has drawn `guesses`, k token ids, from its probabilities `p_hat` (k, vocab). The model's probabilities are `p` (k + 1, vocab), and
+    `u` (k + 1) holds random numbers from [0, 1). Guess x at position i stays if `u[i] * p_hat[i, x] < p[i, x]`. Return a list with the guesses that
+    stay, up to the first rejection, and one more token. Draw this token with `u[-1]` from the distribution that the rule prescribes: it is the
+    first one at which the running sum of the weights exceeds `u[-1]` times their total.
 
     ```python
     >>> p, p_hat = torch.tensor([[0.8, 0.2], [0.5, 0.5]]), torch.tensor([[0.5, 0.5]])
@@ -151,9 +151,9 @@ def keep_guesses(p, p_hat, guesses, u):
     ```
 
     ★
-    - Sizes that do not fit each other are refused with a `ValueError`, and so are rows of `p` and `p_hat` that are no chances (a number below 0, a sum
-      that misses 1 by more than 0.001), and numbers of `u` outside of [0, 1).
-    - Without a guess the token comes from the model's chances.
+    - Raise a `ValueError` if sizes do not match, if a row of `p` or `p_hat` is not a distribution (an entry is below 0, or the sum differs from 1 by
+      more than 0.001), or if a number in `u` is outside of [0, 1).
+    - Without a guess, the token comes from the model's probabilities.
     """
     ### BEGIN SOLUTION
     fits = p_hat.shape == (len(guesses), p.shape[1]) and len(p) == len(guesses) + 1 and u.shape == (len(p),)
@@ -234,27 +234,27 @@ def _rule(p, p_hat, token, u):
     return bool(u * p_hat[token] < p[token])
 
 
-@keep_guesses.mistake("after a refusal you draw from the model's own chances: what was accepted is counted twice then")
+@keep_guesses.mistake("after a rejection you draw from the model's probabilities, so accepted tokens count twice")
 def _(p, p_hat, guesses, u):
     _place(p, p_hat, guesses, u)
     return _judged(p, p_hat, guesses, u, _rule, lambda p, p_hat: p)
 
 
-@keep_guesses.mistake("after a refusal you draw from max(0, p_hat - p): what is missing is p - p_hat")
+@keep_guesses.mistake("after a rejection you draw from max(0, p_hat - p), but what is missing is p - p_hat")
 def _(p, p_hat, guesses, u):
     _place(p, p_hat, guesses, u)
     return _judged(p, p_hat, guesses, u, _rule, lambda p, p_hat: (p_hat - p).clamp(min=0))
 
 
 @keep_guesses.mistake(
-    "after a refusal you draw from |p - p_hat|: tokens of which the draft gave too much are not missing"
+    "after a rejection you draw from |p - p_hat|, but tokens that the draft guesses too often are not missing"
 )
 def _(p, p_hat, guesses, u):
     _place(p, p_hat, guesses, u)
     return _judged(p, p_hat, guesses, u, _rule, lambda p, p_hat: (p - p_hat).abs())
 
 
-@keep_guesses.mistake("a guess stays with the chance p / p_hat, and you let it stay with the chance p")
+@keep_guesses.mistake("a guess stays with probability p / p_hat, and you let it stay with probability p")
 def _(p, p_hat, guesses, u):
     _place(p, p_hat, guesses, u)
     return _judged(
@@ -262,7 +262,9 @@ def _(p, p_hat, guesses, u):
     )
 
 
-@keep_guesses.mistake("a guess stays where it is the model's most probable token: that is greedy, and these are draws")
+@keep_guesses.mistake(
+    "you accept the model's most probable token, which is the greedy rule, but these tokens are sampled"
+)
 def _(p, p_hat, guesses, u):
     _place(p, p_hat, guesses, u)
     return _judged(
@@ -275,7 +277,9 @@ def _(p, p_hat, guesses, u):
     )
 
 
-@keep_guesses.mistake("the first refusal ends it: guesses behind it were made after a token that is not in the text")
+@keep_guesses.mistake(
+    "the first rejection ends the pass, because later guesses followed a token that is not in the text"
+)
 def _(p, p_hat, guesses, u):
     _place(p, p_hat, guesses, u)
     kept, chances = [], p[-1]
@@ -287,7 +291,7 @@ def _(p, p_hat, guesses, u):
     return [*kept, _pick(chances, u[-1])]
 
 
-@keep_guesses.mistake("if all stay, one token more comes from the model's last row")
+@keep_guesses.mistake("if all guesses stay, one more token comes from the model's last row")
 def _(p, p_hat, guesses, u):
     _place(p, p_hat, guesses, u)
     if not guesses:
@@ -297,7 +301,7 @@ def _(p, p_hat, guesses, u):
 
 
 @keep_guesses.mistake(
-    "what is left, max(0, p - p_hat), adds up to less than 1: divide by its sum, or compare with u times it"
+    "the weights max(0, p - p_hat) add up to less than 1: divide by their sum, or compare with u times the sum"
 )
 def _(p, p_hat, guesses, u):
     _place(p, p_hat, guesses, u)
@@ -349,21 +353,21 @@ def _(p, p_hat, guesses, u):
 @exercise(
     "18.3",
     "Guess from the text itself",
-    task="Find what followed the last tokens where they stood before",
+    task="Find what followed an earlier occurrence of the last tokens",
     points=2,
     difficulty=2,
     minutes=12,
     limits={"longest": (1,), "count": (1,)},
     hints=(
-        "Try runs of `longest` tokens first, then shorter ones: `ids[-n:]`.",
-        "Let a place go from the end to the beginning: where is `ids[place - n : place]` the same run? It must end before the text does.",
-        "The first place that fits gives `ids[place : place + count]`.",
+        "Try the last `longest` tokens first, `ids[-n:]`, and then shorter runs.",
+        "Go from the end of the text to its beginning. At which position is `ids[end - n : end]` the same run? It must end before the text does.",
+        "The first match gives `ids[end : end + count]`.",
     ),
 )
 def look_up(ids, longest, count):
-    """`ids` is a list of tokens. Take its last `n` tokens, `n` from `longest` down to 1, and look for the same run earlier in the text. Of the longest
-    run that is found, at the last place where it stands, return the tokens that followed there: at most `count`, as far as the text goes. Return an
-    empty list if even the last token is new.
+    """`ids` is a list of tokens. Take its last `n` tokens, for `n` from `longest` down to 1, and look for the same run earlier in the text. Stop at
+    the longest run that occurs, take its latest earlier occurrence, and return the tokens that followed it: at most `count`, and none beyond the end
+    of the text. Return an empty list if even the last token has not occurred before.
 
     ```python
     >>> look_up([7, 1, 2, 5, 1, 2], 3, 2)
@@ -371,8 +375,8 @@ def look_up(ids, longest, count):
     ```
 
     ★
-    - A run or a count below 1 is refused with a `ValueError`.
-    - An empty text has no last token, and the answer is an empty list.
+    - Raise a `ValueError` if `longest` or `count` is below 1.
+    - For an empty text, return an empty list.
     """
     ### BEGIN SOLUTION
     if longest < 1 or count < 1:
@@ -414,7 +418,7 @@ def _places(ids, n):
     return [place for place in range(n, len(ids)) if ids[place - n : place] == ids[len(ids) - n :]]
 
 
-@look_up.mistake("of several places take the last: what is near is more like what comes")
+@look_up.mistake("of several occurrences take the latest, because nearby text resembles what comes next most")
 def _(ids, longest, count):
     _run(longest, count)
     for n in range(min(longest, len(ids) - 1), 0, -1):
@@ -423,7 +427,7 @@ def _(ids, longest, count):
     return []
 
 
-@look_up.mistake("longer runs come first: a single token has stood nearly everywhere")
+@look_up.mistake("try longer runs first, because a single token has nearly always occurred before")
 def _(ids, longest, count):
     _run(longest, count)
     for n in range(1, min(longest, len(ids) - 1) + 1):
@@ -432,14 +436,14 @@ def _(ids, longest, count):
     return []
 
 
-@look_up.mistake("you found the end of the text itself, behind which there is nothing")
+@look_up.mistake("you found the end of the text itself, and nothing follows it")
 def _(ids, longest, count):
     _run(longest, count)
     place = len(ids)  # where a run that ends with the text has been found
     return ids[place : place + count]
 
 
-@look_up.mistake("you give the run as well: what is asked is what followed it")
+@look_up.mistake("you return the run as well: return only what followed it")
 def _(ids, longest, count):
     _run(longest, count)
     for n in range(min(longest, len(ids) - 1), 0, -1):
@@ -448,7 +452,7 @@ def _(ids, longest, count):
     return []
 
 
-@look_up.mistake("you give all that followed: at most `count` tokens are asked")
+@look_up.mistake("you return everything that followed: return at most `count` tokens")
 def _(ids, longest, count):
     _run(longest, count)
     for n in range(min(longest, len(ids) - 1), 0, -1):
@@ -457,7 +461,7 @@ def _(ids, longest, count):
     return []
 
 
-@look_up.mistake("if the longest run is new, shorter ones are tried")
+@look_up.mistake("if the longest run has not occurred before, try shorter ones")
 def _(ids, longest, count):
     _run(longest, count)
     n = min(longest, len(ids) - 1)
@@ -466,7 +470,9 @@ def _(ids, longest, count):
     return []
 
 
-@look_up.mistake("the earlier run may overlap the last one: in 6, 6, 6 the last two stood there one place before")
+@look_up.mistake(
+    "the earlier run may overlap the last one: in 6, 6, 6 the last two tokens also occur one position earlier"
+)
 def _(ids, longest, count):
     _run(longest, count)
     for n in range(min(longest, len(ids) - 1), 0, -1):
@@ -476,7 +482,7 @@ def _(ids, longest, count):
     return []
 
 
-@look_up.mistake("a run or a count below 1 must be refused with a ValueError")
+@look_up.mistake("raise a ValueError if `longest` or `count` is below 1")
 def _(ids, longest, count):
     for n in range(min(longest, len(ids) - 1), 0, -1):
         for place in reversed(_places(ids, n)):
@@ -514,21 +520,21 @@ def _(ids, longest, count):
 @exercise(
     "18.4",
     "A scheduler",
-    task="Fill each seat as soon as it is free, and say when each text is done",
+    task="Fill each seat as soon as it is free, and return when each text is done",
     points=3,
     difficulty=2,
     minutes=20,
     limits={"seats": (1,)},
     hints=(
-        "Keep a queue of those that wait, and a list of those that sit, with how many tokens each still has to write.",
-        "A step: who has arrived takes a free seat, in turn; everybody who sits writes a token; who is done leaves.",
-        "Who writes the last token in step t is done at t + 1; the seat is free for step t + 1.",
+        "Use a queue of waiting texts, and a list of seated ones with the number of tokens that each still has to write.",
+        "In a step, texts that have arrived take free seats in turn, every seated text writes a token, and finished texts leave.",
+        "A text that writes its last token in step t is done at t + 1, and its seat is free for step t + 1.",
     ),
 )
 def done_at(arrivals, lengths, seats):
-    """Text i arrives at time `arrivals[i]`, a whole number, and has `lengths[i]` tokens to write; arrivals never fall. A step takes from time t to t + 1.
-    At its beginning those that have arrived by t and wait take the free seats, in their order; then each text that sits writes one token, and
-    leaves if it was its last. Return a list: the time at which each text is done.
+    """Text i arrives at time `arrivals[i]`, an integer, and has `lengths[i]` tokens to write. Arrivals are in ascending order. A step takes from time
+    t to t + 1. At its beginning, waiting texts that have arrived by t take the free seats in order. Then each seated text writes one token, and
+    leaves if it was the last one. Return a list with the time at which each text is done.
 
     ```python
     >>> done_at([0, 0, 1], [3, 1, 2], 2)
@@ -536,8 +542,8 @@ def done_at(arrivals, lengths, seats):
     ```
 
     ★
-    - Lists of unequal length, falling or negative arrivals, and lengths or seats below 1 are refused with a `ValueError`.
-    - No text, no time: an empty list.
+    - Raise a `ValueError` for lists of unequal length, descending or negative arrivals, and lengths or seats below 1.
+    - Without any text, return an empty list.
     """
     ### BEGIN SOLUTION
     if len(arrivals) != len(lengths) or seats < 1 or min(lengths, default=1) < 1:
@@ -609,39 +615,37 @@ def _seated(arrivals, lengths, seats, order=None, together=False, seated_first=T
     return done
 
 
-@done_at.mistake(
-    "you wait until all seats are free: that is static batching, and a seat is to be filled when it is free"
-)
+@done_at.mistake("you wait until all seats are free, which is static batching: fill each seat as soon as it is free")
 def _(arrivals, lengths, seats):
     _timetable(arrivals, lengths, seats)
     return _seated(arrivals, lengths, seats, together=True)
 
 
-@done_at.mistake("texts take seats in the order in which they came, not the shortest first")
+@done_at.mistake("texts take seats in the order of their arrival, not the shortest first")
 def _(arrivals, lengths, seats):
     _timetable(arrivals, lengths, seats)
     return _seated(arrivals, lengths, seats, order=lambda text: lengths[text])
 
 
-@done_at.mistake("nobody can sit down before arriving")
+@done_at.mistake("a text cannot take a seat before it arrives")
 def _(arrivals, lengths, seats):
     _timetable(arrivals, lengths, seats)
     return _seated([0] * len(lengths), lengths, seats)
 
 
-@done_at.mistake("a step takes from t to t + 1: who writes the last token in step t is done at t + 1")
+@done_at.mistake("a step takes from t to t + 1, so a text that writes its last token in step t is done at t + 1")
 def _(arrivals, lengths, seats):
     _timetable(arrivals, lengths, seats)
     return [time - 1 for time in _seated(arrivals, lengths, seats)]
 
 
-@done_at.mistake("there are only so many seats: the others wait")
+@done_at.mistake("there are only `seats` seats, and the other texts wait")
 def _(arrivals, lengths, seats):
     _timetable(arrivals, lengths, seats)
     return [arrival + length for arrival, length in zip(arrivals, lengths, strict=True)]
 
 
-@done_at.mistake("you give how long each text took; what is asked is the time at which it is done")
+@done_at.mistake("you return how long each text took: return the time at which it is done")
 def _(arrivals, lengths, seats):
     _timetable(arrivals, lengths, seats)
     return [time - arrival for time, arrival in zip(_seated(arrivals, lengths, seats), arrivals, strict=True)]
@@ -679,7 +683,7 @@ def _(arrivals, lengths, seats):
 @exercise(
     "18.5",
     "Attention through a block table",
-    task="Let a query look at keys and values that lie in blocks",
+    task="Let a query attend to keys and values that are stored in blocks",
     points=3,
     difficulty=2,
     minutes=12,
@@ -687,14 +691,14 @@ def _(arrivals, lengths, seats):
     excused={"edge": "a number of tokens that is changed needs another table"},
     hints=(
         "`k_pool[table]` gives the text's blocks in its own order: (block, slot, d).",
-        "`flatten(0, 1)` makes rows of tokens of them; the first `length` are the text.",
-        "Cut before you score: what lies behind the text may be anything, and 0 times NaN is NaN.",
+        "`flatten(0, 1)` turns them into one row per token. The first `length` rows are the text.",
+        "Cut before you compute scores, because slots after the text may contain anything, and 0 times NaN is NaN.",
     ),
 )
 def read_blocks(q, k_pool, v_pool, table, length):
-    """A cache of blocks: `k_pool` (block, slot, d), `v_pool` (block, slot, d_v). Token t of a text lies in block `table[t // slots]` of the pool, at slot
-    `t % slots`, `slots` being the number of slots in a block. The text has `length` tokens. Return what a query `q` (d) collects from them, (d_v),
-    with scores divided by $\\sqrt{d}$.
+    """A cache consists of blocks, `k_pool` (block, slot, d) and `v_pool` (block, slot, d_v). Token t of a text is in block `table[t // slots]` of the
+    pool, at slot `t % slots`, where `slots` is the number of slots in a block. The text has `length` tokens. Return the output of attention for the
+    query `q` (d) over them, (d_v), with scores divided by $\\sqrt{d}$.
 
     ```python
     >>> pool = torch.tensor([[[2.0], [9.0]], [[4.0], [6.0]]])
@@ -703,9 +707,9 @@ def read_blocks(q, k_pool, v_pool, table, length):
     ```
 
     ★
-    - A text without tokens, one that its table cannot hold, and sizes that do not fit are refused with a `ValueError`.
-    - What lies in slots of others, or behind the text, does no harm, not even NaN.
-    - Scores of a million do no harm.
+    - Raise a `ValueError` for a text without tokens, for a text that its table cannot hold, and for sizes that do not match.
+    - Slots of other texts, and slots after the text, must not change the result, even if they contain NaN.
+    - The result must stay finite for scores of a million.
     """
     ### BEGIN SOLUTION
     slots = k_pool.shape[1]
@@ -754,40 +758,40 @@ def _look(q, keys, values):
     return torch.softmax(keys @ q / len(q) ** 0.5, dim=0) @ values
 
 
-@read_blocks.mistake("the pool is read in its own order; the text's order is the table's")
+@read_blocks.mistake("you read the pool in its own order: the order of the text is that of the table")
 def _(q, k_pool, v_pool, table, length):
     _pools(q, k_pool, v_pool, table, length)
     return _look(q, k_pool.flatten(0, 1)[:length], v_pool.flatten(0, 1)[:length])
 
 
-@read_blocks.mistake("the last block may not be full: what lies behind the text is not of the text")
+@read_blocks.mistake("the last block may not be full: slots after the end do not belong to the text")
 def _(q, k_pool, v_pool, table, length):
     _pools(q, k_pool, v_pool, table, length)
     used = table[: -(-length // k_pool.shape[1])]
     return _look(q, k_pool[used].flatten(0, 1), v_pool[used].flatten(0, 1))
 
 
-@read_blocks.mistake("all blocks of the table are read; the text may end before")
+@read_blocks.mistake("you read all blocks of the table, but the text may end before them")
 def _(q, k_pool, v_pool, table, length):
     _pools(q, k_pool, v_pool, table, length)
     return _look(q, k_pool[table].flatten(0, 1), v_pool[table].flatten(0, 1))
 
 
-@read_blocks.mistake("a table that is sorted is another text: the order of the blocks is the order of the tokens")
+@read_blocks.mistake("do not sort the table: the order of its blocks is the order of the tokens")
 def _(q, k_pool, v_pool, table, length):
     _pools(q, k_pool, v_pool, table, length)
     table = sorted(table)
     return _look(q, k_pool[table].flatten(0, 1)[:length], v_pool[table].flatten(0, 1)[:length])
 
 
-@read_blocks.mistake("the scores are not divided by the root of d")
+@read_blocks.mistake("the scores are not divided by the square root of d")
 def _(q, k_pool, v_pool, table, length):
     _pools(q, k_pool, v_pool, table, length)
     keys, values = k_pool[table].flatten(0, 1)[:length], v_pool[table].flatten(0, 1)[:length]
     return torch.softmax(keys @ q, dim=0) @ values
 
 
-@read_blocks.mistake("softmax goes block by block in yours: all tokens of the text share one row of weights")
+@read_blocks.mistake("you apply softmax block by block, but all tokens of the text share one row of weights")
 def _(q, k_pool, v_pool, table, length):
     _pools(q, k_pool, v_pool, table, length)
     slots, found, count = k_pool.shape[1], 0.0, 0
@@ -798,7 +802,7 @@ def _(q, k_pool, v_pool, table, length):
     return found / count
 
 
-@read_blocks.mistake("a weight of 0 times NaN is NaN: cut behind the text before you score")
+@read_blocks.mistake("a weight of 0 times NaN is NaN: cut the slots after the text before you compute scores")
 def _(q, k_pool, v_pool, table, length):
     _pools(q, k_pool, v_pool, table, length)
     keys, values = k_pool[table].flatten(0, 1), v_pool[table].flatten(0, 1)
@@ -849,21 +853,21 @@ def _(q, k_pool, v_pool, table, length):
 @exercise(
     "18.6",
     "Blocks that texts share",
-    task="Count the blocks of many texts, where equal beginnings share theirs",
+    task="Count the blocks of many texts that share equal beginnings",
     points=3,
     difficulty=3,
     minutes=15,
     limits={"slots": (1,)},
     hints=(
-        "When may a block be shared? Keys and values of a token depend on all tokens before it.",
-        "A full block is known by all tokens of its text up to its end: `tuple(text[:end])`. Put these into a set.",
-        "What is left of a text behind its full blocks takes a block of its own.",
+        "When may a block be shared? The keys and values of a token depend on all tokens before it.",
+        "A full block is identified by all tokens of its text up to its end, `tuple(text[:end])`. Put these into a set.",
+        "Tokens that remain after a text's full blocks take a block of their own.",
     ),
 )
 def blocks_for(texts, slots):
-    """`texts` is a list of lists of tokens; a block holds `slots` tokens of a text. Two texts may share a *full* block if its keys and values are the same
-    in both, wherever the texts stand in the list. A block that is not full is written on, so it is shared with nobody. How many blocks do all
-    texts need together? Return an `int`.
+    """`texts` is a list of lists of tokens, and a block holds `slots` tokens of a text. Any two texts in the list may share a *full* block if its
+    keys and values are the same in both. A block that is not full will still be written to, so it cannot be shared. How many blocks do all texts need
+    together? Return an `int`.
 
     ```python
     >>> blocks_for([[1, 2, 3, 4, 5], [1, 2, 3, 4, 6], [9, 9, 3, 4]], 2)
@@ -871,7 +875,7 @@ def blocks_for(texts, slots):
     ```
 
     ★
-    - Fewer than one slot is refused with a `ValueError`.
+    - Raise a `ValueError` if `slots` is below 1.
     - A text without tokens needs no block.
     """
     ### BEGIN SOLUTION
@@ -911,7 +915,7 @@ def _cut(text, slots):
 
 
 @blocks_for.mistake(
-    "the same tokens behind another beginning have other keys and values: a block is known by all tokens up to its end"
+    "after another beginning the same tokens have other keys and values: a block is identified by all tokens up to its end"
 )
 def _(texts, slots):
     _slots(slots)
@@ -919,25 +923,25 @@ def _(texts, slots):
     return len(full) + sum(len(text) % slots > 0 for text in texts)
 
 
-@blocks_for.mistake("a block that is not full is written on: each text needs its own")
+@blocks_for.mistake("a block that is not full will still be written to, so each text needs its own")
 def _(texts, slots):
     _slots(slots)
     return len({tuple(text[: at + slots]) for text in texts for at in range(0, len(text), slots)})
 
 
-@blocks_for.mistake("nothing is shared in yours: full blocks of equal beginnings are kept once")
+@blocks_for.mistake("you share nothing: full blocks of equal beginnings are stored once")
 def _(texts, slots):
     _slots(slots)
     return sum(-(-len(text) // slots) for text in texts)
 
 
-@blocks_for.mistake("a block that is not full is a block: you counted full ones alone")
+@blocks_for.mistake("a block that is not full counts as well: you counted only full ones")
 def _(texts, slots):
     _slots(slots)
     return len({tuple(text[:end]) for text in texts for end in range(slots, len(text) + 1, slots)})
 
 
-@blocks_for.mistake("a text shares with any other, not only with the one before it in the list")
+@blocks_for.mistake("a text may share blocks with any other text, not only with the one before it in the list")
 def _(texts, slots):
     _slots(slots)
     count, before = 0, []
@@ -950,7 +954,7 @@ def _(texts, slots):
     return count
 
 
-@blocks_for.mistake("a block is shared by its place as well as by its tokens, but all tokens before it count too")
+@blocks_for.mistake("you compare a block's position and its own tokens, but all tokens before it count as well")
 def _(texts, slots):
     _slots(slots)
     full = {(at, block) for text in texts for at, block in enumerate(_cut(text, slots)) if len(block) == slots}
