@@ -72,7 +72,9 @@ def _(tokens, layers, every, kv_heads, tables, d_k, d_v, cached, kept):
     return full * tokens * kv_heads * (d_k + d_v) * cached + rest * tokens
 
 
-@hybrid_bytes.mistake("one layer in each group of `every` is full and the others have tables: you have it the other way round")
+@hybrid_bytes.mistake(
+    "one layer in each group of `every` is full and the others have tables: you have it the other way round"
+)
 def _(tokens, layers, every, kv_heads, tables, d_k, d_v, cached, kept):
     linear = _groups(tokens, layers, every)
     return (layers - linear) * tokens * kv_heads * (d_k + d_v) * cached + linear * tables * d_k * d_v * kept
@@ -836,7 +838,9 @@ def _(numbers, bits, symbols):
     return _states(numbers, bits, symbols)
 
 
-@longest_copy.mistake("a symbol need not take a whole number of bits: two digits share seven bits, where each on its own would take four")
+@longest_copy.mistake(
+    "a symbol need not take a whole number of bits: two digits share seven bits, where each on its own would take four"
+)
 def _(numbers, bits, symbols):
     return _states(numbers, bits, symbols) // (symbols - 1).bit_length()
 
