@@ -60,10 +60,10 @@ def sampling() -> dict[tuple[int, int, bool, int], tuple[float, float, int, floa
 
     Returns:
         By the planned number of updates, the start, whether tokens were sampled, and the update: the mean of edits in
-        free running minus wrong slots with teacher forcing over the wrong names, its standard error, the number of wrong
+        free running minus wrong slots with teacher forcing over the wrong names, its standard error, the count of wrong
         names, and the share of right names.
     """
-    lesson, found = SimpleNamespace(**names_of("09", *CELLS, "sets-up-after")), {}
+    lesson, found = SimpleNamespace(**names_of("09", *CELLS, "edits", "sets-up-after")), {}
     held, pad, bos = lesson.held, lesson.PAD, lesson.BOS
     filler = held.targets == lesson.IGNORE
     for updates in BUDGETS:
@@ -104,5 +104,6 @@ def sampling() -> dict[tuple[int, int, bool, int], tuple[float, float, int, floa
                         print(f"{updates} updates, start {start}, {way}, update {update}: {mean:.2f} +- {error:.2f} of "
                               f"{len(wrong)}, names right {right:.3f}", flush=True)  # fmt: skip
     return found
+
 
 sampling()

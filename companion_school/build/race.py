@@ -1,7 +1,7 @@
 """The race: bits per byte on held-out text after a fixed number of minutes of training on this machine.
 
-The text is 3,000 small stories (`companion.data.stories`), and 100 others are held out. The learner's `race.py` trains a
-model, and this module measures it. Every token of the held-out documents is scored once, the first token of a
+The text is 3,000 small stories (`companion.data.stories`), and 100 others are held out. The learner's `race.py` trains
+a model, and this module measures it. Every token of the held-out documents is scored once, the first token of a
 document with log2 of the vocabulary size, and decoding the tokens must give the text back.
 """
 

@@ -33,7 +33,7 @@ class Bridge:
     Attributes:
         exercise: Number of the exercise, such as "2.3".
         stage: The stage whose file gets the answer.
-        definition: Name of the function or class there. The part of the stage's check that has this name must pass before
+        definition: Name of the function or class there. The part of the check that has this name must pass before
             the file is written.
         bodies: The body of the function, or the bodies of the class's methods, by name.
     """

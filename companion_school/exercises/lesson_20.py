@@ -510,9 +510,7 @@ def _(now, start, counts, tau):
     return _softplus(tau * (moved[:, 0] - moved[:, 1]))
 
 
-@preference_loss.mistake(
-    "different shapes, no pairs, and a temperature that is not above 0 must raise a ValueError"
-)
+@preference_loss.mistake("different shapes, no pairs, and a temperature that is not above 0 must raise a ValueError")
 def _(now, start, counts, tau):
     pair = min(len(now), len(start), len(counts))
     counts = counts[:pair].expand(pair, now.shape[1], now.shape[2])
@@ -810,7 +808,9 @@ def _(now, old, gain, counts, clip):
     return _averaged(torch.maximum(ratio * gain, ratio.clamp(1 - clip, 1 + clip) * gain), counts)
 
 
-@held_back.mistake("the clipped product by itself also holds back changes in the wrong direction, so take the smaller of the two")
+@held_back.mistake(
+    "the clipped product by itself also holds back changes in the wrong direction, so take the smaller of the two"
+)
 def _(now, old, gain, counts, clip):
     _told(now, old, gain, counts, clip)
     return _averaged(_ratio(now, old, counts).clamp(1 - clip, 1 + clip) * gain[:, None], counts)
@@ -873,7 +873,9 @@ def _(now, old, gain, counts, clip):
     return -_averaged(_products(now, old, gain, counts, clip), counts)
 
 
-@held_back.mistake("mask before you subtract, because minus infinity minus minus infinity is NaN, and so is NaN times 0")
+@held_back.mistake(
+    "mask before you subtract, because minus infinity minus minus infinity is NaN, and so is NaN times 0"
+)
 def _(now, old, gain, counts, clip):
     _told(now, old, gain, counts, clip)
     ratio, gain = (now - old).exp(), gain[:, None]
@@ -968,7 +970,9 @@ def _drawn(right, drawn, k):
         raise ValueError("no such draws")
 
 
-@pass_at.mistake("a power of the share of wrong answers is too large on average, so choose k of those that were sampled")
+@pass_at.mistake(
+    "a power of the share of wrong answers is too large on average, so choose k of those that were sampled"
+)
 def _(right, drawn, k):
     _drawn(right, drawn, k)
     return sum(1 - (1 - count / drawn) ** k for count in right) / len(right)
@@ -1011,9 +1015,7 @@ def _(right, drawn, k):
     return sum(min(1.0, k * count / drawn) for count in right) / len(right)
 
 
-@pass_at.mistake(
-    "no questions, counts above `drawn`, and k outside of 1 to `drawn` must raise a ValueError"
-)
+@pass_at.mistake("no questions, counts above `drawn`, and k outside of 1 to `drawn` must raise a ValueError")
 def _(right, drawn, k):
     k = min(max(k, 0), drawn)
     held = [min(max(count, 0), drawn) for count in right]

@@ -196,7 +196,9 @@ def _direction(gain, table, words):
     return gain * (table[words[0]] - table[words[1]])
 
 
-@credit.mistake("the scale is that of the whole stream, but you normalize each part by itself, so the parts do not add up")
+@credit.mistake(
+    "the scale is that of the whole stream, but you normalize each part by itself, so the parts do not add up"
+)
 def _(writes, gain, table, words, eps):
     _fits(writes, gain, table, words)
     return (writes / _scale(writes, eps)) @ _direction(gain, table, words)
@@ -380,7 +382,9 @@ def _(weights, tokens):
     return _mean(weights, after, torch.ones_like(after[:, :, 0]))
 
 
-@induction.mistake("all queries that count have the same weight, but you average within each text first, and texts differ")
+@induction.mistake(
+    "all queries that count have the same weight, but you average within each text first, and texts differ"
+)
 def _(weights, tokens):
     after = _told(weights, tokens).tril()
     counts = after.any(-1)

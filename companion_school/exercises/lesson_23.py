@@ -117,7 +117,7 @@ def training_operations(matrices, tokens, frozen=()):
     - An empty list costs nothing. What came in stays as it is.
     """
     ### BEGIN SOLUTION
-    fits = all(one[1] == two[0] for one, two in zip(matrices, matrices[1:], strict=False))
+    fits = all(matrices[at][1] == matrices[at + 1][0] for at in range(len(matrices) - 1))
     if tokens < 1 or not fits or any(at not in range(len(matrices)) for at in frozen):
         raise ValueError(f"tokens={tokens}, matrices={matrices}, frozen={frozen}: expected matrices that fit")
     forward = backward = 0
@@ -151,7 +151,7 @@ def _(draw):
 
 
 def _products(matrices, tokens, frozen):
-    fits = all(one[1] == two[0] for one, two in zip(matrices, matrices[1:], strict=False))
+    fits = all(matrices[at][1] == matrices[at + 1][0] for at in range(len(matrices) - 1))
     if tokens < 1 or not fits or any(at not in range(len(matrices)) for at in frozen):
         raise ValueError("expected matrices that fit")
     return [2 * tokens * inputs * outputs for inputs, outputs in matrices]
@@ -169,7 +169,9 @@ def _backward(products, frozen, *, first=False, through=None, own=True):
     return total
 
 
-@training_operations.mistake("twice the forward pass counts a gradient of the first matrix's inputs, which nobody needs")
+@training_operations.mistake(
+    "twice the forward pass counts a gradient of the first matrix's inputs, which nobody needs"
+)
 def _(matrices, tokens, frozen=()):
     products = _products(matrices, tokens, frozen)
     return sum(products), _backward(products, frozen, first=True)
@@ -446,7 +448,9 @@ def _(draw):
     yield Case("four times the budget", (2400.0, 0.5, 0.5, 2.0, 2.0))
     yield Case("the law of 2022, for Chinchilla's compute", (5.76e23, 0.34, 0.28, 406.4, 410.7))
     one, two = draw.whole(2, 9) / 10, draw.whole(11, 15) / 10
-    yield Case("other exponents", (6.0 * draw.whole(100, 900), one, two, 1.0 * draw.whole(2, 90), 1.0 * draw.whole(2, 90)))
+    yield Case(
+        "other exponents", (6.0 * draw.whole(100, 900), one, two, 1.0 * draw.whole(2, 90), 1.0 * draw.whole(2, 90))
+    )
     yield Case("a budget of 6", (6.0, one, two, 3.0, 5.0))
     for at, name in enumerate(("budget", "first exponent", "second exponent", "first factor", "second factor")):
         given = [600.0, 0.5, 0.5, 2.0, 2.0]

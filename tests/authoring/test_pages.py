@@ -269,7 +269,7 @@ def test_readme_has_title_question_and_minutes_of_every_lesson():
 def test_readme_without_its_marks_is_refused(tmp_path, monkeypatch):
     (tmp_path / "README.md").write_text("# Nothing\n")
     monkeypatch.setattr(readme, "ROOT", tmp_path)
-    with pytest.raises(LessonError, match="one of them is missing"):
+    with pytest.raises(LessonError, match="one of these marks is missing"):
         readme.render(LESSONS)
 
 

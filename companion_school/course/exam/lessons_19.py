@@ -36,7 +36,8 @@ reason(
     "In quantization-aware training a model multiplies weights of 4 bits. Why would nothing learn if the derivative of "
     "the rounding were taken as it is, what does the straight-through estimator do instead, and why are the weights "
     "stored in 16 or 32 bits all the same?",
-    "The rounding is a staircase, whose derivative is 0 nearly everywhere, so every gradient would be 0 (1). On the way "
+    "The rounding is a staircase, whose derivative is 0 nearly everywhere, so every gradient would be 0 (1). On the "
+    "way "
     "back the rounding is treated as if it were not there: the gradient of the rounded weight is given to the weight "
     "itself (1). An update is far smaller than the step from one level to the next (1). In more bits such updates add "
     "up until the level changes; stored in 4 bits each of them would be rounded away (1).",

@@ -12,11 +12,13 @@ def _(draw: Random) -> Asked:
     billions, each = draw.choice([1, 3, 7, 13]), draw.choice([20, 100, 200])
     devices, tera = draw.choice([8, 64, 256]), draw.choice([200, 300, 400])
     text = (
-        f"A model of {billions} billion parameters reads {each} tokens for each of them. How many days does its training "
+        f"A model of {billions} billion parameters reads {each} tokens for each of them. How many days does its "
+        "training "
         f"take on {devices} GPUs that compute {tera} trillion operations a second each?"
     )
     key = (
-        f"Six operations for each parameter and token: $6 \\cdot {billions} \\cdot 10^9 \\cdot {each * billions} \\cdot "
+        f"Six operations for each parameter and token: $6 \\cdot {billions} \\cdot 10^9 \\cdot {each * billions} "
+        "\\cdot "
         f"10^9$, divided by ${devices} \\cdot {tera} \\cdot 10^{{12}} \\cdot 86400$."
     )
     return Asked(text, key, 6 * billions * each * billions * 1e18 / (devices * tera * 1e12 * 86_400))
@@ -27,12 +29,14 @@ def _(draw: Random) -> Asked:
     large, read = draw.choice([2, 4, 8, 16]), draw.choice([40, 60, 100])
     small, longer = large // 2, read * draw.choice([3, 4, 5])
     text = (
-        f"A model of {large} billion parameters that has read {read} billion tokens is as good as one of {small} billion "
+        f"A model of {large} billion parameters that has read {read} billion tokens is as good as one of {small} "
+        "billion "
         f"parameters that has read {longer} billion tokens. After how many billion written tokens has the smaller one "
         "taken fewer operations in all?"
     )
     key = (
-        f"Training: $6 \\cdot {large} \\cdot {read}$ and $6 \\cdot {small} \\cdot {longer}$. Writing takes 2 operations for "
+        f"Training: $6 \\cdot {large} \\cdot {read}$ and $6 \\cdot {small} \\cdot {longer}$. Writing takes 2 "
+        "operations for "
         f"each parameter and token: divide the difference by $2 \\cdot ({large} - {small})$."
     )
     return Asked(text, key, 3 * (small * longer - large * read) / (large - small))
@@ -40,16 +44,20 @@ def _(draw: Random) -> Asked:
 
 reason(
     "23.floor",
-    "A scaling law is fitted to twenty small runs with a floor of 1, and with a floor of 2 it fits them as well. What do "
+    "A scaling law is fitted to twenty small runs with a floor of 1, and with a floor of 2 it fits them as well. What "
+    "do "
     "the two laws agree on, what do they not agree on, and which single further run tells them apart?",
-    "They agree on the score of a model near the fitted ones, and nearly on the best size for a budget (1). They promise "
-    "different scores far away, where the fractions have become small and the floor is most of what is left (1). A run of "
+    "They agree on the score of a model near the fitted ones, and nearly on the best size for a budget (1). They "
+    "promise "
+    "different scores far away, where the fractions have become small and the floor is most of what is left (1). A "
+    "run of "
     "the advised size that reads many times the tokens of the others (1), at the same schedule and on new text, as the "
     "law counts tokens as new (1).",
 )
 broken(
     "23.valley",
-    "This function finds which of several sizes is best for a budget of compute. `law(parameters, tokens)` is the score.",
+    "This function finds which of several sizes is best for a budget of compute. `law(parameters, tokens)` is the "
+    "score.",
     """
 def best_size(compute, sizes, law):
     tokens = compute / sizes

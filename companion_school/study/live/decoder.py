@@ -57,7 +57,7 @@ def writing(
         "writing",
         {"source": list(source), "inputs": inputs, "words": list(vocabulary)}
         | dict(zip(("own", "cross", "chances"), tables, strict=True)),
-        _looks_at(*tables[:2], list(source), inputs, says),
+        _looks_at(tables[0], tables[1], list(source), inputs, says),
         alt="Words of a source, words that are written, and a bar for each word that may come next. Step by step the "
         "newest word looks at what is written, then at the source, and the likeliest next word is written under it.",
         caption=caption,

@@ -67,8 +67,8 @@ def budget(
             "runs": [{"compute": nights, "size": size, "bits": bits} for nights, size, bits in runs],
         },
         fig,
-        alt="A valley: the score that a law predicts for one budget of compute, against the number of parameters. Small "
-        "models on the left read much, large ones on the right read little, and a red dot marks the best size. With "
+        alt="A valley: the score that a law predicts for one budget of compute, against the number of parameters. "
+        "Small models on the left read much, large ones on the right little, and a red dot marks the best size. With "
         "more compute the dot moves right and down. Squares are measured runs.",
         caption=caption,
         numbers={"parameters": [size for size, _ in measured] or [round(sizes[best])],
