@@ -182,7 +182,7 @@ class Talk:
         yield parts.finish()
         self.cut = ""
         if count == most and token not in says.special.stop:
-            full = f"the model's context of {context:,} tokens is full: /reset forgets the conversation"
+            full = f"the answer did not end within the context of {context:,} tokens; /reset clears the conversation"
             self.cut = full if len(ids) + most == context else f"the answer is cut off after {most:,} tokens (--tokens)"
 
     def _prompt(self) -> tuple[list[int], int]:

@@ -99,8 +99,12 @@ def examined(part: Part, sources: Mapping[str, str], files: Mapping[str, str], s
         other = STAGES[earlier]
         told = (
             f"With the reference of stage {earlier} in place of your {other.file} it is right: the fault lies there.\n"
-            f'Check that stage first: check("{other.id}"), or companion build check {earlier}'
+            f'Check that stage first: check("{other.id}"), or companion build check {earlier}. If it passes, your '
+            f"{other.file} lacks something that only this part needs."
         )
+        if verdict.result is Result.CRASHED:
+            line = raised_at(part, key, sources, files)
+            told += f"\nWith your {other.file}: {verdict.fault}" + (f"\n  in {line}" if line else "")
         return found | {"told": told, "lies_in": earlier}
     if verdict.result is Result.MISSING:
         return found | {"told": verdict.fault.replace("the function", "it")}

@@ -265,7 +265,7 @@ def test_the_same_seed_answers_the_same_and_a_full_context_is_one_sentence(home,
     assert found[0] == found[1] != found[2]
     greedy = ("--temperature", "0")
     assert "cut off after 6 tokens" in talked_of("Who?\n", monkeypatch, capsys, *greedy)
-    assert "context of 96 tokens is full: /reset" in talked_of(
+    assert "did not end within the context of 96 tokens; /reset" in talked_of(
         "Who?\n", monkeypatch, capsys, *greedy, "--tokens", "900"
     )
     assert talked("Who walked? " * 30 + "\nWho?\n", monkeypatch) == 0

@@ -241,11 +241,11 @@ class TuneTask(Task):
             return (
                 f"{result['right']:,} of {result['total']:,} held-out problems are answered right, "
                 f"{result['right_share']:.1%} (95 % interval {result['low']:.1%} to {result['high']:.1%})."
-                + (f"\n{self._advice()}" if result["high"] < LEARNED else "")
+                + (f"\n{self._advice(record)}" if result["high"] < LEARNED else "")
             )
         return f"On what was held out: {Tuned({k: v for k, v in result.items() if k != 'digest'})}."
 
-    def _advice(self) -> str:
+    def _advice(self, record: Mapping[str, Any]) -> str:
         """Return advice for a run that has not learned its task."""
         if self.settings.method == "grpo":
             helps = (
@@ -254,8 +254,8 @@ class TuneTask(Task):
             )
         else:
             helps = (
-                f"more updates (this run had --steps {self.settings.steps or self.usual}), a larger --batch, or a "
-                "--start with fewer bits per byte on its own text"
+                f"more updates (this run made {record.get('updates') or self.settings.steps or self.usual}), a larger "
+                "--batch, or a --start that was trained for longer"
             )
         return f"The model has not learned the task: most of its answers are wrong.\nWhat usually helps: {helps}."
 

@@ -290,6 +290,7 @@ def _(draw):
     yield Case("up to the peak, and down to a twentieth", (20, 1.0, 4))
     yield Case("any plan", (draw.whole(30, 50), 0.003, draw.whole(3, 6)))
     yield Case("of a short plan a fifth is warm-up", (10, 2.0, 50))
+    yield Case("a fifth of eight updates is one update", (8, 2.0, 50))
     yield Case("no warm-up", (7, 1.0, 0))
 
 
@@ -301,6 +302,7 @@ rate_at.mistake(
     "(update - warmup) / (updates - warmup)",
     "update / updates",
 )
+rate_at.mistake("a fifth of the updates is rounded down: updates // 5", "updates // 5", "updates / 5")
 rate_at.mistake("the rate falls to 0; expected a twentieth of the peak", "0.525 + 0.475", "0.5 + 0.5")
 rate_at.mistake("a whole cosine: the rate rises again; half of one leads down", "math.pi * fall", "2 * math.pi * fall")
 rate_at.mistake("there is no warm-up", "min(1, update / max(1, warmup))", "1")

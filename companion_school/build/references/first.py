@@ -30,7 +30,7 @@ class FirstModel(nn.Module):
 
 def descend(model: nn.Module, loss_at: Callable[[int], Tensor], updates: int, rate: float) -> Iterator[float]:
     """Gradient descent. Yields the loss of each update as a number. `loss_at(n)` is the loss of update n = 0, 1, ...;
-    after it, each weight moves downhill by `rate` times its gradient, and the gradients are cleared."""
+    after it, each weight that has a gradient moves downhill by `rate` times it, and the gradients are cleared."""
     for n in range(updates):
         loss = loss_at(n)
         loss.backward()
