@@ -439,8 +439,8 @@ def _(y, x, W_q, W_k, W_v, real):
 def leaks(before, after, real):
     """Does a decoder see exactly what it should? `before` (slot, vocab) holds its logits for a text, with the inputs shifted, so slot $i$ predicts
     target $i$. `after` is (target, slot, vocab), and `after[j]` holds all logits when only target $j$ is replaced. A slot *depends* on a target
-    if one of its logits changes, up or down, by more than `1e-9`. It should depend on every target strictly before its own that the boolean
-    `real` (target) marks True, and on no other. List all pairs `(slot, target)` that violate this, sorted by slot and then by target.
+    if one of its logits changes by more than `1e-9`. It should depend on exactly those targets before its own that the boolean `real` (target)
+    marks True. List all pairs `(slot, target)` that violate this, sorted by slot and then by target.
 
     ```python
     >>> leaks(torch.zeros(2, 1), torch.tensor([[[0.0], [3.0]], [[2.0], [0.0]]]), torch.tensor([True, True]))

@@ -463,7 +463,7 @@ def _(x, logits, inner, outer, k):
 
 @exercise(
     "11.4",
-    "The balancing gradient, without padding",
+    "Balancing gradient without padding",
     task="Write the gradient of the balancing loss, without padding",
     points=4,
     difficulty=3,

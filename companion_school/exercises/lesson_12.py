@@ -253,9 +253,9 @@ def _(tokens, stride):
 )
 def absorb(largest, total, mixture, scores, values):
     """One step of the online softmax. The tiles so far have left three results for each row: `largest` (query), the largest score $m$; `total`
-    (query), $\\sum_j e^{z_j - m}$; and `mixture` (query, d_v), $\\sum_j e^{z_j - m} v_j$, which has not been divided by the total. Before the
-    first tile they are $-\\infty$, 0 and 0. Take in one more tile, with `scores` (query, key), the scaled $z_j$, which are $-\\infty$ where a
-    key is hidden, and `values` (key, d_v). Return the three results in the same form. A row that has seen no key keeps $-\\infty$, 0 and 0.
+    (query), $\\sum_j e^{z_j - m}$; and `mixture` (query, d_v), $\\sum_j e^{z_j - m} v_j$, not divided by the total. Before the
+    first tile they are $-\\infty$, 0 and 0. Add one more tile with `scores` (query, key), $-\\infty$ where a key is
+    hidden, and `values` (key, d_v). Return the three results in the same form. A row without any key keeps $-\\infty$, 0 and 0.
     Scores may be as large as 1,000.
 
     ```python

@@ -505,13 +505,16 @@ def by_chance(x, levels, dice):
     ```
 
     ★
-    - Raise a `ValueError` if there are fewer than two levels, if they do not rise, or if `dice` has another shape than `x`.
+    - Raise a `ValueError` if there are fewer than two levels, if they do not rise, or if `dice` has another shape than `x` or
+      numbers that are not from 0 to below 1.
     """
     ### BEGIN SOLUTION
     if levels.ndim != 1 or len(levels) < 2 or not (levels[1:] > levels[:-1]).all() or dice.shape != x.shape:
         raise ValueError(
             f"{len(levels)} levels, dice {tuple(dice.shape)}: expected rising levels, dice for each number"
         )
+    if not ((dice >= 0) & (dice < 1)).all():
+        raise ValueError("dice: expected numbers from 0 to below 1")
     x = x.clamp(levels[0], levels[-1])
     above = torch.bucketize(x.contiguous(), levels).clamp(min=1)
     low, high = levels[above - 1], levels[above]
@@ -541,11 +544,14 @@ def _(draw):
     yield Case("one level is refused", (draw.normal(2, 3), FP4[:1], draw.uniform(2, 3)), refuse=True)
     yield Case("levels that fall are refused", (draw.normal(2, 3), FP4.flip(0), draw.uniform(2, 3)), refuse=True)
     yield Case("dice of another shape are refused", (draw.normal(2, 3), FP4, draw.uniform(3, 2)), refuse=True)
+    yield Case("dice of 1 and more are refused", (draw.normal(2, 3), FP4, draw.uniform(2, 3) + 1), refuse=True)
 
 
 def _fits_levels(x, levels, dice):
     if levels.ndim != 1 or len(levels) < 2 or not (levels[1:] > levels[:-1]).all() or dice.shape != x.shape:
         raise ValueError("no such levels or dice")
+    if not ((dice >= 0) & (dice < 1)).all():
+        raise ValueError("dice from 0 to below 1")
 
 
 def _neighbours(x, levels):
@@ -600,7 +606,7 @@ def _(x, levels, dice):
 
 
 @by_chance.mistake(
-    "levels that do not rise, fewer than two, and dice of another shape must be refused with a ValueError"
+    "levels that do not rise, fewer than two, and dice of another shape or range must be refused with a ValueError"
 )
 def _(x, levels, dice):
     levels = levels.sort().values if len(levels) > 1 else torch.cat([levels, levels + 1])

@@ -465,9 +465,9 @@ def _(weights, tokens):
 )
 def both_ways(gaps):
     """Each part of a model may be as in the clean text (1) or as in the other text (0). `gaps` (2, 2, ..., 2) has an axis for each part and contains
-    the gap of every such pass. For example, `gaps[1, 0, 1]` is the gap with parts 0 and 2 as in the clean text and part 1 as in the other. Return (2,
-    part): for each part its share by *noising*, which is the clean run with this one part from the other text, and by *denoising*, which is the
-    reverse. A share is 0 if nothing changes and 1 if everything does.
+    the gap of every such pass. For example, in `gaps[1, 0, 1]` only part 1 is as in the other text. Return (2, part): for each part its share by
+    *noising*, the clean run with this one part from the other text, and by *denoising*, the reverse. A share is 0 if nothing changes and 1
+    if everything does.
 
     ```python
     >>> both_ways(torch.tensor([[0.0, 1.0], [1.0, 1.0]]))

@@ -527,6 +527,15 @@ def _(*given):
     return math.exp(low), math.exp(whole - low)
 
 
+@best_size.variant
+def _(*given):
+    # the tokens first, by exchanging the roles of the two fractions
+    compute, alpha, delta, one, two = _positive(*given)
+    products, both = compute / 6, alpha + delta
+    tokens = (delta * two / (alpha * one)) ** (1 / both) * products ** (alpha / both)
+    return products / tokens, tokens
+
+
 # 23.5
 
 
