@@ -332,7 +332,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        described.error(f"--out {flags.out}: expected a folder that can be written to ({error.strerror})")
+        described.error(f"--out {flags.out}: expected a writable folder ({error.strerror})")
     rehearsal = flags.rehearsal or not torch.cuda.is_available()
     names = [name for name in PARTS if name in flags.only]
     done = measure(

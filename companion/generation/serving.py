@@ -577,7 +577,7 @@ class Server:
 def _why(handle: Handle, logits: Float[Tensor, "vocab"]) -> ValueError:
     """Return the error that explains why no token can follow a text."""
     if bool(logits.isfinite().all()):
-        return ValueError(f"rules: no token is left for text {handle.number}: expected rules that leave one")
+        return ValueError(f"rules: every token is excluded for text {handle.number}")
     return NotFinite(f"logits of text {handle.number}: expected finite numbers, got others")
 
 

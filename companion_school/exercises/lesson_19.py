@@ -540,7 +540,7 @@ def _(draw):
     yield Case("other sizes", _asked(draw, FP4, rows, columns))
     x, levels, dice = _asked(draw, FP4, 2, 5)
     yield Case("numbers beyond the levels", (x * 40, levels, dice))
-    yield Case("numbers that are levels already", (FP4.view(3, 5), FP4, draw.uniform(3, 5)))
+    yield Case("numbers that are levels already", (FP4[draw.wholes(0, 14, 3, 5)], FP4, draw.uniform(3, 5)))
     yield Case("one level is refused", (draw.normal(2, 3), FP4[:1], draw.uniform(2, 3)), refuse=True)
     yield Case("levels that fall are refused", (draw.normal(2, 3), FP4.flip(0), draw.uniform(2, 3)), refuse=True)
     yield Case("dice of another shape are refused", (draw.normal(2, 3), FP4, draw.uniform(3, 2)), refuse=True)

@@ -142,7 +142,7 @@ def _(draw):
     yield Case("the first is frozen: no gradient goes through the second", ([(a, b), (b, c)], tokens, (0,)))
     yield Case("the middle one of three is frozen", ([(a, b), (b, c), (c, d)], tokens, (1,)))
     yield Case("all are frozen: nothing goes back", ([(a, b), (b, c)], tokens, (0, 1)))
-    yield Case("no matrix costs nothing", ([], tokens))
+    yield Case("no matrix costs nothing", ([], tokens), robust="a model without matrices is nothing that a lesson has")
     yield Case("one token", ([(a, b), (b, c)], 1))
     yield Case("no token is refused", ([(a, b)], 0), refuse=True)
     yield Case("a frozen matrix that is not there is refused", ([(a, b)], tokens, (1,)), refuse=True)

@@ -64,9 +64,7 @@ def test_a_folder_of_another_kind_of_thing_is_called_by_its_name(tmp_path):
     path.unlink()
     (tmp_path / "adapter_config.json").write_text('{"peft_type": "LORA"}')
     (tmp_path / "adapter_model.safetensors").write_bytes(b"")
-    with pytest.raises(
-        ValueError, match=r"adapter_config.json says that this is an adapter, the changes to another mod"
-    ):
+    with pytest.raises(ValueError, match=r"adapter_config.json says that this is an adapter for another mod"):
         load_pretrained(tmp_path)
     save_file(whole, path)  # merged into the model, it may lie beside it
     same_function(load_pretrained(tmp_path), theirs)

@@ -51,7 +51,7 @@ def test_a_field_that_is_missing_is_named_where_it_is_asked_for(tmp_path, make_t
     record = begun(tmp_path, make_trainer).record()
     with pytest.raises(ValueError, match=r"run\.json: the entry 'bytes_per_token' is missing; the file is damaged"):
         record["bytes_per_token"]
-    with pytest.raises(ValueError, match=r"run\.json: expected 'train_bytes' in it"):
+    with pytest.raises(ValueError, match=r"run\.json: the entry 'train_bytes' is missing"):
         record["text"]["train_bytes"]
 
 

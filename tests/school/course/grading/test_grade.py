@@ -209,7 +209,7 @@ def test_a_link_to_somewhere_is_not_read(tmp_path, secret):
         (["{in}", "--seed-file", "{empty}", "--exercises", "2.1"], "at least"),
         (["{in}", "--seed-file", "{in}/secret", "--exercises", "2.1"], "expected a file outside"),
         (["{in}", "--seed-file", "{secret}"], "--exercises: expected the exercises' numbers, or --pset"),
-        (["{in}", "--seed-file", "{secret}", "--exercises", "2.1", "--pset", "x"], "one of them"),
+        (["{in}", "--seed-file", "{secret}", "--exercises", "2.1", "--pset", "x"], "exactly one of the three"),
         (["{in}", "--seed-file", "{secret}", "--exercises", "2.99"], "2.99"),
         (["{in}", "--seed-file", "{secret}", "--exercises", "2.1", "2.1"], "each exercise once"),
         (["{in}", "--seed-file", "{secret}", "--pset", "week9"], "--pset week9: expected a problem set's notebook"),

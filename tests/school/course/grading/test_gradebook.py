@@ -72,7 +72,7 @@ def test_a_roster_names_students_and_shows_who_is_missing(marks, tmp_path):
 @pytest.mark.parametrize(
     "row, message",
     [
-        ("week2,ada,1,6,,read,x", r"ada has a mark for week2 in .* already"),
+        ("week2,ada,1,6,,read,x", r"ada already has a mark for week2 in"),
         ("week2,grace,7,6,,read,x", "line 2: expected a score from 0 to max_score, got 7 of 6"),
         ("week2,grace,x,6,,read,x", "line 2, score must be a number, got 'x'"),
         ("week2,,1,6,,read,x", "line 2: expected an assignment and a student_id"),

@@ -114,7 +114,7 @@ def test_a_class_is_cloned_by_a_list_and_brought_up_to_date(tmp_path, capsys):
         with pytest.raises(ValueError, match=said):
             [*clone_all(tmp_path / "list.csv", tmp_path / "in")]
     (tmp_path / "list.csv").write_text("student_id,repository\n../ada,file:///x\n")
-    with pytest.raises(ValueError, match="student_id must be a name"):
+    with pytest.raises(ValueError, match="student_id must be unique"):
         [*clone_all(tmp_path / "list.csv", tmp_path / "in")]
 
 

@@ -205,9 +205,9 @@ def test_a_class_goes_from_its_release_to_the_gradebooks(tmp_path, capsys, monke
     ("flags", "said"),
     [
         (["--gradescope", "week2.tar"], "--gradescope week2.tar: expected the name of a zip file"),
-        (["--gradescope", "there.zip"], "--gradescope there.zip: it is there already"),
-        (["--repository", "full"], "--repository full: expected a folder that is empty"),
-        (["--repository", "there.zip"], "--repository there.zip: expected a folder that is empty"),
+        (["--gradescope", "there.zip"], "--gradescope there.zip: it already exists"),
+        (["--repository", "full"], "--repository full: expected a new or empty folder"),
+        (["--repository", "there.zip"], "--repository there.zip: expected a new or empty folder"),
         (["--gradescope", "there.zip/week2.zip"], "--gradescope there.zip/week2.zip"),
     ],
 )

@@ -53,7 +53,7 @@ def test_a_folder_without_lessons_is_refused(tmp_path, capsys):
     assert main(["course", "notebooks", str(tmp_path)]) == 2
     assert "expected the folder of the lessons" in capsys.readouterr().err
     assert main(["course", "notebooks", str(tmp_path), "--check", "--solved", "x"]) == 2
-    assert "--check: expected no --solved" in capsys.readouterr().err
+    assert "--check cannot be used together with --solved" in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
 
 

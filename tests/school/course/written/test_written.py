@@ -97,7 +97,7 @@ def test_a_sheet_comes_back_as_it_went_and_marks_stay_with_their_text(tmp_path):
         ("ada,14.nothing,t,x,4,\n", "row 1, ada: written answer '14.nothing': expected one of 14.curves"),
         ("ada,14.curves,t,x,four,\n", "row 1, ada: points must be a number, got 'four'"),
         ("ada,14.curves,t,x,2.5,\n", "expected the points of one of the rubric's levels, 0, 1, 2, 3, 4, got 2.5"),
-        ("ada,14.curves,t,x,nan,\n", "rubric's levels, 0, 1, 2, 3, 4; got nan"),
+        ("ada,14.curves,t,x,nan,\n", "rubric's levels, 0, 1, 2, 3, 4, got nan"),
         ("ada,14.curves,t,x,,\n", "expected points in at least one row, found none"),
         ("eve,14.curves,t,x,4,\n", "eve is not in the marks"),
         ("bob,14.curves,t,x,4,\n", "bob: 14.curves is not the text that was graded; run collect again"),
