@@ -529,7 +529,7 @@ def _asked(draw, levels, rows, columns):
     """Numbers that are some fourths of the way between two levels, and dice that lie between the fourths."""
     at, way = draw.wholes(0, len(levels) - 2, rows, columns), draw.wholes(1, 3, rows, columns) / 4
     x = levels[at] + way * (levels[at + 1] - levels[at])
-    return x, levels, (draw.wholes(0, 7, rows, columns) + 0.5) / 8
+    return x, levels, (draw.wholes(0, 7, rows, columns) + 0.25 + draw.uniform(rows, columns) / 2) / 8
 
 
 @by_chance.cases
