@@ -104,6 +104,3 @@ def sampling() -> dict[tuple[int, int, bool, int], tuple[float, float, int, floa
                         print(f"{updates} updates, start {start}, {way}, update {update}: {mean:.2f} +- {error:.2f} of "
                               f"{len(wrong)}, names right {right:.3f}", flush=True)  # fmt: skip
     return found
-
-
-sampling()
