@@ -17,7 +17,7 @@ from authoring.comparisons import comparisons
 
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m authoring.comparisons", description=__doc__.partition("\n")[0])
-    parser.add_argument("lesson", nargs="?", default="", metavar="LESSON", help="lesson numbers (default: all)")
+    parser.add_argument("lesson", nargs="?", default="", metavar="LESSON", help="lesson number (default: all)")
     options = parser.parse_args(arguments)
     chosen = comparisons(options.lesson)
     if not chosen:

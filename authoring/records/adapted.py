@@ -6,11 +6,11 @@ not measured again.
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 from authoring.comparisons.cells import names_of
+from authoring.records.stored import stored
 from companion_school.study.real import real_model
 
 RUNS = (
@@ -54,7 +54,8 @@ def adapted(folder: Path) -> list[dict[str, Any]]:
 def run(kind: str, updates: int, start: int, folder: Path) -> dict[str, Any]:
     """Return the record of one run, or train and measure first."""
     file = folder / f"smollm2-{kind.replace(' ', '-')}-{updates}-{start}.json"
-    if not file.exists():
+
+    def make() -> dict[str, Any]:
         if (opened := real_model("smollm2")) is None:
             raise ValueError("SmolLM2 is not on this machine; `companion get smollm2` brings it")
         model, tokenizer = opened
@@ -65,8 +66,6 @@ def run(kind: str, updates: int, start: int, folder: Path) -> dict[str, Any]:
         found |= {"right": lesson["right_sums"](model, tokenizer)}
         found |= {"says": lesson["continued"](model, tokenizer, ASKED)[0]}
         found |= {"learned": sum(w.numel() for w in model.parameters() if w.requires_grad) if updates else 0}
-        folder.mkdir(parents=True, exist_ok=True)
-        file.write_text(json.dumps(found), encoding="utf-8")
-        print(found, flush=True)
-    read: dict[str, Any] = json.loads(file.read_text("utf-8"))
-    return read
+        return found
+
+    return stored(file, make)

@@ -6,7 +6,6 @@ The runs use the lesson's own cells. Each is stored in `build/records/answering`
 from __future__ import annotations
 
 import copy
-import json
 import time
 from collections.abc import Callable
 from functools import cached_property
@@ -17,6 +16,7 @@ import torch
 
 from authoring.comparisons.cells import names_of
 from authoring.records.adapted import adapted
+from authoring.records.stored import stored
 from companion.files.models import load_model, save_model
 from companion.transformer import Transformer
 
@@ -116,7 +116,8 @@ class Runs:
     def __call__(self, reward: str, start: int) -> dict[str, Any]:
         """Return one run's record: a row every `EVERY` steps, and sample answers or counts of right answers."""
         file = self.folder / f"{reward}-{start}.json"
-        if not file.exists():
+
+        def make() -> dict[str, Any]:
             model = self.taught(start)
             counts = reward == "checker" and start == 0
             counted = [self._asked(model, start)] if counts else []
@@ -124,20 +125,9 @@ class Runs:
             counted += [self._asked(model, start)] if counts else []
             found = {"reward": reward, "start": start, "seconds": round(seconds, 1), "rows": rows}
             found |= {"says": says} if reward == "hole" else {"counted": counted}
-            self.folder.mkdir(parents=True, exist_ok=True)
-            file.write_text(json.dumps(found), encoding="utf-8")
-            print(reward, start, rows[::5], f"{seconds:.0f} s of a core", flush=True)
-        read: dict[str, Any] = json.loads(file.read_text("utf-8"))
-        return read
+            return found
 
-    def _kept_json(self, name: str, make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-        file = self.folder / f"{name}.json"
-        if not file.exists():
-            found = make()
-            file.write_text(json.dumps(found), encoding="utf-8")
-            print(found, flush=True)
-        read: dict[str, Any] = json.loads(file.read_text("utf-8"))
-        return read
+        return stored(file, make)
 
     def _right(self, model: Transformer, start: int) -> float:
         """Return the share of unseen questions that a model answers right."""
@@ -160,7 +150,7 @@ class Runs:
                 lesson["distil"](student, teacher, optimizer, dice)
             return {"start": start, "teacher": self._right(teacher, start), "rows": rows}
 
-        return self._kept_json(f"distilled-{start}", make)
+        return stored(self.folder / f"distilled-{start}.json", make)
 
     def _improved(self, model: Transformer, reward: str, start: int) -> tuple[list[list[float]], list[str], float]:
         """Train on rewards.

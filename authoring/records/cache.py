@@ -5,8 +5,6 @@ The runs use the lesson's own `trained` and `loss_of`. Each is stored in `build/
 
 from __future__ import annotations
 
-import json
-import time
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -14,6 +12,7 @@ from typing import Any
 import torch
 
 from authoring.comparisons.cells import names_of
+from authoring.records.stored import stored
 from companion.config.model import AttentionConfig, LatentConfig
 
 STARTS = (0, 1, 2)
@@ -43,12 +42,13 @@ class Runs:
     def __call__(self, kind: str, start: int, updates: int) -> dict[str, Any]:
         """Return one run's record: values cached per token and layer, weights of attention, and loss on unseen text."""
         file = self.folder / f"{kind.replace(' ', '').replace(',', '_')}-{start}-{updates}.json"
-        if not file.exists():
-            config, began = self._names["small_decoder"](KINDS[kind]), time.perf_counter()
+
+        def make() -> dict[str, Any]:
+            config = self._names["small_decoder"](KINDS[kind])
             model = self._names["trained"](config, start, updates)
             with torch.no_grad():
                 loss = self._names["loss_of"](model)
-            found = {
+            return {
                 "kind": kind,
                 "start": start,
                 "updates": updates,
@@ -56,11 +56,8 @@ class Runs:
                 "weights": sum(p.numel() for p in model.decoder.blocks[0].attention.parameters()),
                 "loss": round(loss, 4),
             }
-            self.folder.mkdir(parents=True, exist_ok=True)
-            file.write_text(json.dumps(found), encoding="utf-8")
-            print(found, f"{time.perf_counter() - began:.0f} s", flush=True)
-        read: dict[str, Any] = json.loads(file.read_text("utf-8"))
-        return read
+
+        return stored(file, make)
 
 
 def cache(folder: Path) -> dict[str, Any]:

@@ -6,8 +6,6 @@ repeated.
 
 from __future__ import annotations
 
-import json
-import time
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -15,6 +13,7 @@ from typing import Any
 import torch
 
 from authoring.comparisons.cells import names_of
+from authoring.records.stored import stored
 
 STARTS, BUDGETS, AHEAD = (0, 1, 2), (300, 900), 3
 
@@ -32,8 +31,9 @@ class Runs:
     def __call__(self, heads: int, start: int, updates: int) -> dict[str, Any]:
         """Return one run's record: next-token loss on unseen stories, and each head's agreement with the model."""
         file = self.folder / f"{heads}-{start}-{updates}.json"
-        if not file.exists():
-            lesson, began = self._names, time.perf_counter()
+
+        def make() -> dict[str, Any]:
+            lesson = self._names
             model = lesson["small_model"](start, layers=2, d_model=64)
             own = lesson["OwnHeads"](64, heads) if heads else None
             lesson["learn"](model, own, start, updates)
@@ -41,18 +41,15 @@ class Runs:
             with torch.no_grad():
                 loss = lesson["loss_of"](model)
                 agree = lesson["agreement"](model, own) if own else []
-            found = {
+            return {
                 "heads": heads,
                 "start": start,
                 "updates": updates,
                 "loss": round(loss, 4),
                 "agreement": [round(share, 4) for share in agree],
             }
-            self.folder.mkdir(parents=True, exist_ok=True)
-            file.write_text(json.dumps(found), encoding="utf-8")
-            print(found, f"{time.perf_counter() - began:.0f} s", flush=True)
-        read: dict[str, Any] = json.loads(file.read_text("utf-8"))
-        return read
+
+        return stored(file, make)
 
 
 def heads(folder: Path) -> dict[str, Any]:

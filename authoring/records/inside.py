@@ -7,8 +7,6 @@ saved in `build/records/inside` every `EVERY` updates and is not trained again.
 from __future__ import annotations
 
 import copy
-import json
-from collections.abc import Callable
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -16,6 +14,7 @@ from typing import Any
 import torch
 
 from authoring.comparisons.cells import names_of
+from authoring.records.stored import stored
 from authoring.records.story import BATCH, CONTEXT, DENSE, Text, falling
 from companion.data.batches import TrainingBatches, encode_documents
 from companion.files.models import load_model, save_model
@@ -85,15 +84,6 @@ class Measures:
         torch.set_grad_enabled(True)
         return names
 
-    def _kept(self, name: str, make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-        file = self.folder / f"{name}.json"
-        if not file.exists():
-            found = make()
-            file.write_text(json.dumps(found), encoding="utf-8")
-            print(name, found, flush=True)
-        read: dict[str, Any] = json.loads(file.read_text("utf-8"))
-        return read
-
     def _model(self, start: int, done: int) -> Transformer:
         places = trained(self.text, start, self.folder)
         return load_model(places[done // EVERY], dtype=torch.float32).eval()
@@ -112,7 +102,7 @@ class Measures:
             of |= {"second": f"{then // 4}.{then % 4}", "next": shares.mean(0).max().item()}
             return of | dict(zip(("denoising", "noising"), there, strict=True))
 
-        return rounded(self._kept(f"story-{start}-{updates}", torch.no_grad()(make)))
+        return rounded(stored(self.folder / f"story-{start}-{updates}.json", torch.no_grad()(make)))
 
     def film(self, start: int) -> dict[str, Any]:
         """Return rows of [updates, share of the pairs in which the model names both heroes]."""
@@ -125,7 +115,7 @@ class Measures:
                 rows.append([done, round(sum(said) / len(said), 3)])
             return {"start": start, "rows": rows}
 
-        return self._kept(f"film-{start}", torch.no_grad()(make))
+        return stored(self.folder / f"film-{start}.json", torch.no_grad()(make))
 
     def stream(self, start: int, updates: int) -> dict[str, Any]:
         """Measure how often a probe finds the hero at the end of the stream, and feature purity before layer 2."""
@@ -140,7 +130,7 @@ class Measures:
             of = {"start": start, "updates": updates, "probe": told, "explains": explains}
             return of | {"purity": [round(share, 3) for share in purity]}
 
-        return rounded(self._kept(f"stream-{start}-{updates}", torch.no_grad()(make)))
+        return rounded(stored(self.folder / f"stream-{start}-{updates}.json", torch.no_grad()(make)))
 
     def reader(self, start: int, updates: int) -> dict[str, Any]:
         """Return rows of [updates, share right, best induction score of layer 0, of layer 1]."""
@@ -159,7 +149,7 @@ class Measures:
                 practise(reader, start, steps=updates, periods=(6, 12), length=32, watch=watch)
             return {"start": start, "updates": updates, "rows": rows}
 
-        return self._kept(f"reader-{start}-{updates}", make)
+        return stored(self.folder / f"reader-{start}-{updates}.json", make)
 
 
 def rounded(found: dict[str, Any]) -> dict[str, Any]:

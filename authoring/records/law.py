@@ -7,16 +7,14 @@ trial is stored in `build/records/law` and not repeated.
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
-import io
 import json
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from authoring.lesson import SOURCES
-from authoring.source import read_source
+from authoring.comparisons.cells import names_of
+from authoring.records.stored import stored
 
 STARTS = (0, 1, 2)
 LOOKS = (50, 80, 120, 170, 240)
@@ -40,26 +38,18 @@ class Trials:
 
     @cached_property
     def _names(self) -> dict[str, Any]:
-        [path] = SOURCES.glob("23_*.md")
-        code = {cell.metadata["name"]: cell.source for cell in read_source(path).cells if "name" in cell.metadata}
-        names: dict[str, Any] = {}
-        with contextlib.redirect_stdout(io.StringIO()):
-            for cell in ("setup", "sets-up-text", "trial"):
-                exec(compile(code[cell], f"{path.stem}: {cell}", "exec"), names)
-        return names
+        return names_of("23", "setup", "sets-up-text", "trial")
 
     def __call__(self, width: int, updates: int, **more: Any) -> dict[str, Any]:
         """Return one trial's record: its settings, the number of parameters, and the score by update."""
         asked = {"width": width, "updates": updates, **more}
         file = self.folder / f"{hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()[:16]}.json"
-        if not file.exists():
+
+        def make() -> dict[str, Any]:
             parameters, scores = self._names["trial"](**asked)
-            found = asked | {"parameters": parameters, "scores": {u: round(s, 4) for u, s in scores.items()}}
-            self.folder.mkdir(parents=True, exist_ok=True)
-            file.write_text(json.dumps(found), encoding="utf-8")
-            print(found, flush=True)
-        read: dict[str, Any] = json.loads(file.read_text("utf-8"))
-        return read
+            return asked | {"parameters": parameters, "scores": {u: round(s, 4) for u, s in scores.items()}}
+
+        return stored(file, make)
 
 
 def eighths(updates: int) -> list[int]:

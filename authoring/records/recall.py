@@ -5,13 +5,12 @@ The runs use the lesson's own `learn` and `recalled`. Each is stored in `build/r
 
 from __future__ import annotations
 
-import json
-import time
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from authoring.comparisons.cells import names_of
+from authoring.records.stored import stored
 
 STARTS = (0, 1, 2)
 KINDS = ("linear", "delta", "softmax", "decay", "gated delta", "hybrid")
@@ -32,18 +31,16 @@ class Runs:
     def __call__(self, kind: str, start: int) -> dict[str, Any]:
         """Return one run's record: right answers per 100 at each budget, by numbers of pairs and of repeated pairs."""
         file = self.folder / f"{kind.replace(' ', '_')}-{start}.json"
-        if not file.exists():
-            began = time.perf_counter()
+
+        def make() -> dict[str, Any]:
             _, found = self._names["learn"](kind, start, BUDGETS[-1], at=BUDGETS)
             right = {
                 str(updates): [[pairs, again, round(share, 1)] for (pairs, again), share in of.items()]
                 for updates, of in found.items()
             }
-            self.folder.mkdir(parents=True, exist_ok=True)
-            file.write_text(json.dumps({"kind": kind, "start": start, "right": right}), encoding="utf-8")
-            print(kind, start, right, f"{time.perf_counter() - began:.0f} s", flush=True)
-        read: dict[str, Any] = json.loads(file.read_text("utf-8"))
-        return read
+            return {"kind": kind, "start": start, "right": right}
+
+        return stored(file, make)
 
 
 def recall(folder: Path) -> dict[str, Any]:

@@ -7,8 +7,6 @@ The runs use the lesson's own `learn`, `to_levels`, `affine`, `second_order` and
 from __future__ import annotations
 
 import copy
-import json
-import time
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -17,6 +15,7 @@ import torch
 from torch import Tensor
 
 from authoring.comparisons.cells import names_of
+from authoring.records.stored import stored
 
 STARTS, BUDGETS, BITS, GROUP, LOUDER = (0, 1, 2), (100, 300), 3, 32, 30
 CELLS = ("setup", "rung-rounding", "measure", "read-by", "rung-second-order", "one-matrix", "rung-aware", "small-model",
@@ -38,18 +37,15 @@ class Runs:
     def __call__(self, start: int, updates: int) -> dict[str, Any]:
         """Return one run's record: the percent by which each way of rounding increases bits per byte on new stories."""
         file = self.folder / f"{start}-{updates}.json"
-        if not file.exists():
-            began = time.perf_counter()
+
+        def make() -> dict[str, Any]:
             model = self._names["small_model"](start)
             self._names["learn"](model, start, updates)
             models = {"plain model": model, "loud channels": _loud(model, start)}
             more = {title: self._lost(of) for title, of in models.items()}
-            found = {"start": start, "updates": updates, "more": more}
-            self.folder.mkdir(parents=True, exist_ok=True)
-            file.write_text(json.dumps(found), encoding="utf-8")
-            print(found, f"{time.perf_counter() - began:.0f} s", flush=True)
-        read: dict[str, Any] = json.loads(file.read_text("utf-8"))
-        return read
+            return {"start": start, "updates": updates, "more": more}
+
+        return stored(file, make)
 
     def _lost(self, model: Any) -> dict[str, float]:
         lesson = self._names

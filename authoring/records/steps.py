@@ -6,14 +6,13 @@ repeated.
 
 from __future__ import annotations
 
-import json
-import time
 from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from authoring.comparisons.cells import names_of
+from authoring.records.stored import stored
 
 STARTS = (0, 1, 2)
 CELLS = ("setup", "rung-orthogonal", "rung-muon", "sets-up-text", "small-model", "rates-of", "learn", "take-step")
@@ -86,18 +85,16 @@ class Runs:
     def __call__(self, run: Run) -> dict[str, Any]:
         """Return a run's settings and its loss on unseen stories, in nats per token."""
         file = self.folder / ("-".join(map(str, run)) + ".json")
-        if not file.exists():
-            lesson, began = self._names, time.perf_counter()
+
+        def make() -> dict[str, Any]:
+            lesson = self._names
             model = lesson["small_model"](run.start, run.width, run.way == "muP")
             long = {"updates": run.long or run.updates, "stop": run.updates}
             rest = {"other": OTHER[run.part]}
             lesson["learn"](model, run.start, rate=run.rate, way=run.way, falls=lesson[run.falls], **long, **rest)
-            found = run._asdict() | {"loss": round(lesson["loss_of"](model), 4)}
-            self.folder.mkdir(parents=True, exist_ok=True)
-            file.write_text(json.dumps(found), encoding="utf-8")
-            print(found, f"{time.perf_counter() - began:.0f} s", flush=True)
-        read: dict[str, Any] = json.loads(file.read_text("utf-8"))
-        return read
+            return run._asdict() | {"loss": round(lesson["loss_of"](model), 4)}
+
+        return stored(file, make)
 
 
 def steps(folder: Path) -> dict[str, Any]:

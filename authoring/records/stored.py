@@ -1,0 +1,21 @@
+"""Results of long runs, stored in files so that no run is repeated."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+
+def stored(file: Path, make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """Return the result in a JSON file. If the file does not exist, make, store and print the result first."""
+    if not file.exists():
+        began = time.perf_counter()
+        found = make()
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(json.dumps(found), encoding="utf-8")
+        print(found, f"{time.perf_counter() - began:.0f} s", flush=True)
+    read: dict[str, Any] = json.loads(file.read_text("utf-8"))
+    return read

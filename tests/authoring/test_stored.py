@@ -1,0 +1,16 @@
+"""Results of long runs are made once, and read from then on."""
+
+import json
+
+from authoring.records.stored import stored
+
+
+def test_a_result_is_made_once_and_read_from_then_on(tmp_path, capsys):
+    file, calls = tmp_path / "runs" / "one.json", []
+
+    def make():
+        calls.append(1)
+        return {"bits": 1.5, 7: [0.25]}
+
+    assert stored(file, make) == stored(file, make) == json.loads(file.read_text("utf-8")) == {"bits": 1.5, "7": [0.25]}
+    assert len(calls) == 1 and capsys.readouterr().out.count("1.5") == 1
