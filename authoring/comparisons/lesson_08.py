@@ -5,9 +5,9 @@ from __future__ import annotations
 from types import SimpleNamespace
 
 import torch
-import torch.nn.functional as F
 
 from authoring.comparisons.cells import names_of
+from authoring.comparisons.translators import learning
 from companion import Transformer
 from companion.data import number_words
 from companion.training.settings import NumberWordsSettings
@@ -65,22 +65,12 @@ def one_way() -> dict[tuple[bool, int, int], int]:
     for causal in (False, True):
         for updates in (200, 400):
             for start in STARTS:
-                batches = number_words.PairBatches(words, batch=48, seed=start)
                 torch.manual_seed(start)
                 model = Transformer(config)
                 for block in model.encoder.blocks:
                     block.attention.causal = causal
-                optimizer = torch.optim.AdamW(model.parameters(), betas=(0.9, 0.98), weight_decay=0.1, fused=True)
-                for update in range(1, updates + 1):
-                    source, inputs, targets = batches(update)
-                    memory = model.encode(source, real=source != number_words.PAD)
-                    logits = model(inputs, source=memory).logits
-                    optimizer.zero_grad()
-                    F.cross_entropy(logits.flatten(0, 1), targets.flatten()).backward()
-                    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-                    for group in optimizer.param_groups:
-                        group["lr"] = 0.003 * min(update / 50, (updates + 1 - update) / (updates - 50))
-                    optimizer.step()
+                for _ in learning(model, words, start, updates):
+                    pass
                 right = exact_match(model.eval(), words, held).right
                 found[causal, updates, start] = right
                 print(f"causal encoder: {causal}, {updates} updates, start {start}: {right} of 500", flush=True)

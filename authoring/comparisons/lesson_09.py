@@ -6,8 +6,12 @@ from types import SimpleNamespace
 
 import torch
 import torch.nn.functional as F
+from torch import Tensor
 
 from authoring.comparisons.cells import names_of
+from authoring.comparisons.translators import Reads, learning
+from companion.layers.stack import Memory
+from companion.transformer import Transformer
 
 STARTS, BUDGETS = (0, 1, 2), (200, 400)
 CELLS = ("setup", "one-pass", "task", "both-lanes")
@@ -22,32 +26,21 @@ def curve() -> dict[tuple[int, int], dict[int, tuple[float, float, float]]]:
         The three values by update, for each total number of updates and start.
     """
     lesson, found = SimpleNamespace(**names_of("09", *CELLS)), {}
-    held, pad = lesson.held, lesson.PAD
+    held = lesson.held
     filler = held.targets == lesson.IGNORE
     for updates in BUDGETS:
         for start in STARTS:
-            batches = lesson.number_words.PairBatches(lesson.words, batch=48, seed=start)
             torch.manual_seed(start)
             model = lesson.Transformer(lesson.config)
-            given = {"betas": (0.9, 0.98), "weight_decay": 0.1, "fused": True}
-            optimizer = torch.optim.AdamW(model.parameters(), **given)
             found[updates, start] = {}
-            for update in range(1, updates + 1):
-                source, inputs, targets = batches(update)
-                logits = model(inputs, source=model.encode(source, real=source != pad)).logits
-                loss = F.cross_entropy(logits.flatten(0, 1), targets.flatten())
-                optimizer.zero_grad()
-                loss.backward()
-                torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-                optimizer.param_groups[0]["lr"] = 0.003 * min(update / 50, (updates + 1 - update) / (updates - 50))
-                optimizer.step()
+            for update, loss in learning(model, lesson.words, start, updates):
                 if update in (60, 80, 100, 120, updates):
                     lanes = lesson.forced(model, held), lesson.free(model, held)
                     right = [(says == held.targets) | filler for says in lanes]
                     tokens = right[0][~filler].double().mean().item()
                     names = right[1].all(dim=1).double().mean().item()
-                    found[updates, start][update] = loss.item(), tokens, names
-                    print(f"{updates} updates, start {start}, update {update}: loss {loss.item():.3f}, tokens "
+                    found[updates, start][update] = loss, tokens, names
+                    print(f"{updates} updates, start {start}, update {update}: loss {loss:.3f}, tokens "
                           f"{tokens:.3f}, to the power 10 {tokens**10:.3f}, names {names:.3f}", flush=True)  # fmt: skip
     return found
 
@@ -64,30 +57,15 @@ def sampling() -> dict[tuple[int, int, bool, int], tuple[float, float, int, floa
         names, and the share of right names.
     """
     lesson, found = SimpleNamespace(**names_of("09", *CELLS, "edits", "sets-up-after")), {}
-    held, pad, bos = lesson.held, lesson.PAD, lesson.BOS
+    held = lesson.held
     filler = held.targets == lesson.IGNORE
     for updates in BUDGETS:
         for start in STARTS:
             for sampled in (False, True):
-                batches = lesson.number_words.PairBatches(lesson.words, batch=48, seed=start)
                 torch.manual_seed(start)
-                model, random = lesson.Transformer(lesson.config), torch.Generator().manual_seed(start)
-                optimizer = torch.optim.AdamW(model.parameters(), betas=(0.9, 0.98), weight_decay=0.1, fused=True)
-                for update in range(1, MOMENTS[-1] + 1):
-                    source, inputs, targets = batches(update)
-                    memory = model.encode(source, real=source != pad)
-                    if sampled:
-                        with torch.no_grad():
-                            says = model(inputs, source=memory).logits.argmax(dim=-1)
-                        own = F.pad(says, (1, 0), value=bos)[:, :-1]
-                        take = torch.rand(inputs.shape, generator=random) < min(0.5, max(0.0, (update - 30) / 80))
-                        inputs = torch.where(take & (inputs != bos) & (inputs != pad), own, inputs)
-                    loss = F.cross_entropy(model(inputs, source=memory).logits.flatten(0, 1), targets.flatten())
-                    optimizer.zero_grad()
-                    loss.backward()
-                    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-                    optimizer.param_groups[0]["lr"] = 0.003 * min(update / 50, (updates + 1 - update) / (updates - 50))
-                    optimizer.step()
+                model = lesson.Transformer(lesson.config)
+                reads = _own_tokens(model, start, lesson.BOS, lesson.PAD) if sampled else None
+                for update, _ in learning(model, lesson.words, start, updates, reads):
                     if update in MOMENTS:
                         lanes = lesson.forced(model, held), lesson.free(model, held)
                         wrong = (~((lanes[0] == held.targets) | filler).all(dim=1)).nonzero()[:, 0].tolist()
@@ -103,4 +81,20 @@ def sampling() -> dict[tuple[int, int, bool, int], tuple[float, float, int, floa
                         way = "sampled" if sampled else "forced"
                         print(f"{updates} updates, start {start}, {way}, update {update}: {mean:.2f} +- {error:.2f} of "
                               f"{len(wrong)}, names right {right:.3f}", flush=True)  # fmt: skip
+                    if update == MOMENTS[-1]:
+                        break
     return found
+
+
+def _own_tokens(model: Transformer, start: int, bos: int, pad: int) -> Reads:
+    """Return the inputs of scheduled sampling: a growing share of the tokens that the model itself would write."""
+    random = torch.Generator().manual_seed(start)
+
+    def reads(update: int, inputs: Tensor, memory: Memory) -> Tensor:
+        with torch.no_grad():
+            says = model(inputs, source=memory).logits.argmax(dim=-1)
+        own = F.pad(says, (1, 0), value=bos)[:, :-1]
+        take = torch.rand(inputs.shape, generator=random) < min(0.5, max(0.0, (update - 30) / 80))
+        return torch.where(take & (inputs != bos) & (inputs != pad), own, inputs)
+
+    return reads

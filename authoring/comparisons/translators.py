@@ -1,0 +1,46 @@
+"""The training of lesson 09's translator, for the comparisons that change one thing in it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from companion.data.number_words import PAD, NumberWords, PairBatches
+from companion.layers.stack import Memory
+from companion.transformer import Transformer
+
+Reads = Callable[[int, Tensor, Memory], Tensor]
+
+
+def learning(
+    model: Transformer, words: NumberWords, start: int, updates: int, reads: Reads | None = None
+) -> Iterator[tuple[int, float]]:
+    """Train a translator of number names, and yield each update with its loss.
+
+    The learning rate rises to 0.003 during 50 updates and falls linearly until `updates`.
+
+    Args:
+        model: A new model.
+        words: The languages and their vocabulary.
+        start: Seed of the batches.
+        updates: The planned number of updates.
+        reads: Returns the decoder's inputs, given the update, the right inputs and the memory of the source (default:
+            teacher forcing).
+    """
+    batches = PairBatches(words, batch=48, seed=start)
+    optimizer = torch.optim.AdamW(model.parameters(), betas=(0.9, 0.98), weight_decay=0.1, fused=True)
+    for update in range(1, updates + 1):
+        source, inputs, targets = batches(update)
+        memory = model.encode(source, real=source != PAD)
+        if reads is not None:
+            inputs = reads(update, inputs, memory)
+        loss = F.cross_entropy(model(inputs, source=memory).logits.flatten(0, 1), targets.flatten())
+        optimizer.zero_grad()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.param_groups[0]["lr"] = 0.003 * min(update / 50, (updates + 1 - update) / (updates - 50))
+        optimizer.step()
+        yield update, loss.item()
