@@ -22,10 +22,8 @@ def _noted(found: dict[Any, list[float]], setting: str, budget: str, measure: st
 
 def held() -> dict[Any, list[float]]:
     """Measure bits per held-out byte and the largest score of an update, at the usual rate and a high one."""
-    lesson, found = (
-        names_of("16", "setup", "sets-up-text", "qk-clip", "sets-up-learn", "sets-up-watch", "sets-up-held"),
-        {},
-    )
+    cells = ("setup", "sets-up-text", "qk-clip", "sets-up-learn", "sets-up-watch", "sets-up-held")
+    lesson, found = names_of("16", *cells), {}
     for rate in (lesson["usual"], lesson["high"]):
         for setting, (config, more) in lesson["holds"].items():
             runs = [lesson["learn"](config, start, rate, BUDGETS, **more) for start in STARTS]

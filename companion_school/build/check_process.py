@@ -94,6 +94,8 @@ def examined(part: Part, sources: Mapping[str, str], files: Mapping[str, str], s
     if verdict.result is Result.RIGHT:
         said = part.remark(World(sources, part.stage.module, files)) if part.remark else None
         return found | {"told": said or ""}
+    line = raised_at(part, key, sources, files) if verdict.result is Result.CRASHED else None
+    raised = f"\n  in {line}" if line else ""
     earlier = lies_in(part, key, sources, files)
     if earlier is not None:
         other = STAGES[earlier]
@@ -103,15 +105,11 @@ def examined(part: Part, sources: Mapping[str, str], files: Mapping[str, str], s
             f"{other.file} lacks something that only this part needs."
         )
         if verdict.result is Result.CRASHED:
-            line = raised_at(part, key, sources, files)
-            told += f"\nWith your {other.file}: {verdict.fault}" + (f"\n  in {line}" if line else "")
+            told += f"\nWith your {other.file}: {verdict.fault}{raised}"
         return found | {"told": told, "lies_in": earlier}
     if verdict.result is Result.MISSING:
         return found | {"told": verdict.fault.replace("the function", "it")}
-    told = str(verdict)
-    if verdict.result is Result.CRASHED and (line := raised_at(part, key, sources, files)) is not None:
-        told += f"\n  in {line}"
-    return found | {"told": told}
+    return found | {"told": f"{verdict}{raised}"}
 
 
 def lies_in(part: Part, key: AnswerKey, sources: Mapping[str, str], files: Mapping[str, str]) -> int | None:

@@ -1,6 +1,6 @@
 """The race: bits per byte on held-out text after a fixed number of minutes of training on this machine.
 
-The text is 3,000 small stories (`companion.data.stories`), and 100 others are held out. The learner's `race.py` trains
+The text is the stories on which `companion build story` trains, and others are held out. The learner's `race.py` trains
 a model, and this module measures it. Every token of the held-out documents is scored once, the first token of a
 document with log2 of the vocabulary size, and decoding the tokens must give the text back.
 """
@@ -31,13 +31,14 @@ from companion_school.build.keep import keep
 from companion_school.build.parts import references
 from companion_school.build.race_score import bits_per_byte
 from companion_school.build.stages import STAGES
+from companion_school.build.story import STORIES
 from companion_school.build.stubs import is_untouched, plain_race, stub
 from companion_school.build.workspace import read_sources
 
 _NAMES = 26  # number of names that fit beside the plot
 BOARD, PICTURE, KEPT = "race_on_stories.json", "race.png", "race"
-TRAINED_ON, HELD_OUT = 3000, 100
-"""Numbers of stories."""
+HELD_OUT = 100
+"""Number of stories on which a model is measured."""
 STAGE = STAGES[11]
 _LATE, _SECONDS = 1.2, 5.0  # a race is late if it takes longer than 1.2 times its time plus 5 seconds
 PLAIN = "yours, stages 1 to 6"
@@ -82,8 +83,8 @@ COURSES = "the course's race.py"
 @cache
 def texts() -> tuple[tuple[Document, ...], tuple[Document, ...]]:
     """Return the training documents and the held-out documents."""
-    told = [Document(f"story {n}", story.text) for n, story in enumerate(stories(TRAINED_ON + HELD_OUT))]
-    return tuple(told[:TRAINED_ON]), tuple(told[TRAINED_ON:])
+    told = [Document(f"story {n}", story.text) for n, story in enumerate(stories(STORIES + HELD_OUT))]
+    return tuple(told[:STORIES]), tuple(told[STORIES:])
 
 
 @dataclass(frozen=True)

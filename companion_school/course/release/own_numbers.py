@@ -33,9 +33,9 @@ def find_numbers(id: str) -> Question:
         ValueError: There is no such question, or it does not ask for a number.
     """
     known = {one.id: one for one in paper.exam_questions().values() if one.kind == "number"}
-    if current(id) not in known:
+    if (found := known.get(current(id))) is None:
         raise ValueError(f"--numbers {id}: expected one of {', '.join(known)}")
-    return known[current(id)]
+    return found
 
 
 def is_own(id: str) -> bool:

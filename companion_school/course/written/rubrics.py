@@ -128,9 +128,9 @@ def find_written(id: str) -> Written:
         ValueError: There is no such item.
     """
     known = written_items()
-    if current(id) not in known:
+    if (found := known.get(current(id))) is None:
         raise ValueError(f"written answer {id!r}: expected one of {', '.join(known)}")
-    return known[current(id)]
+    return found
 
 
 def rubric(item: Written) -> str:
