@@ -110,6 +110,16 @@ def test_what_raises_is_said_with_its_line_the_first_fault_with_its_place_and_th
     assert layer.briefly.startswith("it raised RuntimeError") and len(layer.told.splitlines()) > 2
 
 
+def test_what_an_earlier_file_raises_is_said_with_its_line(folder):
+    take(folder, [STAGES[3]])
+    write(folder, ("q @ k.mT / math", "q.mT @ k.mT / math"))
+    write(folder, stage=STAGES[4])
+    block = by_part(examine_stage(STAGES[4], folder))["Block"]
+    assert block.lies_in == 2 and "Check that stage first" in block.told
+    assert "\nWith your attention.py: it raised RuntimeError" in block.told
+    assert block.told.endswith("in attention.py, line 12: scores = q.mT @ k.mT / math.sqrt(q.shape[-1])")
+
+
 def test_stubs_are_missing_and_no_file_is_said(folder):
     report = examine_stage(ATTENTION, folder)
     assert {one.result for one in report.found} == {"missing"} and report.points == 0
