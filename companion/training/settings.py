@@ -340,6 +340,12 @@ class TextSettings(Settings):
     held_out: InnerShare = setting(
         TASK, 0.1, "fraction of the text, in whole documents, that is held out for evaluation"
     )
+    keep_repeats: bool = setting(
+        TASK,
+        False,
+        "keep paragraphs that repeat earlier ones, for text that is written from templates, such as "
+        "tables or generated stories; by default only the first of them stays",
+    )
     vocab: int = setting(
         TASK, 1024, "maximum vocabulary size of the tokenizer, at least 257 (256 bytes and a separator)"
     )

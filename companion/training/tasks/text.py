@@ -48,7 +48,10 @@ class Text:
     @classmethod
     def read(cls, settings: TextSettings) -> Text:
         """Read the text of `settings`. Raises `ValueError` as `read_corpus` and `split` do."""
-        corpus = read_large(settings.data) if is_large(settings.data) else read_corpus(settings.data)
+        if is_large(settings.data):
+            corpus = read_large(settings.data)
+        else:
+            corpus = read_corpus(settings.data, keep_repeats=settings.keep_repeats)
         return cls(corpus, split(corpus, settings.held_out))
 
     @cached_property

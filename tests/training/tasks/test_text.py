@@ -90,6 +90,15 @@ def test_a_text_shorter_than_a_window_is_refused(packing):
         _ = task(context=4096, packing=packing).batches
 
 
+def test_text_from_templates_keeps_its_repeats_if_asked(tmp_path):
+    same = "The goat went to the market and never came back again."
+    for name, other in (("one", "It rained."), ("two", "The sun was shining on the hill.")):
+        (tmp_path / f"{name}.txt").write_text(f"{same} {other}")
+    texts = [Text.read(TextSettings(data=[str(tmp_path)], keep_repeats=keep)).corpus for keep in (False, True)]
+    assert [len(corpus.documents) for corpus in texts] == [1, 2]
+    assert "removed repeated paragraphs" in texts[0].notes[0] and texts[1].notes == ()
+
+
 def test_without_yardsticks_none_is_measured_and_the_run_is_the_same():
     one, other = task(yardsticks=False), task()
     assert one.record()["yardsticks"] == {} and len(other.record()["yardsticks"]) == 5
