@@ -8,6 +8,8 @@ trainer                    one update after another
 losses                     the losses; preferences: those for pairs and for groups of answers
 fine_tuning                the trainer of a fine-tuning run
 evaluation                 the loss over a whole text; exact_match: how many answers are right
+choices                    log-likelihoods of given answers; pass_at_k: the probability that one of k answers is right
+paired                     two models on the same questions: difference, interval, and McNemar's test
 optimizer                  AdamW, and Muon beside it
 schedule                   the learning rate; mup: scaling it with a model's width
 precision                  of matrix products; seeds: one for each purpose

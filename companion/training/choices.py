@@ -1,0 +1,117 @@
+"""Log-likelihood scoring: how probable a model finds each of several answers to a prompt."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from companion.layers.cache import KVCache
+from companion.transformer import Transformer
+
+Ids = Sequence[int]
+
+
+@torch.no_grad()
+def log_likelihoods(
+    model: Transformer,
+    prompts: Sequence[Ids],
+    choices: Sequence[Sequence[Ids]],
+    *,
+    read: KVCache | None = None,
+    batch: int = 16,
+) -> list[list[float]]:
+    """Return the log-likelihood, in nats, of each choice as a continuation of its prompt.
+
+    It is the sum, over the tokens of a choice, of the log probability of each token after the prompt and the tokens
+    before it. So it is never above that of a choice with which it begins. To compare choices of different lengths,
+    divide by their tokens or bytes, or subtract their log-likelihoods after a prompt without the question.
+
+    A prompt is read once, and then all its choices.
+
+    Args:
+        model: A decoder, in evaluation mode.
+        prompts: Token ids of each prompt.
+        choices: For each prompt, the token ids of its choices. If the tokenizer joins a space to the word that follows
+            it, encode the space between prompt and choice as part of the choice.
+        read: Cache of one row with text that comes before every prompt, such as the examples of a few-shot prompt, and
+            with room for the longest prompt and choice. It is not changed.
+        batch: Number of prompts that are read together.
+
+    Raises:
+        ValueError: If the model is not a decoder, the numbers of prompts and lists of choices differ, a prompt, a list
+            of choices or a choice is empty, `read` has more than one row or too little room, or `batch` is below 1.
+    """
+    _check(model, prompts, choices, read, batch)
+    found: list[list[float]] = []
+    for start in range(0, len(prompts), batch):
+        some = slice(start, start + batch)
+        found += _scored(model, prompts[some], choices[some], read)
+    return found
+
+
+def _check(
+    model: Transformer, prompts: Sequence[Ids], choices: Sequence[Sequence[Ids]], read: KVCache | None, batch: int
+) -> None:
+    if model.config.stack != "decoder":
+        raise ValueError(f"model: expected a decoder, got one with stack={model.config.stack!r}")
+    if len(prompts) != len(choices):
+        raise ValueError(f"choices: expected a list for each of {len(prompts)} prompts, got {len(choices)} lists")
+    for at, (prompt, several) in enumerate(zip(prompts, choices, strict=True)):
+        if not len(prompt):
+            raise ValueError(f"prompts[{at}]: expected at least one token, got none")
+        if not len(several) or not all(map(len, several)):
+            raise ValueError(f"choices[{at}]: expected at least one choice, each of at least one token, got {several}")
+    if batch < 1:
+        raise ValueError(f"batch: expected at least 1, got {batch}")
+    if read is None:
+        return
+    room = read.slots - read.filled
+    needed = max((len(p) + max(map(len, several)) for p, several in zip(prompts, choices, strict=True)), default=0)
+    if read.batch != 1 or room < needed:
+        raise ValueError(f"read: expected one row with room for {needed} tokens, got {read.batch} with room for {room}")
+
+
+def _padded(rows: Sequence[Ids], device: torch.device) -> Tensor:
+    longest = max(map(len, rows))
+    return torch.tensor([[*row, *[0] * (longest - len(row))] for row in rows], device=device)
+
+
+def _scored(
+    model: Transformer, prompts: Sequence[Ids], choices: Sequence[Sequence[Ids]], read: KVCache | None
+) -> list[list[float]]:
+    weight = model.embedding.weight
+    longest = max(map(len, prompts)) + max(len(choice) for several in choices for choice in several)
+    if read is None:
+        cache = KVCache.create(model.config, len(prompts), longest, dtype=weight.dtype, device=weight.device)
+    else:
+        cache = read.select(torch.zeros(len(prompts), dtype=torch.long, device=weight.device))
+    tokens = _padded(prompts, weight.device)
+    lengths = torch.tensor([len(prompt) for prompt in prompts], device=weight.device)
+    counted = torch.arange(tokens.shape[1], device=weight.device) < lengths[:, None]
+    out = model.features(tokens, cache=cache, counted=counted)
+    ends = out.stream[torch.arange(len(prompts), device=weight.device), lengths - 1]
+    first = model.head(ends).float().log_softmax(-1)
+    found = [[first[row, choice[0]].item() for choice in several] for row, several in enumerate(choices)]
+    # the last token of a choice is predicted but not read, so choices of one token are done
+    longer = [(row, at) for row, several in enumerate(choices) for at, one in enumerate(several) if len(one) > 1]
+    if longer:
+        assert out.cache is not None
+        cache = out.cache.rewind(lengths + (0 if read is None else read.filled))
+        sums = _later(model, cache, [row for row, _ in longer], [choices[row][at] for row, at in longer])
+        for (row, at), nats in zip(longer, sums, strict=True):
+            found[row][at] += nats
+    return found
+
+
+def _later(model: Transformer, cache: KVCache, rows: list[int], choices: Sequence[Ids]) -> list[float]:
+    """Return the log-likelihood of each choice without its first token, after the text in its row of the cache."""
+    device = model.embedding.weight.device
+    tokens = _padded([choice[:-1] for choice in choices], device)
+    stream = model.features(tokens, cache=cache.select(torch.tensor(rows, device=device))).stream
+    sums = []
+    for row, choice in enumerate(choices):
+        logs = model.head(stream[row, : len(choice) - 1]).float().log_softmax(-1)
+        sums.append(logs.gather(1, torch.tensor(choice[1:], device=device)[:, None]).sum().item())
+    return sums

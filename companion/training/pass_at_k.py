@@ -1,0 +1,26 @@
+"""pass@k: the probability that at least one of k sampled answers is right."""
+
+from __future__ import annotations
+
+import math
+
+
+def pass_at_k(drawn: int, right: int, k: int) -> float:
+    """Return the unbiased estimate of pass@k from one question's sampled answers (Chen et al. 2021).
+
+    It is the share of the choices of k of the drawn answers that contain a right one. The estimate 1 - (1 - right /
+    drawn) ** k is too small on average. For a set of questions, take the mean.
+
+    Args:
+        drawn: Number of sampled answers.
+        right: How many of them are right.
+        k: Number of tries.
+
+    Raises:
+        ValueError: Unless 0 <= right <= drawn and 1 <= k <= drawn.
+    """
+    if not 0 <= right <= drawn:
+        raise ValueError(f"right: expected 0 to {drawn}, the number of drawn answers, got {right}")
+    if not 1 <= k <= drawn:
+        raise ValueError(f"k: expected 1 to {drawn}, the number of drawn answers, got {k}")
+    return 1 - math.comb(drawn - right, k) / math.comb(drawn, k)
