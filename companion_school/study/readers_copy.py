@@ -163,15 +163,16 @@ def write_kernel(folder: Path) -> None:
 
 
 def environment(root: Path, known: dict[str, str]) -> dict[str, str]:
-    """Return the environment variables for JupyterLab, extended by the course's settings and kernel.
+    """Return the environment variables for JupyterLab, extended by the course's settings, extension and kernel.
 
     Args:
         root: Folder of the checkout.
         known: The current environment variables.
     """
-    ours = {"JUPYTER_CONFIG_PATH": root / "notebooks" / ".lab", "JUPYTER_PATH": root / MINE / ".jupyter"}
+    settings = root / "notebooks" / ".lab"
+    ours = {"JUPYTER_CONFIG_PATH": [settings], "JUPYTER_PATH": [root / MINE / ".jupyter", settings]}
     return known | {
-        name: os.pathsep.join(filter(None, [str(folder), known.get(name)])) for name, folder in ours.items()
+        name: os.pathsep.join([*map(str, folders), *filter(None, [known.get(name)])]) for name, folders in ours.items()
     }
 
 

@@ -179,7 +179,9 @@ def test_the_command_says_what_is_wrong_and_exits_with_2(tmp_path):
 def test_the_kernel_has_the_courses_name_and_is_this_python(tmp_path):
     readers_copy.write_kernel(tmp_path)
     known = readers_copy.environment(tmp_path, {"JUPYTER_PATH": "theirs"})
-    assert known["JUPYTER_PATH"] == os.pathsep.join([str(tmp_path / "my" / ".jupyter"), "theirs"])
+    assert known["JUPYTER_PATH"] == os.pathsep.join(
+        [str(tmp_path / "my" / ".jupyter"), str(tmp_path / "notebooks" / ".lab"), "theirs"]
+    )
     spec = json.loads((tmp_path / "kernels" / "python3" / "kernel.json").read_text())
     assert spec["display_name"] == "The Executable Transformer" and spec["argv"][0] == sys.executable
 
@@ -227,3 +229,12 @@ def test_git_knows_every_file_of_the_package():
         ["git", "ls-files", "--cached", "--ignored", "--exclude-standard"], cwd=ROOT, capture_output=True, text=True
     )
     assert ignored.stdout == ""
+
+
+def test_the_extension_that_follows_links_is_one_that_jupyterlab_finds_and_loads():
+    folder = ROOT / "notebooks" / ".lab" / "labextensions" / "executable-transformer"
+    build = json.loads((folder / "package.json").read_text(encoding="utf-8"))["jupyterlab"]["_build"]
+    script = (folder / build["load"]).read_text(encoding="utf-8")
+    assert f'["{folder.name}"]' in script  # the name by which JupyterLab asks for it
+    found = readers_copy.environment(ROOT, {})["JUPYTER_PATH"].split(os.pathsep)
+    assert str(folder.parents[1]) in found
