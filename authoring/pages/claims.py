@@ -119,11 +119,11 @@ def render(lessons: Sequence[Lesson]) -> str:
     count = sum(map(len, by_home.values()))
     parts = [
         "# What is claimed, and what decides it",
-        f"The {count} claims about the transformer that this course answers for, each in a sentence that is true, with "
-        "the assertions that decide it and a link to their cell, or with the test. *Corrected*, *said more exactly* "
-        "and *holds under this condition* mean "
-        "that texts often say it otherwise: [where texts differ](where_texts_differ.md) says how. Your browser's "
-        "search finds words on this page; in JupyterLab a link goes to that very cell.",
+        f"This page lists the {count} claims about the transformer that this course has checked. Each is stated as a "
+        "true sentence, with the assertions that decide it and a link to their cell, or with the test. *Corrected*, "
+        "*said more exactly* and *holds under this condition* mean that many texts say something else, as "
+        "[Where texts differ](where_texts_differ.md) explains. Use your browser's search to find words on this page. "
+        "In JupyterLab, a link leads directly to the cell.",
     ]
     titles = [(lesson.name, f"{lesson.label} {lesson.title}") for lesson in lessons]
     for name, title in [*titles, ("", "Decided by a test, or by nothing that can be run")]:

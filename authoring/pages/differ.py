@@ -133,10 +133,10 @@ def render(lessons: Sequence[Lesson]) -> str:
     count, places = len(listed), len({lesson.name for lesson, _ in listed})
     parts = [
         "# Where texts differ",
-        "Texts about the transformer say things that are not quite so: some are slips, some leave a condition out, "
-        "some are wrong. Each of them is run in this course, as its correction: the last column leads to the cell that "
-        "shows it. In JupyterLab a link goes to that very cell, as soon as the notebook has loaded; elsewhere look for "
-        "the section of the link's name. "
+        "Texts about the transformer contain statements that are not quite right. Some are slips, some leave out a "
+        "condition, and some are wrong. The course tests the correction of each by running code, and the last column "
+        "links to the cell that shows it. In JupyterLab, a link leads directly to the cell once the notebook has "
+        "loaded; elsewhere, look for the section named in the link. "
         f"There are {count} corrections, from {places} lessons.",
     ]
     for lesson in lessons:
@@ -151,8 +151,8 @@ def render(lessons: Sequence[Lesson]) -> str:
     undecided = [Correction.of(entry, mapped()) for entry in entries("undecided") if entry["claims"][0] in mapped()]
     parts += [
         "## What no computation decides",
-        "These are often written, too. Nothing that can be run here shows them to be right or wrong, and the course "
-        "does not teach them.",
+        "These statements are common too. No code in this course can show whether they are right or wrong, so the "
+        "course does not teach them.",
         "\n".join(["| often written | why it is left out |", "|---|---|"]
                   + [f"| {escaped(c.often)} | {escaped(c.true)} |" for c in undecided]),
     ]  # fmt: skip

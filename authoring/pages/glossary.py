@@ -60,8 +60,9 @@ def render(lessons: Sequence[Lesson]) -> str:
     ]
     parts = [
         "# Glossary",
-        f"The {len(rows)} terms of the course in a line each, and where they are explained. Symbols are in "
-        "[the notation](notation.md). Other names of a term are in brackets; the search finds them, too.",
+        f"This page explains the {len(rows)} terms of the course in one line each and links to the sections that "
+        "introduce them. Symbols are in [the notation](notation.md). Other names for a term are in brackets, and the "
+        "search finds them too.",
         "\n".join(["| term | in a line | explained in |", "|---|---|---|", *rows]),
     ]
     return "\n\n".join(parts) + "\n"

@@ -156,8 +156,8 @@ def render(lessons: Sequence[Lesson]) -> str:
             [
                 "# The map",
                 "## Which lesson needs which",
-                "The lessons are in reading order, and reading them in that order always works. If you come for one "
-                "thing, these are the lessons that lead to it. An arrow that follows from two others is left out.",
+                "You can always read the lessons in this order. If you are interested in a single lesson, the arrows "
+                "show which lessons lead to it. An arrow is left out if it follows from two others.",
                 f"![{COURSE_ALT}]({COURSE})",
                 "\n".join(reading),
             ]

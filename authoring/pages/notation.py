@@ -12,13 +12,13 @@ FILE = "notation.md"
 
 AXES = (
     ("batch", "sequences computed together"),
-    ("token", "places of a sequence; `query` where they look, `key` where they are looked at"),
-    ("head, kv_head", "attention heads; those that have keys and values of their own"),
-    ("d_model", "numbers of a token's vector"),
-    ("d_head, d_v", "numbers of one head's query and key; of its value"),
-    ("d_ff", "hidden numbers of a feed-forward network"),
-    ("vocab", "tokens of the vocabulary"),
-    ("expert", "experts of a mixture"),
+    ("token", "positions of a sequence; called `query` where they attend and `key` where they are attended to"),
+    ("head, kv_head", "attention heads; heads with their own keys and values"),
+    ("d_model", "components of a token's vector"),
+    ("d_head, d_v", "components of one head's query and key, and of its value"),
+    ("d_ff", "hidden units of a feed-forward network"),
+    ("vocab", "tokens in the vocabulary"),
+    ("expert", "experts in a mixture"),
 )
 
 
@@ -60,8 +60,8 @@ def render(lessons: Sequence[Lesson]) -> str:
     places = {lesson.number: lesson.link(lesson.label, lesson.cells[0].id) for lesson in lessons}
     parts = [
         "# Notation",
-        "Symbols and shapes of all lessons on one page; a number leads to its lesson. A "
-        "vector is a *row*: a layer computes $xW$, row times matrix. Axes have one name in lessons and code:",
+        "This page lists the symbols and shapes used in all lessons. Each number links to its lesson. A "
+        "vector is a *row*, so a layer computes $xW$, row times matrix. Axes have the same names in lessons and code:",
         "\n".join(["| axis | counts |", "|---|---|", *(f"| `{name}` | {what} |" for name, what in AXES)]),
     ]
     for title, meanings in sections(lessons):
@@ -80,8 +80,8 @@ def render(lessons: Sequence[Lesson]) -> str:
         "## One thing, several letters",
         "\n".join(_several(places)),
         "## Borrowed letters",
-        "In the lessons a letter means one thing. Their deeper notebooks borrow these for a section, which says what "
-        "they mean there:",
+        "In the lessons, every letter has a single meaning. Some sections of the deeper notebooks use the following "
+        "letters in another sense, and say what they mean there:",
         "\n".join(["| deeper notebook | letters |", "|---|---|", *rows]),
     ]
     return "\n\n".join(parts) + "\n"
