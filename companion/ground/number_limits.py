@@ -30,7 +30,11 @@ def _limited(base: type, words: str, **limits: float) -> Any:
             raise ValueError(f"{value}: expected {words}")
         return base.__new__(kind, number)
 
-    return type("Limited", (base,), {"__new__": make, "base": base, "words": words, "__module__": __name__})
+    def reduce(number: Any) -> object:
+        return base, (base(number),)  # another process cannot look up this type by its name
+
+    made = {"__new__": make, "__reduce__": reduce, "base": base, "words": words, "__module__": __name__}
+    return type("Limited", (base,), made)
 
 
 Count: TypeAlias = Annotated[int, _limited(int, "a whole number >= 1", least=1)]
