@@ -43,10 +43,10 @@ def table(name: str) -> str | None:
     return f"""\
 {drawn}
 
-You will find them in **[{link}]({link})**. They take about {minutes} minutes and give {points} points in all.
-Write each answer into its cell there, and run it.
+You will find them in **[{link}]({link})**. They take about {minutes} minutes and are worth {points} points in all.
+Write each answer into its cell there and run the cell.
 
-- `check("{listed[0].id}")` tries your answer at once, and says what is wrong with it and on which input;
-- `hint("{listed[0].id}")` gives the first of three steps, and the next one each time you run it again;
-- `solution("{listed[0].id}")` shows an answer that works; yours may look different and be as right;
-- `progress(2)` shows what you have done of lesson 02 and in all; it is kept from day to day."""
+- `check("{listed[0].id}")` tries your answer at once and says what is wrong and for which input;
+- `hint("{listed[0].id}")` gives the first of three hints, and the next one each time you run it again;
+- `solution("{listed[0].id}")` shows an answer that works, although yours may look different and be just as good;
+- `progress({int(name[:2])})` shows what you have done in this lesson and in the whole course."""

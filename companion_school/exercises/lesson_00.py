@@ -23,7 +23,8 @@ from companion_school.checking.exercise import Case, exercise
     ),
 )
 def weight_of_hello():
-    """A head has given these scores, already divided by $\\sqrt{d_k}$; the row is the word that looks, the column the word looked at:
+    """A head has computed these scores, already divided by $\\sqrt{d_k}$. Each row belongs to the word that looks, and each column to the
+    word that is looked at:
 
     |           | hello | world |  ai  |
     |-----------|-------|-------|------|
@@ -31,7 +32,7 @@ def weight_of_hello():
     | **world** |   1   |   0   |  2   |
     | **ai**    |  0.4  |  1.5  |  0.8 |
 
-    The model hides the future. Which weight does *world* give to *hello*? Return a `float`, rounded to four decimals or better.
+    The model hides the future. Which weight does *world* give to *hello*? Return a `float`, rounded to at least four decimals.
     """
     ### BEGIN SOLUTION
     return math.exp(1) / (math.exp(1) + math.exp(0))
@@ -117,9 +118,9 @@ def _():
     ),
 )
 def row_of_weights(q, K, t):
-    """How much of each word's value does the word at position `t`, counted from 0, take? `q` (d_k) is its query, `K` (token, d_k) holds the keys
-    of all words, rotated already. Return its attention weights, a tensor (token): one for each word, and exactly 0 for those after position
-    `t`.
+    """The word at position `t`, counted from 0, looks at all words. `q` (d_k) is its query, and `K` (token, d_k) holds the keys of all
+    words, which are rotated already. Return its attention weights, a tensor (token): one weight for each word, and exactly 0 for the
+    words after position `t`.
 
     ```python
     >>> row_of_weights(torch.tensor([4.0, 0.0, 0.0, 0.0]), torch.eye(4), 1)
@@ -127,7 +128,7 @@ def row_of_weights(q, K, t):
     ```
 
     ★
-    - A `t` that is not one of 0, 1, ..., token - 1 raises a `ValueError`.
+    - Raise a `ValueError` if `t` is not one of 0, 1, ..., token - 1.
     - Scores are at most 100 in size, so nothing overflows.
     """
     ### BEGIN SOLUTION
@@ -259,8 +260,8 @@ def _(q, K, t):
     ),
 )
 def normalise_rows(y, gain, eps):
-    """Return the RMSNorm of each row of `y` (token, d_model), equation (0.8), with `gain` (d_model) and the number `eps`: a tensor (token,
-    d_model). Write it yourself, without PyTorch's own RMSNorm.
+    """Return the RMSNorm of each row of `y` (token, d_model), equation (0.8), with the gains `gain` (d_model) and the number `eps`. The
+    result is a tensor (token, d_model). Write it yourself, without PyTorch's own RMSNorm.
 
     ```python
     >>> normalise_rows(torch.tensor([[3.0, 4.0]]), torch.tensor([1.0, 2.0]), 0.0)
@@ -268,8 +269,8 @@ def normalise_rows(y, gain, eps):
     ```
 
     ★
-    - A `gain` whose shape is not (d_model) raises a `ValueError`: (1) or (d_model, 1) would broadcast in silence.
-    - `y` stays as it is, and gradients flow to `y` and `gain`.
+    - Raise a `ValueError` if the shape of `gain` is not (d_model), because (1) or (d_model, 1) would broadcast without an error.
+    - Do not change `y`. Gradients flow to `y` and `gain`.
     """
     ### BEGIN SOLUTION
     if gain.shape != y.shape[-1:]:
@@ -402,9 +403,9 @@ def _(y, gain, eps):
     ),
 )
 def mix_experts(x, k, w_r, w_1, w_2):
-    """One word `x` (d_model) visits its best `k` experts, as in sitting 3 of lesson 00. Return the output of the mixture, a tensor (d_model).
-    The router is `w_r` (d_model, expert); expert $e$ has the matrices `w_1[e]` (d_model, d_ff) and `w_2[e]` (d_ff, d_model), with a ReLU
-    between. No two experts get the same score.
+    """One word `x` (d_model) visits its best `k` experts, as in sitting 3 of lesson 00. Return the output of the mixture, a tensor
+    (d_model). The router is `w_r` (d_model, expert). Expert $e$ has the matrices `w_1[e]` (d_model, d_ff) and `w_2[e]` (d_ff, d_model),
+    with a ReLU between them. No two experts get the same score.
 
     ```python
     >>> mix_experts(torch.tensor([1.0]), 1, torch.tensor([[0.0, 2.0]]), torch.ones(2, 1, 1), torch.tensor([[[3.0]], [[5.0]]]))
@@ -412,7 +413,7 @@ def mix_experts(x, k, w_r, w_1, w_2):
     ```
 
     ★
-    - A `k` that is not one of 1, 2, ..., expert raises a `ValueError`.
+    - Raise a `ValueError` if `k` is not one of 1, 2, ..., expert.
     - Gradients flow to `x`, to the router and to the experts.
     """
     ### BEGIN SOLUTION
@@ -574,9 +575,9 @@ def _(x, k, w_r, w_1, w_2):
     ),
 )
 def continue_text(text, n, vocabulary, table):
-    """A model of one line: the scores of the next word are the *average of the rows* of `table` (vocab, vocab) that belong to all words so far,
-    the written ones included. Continue `text`, words with one space between two, by the `n` most probable words, one after the other, and
-    return these as a list. `vocabulary` lists the words in the order of their ids. No two scores are equal.
+    """In this tiny model, the scores of the next word are the *average of the rows* of `table` (vocab, vocab) that belong to all words so
+    far, including those it has written. Continue `text`, whose words are separated by single spaces, with the most probable word, `n`
+    times, and return the new words as a list. `vocabulary` lists the words in the order of their ids. No two scores are equal.
 
     ```python
     >>> continue_text("a", 3, ["a", "b"], torch.tensor([[0.0, 1.0], [3.0, 0.0]]))
@@ -584,7 +585,7 @@ def continue_text(text, n, vocabulary, table):
     ```
 
     ★
-    - A text without a word raises a `ValueError`, and so does one with a word that is not in the vocabulary, even if `n` is 0.
+    - Raise a `ValueError` if the text has no word or has one that is not in the vocabulary, even if `n` is 0.
     """
     ### BEGIN SOLUTION
     words = text.split()
@@ -761,10 +762,10 @@ def _(text, n, vocabulary, table):
     ),
 )
 def one_more_word(x, w_q, w_k, w_v, keys, values):
-    """One head of attention, of width 2, has cached the `keys` (token, 2), rotated already, and `values` (token, d_v) of the words so far; there may
-    be none. One more word comes: `x` (d_model), with the matrices `w_q`, `w_k` (d_model, 2) and `w_v` (d_model, d_v). Scores are divided by
-    $\\sqrt 2$, and a word at position $m$, counted from 0, is rotated by $m$ radians. Return `(out, keys, values)`: what the head collects,
-    (d_v), and what it keeps for the next word, a row longer each.
+    """One head of attention, of width 2, has cached the `keys` (token, 2), already rotated, and the `values` (token, d_v) of the words so
+    far. There may be none. Now one more word arrives: `x` (d_model), with the matrices `w_q`, `w_k` (d_model, 2) and `w_v` (d_model,
+    d_v). Scores are divided by $\\sqrt 2$, and a word at position $m$, counted from 0, is rotated by $m$ radians. Return `(out, keys,
+    values)`: the head's output (d_v), and the cache for the next word, each one row longer.
 
     ```python
     >>> one_more_word(torch.tensor([1.0]), torch.ones(1, 2), torch.ones(1, 2), torch.tensor([[5.0]]), torch.zeros(0, 2), torch.zeros(0, 1))
@@ -772,7 +773,7 @@ def one_more_word(x, w_q, w_k, w_v, keys, values):
     ```
 
     ★
-    - `keys` and `values` stay as they were.
+    - Do not change the given `keys` and `values`.
     """
     ### BEGIN SOLUTION
     position = len(keys)

@@ -24,8 +24,8 @@ from companion_school.checking.exercise import Case, Group, exercise
     ),
 )
 def first_merge():
-    """The text is `banana bandana`, cut into `banana` and `␣bandana` (`␣` is the space before the word). Which pair does byte-pair encoding join
-    first, and how often does it occur? Return `(first, second, count)`: two `str` and an `int`.
+    """The text is `banana bandana`, cut into `banana` and `␣bandana` (`␣` is the space before the word). Which pair does byte-pair encoding
+    join first, and how often does it occur? Return `(first, second, count)`: two `str` and an `int`.
     """
     ### BEGIN SOLUTION
     return "a", "n", 4  # b[an]ana, ban[an]a, b[an]dana, band[an]a
@@ -107,9 +107,9 @@ def _():
     ),
 )
 def whole_bytes(data):
-    """A model writes bytes, and you show them as they come. `data`, a list of `int` from 0 to 255, is the beginning of a text in UTF-8, cut off
-    anywhere. How many bytes at its beginning are whole characters, which can be shown while the rest waits for more? Return an `int`. Look at
-    how the bytes tell: do not decode.
+    """A model writes bytes, and you show them as they arrive. `data`, a list of `int` from 0 to 255, is the beginning of a UTF-8 text and
+    may be cut off anywhere. How many of its first bytes make up whole characters, which you can show while the rest waits for more?
+    Return an `int`. Work it out from the values of the bytes, without decoding.
 
     ```python
     >>> whole_bytes([99, 195, 169, 231, 140])
@@ -117,7 +117,7 @@ def whole_bytes(data):
     ```
 
     ★
-    - `data` that begins inside a character, with a byte from 128 to 191, raises a `ValueError`.
+    - Raise a `ValueError` if `data` begins inside a character, with a byte from 128 to 191.
     """
     ### BEGIN SOLUTION
     if not data:
@@ -288,9 +288,9 @@ def _(data):
     ),
 )
 def embedding_gradient(ids, G, vocab):
-    """A table $E$ (vocab, d_model) was read at `ids` (token), `int64`, and the gradient that came back is `G` = $\\partial L / \\partial X$
-    (token, d_model). Return the table's gradient $\\partial L / \\partial E$, (vocab, d_model). Do it without autograd and without one-hot
-    rows.
+    """The rows `ids` (token), `int64`, of a table $E$ (vocab, d_model) were looked up, and the gradient that came back is `G` = $\\partial L
+    / \\partial X$ (token, d_model). Return the table's gradient $\\partial L / \\partial E$, (vocab, d_model). Do it without autograd and
+    without one-hot rows.
 
     ```python
     >>> embedding_gradient(torch.tensor([2, 0, 2]), torch.tensor([[1.0], [10.0], [100.0]]), 3)
@@ -300,7 +300,7 @@ def embedding_gradient(ids, G, vocab):
     ```
 
     ★
-    - An id below 0, or not below `vocab`, raises a `ValueError`.
+    - Raise a `ValueError` for an id below 0, or not below `vocab`.
     - The result has the dtype of `G`.
     """
     ### BEGIN SOLUTION
@@ -472,9 +472,9 @@ def _(ids, G, vocab):
     ),
 )
 def tied_gradient(E, ids, answers):
-    """The smallest tied model uses the table `E` (vocab, d_model) twice, and nothing else: having read the token $t$, it gives all tokens
-    the scores $\\sqrt d\\, E[t]\\, E^\\top$, with $d$ = d_model. `ids` (token) are the tokens read, `answers` (token) those that should
-    come next, both `int64`. The loss is the *sum* over the positions of minus the logarithm of the right answer's probability. Return its
+    """The smallest tied model uses the table `E` (vocab, d_model) twice, and has no other parameters. After the token $t$ its scores are
+    $\\sqrt d\\, E[t]\\, E^\\top$, with $d$ = d_model. `ids` (token) are the tokens it reads, and `answers` (token) the ones that should come
+    next, both `int64`. The loss is the *sum* over the positions of minus the logarithm of the right answer's probability. Return its
     gradient with respect to the table, (vocab, d_model), without autograd.
 
     ```python
@@ -641,9 +641,9 @@ def _(E, ids, answers):
     ),
 )
 def encode_word(word, merges):
-    """Cut `word`, a `str`, into tokens, and return the list of them. `merges` lists pairs of `str` in the order in which they were learnt. Begin
-    with single characters. Of all pairs of neighbours, join the one that was learnt first, wherever it occurs, from left to right;
-    repeat until no known pair is left.
+    """Cut `word`, a `str`, into tokens, and return them as a list. `merges` lists pairs of `str` in the order in which they were learned.
+    Begin with single characters. Of all pairs of neighbours, find the one that was learned first, and join it wherever it occurs, from
+    left to right. Repeat this until no pair in `merges` is left.
 
     ```python
     >>> encode_word("abab", [("b", "a"), ("a", "b")])
@@ -651,7 +651,7 @@ def encode_word(word, merges):
     ```
 
     ★
-    - An empty word raises a `ValueError`.
+    - Raise a `ValueError` for an empty word.
     """
     ### BEGIN SOLUTION
     if not word:
@@ -869,10 +869,10 @@ def _(word, merges):
     ),
 )
 def start_of_table(vocab, d_model, std):
-    """A table (vocab, d_model) starts with independent normal entries of mean 0 and standard deviation `std`, and serves both ends of a model.
-    On the way in its rows are multiplied by a factor; on the way out they are not, and the states there have mean square 1. Return `(factor,
-    bound)`, two `float`: the factor that gives what goes in variance 1, and the bound of equation (D1.6), deeper, on the first mean loss for
-    a position, in nats.
+    """The entries of a table (vocab, d_model) are initialised as independent normal numbers with mean 0 and standard deviation `std`. The
+    table serves as both embedding and output head. Its rows are multiplied by a factor at the input but not at the output, where the
+    states have mean square 1. Return `(factor, bound)`, two `float`: the factor that gives the input variance 1, and the bound of
+    equation (D1.6), in the deeper notebook, on the mean first loss per position, in nats.
 
     ```python
     >>> start_of_table(1, 8, 0.5)
@@ -880,7 +880,7 @@ def start_of_table(vocab, d_model, std):
     ```
 
     ★
-    - `vocab < 1`, `d_model < 1` and `std <= 0` raise a `ValueError`.
+    - Raise a `ValueError` for `vocab < 1`, `d_model < 1` and `std <= 0`.
     """
     ### BEGIN SOLUTION
     if vocab < 1 or d_model < 1 or std <= 0:
@@ -1034,10 +1034,10 @@ def _(vocab, d_model, std):
     ),
 )
 def learn_merges(words, most):
-    """Learn byte-pair merges. `words` is a dict: each word and how often it occurs. Begin with single characters. Again and again count the
-    pairs of neighbouring tokens within the words, each as often as its word occurs, and join the most frequent pair everywhere, from left to
-    right. In a tie take the smallest pair, as Python compares tuples. Stop after `most` merges, or where no pair occurs twice. Return the
-    pairs joined, in order.
+    """Learn byte-pair merges. `words` is a dict that says how often each word occurs. Begin with single characters. In each round, count the
+    pairs of neighbouring tokens within the words, each as often as its word occurs, and join the most frequent pair everywhere, from left
+    to right. In a tie, take the smallest pair, as Python compares tuples. Stop after `most` merges, or when no pair occurs twice. Return
+    the joined pairs in order.
 
     ```python
     >>> learn_merges({"aba": 2, "ab": 1}, 5)
@@ -1045,7 +1045,7 @@ def learn_merges(words, most):
     ```
 
     ★
-    - A negative `most` raises a `ValueError`.
+    - Raise a `ValueError` if `most` is negative.
     """
     ### BEGIN SOLUTION
     if most < 0:

@@ -25,8 +25,8 @@ from companion_school.checking.exercise import Case, exercise
 )
 def weight_of_cat():
     """In the lesson's first example the scores of "it" for "cat", "slept" and "it" are 4, 0 and 0, before the division by $\\sqrt{d_k} = 2$.
-    Suppose the score for "slept" were 4 instead of 0. Which weight does "it" then give to "cat"? Return a `float`, rounded to four decimals
-    or better.
+    Suppose the score for "slept" were 4 instead of 0. Which weight would "it" then give to "cat"? Return a `float`, rounded to at least
+    four decimals.
     """
     ### BEGIN SOLUTION
     return math.exp(2) / (math.exp(2) + math.exp(2) + 1)
@@ -93,8 +93,8 @@ def _():
     ),
 )
 def right_scale(d_k, mean, std):
-    """All components of $q$ and $k$ are independent, with mean `mean` and standard deviation `std`; they have `d_k` components. By which number
-    must $q \\cdot k$ be divided to have variance one? Return a `float`.
+    """$q$ and $k$ have `d_k` components each. All components are independent, with mean `mean` and standard deviation `std`. By which number
+    must $q \\cdot k$ be divided so that its variance is one? Return a `float`.
 
     ```python
     >>> right_scale(9, 0.0, 2.0)
@@ -102,8 +102,8 @@ def right_scale(d_k, mean, std):
     ```
 
     ★
-    - `d_k < 1` and `std <= 0` are refused with a `ValueError`.
-    - A mean far above the standard deviation, 30,000 to 0.001, costs no digits.
+    - Raise a `ValueError` for `d_k < 1` and `std <= 0`.
+    - A mean far above the standard deviation, such as 30,000 against 0.001, costs no digits.
     """
     ### BEGIN SOLUTION
     if d_k < 1 or std <= 0:
@@ -200,9 +200,9 @@ def _(d_k, mean, std):
     ),
 )
 def visible_softmax(scores, may_look):
-    """Write a softmax that can hide. `scores` (query, key) are scaled already; `may_look`, boolean and of the same shape, says True where a
-    query may look. Return the weights: rows add up to one, hidden keys get exactly 0, whatever their score, and a row that sees nothing is
-    all zeros. Scores of 1,000, up or down, do not overflow. Use no softmax of PyTorch's.
+    """Write a softmax with a mask. `scores` (query, key) are scaled already. `may_look` is boolean, has the same shape, and is True where a
+    query may look. Return the weights. Rows add up to one, hidden keys get exactly 0, whatever their scores, and a row in which every key
+    is hidden is all zeros. Scores of 1,000 or -1,000 do not overflow. Do not use PyTorch's softmax.
 
     ```python
     >>> visible_softmax(torch.tensor([[0.0, 5.0, 0.0]]), torch.tensor([[True, False, True]]))
@@ -210,8 +210,8 @@ def visible_softmax(scores, may_look):
     ```
 
     ★
-    - Scores of $-2 \\cdot 10^{10}$ are scores like others, and hidden NaN stays hidden.
-    - A `may_look` that is not boolean, or of another shape, is refused with a `ValueError`.
+    - Scores of $-2 \\cdot 10^{10}$ are ordinary scores, and a NaN that is hidden does no harm.
+    - Raise a `ValueError` if `may_look` is not boolean or has another shape.
     """
     ### BEGIN SOLUTION
     if may_look.dtype != torch.bool or may_look.shape != scores.shape:
@@ -350,8 +350,8 @@ def _(scores, may_look):
 )
 def masked_gradients(q, k, v, may_look, g):
     """Return `(dq, dk, dv)`, the gradients of a loss $L$ with respect to `q` (query, d_k), `k` (key, d_k) and `v` (key, d_v), through masked
-    attention. `may_look` (query, key) is boolean, True = may look, with no empty row; `g` (query, d_v) is $\\partial L / \\partial O$. Do it
-    without autograd. Which line of the derivation does the mask change?
+    attention. `may_look` (query, key) is boolean, True means that the query may look, and no row is empty. `g` (query, d_v) is $\\partial
+    L / \\partial O$. Do it without autograd. Which line of the derivation does the mask change?
 
     ```python
     >>> masked_gradients(torch.ones(1, 1), torch.ones(2, 1), torch.tensor([[3.0], [5.0]]), torch.tensor([[True, False]]), torch.ones(1, 1))
@@ -361,7 +361,7 @@ def masked_gradients(q, k, v, may_look, g):
     ```
 
     ★
-    - Scores far below zero, and hidden ones above them, do no harm.
+    - Scores far below zero, with higher hidden scores beside them, do no harm.
     """
     ### BEGIN SOLUTION
     scale = math.sqrt(q.shape[1])
@@ -496,8 +496,8 @@ def _(q, k, v, may_look, g):
     ),
 )
 def causal_mask(queries, keys):
-    """Return the causal mask to be added to scaled scores: a tensor (query, key) of 0 and $-\\infty$, for `queries` queries and `keys` keys. The
-    last query stands at the last key, and each query sees the key where it stands and all before it.
+    """Return the causal mask that is added to scaled scores: a tensor (query, key) of 0 and $-\\infty$, for `queries` queries and `keys`
+    keys. The last query is at the position of the last key, and each query sees the key at its own position and all keys before it.
 
     ```python
     >>> causal_mask(2, 3)
@@ -507,7 +507,7 @@ def causal_mask(queries, keys):
 
     ★
     - The result is `float32`.
-    - `queries < 1` and `queries > keys` are refused with a `ValueError`.
+    - Raise a `ValueError` for `queries < 1` and for `queries > keys`.
     """
     ### BEGIN SOLUTION
     if not 1 <= queries <= keys:

@@ -23,9 +23,9 @@ from companion_school.checking.exercise import Case, Group, exercise
     ),
 )
 def five_dogs():
-    """*Five dogs chase one cat*, with the matrices at the beginning of lesson 03. The head that looks for the subject gives "chase" the scores
-    $(3, 0, 0)$ for "dogs", "chase" and "cat"; here $d_k = 1$. What is its output for "chase"? Return a `float`, rounded to three decimals or
-    better.
+    """Take the sentence *five dogs chase one cat* and the matrices from the beginning of lesson 03. The head that looks for the subject
+    gives "chase" the scores $(3, 0, 0)$ for "dogs", "chase" and "cat", and $d_k = 1$. What is its output for "chase"? Return a `float`,
+    rounded to at least three decimals.
     """
     ### BEGIN SOLUTION
     return (5 * math.exp(3) + 0 + 1) / (math.exp(3) + 2)
@@ -107,9 +107,9 @@ def _():
     ),
 )
 def attention_numbers(d_model, heads, kv_heads, d_k, d_v, bias):
-    """How many numbers does an attention layer learn? It has `heads` query heads and `kv_heads` heads for keys and values; queries and keys have
-    width `d_k` in each head, values `d_v`; input and output have width `d_model`. If `bias` is true, each of the four projections has a bias.
-    Return an `int`.
+    """How many parameters does an attention layer have? It has `heads` query heads, and `kv_heads` heads for keys and values. In each head,
+    queries and keys have width `d_k`, and values have width `d_v`. Input and output have width `d_model`. If `bias` is true, each of the
+    four projections has a bias. Return an `int`.
 
     ```python
     >>> attention_numbers(4, 2, 1, 2, 2, False)
@@ -117,7 +117,7 @@ def attention_numbers(d_model, heads, kv_heads, d_k, d_v, bias):
     ```
 
     ★
-    - A `kv_heads` that does not divide `heads` is refused with a `ValueError`.
+    - Raise a `ValueError` if `kv_heads` does not divide `heads`.
     - Counts of more than $2^{53}$ are exact.
     """
     ### BEGIN SOLUTION
@@ -267,8 +267,8 @@ def _(d_model, heads, kv_heads, d_k, d_v, bias):
     ),
 )
 def to_heads(x, heads):
-    """Split the last axis into heads: from `x` (batch, token, head · width) to (batch, head, token, width). Head $i$, counted from 0, holds the
-    numbers from $i \\cdot$ width up to, and without, $(i + 1) \\cdot$ width of every token.
+    """Split the last axis into heads: turn `x` (batch, token, head · width) into (batch, head, token, width). For every token, head $i$,
+    counted from 0, holds the numbers from $i \\cdot$ width up to, but not including, $(i + 1) \\cdot$ width.
 
     ```python
     >>> to_heads(torch.tensor([[[1, 2, 3, 4], [5, 6, 7, 8]]]), 2).tolist()
@@ -276,8 +276,8 @@ def to_heads(x, heads):
     ```
 
     ★
-    - A number of `heads` that does not divide the last axis is refused with a `ValueError`.
-    - Any dtype will do, and gradients flow.
+    - Raise a `ValueError` if `heads` does not divide the last axis.
+    - Every dtype works, and gradients flow.
     """
     ### BEGIN SOLUTION
     batch, tokens, wide = x.shape
@@ -423,8 +423,8 @@ def _(x, heads):
     ),
 )
 def from_heads(x):
-    """Join the heads again: from `x` (batch, head, token, width) to (batch, token, head · width), each token's heads one after the other, head 0
-    first. It is the inverse of `to_heads`.
+    """Join the heads again: turn `x` (batch, head, token, width) into (batch, token, head · width), with the heads of a token one after the
+    other, head 0 first. This is the inverse of `to_heads`.
 
     ```python
     >>> from_heads(torch.tensor([[[[1, 2], [5, 6]], [[3, 4], [7, 8]]]]))
@@ -433,8 +433,8 @@ def from_heads(x):
     ```
 
     ★
-    - An `x` without four axes is refused with a `ValueError`.
-    - Any dtype will do, and gradients flow.
+    - Raise a `ValueError` if `x` does not have four axes.
+    - Every dtype works, and gradients flow.
     """
     ### BEGIN SOLUTION
     if x.ndim != 4:
@@ -568,9 +568,9 @@ def _(x):
     ),
 )
 def grouped(q, k, v):
-    """Attention with grouped heads, without a mask: `q` (batch, head, query, d_k), `k` (batch, kv_head, key, d_k), `v` (batch, kv_head, key,
-    d_v). Query head $i$, counted from 0, uses key and value head $\\lfloor i / g \\rfloor$, $g$ = head / kv_head. Return (batch, head, query,
-    d_v). Do without `scaled_dot_product_attention`.
+    """Compute attention with grouped heads, without a mask. `q` is (batch, head, query, d_k), `k` is (batch, kv_head, key, d_k), and `v` is
+    (batch, kv_head, key, d_v). Query head $i$, counted from 0, uses key and value head $\\lfloor i / g \\rfloor$, where $g$ = head /
+    kv_head. Return (batch, head, query, d_v). Do not use `scaled_dot_product_attention`.
 
     ```python
     >>> grouped(torch.zeros(1, 4, 1, 1), torch.zeros(1, 2, 1, 1), torch.tensor([[[[7.0]], [[9.0]]]])).flatten()
@@ -578,10 +578,10 @@ def grouped(q, k, v):
     ```
 
     ★
-    - A kv_head that does not divide head is refused with a `ValueError`.
-    - There is only one of each key and value, so make no copies: with one query and 256 keys, all that a call allocates takes fewer bytes
-      than `k`. A product that broadcasts its arguments copies them, too.
-    - The result has the dtype of `q`, `k` and `v`, `float16` as well.
+    - Raise a `ValueError` if kv_head does not divide head.
+    - Make no copies of keys or values: with one query and 256 keys, everything that a call allocates takes fewer bytes than `k`. A
+      product that broadcasts its arguments copies them, too.
+    - The result has the dtype of `q`, `k` and `v`, which may be `float16`.
     """
     ### BEGIN SOLUTION
     heads, kv_heads, d_k = q.shape[1], k.shape[1], q.shape[-1]
@@ -792,9 +792,10 @@ def _(q, k, v):
     ),
 )
 def keep_heads(w_q, w_k, w_v, w_o, heads, keep):
-    """A layer without biases has `heads` heads. Its weights lie as in `nn.Linear`: `w_q` and `w_k` (head · d_k, d_model), `w_v` (head · d_v,
-    d_model), `w_o` (d_model, head · d_v). Return the weights `(w_q, w_k, w_v, w_o)` of a *smaller* layer that has only the heads in the list
-    `keep`, counted from 0, in that order. It computes what the large one does with all other heads switched off.
+    """A layer without biases has `heads` heads. Its weights are stored as in `nn.Linear`: `w_q` and `w_k` (head · d_k, d_model), `w_v` (head
+    · d_v, d_model), and `w_o` (d_model, head · d_v). Return the weights `(w_q, w_k, w_v, w_o)` of a *smaller* layer that has only the
+    heads in the list `keep`, counted from 0, in that order. It computes what the large layer computes when all other heads are switched
+    off.
 
     ```python
     >>> keep_heads(*[torch.tensor([[1.0], [2.0]])] * 3, torch.tensor([[1.0, 2.0]]), 2, [1])
@@ -802,8 +803,8 @@ def keep_heads(w_q, w_k, w_v, w_o, heads, keep):
     ```
 
     ★
-    - A `keep` that is empty, or holds a number that is not one of 0, 1, ..., heads - 1, is refused with a `ValueError`.
-    - The given weights stay as they are.
+    - Raise a `ValueError` if `keep` is empty or holds a number that is not one of 0, 1, ..., heads - 1.
+    - Do not change the given weights.
     """
     ### BEGIN SOLUTION
     if not keep or not all(0 <= i < heads for i in keep):
@@ -1028,10 +1029,10 @@ def _(w_q, w_k, w_v, w_o, heads, keep):
     ),
 )
 def many_heads(x, source, w_q, w_k, w_v, w_o, heads, may_look):
-    """Multi-head attention, (3.2) and (3.3): `x` (batch, query, d_model) looks at `source` (batch, key, d_model), from which keys and values are
-    made. The matrices are packed, head after head, and multiply rows: `w_q`, `w_k` (d_model, head · d_k), `w_v` (d_model, head · d_v), `w_o`
-    (head · d_v, d_model). `may_look` (batch, query, key) is boolean, True = may look, the same for all heads; every row sees something.
-    Return (batch, query, d_model).
+    """Compute multi-head attention, (3.2) and (3.3). `x` (batch, query, d_model) looks at `source` (batch, key, d_model), from which keys
+    and values are made. The matrices are packed, head after head, and multiply rows: `w_q`, `w_k` (d_model, head · d_k), `w_v` (d_model,
+    head · d_v), `w_o` (head · d_v, d_model). `may_look` (batch, query, key) is boolean, True where a query may look, and the same for all
+    heads. Every row has a True. Return (batch, query, d_model).
 
     ```python
     >>> many_heads(torch.zeros(1, 1, 2), torch.tensor([[[1.0, 2.0], [9.0, 9.0]]]), *[torch.eye(2)] * 4, 2, torch.tensor([[[True, False]]]))
@@ -1039,7 +1040,7 @@ def many_heads(x, source, w_q, w_k, w_v, w_o, heads, may_look):
     ```
 
     ★
-    - A number of `heads` that does not divide the columns of `w_q`, or of `w_v`, is refused with a `ValueError`.
+    - Raise a `ValueError` if `heads` does not divide the columns of `w_q` or of `w_v`.
     - Scores far below zero, and hidden values of $10^{15}$, do no harm.
     """
     ### BEGIN SOLUTION

@@ -43,8 +43,9 @@ EXPONENTIAL = 1e-9  # of what `torch.matrix_exp` gives near the identity, in flo
     ),
 )
 def entry_of_place_two():
-    """Take $d = 4$, the base 10,000 and position $t = 2$. What is the entry of the wave, equation (4.2), in column 3, counted from 0? Return a
-    `float`, rounded to four decimals or better. You need no machine: for a small angle $\\cos a \\approx 1 - a^2/2$.
+    """Let $d = 4$, the base be 10,000, and the position be $t = 2$. What is the entry of the wave, equation (4.2), in column 3, counted from
+    0? Return a `float`, rounded to at least four decimals. You can do without a calculator, because $\\cos a \\approx 1 - a^2/2$ for a
+    small angle.
     """
     ### BEGIN SOLUTION
     angle = 2 / 100  # column 3 is the cosine of pair 1, whose frequency is 10000^(-2/4)
@@ -130,9 +131,9 @@ def _():
     ),
 )
 def shift_matrix(k, d, base):
-    """Write $p_t$ for the wave of position $t$ as a column: pair $i$ has the frequency $\\omega_i = \\text{base}^{-2i/d}$, its sine stands in row
-    $2i$ and its cosine in row $2i + 1$. Return the matrix $M_k$ (d_model, d_model) with $M_k\\, p_t = p_{t+k}$ for every position $t$. `k` may
-    be negative; `d` is the width, d_model.
+    """Write $p_t$ for the wave of position $t$ as a column. Pair $i$ has the frequency $\\omega_i = \\text{base}^{-2i/d}$, with its sine in
+    row $2i$ and its cosine in row $2i + 1$. Return the matrix $M_k$ (d_model, d_model) for which $M_k\\, p_t = p_{t+k}$ at every position
+    $t$. `k` may be negative, and `d` is the width d_model.
 
     ```python
     >>> shift_matrix(1, 2, 10000.0)
@@ -141,8 +142,8 @@ def shift_matrix(k, d, base):
     ```
 
     ★
-    - A `d` that is odd or less than 2 is refused with a `ValueError`.
-    - The result is `float64`, to its last digits.
+    - Raise a `ValueError` if `d` is odd or less than 2.
+    - The result is `float64`, and exact to its last digits.
     """
     ### BEGIN SOLUTION
     if d < 2 or d % 2:
@@ -291,9 +292,9 @@ def _(k, d, base):
     ),
 )
 def offset_between(p, q):
-    """You are given the waves of two positions and not the positions: `p` is $p_s$ and `q` is $p_t$, both `float64` (d_model) as in equation
-    (4.2), with the base 10,000. Return $t - s$ with its sign, an `int`. $s$ and $t$ are whole and may be in the thousands, but $-100 \\le t -
-    s \\le 100$. The width may be as small as 2.
+    """You get the waves of two positions, but not the positions themselves: `p` is $p_s$ and `q` is $p_t$, both `float64` (d_model) as in
+    equation (4.2), with the base 10,000. Return $t - s$ with its sign, as an `int`. $s$ and $t$ are whole numbers and may be in the
+    thousands, but $-100 \\le t - s \\le 100$. The width may be as small as 2.
 
     ```python
     >>> offset_between(torch.tensor([math.sin(7), math.cos(7)]), torch.tensor([math.sin(4), math.cos(4)]))
@@ -301,7 +302,7 @@ def offset_between(p, q):
     ```
 
     ★
-    - Widths of `p` and `q` that differ are refused with a `ValueError`.
+    - Raise a `ValueError` if `p` and `q` have different widths.
     """
     ### BEGIN SOLUTION
     if p.shape != q.shape:
@@ -446,13 +447,13 @@ def _(p, q):
     ),
 )
 def look_back(j, w_k, sharpness):
-    """A head sees bare positions: row $t$ of $P$ is $p_t$, equation (4.2) with the base 10,000. Its key matrix $W_k$, `w_k` (d_model, d_model),
-    is frozen and has an inverse. Return the query matrix $W_q$ (d_model, d_model) that makes it look `j` places back: for all positions $m$
-    and $n$,
+    """A head sees only positions: row $t$ of $P$ is $p_t$, equation (4.2) with the base 10,000. Its key matrix $W_k$, `w_k` (d_model,
+    d_model), is frozen and has an inverse. Return the query matrix $W_q$ (d_model, d_model) that makes the head look `j` positions back.
+    For all positions $m$ and $n$,
 
     $$\\frac{(p_m W_q) \\cdot (p_n W_k)}{\\sqrt{d}} = \\text{sharpness} \\cdot p_m \\cdot p_{n + j}, \\qquad d = \\text{d\\_model}.$$
 
-    There is one such matrix.
+    There is exactly one such matrix.
 
     ```python
     >>> look_back(0, torch.eye(2).double(), 3.0)
@@ -461,7 +462,7 @@ def look_back(j, w_k, sharpness):
     ```
 
     ★
-    - `j < 0` is refused with a `ValueError`.
+    - Raise a `ValueError` for `j < 0`.
     - The result is `float64`.
     """
     ### BEGIN SOLUTION
@@ -618,9 +619,9 @@ def _(j, w_k, sharpness):
     ),
 )
 def add_positions(x, lengths):
-    """Sequences of unequal length are padded on the **left**. `x` (batch, token, d_model) holds them; `lengths` (batch), `int64`, says how many
-    tokens of each row are real. Return `x` with positions added: $p_0$ to the first *real* token of each row, $p_1$ to the next, and so on
-    ($p_t$ is the wave of place $t$, equation (4.2), base 10,000). Padding stays as it is.
+    """Sequences of unequal length are padded on the **left**. `x` (batch, token, d_model) holds them, and `lengths` (batch), `int64`, says
+    how many tokens of each row are real. Return `x` with positions added: $p_0$ to the first *real* token of each row, $p_1$ to the next,
+    and so on. $p_t$ is the wave of position $t$, equation (4.2), with the base 10,000. Leave padding as it is.
 
     ```python
     >>> add_positions(torch.zeros(1, 3, 2), torch.tensor([2]))
@@ -630,9 +631,9 @@ def add_positions(x, lengths):
     ```
 
     ★
-    - A length below 1, or above the number of tokens, is refused with a `ValueError`.
-    - The result has the dtype of `x`; in `bfloat16`, too, positions beyond 256 stay apart.
-    - The tensor `x` itself stays as it was.
+    - Raise a `ValueError` for a length below 1 or above the number of tokens.
+    - The result has the dtype of `x`. Positions beyond 256 stay different, even in `bfloat16`.
+    - Do not change the tensor `x`.
     """
     ### BEGIN SOLUTION
     n, d = x.shape[1:]
@@ -810,9 +811,10 @@ def _(x, lengths):
     ),
 )
 def sinusoids(positions, d, base, dtype):
-    """Return $p_t$, equation (4.2), for every position in `positions`, an `int64` tensor of any shape: each becomes a row of width `d`. Pair $i$
-    has the frequency $\\omega_i = \\text{base}^{-2i/d}$; its sine is in column $2i$ and its cosine in column $2i + 1$. `dtype` names the
-    result's: `"float64"`, `"float32"`, `"bfloat16"` or `"float16"`. Compute angles in `float32` at least, since rounding comes last.
+    """Return $p_t$, equation (4.2), for every position in `positions`, an `int64` tensor of any shape. Each position becomes a row of width
+    `d`. Pair $i$ has the frequency $\\omega_i = \\text{base}^{-2i/d}$, with its sine in column $2i$ and its cosine in column $2i + 1$.
+    `dtype` is the dtype of the result: `"float64"`, `"float32"`, `"bfloat16"` or `"float16"`. Compute the angles in `float32` or better,
+    and round last.
 
     ```python
     >>> sinusoids(torch.tensor([0, 1]), 2, 10000.0, "float32")
@@ -821,8 +823,8 @@ def sinusoids(positions, d, base, dtype):
     ```
 
     ★
-    - A `d` that is odd or less than 2 is refused with a `ValueError`.
-    - For `"float64"`, angles hold a million places away.
+    - Raise a `ValueError` if `d` is odd or less than 2.
+    - With `"float64"`, the angles are right even at position one million.
     """
     ### BEGIN SOLUTION
     if d < 2 or d % 2:
@@ -1051,9 +1053,9 @@ def _(positions, d, base, dtype):
     ),
 )
 def shift_from_data(before, after):
-    """Somebody has a table of positions, and you know no formula for it. `before` and `after` are `float64` (row, d_model): row $r$ of `before`
-    is the vector of some position, row $r$ of `after` that of the position a fixed number of places further on. One matrix $M$ does the
-    shift: as columns, $\\text{after}_r = M\\, \\text{before}_r$ for every $r$. Return $M$ (d_model, d_model). Rows come in any order, and may come
+    """You get a table of positions without its formula. `before` and `after` are `float64` (row, d_model). Row $r$ of `before` is the vector
+    of some position, and row $r$ of `after` is that of the position a fixed number of steps later. One matrix $M$ does the shift: as
+    columns, $\\text{after}_r = M\\, \\text{before}_r$ for every $r$. Return $M$ (d_model, d_model). Rows come in any order, and may occur
     twice.
 
     ```python
@@ -1063,7 +1065,7 @@ def shift_from_data(before, after):
     ```
 
     ★
-    - Rows that do not settle $M$, because they do not span all dimensions, are refused with a `ValueError`, whatever their length.
+    - Raise a `ValueError` if the rows do not determine $M$ because they do not span all dimensions, whatever their length.
     """
     ### BEGIN SOLUTION
     d = before.shape[1]

@@ -40,9 +40,9 @@ def _turn(x, angles, layout="half"):
     ),
 )
 def score_by_turns():
-    """Quarter turns, as at the beginning of the lesson: each position turns a pair by 90 degrees counter-clockwise, and a quarter turn takes
-    $(a, b)$ to $(-b, a)$. The query $(1, 2)$ stands at position 2, the key $(2, 1)$ at position 1. What is their score, the dot product of
-    the turned query and the turned key? Return a number.
+    """Use quarter turns, as at the beginning of the lesson: each position rotates a pair counter-clockwise by 90 degrees, and a quarter turn
+    takes $(a, b)$ to $(-b, a)$. The query $(1, 2)$ is at position 2, and the key $(2, 1)$ at position 1. What is their score, the dot
+    product of the rotated query and the rotated key? Return a number.
     """
     ### BEGIN SOLUTION
     query = (-1, -2)  # (1, 2) after two quarter turns
@@ -118,9 +118,9 @@ def _():
     ),
 )
 def rotary(x, positions, base):
-    """`x` (token, d_head) holds the queries or keys of one head, and `positions` is a list of `int`, one per token, in any order. Return `x` rotated:
-    at position $i$, pair $c$ turns counter-clockwise by $i\\,\\theta_c$, $\\theta_c = \\text{base}^{-2c/d_k}$ with $d_k$ = d_head, equations
-    (5.3) and (5.5). The layout is **half**: pair $c$ consists of the components $c$ and $c + d_k/2$.
+    """`x` (token, d_head) holds the queries or keys of one head, and `positions` is a list of `int`, one for each token, in any order.
+    Return `x` rotated: at position $i$, pair $c$ is rotated counter-clockwise by $i\\,\\theta_c$, where $\\theta_c = \\text{base}^{-2c/d_k}$
+    and $d_k$ = d_head, equations (5.3) and (5.5). The layout is **half**: pair $c$ consists of the components $c$ and $c + d_k/2$.
 
     ```python
     >>> rotary(torch.tensor([[1.0, 0.0]]), [1], 10000.0)
@@ -128,9 +128,9 @@ def rotary(x, positions, base):
     ```
 
     ★
-    - A d_head that is odd, and another number of positions than of tokens, are refused with a `ValueError`.
+    - Raise a `ValueError` if d_head is odd, or if there are not as many positions as tokens.
     - Positions may be negative.
-    - In `bfloat16` and `float16` angles are computed in `float32`; the result has the dtype of `x`.
+    - In `bfloat16` and `float16`, angles are computed in `float32`, and the result has the dtype of `x`.
     """
     ### BEGIN SOLUTION
     tokens, d = x.shape
@@ -346,9 +346,10 @@ def _(x, positions, base):
     ),
 )
 def convert_layout(weight, heads):
-    """`weight` (heads · d_head, d_model) is the stored weight of a query or key projection, the rows of head 0 first. It was trained with the
-    layout **interleaved**: the components $2c$ and $2c + 1$ of a head make pair $c$. Return the weight for the layout **half**, in which $c$
-    and $c + d_k/2$ do, with $d_k$ = d_head. Pair $c$ stays pair $c$, its first component first: all scores stay as they are.
+    """`weight` (heads · d_head, d_model) is the stored weight of a query or key projection, with the rows of head 0 first. It was trained
+    with the layout **interleaved**, in which the components $2c$ and $2c + 1$ of a head make pair $c$. Return the weight for the layout
+    **half**, in which the components $c$ and $c + d_k/2$ make it, with $d_k$ = d_head. Pair $c$ stays pair $c$ with its first component
+    first, so all scores stay the same.
 
     ```python
     >>> convert_layout(torch.tensor([[0.0], [1.0], [2.0], [3.0]]), 1).flatten()
@@ -356,8 +357,8 @@ def convert_layout(weight, heads):
     ```
 
     ★
-    - Rows that cannot be divided among the `heads`, and an odd d_head, are refused with a `ValueError`.
-    - The result is new, has the dtype of `weight`, and gradients flow back to it.
+    - Raise a `ValueError` if the rows cannot be divided among the `heads`, or if d_head is odd.
+    - The result is a new tensor with the dtype of `weight`, and gradients flow back to `weight`.
     """
     ### BEGIN SOLUTION
     if len(weight) % heads or (len(weight) // heads) % 2:
@@ -484,8 +485,8 @@ def _(weight, heads):
     ),
 )
 def smallest_base(length, d_head, turn):
-    """In a context of `length` tokens the slowest hand, one of d_head / 2, turns by `length` times its frequency, equation (5.5). It shall
-    make at most the share `turn` of a full turn. Return the smallest base, a `float`, with which it does; where every base above 1 will
+    """In a context of `length` tokens the slowest of the d_head / 2 pairs rotates by `length` times its frequency, equation (5.5). It should
+    make at most the share `turn` of a full turn. Return the smallest base with which it does, as a `float`. If every base above 1 will
     do, return 1.0.
 
     ```python
@@ -494,7 +495,7 @@ def smallest_base(length, d_head, turn):
     ```
 
     ★
-    - A `d_head` that is odd or below 4, and a `turn` that is not above 0, are refused with a `ValueError`.
+    - Raise a `ValueError` if `d_head` is odd or below 4, or if `turn` is not above 0.
     """
     ### BEGIN SOLUTION
     if d_head % 2 or d_head < 4 or not turn > 0:
@@ -610,10 +611,10 @@ def _(length, d_head, turn):
     ),
 )
 def next_scores(q, k, kept, base):
-    """A decoder is writing. `kept` (head, key, d_head) holds the keys at positions 0, 1, 2, ..., turned already; there may be none. The next
-    token arrives: its query `q` and key `k` (head, d_head), not turned yet. Return `(scores, kept)`: the new query's scores with all keys,
-    its own last, divided by $\\sqrt{\\text{d\\_head}}$, (head, key + 1); and the keys to keep, (head, key + 1, d_head). Layout half: components
-    $c$ and $c + d_k/2$ turn counter-clockwise by position times $\\text{base}^{-2c/d_k}$, $d_k$ = d_head.
+    """A decoder is writing. `kept` (head, key, d_head) holds the keys at positions 0, 1, 2, ..., already rotated. There may be none. The
+    next token's query `q` and key `k` (head, d_head) are not rotated yet. Return `(scores, kept)`: the scores of the new query with all
+    keys, its own last, divided by $\\sqrt{\\text{d\\_head}}$, (head, key + 1); and the keys to cache, (head, key + 1, d_head). The layout is
+    half: components $c$ and $c + d_k/2$ are rotated counter-clockwise by position times $\\text{base}^{-2c/d_k}$, where $d_k$ = d_head.
 
     ```python
     >>> next_scores(torch.ones(1, 2), torch.ones(1, 2), torch.zeros(1, 1, 2), 10000.0)[0]
@@ -621,7 +622,7 @@ def next_scores(q, k, kept, base):
     ```
 
     ★
-    - `kept` itself stays as it is.
+    - Do not change the given `kept`.
     """
     ### BEGIN SOLUTION
     d = q.shape[-1]
@@ -812,10 +813,10 @@ def _(q, k, kept, base):
     ),
 )
 def rotary_attention(x, w_q, w_k, w_v, heads, positions, base):
-    """Multi-head attention with rotary positions, no mask, no output matrix. `x` is (batch, token, d_model), `w_q`, `w_k` (d_model, heads ·
-    d_head), `w_v` (d_model, heads · d_v); head $h$ owns the $h$-th block of columns. `positions` (batch, token) are `int64`. In each head,
-    components $c$ and $c + d_k/2$ of a query or key turn counter-clockwise by position times $\\text{base}^{-2c/d_k}$, $d_k$ = d_head. Scores
-    are divided by $\\sqrt{d_k}$. Return (batch, token, heads · d_v).
+    """Compute multi-head attention with rotary positions, without a mask or an output matrix. `x` is (batch, token, d_model), `w_q` and
+    `w_k` (d_model, heads · d_head), `w_v` (d_model, heads · d_v). Head $h$ owns the $h$-th block of columns. `positions` (batch, token)
+    are `int64`. In each head, components $c$ and $c + d_k/2$ of a query or key are rotated counter-clockwise by position times
+    $\\text{base}^{-2c/d_k}$, where $d_k$ = d_head. Divide the scores by $\\sqrt{d_k}$. Return (batch, token, heads · d_v).
 
     ```python
     >>> x, eye = torch.tensor([[[1.0, 0.0], [0.0, 1.0]]]), torch.eye(2)
@@ -825,8 +826,8 @@ def rotary_attention(x, w_q, w_k, w_v, heads, positions, base):
     ```
 
     ★
-    - Columns of `w_q` that cannot be divided among the `heads`, and an odd d_head, are refused with a `ValueError`.
-    - Positions of a million are as right as small ones: angles are computed in `float64`.
+    - Raise a `ValueError` if the columns of `w_q` cannot be divided among the `heads`, or if d_head is odd.
+    - A position of one million is as exact as a small one, because angles are computed in `float64`.
     """
     ### BEGIN SOLUTION
     width = w_q.shape[1]
@@ -1102,10 +1103,10 @@ def _(x, w_q, w_k, w_v, heads, positions, base):
     ),
 )
 def key_with_peak(q, distance, base):
-    """A query `q` (d_head) stands at some position, not yet turned. Of all keys as long as `q`, find the one whose score with it is largest when
-    the key stands `distance` places **before** the query, both turned to their positions. Return that key, not turned. Positions turn pair
-    $c$, components $c$ and $c + d_k/2$ (layout half), counter-clockwise by position times $\\text{base}^{-2c/d_k}$, $d_k$ = d_head. A negative
-    `distance` means that the key stands after the query.
+    """A query `q` (d_head), not yet rotated, is at some position. Of all keys as long as `q`, find the one whose score with it is largest
+    when the key is `distance` positions **before** the query and both are rotated. Return that key before rotation. Pair $c$, the
+    components $c$ and $c + d_k/2$ (layout half), is rotated counter-clockwise by position times $\\text{base}^{-2c/d_k}$, where $d_k$ =
+    d_head. If `distance` is negative, the key comes after the query.
 
     ```python
     >>> key_with_peak(torch.tensor([1.0, 0.0]), 0, 10000.0)
@@ -1113,8 +1114,8 @@ def key_with_peak(q, distance, base):
     ```
 
     ★
-    - A d_head that is odd is refused with a `ValueError`.
-    - A distance of thousands is as right as one of 1; `q` is not zero.
+    - Raise a `ValueError` if d_head is odd.
+    - A distance of several thousand is as exact as a distance of 1. `q` is not zero.
     """
     ### BEGIN SOLUTION
     d = len(q)

@@ -25,8 +25,8 @@ from companion_school.checking.exercise import Case, Group, exercise
     ),
 )
 def first_normed_entry():
-    """What is the first entry of the LayerNorm of $[4, 2, 0, 2]$, with $\\varepsilon = 0$, gain 1 and bias 0? Return a `float`, rounded to four
-    decimals or better.
+    """What is the first entry of the LayerNorm of $[4, 2, 0, 2]$, with $\\varepsilon = 0$, gain 1 and bias 0? Return a `float`, rounded to at
+    least four decimals.
     """
     ### BEGIN SOLUTION
     mean_of_squares = (2**2 + 0**2 + 2**2 + 0**2) / 4  # the deviations are 2, 0, -2, 0
@@ -104,8 +104,8 @@ def _():
     ),
 )
 def gated_width(d_model, ratio, multiple):
-    """How wide must a gated network (three matrices) be to have *at least* as many weights as a plain one (two matrices) whose $d_{ff}$ is
-    `ratio * d_model`? Return the smallest such multiple of `multiple`, an `int`. Neither has biases.
+    """How wide must a gated network (three matrices) be so that it has *at least* as many weights as a plain one (two matrices) whose
+    $d_{ff}$ is `ratio * d_model`? Neither has biases. Return the smallest such width that is a multiple of `multiple`, as an `int`.
 
     ```python
     >>> gated_width(6, 4.0, 5)
@@ -113,8 +113,8 @@ def gated_width(d_model, ratio, multiple):
     ```
 
     ★
-    - `d_model < 1`, `ratio <= 0` and `multiple < 1` are refused with a `ValueError`.
-    - Widths in the millions are right to the last weight.
+    - Raise a `ValueError` for `d_model < 1`, `ratio <= 0` and `multiple < 1`.
+    - Widths in the millions are exact to the last weight.
     """
     ### BEGIN SOLUTION
     if d_model < 1 or ratio <= 0 or multiple < 1:
@@ -233,8 +233,8 @@ def _(d_model, ratio, multiple):
 )
 def rms_backward(x, gain, eps, g):
     """Return `(dx, dgain)`, the gradients of a loss $\\mathcal L$ with respect to `x` (batch, token, d_model) and `gain` (d_model), through
-    RMSNorm, equation (6.13), with the number `eps`. `g`, shaped as `x`, is $\\partial \\mathcal L / \\partial \\operatorname{RMS}(x)$. Do it
-    without autograd (`torch.autograd`, `torch.func`, `backward`).
+    RMSNorm, equation (6.13), with the number `eps`. `g` has the shape of `x` and is $\\partial \\mathcal L / \\partial
+    \\operatorname{RMS}(x)$. Do it without autograd (`torch.autograd`, `torch.func`, `backward`).
 
     ```python
     >>> rms_backward(torch.tensor([[[1.0, -1.0]]]), torch.ones(2), 0.0, torch.tensor([[[1.0, 0.0]]]))
@@ -242,7 +242,7 @@ def rms_backward(x, gain, eps, g):
     ```
 
     ★
-    - Shapes of `x` and `g` that differ are refused with a `ValueError`.
+    - Raise a `ValueError` if `x` and `g` have different shapes.
     """
     ### BEGIN SOLUTION
     if x.shape != g.shape:
@@ -424,10 +424,10 @@ def _(x, gain, eps, g):
     ),
 )
 def pre_norm_stack(x, branches, gains, last_gain, eps):
-    """Return the output of a pre-norm stack, equation (6.2), the last norm included, for `x` (batch, token, d_model). `branches` is a list of
-    pairs `(w_1, w_2)`, (d_model, d_ff) and (d_ff, d_model), each with a d_ff of its own: branch $k$ is $F_k(h) = \\operatorname{ReLU}(h\\,
-    W_1)\\, W_2$. `gains` lists the gains (d_model) of the norms on the branches, `last_gain` (d_model) is the last norm's. Every norm is
-    RMSNorm, (6.13), with `eps`. There may be no branch.
+    """Return the output of a pre-norm stack, equation (6.2), including the last norm, for `x` (batch, token, d_model). `branches` is a list
+    of pairs `(w_1, w_2)`, (d_model, d_ff) and (d_ff, d_model), each with its own d_ff. Branch $k$ is $F_k(h) = \\operatorname{ReLU}(h\\,
+    W_1)\\, W_2$. `gains` lists the gains (d_model) of the norms on the branches, and `last_gain` (d_model) belongs to the last norm. Every
+    norm is RMSNorm, (6.13), with `eps`. There may be no branches.
 
     ```python
     >>> pre_norm_stack(torch.tensor([[[3.0, 4.0]]]), [], [], torch.ones(2), 0.0)
@@ -435,8 +435,8 @@ def pre_norm_stack(x, branches, gains, last_gain, eps):
     ```
 
     ★
-    - Lists of different length are refused with a `ValueError`.
-    - A stream of a million is as right as one of 1.
+    - Raise a `ValueError` if the lists have different lengths.
+    - A stream of one million is as exact as a stream of 1.
     """
     ### BEGIN SOLUTION
     if len(branches) != len(gains):
@@ -655,8 +655,8 @@ def _(x, branches, gains, last_gain, eps):
 )
 def write_scale(count, v, keep):
     """A post-norm stack has `count` sub-layers, each of which would write with mean square `v` into a stream of mean square 1. By which
-    positive number must all writing matrices $W_2$ be multiplied, so that the mean square along the identity path, (D6.19), deeper, is
-    exactly `keep` at the bottom? Return a `float`.
+    positive number must all writing matrices $W_2$ be multiplied so that the mean square along the identity path, (D6.19) in the deeper
+    notebook, is exactly `keep` at the bottom? Return a `float`.
 
     ```python
     >>> write_scale(1, 3.0, 0.25)
@@ -664,7 +664,7 @@ def write_scale(count, v, keep):
     ```
 
     ★
-    - Refused with a `ValueError` unless `count >= 1`, `v > 0` and `0 < keep < 1`.
+    - Raise a `ValueError` unless `count >= 1`, `v > 0` and `0 < keep < 1`.
     """
     ### BEGIN SOLUTION
     if count < 1 or not v > 0 or not 0 < keep < 1:
@@ -787,8 +787,9 @@ def _(count, v, keep):
     ),
 )
 def swiglu_from_checkpoint(x, gate, inner, outer):
-    """Return the SwiGLU network (6.9) of `x` (batch, token, d_model), in the same shape. The matrices are stored as in `nn.Linear`, (out, in):
-    `gate` ($W_g$ of the lesson) and `inner` ($W_1$) are (d_ff, d_model), `outer` ($W_2$) is (d_model, d_ff). There are no biases.
+    """Return the output of the SwiGLU network (6.9) for `x` (batch, token, d_model), in the same shape. The matrices are stored as in
+    `nn.Linear`, (out, in): `gate` ($W_g$ of the lesson) and `inner` ($W_1$) are (d_ff, d_model), and `outer` ($W_2$) is (d_model, d_ff).
+    There are no biases.
 
     ```python
     >>> swiglu_from_checkpoint(torch.tensor([[[1.0]]]), torch.tensor([[2.0]]), torch.tensor([[3.0]]), torch.tensor([[1.0]]))
@@ -796,8 +797,8 @@ def swiglu_from_checkpoint(x, gate, inner, outer):
     ```
 
     ★
-    - A `gate` and an `inner` of different shapes are refused with a `ValueError`.
-    - No NaN where a hidden number is 1,000 or -1,000, nor in the gradients.
+    - Raise a `ValueError` if `gate` and `inner` have different shapes.
+    - There is no NaN where a hidden number is 1,000 or -1,000, not even in the gradients.
     """
     ### BEGIN SOLUTION
     if gate.shape != inner.shape:
@@ -981,9 +982,9 @@ def _(x, gate, inner, outer):
     ),
 )
 def careful_layer_norm(x, gain, bias, eps):
-    """Return the LayerNorm (6.11) of `x` (..., d_model), a tensor with any number of leading axes, none included: of the same shape and dtype.
-    `gain` and `bias` are (d_model), `eps` is above 0. The point is half precision: where `x` is `float16`, work in `float32` or wider, and
-    round last, so that numbers of 10,000 are no difficulty. Do without PyTorch's own norms.
+    """Return the LayerNorm (6.11) of `x` (..., d_model), a tensor with any number of leading axes or none, with the same shape and dtype.
+    `gain` and `bias` are (d_model), and `eps` is above 0. The difficulty is half precision: if `x` is `float16`, compute in `float32` or
+    wider and round last, so that entries of 10,000 cause no problem. Do not use PyTorch's own norms.
 
     ```python
     >>> careful_layer_norm(torch.tensor([30000.0, -30000.0], dtype=torch.float16), torch.ones(2).half(), torch.zeros(2).half(), 1e-5)
@@ -991,8 +992,8 @@ def careful_layer_norm(x, gain, bias, eps):
     ```
 
     ★
-    - An `eps` of 1e-8 counts in `float16`, and numbers of 1e-8 in `float64`.
-    - The gradient is finite, too, for a token whose entries are all equal.
+    - An `eps` of 1e-8 has an effect in `float16`, and so do entries of 1e-8 in `float64`.
+    - The gradient is finite even for a token whose entries are all equal.
     """
     ### BEGIN SOLUTION
     wide = x.to(torch.promote_types(x.dtype, torch.float32))

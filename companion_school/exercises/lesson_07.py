@@ -24,9 +24,10 @@ from companion_school.checking.exercise import Case, Group, exercise
     ),
 )
 def shown_wrongly():
-    """A text has 10,000 tokens, the vocabulary 10. BERT's rule is applied: 15 in 100 tokens are chosen; of these, 80 in 100 become `[MASK]`,
-    which is not one of the 10; 10 in 100 a random token of the vocabulary, which may be the one that stood there; and 10 in 100 stay. How
-    many tokens do you expect to be *shown as something else than they are*? Return a number, right to one decimal.
+    """A text has 10,000 tokens, and the vocabulary has 10. BERT's rule is applied, which chooses 15 in 100 tokens. Of these, 80 in 100
+    become `[MASK]`, which is not one of the 10; 10 in 100 become a random token of the vocabulary, which may be the original one; and 10
+    in 100 do not change. How many tokens do you expect to be *shown as something else than they are*? Return a number, right to one
+    decimal.
     """
     ### BEGIN SOLUTION
     chosen = 0.15 * 10_000
@@ -119,9 +120,10 @@ def _():
     ),
 )
 def encoder_size(vocab, context, d_model, layers, d_ff, shared):
-    """Return the number of parameters of an encoder with a table of `vocab` tokens, a table of `context` learned positions, one norm of their
-    sum, and `layers` post-norm layers, equations (7.1) and (7.2). All matrices have biases, all norms a gain and a bias; the tables are
-    `d_model` wide and have none. There is no pooler and no output head. With `shared=True` all layers use *one* set of weights.
+    """Return the number of parameters of an encoder. It has a table of `vocab` tokens, a table of `context` learned positions, one norm
+    after their sum, and `layers` post-norm layers, equations (7.1) and (7.2). All matrices have biases, and all norms have a gain and a
+    bias. The tables are `d_model` wide and have no biases. There is no pooler and no output head. With `shared=True` all layers share
+    *one* set of weights.
 
     ```python
     >>> encoder_size(1, 1, 1, 1, 1, False)
@@ -129,7 +131,7 @@ def encoder_size(vocab, context, d_model, layers, d_ff, shared):
     ```
 
     ★
-    - A size below 1 is refused with a `ValueError`.
+    - Raise a `ValueError` for a size below 1.
     - Counts of more than $2^{53}$ are exact.
     """
     ### BEGIN SOLUTION
@@ -279,9 +281,9 @@ def _(vocab, context, d_model, layers, d_ff, shared):
     ),
 )
 def mean_of_real(stream, real):
-    """`stream` (batch, token, d_model) holds the states of several sequences; `real` (batch, token) is boolean, True = a real token, False =
-    padding, which may be anywhere. Return one vector for each sequence, (batch, d_model): the mean of its real rows. The contents of padding rows
-    do not matter.
+    """`stream` (batch, token, d_model) holds the states of several sequences. `real` (batch, token) is boolean: True is a real token, and
+    False is padding, which may be anywhere. Return one vector for each sequence, (batch, d_model): the mean of its real rows. The
+    contents of padding rows must not matter.
 
     ```python
     >>> mean_of_real(torch.tensor([[[1.0], [9.0], [3.0]]]), torch.tensor([[True, False, True]]))
@@ -289,9 +291,9 @@ def mean_of_real(stream, real):
     ```
 
     ★
-    - A `real` of another shape than (batch, token), and a sequence without a real token, are refused with a `ValueError`.
+    - Raise a `ValueError` if the shape of `real` is not (batch, token), or if a sequence has no real token.
     - Padding may contain NaN or infinity.
-    - In `float16`, rows whose sum is out of range have a mean.
+    - In `float16`, rows have a mean even if their sum is out of range.
     """
     ### BEGIN SOLUTION
     if real.shape != stream.shape[:2]:
@@ -451,10 +453,10 @@ def _(stream, real):
     ),
 )
 def cloze(tokens, real, mask_id, lots, how, anything):
-    """Apply BERT's rule with lots that are drawn already. A token of `tokens` is *chosen* if it is `real` (boolean) and its number in `lots` is
-    below 0.15. Its number in `how` decides what it is shown as: below 0.8 `mask_id`; from 0.8 to below 0.9 its id in `anything`; from 0.9 on
-    itself. All other tokens, including padding, are shown as they are. Return `(shown, targets)`; `targets` holds the true id of every chosen token,
-    and -100 elsewhere. All are (batch, token).
+    """Apply BERT's rule with random numbers that are drawn already. A token of `tokens` is *chosen* if it is `real` (boolean) and its number
+    in `lots` is below 0.15. Its number in `how` decides what is shown: below 0.8 `mask_id`, from 0.8 to below 0.9 its id in `anything`,
+    and from 0.9 on the token itself. All other tokens, including padding, are shown unchanged. Return `(shown, targets)`, where `targets`
+    holds the true id of every chosen token, and -100 elsewhere. All tensors are (batch, token).
 
     ```python
     >>> cloze(torch.tensor([[5, 6]]), torch.tensor([[True, True]]), 1, torch.tensor([[0.1, 0.5]]), torch.zeros(1, 2), torch.tensor([[7, 7]]))
@@ -462,8 +464,8 @@ def cloze(tokens, real, mask_id, lots, how, anything):
     ```
 
     ★
-    - Shapes of `tokens` and `real` that differ are refused with a `ValueError`.
-    - `tokens` stays as it was; the results are `int64`.
+    - Raise a `ValueError` if `tokens` and `real` have different shapes.
+    - Do not change `tokens`. The results are `int64`.
     """
     ### BEGIN SOLUTION
     if tokens.shape != real.shape:
@@ -647,11 +649,11 @@ def _(tokens, real, mask_id, lots, how, anything):
     ),
 )
 def pre_layer(X, p, heads, real):
-    """One **pre-norm** encoder layer: $X \\leftarrow X + \\operatorname{MultiHead}(\\operatorname{LN}_1(X))$, then $X \\leftarrow X +
-    \\operatorname{FFN}(\\operatorname{LN}_2(X))$, with a ReLU and $\\varepsilon = 10^{-5}$. `X` is (batch, token, d_model); `real` (batch,
-    token), boolean, hides padding *keys* from every query; padding rows are computed like others. `p` holds, by name, `"W_q"`, `"W_k"`, `"W_v"`,
-    `"W_o"`, `"W_1"`, `"W_2"` (used as `x @ W + b`, head after head), `"b_q"` to `"b_2"`, and `"gain_1"`, `"bias_1"`, `"gain_2"`, `"bias_2"`.
-    Use no attention of PyTorch's.
+    """Compute one **pre-norm** encoder layer: $X \\leftarrow X + \\operatorname{MultiHead}(\\operatorname{LN}_1(X))$, then $X \\leftarrow X +
+    \\operatorname{FFN}(\\operatorname{LN}_2(X))$, with a ReLU and $\\varepsilon = 10^{-5}$. `X` is (batch, token, d_model). `real` (batch,
+    token), boolean, hides padding *keys* from every query, but padding rows are computed like others. `p` holds, by name, `"W_q"`,
+    `"W_k"`, `"W_v"`, `"W_o"`, `"W_1"`, `"W_2"` (used as `x @ W + b`, head after head), `"b_q"` to `"b_2"`, and `"gain_1"`, `"bias_1"`,
+    `"gain_2"`, `"bias_2"`. Do not use PyTorch's attention.
 
     ```python
     >>> ones = dict.fromkeys("b_q b_k b_v b_o b_1 b_2 gain_1 bias_1 gain_2 bias_2".split(), torch.ones(2))
@@ -661,7 +663,7 @@ def pre_layer(X, p, heads, real):
     ```
 
     ★
-    - A number of `heads` that does not divide d_model is refused with a `ValueError`.
+    - Raise a `ValueError` if `heads` does not divide d_model.
     """
     ### BEGIN SOLUTION
     width = X.shape[-1]

@@ -19,10 +19,11 @@ IMPORTS = "import math\n\nimport torch"
 IN_ANOTHER_KERNEL = "import companion  # not there? Kernel > Change Kernel... > The Executable Transformer"
 """First line of a notebook's code. In a kernel without the course, the traceback shows its comment."""
 PRECISION = (
-    "An answer is *right* if it computes the correct result, to six digits, for every input that the lesson is about.\n"
-    "All the points are for that. A right answer earns a star as well if it is *robust*: its result has the dtype of\n"
-    "the input and a memory of its own, a NaN in the input stays visible, and invalid input raises an error. You can\n"
-    f"leave the star ({STAR}) for later: the check names one thing at a time, and first what is not right yet."
+    "An answer is *right* if it computes the correct result to six digits for every input that the lesson discusses.\n"
+    "A right answer earns all the points. It also earns a star if it is *robust*: the result has the dtype of the\n"
+    "input and does not share memory with it, a NaN in the input is not hidden, and invalid input raises an error.\n"
+    f"You can leave the star ({STAR}) for later, because the check reports one problem at a time and begins with what\n"
+    "is not yet right."
 )
 """Explanation of the two marks, shown in every exercise notebook."""
 KERNEL = {

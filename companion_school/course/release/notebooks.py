@@ -33,10 +33,10 @@ from companion_school.course.release.notebook_cells import (
 from companion_school.exercises.catalogue import exercises
 
 _HOW = (
-    "**Run the cell below first**, each time you open this notebook: Python forgets everything overnight. Then write\n"
-    "each answer into the cell that starts with its `def` line, run that cell, and run the `check` below it: it tells\n"
-    "you at once how your answer does. If you are stuck, remove the `#` in front of `hint` and run the cell; run it\n"
-    "again for the next of three hints. `solution` shows an answer that works. Your progress is stored.\n\n"
+    "**Run the cell below first**, each time you open this notebook, because Python keeps nothing between sessions.\n"
+    "Then write each answer into the cell that starts with its `def` line, run that cell, and run the `check` below\n"
+    "it, which tries your answer at once. If you are stuck, remove the `#` in front of `hint` and run the cell. Run\n"
+    "it again for the next of three hints. `solution` shows an answer that works. Your progress is saved.\n\n"
     f"{PRECISION}"
 )
 _DESK = "from companion_school.exercises import check, hint, progress, solution"
@@ -78,7 +78,7 @@ def self_study(name: str, title: str, book: Iterable[Exercise], line: str = "") 
     cells: list[Cell] = [
         *ends[:1],
         markdown(
-            f"# Exercises: {title}\n\nThey belong to [lesson {name[:2]}](../{name}.ipynb): "
+            f"# Exercises: {title}\n\nThese are the exercises of [lesson {name[:2]}](../{name}.ipynb): "
             f"{count(len(book), 'exercise')}, about {minutes} minutes.\n\n{_HOW}"
         ),
         code(f"{IN_ANOTHER_KERNEL}\n{IMPORTS}\n\n{_DESK}"),

@@ -116,7 +116,7 @@ def test_a_day_leaves_git_clean_and_an_update_loses_no_answer(day):
 
     origin = day.parent / "origin"
     edit(origin / "notebooks" / LESSON, "Scaled dot-product attention", "Scaled dot-product attention, again")
-    edit(origin / "notebooks" / EXERCISES, "They belong to", "These belong to")
+    edit(origin / "notebooks" / EXERCISES, "These are the exercises", "Here are the exercises")
     (origin / "notebooks" / "map.md").write_text("A new map.\n")
     (origin / "notebooks" / "sizing.md").write_text("A new page.\n")
     commit(origin)
