@@ -468,7 +468,7 @@ def _(x, k, w_r, w_1, w_2):
     return _experts(x, w_1, w_2)[(x @ w_r).topk(k).indices].sum(0)
 
 
-@mix_experts.mistake("the raw router scores are no shares: put them through a softmax")
+@mix_experts.mistake("the raw router scores are not shares: put them through a softmax")
 def _(x, k, w_r, w_1, w_2):
     best, chosen = (x @ w_r).topk(k)
     return best @ _experts(x, w_1, w_2)[chosen]
@@ -480,7 +480,7 @@ def _(x, k, w_r, w_1, w_2):
     return best.softmax(-1) @ _experts(x, w_1, w_2)[chosen.flip(0)]
 
 
-@mix_experts.mistake("every expert is asked: only the best k count")
+@mix_experts.mistake("every expert is used: only the best k count")
 def _(x, k, w_r, w_1, w_2):
     return (x @ w_r).softmax(-1) @ _experts(x, w_1, w_2)
 
@@ -521,7 +521,7 @@ def _(x, k, w_r, w_1, w_2):
 
 
 @mix_experts.mistake(
-    "with k = 0 the sum of nothing is 0, and with a k that is too large topk complains in its own way: raise a ValueError"
+    "with k = 0 your sum is empty, and with a k that is too large topk raises its own error: raise a ValueError"
 )
 def _(x, k, w_r, w_1, w_2):
     best, chosen = (x @ w_r).topk(k)

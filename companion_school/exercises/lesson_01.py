@@ -102,7 +102,7 @@ def _():
     minutes=15,
     hints=(
         "A byte from 128 to 191 continues a character, any other begins one. Where does the last character begin?",
-        "How long it should be is told by its first byte: below 128 one byte, from 192 two, from 224 three, from 240 four.",
+        "Its first byte says how long it should be: below 128 one byte, from 192 two, from 224 three, from 240 four.",
         "If all of it is there, everything is whole. If not, everything before it is.",
     ),
 )
@@ -208,7 +208,7 @@ def _(data):
     return start if len(data) - start < length else len(data)
 
 
-@whole_bytes.mistake("you counted whole characters; the number of bytes was asked for")
+@whole_bytes.mistake("you counted whole characters; return the number of bytes")
 def _(data):
     _beginning(data)
     return len(bytes(data).decode(errors="ignore"))
@@ -226,7 +226,7 @@ def _(data):
     return [*bytes(data).decode(errors="ignore").encode()]
 
 
-@whole_bytes.mistake("no bytes at all are a case of their own: 0 of them are whole")
+@whole_bytes.mistake("an empty list is a special case: 0 bytes are whole")
 def _(data):
     if 128 <= data[0] < 192:
         raise ValueError("begins inside a character")
@@ -353,14 +353,14 @@ def _(ids, G, vocab):
     return G.new_zeros(vocab, G.shape[1]).index_add_(0, ids, G) / ids.bincount(minlength=vocab).clamp(min=1)[:, None]
 
 
-@embedding_gradient.mistake("you divided by the number of tokens; the loss here is no mean")
+@embedding_gradient.mistake("you divided by the number of tokens; the loss here is not a mean")
 def _(ids, G, vocab):
     _ids_of(ids, vocab)
     return G.new_zeros(vocab, G.shape[1]).index_add_(0, ids, G) / len(ids)
 
 
 @embedding_gradient.mistake(
-    "the rows of the highest ids are missing: the table has a row for each of the vocab tokens, read or not"
+    "the rows of the highest ids are missing: the table has a row for each of the vocab tokens, used or not"
 )
 def _(ids, G, vocab):
     _ids_of(ids, vocab)
@@ -375,19 +375,19 @@ def _(ids, G, vocab):
     return G[ids.clamp(max=len(G) - 1)]
 
 
-@embedding_gradient.mistake("your gradient is on its side: (vocab, d_model) was asked for")
+@embedding_gradient.mistake("your gradient is transposed: its shape should be (vocab, d_model)")
 def _(ids, G, vocab):
     _ids_of(ids, vocab)
     return G.new_zeros(vocab, G.shape[1]).index_add_(0, ids, G).T
 
 
-@embedding_gradient.mistake("the zeros have a dtype of their own, float64: take that of G")
+@embedding_gradient.mistake("your zeros are always float64: use the dtype of G")
 def _(ids, G, vocab):
     _ids_of(ids, vocab)
     return torch.zeros(vocab, G.shape[1], dtype=torch.float64).index_add_(0, ids, G.double())
 
 
-@embedding_gradient.mistake("the zeros have a dtype of their own, float32: take that of G")
+@embedding_gradient.mistake("your zeros are always float32: use the dtype of G")
 def _(ids, G, vocab):
     _ids_of(ids, vocab)
     return torch.zeros(vocab, G.shape[1]).index_add_(0, ids, G.float())
@@ -402,7 +402,7 @@ def _(ids, G, vocab):
 
 
 @embedding_gradient.mistake(
-    "an id that is not in the table must raise a ValueError before PyTorch complains in its own way"
+    "an id that is not in the table must raise a ValueError before PyTorch raises an error of its own"
 )
 def _(ids, G, vocab):
     return G.new_zeros(vocab, G.shape[1]).index_add_(0, ids, G)
@@ -518,12 +518,12 @@ def _tied(E, ids, answers, *, root=None, back=None, hot=1.0, dim=1):
     return D.T @ H, (root if back is None else back) * D @ E
 
 
-@tied_gradient.mistake("that is only the output's half: add what the lookup hears")
+@tied_gradient.mistake("that is only the gradient through the output: add the gradient through the lookup")
 def _(E, ids, answers):
     return _tied(E, ids, answers)[0]
 
 
-@tied_gradient.mistake("that is only the input's half: add what the output end hears")
+@tied_gradient.mistake("that is only the gradient through the lookup: add the gradient through the output")
 def _(E, ids, answers):
     return torch.zeros_like(E).index_add_(0, ids, _tied(E, ids, answers)[1])
 
@@ -798,7 +798,7 @@ def _(word, merges):
     return tokens
 
 
-@encode_word.mistake("the tokens were asked for as a list; you joined them to one text")
+@encode_word.mistake("return a list of tokens; you joined them into one text")
 def _(word, merges):
     _not_empty(word)
     return " ".join(_by_rank(word, merges))
@@ -959,7 +959,7 @@ def _(vocab, d_model, std):
     return 1 / std, math.log(vocab) + std**2 / 2
 
 
-@start_of_table.mistake("factor and bound have changed places")
+@start_of_table.mistake("factor and bound are swapped")
 def _(vocab, d_model, std):
     return math.log(vocab) + d_model * std**2 / 2, 1 / std
 
@@ -1122,12 +1122,12 @@ def _learn(words, most, choose=_prefer_small, least=2, frequencies=True, recount
     return merges
 
 
-@learn_merges.mistake("in a tie you joined the pair that was seen first; the smallest was asked for")
+@learn_merges.mistake("in a tie, join the smallest pair; you joined the one that was seen first")
 def _(words, most):
     return _learn(words, most, choose=lambda count: max(count, key=count.get))
 
 
-@learn_merges.mistake("in a tie you joined the largest pair; the smallest was asked for")
+@learn_merges.mistake("in a tie, join the smallest pair; you joined the largest")
 def _(words, most):
     return _learn(words, most, choose=lambda count: max(count, key=lambda pair: (count[pair], pair)))
 
@@ -1166,7 +1166,7 @@ def _(words, most):
     )
 
 
-@learn_merges.mistake("you learnt one merge too many: no more than `most` were asked for")
+@learn_merges.mistake("you learnt one merge too many: stop after `most` merges")
 def _(words, most):
     return _learn(words, most + (most >= 0))
 

@@ -156,7 +156,7 @@ def _(d_k, mean, std):
     return math.sqrt(d_k * (std**2 + 2 * std * mean**2))
 
 
-@right_scale.mistake("bad sizes must be refused with a ValueError")
+@right_scale.mistake("invalid sizes must raise a ValueError")
 def _(d_k, mean, std):
     return math.sqrt(abs(d_k) * (std**4 + 2 * std**2 * mean**2))
 
@@ -292,7 +292,7 @@ def _(scores, may_look):
     return torch.softmax(scores.masked_fill(~may_look, -1e9), dim=-1)
 
 
-@visible_softmax.mistake("a mask that is not boolean, or of another shape, must be refused with a ValueError")
+@visible_softmax.mistake("a mask that is not boolean, or of another shape, must raise a ValueError")
 def _(scores, may_look):
     look = may_look.bool().expand_as(scores)
     return torch.softmax(scores.masked_fill(~look, -math.inf), dim=-1).nan_to_num(0.0)
@@ -571,7 +571,7 @@ def _(queries, keys):
     return _filled(torch.ones(queries, keys, dtype=torch.bool).tril(keys - queries)).clamp_min(-1e9)
 
 
-@causal_mask.mistake("sizes that make no sense must be refused with a ValueError")
+@causal_mask.mistake("invalid sizes must raise a ValueError")
 def _(queries, keys):
     return _filled(torch.ones(queries, keys, dtype=torch.bool).tril(keys - queries))
 

@@ -42,7 +42,7 @@ def _():
     return 5.0
 
 
-@five_dogs.mistake("the cat says something, too: its value is 1")
+@five_dogs.mistake("the cat's value is 1, so it contributes, too")
 def _():
     return 5 * math.exp(3) / (math.exp(3) + 2)
 
@@ -67,7 +67,7 @@ def _():
     return math.exp(3) / (math.exp(3) + 2)
 
 
-@five_dogs.mistake("the verb's own score of 0 weighs e^0 = 1: it belongs into the denominator")
+@five_dogs.mistake("the verb's own score of 0 weighs e^0 = 1: it belongs in the denominator")
 def _():
     return (5 * math.exp(3) + 1) / (math.exp(3) + 1)
 
@@ -214,7 +214,7 @@ def _(d_model, heads, kv_heads, d_k, d_v, bias):
     return _count(d_model, heads, kv_heads, d_k, d_v, bias) - d_model * bias
 
 
-@attention_numbers.mistake("key heads that do not divide the heads must be refused with a ValueError")
+@attention_numbers.mistake("key heads that do not divide the heads must raise a ValueError")
 def _(d_model, heads, kv_heads, d_k, d_v, bias):
     return _count(d_model, heads, kv_heads, d_k, d_v, bias)
 
@@ -333,7 +333,7 @@ def _(x, heads):
     return x.reshape(*x.shape[:2], -1, heads).permute(0, 3, 1, 2)
 
 
-@to_heads.mistake("heads and width have changed places: `heads` is the number of heads, not the width of one")
+@to_heads.mistake("heads and width are swapped: `heads` is the number of heads, not the width of one")
 def _(x, heads):
     _divisor(x, heads)
     return x.reshape(*x.shape[:2], -1, heads).transpose(1, 2)
@@ -345,7 +345,7 @@ def _(x, heads):
     return x.reshape(*x.shape[:2], heads, -1).permute(2, 1, 0, 3)
 
 
-@to_heads.mistake("token and width have changed places in the result")
+@to_heads.mistake("token and width are swapped in the result")
 def _(x, heads):
     _divisor(x, heads)
     return x.reshape(*x.shape[:2], heads, -1).permute(0, 2, 3, 1)
@@ -357,7 +357,9 @@ def _(x, heads):
     return x.detach().reshape(*x.shape[:2], heads, -1).transpose(1, 2)
 
 
-@to_heads.mistake("heads that do not divide the width give an error of PyTorch's: say what is wrong with a ValueError")
+@to_heads.mistake(
+    "heads that do not divide the width raise PyTorch's own error: raise a ValueError that says what is wrong"
+)
 def _(x, heads):
     return x.reshape(*x.shape[:2], heads, x.shape[-1] // heads).transpose(1, 2)
 
@@ -513,7 +515,7 @@ def _(x):
     return x.detach().transpose(1, 2).flatten(2)
 
 
-@from_heads.mistake("a tensor without a head axis must be refused with a ValueError")
+@from_heads.mistake("a tensor without a head axis must raise a ValueError")
 def _(x):
     return x.transpose(1, 2).flatten(2)
 
@@ -718,7 +720,7 @@ def _(q, k, v):
 
 
 @grouped.mistake(
-    "key heads that do not divide the heads must be refused with a ValueError before PyTorch complains in its own way"
+    "key heads that do not divide the heads must raise a ValueError before PyTorch raises an error of its own"
 )
 def _(q, k, v):
     return _attend(q.unflatten(1, (k.shape[1], q.shape[1] // k.shape[1])), k[:, :, None], v[:, :, None]).flatten(1, 2)
@@ -786,7 +788,7 @@ def _(q, k, v):
         "one": "the rows are heads times d_k: one alone cannot be cut to 1",
     },
     hints=(
-        "`nn.Linear` stores its matrix on its side. Which *rows* of `w_q` belong to head i? And of `w_v`, whose heads have another width?",
+        "`nn.Linear` stores its matrix transposed. Which *rows* of `w_q` belong to head i? And of `w_v`, whose heads have another width?",
         "A head's rows are neighbours: `w_q.split(d_k)` cuts `w_q` into one block a head, with d_k = number of rows / heads.",
         "For `w_o` it is *columns*: `w_o.split(d_v, dim=1)`. Join the blocks of the heads to keep, in their order, with `torch.cat`.",
     ),
@@ -875,7 +877,7 @@ def _(w_q, w_k, w_v, w_o, heads, keep):
 
 
 @keep_heads.mistake(
-    "in the weights of queries, keys and values a head owns rows, not columns: nn.Linear stores its matrix on its side"
+    "in the weights of queries, keys and values a head owns rows, not columns: nn.Linear stores its matrix transposed"
 )
 def _(w_q, w_k, w_v, w_o, heads, keep):
     _are_heads(keep, heads)
@@ -934,7 +936,7 @@ def _(w_q, w_k, w_v, w_o, heads, keep):
     return _smaller(w_q, w_k, w_v, w_o, heads, range(len(keep)))
 
 
-@keep_heads.mistake("an empty list must be refused with a ValueError, before your code looks for its first head")
+@keep_heads.mistake("an empty list must raise a ValueError, before your code looks for its first head")
 def _(w_q, w_k, w_v, w_o, heads, keep):
     if any(not 0 <= i < heads for i in keep):
         raise ValueError("these are no heads")
@@ -943,14 +945,14 @@ def _(w_q, w_k, w_v, w_o, heads, keep):
     return *_smaller(w_q, w_k, w_v, w_o, heads, keep)[:3], columns
 
 
-@keep_heads.mistake("an empty list gave a layer without heads: refuse it with a ValueError")
+@keep_heads.mistake("an empty list gave a layer without heads: raise a ValueError")
 def _(w_q, w_k, w_v, w_o, heads, keep):
     if any(not 0 <= i < heads for i in keep):
         raise ValueError("these are no heads")
     return _smaller(w_q, w_k, w_v, w_o, heads, keep) if keep else (w_q[:0], w_k[:0], w_v[:0], w_o[:, :0])
 
 
-@keep_heads.mistake("a head that does not exist must be refused with a ValueError, not met with an empty block")
+@keep_heads.mistake("a head that does not exist must raise a ValueError, not met with an empty block")
 def _(w_q, w_k, w_v, w_o, heads, keep):
     if not keep:
         raise ValueError("no head at all")
@@ -959,7 +961,7 @@ def _(w_q, w_k, w_v, w_o, heads, keep):
     return *rows, torch.cat([w_o[:, i * d_v : (i + 1) * d_v] for i in keep], dim=1)
 
 
-@keep_heads.mistake("a negative head number counts from the end in Python: refuse it with a ValueError")
+@keep_heads.mistake("a negative head number counts from the end in Python: raise a ValueError")
 def _(w_q, w_k, w_v, w_o, heads, keep):
     if not keep or max(keep) >= heads:
         raise ValueError("these are no heads")
@@ -1188,7 +1190,7 @@ def _(x, source, w_q, w_k, w_v, w_o, heads, may_look):
     return _whole(source, source, w_q, w_k, w_v, w_o, heads, look)
 
 
-@many_heads.mistake("keys and queries are made with each other's matrices")
+@many_heads.mistake("keys and queries are computed with each other's matrices")
 def _(x, source, w_q, w_k, w_v, w_o, heads, may_look):
     return _whole(x, source, w_k, w_q, w_v, w_o, heads, may_look)
 
@@ -1230,7 +1232,7 @@ def _(x, source, w_q, w_k, w_v, w_o, heads, may_look):
 
 
 @many_heads.mistake(
-    "heads that do not divide the columns must be refused with a ValueError before PyTorch complains in its own way"
+    "heads that do not divide the columns must raise a ValueError before PyTorch raises an error of its own"
 )
 def _(x, source, w_q, w_k, w_v, w_o, heads, may_look):
     if not w_q.shape[1] % heads and not w_v.shape[1] % heads:

@@ -183,7 +183,7 @@ def _(k, d, base):
     return m.triu() + m.triu(1).T
 
 
-@shift_matrix.mistake("cosine and sine have changed places: the cosines stand on the diagonal")
+@shift_matrix.mistake("cosine and sine are swapped: the cosines stand on the diagonal")
 def _(k, d, base):
     blocks = []
     for i in range(d // 2):
@@ -229,7 +229,7 @@ def _(k, d, base):
     return torch.block_diag(*[_shift(k, 2)] * (d // 2))
 
 
-@shift_matrix.mistake("a width that cannot be cut into pairs must be refused with a ValueError")
+@shift_matrix.mistake("a width that cannot be cut into pairs must raise a ValueError")
 def _(k, d, base):
     return _shift(k, d, base) if d else torch.zeros(0, 0)
 
@@ -394,7 +394,7 @@ def _(p, q):
     return t - s
 
 
-@offset_between.mistake("vectors of different widths must be refused with a ValueError")
+@offset_between.mistake("vectors of different widths must raise a ValueError")
 def _(p, q):
     return _nearest(p, q, range(-100, 101))
 
@@ -504,7 +504,7 @@ def _(draw):
     yield Case(LARGE, (j, _invertible(draw, 2 * draw.whole(9, 10)), 2.5), tolerance=EXPONENTIAL)
 
 
-@look_back.mistake("yours looks j places ahead: that is the transpose of M_j")
+@look_back.mistake("your head looks j positions ahead: that is the transpose of M_j")
 def _(j, w_k, sharpness):
     d = len(w_k)
     return sharpness * math.sqrt(d) * _shift(j, d).T @ torch.linalg.inv(w_k).T
@@ -553,13 +553,13 @@ def _(j, w_k, sharpness):
     return math.sqrt(d) * _shift(j, d) @ torch.linalg.inv(w_k).T
 
 
-@look_back.mistake("yours looks one place back, whatever j is")
+@look_back.mistake("your head looks one position back, whatever j is")
 def _(j, w_k, sharpness):
     d = len(w_k)
     return sharpness * math.sqrt(d) * _shift(1, d) @ torch.linalg.inv(w_k).T
 
 
-@look_back.mistake("a negative number of places back must be refused with a ValueError")
+@look_back.mistake("a negative number of positions must raise a ValueError")
 def _(j, w_k, sharpness):
     d = len(w_k)
     return sharpness * math.sqrt(d) * _shift(j, d) @ torch.linalg.inv(w_k).T
@@ -757,7 +757,7 @@ def _(x, lengths):
     return torch.where(real, x + _waves(places, x.shape[2]), x.double())
 
 
-@add_positions.mistake("lengths that cannot be must be refused with a ValueError")
+@add_positions.mistake("impossible lengths must raise a ValueError")
 def _(x, lengths):
     places, real = _places(x, lengths)
     return torch.where(real, x + _waves(places, x.shape[2]).to(x.dtype), x)
@@ -912,7 +912,7 @@ def _(positions, d, base, dtype):
     return angles.sin().to(getattr(torch, dtype))
 
 
-@sinusoids.mistake("sine and cosine have changed places: the sine is in column 2i")
+@sinusoids.mistake("sine and cosine are swapped: the sine is in column 2i")
 def _(positions, d, base, dtype):
     return _table(positions, d, base, dtype).unflatten(-1, (-1, 2)).flip(-1).flatten(-2)
 
@@ -986,7 +986,7 @@ def _(positions, d, base, dtype):
     return _from_angles(angles, angles, dtype)
 
 
-@sinusoids.mistake("a width that cannot be cut into pairs must be refused with a ValueError")
+@sinusoids.mistake("a width that cannot be cut into pairs must raise a ValueError")
 def _(positions, d, base, dtype):
     return _table(positions, d, base, dtype)
 

@@ -34,9 +34,9 @@ def _turn(x, angles, layout="half"):
     difficulty=1,
     minutes=5,
     hints=(
-        "Turn the query twice and the key once.",
+        "Rotate the query twice and the key once.",
         "Take the dot product of the two.",
-        "Or turn only one of them, by the difference: what is the query after one quarter turn, beside the key as it is?",
+        "Or rotate only one of them, by the difference: what is the query after one quarter turn, beside the key as it is?",
     ),
 )
 def score_by_turns():
@@ -56,17 +56,19 @@ def _(draw):
     yield Case("the score of the two", (), tolerance=1e-9)
 
 
-@score_by_turns.mistake("neither of the two is turned yet (or both are turned alike)")
+@score_by_turns.mistake("neither of the two is rotated yet (or both are rotated alike)")
 def _():
     return 1 * 2 + 2 * 1
 
 
-@score_by_turns.mistake("you turned the query twice and left the key where it is")
+@score_by_turns.mistake("you rotated the query twice and left the key where it is")
 def _():
     return -1 * 2 + -2 * 1
 
 
-@score_by_turns.mistake("you turned the key alone, or turned both clockwise, or took the two positions for each other")
+@score_by_turns.mistake(
+    "you rotated the key alone, or rotated both clockwise, or took the two positions for each other"
+)
 def _():
     return 1 * -1 + 2 * 2
 
@@ -149,7 +151,7 @@ def rotary(x, positions, base):
 @rotary.cases
 def _(draw):
     yield Case("one pair turns by its position in radians", (torch.eye(2).double(), [0, 1], 10000.0))
-    yield Case("position 0 is not turned", (draw.normal(1, 4), [0], 10000.0))
+    yield Case("position 0 is not rotated", (draw.normal(1, 4), [0], 10000.0))
     yield Case("two pairs, each with its own frequency", (draw.normal(2, 4), [1, 2], 10000.0))
     yield Case("another base", (draw.normal(4, 6), [0, 1, 2, 3], 100.0 + draw.whole(0, 99)))
     tokens, half = draw.sizes(2, 2, 7)
@@ -195,7 +197,7 @@ def _(x, positions, base):
     return _turn(x, _angles(positions, d, base ** (d / max(1, d - 2))))
 
 
-@rotary.mistake("yours turns clockwise: (a, b) becomes (a cos - b sin, a sin + b cos)")
+@rotary.mistake("yours rotates clockwise: (a, b) becomes (a cos - b sin, a sin + b cos)")
 def _(x, positions, base):
     return _turn(x, -_angles(positions, x.shape[1], base))
 
@@ -224,7 +226,7 @@ def _(x, positions, base):
     return _turn(x, _angles(positions, x.shape[1], base**2))
 
 
-@rotary.mistake("all your pairs turn at the same speed: are your exponents divided in whole numbers (//)?")
+@rotary.mistake("all your pairs rotate at the same speed: are your exponents divided in whole numbers (//)?")
 def _(x, positions, base):
     return _turn(x, _angles(positions, x.shape[1], 1.0))
 
@@ -239,7 +241,7 @@ def _(x, positions, base):
     return _turn(x, _angles([positions[0]] * len(positions), x.shape[1], base))
 
 
-@rotary.mistake("you count from 1: a token at position 0 is not turned")
+@rotary.mistake("you count from 1: a token at position 0 is not rotated")
 def _(x, positions, base):
     return _turn(x, _angles([m + 1 for m in positions], x.shape[1], base))
 
@@ -265,7 +267,7 @@ def _(x, positions, base):
 
 
 @rotary.mistake(
-    "you wrote into x, and the second half was made from a first half that had been turned already: make a new tensor"
+    "you wrote into x, and the second half was made from a first half that had been rotated already: make a new tensor"
 )
 def _(x, positions, base):
     angles = _angles(positions, x.shape[1], base).to(x.dtype)
@@ -280,7 +282,7 @@ def _(x, positions, base):
     return _turn(x.detach(), _angles(positions, x.shape[1], base))
 
 
-@rotary.mistake("an odd width, or another number of positions than tokens, must be refused with a ValueError")
+@rotary.mistake("an odd width, or another number of positions than tokens, must raise a ValueError")
 def _(x, positions, base):
     return _turn(x, _angles(positions, x.shape[1], base))
 
@@ -325,8 +327,8 @@ def _(x, positions, base):
     wide = torch.promote_types(x.dtype, torch.float32)
     angle = torch.outer(torch.tensor(positions, dtype=wide), 1 / base ** (torch.arange(0, d, 2, dtype=wide) / d))
     cos, sin = (torch.cat([f(angle), f(angle)], dim=1) for f in (torch.cos, torch.sin))
-    turned = torch.cat([-x[:, d // 2 :], x[:, : d // 2]], dim=1)
-    return (x * cos + turned * sin).to(x.dtype)
+    rotated = torch.cat([-x[:, d // 2 :], x[:, : d // 2]], dim=1)
+    return (x * cos + rotated * sin).to(x.dtype)
 
 
 # 5.3
@@ -431,7 +433,7 @@ def _(weight, heads):
     return weight[:, _evens_first(d)]
 
 
-@convert_layout.mistake("rows that do not make an even number for each head must be refused with a ValueError")
+@convert_layout.mistake("rows that do not make an even number for each head must raise a ValueError")
 def _(weight, heads):
     return _by_head(weight, heads, _evens_first(len(weight) // heads))
 
@@ -480,7 +482,7 @@ def _(weight, heads):
     },
     hints=(
         "The slowest pair is c = d_k/2 - 1; write its frequency with (5.5).",
-        "In `length` tokens it turns by `length` times that; it shall be 2 pi times `turn`.",
+        "In `length` tokens it turns by `length` times that, and it should be at most 2 pi times `turn`.",
         "Solve for the base as in (D5.13), in the deeper notebook. Does the exponent have the right sign, and is the result at least 1?",
     ),
 )
@@ -560,7 +562,7 @@ def _(length, d_head, turn):
     return max(1.0, 10000 * (length / (2 * math.pi * turn * 10000 ** (1 - 2 / d_head))))
 
 
-@smallest_base.mistake("a width or a turn that makes no sense must be refused with a ValueError")
+@smallest_base.mistake("a width or a turn that makes no sense must raise a ValueError")
 def _(length, d_head, turn):
     return max(1.0, (length / (2 * math.pi * turn)) ** (d_head / (d_head - 2)))
 
@@ -599,15 +601,15 @@ def _(length, d_head, turn):
 @exercise(
     "5.5",
     "Turn once, then keep",
-    task="Score a new token against kept keys, each of them turned once",
+    task="Score a new token against kept keys, each of them rotated once",
     points=3,
     difficulty=2,
     minutes=15,
     excused={"dtype": "one of its right answers computes in float64, whatever comes in"},
     hints=(
         "Keys are numbered from 0. Which position has the new token, if that many keys are kept already?",
-        "Turn the new query and the new key to that position, both by the same angles. What is kept has been turned already.",
-        "Append the turned key with `torch.cat` along the key axis, and take the dot products of the turned query with all of them, divided by the square root of d_head.",
+        "Rotate the new query and the new key to that position, both by the same angles. What is kept has been rotated already.",
+        "Append the rotated key with `torch.cat` along the key axis, and take the dot products of the rotated query with all of them, divided by the square root of d_head.",
     ),
 )
 def next_scores(q, k, kept, base):
@@ -630,12 +632,12 @@ def next_scores(q, k, kept, base):
     angle = position * base ** (-torch.arange(0, d, 2, dtype=torch.float64) / d)  # (pair)
     cos, sin = angle.cos(), angle.sin()
 
-    def turned(x):
+    def rotated(x):
         a, b = x.chunk(2, dim=-1)
         return torch.cat([a * cos - b * sin, a * sin + b * cos], dim=-1)
 
-    kept = torch.cat([kept, turned(k)[:, None]], dim=1)  # (head, key + 1, d_head)
-    scores = torch.einsum("hd,hkd->hk", turned(q), kept) / math.sqrt(d)
+    kept = torch.cat([kept, rotated(k)[:, None]], dim=1)  # (head, key + 1, d_head)
+    scores = torch.einsum("hd,hkd->hk", rotated(q), kept) / math.sqrt(d)
     return scores, kept
     ### END SOLUTION
 
@@ -676,32 +678,32 @@ def _(q, k, kept, base):
     return _step(q, k, kept, base, last, last)
 
 
-@next_scores.mistake("you turned the kept keys again: each key is turned once, before it is kept")
+@next_scores.mistake("you rotated the kept keys again: each key is rotated once, before it is kept")
 def _(q, k, kept, base):
     n, d = kept.shape[1], q.shape[-1]
     return _step(q, k, _turn(kept, _angles(range(n), d, base)), base, n, n)
 
 
-@next_scores.mistake("you turned all keys to the position of the new token, and their distances are lost")
+@next_scores.mistake("you rotated all keys to the position of the new token, and their distances are lost")
 def _(q, k, kept, base):
     n, d = kept.shape[1], q.shape[-1]
     return _step(q, k, _turn(kept, _angles(n, d, base)), base, n, n)
 
 
-@next_scores.mistake("you kept the new key unturned")
+@next_scores.mistake("you cached the new key without rotating it")
 def _(q, k, kept, base):
     return _step(q, k, kept, base, kept.shape[1], 0)
 
 
 @next_scores.mistake(
-    "your scores are right, but what you keep has the new key unturned: the next step would meet it at position 0"
+    "your scores are right, but the new key in your cache is not rotated: the next step would see it at position 0"
 )
 def _(q, k, kept, base):
     n = kept.shape[1]
     return _step(q, k, kept, base, n, n)[0], torch.cat([kept, k[:, None]], dim=1)
 
 
-@next_scores.mistake("you turned the new key and not the query")
+@next_scores.mistake("you rotated the new key and not the query")
 def _(q, k, kept, base):
     return _step(q, k, kept, base, 0, kept.shape[1])
 
@@ -745,7 +747,7 @@ def _(q, k, kept, base):
     return _step(q, k, kept, base, n, n, layout="interleaved")
 
 
-@next_scores.mistake("yours turns clockwise, against the keys that are kept")
+@next_scores.mistake("yours rotates clockwise, against the keys that are kept")
 def _(q, k, kept, base):
     n = kept.shape[1]
     return _step(q, k, kept, base, -n, -n)
@@ -842,11 +844,11 @@ def rotary_attention(x, w_q, w_k, w_v, heads, positions, base):
     angle = (positions[..., None] * theta)[:, None]  # (batch, 1, token, pair): all heads alike
     cos, sin = angle.cos(), angle.sin()
 
-    def turned(y):
+    def rotated(y):
         a, b = y.chunk(2, dim=-1)
         return torch.cat([a * cos - b * sin, a * sin + b * cos], dim=-1)
 
-    q, k, v = turned(split(x @ w_q)), turned(split(x @ w_k)), split(x @ w_v)
+    q, k, v = rotated(split(x @ w_q)), rotated(split(x @ w_k)), split(x @ w_v)
     weights = torch.softmax(q @ k.transpose(-1, -2) / math.sqrt(d), dim=-1)
     return (weights @ v).transpose(1, 2).flatten(2)
     ### END SOLUTION
@@ -892,39 +894,41 @@ def _by(positions, base, layout="half", sign=1):
     return lambda y: _turn(y, sign * _angles(positions, y.shape[-1], base)[:, None], layout)
 
 
-@rotary_attention.mistake("you turned the values, too: only queries and keys turn")
+@rotary_attention.mistake("you rotated the values, too: only queries and keys rotate")
 def _(x, w_q, w_k, w_v, heads, positions, base):
     turn = _by(positions, base)
     return _around(x, w_q, w_k, w_v, heads, turn, turn, turn)
 
 
 @rotary_attention.mistake(
-    "you turned the queries alone: the score then knows the place of the query and not the distance"
+    "you rotated the queries alone: the score then depends on the position of the query, not on the distance"
 )
 def _(x, w_q, w_k, w_v, heads, positions, base):
     return _around(x, w_q, w_k, w_v, heads, _by(positions, base), lambda k: k)
 
 
-@rotary_attention.mistake("you turned the keys alone: the score then knows the place of the key and not the distance")
+@rotary_attention.mistake(
+    "you rotated the keys alone: the score then depends on the position of the key, not on the distance"
+)
 def _(x, w_q, w_k, w_v, heads, positions, base):
     return _around(x, w_q, w_k, w_v, heads, lambda q: q, _by(positions, base))
 
 
 @rotary_attention.mistake(
-    "your scores know no positions: nothing is turned, or the head axis is taken for the token axis and all tokens of a head turn alike"
+    "your scores do not depend on positions: nothing is rotated, or the head axis is taken for the token axis and all tokens of a head rotate alike"
 )
 def _(x, w_q, w_k, w_v, heads, positions, base):
     return _around(x, w_q, w_k, w_v, heads, lambda q: q, lambda k: k)
 
 
 @rotary_attention.mistake(
-    "queries and keys turn in opposite directions: the score then knows the sum of the places, not the distance"
+    "queries and keys rotate in opposite directions: the score then depends on the sum of the positions, not on the distance"
 )
 def _(x, w_q, w_k, w_v, heads, positions, base):
     return _around(x, w_q, w_k, w_v, heads, _by(positions, base), _by(positions, base, sign=-1))
 
 
-@rotary_attention.mistake("yours turns clockwise: (a, b) becomes (a cos - b sin, a sin + b cos)")
+@rotary_attention.mistake("yours rotates clockwise: (a, b) becomes (a cos - b sin, a sin + b cos)")
 def _(x, w_q, w_k, w_v, heads, positions, base):
     turn = _by(positions, base, sign=-1)
     return _around(x, w_q, w_k, w_v, heads, turn, turn)
@@ -953,12 +957,12 @@ def _(x, w_q, w_k, w_v, heads, positions, base):
     return _around(x, w_q, w_k, w_v, heads, _by(positions, base), _by(positions, base, "interleaved"))
 
 
-@rotary_attention.mistake("you turned before splitting into heads: pairs lie inside one head, and so do frequencies")
+@rotary_attention.mistake("you rotated before splitting into heads: pairs lie inside one head, and so do frequencies")
 def _(x, w_q, w_k, w_v, heads, positions, base):
-    def turned(y):
+    def rotated(y):
         return _turn(y, _angles(positions, y.shape[-1], base))
 
-    q, k = turned(x @ w_q), turned(x @ w_k)
+    q, k = rotated(x @ w_q), rotated(x @ w_k)
     return _attended(_heads(q, heads), _heads(k, heads), _heads(x @ w_v, heads))
 
 
@@ -1036,7 +1040,7 @@ def _(x, w_q, w_k, w_v, heads, positions, base):
     return (weights @ v).transpose(1, 2).flatten(2)
 
 
-@rotary_attention.mistake("columns that do not make an even width for each head must be refused with a ValueError")
+@rotary_attention.mistake("columns that do not make an even width for each head must raise a ValueError")
 def _(x, w_q, w_k, w_v, heads, positions, base):
     turn = _by(positions, base)
     return _around(x, w_q, w_k, w_v, heads, turn, turn)
@@ -1044,7 +1048,7 @@ def _(x, w_q, w_k, w_v, heads, positions, base):
 
 @rotary_attention.variant
 def _(x, w_q, w_k, w_v, heads, positions, base):
-    # loops over rows of the batch and heads, each score turned by the distance alone, (5.6)
+    # loops over rows of the batch and heads, each score rotated by the distance alone, (5.6)
     d = w_q.shape[1] // heads
     if d * heads != w_q.shape[1] or d % 2:
         raise ValueError(f"{w_q.shape[1]} columns for {heads} heads")
@@ -1073,12 +1077,12 @@ def _(x, w_q, w_k, w_v, heads, positions, base):
     angle = torch.einsum("bt,j->btj", positions.double(), base ** (torch.arange(0, d, 2).double() / -d))
     cos, sin = (torch.cat([f, f], dim=-1)[:, :, None] for f in (angle.cos(), angle.sin()))
 
-    def turned(y):
+    def rotated(y):
         y = y.reshape(batch, tokens, heads, d)
         return (y * cos + torch.cat([-y[..., d // 2 :], y[..., : d // 2]], dim=-1) * sin).transpose(1, 2)
 
     v = (x @ w_v).reshape(batch, tokens, heads, -1).transpose(1, 2)
-    out = torch.nn.functional.scaled_dot_product_attention(turned(x @ w_q), turned(x @ w_k), v)
+    out = torch.nn.functional.scaled_dot_product_attention(rotated(x @ w_q), rotated(x @ w_k), v)
     return out.transpose(1, 2).reshape(batch, tokens, -1)
 
 
@@ -1144,13 +1148,13 @@ def _peak(q, distance, base, layout="half"):
 
 
 @key_with_peak.mistake(
-    "your peak is on the other side of the query: the key has to be turned ahead to make up for standing behind"
+    "your peak is on the other side of the query: the key has to be rotated ahead to make up for standing behind"
 )
 def _(q, distance, base):
     return _peak(q, -distance, base)
 
 
-@key_with_peak.mistake("that key has its peak at distance 0: it has to be turned, by the distance")
+@key_with_peak.mistake("that key has its peak at distance 0: it has to be rotated, by the distance")
 def _(q, distance, base):
     return q.clone()
 
@@ -1166,7 +1170,7 @@ def _(q, distance, base):
     return _peak(q, distance, base, "interleaved")
 
 
-@key_with_peak.mistake("you turned all pairs at the same speed; pair c has the frequency base^(-2c/d_k)")
+@key_with_peak.mistake("you rotated all pairs at the same speed; pair c has the frequency base^(-2c/d_k)")
 def _(q, distance, base):
     return _peak(q, distance, 1.0)
 
@@ -1181,7 +1185,7 @@ def _(q, distance, base):
     return _peak(q, distance, 10000.0)
 
 
-@key_with_peak.mistake("you turned by one step, whatever the distance")
+@key_with_peak.mistake("you rotated by one step, whatever the distance")
 def _(q, distance, base):
     return _peak(q, (distance > 0) - (distance < 0), base)
 
@@ -1193,7 +1197,7 @@ def _(q, distance, base):
     return _peak(q, abs(distance), base)
 
 
-@key_with_peak.mistake("an odd width must be refused with a ValueError")
+@key_with_peak.mistake("an odd width must raise a ValueError")
 def _(q, distance, base):
     return _peak(q, distance, base)
 
@@ -1215,11 +1219,11 @@ def _(q, distance, base):
     if d % 2 == 1:
         raise ValueError(f"{d} components do not make pairs")
 
-    def turned(y, m):
+    def rotated(y, m):
         pairs = [(y[j], y[j + d // 2], m * base ** (-2 * j / d)) for j in range(d // 2)]
         first = [a * math.cos(t) - b * math.sin(t) for a, b, t in pairs]
         return torch.stack(first + [a * math.sin(t) + b * math.cos(t) for a, b, t in pairs])
 
     k = torch.zeros_like(q, requires_grad=True)
-    direction = torch.autograd.grad(turned(q, distance) @ turned(k, 0), k)[0]
+    direction = torch.autograd.grad(rotated(q, distance) @ rotated(k, 0), k)[0]
     return direction * q.norm() / direction.norm()

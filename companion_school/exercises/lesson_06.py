@@ -184,7 +184,7 @@ def _(d_model, ratio, multiple):
     return math.ceil(ratio * d_model / 2 / multiple) * multiple
 
 
-@gated_width.mistake("arguments that make no sense must be refused with a ValueError")
+@gated_width.mistake("invalid arguments must raise a ValueError")
 def _(d_model, ratio, multiple):
     return math.ceil(2 * ratio * d_model / 3 / max(1, multiple)) * multiple
 
@@ -364,7 +364,7 @@ def _(x, gain, eps, g):
     return (h - hat * _mean(h * hat)) / r, (h * hat).sum(dim=(0, 1))
 
 
-@rms_backward.mistake("x and g of different shapes must be refused with a ValueError; broadcasting hides the slip")
+@rms_backward.mistake("x and g of different shapes must raise a ValueError; broadcasting hides the slip")
 def _(x, gain, eps, g):
     r, hat, h = _rms_parts(x, gain, eps, g)
     return (h - hat * _mean(h * hat)) / r, (g * hat).sum(dim=(0, 1))
@@ -596,7 +596,7 @@ def _(x, branches, gains, last_gain, eps):
     return norm(x, last_gain)
 
 
-@pre_norm_stack.mistake("lists of different length must be refused with a ValueError: zip stops at the shorter one")
+@pre_norm_stack.mistake("lists of different length must raise a ValueError: zip stops at the shorter one")
 def _(x, branches, gains, last_gain, eps):
     for pair, gain in zip(branches, gains, strict=False):
         x = x + _write(_rms(x, gain, eps), pair)
@@ -734,7 +734,7 @@ def _(count, v, keep):
     return math.sqrt((keep ** (-1 / (2 * count)) - 1) / v)
 
 
-@write_scale.mistake("arguments that make no sense must be refused with a ValueError")
+@write_scale.mistake("invalid arguments must raise a ValueError")
 def _(count, v, keep):
     return math.sqrt(max(0.0, max(keep, 1e-9) ** (-1 / max(1, count)) - 1) / max(v, 1e-9))
 
@@ -923,7 +923,7 @@ def _(x, gate, inner, outer):
     return (_silu(x @ gate.T) * (x @ inner.T) @ outer.T).detach()
 
 
-@swiglu_from_checkpoint.mistake("gate and inner of different shapes must be refused with a ValueError")
+@swiglu_from_checkpoint.mistake("gate and inner of different shapes must raise a ValueError")
 def _(x, gate, inner, outer):
     return _silu(x @ gate.T) * (x @ inner.T) @ outer.T
 

@@ -67,12 +67,12 @@ def _():
     return 135
 
 
-@shown_wrongly.mistake("these are the chosen tokens that are shown as they are; the others are asked for")
+@shown_wrongly.mistake("these are the chosen tokens that are shown as they are; count the others")
 def _():
     return 165
 
 
-@shown_wrongly.mistake("these are all tokens that are shown as they are; the others are asked for")
+@shown_wrongly.mistake("these are all tokens that are shown as they are; count the others")
 def _():
     return 8665
 
@@ -82,7 +82,7 @@ def _():
     return 8900
 
 
-@shown_wrongly.mistake("that is a share; asked for is the number of tokens")
+@shown_wrongly.mistake("that is a share; return the number of tokens")
 def _():
     return 0.1335
 
@@ -228,7 +228,7 @@ def _(vocab, context, d_model, layers, d_ff, shared):
     return _encoder(vocab, context, d_model, layers, d_ff, False)
 
 
-@encoder_size.mistake("a size below 1 must be refused with a ValueError")
+@encoder_size.mistake("a size below 1 must raise a ValueError")
 def _(vocab, context, d_model, layers, d_ff, shared):
     return _encoder(vocab, context, d_model, layers, d_ff, shared)
 
@@ -392,14 +392,14 @@ def _(stream, real):
     return mean_of_real(stream, real).detach()
 
 
-@mean_of_real.mistake("a sequence without a real token has no mean: refuse it with a ValueError")
+@mean_of_real.mistake("a sequence without a real token has no mean: raise a ValueError")
 def _(stream, real):
     if real.shape != stream.shape[:2]:
         raise ValueError("real: expected (batch, token)")
     return stream.masked_fill(~real[..., None], 0.0).sum(dim=1) / real.sum(dim=1, keepdim=True)
 
 
-@mean_of_real.mistake("truth values of another shape are broadcast in silence: refuse them with a ValueError")
+@mean_of_real.mistake("truth values of another shape are broadcast in silence: raise a ValueError")
 def _(stream, real):
     if not real.any(dim=1).all():
         raise ValueError("real: expected a real token in every sequence")
@@ -583,7 +583,7 @@ def _(tokens, real, mask_id, lots, how, anything):
     return tokens, targets
 
 
-@cloze.mistake("truth values of another shape are broadcast in silence: refuse them with a ValueError")
+@cloze.mistake("truth values of another shape are broadcast in silence: raise a ValueError")
 def _(tokens, real, mask_id, lots, how, anything):
     chosen = (lots < 0.15) & real
     return _cloze(tokens, chosen, mask_id, how, anything), torch.where(chosen, tokens, -100)
@@ -804,7 +804,7 @@ def _(X, p, heads, real):
     return _pre_layer(X, p, heads, real, project=False)
 
 
-@pre_layer.mistake("a number of heads that does not divide d_model must be refused with a ValueError")
+@pre_layer.mistake("a number of heads that does not divide d_model must raise a ValueError")
 def _(X, p, heads, real):
     while X.shape[-1] % heads:
         heads -= 1
