@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Int
-from torch import Tensor, nn
+from torch import Tensor
 
 from companion.data.batches import IGNORE
 from companion.data.packing import PADDING
@@ -20,18 +20,28 @@ from companion.layers.balance import switch_loss, z_loss
 from companion.layers.routing import RoutingStats
 from companion.training.hyperparameters import LATER
 
+if TYPE_CHECKING:
+    from companion.transformer import Transformer
+
 
 class Limits(NamedTuple):
-    """Number of logits up to which the cross-entropy is computed at once, and the size of a chunk if there are more."""
+    """Number of logits up to which the cross-entropy is computed at once, and the sizes of chunks if there are more.
+
+    Attributes:
+        whole: logits up to which there are no chunks.
+        chunk: logits whose exponentials are computed at once.
+        made: logits that the head computes at once, where they are not all stored.
+    """
 
     whole: int
     chunk: int
+    made: int = 2**24
 
 
 ON_CPU = Limits(whole=2**22, chunk=2**18)
 """A chunk of 1 MB in fp32 stays in a core's cache; from 16 MB on, chunks halve the time."""
-ELSEWHERE = Limits(whole=2**26, chunk=2**24)
-"""Limits memory to 256 MB in fp32 at once."""
+ELSEWHERE = Limits(whole=2**26, chunk=2**24, made=2**28)
+"""Limits memory to 256 MB in fp32 at once, and to 512 MB of logits in bf16."""
 
 
 Batch = tuple[Tensor, ...]
@@ -83,16 +93,9 @@ def cross_entropy_sum(
     Raises:
         ValueError: unless 0 <= smoothing < 1, and targets are whole numbers, one for each token.
     """
-    if not 0 <= smoothing < 1:
-        raise ValueError(f"smoothing={smoothing!r}: expected a fraction of at least 0 and below 1")
-    if targets.dtype != torch.int64 or targets.shape != logits.shape[:2]:
-        raise ValueError(
-            f"targets is {described(targets)}: expected int64 of shape {tuple(logits.shape[:2])}, one for each token"
-        )
-    scored = targets != IGNORE
-    if logits.numel() > _limits(logits).whole:
-        if logits.is_cpu and len(wrong := targets[scored & ((targets < 0) | (targets >= logits.shape[-1]))]):
-            raise ValueError(f"targets: Target {int(wrong[0])} is out of bounds.; {_ids_of(logits)}")
+    large = logits.numel() > _limits(logits).whole
+    scored = _checked(targets, logits, smoothing, logits.shape[-1] if large else None)
+    if large:
         way_back = logits.flatten()[:0].sum()  # zero, and does not keep the logits alive
         total = _InChunks.apply(logits.flatten(0, 1), targets.flatten(), smoothing, way_back)
         return total, scored.sum()
@@ -100,15 +103,59 @@ def cross_entropy_sum(
     try:
         total = F.cross_entropy(z.flatten(0, 1), targets.flatten(), ignore_index=IGNORE, reduction="sum")
     except IndexError as error:  # the CPU checks this; a GPU aborts the process
-        raise ValueError(f"targets: {error}; {_ids_of(logits)}") from None
+        raise ValueError(f"targets: {error}; {_ids_of(logits.shape[-1])}") from None
     if smoothing:
         even = -(z.log_softmax(-1).mean(-1) * scored).sum()
         total = (1 - smoothing) * total + smoothing * even
     return total, scored.sum()
 
 
-def _ids_of(logits: Tensor) -> str:
-    return f"expected ids from 0 to {logits.shape[-1] - 1}, or {IGNORE}"
+def head_cross_entropy_sum(
+    model: Transformer,
+    stream: Float[Tensor, "batch token d_model"],
+    targets: Int[Tensor, "batch token"],
+    *,
+    smoothing: float = 0.0,
+) -> tuple[Float[Tensor, ""], Int[Tensor, ""]]:
+    """Return `cross_entropy_sum` of `model.head(stream)`, without all its logits in memory if they are many.
+
+    Beyond `Limits.whole`, the head computes `Limits.made` logits at a time, and their gradient goes back through it
+    before the next ones are computed. Only the gradients of the stream and of the head's weights are stored, and there
+    are no more matrix products than without chunks. On a CPU, tokens that are not scored get no logits; a GPU would
+    have to be waited for.
+    """
+    vocab = model.config.vocab
+    if targets.numel() * vocab <= _limits(stream).whole:
+        return cross_entropy_sum(model.head(stream), targets, smoothing=smoothing)
+    scored = _checked(targets, stream, smoothing, vocab)
+    states, right = stream.flatten(0, 1), targets.flatten()
+    if stream.is_cpu and not scored.all():
+        states, right = stream[scored], targets[scored]
+    end = model.embedding if model.unembedding is None else model.unembedding
+    weights = [p for p in (*end.parameters(), model.head_bias) if p is not None and p.requires_grad]
+    keep, way_back = torch.is_grad_enabled(), states.flatten()[:0].sum()
+    return _ThroughHead.apply(model, right, smoothing, keep, way_back, states, *weights), scored.sum()
+
+
+def _checked(targets: Tensor, rows: Tensor, smoothing: float, vocab: int | None) -> Tensor:
+    """Return which targets are scored.
+
+    Raise `ValueError` for a smoothing or targets that do not fit, and on a CPU for ids that are not below `vocab`.
+    """
+    if not 0 <= smoothing < 1:
+        raise ValueError(f"smoothing={smoothing!r}: expected a fraction of at least 0 and below 1")
+    if targets.dtype != torch.int64 or targets.shape != rows.shape[:2]:
+        raise ValueError(
+            f"targets is {described(targets)}: expected int64 of shape {tuple(rows.shape[:2])}, one for each token"
+        )
+    scored = targets != IGNORE
+    if vocab is not None and rows.is_cpu and len(wrong := targets[scored & ((targets < 0) | (targets >= vocab))]):
+        raise ValueError(f"targets: Target {int(wrong[0])} is out of bounds.; {_ids_of(vocab)}")
+    return scored
+
+
+def _ids_of(vocab: int) -> str:
+    return f"expected ids from 0 to {vocab - 1}, or {IGNORE}"
 
 
 def _limits(logits: Tensor) -> Limits:
@@ -118,47 +165,101 @@ def _limits(logits: Tensor) -> Limits:
 class _InChunks(torch.autograd.Function):
     """Compute `cross_entropy_sum` for (token, vocab) logits, in chunks of tokens.
 
-    The gradient p - q, where q is the smoothed target, uses the same exponentials as the loss, so it is computed in the
-    forward pass and stored. `way_back` is any number computed from the logits: when the gradient is differentiated, it
-    leads back to the logits, and so to `_Last`.
+    The gradient uses the same exponentials as the loss, so it is computed in the forward pass and stored. `way_back` is
+    any number computed from the logits: when the gradient is differentiated, it leads back to the logits, and so to
+    `_Last`.
     """
 
     @staticmethod
     def forward(ctx: Any, logits: Tensor, targets: Tensor, smoothing: float, way_back: Tensor) -> Tensor:
-        rows = max(1, _limits(logits).chunk // logits.shape[1])
-        keep = ctx.needs_input_grad[0]
-        nats = torch.empty(len(logits), dtype=wide_dtype(logits.dtype), device=logits.device)
-        found = torch.empty_like(logits) if keep else logits
-        parts = (tensor.split(rows) for tensor in (logits, targets, nats, found))
-        for some, right, each, out in zip(*parts, strict=True):
-            z, places = wide(some), right.clamp(min=0)[:, None]
-            most = z.amax(-1, keepdim=True)
-            # Computed in the gradient's memory, unless that has another dtype: this saves the cache one tensor.
-            p = (torch.sub(z, most, out=out) if keep and z.dtype == out.dtype else z - most).exp_()
-            sums = p.sum(-1, keepdim=True)
-            lost = sums.log() + most
-            each.copy_((lost - z.gather(1, places))[:, 0])
-            if smoothing:
-                each.mul_(1 - smoothing).add_(lost[:, 0] - z.mean(-1), alpha=smoothing)
-            if keep:
-                p /= sums
-                if smoothing:
-                    p -= smoothing / p.shape[1]
-                p.scatter_add_(1, places, p.new_full(places.shape, smoothing - 1))
-                # Filled, not multiplied by zero, because ignored rows may contain NaN or infinity.
-                p.masked_fill_((right == IGNORE)[:, None], 0.0)
-                if p.dtype != out.dtype:
-                    out.copy_(p)
-        if keep:
+        found = torch.empty_like(logits) if ctx.needs_input_grad[0] else None
+        nats = _nats(logits, targets, smoothing, found)
+        if found is not None:
+            ctx.logits = logits.numel()
             ctx.save_for_backward(found, way_back)
-        return nats.masked_fill_(targets == IGNORE, 0.0).sum()
+        return nats
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
-        found, way_back = ctx.saved_tensors
-        if torch.is_grad_enabled():  # with create_graph=True
-            return _Last.apply(found * grad, way_back), None, None, None
-        return found * grad, None, None, None
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        return *_scaled(ctx, grad), None, None, None
+
+
+def _nats(logits: Tensor, targets: Tensor, smoothing: float, found: Tensor | None) -> Tensor:
+    """Return the sum of the loss of (token, vocab) logits, in chunks of tokens that stay in a cache.
+
+    The gradient p - q, where q is the smoothed target, is written to `found`, which may be `logits` itself.
+    """
+    rows = max(1, _limits(logits).chunk // logits.shape[1])
+    nats = torch.empty(len(logits), dtype=wide_dtype(logits.dtype), device=logits.device)
+    parts = (tensor.split(rows) for tensor in (logits, targets, nats, logits if found is None else found))
+    for some, right, each, out in zip(*parts, strict=True):
+        z, places = wide(some), right.clamp(min=0)[:, None]
+        most = z.amax(-1, keepdim=True)
+        each.copy_(z.gather(1, places)[:, 0]).mul_(1 - smoothing)
+        if smoothing:
+            each.add_(z.mean(-1), alpha=smoothing)
+        # Computed in the gradient's memory, unless that has another dtype: this saves the cache one tensor.
+        p = (torch.sub(z, most, out=out) if found is not None and z.dtype == out.dtype else z - most).exp_()
+        sums = p.sum(-1, keepdim=True)
+        torch.sub((sums.log() + most)[:, 0], each, out=each)
+        if found is not None:
+            p /= sums
+            if smoothing:
+                p -= smoothing / p.shape[1]
+            p.scatter_add_(1, places, p.new_full(places.shape, smoothing - 1))
+            # Filled, not multiplied by zero, because ignored rows may contain NaN or infinity.
+            p.masked_fill_((right == IGNORE)[:, None], 0.0)
+            if p.dtype != out.dtype:
+                out.copy_(p)
+    return nats.masked_fill_(targets == IGNORE, 0.0).sum()
+
+
+def _scaled(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+    """Return the gradients that the forward pass has stored, times that of the loss."""
+    *found, way_back = ctx.saved_tensors
+    if torch.is_grad_enabled():  # with create_graph=True
+        return tuple(None if one is None else _Last.apply(one * grad, way_back, ctx.logits) for one in found)
+    return tuple(None if one is None else one * grad for one in found)
+
+
+class _ThroughHead(torch.autograd.Function):
+    """Compute `head_cross_entropy_sum` of (token, d_model) states, with its gradients if `keep` is true."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        model: Transformer,
+        targets: Tensor,
+        smoothing: float,
+        keep: bool,
+        way_back: Tensor,
+        states: Tensor,
+        *weights: Tensor,
+    ) -> Tensor:
+        rows = max(1, _limits(states).made // model.config.vocab)
+        back, sums = torch.empty_like(states) if keep else states, [None for _ in weights]
+        nats = states.new_zeros((), dtype=wide_dtype(states.dtype))
+        parts = (tensor.split(rows) for tensor in (states, targets, back))
+        for some, right, there in zip(*parts, strict=True):
+            with torch.set_grad_enabled(keep):
+                some = some.detach().requires_grad_(keep)
+                logits = model.head(some)
+            z = logits.detach()
+            # The gradient takes the place of the logits, unless the head's backward pass needs them.
+            found = None if not keep else z if model.config.embedding.logit_cap is None else torch.empty_like(z)
+            nats += _nats(z, right, smoothing, found)
+            if found is not None:
+                state, *more = torch.autograd.grad(logits, (some, *weights), found, allow_unused=True)
+                there.copy_(state)
+                sums = [new if old is None else old.add_(new) for old, new in zip(sums, more, strict=True)]
+        if keep:
+            ctx.logits = len(states) * model.config.vocab
+            ctx.save_for_backward(back, *sums, way_back)
+        return nats
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        return None, None, None, None, None, *_scaled(ctx, grad)
 
 
 class _Last(torch.autograd.Function):
@@ -169,14 +270,15 @@ class _Last(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, gradient: Tensor, way_back: Tensor) -> Tensor:
+    def forward(ctx: Any, gradient: Tensor, way_back: Tensor, logits: int) -> Tensor:
+        ctx.logits = logits
         return gradient.view_as(gradient)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Tensor:
         raise RuntimeError(
-            "the gradient of cross_entropy_sum cannot be differentiated twice for this many logits; expected at most "
-            f"{_limits(grad).whole:,} (batch * token * vocab), got {grad.numel():,}"
+            "the gradient of the cross-entropy cannot be differentiated twice for this many logits; expected at most "
+            f"{_limits(grad).whole:,} (batch * token * vocab), got {ctx.logits:,}"
         )
 
 
@@ -216,7 +318,7 @@ Loss = Callable[..., Scored]
 
 
 def next_token_loss(
-    model: nn.Module,
+    model: Transformer,
     tokens: Int[Tensor, "batch token"],
     targets: Int[Tensor, "batch token"],
     *,
@@ -236,26 +338,25 @@ def next_token_loss(
 
 
 def _of_a_decoder(
-    model: nn.Module, tokens: Tensor, targets: Tensor, smoothing: float, later: float, **inputs: Any
+    model: Transformer, tokens: Tensor, targets: Tensor, smoothing: float, later: float, **inputs: Any
 ) -> Scored:
-    heads = getattr(model, "later", None) if model.training else None
+    stream, routing, _ = model.features(tokens, **inputs)
+    scored = head_cross_entropy_sum(model, stream, targets, smoothing=smoothing)
+    heads = model.later if model.training else None
     if heads is None:
-        out = model(tokens, **inputs)
-        return Scored(*cross_entropy_sum(out.logits, targets, smoothing=smoothing), out.routing)
-    stream, routing, _ = model.features(tokens, **inputs)  # type: ignore[operator]
-    scored = cross_entropy_sum(model.head(stream), targets, smoothing=smoothing)  # type: ignore[operator]
+        return Scored(*scored, routing)
     document, beside = inputs.get("document"), stream.new_zeros((), dtype=scored[0].dtype)
     for away, state in enumerate(heads(stream), 1):
         right = F.pad(targets[:, away:], (0, min(away, targets.shape[1])), value=IGNORE)
         if document is not None:  # targets in another document are not scored
             there = F.pad(document[:, away:], (0, min(away, targets.shape[1])), value=-1)
             right = right.masked_fill(document != there, IGNORE)
-        beside = beside + cross_entropy_sum(model.head(state), right, smoothing=smoothing)[0]  # type: ignore[operator]
+        beside = beside + head_cross_entropy_sum(model, state, right, smoothing=smoothing)[0]
     return Scored(*scored, routing, later * beside)
 
 
 def packed_next_token_loss(
-    model: nn.Module,
+    model: Transformer,
     tokens: Int[Tensor, "batch token"],
     places: Int[Tensor, "batch token"],
     targets: Int[Tensor, "batch token"],
@@ -288,7 +389,7 @@ def packed_next_token_loss(
 
 
 def translation_loss(
-    model: nn.Module,
+    model: Transformer,
     source: Int[Tensor, "batch key"],
     inputs: Int[Tensor, "batch token"],
     targets: Int[Tensor, "batch token"],
@@ -308,6 +409,6 @@ def translation_loss(
         padding: the id that pads source and inputs, which is masked.
         smoothing: as in `cross_entropy_sum`.
     """
-    memory = model.encode(source, real=source != padding)  # type: ignore[operator]
-    out = model(inputs, source=memory, counted=inputs != padding)
-    return Scored(*cross_entropy_sum(out.logits, targets, smoothing=smoothing), out.routing)
+    memory = model.encode(source, real=source != padding)
+    stream, routing, _ = model.features(inputs, source=memory, counted=inputs != padding)
+    return Scored(*head_cross_entropy_sum(model, stream, targets, smoothing=smoothing), routing)

@@ -7,12 +7,14 @@ import torch
 import torch.nn.functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from companion.config.model import AttentionConfig, FeedForwardConfig, ModelConfig, MoEConfig
+from companion.config.model import AttentionConfig, EmbeddingConfig, FeedForwardConfig, ModelConfig, MoEConfig
 from companion.training import losses
 from companion.training.losses import (
     IGNORE,
     bits_per_byte,
     cross_entropy_sum,
+    head_cross_entropy_sum,
+    next_token_loss,
     packed_next_token_loss,
     translation_loss,
 )
@@ -156,6 +158,118 @@ def test_in_chunks_no_table_of_tokens_by_vocab_is_kept_beside_the_logits(monkeyp
         kept[whole], wide[whole] = sum(storages.values()), largest.wide
     assert wide[10**9] == 4 * 64 * 512 and wide[0] == 8 * 512
     assert kept[0] <= logits.nbytes + 4 * 64 * (8 + 4) and kept[10**9] >= 4 * logits.numel()
+
+
+# through the head
+
+
+def small(vocab: int = 13, **ends) -> Transformer:
+    torch.manual_seed(0)
+    sizes = {"attention": AttentionConfig(2), "feed_forward": FeedForwardConfig(16)}
+    later = ends.pop("later", 0)
+    config = ModelConfig(vocab=vocab, d_model=8, layers=1, context=9, embedding=EmbeddingConfig(**ends), **sizes)
+    model = Transformer(config.with_(later_heads=later))
+    if model.head_bias is not None:
+        torch.nn.init.normal_(model.head_bias)
+    return model
+
+
+HEADS = [{"tied": True}, {"tied": False}, {"tied": True, "head": "biased"}, {"tied": False, "head": "biased"}]
+HEADS += [{"tied": True, "logit_divisor": 3.0}, {"tied": True, "logit_cap": 2.0}]
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+@pytest.mark.parametrize("made", [1, 30, 1000])
+@pytest.mark.parametrize("ends", HEADS, ids=str)
+def test_the_loss_through_the_head_is_pytorchs_and_so_is_every_gradient(monkeypatch, ends, made, smoothing) -> None:
+    """Chunks of one token, of two with a rest, and one that holds all, some of which are not scored."""
+    model = small(**ends).double()
+    stream = torch.randn(3, 5, 8, dtype=torch.float64, requires_grad=True)
+    targets = torch.randint(13, (3, 5))
+    targets[1, 2:4], targets[2, -1] = IGNORE, IGNORE
+    monkeypatch.setattr(losses, "ON_CPU", losses.Limits(0, 26, made))
+    total, count = head_cross_entropy_sum(model, stream, targets, smoothing=smoothing)
+    theirs = F.cross_entropy(
+        model.head(stream).flatten(0, 1), targets.flatten(), reduction="sum", label_smoothing=smoothing
+    )
+    wanted = [stream, *(p for p in model.parameters() if theirs.requires_grad)]
+    ours, right = (torch.autograd.grad(0.7 * value, wanted, allow_unused=True) for value in (total, theirs))
+    torch.testing.assert_close(total, theirs)
+    assert count == 12
+    assert [one is None for one in ours] == [one is None for one in right]
+    for one, other in zip(ours, right, strict=True):
+        torch.testing.assert_close(one, other)
+    with torch.no_grad():
+        torch.testing.assert_close(head_cross_entropy_sum(model, stream, targets, smoothing=smoothing)[0], theirs)
+
+
+def test_through_the_head_frozen_weights_get_no_gradient_and_nothing_to_score_is_zero(monkeypatch) -> None:
+    monkeypatch.setattr(losses, "ON_CPU", losses.Limits(0, 26, 26))
+    model = small(tied=False).requires_grad_(False)
+    stream = torch.randn(1, 5, 8, requires_grad=True)
+    head_cross_entropy_sum(model, stream, torch.tensor([[1, 2, IGNORE, 3, 4]]))[0].backward()
+    assert model.unembedding is not None and model.unembedding.weight.grad is None and stream.grad is not None
+    assert [bool(row.any()) for row in stream.grad[0]] == [True, True, False, True, True]
+    total, count = head_cross_entropy_sum(model, stream, torch.full((1, 5), IGNORE))
+    assert total == 0 and count == 0
+
+
+@pytest.mark.parametrize("later", [0, 2])
+@pytest.mark.parametrize("bf16", [False, True])
+def test_a_training_step_through_the_head_is_the_plain_one(monkeypatch, bf16, later) -> None:
+    tokens = torch.randint(13, (3, 9))
+    outcomes = []
+    for whole in (10**9, 0):
+        monkeypatch.setattr(losses, "ON_CPU", losses.Limits(whole, 26, 52))
+        model = small(tied=True, later=later)
+        with torch.autocast("cpu", torch.bfloat16, enabled=bf16):
+            scored = next_token_loss(model, tokens[:, :-1], tokens[:, 1:])
+        (scored.nats if scored.beside is None else scored.nats + scored.beside).backward()
+        outcomes.append((scored.nats, scored.tokens, *(p.grad for p in model.parameters())))
+    for plain, fused in zip(*outcomes, strict=True):
+        fused, plain = fused.double(), plain.double()
+        assert (fused - plain).norm() <= (2e-2 if bf16 else 1e-5) * plain.norm()
+
+
+def test_through_the_head_no_tensor_holds_the_logits_of_all_tokens(monkeypatch) -> None:
+    class Largest(TorchDispatchMode):
+        most = 0
+
+        def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+            out = function(*args, **(kwargs or {}))
+            self.most = max(self.most, out.numel() if isinstance(out, torch.Tensor) else 0)
+            return out
+
+    model, tokens = small(vocab=50, tied=True), torch.randint(50, (40, 9))
+    for whole, most in ((10**9, 40 * 9 * 50), (0, 40 * 9 * 16)):  # without them, the feed-forward network's is largest
+        monkeypatch.setattr(losses, "ON_CPU", losses.Limits(whole, 100, 200))
+        with Largest() as largest:
+            next_token_loss(model, tokens, tokens).nats.backward()
+        assert largest.most == most
+
+
+def test_through_the_head_wrong_targets_and_smoothing_are_refused(monkeypatch) -> None:
+    monkeypatch.setattr(losses, "ON_CPU", losses.Limits(0, 26, 26))
+    model, stream, right = small(tied=True), torch.randn(1, 3, 8), torch.tensor([[1, 2, 3]])
+    for targets, smoothing, message in (
+        (torch.tensor([[1, 13, IGNORE]]), 0.0, "^targets: Target 13 is out of bounds.; expected ids from 0 to 12"),
+        (right, 1.0, "smoothing=1.0: expected a fraction"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            head_cross_entropy_sum(model, stream, targets, smoothing=smoothing)
+
+
+def test_a_gradient_through_the_head_is_not_differentiated_again_without_a_word(monkeypatch) -> None:
+    model, stream = small(tied=True), torch.randn(1, 3, 8, requires_grad=True)
+
+    def penalised() -> torch.Tensor:
+        total = head_cross_entropy_sum(model, stream, torch.tensor([[1, 2, 3]]))[0]
+        return torch.autograd.grad(total, model.embedding.weight, create_graph=True)[0].square().sum()
+
+    penalised().backward()
+    monkeypatch.setattr(losses, "ON_CPU", losses.Limits(38, 26, 26))
+    with pytest.raises(RuntimeError, match="cannot be differentiated twice.* at most 38 .*got 39"):
+        penalised().backward()
 
 
 @pytest.mark.parametrize("loss", ["packed", "translation"])

@@ -42,7 +42,10 @@ class Elsewhere(RuntimeError):
 
 
 def compile_blocks(model: nn.Module) -> None:
-    """Compile each block of a model in place."""
+    """Compile each block of a model in place.
+
+    Blocks of the same kind share one graph, so compiling takes as long for many layers as for one.
+    """
     for module in model.modules():
         if isinstance(module, Block):
             module.compile()
@@ -128,11 +131,9 @@ class Parallel:
         Returns:
             `loss(model, *batch)` as a function of the batch.
         """
-        if compile and getattr(model, "later", None) is not None:
-            compile_blocks(model)  # the loss calls the model's features, not only its logits
-            compile = False
-        forward = torch.compile(model) if compile else model
-        return lambda *batch: loss(forward, *batch)
+        if compile:
+            compile_blocks(model)
+        return lambda *batch: loss(model, *batch)
 
     def drawing(self, seed: int, rows: int) -> AbstractContextManager[Any]:
         """Make random numbers in this block depend on `seed`, and be those of this process's share of `rows` rows."""
