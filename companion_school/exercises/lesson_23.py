@@ -1,9 +1,11 @@
 """Exercises of lesson 23: how large should it be?"""
 
 import math
+from itertools import pairwise
 
 import torch
 
+from companion_school.checking.derived_cases import LARGE
 from companion_school.checking.exercise import Case, exercise
 
 # 23.1
@@ -144,6 +146,8 @@ def _(draw):
     yield Case("all are frozen: nothing goes back", ([(a, b), (b, c)], tokens, (0, 1)))
     yield Case("no matrix costs nothing", ([], tokens), robust="a model without matrices is nothing that a lesson has")
     yield Case("one token", ([(a, b), (b, c)], 1))
+    widths = draw.wholes(2, 9, 41).tolist()
+    yield Case(LARGE, ([*pairwise(widths)], tokens, (0, draw.whole(1, 39))))
     yield Case("no token is refused", ([(a, b)], 0), refuse=True)
     yield Case("a frozen matrix that is not there is refused", ([(a, b)], tokens, (1,)), refuse=True)
     yield Case("a negative index is refused", ([(a, b)], tokens, (-1,)), refuse=True)
