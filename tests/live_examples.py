@@ -179,6 +179,14 @@ EXAMPLES = {
         runs=[(1, 22_776, 2.6), (1, 106_816, 2.7), (0.5, 22_776, 2.8)],
         caption="Figure 23.3. One night, and models of every size.",
     ),
+    "comparing": lambda: live.comparing(caption="Figure 25.3. Two models on the same questions."),
+    "bands": lambda: live.bands([0, 0, 0, 2, 18, 40, 48, 63, 39, 9], caption="Figure 24.3. Links by similarity."),
+    "plan": lambda: live.plan(
+        {"laptop": (5e10, 1.0, 40), "8 H100s": (7.9e15, 0.4, 5600)},
+        known={"this page": (127_296, 131_072), "SmolLM2-135M": (134.5e6, 2e12)},
+        machine="8 H100s",
+        caption="Figure 27.3. What hours buy.",
+    ),
     "valley": lambda: live.valley(caption="Figure 14.3. A narrow valley."),
     "cut": lambda: live.cut(
         BytePairTokenizer.train(["the cat sat on the mat, the cat sat"] * 3, 300),
@@ -194,6 +202,7 @@ EXAMPLES = {
         start=2,
         caption="Figure 19.2. Singular values that go to 1.",
     ),
+    "pipeline": lambda: live.pipeline(stages=3, micro_batches=5, caption="Figure 26.3. A pipeline over time."),
     "walk": lambda: live.walk(
         {"made up": micro_example.one_network()._asdict(), "trained": micro_example.trained()._asdict()},
         vocabulary=micro_example.VOCABULARY,

@@ -8,6 +8,7 @@ micro_example   a transformer that fits on a sheet of paper
 progress_table  the course's table of lessons with the reader's progress; where_next: the next thing to do
 dictionary      a look-up task for attention; rounds: a task that needs order; published: small published models
 real            measurements on real models, with their records
+workers         processes that run a lesson's own functions together
 readers_copy    the reader's copy of the notebooks, opened in JupyterLab
 missing_names   what its kernel says to a NameError
 """

@@ -8,12 +8,14 @@ Each function displays one output that contains everything it needs. The mechani
 """
 
 from companion_school.study.live.attention import collapse, hover
+from companion_school.study.live.comparing import comparing
 from companion_school.study.live.decoder import mask_and_shift, writing
 from companion_school.study.live.depth import home
 from companion_school.study.live.encoder import filler, hearing
 from companion_school.study.live.experts import queues
 from companion_school.study.live.family import edits, memory
 from companion_school.study.live.generation import roofline, sampling, triangle
+from companion_school.study.live.hashing import bands
 from companion_school.study.live.heads import bricks, switchboard
 from companion_school.study.live.newton_schulz import newton_schulz
 from companion_school.study.live.number_lines import number_lines
@@ -23,6 +25,8 @@ from companion_school.study.live.rotary import dials, together
 from companion_school.study.live.serving import mending, seats
 from companion_school.study.live.shrinking import leaves
 from companion_school.study.live.sizes import budget
+from companion_school.study.live.spending import plan
+from companion_school.study.live.stages import pipeline
 from companion_school.study.live.state import rewritten
 from companion_school.study.live.tiles import climb, sweep
 from companion_school.study.live.tokens import cut
@@ -32,12 +36,14 @@ from companion_school.study.live.walk import walk
 from companion_school.study.live.waves import clocks
 
 __all__ = [
+    "bands",
     "bounded",
     "bricks",
     "budget",
     "climb",
     "clocks",
     "collapse",
+    "comparing",
     "cut",
     "dials",
     "edits",
@@ -55,6 +61,8 @@ __all__ = [
     "mending",
     "newton_schulz",
     "number_lines",
+    "pipeline",
+    "plan",
     "pull",
     "queues",
     "rewritten",

@@ -1,0 +1,368 @@
+"""Processes that run a lesson's own functions together, with PyTorch's `gloo` between them (lesson 26).
+
+    workers = Workers(4)
+    sums = workers.run(ring_all_reduce, columns)   # one result per process, in the order of their ranks
+    workers.sent                                   # bytes that each process sent during this run
+
+A function runs in processes that know nothing of the notebook. So the functions, classes and data of the notebook that
+it uses go along, as code objects, JSON and tensors (safetensors); nothing is pickled. The processes are children of
+this one, use the same interpreter, and end when it ends.
+"""
+
+from __future__ import annotations
+
+import atexit
+import base64
+import builtins
+import dis
+import importlib
+import json
+import marshal
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+import traceback
+import types
+from collections.abc import Callable, Iterator, Mapping
+from datetime import timedelta
+from pathlib import Path
+from typing import IO, Any
+
+import torch
+import torch.distributed as dist
+from safetensors.torch import load, save
+from torch import Tensor
+
+PATIENCE = timedelta(seconds=120)
+"""How long a process waits for another one before it fails."""
+
+
+class Workers:
+    """Processes on this machine that run one function together, each with a rank, as under `torchrun`.
+
+    They start at once and load PyTorch meanwhile; the first `run` waits for them.
+
+    Args:
+        count: Number of processes.
+
+    Attributes:
+        sent: Bytes that each process sent with `dist.send` and `dist.isend` during the last run.
+        messages: Number of these calls in each process.
+
+    Raises:
+        ValueError: `count` is not a whole number from 1 to 16.
+    """
+
+    def __init__(self, count: int) -> None:
+        if not isinstance(count, int) or not 1 <= count <= 16:
+            raise ValueError(f"count={count!r}: expected a whole number from 1 to 16")
+        self.count = count
+        self.sent: list[int] = []
+        self.messages: list[int] = []
+        self._running: list[subprocess.Popen[bytes]] = []
+        self._folder = tempfile.TemporaryDirectory(prefix="workers-", ignore_cleanup_errors=True)
+        self._runs = 0
+        self._start()
+        atexit.register(self.close)
+
+    def _start(self) -> None:
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+        for rank in range(self.count):
+            command = [sys.executable, "-m", "companion_school.study.workers", str(rank)]
+            with (Path(self._folder.name) / f"{rank}.err").open("wb") as errors:
+                self._running.append(
+                    subprocess.Popen(
+                        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, env=environment
+                    )
+                )
+
+    def close(self) -> None:
+        """End the processes. A later `run` starts them again."""
+        for process in self._running:
+            process.kill()
+            process.wait()
+            for pipe in (process.stdin, process.stdout):
+                if pipe is not None:
+                    pipe.close()
+        self._running = []
+
+    def run(self, function: Callable[..., Any], *arguments: Any, processes: int | None = None) -> list[Any]:
+        """Call `function(*arguments)` in each process, and return what each returned.
+
+        Args:
+            function: A function of the notebook, without a closure.
+            arguments: Numbers, texts, tensors, and lists and dictionaries of them: the same for each process.
+            processes: Number of processes that take part; `None` means all.
+
+        Raises:
+            ValueError: The number of processes is impossible, or something that the function uses cannot be sent.
+            RuntimeError: The function failed in a process; the message contains its traceback.
+        """
+        world = self.count if processes is None else processes
+        if not isinstance(world, int) or not 1 <= world <= self.count:
+            raise ValueError(f"processes={processes!r}: expected a whole number from 1 to {self.count}")
+        asked = {"function": function.__name__, "world": world, "definitions": list(_definitions(function))}
+        message = _packed({**asked, "arguments": list(arguments)}, meeting=self._meeting())
+        if not self._running:
+            self._start()
+        try:
+            replies = self._replies(message, world)
+        except BaseException:
+            self.close()
+            raise
+        self.sent = [reply["sent"] for reply in replies]
+        self.messages = [reply["messages"] for reply in replies]
+        return [reply["result"] for reply in replies]
+
+    def _meeting(self) -> str:
+        self._runs += 1
+        return str(Path(self._folder.name) / f"meeting-{self._runs}")
+
+    def _replies(self, message: bytes, world: int) -> list[dict[str, Any]]:
+        replies: list[Any] = [None] * world
+        done = threading.Semaphore(0)
+
+        def ask(rank: int) -> None:
+            process = self._running[rank]
+            try:
+                assert process.stdin is not None and process.stdout is not None
+                _write(process.stdin, message)
+                replies[rank] = _read(process.stdout)
+            except (OSError, EOFError) as error:
+                log = (Path(self._folder.name) / f"{rank}.err").read_text(errors="replace")
+                replies[rank] = {"error": f"{error}\n{log[-2000:]}"}
+            done.release()
+
+        for rank in range(world):
+            threading.Thread(target=ask, args=(rank,), daemon=True).start()
+        for _ in range(world):
+            done.acquire()
+            for rank, reply in enumerate(replies):
+                if reply is not None and "error" in reply:
+                    raise RuntimeError(f"process {rank} of {world}: {reply['error']}")
+        return replies
+
+
+# What a function needs: everything that it looks up in its module
+
+
+def _looked_up(code: types.CodeType) -> Iterator[str]:
+    for instruction in dis.get_instructions(code):
+        if instruction.opname in ("LOAD_GLOBAL", "LOAD_NAME"):
+            yield instruction.argval
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            yield from _looked_up(constant)
+
+
+def _functions(definition: Any) -> dict[str, types.FunctionType]:
+    """Return the functions of a definition: itself, or the methods of a class."""
+    if isinstance(definition, types.FunctionType):
+        return {definition.__name__: definition}
+    made = {name: getattr(one, "__func__", one) for name, one in vars(definition).items()}
+    return {name: one for name, one in made.items() if isinstance(one, types.FunctionType)}
+
+
+def _definitions(function: Callable[..., Any]) -> Iterator[dict[str, Any]]:
+    """Describe `function` and everything of its module that it uses, directly or not."""
+    if not isinstance(function, types.FunctionType) or function.__closure__:
+        raise ValueError(f"function={function!r}: expected a function that was defined at the top of the notebook")
+    module, seen, waiting = function.__globals__, {function.__name__}, [(function.__name__, function)]
+    while waiting:
+        name, definition = waiting.pop()
+        here = isinstance(definition, types.FunctionType) and definition.__globals__ is module
+        here_class = isinstance(definition, type) and definition.__module__ == module.get("__name__")
+        if not (here or here_class):
+            yield _elsewhere(name, definition)
+            continue
+        yield _described(name, definition)
+        for one in _functions(definition).values():
+            for other in _looked_up(one.__code__):
+                if other not in seen and other in module and not hasattr(builtins, other):
+                    seen.add(other)
+                    waiting.append((other, module[other]))
+        if isinstance(definition, type):
+            waiting += [(base.__name__, base) for base in definition.__bases__ if base.__name__ not in seen]
+
+
+def _described(name: str, definition: Any) -> dict[str, Any]:
+    if isinstance(definition, types.FunctionType):
+        return {"name": name, "kind": "function", **_code(definition)}
+    attributes = {}
+    for key, one in vars(definition).items():
+        if isinstance(one, staticmethod | classmethod):
+            attributes[key] = {"wrapped": type(one).__name__, **_code(one.__func__)}
+        elif isinstance(one, types.FunctionType):
+            attributes[key] = {"wrapped": None, **_code(one)}
+        elif not key.startswith("_"):
+            raise ValueError(f"{name}.{key}: expected only methods in a class that is sent to processes")
+    bases = [{"module": base.__module__, "of": base.__qualname__} for base in definition.__bases__]
+    return {"name": name, "kind": "class", "bases": bases, "attributes": attributes}
+
+
+def _code(function: types.FunctionType) -> dict[str, Any]:
+    if function.__code__.co_freevars:
+        raise ValueError(f"{function.__name__}: expected a function without variables of another one around it")
+    code = base64.b64encode(marshal.dumps(function.__code__)).decode()
+    return {"code": code, "defaults": list(function.__defaults__ or ()), "keywords": function.__kwdefaults__ or {}}
+
+
+def _elsewhere(name: str, value: Any) -> dict[str, Any]:
+    """Describe a name that can be imported, or data."""
+    if isinstance(value, types.ModuleType):
+        return {"name": name, "kind": "import", "module": value.__name__, "of": ""}
+    module, of = getattr(value, "__module__", None), getattr(value, "__qualname__", None)
+    if module in sys.modules and of and getattr(sys.modules[module], of, None) is value:
+        return {"name": name, "kind": "import", "module": module, "of": of}
+    if isinstance(value, Tensor | int | float | str | list | tuple | dict | None):
+        return {"name": name, "kind": "data", "value": value}
+    raise ValueError(
+        f"{name}: expected a function, a class, a module, a tensor, a number, text, or a list or dictionary of them, "
+        f"got {type(value).__name__}; a process cannot be sent this"
+    )
+
+
+def _made(described: Mapping[str, Any], names: dict[str, Any]) -> types.FunctionType:
+    code = marshal.loads(base64.b64decode(described["code"]))
+    function = types.FunctionType(code, names, argdefs=tuple(described["defaults"]))
+    function.__kwdefaults__ = described["keywords"] or None
+    return function
+
+
+def _define(described: Mapping[str, Any], names: dict[str, Any]) -> None:
+    name, kind = described["name"], described["kind"]
+    if kind == "function":
+        names[name] = _made(described, names)
+    elif kind == "data":
+        names[name] = described["value"]
+    elif kind == "import":
+        module = importlib.import_module(described["module"])
+        names[name] = getattr(module, described["of"]) if described["of"] else module
+    else:
+        wrappers: dict[Any, Callable[..., Any]] = {
+            None: lambda made: made, "staticmethod": staticmethod, "classmethod": classmethod
+        }  # fmt: skip
+        body = {key: wrappers[one["wrapped"]](_made(one, names)) for key, one in described["attributes"].items()}
+        bases = tuple(getattr(importlib.import_module(base["module"]), base["of"]) for base in described["bases"])
+        names[name] = types.new_class(name, bases, exec_body=lambda space: space.update(body))
+
+
+# Messages: JSON, with its tensors behind it
+
+
+def _packed(value: Any, **more: Any) -> bytes:
+    tensors: list[Tensor] = []
+
+    def plain(one: Any) -> Any:
+        if isinstance(one, Tensor):
+            tensors.append(one.detach().contiguous())
+            return {"tensor": len(tensors) - 1}
+        if isinstance(one, Mapping):
+            return {"dict": [[plain(key), plain(entry)] for key, entry in one.items()]}
+        if isinstance(one, tuple):
+            return {"tuple": [plain(entry) for entry in one]}
+        return [plain(entry) for entry in one] if isinstance(one, list) else one
+
+    text = json.dumps(plain({**value, **more})).encode()
+    blob = save({str(at): tensor.clone() for at, tensor in enumerate(tensors)})
+    return len(text).to_bytes(8, "big") + len(blob).to_bytes(8, "big") + text + blob
+
+
+def _unpacked(text: bytes, blob: bytes) -> Any:
+    tensors = load(blob)
+
+    def value(one: Any) -> Any:
+        if isinstance(one, list):
+            return [value(entry) for entry in one]
+        if not isinstance(one, dict):
+            return one
+        [(kind, content)] = one.items()
+        if kind == "tensor":
+            return tensors[str(content)]
+        return tuple(map(value, content)) if kind == "tuple" else {value(key): value(entry) for key, entry in content}
+
+    return value(json.loads(text))
+
+
+def _write(pipe: IO[bytes], message: bytes) -> None:
+    pipe.write(message)
+    pipe.flush()
+
+
+def _read(pipe: IO[bytes]) -> Any:
+    sizes = _exactly(pipe, 16)
+    text = _exactly(pipe, int.from_bytes(sizes[:8], "big"))
+    return _unpacked(text, _exactly(pipe, int.from_bytes(sizes[8:], "big")))
+
+
+def _exactly(pipe: IO[bytes], count: int) -> bytes:
+    parts = bytearray()
+    while len(parts) < count:
+        part = pipe.read(count - len(parts))
+        if not part:
+            raise EOFError("the process has ended")
+        parts += part
+    return bytes(parts)
+
+
+# What a process does
+
+
+class _Counted:
+    """`dist.send` and `dist.isend`, with their bytes and calls counted."""
+
+    def __init__(self) -> None:
+        self.sent = self.messages = 0
+        for name in ("send", "isend"):
+            setattr(dist, name, self._counting(getattr(dist, name)))
+
+    def _counting(self, send: Callable[..., Any]) -> Callable[..., Any]:
+        def counted(tensor: Tensor, *arguments: Any, **more: Any) -> Any:
+            self.sent += tensor.nbytes
+            self.messages += 1
+            return send(tensor, *arguments, **more)
+
+        return counted
+
+
+def _answer(asked: Mapping[str, Any], rank: int, counter: _Counted) -> dict[str, Any]:
+    names: dict[str, Any] = {"__name__": "__main__", "__builtins__": builtins}
+    for described in asked["definitions"]:
+        _define(described, names)
+    store = dist.FileStore(asked["meeting"], asked["world"])
+    dist.init_process_group("gloo", store=store, rank=rank, world_size=asked["world"], timeout=PATIENCE)
+    try:
+        dist.barrier()  # until all are here
+        counter.sent = counter.messages = 0
+        result = names[asked["function"]](*asked["arguments"])
+        made = {"result": result, "sent": counter.sent, "messages": counter.messages}
+        dist.barrier()  # so that no process leaves while another one still waits for it
+    finally:
+        dist.destroy_process_group()
+    return made
+
+
+def main(rank: int) -> None:
+    """Answer what comes through the pipe until it closes."""
+    torch.set_num_threads(1)
+    pipe = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)  # whatever prints must not get into the messages
+    counter = _Counted()
+    import companion.transformer  # noqa: F401  loaded while the notebook goes on
+
+    while True:
+        try:
+            asked = _read(sys.stdin.buffer)
+        except EOFError:
+            return
+        try:
+            reply = _packed(_answer(asked, rank, counter))
+        except Exception:
+            reply = _packed({"error": traceback.format_exc()})
+        _write(pipe, reply)
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]))
