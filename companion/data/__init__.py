@@ -1,6 +1,7 @@
 """Data: corpora, tokenizers, batches of token ids, and the baselines that a model has to beat.
 
-corpora               real text to learn from; deduplication: removing repeated paragraphs
+corpora               real text to learn from; deduplication: removing repeated paragraphs;
+                      near_duplicates: finding texts that share most of their wording
 tokenizer             text to token ids and back; published_tokenizers: those of published models
 packing               windows that no document crosses
 batches               windows for training and for evaluation
