@@ -1,11 +1,14 @@
 """`make bench`: decode, prefill, training and memory, compared with other libraries and with this machine's limit.
 
+`smollm2` compares a published model with transformers and llama.cpp, in each weight format.
+
 python -m benchmarks [--quick] [--only decode] [--sizes small] [--device cuda] [--precision bf16] [--compile]
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -14,7 +17,7 @@ from typing import Any
 
 import torch
 
-from benchmarks import decode, memory, prefill, report, training
+from benchmarks import decode, memory, prefill, published, report, training
 from benchmarks.compare import Comparison, Setting, ceiling, quiet
 from benchmarks.peers import PEERS
 from benchmarks.sizes import SIZES
@@ -23,6 +26,7 @@ from companion.ground.device import find_device, versions
 from companion.ground.installed import installed
 
 PARTS = {"decode": decode.compare, "prefill": prefill.compare, "training": training.compare}
+ALL = [*PARTS, "memory", "smollm2"]
 
 
 def parser() -> argparse.ArgumentParser:
@@ -30,7 +34,7 @@ def parser() -> argparse.ArgumentParser:
     described = argparse.ArgumentParser(
         prog="make bench", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
     )
-    described.add_argument("--only", nargs="+", choices=[*PARTS, "memory"], default=[*PARTS, "memory"], metavar="PART")
+    described.add_argument("--only", nargs="+", choices=ALL, default=ALL, metavar="PART", help=", ".join(ALL))
     described.add_argument("--sizes", nargs="+", choices=SIZES, default=["small", "medium"], metavar="SIZE")
     described.add_argument(
         "--quick", action="store_true", help="measure only the first size, with 5 rounds and half the new tokens"
@@ -68,7 +72,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
     peers = {peer: number for peer in PEERS if (number := installed(peer))}
     machine = {"device": name, "threads": torch.get_num_threads(), "rounds": rounds}
-    machine |= {"precision": flags.precision, "compile": flags.compile}
+    machine |= {"precision": flags.precision, "compile": flags.compile, "load": os.getloadavg()}
     limits: dict[str, float | None] = {"flops": chip.flops, "bandwidth": chip.bandwidth, "copying": copying}
     limits["published_flops"] = published_peak(name, setting.dtype)
     record: dict[str, Any] = {"machine": machine, "ceiling": limits, "versions": versions() | peers}
@@ -87,6 +91,15 @@ def main(argv: Sequence[str] | None = None) -> int:
             record["memory"] += [asdict(one) | {"size": size.name} for one in kept]
             print("\n" + memory.report(kept, size), flush=True)
             report.write_json(out / "bench.json", record, comparisons)
+    if "smollm2" in flags.only:
+        try:
+            with quiet():
+                for comparison in published.compare(setting, new=8 if flags.quick else 16):
+                    comparisons.append(comparison)
+                    print("\n" + report.table(comparison), flush=True)
+                    report.write_json(out / "bench.json", record, comparisons)
+        except ValueError as error:
+            print(f"\nnot measured: SmolLM2: {error}")
     print(f"\nfigures   {out / 'bench.json'}")
     wrong = [
         f"{gone.name} ({c.title}): {gone.why}" for c in comparisons for gone in c.left_out if gone.kind == "differs"

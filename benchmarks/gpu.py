@@ -38,7 +38,7 @@ if missing:
 import torch  # noqa: E402
 import torch.distributed as dist  # noqa: E402
 
-from benchmarks import decode, memory, prefill, report, training  # noqa: E402
+from benchmarks import decode, kernels, memory, prefill, report, training  # noqa: E402
 from benchmarks.compare import Comparison, Setting, ceiling, quiet  # noqa: E402
 from benchmarks.sizes import ON_A_GPU, SIZES, Size  # noqa: E402
 from companion.costs.chips import Chip, published_peak  # noqa: E402
@@ -50,9 +50,12 @@ from companion.training.trainer import Trainer, TrainingConfig  # noqa: E402
 from companion.transformer import Transformer  # noqa: E402
 
 ROOT = Path(__file__).resolve().parents[1]
-LIMITS = {"ceiling": 30, "tests": 120, "training": 90, "memory": 40, "processes": 40, "prefill": 40, "decode": 180}
-"""Seconds that each part may take, in the order in which they run. Decoding is last because it waits longest for the
-compiler.
+LIMITS = {
+    "ceiling": 30, "memory": 40, "prefill": 40, "processes": 40, "kernels": 60, "training": 90, "tests": 120,
+    "decode": 180,
+}  # fmt: skip
+"""Seconds that each part may take, in the order in which they run: the shortest first, so that most is proved if the
+machine goes away. Decoding is last because it waits longest for the compiler.
 """
 RESERVE = 12.0
 """Seconds that a part leaves for each later one, so that slow parts do not crowd out short ones at the end."""
@@ -162,11 +165,12 @@ def _losses(size: Size, setting: Setting, parallel: Any) -> list[float]:
 
 PARTS: dict[str, Callable[[Size, Setting], Iterator[Found]]] = {
     "ceiling": reached,
-    "tests": tests,
-    "training": train,
     "memory": lambda size, setting: iter([memory.report(memory.compare(size, setting, ()), size)]),
-    "processes": one_process,
     "prefill": lambda size, setting: iter([prefill.compare(size, setting, ())]),
+    "processes": one_process,
+    "kernels": lambda size, setting: iter([kernels.report(size.config, setting.device, setting.dtype)]),
+    "training": train,
+    "tests": tests,
     "decode": lambda size, setting: iter([decode.compare(size, setting, ())]),
 }
 
@@ -209,7 +213,8 @@ def run_part(part: str, file: str, rehearsal: bool, chip: Chip) -> int:
 def measure(names: Sequence[str], *, rehearsal: bool, out: Path, minutes: float, show: Callable[[str], Any]) -> bool:
     """Run the parts and return whether all of them are done.
 
-    After each part, its text is shown and gpu.json and gpu.txt are written to `out`.
+    After each part, its text is shown and gpu.json and gpu.txt are written to `out`. While it runs, each of its results
+    is added to a file of its name, such as `training.jsonl`.
     """
     began = time.monotonic()
     name = (
@@ -233,7 +238,7 @@ def measure(names: Sequence[str], *, rehearsal: bool, out: Path, minutes: float,
         }
         if left > RESERVE:
             patience = 3 * LIMITS[name] if rehearsal else LIMITS[name]  # a CPU may be busy with other work
-            part |= run_apart(name, rehearsal, chip, min(patience, left))
+            part |= run_apart(name, rehearsal, chip, min(patience, left), out)
         chip = next((Chip(*line["chip"]) for line in part["found"] if "chip" in line), chip)
         parts.append(part)
         texts.append(page(part, goals=not rehearsal and any("chip" in line for one in parts for line in one["found"])))
@@ -244,14 +249,18 @@ def measure(names: Sequence[str], *, rehearsal: bool, out: Path, minutes: float,
     return all(part["status"] == "done" for part in parts)
 
 
-def run_apart(name: str, rehearsal: bool, chip: Chip, limit: float) -> dict[str, Any]:
-    """Run one part in a process of its own, and kill that and everything it started once `limit` seconds are over."""
+def run_apart(name: str, rehearsal: bool, chip: Chip, limit: float, out: Path) -> dict[str, Any]:
+    """Run one part in a process of its own, and kill that and everything it started once `limit` seconds are over.
+
+    The process appends each result to a file in `out` as soon as it has it.
+    """
     environment = os.environ | {"HF_HUB_OFFLINE": "1"}
     if rehearsal:
         environment |= {"TRITON_INTERPRET": "1", "CUDA_VISIBLE_DEVICES": ""}
     began = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
-        file, errors = Path(folder, "found.jsonl"), Path(folder, "errors.txt")
+        file, errors = (out / f"{name}.jsonl").resolve(), Path(folder, "errors.txt")
+        file.unlink(missing_ok=True)
         given = ["--part", name, str(file), str(int(rehearsal)), str(chip.flops), str(chip.bandwidth)]
         with errors.open("wb") as stream:
             process = subprocess.Popen(

@@ -26,7 +26,8 @@ def preamble(record: dict[str, Any]) -> str:
         f"is only read, as a decode step does its weights ({si(ceiling['copying'])}B/s in a copy, which counts each "
         "byte as read and as written); all measured with as many threads"
         + (f" (published: {si(ceiling['published_flops'])}FLOP/s)" if ceiling["published_flops"] else ""),
-        f"rounds    {machine['rounds']}, everybody once in each, in a new order each time",
+        f"rounds    {machine['rounds']}, everybody once in each, in a new order each time; other work on the machine: "
+        f"{machine['load'][0]:.1f} processes on average in the last minute",
         "versions  " + ", ".join(f"{name} {number}" for name, number in record["versions"].items()),
         "",
         "ratio: of times; 2.00 takes twice as long as ours",

@@ -237,7 +237,8 @@ class _ThroughHead(torch.autograd.Function):
         *weights: Tensor,
     ) -> Tensor:
         rows = max(1, _limits(states).made // model.config.vocab)
-        back, sums = torch.empty_like(states) if keep else states, [None for _ in weights]
+        back = torch.empty_like(states) if keep else states
+        sums: list[Tensor | None] = [None for _ in weights]
         nats = states.new_zeros((), dtype=wide_dtype(states.dtype))
         parts = (tensor.split(rows) for tensor in (states, targets, back))
         for some, right, there in zip(*parts, strict=True):

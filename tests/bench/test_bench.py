@@ -17,7 +17,7 @@ import pytest
 import torch
 
 from benchmarks import __main__ as command
-from benchmarks import compare, decode, llama_cpp, memory, peers, prefill, report, training
+from benchmarks import compare, decode, llama_cpp, memory, peers, prefill, published, report, training
 from benchmarks.compare import OURS, Comparison, Setting, differs
 from benchmarks.peers import drawn
 from benchmarks.sizes import SIZES
@@ -54,7 +54,9 @@ def names(comparison):
 
 
 def test_one_run_prints_and_writes_the_same(tmp_path, capsys, short):
-    assert command.main(["--quick", "--sizes", "tiny", "--rounds", "2", "--device", "cpu", "--out", str(tmp_path)]) == 0
+    only = ["--only", "decode", "prefill", "training", "memory"]
+    arguments = ["--quick", "--sizes", "tiny", "--rounds", "2", "--device", "cpu", "--out", str(tmp_path), *only]
+    assert command.main(arguments) == 0
     printed = capsys.readouterr().out
     record = json.loads((tmp_path / "bench.json").read_text())
     assert all(record["ceiling"][name] > 0 for name in ("flops", "bandwidth", "copying"))
@@ -193,6 +195,59 @@ print(json.dumps([{{"samples_ns": [int(words["-n"]) * 10**8] * int(words["-r"])}
     program.write_text(f"#!{sys.executable}\nimport sys\nsys.exit('no such model')\n")
     [gone] = [gone for gone in decode.compare(TINY, setting).left_out if gone.name == "llama.cpp"]
     assert gone.kind == "failed" and gone.why == "no such model"
+
+
+# A published model
+
+
+def test_a_published_model_that_is_not_here_is_said_and_nothing_fails(tmp_path, monkeypatch, capsys, short):
+    def missing(name):
+        raise ValueError("`companion get smollm2` fetches it")
+
+    monkeypatch.setattr(published, "pretrained_folder", missing)
+    assert command.main(["--only", "smollm2", "--device", "cpu", "--out", str(tmp_path)]) == 0
+    assert "not measured: SmolLM2: `companion get smollm2` fetches it" in capsys.readouterr().out
+
+
+def compared(setting, tmp_path, python, kinds):
+    files = {kind: tmp_path / kind for kind in kinds}
+    for file in files.values():
+        file.write_bytes(b"four")
+    ids = list(range(1, 9))
+    return published._with_threads(drawn(TINY.config), tmp_path, ids, 3, setting, python, files, 1)
+
+
+def test_every_format_of_ours_is_compared_and_a_missing_peer_is_named(tmp_path, monkeypatch, setting, short):
+    monkeypatch.setattr(published, "installed", lambda name: None)
+    reading, writing = compared(setting, tmp_path, None, ())
+    assert names(reading) == {OURS} and names(writing) == {OURS, *published.FORMS}
+    assert {gone.name: gone.kind for gone in writing.left_out} == {"transformers": "missing", "llama.cpp": "missing"}
+    assert "LLAMA_CPP_PYTHON" in report.table(writing)
+    losses, _ = writing.remarks
+    assert all(f"{name} " in losses for name in (OURS, *published.FORMS))
+    rows = {row.name: row.share * row.seconds.median for row in writing.rows}
+    assert (
+        rows["ours, fp32"] > rows["ours, fp16"] > rows["ours, int8"] > rows["ours, int4"]
+    )  # the bytes that each reads
+
+
+def test_llama_cpp_is_asked_in_its_own_process_and_its_fp32_must_write_our_tokens(
+    tmp_path, monkeypatch, setting, short
+):
+    worker = tmp_path / "worker.py"
+    worker.write_text(
+        "import json, sys\nfor line in sys.stdin:\n    name, *_ = json.loads(line)\n"
+        "    if 'Q8_0' in sys.argv[1]: sys.exit(3)\n"
+        "    print(json.dumps({'read': 5, 'write': [97, 97, 97], 'nats': 14.0}[name]), flush=True)\n"
+    )
+    monkeypatch.setattr(published, "WORKER", worker)
+    monkeypatch.setattr(published, "installed", lambda name: None)
+    reading, writing = compared(setting, tmp_path, sys.executable, ("F32", "F16", "Q8_0"))
+    assert names(reading) == {OURS, "llama.cpp, F16"} and names(writing) >= names(reading)
+    gone = {gone.name: (gone.kind, gone.why) for gone in writing.left_out}
+    assert gone["llama.cpp, F32"] == ("differs", "it does not write the tokens that ours writes")
+    assert gone["llama.cpp, Q8_0"] == ("failed", "RuntimeError: llama.cpp ended with 3")
+    assert "llama.cpp, F16 2.0000" in writing.remarks[0]
 
 
 # What is counted

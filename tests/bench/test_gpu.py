@@ -35,9 +35,10 @@ def test_the_rehearsal_writes_the_page_that_it_prints(tmp_path, capsys):
     assert record["rehearsal"] and "a rehearsal on the CPU" in text and "goal" not in text
     assert set(text.splitlines()) - {""} <= set(printed.splitlines())
     assert [(part["name"], part["status"]) for part in record["parts"]] == [
-        *(("tests", "done"), ("processes", "done"), ("prefill", "done")),
+        *(("prefill", "done"), ("processes", "done"), ("tests", "done")),
     ]
-    collected, processes, _ = (part["found"] for part in record["parts"])
+    _, processes, collected = (part["found"] for part in record["parts"])
+    assert [json.loads(line) for line in (tmp_path / "tests.jsonl").read_text().splitlines()] == collected
     found = re.fullmatch(r"0 of (\d+) tests passed, (\d+) skipped", collected[0]["remark"])
     assert found and int(found[1]) == int(found[2]) >= 53
     losses = [float(one["remark"].split(": ")[1]) for one in processes if "loss" in one.get("remark", "")]
@@ -48,12 +49,14 @@ def test_every_other_part_is_rehearsed_too(tmp_path, monkeypatch):
     """In this process, to save the start of theirs."""
     monkeypatch.setattr(torch, "compile", torch.compile)  # which the rehearsal replaces, and this puts back
     found = {}
-    for name in ("ceiling", "training", "memory", "decode"):
+    for name in ("ceiling", "training", "memory", "kernels", "decode"):
         assert gpu.run_part(name, str(tmp_path / name), True, CHIP) == 0
         *found[name], end = map(json.loads, (tmp_path / name).read_text().splitlines())
         assert end == {"end": ""}
     torch._dynamo.reset()
     assert min(found["ceiling"][0]["chip"]) > 0 and "ours" in found["memory"][0]["remark"]
+    said = "a layer of a compiled decode step is 13 kernels: 1 attention, 5 fused, 7 products"
+    assert found["kernels"] == [{"remark": said}]
     titles = [one["comparison"]["title"] for one in found["training"]]
     assert ["compiled" in title for title in titles] == [False, True, True] and "Muon" in titles[2]
     [decoded] = [one["comparison"] for one in found["decode"]]
@@ -80,20 +83,20 @@ sys.exit(pytest.main([*options, *map(str, benchmarks.gpu.gpu_tests())]))
     assert int(re.search(r"(\d+)(?:/\d+)? tests collected", done.stdout)[1]) >= 53
 
 
-def test_a_part_that_fails_hangs_or_dies_says_why(monkeypatch):
-    failed = gpu.run_apart("no such part", True, CHIP, 60)
+def test_a_part_that_fails_hangs_or_dies_says_why(monkeypatch, tmp_path):
+    failed = gpu.run_apart("no such part", True, CHIP, 60, tmp_path)
     assert (failed["status"], failed["why"]) == ("failed", "KeyError: 'no such part'")
-    late = gpu.run_apart("training", True, CHIP, 0.05)
+    late = gpu.run_apart("training", True, CHIP, 0.05, tmp_path)
     assert late["status"] == "out of time" and late["seconds"] < 30
     monkeypatch.setattr(gpu.sys, "executable", "/bin/false")
-    dead = gpu.run_apart("training", True, CHIP, 60)
+    dead = gpu.run_apart("training", True, CHIP, 60, tmp_path)
     assert dead["status"] == "failed" and dead["why"] == "ended with 1: nothing was said"
 
 
 def test_the_others_go_on_within_the_time_of_all_and_each_is_written_as_it_comes(monkeypatch, tmp_path):
     limits, written = {}, []
 
-    def fake(name, rehearsal, chip, limit):
+    def fake(name, rehearsal, chip, limit, out):
         limits[name] = limit
         page = tmp_path / "gpu.json"
         written.append(len(json.loads(page.read_text())["parts"]) if page.exists() else 0)

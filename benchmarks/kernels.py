@@ -1,0 +1,54 @@
+"""How many kernels a compiled decode step starts, counted in the code that the compiler writes: nothing is run.
+
+On a GPU each kernel costs a launch of some microseconds, which bounds a step of one row (lesson 10).
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+
+import torch
+from torch import Tensor
+
+from companion.config.model import ModelConfig
+from companion.generation.prefill_decode import BUCKET, decode
+from companion.layers.cache import KVCache
+from companion.transformer import Transformer
+
+FUSED, PRODUCT = r"(cpp_fused\w*|triton_\w+\.run)\(", r"extern_kernels\.(\w+)\("
+CALL = re.compile(rf"^\s+(?:\w+ = )?(?:{FUSED}|{PRODUCT}|torch\.ops\.(aten\.\w+)\S*\()", re.M)
+PRODUCTS = {"mm", "addmm", "bmm"}
+
+
+def of_a_step(config: ModelConfig, device: torch.device, dtype: torch.dtype = torch.float32) -> Counter[str]:
+    """Count the kernels of a decode step of one row by kind: `"products"`, `"attention"` and `"fused"` loops."""
+    from torch._inductor.utils import get_code
+
+    model = Transformer(config).to(device, dtype).eval()
+    cache = KVCache.create(config, 1, BUCKET, dtype=dtype, device=device, bucket=BUCKET)
+
+    def step(tokens: Tensor) -> Tensor:
+        return decode(model, tokens, cache.ready(1).rounded(config.context), None)[0]
+
+    with torch.inference_mode():
+        compiled = torch.compile(step, backend="inductor")
+        code = "\n".join(get_code(compiled, torch.zeros(1, dtype=torch.long, device=device)))
+    found: Counter[str] = Counter()
+    for fused, extern, operator in CALL.findall(code[code.index("def call(") :]):
+        kind = "products" if extern in PRODUCTS else "attention" if "attention" in operator else "others"
+        found["fused" if fused else kind] += 1
+    return found
+
+
+def of_a_layer(config: ModelConfig, device: torch.device, dtype: torch.dtype = torch.float32) -> Counter[str]:
+    """Count the kernels that one more layer adds to a decode step."""
+    two, one = (of_a_step(config.with_(layers=layers), device, dtype) for layers in (2, 1))
+    return two - one
+
+
+def report(config: ModelConfig, device: torch.device, dtype: torch.dtype = torch.float32) -> str:
+    """Return a sentence about the kernels of a layer."""
+    found = of_a_layer(config, device, dtype)
+    parts = ", ".join(f"{number} {kind}" for kind, number in sorted(found.items()))
+    return f"a layer of a compiled decode step is {found.total()} kernels: {parts}"
