@@ -38,6 +38,7 @@
   const show = () => {
     const { tasks, end } = simulate(), unit = (RIGHT - LEFT) / end, tall = 30;
     chart.replaceChildren();
+    draw.setAttribute("viewBox", `0 0 760 ${TOP + 34 * stages + 26}`);
     for (let stage = 0; stage < stages; stage += 1) {
       kit.svg(chart, "text", { x: 0, y: TOP + 34 * stage + 20, class: "small" }, `stage ${stage}`);
       kit.svg(chart, "rect", { x: LEFT, y: TOP + 34 * stage, width: RIGHT - LEFT, height: tall, fill: "var(--faint)" });

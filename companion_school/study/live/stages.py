@@ -31,10 +31,10 @@ def pipeline(*, stages: int = 4, micro_batches: int = 4, caption: str = "") -> N
     end = max(start + _length(kind) for kind, _, _, start in tasks)
     fig, ax = figures.subplots(width=7.2, height=0.42 * stages + 1.1)
     for kind, micro, stage, start in tasks:
-        color = figures.PALETTE["sky" if kind == "F" else "blue"]
-        ax.barh(stage, _length(kind), left=start, height=0.9, color=color, alpha=0.45, edgecolor="black")
+        color, alpha = ("white", 1.0) if kind == "F" else (figures.PALETTE["blue"], 0.45)
+        ax.barh(stage, _length(kind), left=start, height=0.9, color=color, alpha=alpha, edgecolor="black")
         ax.text(start + _length(kind) / 2, stage, str(micro), ha="center", va="center", fontsize=9)
-    ax.set(xlim=(0, end), ylim=(stages - 0.4, -0.6), xlabel="time", ylabel="stage", yticks=range(stages))
+    ax.set(xlim=(0, end), ylim=(stages - 0.4, -0.6), xlabel="time", ylabel="stage", yticks=range(stages), xticks=range(0, end + 1, 3))
     ax.grid(False)
     bubble = 1 - micro_batches * (FORWARD + BACKWARD) / end
     moving.show(
