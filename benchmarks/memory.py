@@ -1,4 +1,4 @@
-"""Memory: what autograd stores for the backward pass, the training state, and the cache per token.
+"""Memory: what autograd stores for the backward pass, a step's peak, the training state, and the cache per token.
 
 Bytes are counted rather than timed, so one run is enough. The first row holds the formulas of `companion.costs`, the
 least that this model needs.
@@ -6,21 +6,28 @@ least that this model needs.
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from benchmarks.compare import Setting
 from benchmarks.peers import PEERS, Missing, build, drawn
 from benchmarks.sizes import Size
 from companion.costs import account
 from companion.ground.display import table
+from companion.training.losses import next_token_loss
 from companion.training.precision import autocast
+from companion.transformer import Transformer
 
-HEAD = ("", "backward pass", "weights, gradients, AdamW", "a token's cache")
+HEAD = ("", "backward pass", "peak", "weights, gradients, AdamW", "a token's cache")
 
 
 @dataclass(frozen=True)
@@ -30,12 +37,14 @@ class Kept:
     Attributes:
         name: The contender's name.
         backward: Stored by autograd between the forward and the backward pass of a training step, without the weights.
+        peak: The most that a forward and a backward pass have at once, with the gradients and without the weights.
         training: Weights, gradients and the two moments of AdamW.
         token: Keys and values of each token in the cache; 0 if it was not measured.
     """
 
     name: str
     backward: int
+    peak: int
     training: int
     token: int
 
@@ -48,26 +57,34 @@ def compare(size: Size, setting: Setting, beside: Sequence[str] = PEERS) -> list
     inputs, targets = tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
     total = account.parameters(config).total
     least = account.cache_bytes(config, 1, dtype=setting.dtype)
-    found = [Kept("by formula", 0, 16 * total, least)]
-    for name, module, logits in _contenders(ours, beside):
+    found = [Kept("by formula", 0, 0, 16 * total, least)]
+    for name, module, loss_of in _contenders(ours, beside):
         module.to(setting.device).train()
 
-        def loss(logits: Callable[[Tensor], Tensor] = logits) -> Tensor:
+        def loss(loss_of: Callable[[Tensor, Tensor], Tensor] = loss_of) -> Tensor:
             with autocast(setting.device, setting.precision):
-                return F.cross_entropy(logits(inputs).float().flatten(0, 1), targets.flatten())
+                return loss_of(inputs, targets)
 
-        found.append(Kept(name, kept_for_backward(loss, module), _trained(module), least if name == "ours" else 0))
+        cache = least if name == "ours" else 0
+        kept = kept_for_backward(loss, module)
+        found.append(Kept(name, kept, peak_of_step(loss, module), _trained(module), cache))
     return found
 
 
-def _contenders(ours: nn.Module, beside: Sequence[str]) -> Iterator[tuple[str, nn.Module, Callable[[Tensor], Tensor]]]:
-    yield "ours", ours, lambda tokens: ours(tokens).logits
+def _contenders(
+    ours: Transformer, beside: Sequence[str]
+) -> Iterator[tuple[str, nn.Module, Callable[[Tensor, Tensor], Tensor]]]:
+    yield "ours", ours, lambda tokens, targets: next_token_loss(ours, tokens, targets).nats / targets.numel()
     for name in beside:
         try:
-            peer = build(name, ours.cpu())  # type: ignore[arg-type]
+            peer = build(name, ours.cpu())
         except (Missing, ImportError, ValueError):
             continue
-        yield name, peer.model, peer.logits
+        yield name, peer.model, partial(_plain_loss, peer.logits)
+
+
+def _plain_loss(logits: Callable[[Tensor], Tensor], tokens: Tensor, targets: Tensor) -> Tensor:
+    return F.cross_entropy(logits(tokens).float().flatten(0, 1), targets.flatten())
 
 
 def kept_for_backward(loss: Callable[[], Tensor], module: nn.Module) -> int:
@@ -88,6 +105,48 @@ def kept_for_backward(loss: Callable[[], Tensor], module: nn.Module) -> int:
     return sum(found.values())
 
 
+class Live(TorchDispatchMode):
+    """Count the bytes of the storages that operators make in this block, while they are alive.
+
+    Attributes:
+        now, most: The bytes at this moment, and the most so far.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now = self.most = 0
+        self._alive: set[int] = set()
+
+    def ignore(self, tensors: Iterator[Tensor]) -> None:
+        """Do not count the storages of these tensors, which must outlive the block."""
+        self._alive |= {tensor.untyped_storage()._cdata for tensor in tensors}
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = function(*args, **(kwargs or {}))
+        for tensor in tree_leaves(out):
+            if isinstance(tensor, Tensor) and (key := (kept := tensor.untyped_storage())._cdata) not in self._alive:
+                self._alive.add(key)
+                self.now += kept.nbytes()
+                self.most = max(self.most, self.now)
+                weakref.finalize(kept, self._gone, key, kept.nbytes())
+        return out
+
+    def _gone(self, key: int, bytes: int) -> None:
+        self._alive.discard(key)
+        self.now -= bytes
+
+
+def peak_of_step(loss: Callable[[], Tensor], module: nn.Module) -> int:
+    """Return the most bytes that a forward and a backward pass have at once, without the parameters."""
+    module.zero_grad(set_to_none=True)
+    with Live() as live:
+        live.ignore(module.parameters())
+        live.ignore(module.buffers())
+        loss().backward()
+    module.zero_grad(set_to_none=True)
+    return live.most
+
+
 def _trained(module: nn.Module) -> int:
     """Return the bytes of the weights, their gradients and the two moments after an update."""
     return sum(4 * p.numel() * p.element_size() for p in module.parameters() if p.requires_grad)
@@ -97,6 +156,9 @@ def report(found: Sequence[Kept], size: Size) -> str:
     """Format the table."""
     from benchmarks.report import si
 
-    rows = [(one.name, *(f"{si(n)}B" if n else "-" for n in (one.backward, one.training, one.token))) for one in found]
+    rows = [
+        (one.name, *(f"{si(n)}B" if n else "-" for n in (one.backward, one.peak, one.training, one.token)))
+        for one in found
+    ]
     title = f"memory of a training step of {size.batch} x {size.config.context:,} tokens, and of decoding; {size.name}"
     return "\n".join([title, table(rows, HEAD, indent=0)])

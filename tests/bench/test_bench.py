@@ -260,6 +260,20 @@ def test_bytes_kept_for_the_backward_pass_by_hand():
     assert memory.kept_for_backward(lambda: (layer(x) + layer(x)).sum(), layer) == 4 * 3 * 5
 
 
+def test_the_peak_of_a_step_by_hand():
+    with memory.Live() as live:
+        a = torch.zeros(1000)
+        b = a + 1
+        del a
+        c = b + 1
+        c.add_(b.view(10, 100).flatten())
+    assert live.most == live.now == 8000
+    layer = torch.nn.Linear(100, 50, bias=False)  # at most: the weight's gradient, the output's and the input
+    x = torch.zeros(30, 100)
+    assert memory.peak_of_step(lambda: layer(x).sum(), layer) in range(4 * 5000, 4 * (5000 + 2 * 1500) + 100)
+    assert layer.weight.grad is None
+
+
 def test_the_least_time_is_that_of_the_formulas(setting):
     found = prefill.compare(TINY, setting, ())
     flops = account.forward_flops(TINY.config, 24, cached=0, logits="last").total
