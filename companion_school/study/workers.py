@@ -333,14 +333,11 @@ def _answer(asked: Mapping[str, Any], rank: int, counter: _Counted) -> dict[str,
         _define(described, names)
     store = dist.FileStore(asked["meeting"], asked["world"])
     dist.init_process_group("gloo", store=store, rank=rank, world_size=asked["world"], timeout=PATIENCE)
-    try:
-        dist.barrier()  # until all are here
-        counter.sent = counter.messages = 0
-        result = names[asked["function"]](*asked["arguments"])
-        made = {"result": result, "sent": counter.sent, "messages": counter.messages}
-        dist.barrier()  # so that no process leaves while another one still waits for it
-    finally:
-        dist.destroy_process_group()
+    dist.barrier()  # until all are here
+    counter.sent = counter.messages = 0
+    result = names[asked["function"]](*asked["arguments"])
+    made = {"result": result, "sent": counter.sent, "messages": counter.messages}
+    dist.barrier()  # so that no process leaves while another one still waits for it
     return made
 
 
@@ -361,7 +358,9 @@ def main(rank: int) -> None:
             reply = _packed(_answer(asked, rank, counter))
         except Exception:
             reply = _packed({"error": traceback.format_exc()})
-        _write(pipe, reply)
+        _write(pipe, reply)  # before the others notice that this process has left
+        if dist.is_initialized():
+            dist.destroy_process_group()
 
 
 if __name__ == "__main__":
