@@ -1,0 +1,706 @@
+"""Exercises of lesson 27: from start to finish."""
+
+import itertools
+import math
+
+import torch
+
+from companion_school.checking.exercise import Case, exercise
+
+# 27.1
+
+
+@exercise(
+    "27.1",
+    "What an evening buys",
+    task="Compute the size of a model that an evening can train",
+    points=1,
+    difficulty=1,
+    minutes=5,
+    hints=(
+        "How many operations does the laptop do in four hours?",
+        "Training costs six operations for each parameter and token, and there are 20 tokens for each parameter.",
+        "So operations are 120 times the square of the parameters.",
+    ),
+)
+def evening_parameters():
+    """A laptop trains for 4 hours and does $5 \\cdot 10^{10}$ operations per second. The model is to read 20 tokens for each parameter. How
+    many parameters does it have? Return a `float`, exact to a thousandth of its value.
+    """
+    ### BEGIN SOLUTION
+    operations = 4 * 3600 * 5e10
+    return (operations / (6 * 20)) ** 0.5
+    ### END SOLUTION
+
+
+@evening_parameters.cases
+def _(draw):
+    yield Case("parameters", (), tolerance=1e-3)
+
+
+@evening_parameters.mistake("training costs 6 operations for each parameter and token: the 6 is missing")
+def _():
+    return (4 * 3600 * 5e10 / 20) ** 0.5
+
+
+@evening_parameters.mistake("training costs 6 operations for each parameter and token, not 2")
+def _():
+    return (4 * 3600 * 5e10 / 40) ** 0.5
+
+
+@evening_parameters.mistake("those are the tokens: there are 20 for each parameter")
+def _():
+    return 20 * (4 * 3600 * 5e10 / 120) ** 0.5
+
+
+@evening_parameters.mistake("an hour has 3,600 seconds, not 60")
+def _():
+    return (4 * 60 * 5e10 / 120) ** 0.5
+
+
+@evening_parameters.mistake("parameters stand twice in the product, once in the tokens: take the square root")
+def _():
+    return 4 * 3600 * 5e10 / 120
+
+
+@evening_parameters.variant
+def _():
+    return 2_449_489.742783178
+
+
+@evening_parameters.variant
+def _():
+    tokens = math.sqrt(20 * 4 * 60 * 60 * 5e10 / 6)
+    return tokens / 20
+
+
+# 27.2
+
+
+@exercise(
+    "27.2",
+    "How sure is the score?",
+    task="Put a bootstrap interval around bits per byte",
+    points=2,
+    difficulty=3,
+    minutes=20,
+    limits={"confidence": (0, 1)},
+    excused={
+        "dtype": "sums over a whole text in half precision would lose digits, so right answers compute in float64",
+    },
+    hints=(
+        "A resample takes whole documents: index both tensors with the same row of `picks`.",
+        "Bits per byte of a resample are its summed nats, divided by ln 2 and by its summed bytes.",
+        "The interval has (1 - confidence) / 2 of the resamples on each side: two calls of `torch.quantile`.",
+    ),
+)
+def score_interval(nats, size, picks, confidence):
+    """Each held-out document has a loss in `nats` and a `size` in bytes: two tensors (document). A row of `picks` (resample, document) names
+    the documents of one bootstrap resample. Return `(score, low, high)`, three floats in bits per byte: the score of all documents, and the
+    ends of the interval that holds the share `confidence` of the resampled scores, with equally many on either side (`torch.quantile`).
+
+    ```python
+    >>> picks = torch.tensor([[0, 0], [0, 1], [1, 1]])
+    >>> found = score_interval(torch.tensor([2.0, 4.0]), torch.tensor([1, 4]), picks, 0.5)
+    >>> [round(number, 4) for number in found]
+    [1.7312, 1.587, 2.3083]
+    ```
+
+    ★
+    - `confidence` outside 0 to 1 (both excluded), tensors of different length, and no document are refused with a `ValueError`.
+    - What came in stays as it is.
+    """
+    ### BEGIN SOLUTION
+    if not 0 < confidence < 1 or not len(nats) == len(size) == picks.shape[1] >= 1:
+        raise ValueError(
+            f"{len(nats)}, {len(size)}, {picks.shape[1]} documents, confidence={confidence}: expected as many of each, "
+            "one at least, and a share between 0 and 1"
+        )
+    bits, size = nats.double() / math.log(2), size.double()
+    again = bits[picks].sum(1) / size[picks].sum(1)
+    tail = (1 - confidence) / 2
+    low, high = again.quantile(tail).item(), again.quantile(1 - tail).item()
+    return (bits.sum() / size.sum()).item(), low, high
+    ### END SOLUTION
+
+
+@score_interval.cases
+def _(draw):
+    count, resamples = draw.whole(6, 9), draw.whole(30, 40)
+    nats = 40 + 100 * draw.uniform(count)
+    size = draw.wholes(50, 400, count)
+    picks = draw.wholes(0, count - 1, resamples, count)
+    yield Case("documents of unequal size", (nats, size, picks, 0.9))
+    yield Case("a narrower interval", (nats, size, picks, 0.5))
+    yield Case("documents of one size", (nats, torch.full((count,), 100), picks, 0.8))
+    yield Case("all are equally hard: no width", (0.3 * size.double(), size, picks, 0.9))
+    yield Case("a single document", (nats[:1], size[:1], torch.zeros(4, 1, dtype=torch.int64), 0.9))
+    yield Case("every resample is the same", (nats, size, torch.arange(count).repeat(3, 1), 0.9))
+    yield Case("a confidence of 1 is refused", (nats, size, picks, 1.0), refuse=True)
+    yield Case("a confidence of 0 is refused", (nats, size, picks, 0.0), refuse=True)
+    yield Case("a loss too few is refused", (nats[1:], size, picks, 0.9), refuse=True)
+    yield Case("a size too few is refused", (nats, size[1:], picks, 0.9), refuse=True)
+    yield Case("picks of fewer documents are refused", (nats, size, picks[:, 1:], 0.9), refuse=True)
+    yield Case("no document is refused", (nats[:0], size[:0], torch.zeros(3, 0, dtype=torch.int64), 0.9), refuse=True)
+
+
+def _scored(nats, size, picks, confidence, *, ln=True, ratios=False, own=True, tails=2, bytes_first=True):
+    """The interval, with one thing wrong."""
+    if not 0 < confidence < 1 or not len(nats) == len(size) == picks.shape[1] >= 1:
+        raise ValueError("documents, confidence")
+    bits, size = nats.double() / (math.log(2) if ln else 1), size.double()
+    each = bits / size
+    if ratios:
+        again, score = each[picks].mean(1), each.mean()
+    else:
+        below = size[picks].sum(1) if own else size.sum()
+        again, score = bits[picks].sum(1) / below, bits.sum() / size.sum()
+    tail = (1 - confidence) / tails
+    return score.item(), again.quantile(tail).item(), again.quantile(1 - tail).item()
+
+
+@score_interval.mistake("those are nats: a bit is ln 2 nats")
+def _(*given):
+    return _scored(*given, ln=False)
+
+
+@score_interval.mistake(
+    "a mean of the documents' own scores counts a short document as much as a long one: add first, then divide"
+)
+def _(*given):
+    return _scored(*given, ratios=True)
+
+
+@score_interval.mistake("a resample has bytes of its own: divide by them, not by those of all documents")
+def _(*given):
+    return _scored(*given, own=False)
+
+
+@score_interval.mistake("what is left out is on two sides: each has half of it")
+def _(*given):
+    return _scored(*given, tails=1)
+
+
+@score_interval.mistake("those are the lowest and the highest resample, whatever the confidence")
+def _(nats, size, picks, confidence):
+    score, *_ = _scored(nats, size, picks, confidence)
+    again = nats.double()[picks].sum(1) / math.log(2) / size.double()[picks].sum(1)
+    return score, again.min().item(), again.max().item()
+
+
+@score_interval.mistake("the score is that of all documents, not the mean of the resamples")
+def _(nats, size, picks, confidence):
+    _, low, high = _scored(nats, size, picks, confidence)
+    again = nats.double()[picks].sum(1) / math.log(2) / size.double()[picks].sum(1)
+    return again.mean().item(), low, high
+
+
+@score_interval.mistake(
+    "documents that do not match, or a confidence outside 0 to 1, must be refused with a ValueError"
+)
+def _(nats, size, picks, confidence):
+    count = min(len(nats), len(size), picks.shape[1])
+    if not count:
+        return 0.0, 0.0, 0.0
+    return _scored(nats[:count], size[:count], picks[:, :count] % count, min(max(confidence, 0.01), 0.99))
+
+
+@score_interval.variant
+def _(nats, size, picks, confidence):
+    # counts how often each document is drawn, and adds up by a product of matrices
+    if not 0 < confidence < 1 or len({len(nats), len(size), picks.shape[1]}) != 1 or not len(nats):
+        raise ValueError("documents, confidence")
+    drawn = torch.nn.functional.one_hot(picks, len(nats)).sum(1).double()
+    again = (drawn @ nats.double()) / (drawn @ size.double()) / math.log(2)
+    ends = again.quantile(torch.tensor([0.5 - confidence / 2, 0.5 + confidence / 2], dtype=torch.float64))
+    return float(nats.double().sum() / size.double().sum() / math.log(2)), float(ends[0]), float(ends[1])
+
+
+@score_interval.variant
+def _(nats, size, picks, confidence):
+    # sorted scores, and a straight line between two of them
+    if not len(nats) == len(size) == picks.shape[1] or len(nats) == 0 or not 0 < confidence < 1:
+        raise ValueError("documents, confidence")
+    again = sorted(
+        sum(float(nats[at]) for at in row) / sum(float(size[at]) for at in row) / math.log(2) for row in picks.tolist()
+    )
+
+    def at(share):
+        where = share * (len(again) - 1)
+        left = min(int(where), len(again) - 1)
+        right = min(left + 1, len(again) - 1)
+        return again[left] + (where - left) * (again[right] - again[left])
+
+    whole = sum(map(float, nats)) / sum(map(float, size)) / math.log(2)
+    return whole, at((1 - confidence) / 2), at((1 + confidence) / 2)
+
+
+# 27.3
+
+
+@exercise(
+    "27.3",
+    "Where in a text is it good?",
+    task="Measure bits per byte by the position in a text",
+    points=2,
+    difficulty=2,
+    minutes=15,
+    excused={
+        "dtype": "sums over a whole text in half precision would lose digits, so right answers compute in float64",
+    },
+    hints=(
+        "The first part holds the tokens from `edges[0]` up to, and without, `edges[1]`.",
+        "Slice every document alike: a slice that lies behind its end is empty, and adds nothing.",
+        "Add up nats and bytes over all documents first, and divide once for each part.",
+    ),
+)
+def bits_by_position(nats, size, edges):
+    """Document after document, the list `nats` has a tensor (token) with the loss of each token, and the list `size` one with the bytes that
+    each token spells. The texts have different lengths. `edges`, such as `[0, 64, 128]`, cut the positions into parts: 0 to 63, and 64 to 127.
+    Return a `float64` tensor (part) with the bits per byte of all tokens in each part.
+
+    ```python
+    >>> nats = [torch.tensor([1.0, 3.0, 5.0]), torch.tensor([1.0])]
+    >>> size = [torch.tensor([2, 1, 1]), torch.tensor([1])]
+    >>> bits_by_position(nats, size, [0, 1, 3]) * math.log(2)
+    tensor([0.6667, 4.0000], dtype=torch.float64)
+    ```
+
+    ★
+    - A part that no text reaches is NaN.
+    - Edges that do not rise, fewer than two of them, and documents with more losses than sizes, or fewer, are refused with a `ValueError`.
+    """
+    ### BEGIN SOLUTION
+    rise = all(edges[at] < edges[at + 1] for at in range(len(edges) - 1))
+    if len(edges) < 2 or not rise or [len(one) for one in nats] != [len(one) for one in size]:
+        raise ValueError(f"edges={edges}: expected two or more that rise, and as many losses as sizes")
+    found = []
+    for at in range(len(edges) - 1):
+        first, end = edges[at], edges[at + 1]
+        lost = sum(one[first:end].double().sum() for one in nats)
+        spelled = sum(one[first:end].double().sum() for one in size)
+        found.append(float(lost) / math.log(2) / float(spelled) if spelled else math.nan)
+    return torch.tensor(found, dtype=torch.float64)
+    ### END SOLUTION
+
+
+@bits_by_position.cases
+def _(draw):
+    lengths = [*draw.sizes(4, 7, 15)]
+    nats = [3 * draw.uniform(length) for length in lengths]
+    size = [draw.wholes(1, 6, length) for length in lengths]
+    yield Case("texts of different length", (nats, size, [0, 3, 6]))
+    yield Case("the last part is reached by some", (nats, size, [0, 5, max(lengths)]))
+    yield Case("one part is the whole", (nats, size, [0, 20]))
+    yield Case("parts of unequal width, and not from 0", (nats, size, [1, 2, 6, 7]))
+    yield Case("one text", (nats[:1], size[:1], [0, 2, 5]))
+    yield Case("a part that no text reaches", (nats, size, [0, 4, 30, 40]), robust="its value is a convention")
+    yield Case("a single edge is refused", (nats, size, [3]), refuse=True)
+    yield Case("edges that fall are refused", (nats, size, [0, 5, 3]), refuse=True)
+    yield Case("equal edges are refused", (nats, size, [0, 3, 3]), refuse=True)
+    yield Case("a size too few is refused", (nats, [size[0][1:], *size[1:]], [0, 3]), refuse=True)
+    yield Case("a document too few is refused", (nats, size[1:], [0, 3]), refuse=True)
+
+
+def _ranged(nats, size, edges, *, ln=True, shift=0, closed=0, each=False, tokens=False):
+    rise = all(one < two for one, two in itertools.pairwise(edges))
+    if len(edges) < 2 or not rise or [len(one) for one in nats] != [len(one) for one in size]:
+        raise ValueError("edges, documents")
+    found = []
+    for first, end in itertools.pairwise(edges):
+        part = slice(first + shift, end + shift + closed)
+        pairs = [(a[part].double().sum(), b[part].double().sum()) for a, b in zip(nats, size, strict=False)]
+        counts = [len(a[part]) for a in nats]
+        if each:
+            ratios = [float(a / b) for a, b in pairs if b > 0]
+            value = sum(ratios) / len(ratios) if ratios else math.nan
+        else:
+            below = sum(counts) if tokens else float(sum(b for _, b in pairs))
+            value = float(sum(a for a, _ in pairs)) / below if below else math.nan
+        found.append(value / (math.log(2) if ln else 1))
+    return torch.tensor(found, dtype=torch.float64)
+
+
+@bits_by_position.mistake("those are nats: a bit is ln 2 nats")
+def _(*given):
+    return _ranged(*given, ln=False)
+
+
+@bits_by_position.mistake(
+    "a mean of the texts' own scores counts a short piece as much as a long one: add first, then divide"
+)
+def _(*given):
+    return _ranged(*given, each=True)
+
+
+@bits_by_position.mistake("those are bits per token: divide by the bytes that the tokens spell")
+def _(*given):
+    return _ranged(*given, tokens=True)
+
+
+@bits_by_position.mistake("the edge itself belongs to the next part, and here it counts twice")
+def _(*given):
+    return _ranged(*given, closed=1)
+
+
+@bits_by_position.mistake("positions count from 0: your parts begin one too late")
+def _(*given):
+    return _ranged(*given, shift=1)
+
+
+@bits_by_position.mistake("each part begins at its own edge: you measured everything up to its end")
+def _(nats, size, edges):
+    _ranged(nats, size, edges)
+    ends = [_ranged(nats, size, [edges[0], end]) for end in edges[1:]]
+    return torch.cat(ends)
+
+
+@bits_by_position.mistake("edges that do not rise, and documents that do not match, must be refused with a ValueError")
+def _(nats, size, edges):
+    edges = sorted({0, *edges}) if len(edges) < 2 else sorted(set(edges))
+    pairs = [(a[: min(len(a), len(b))], b[: min(len(a), len(b))]) for a, b in zip(nats, size, strict=False)]
+    return _ranged([a for a, _ in pairs], [b for _, b in pairs], edges)
+
+
+@bits_by_position.variant
+def _(nats, size, edges):
+    # all tokens in one row, each with its position, and sums by part
+    if len(edges) < 2 or sorted(set(edges)) != list(edges) or list(map(len, nats)) != list(map(len, size)):
+        raise ValueError("edges, documents")
+    where = torch.cat([torch.arange(len(one)) for one in nats])
+    part = torch.bucketize(where, torch.tensor(edges), right=True)
+    sums = torch.zeros(2, len(edges) + 1, dtype=torch.float64)
+    sums[0].index_add_(0, part, torch.cat([one.double() for one in nats]))
+    sums[1].index_add_(0, part, torch.cat([one.double() for one in size]))
+    return (sums[0] / sums[1] / math.log(2))[1:-1]
+
+
+@bits_by_position.variant
+def _(nats, size, edges):
+    # token by token
+    if any(len(a) != len(b) for a, b in zip(nats, size, strict=False)) or len(nats) != len(size) or len(edges) < 2:
+        raise ValueError("documents")
+    found = []
+    for first, end in itertools.pairwise(edges):
+        if end <= first:
+            raise ValueError("edges")
+        lost = spelled = 0.0
+        for losses, sizes in zip(nats, size, strict=False):
+            for at in range(first, min(end, len(losses))):
+                lost, spelled = lost + losses[at].item(), spelled + sizes[at].item()
+        found.append(math.log2(math.e) * lost / spelled if spelled > 0 else float("nan"))
+    return torch.tensor(found).double() if not found else torch.tensor(found, dtype=torch.float64)
+
+
+# 27.4
+
+
+@exercise(
+    "27.4",
+    "What the card leaves out",
+    task="Check a model card against its own numbers",
+    points=1,
+    difficulty=2,
+    minutes=10,
+    hints=(
+        "Go through the six names, and collect those whose entry fails its own test.",
+        "`card.get(name)` is None both for a missing entry and for one that is None.",
+        "An interval around the score is two numbers with `low <= score <= high`.",
+    ),
+)
+def card_faults(card):
+    """A model card is a dictionary. Return the list of its faulty entries, by name in alphabetical order:
+
+    - `data`, `licence` and `limits` are texts that are not empty;
+    - `score` is a number above 0, and `interval` a pair `(low, high)` with `low <= score <= high`;
+    - `documents`, on which the score was measured, is a whole number from 1 on.
+
+    An entry that is missing or None is faulty. Without a right score no interval is right. Other entries do not matter.
+
+    ```python
+    >>> card_faults({"data": "stories", "licence": "", "limits": "English", "score": 0.4, "interval": (0.5, 0.6), "documents": 20})
+    ['interval', 'licence']
+    ```
+
+    ★
+    - A text of blanks is empty.
+    - The card stays as it is.
+    """
+    ### BEGIN SOLUTION
+    faults = [name for name in ("data", "licence", "limits") if not (card.get(name) or "").strip()]
+    score, interval, documents = card.get("score"), card.get("interval"), card.get("documents")
+    right = score is not None and score > 0
+    if not right:
+        faults.append("score")
+    if not right or interval is None or not interval[0] <= score <= interval[1]:
+        faults.append("interval")
+    if documents is None or documents < 1:
+        faults.append("documents")
+    return sorted(faults)
+    ### END SOLUTION
+
+
+@card_faults.cases
+def _(draw):
+    score = draw.whole(40, 90) / 100
+    card = {
+        "data": "stories from a grammar",
+        "licence": "CC BY 4.0",
+        "limits": "knows eight plots",
+        "score": score,
+        "interval": (score - 0.02, score + 0.03),
+        "documents": draw.whole(20, 90),
+    }
+
+    def but(**changes):
+        return ({**card, **changes},)
+
+    yield Case("a complete card", (card,))
+    yield Case("other entries do not matter", but(watts=None, colour=""))
+    yield Case("a score below its interval", but(interval=(score + 0.01, score + 0.02)))
+    yield Case("a score above its interval", but(interval=(score - 0.02, score - 0.01)))
+    yield Case("a score at the end of its interval", but(interval=(score - 0.02, score)))
+    yield Case("a score at the beginning of its interval", but(interval=(score, score + 0.5)))
+    yield Case("no limits", but(limits=""))
+    yield Case("no document", but(documents=0))
+    yield Case("one document", but(documents=1))
+    yield Case("a score of 0 has no interval", but(score=0.0, interval=(0.0, 0.1)))
+    yield Case("two faults, in alphabetical order", but(licence="", data=None))
+    yield Case("a text of blanks", but(licence="  "), robust="the lesson has no such text")
+    for name in card:
+        yield Case(f"{name} is missing", ({key: value for key, value in card.items() if key != name},))
+    yield Case("an empty card", ({},))
+
+
+def _faulty(card, *, skip=(), order=True, strict=False, follows=True, least=1):
+    faults = [name for name in ("data", "licence", "limits") if not (card.get(name) or "").strip()]
+    score, interval, documents = card.get("score"), card.get("interval"), card.get("documents")
+    right = score is not None and score > 0
+    if not right:
+        faults.append("score")
+    ends = interval if interval is not None else (0, 0)
+    around = ends[0] < score < ends[1] if right and strict else not right or ends[0] <= score <= ends[1]
+    if interval is None or (not right and follows) or not around:
+        faults.append("interval")
+    if documents is None or documents < least:
+        faults.append("documents")
+    faults = [name for name in faults if name not in skip]
+    return sorted(faults) if order else faults
+
+
+@card_faults.mistake("an interval must contain the score: compare it with both ends")
+def _(card):
+    missing = card.get("interval") is None or not (card.get("score") or 0) > 0
+    return sorted([*_faulty(card, skip=("interval",)), *["interval"] * missing])
+
+
+@card_faults.mistake("the names come in alphabetical order")
+def _(card):
+    return _faulty(card, order=False)
+
+
+@card_faults.mistake("a score at the end of its interval is inside: use <=")
+def _(card):
+    return _faulty(card, strict=True)
+
+
+@card_faults.mistake("without a right score no interval is right")
+def _(card):
+    return _faulty(card, follows=False)
+
+
+@card_faults.mistake("one document is enough here: expected a whole number from 1 on")
+def _(card):
+    return _faulty(card, least=2)
+
+
+@card_faults.mistake("the number of documents counts, too: a score on none means nothing")
+def _(card):
+    return _faulty(card, skip=("documents",))
+
+
+@card_faults.mistake("you looked only for entries that are missing: an entry can be there and be empty or wrong")
+def _(card):
+    return sorted(
+        name for name in ("data", "licence", "limits", "score", "interval", "documents") if card.get(name) is None
+    )
+
+
+@card_faults.mistake("a text of blanks says nothing: strip it first")
+def _(card):
+    blank = [name for name in ("data", "licence", "limits") if card.get(name) and not card[name].strip()]
+    return [name for name in _faulty(card) if name not in blank]
+
+
+@card_faults.variant
+def _(card):
+    tests = {
+        "data": lambda value: isinstance(value, str) and value.strip() != "",
+        "documents": lambda value: value is not None and value >= 1,
+        "interval": lambda value: (
+            tests["score"](card.get("score"))
+            and value is not None
+            and sorted([value[0], card["score"], value[1]])[1] == card["score"]
+            and value[0] <= value[1]
+        ),
+        "licence": lambda value: isinstance(value, str) and value.strip() != "",
+        "limits": lambda value: isinstance(value, str) and value.strip() != "",
+        "score": lambda value: value is not None and value > 0,
+    }
+    return [name for name, fine in tests.items() if not fine(card.get(name))]
+
+
+@card_faults.variant
+def _(card):
+    found = set()
+    for name in ("data", "licence", "limits"):
+        text = card.get(name)
+        if text is None or len(text.split()) == 0:
+            found.add(name)
+    score = card.get("score")
+    if score is None or not score > 0:
+        found |= {"score", "interval"}
+    else:
+        low, high = card.get("interval") or (math.inf, -math.inf)
+        if low > score or score > high:
+            found.add("interval")
+    if (card.get("documents") or 0) <= 0:
+        found.add("documents")
+    return sorted(found)
+
+
+# 27.5
+
+
+@exercise(
+    "27.5",
+    "The bill",
+    task="Compute operations, kilowatt-hours and dollars of a project",
+    points=2,
+    difficulty=2,
+    minutes=15,
+    limits={"speed": (0,), "watts": (0,)},
+    hints=(
+        "A trained token costs six operations for each parameter, a token that is only read or written costs two.",
+        "Seconds are operations divided by speed. A kilowatt-hour is 1,000 watts for 3,600 seconds.",
+        "Electricity is paid for each kilowatt-hour, a rented machine for each hour, used or not.",
+    ),
+)
+def bill(runs, speed, watts, price, rent=0.0):
+    """A project is a list of `runs`, each `(kind, parameters, tokens)`; the kind is `"train"` or `"read"` (a score, a text that is written).
+    The machine does `speed` operations per second, and takes `watts`. A kilowatt-hour costs `price` dollars, and an hour of the machine `rent`.
+    Return `(operations, kilowatt_hours, dollars)`, three floats.
+
+    ```python
+    >>> operations, energy, dollars = bill([("train", 1e6, 3e8), ("read", 1e6, 9e8)], 1e12, 500, 0.3, 2.0)
+    >>> f"{operations:.1e} {energy:.4f} {dollars:.4f}"
+    '3.6e+15 0.5000 2.1500'
+    ```
+
+    ★
+    - Another kind of run, and a speed or watts that are not above 0, are refused with a `ValueError`.
+    - An empty list costs nothing.
+    """
+    ### BEGIN SOLUTION
+    each = {"train": 6, "read": 2}
+    if speed <= 0 or watts <= 0 or any(kind not in each for kind, _, _ in runs):
+        raise ValueError(f"speed={speed}, watts={watts}, runs={runs}: expected numbers above 0, and train or read")
+    operations = float(sum(each[kind] * parameters * tokens for kind, parameters, tokens in runs))
+    hours = operations / speed / 3600
+    energy = watts * hours / 1000
+    return operations, energy, energy * price + hours * rent
+    ### END SOLUTION
+
+
+@bill.cases
+def _(draw):
+    a, b, c = (1e5 * draw.whole(2, 90) for _ in range(3))
+    speed, watts, price, rent = 1e10 * draw.whole(2, 9), draw.whole(20, 90), draw.whole(10, 45) / 100, 2.5
+    runs = [("train", a, 20 * a), ("read", a, 3 * b), ("train", b, 7 * c)]
+    yield Case("training alone, at home", ([("train", a, 20 * a)], speed, watts, price))
+    yield Case("a score is read, not trained", ([("read", a, 20 * b)], speed, watts, price))
+    yield Case("three runs", (runs, speed, watts, price))
+    yield Case("three runs on a rented machine", (runs, speed, watts, price, rent))
+    yield Case("rent with electricity included", (runs, speed, watts, 0.0, rent))
+    yield Case("no run costs nothing", ([], speed, watts, price, rent), robust="a project without runs is none")
+    yield Case("another kind of run is refused", ([("rest", a, b)], speed, watts, price), refuse=True)
+    yield Case("a speed of 0 is refused", (runs, 0.0, watts, price), refuse=True)
+    yield Case("watts of 0 are refused", (runs, speed, 0, price), refuse=True)
+
+
+def _charged(runs, speed, watts, price, rent=0.0, *, each=(6, 2), kilo=1000, hour=3600, rented=True, power=True):
+    cost = dict(zip(("train", "read"), each, strict=True))
+    if speed <= 0 or watts <= 0 or any(kind not in cost for kind, _, _ in runs):
+        raise ValueError("runs, speed, watts")
+    operations = float(sum(cost[kind] * parameters * tokens for kind, parameters, tokens in runs))
+    hours = operations / speed / hour
+    energy = watts * hours / kilo
+    return operations, energy, energy * price * power + hours * rent * rented
+
+
+@bill.mistake("a token that is only read takes 2 operations for each parameter: it has no backward pass")
+def _(*given):
+    return _charged(*given, each=(6, 6))
+
+
+@bill.mistake("a token that is trained takes 6 operations for each parameter, not 2")
+def _(*given):
+    return _charged(*given, each=(2, 2))
+
+
+@bill.mistake("those are watt-hours: a kilowatt-hour has 1,000")
+def _(*given):
+    return _charged(*given, kilo=1)
+
+
+@bill.mistake("speed is in operations per second: an hour has 3,600 of them")
+def _(*given):
+    return _charged(*given, hour=1)
+
+
+@bill.mistake("you left out the rent")
+def _(*given):
+    return _charged(*given, rented=False)
+
+
+@bill.mistake("you left out the electricity")
+def _(*given):
+    return _charged(*given, power=False)
+
+
+@bill.mistake("another kind of run, and numbers that are not above 0, must be refused with a ValueError")
+def _(runs, speed, watts, price, rent=0.0):
+    known = [run for run in runs if run[0] in ("train", "read")]
+    return _charged(known, speed or 1.0, watts or 1.0, price, rent)
+
+
+@bill.variant
+def _(runs, speed, watts, price, rent=0.0):
+    # joules first
+    if any(kind not in ("train", "read") for kind, *_ in runs) or not (speed > 0 and watts > 0):
+        raise ValueError("runs, speed, watts")
+    operations = 0.0
+    for kind, parameters, tokens in runs:
+        operations += 2 * parameters * tokens
+        if kind == "train":
+            operations += 4 * parameters * tokens
+    seconds = operations / speed
+    energy = watts * seconds / 3.6e6
+    return operations, energy, price * energy + rent * seconds / 3600
+
+
+@bill.variant
+def _(runs, speed, watts, price, rent=0.0):
+    # run by run
+    if not speed > 0 or not watts > 0:
+        raise ValueError("speed, watts")
+    total = [0.0, 0.0, 0.0]
+    for kind, parameters, tokens in runs:
+        if kind not in {"train", "read"}:
+            raise ValueError("kind")
+        operations = (6 if kind == "train" else 2) * parameters * tokens
+        hours = operations / (3600 * speed)
+        energy = hours * watts / 1000
+        for at, value in enumerate((operations, energy, energy * price + hours * rent)):
+            total[at] += value
+    return total[0], total[1], total[2]

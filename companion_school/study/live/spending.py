@@ -1,0 +1,86 @@
+"""Moving figure of hours on a machine: the sizes and texts that they can pay for, beside published runs (lesson 27)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+import numpy as np
+
+from companion.ground.fields import shown
+from companion_school.study import figures
+from companion_school.study.live import moving
+
+HOURS = (0.25, 0.5, 1, 2, 4, 8, 24, 42, 72, 168, 720)
+PRICES = (0, 0.01, 0.4, 3, 6, 12, 24, 48)
+"""Dollars for an hour of the machine."""
+RATIOS = (1, 5, 20, 100, 1000, 10_000)
+"""Tokens for each parameter."""
+SIZES, TOKENS = (1e4, 1e12), (1e4, 1e14)
+"""Ranges of the axes."""
+
+
+def plan(
+    machines: Mapping[str, tuple[float, float, float]],
+    *,
+    known: Mapping[str, tuple[float, float]],
+    machine: str,
+    hours: float = 42,
+    price: float = 24,
+    ratio: int = 20,
+    caption: str = "",
+) -> None:
+    """Show which models some hours on a machine can train: parameters against tokens, at 6 operations for each pair.
+
+    Args:
+        machines: Up to five machines, as (peak in operations per second, share of it that training reaches, watts).
+        known: Trained models, as (parameters, tokens).
+        machine: The machine that is shown first.
+        hours: One of `HOURS`.
+        price: One of `PRICES`.
+        ratio: One of `RATIOS`.
+        caption: The sentence under the figure, with its number.
+
+    Raises:
+        ValueError: There is no machine or more than five, one of its numbers is not positive, a model is outside the
+            axes, or a start is not among its values.
+    """
+    if not 1 <= len(machines) <= 5 or any(min(given) <= 0 for given in machines.values()):
+        raise ValueError(f"machines: expected one to five with numbers above 0, got {shown(dict(machines))}")
+    for name, (size, tokens) in known.items():
+        if not (SIZES[0] <= size <= SIZES[1] and TOKENS[0] <= tokens <= TOKENS[1]):
+            raise ValueError(f"known: expected sizes and tokens within the axes, got {name}: {size}, {tokens}")
+    if machine not in machines:
+        raise ValueError(f"machine: expected one of {', '.join(machines)}, got {shown(machine)}")
+    for what, value, values in (("hours", hours, HOURS), ("price", price, PRICES), ("ratio", ratio, RATIOS)):
+        if value not in values:
+            raise ValueError(f"{what}: expected one of {values}, got {shown(value)}")
+    peak, share, _ = machines[machine]
+    operations = hours * 3600 * peak * share
+    size = math.sqrt(operations / 6 / ratio)
+    fig, ax = figures.subplots(width=6.4, height=4.4)
+    sizes = np.logspace(math.log10(SIZES[0]), math.log10(SIZES[1]), 50)
+    ax.plot(sizes, operations / 6 / sizes, color=figures.PALETTE["blue"], marker="", label="all that cost the same")
+    ax.plot(size, ratio * size, "o", color=figures.PALETTE["red"], markersize=9, linestyle="none",
+            label=f"{ratio} tokens for each parameter")  # fmt: skip
+    for name, (parameters, tokens) in known.items():
+        ax.plot(parameters, tokens, "s", color="black", fillstyle="none", linestyle="none")
+        ax.annotate(name, (parameters, tokens), xytext=(7, -3), textcoords="offset points", fontsize=9)
+    ax.set(xscale="log", yscale="log", xlabel="parameters", ylabel="tokens", xlim=SIZES, ylim=TOKENS)
+    ax.legend(loc="lower left", fontsize=9)
+    moving.show(
+        "plan",
+        {
+            "machines": [[name, *given] for name, given in machines.items()],
+            "known": [[name, *given] for name, given in known.items()],
+            "start": {"machine": list(machines).index(machine), "hours": hours, "price": price, "ratio": ratio},
+            "hours": HOURS, "prices": PRICES, "ratios": RATIOS, "sizes": SIZES, "tokens": TOKENS,
+        },
+        fig,
+        alt="Tokens against parameters, both in powers of ten. A falling line joins all models that some hours on a "
+        "machine can train, and a red dot marks one of them. Squares are published runs. More hours or a faster "
+        "machine move the line up and to the right.",
+        caption=caption,
+        numbers={"model": list(known), "parameters": [one for one, _ in known.values()],
+                 "tokens": [two for _, two in known.values()]},
+    )  # fmt: skip
