@@ -2,6 +2,8 @@
 
 decode, prefill, training, memory   one comparison each, after a check that all contenders compute the same function
 peers, llama_cpp                    our weights in transformers, x-transformers and llama.cpp, where they are installed
+published, llama_worker             SmolLM2 in each weight format, beside transformers and llama.cpp
+kernels                             how many kernels a layer of a compiled decode step starts
 cuda_graphs                         decode steps that are recorded once and replayed
 sizes                               the models and lengths
 timing, compare, report             repeated measurements, one comparison, and its table
