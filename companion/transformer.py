@@ -44,7 +44,7 @@ class Output(NamedTuple):
 
     Attributes:
         logits: One score per token id, (batch, token, vocab).
-        routing: How each layer with experts routed its tokens; empty without a mixture of experts.
+        routing: The routing of each layer with experts; empty without a mixture of experts.
         cache: The cache after this call, to be passed to the next one; `None` if none was passed in.
     """
 
@@ -90,8 +90,8 @@ class Transformer(nn.Module):
     """A transformer, from token ids to one score per possible next (or masked) token.
 
     If `config.embedding.tied` is set, the head *is* the embedding table: one parameter, whose gradient is the sum of
-    both uses. The head has a bias or further layers only if `config.embedding.head` says so. An encoder is made as a
-    `Bert`, which adds layers at both ends.
+    both uses. The head has a bias or further layers only if `config.embedding.head` says so. For an encoder, the
+    constructor returns a `Bert`, which adds layers at both ends.
 
     Embeddings are initialised from a normal distribution with variance 1 / d_model, so that the logits of a normalised
     state have variance one at any width (a fixed standard deviation of 0.02 leaves those of a narrow model near zero
@@ -201,7 +201,8 @@ class Transformer(nn.Module):
             positions: (token) or (batch, token). Default: 0, 1, ..., or with a cache the next free slots of each row.
             segments: For an encoder with `config.embedding.segments`: the segment of each token. Default: 0.
             real: Attention mask, (batch, key): True or 1 for tokens, False or 0 for padding. No query attends to
-                padding, and no expert counts it. With a cache, key counts the slots that it shows. Default: all True.
+                padding, and no expert counts it. With a cache, the axis key has one entry for each slot that the cache
+                shows. Default: all True.
             counted: Token mask, (batch, token), used instead of `real` for padding at the end of rows, which a causal
                 stack hides anyway. Experts do not count this padding, linear layers do not store it in a cache, and
                 attention needs no mask. Default: `real`.
@@ -326,9 +327,9 @@ class Transformer(nn.Module):
             if segments is not None and not self.config.embedding.segments:
                 raise ValueError("segments: this model has no segment embeddings; expected embedding.segments >= 1")
             if source is not None or cache is not None:
-                raise ValueError("source and cache are only for decoders, got one for stack='encoder'")
+                raise ValueError("source and cache are only for decoders, but were passed with stack='encoder'")
         elif segments is not None:
-            raise ValueError(f"segments are only for encoders, got them for stack={stack!r}")
+            raise ValueError(f"segments are only for encoders, but were passed with stack={stack!r}")
         elif (source is None) == (self.encoder is not None):
             has = "got none" if source is None else "got one"
             raise ValueError(
@@ -353,7 +354,7 @@ class Transformer(nn.Module):
                 )
 
     def _check_memory(self, memory: Memory, batch: int) -> None:
-        """Raise `ValueError` for a source with another batch size, or one that a different model has encoded."""
+        """Raise `ValueError` if the source has another batch size or was encoded by a different model."""
         assert self.decoder is not None
         if len(memory.layers) != len(self.decoder.blocks):
             raise ValueError(
@@ -396,7 +397,7 @@ class Transformer(nn.Module):
 
 
 class Bert(Transformer):
-    """An encoder with BERT's additions at both ends, as far as the configuration has them.
+    """An encoder with those of BERT's additions at both ends that the configuration specifies.
 
     These are segment vectors added to the token embeddings, a layer before the output table, and a pooled vector of the
     whole sequence with a classifier (Devlin et al. 2019; lesson 13). `Transformer(config)` makes a `Bert` from an

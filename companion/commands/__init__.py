@@ -1,7 +1,7 @@
 """The commands of `companion`, one module each.
 
 In each module, `parser()` returns the parser of the flags, and `run(flags)` does the work and returns the exit code.
-Bad input raises `ValueError` before anything is written; `main` prints its message and exits with code 2.
+Bad input raises a `ValueError` before anything is written. `main` then prints the message and exits with code 2.
 
 main           all commands, from the command line to an exit code
 parser         reads flags and reports bad ones; help_format: layout of the help

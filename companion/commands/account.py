@@ -27,8 +27,8 @@ def published() -> str:
 
 
 JSON = (
-    "print the figures as JSON: a list with an object a model, of name, stack, context, parameters, flops, bytes "
-    "and decoding. Names may be added to them, and none is changed"
+    "print the figures as JSON: a list of objects, one per model, with name, stack, context, parameters, flops, bytes "
+    "and decoding. Later versions may add names but do not change any"
 )
 
 
@@ -36,7 +36,7 @@ def parser() -> Parser:
     parser = Parser(
         description=(
             "Count the parameters of a model by part, its FLOPs per token and the bytes of its weights and its cache, "
-            f"and compute how fast it can generate at most with the memory of a chip.\n\n{published()}"
+            f"and compute the highest generation speed that a chip's memory allows.\n\n{published()}"
         ),
         epilog=(
             "examples:\n"

@@ -32,7 +32,7 @@ def check_calibrate(flags: Namespace) -> None:
 
 
 def calibrated(model: Transformer, flags: Namespace, encode: Callable[[str], list[int]]) -> str | None:
-    """Calibrate the int4 values of a model, or load them, as the flags ask.
+    """Calibrate the int4 values of a model, or load them, depending on the flags.
 
     Args:
         model: The model, which is changed in place.
@@ -43,7 +43,7 @@ def calibrated(model: Transformer, flags: Namespace, encode: Callable[[str], lis
         One line about the result; `None` if neither flag is given.
 
     Raises:
-        ValueError: For paths without text, for a model that translates, and as `calibrate` and `load_levels` do.
+        ValueError: If the paths contain no text, if the model translates, or if `calibrate` or `load_levels` raises it.
     """
     if not flags.calibrate and not flags.levels:
         return None

@@ -215,7 +215,7 @@ def _lines() -> Iterator[str]:
 
 
 def _said(talk: Talk, line: str) -> bool:
-    """Answer a question or carry out a command, and return whether to continue."""
+    """Answer a question or execute a command, and return whether to continue."""
     if not (line := line.strip()):
         return True
     if line.startswith("/"):
@@ -234,13 +234,13 @@ def _said(talk: Talk, line: str) -> bool:
     if talk.cut and not stopped:
         print(talk.cut, file=sys.stderr)
     if not talk.turns[-1]:
-        talk.turns = talk.turns[:-2]  # an empty answer is not kept, nor is its question
+        talk.turns = talk.turns[:-2]  # an empty answer is dropped together with its question
     return True
 
 
 @contextmanager
 def _stopped_alone() -> Iterator[list[int]]:
-    """Make Ctrl-C within this block append to the list that is yielded, instead of raising `KeyboardInterrupt`."""
+    """Within this block, make Ctrl-C append to the yielded list instead of raising `KeyboardInterrupt`."""
     stopped: list[int] = []
     before = signal.signal(signal.SIGINT, lambda number, frame: stopped.append(number))
     try:
@@ -250,7 +250,7 @@ def _stopped_alone() -> Iterator[list[int]]:
 
 
 def _commanded(talk: Talk, name: str = "", rest: str = "") -> bool:
-    """Carry out a command that begins with a slash, and return whether to continue."""
+    """Execute a command that begins with a slash, and return whether to continue."""
     match name:
         case "bye" | "quit" | "exit":
             return False

@@ -35,8 +35,8 @@ NOTED = (*SETTINGS, "OMP_NUM_THREADS", "MKL_NUM_THREADS", "CUDA_VISIBLE_DEVICES"
 
 
 JSON = (
-    "print the receipt as JSON: an object of course, python, versions, extras, wrong, machine, comparisons and holds. "
-    "Names may be added to it, and none is changed"
+    "print the report as JSON: an object with course, python, versions, extras, wrong, machine, comparisons and "
+    "holds. Later versions may add names but do not change any"
 )
 
 
@@ -46,15 +46,15 @@ def parser() -> Parser:
             "Describe this machine, for example for a bug report: processor, memory, kernels, threads, GPU, installed "
             "versions and missing packages. Then compute, within seconds, some results that must be the same on every "
             "machine and some that may differ by rounding, and report which of them differ here.\n\n"
-            "The exit code is 0 if everything is as it must be, 1 if something is not or is not installed, and 2 if an "
-            "environment variable asks for kernels that this processor does not have."
+            "The exit code is 0 if everything is in order, 1 if a result is wrong or a package is missing, and 2 if "
+            "an environment variable selects kernels that this processor does not have."
         ),
         epilog=(
             "examples:\n"
             "  companion doctor\n"
             "  OMP_NUM_THREADS=1 companion doctor            on one thread\n"
             "  ATEN_CPU_CAPABILITY=default companion doctor  without vector kernels\n"
-            "  MKL_CBWR=COMPATIBLE companion doctor          the same order of sums\n"
+            "  MKL_CBWR=COMPATIBLE companion doctor          a fixed order of sums\n"
             "  companion doctor --json                       as JSON"
         ),
     )
@@ -66,10 +66,11 @@ def run(flags: Namespace) -> int:
     """Print the report.
 
     Returns:
-        The exit code: 0 if everything that must hold does, and 1 if something does not or is not installed properly.
+        The exit code: 0 if everything is in order, and 1 if a required result is wrong or something is not installed
+            properly.
 
     Raises:
-        ValueError: For a kernel setting that this processor does not support.
+        ValueError: If a kernel setting is not supported by this processor.
     """
     refuse_unknown_settings(os.environ, processor_flags())
     wrong = missing_requirements()
@@ -260,7 +261,7 @@ def refuse_unknown_settings(environment: Mapping[str, str], flags: Iterable[str]
         can = [key for key, flag in known.items() if not flag or flags is None or flag in set(flags)]
         if asked not in can:
             why = "this processor does not have it" if asked in known else "no such kernels"
-            raise ValueError(f"{name}={value}: {why}; unset it, or set it to one of {', '.join(can)}")
+            raise ValueError(f"{name}={value}: {why}; unset it or set it to one of {', '.join(can)}")
 
 
 # Comparisons
@@ -280,7 +281,7 @@ class Compared:
 
 
 def compared() -> Iterator[Compared]:
-    """Run all comparisons and yield their results, those that must hold first."""
+    """Run all comparisons and yield their results, beginning with those that must hold."""
     from companion.commands.same_everywhere import MUST_HOLD, may_differ
 
     for must_hold, some in ((True, MUST_HOLD), (False, may_differ())):
@@ -290,7 +291,7 @@ def compared() -> Iterator[Compared]:
 
 
 def comparisons() -> bool:
-    """Run and print all comparisons, and return whether those that must hold do."""
+    """Run and print all comparisons, and return whether all required ones hold."""
     holds, differs = True, False
     for must_hold, some in groupby(compared(), key=lambda one: one.must_hold):
         print("must hold on every machine" if must_hold else "may differ by rounding")

@@ -34,8 +34,8 @@ LONGEST = 2048
 LOGITS = 2**27
 """Maximum number of logits in a batch."""
 JSON = (
-    "print one object for a program instead: run and task, or checkpoint; measured_on, and the figures under the names "
-    "that result.json of a run has; of a text also yardsticks, and with --weights what that form of them makes of it"
+    "print the result as one JSON object: run and task, or checkpoint; measured_on; and the figures, named as in a "
+    "run's result.json. For text it also has yardsticks (the baselines), and with --weights the result in that format"
 )
 
 EXAMPLES = (
@@ -43,9 +43,9 @@ EXAMPLES = (
     "  companion evaluate\n"
     "  companion evaluate --run runs/larger --data letter.txt\n"
     "  companion evaluate --weights int4 --calibrate course\n"
-    "      and what the weights lose in a form that makes writing faster\n"
+    "      also measure how much a faster weight format costs\n"
     "  companion evaluate --checkpoint smollm2 --data README.md --weights int4\n"
-    "      a published model on any text, and what rounding its weights costs\n"
+    "      a published model on any text, and the cost of rounding its weights\n"
     "  companion evaluate --run runs/number-words-de-en --numbers 20000\n"
     "  companion evaluate --json | jq .bits_per_byte"
 )
@@ -55,7 +55,7 @@ def parser() -> Parser:
     parser = Parser(
         description=(
             "Measure a run on held-out data, or a published model on any text.\n\n"
-            "A run on text is measured in bits per byte, on its held-out text or on a text of yours. Every token "
+            "A run on text is measured in bits per byte, on its held-out text or on your own. Every token "
             "is scored once, within its own document, with at least half of the context before it.\n\n"
             "A published model (--checkpoint) is measured in the same way on --data, with its own tokenizer and "
             "windows of --context tokens. The first token of a document is scored only if the tokenizer puts a "
@@ -63,8 +63,8 @@ def parser() -> Parser:
             "A run of number-words is measured by the share of names that it translates without a mistake (exact "
             "match), in total and by number of digits, with Wilson's 95 % confidence interval.\n\n"
             "A tuned run is measured by the share of held-out problems that it answers correctly. For a file of "
-            "conversations it is the mean loss of held-out answers in nats per token, and for preferences the "
-            "share of pairs in which the better answer gained more."
+            "conversations, the measure is the mean loss of held-out answers in nats per token, and for preferences "
+            "the share of pairs in which the better answer gained more."
         ),
         epilog=EXAMPLES,
     )
@@ -118,17 +118,17 @@ def run(flags: Namespace) -> int:
     if folder.task != NumberWordsSettings.task:
         for name in ("numbers", "beams"):
             if flags[name] is not None:
-                raise ValueError(f"--{name}: expected a run of {NumberWordsSettings.task} with it, got {folder.path}")
+                raise ValueError(f"--{name}: only for runs of {NumberWordsSettings.task}, got {folder.path}")
         if folder.task != TuneSettings.task:
             return _finish(flags, folder, _text(folder, given, device, flags))
         for name in ("data", "weights", "calibrate"):
             if flags[name]:
-                raise ValueError(f"--{name}: expected a run on text with it, got {folder.path}, which was tuned")
+                raise ValueError(f"--{name}: only for runs on text, but {folder.path} was tuned")
         return _finish(flags, folder, _tuned(folder, device, flags))
     if flags.weights is not None:
-        raise ValueError(f"--weights: expected a run on text with it, got {folder.path}, which translates number names")
+        raise ValueError(f"--weights: only for runs on text, but {folder.path} translates number names")
     if given is not None:
-        raise ValueError(f"--data: expected a run on text with it, got {folder.path}, which translates number names")
+        raise ValueError(f"--data: only for runs on text, but {folder.path} translates number names")
     return _finish(flags, folder, _numbers(folder, device, flags))
 
 
@@ -313,7 +313,7 @@ def _in_form(
     say: Callable[..., None],
     windows: dict[str, Any],
 ) -> dict[str, Any]:
-    """Measure the same text with the weights in another format, and print the difference."""
+    """Measure the same text with another weight format, and print the difference."""
     import torch
 
     from companion.generation.weights import largest_change, prepared

@@ -50,11 +50,11 @@ def parser() -> Parser:
             "  companion export served/ --checkpoint SmolLM2-135M/ --as mistral\n"
             "  companion export letters.gguf --run runs/larger --gguf Q8_0\n"
             "  companion export smollm2.gguf --checkpoint smollm2 --gguf F16\n"
-            "then, to serve it to others, where one of these is installed:\n"
+            "to serve the model to others, with one of these servers:\n"
             "  vllm serve served/                       http://localhost:8000/v1\n"
             "  python -m sglang.launch_server --model-path served/\n"
             "  llama-server -m letters.gguf             http://localhost:8080/v1\n"
-            "to talk to a model on this machine: companion chat, companion explore"
+            "to talk to the model on this machine: companion chat, companion explore"
         ),
     )
     parser.add_argument("folder", type=str, metavar="FOLDER", help="output: a new or empty folder, or a new file")
@@ -102,7 +102,7 @@ def run(flags: Namespace) -> int:
     target = Path(flags.folder)
     if flags.gguf is not None:
         if flags.dtype is not None:
-            raise ValueError("--dtype cannot be used together with --gguf, which names the type itself")
+            raise ValueError("--dtype cannot be used together with --gguf, which already names the type")
         if target.suffix != ".gguf" or target.exists():
             raise ValueError(f"FOLDER {flags.folder}: with --gguf, expected the name of a new file that ends in .gguf")
     elif target.is_file() or (target.is_dir() and any(target.iterdir())):
@@ -143,7 +143,9 @@ def _write_gguf(path: Path, source: Source, flags: Namespace) -> str:
     texts = {beside.name: beside.read_text(encoding="utf-8") for beside in source.files if beside.suffix != ".spm"}
     texts |= source.texts
     if "tokenizer.json" not in texts:
-        raise ValueError("expected a tokenizer.json next to the weights, which is part of a GGUF file, found none")
+        raise ValueError(
+            "expected a tokenizer.json next to the weights, because a GGUF file contains the tokenizer, found none"
+        )
     template = texts.get(TEMPLATE) or json.loads(texts.get(SETTINGS, "{}")).get("chat_template")
     special = {name: value[0] if isinstance(value, list) else value for name, value in source.fields.items()}
     architecture = export_gguf(

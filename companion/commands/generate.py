@@ -38,9 +38,9 @@ def parser() -> Parser:
             "Continue a prompt with a model you have trained or a published one (GPT-2, LLaMA and its relatives), and "
             "print tokens as they are generated. A published Marian model translates the prompt. companion inspect "
             "shows what a folder contains and which generation settings it brings.\n\n"
-            "A model of a run samples at temperature 0.8. A published model follows the settings in its folder. Where "
-            "there are none, it does what its released code does: it takes the most probable token unless do_sample is "
-            "set, and samples from the 50 most probable tokens if it is, or if a flag below asks for sampling."
+            "A model from a run is sampled at temperature 0.8. A published model uses the settings in its folder. If "
+            "there are none, it behaves like its released code: it samples from the 50 most probable tokens if "
+            "do_sample is set or a flag below asks for sampling, and otherwise takes the most probable token."
         ),
         epilog=(
             "examples:\n"
@@ -109,8 +109,8 @@ def parser() -> Parser:
     parser.add_argument(
         "--compile",
         action="store_true",
-        help="compile the decode step; this pays for long texts, and from the second start on, because compiled "
-        "programs are cached in .companion/compiled",
+        help="compile the decoding step; this is worthwhile for long texts, and from the second run on, because "
+        "compiled programs are cached in .companion/compiled",
     )
     parser.add_weights(writes=True)
     parser.add_argument(
@@ -171,7 +171,7 @@ def _writer(flags: Namespace, device: torch.device) -> Writer:
         kind = TuneSettings if flags.chat else None if flags.run is not None else TextSettings
         folder = run_folder(flags.run, kind)
         if folder.task == NumberWordsSettings.task:
-            folder = run_folder(flags.run, TextSettings)  # raises, because the task is another one
+            folder = run_folder(flags.run, TextSettings)  # raises an error, because the run has another task
         return from_run(folder, device, ids=by_ids, best=flags.best, dtype=dtype)
     return from_checkpoint(flags.checkpoint, device, download=flags.download, ids=by_ids, dtype=dtype, stop=flags.stop)
 
@@ -204,10 +204,10 @@ def _given(flags: Namespace) -> dict[str, Any]:
 
 
 def _search(writer: Writer, flags: Namespace) -> Search | None:
-    """Return the beam search that the flags or else the folder ask for, if any.
+    """Return the beam search that the flags or, without flags, the folder specifies, if any.
 
     Raises:
-        ValueError: If the folder asks for a beam search that samples.
+        ValueError: If the folder specifies a beam search with sampling.
     """
     from companion.generation.beam import Search
 

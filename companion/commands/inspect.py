@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 
 JSON = (
-    "print what was found as JSON: an object of folder, kind, model, parameters, fields, left_out, tensors, files, "
-    "writing and refused. Names may be added to it, and none is changed"
+    "print the results as JSON: an object with folder, kind, model, parameters, fields, left_out, tensors, files, "
+    "writing and refused. Later versions may add names but do not change any"
 )
 
 
@@ -30,9 +30,9 @@ def parser() -> Parser:
     parser = Parser(
         description=(
             "Examine the folder of a published model or of your own: what the model is, how every field of its files "
-            "is used, what is missing, and with which settings it will generate. The model is loaded, so that NaN and "
-            "infinite weights are found. If it cannot be loaded, the exit code is 2 and the last lines say why. Given "
-            "a config.json only, the command prints its fields and the size of the model."
+            "is used, what is missing, and which settings it will generate with. The model is loaded, so that NaN and "
+            "infinite weights are found. If it cannot be loaded, the exit code is 2 and the last lines say why. If you "
+            "pass only a config.json, the command prints its fields and the size of the model."
         ),
         epilog=(
             "examples:\n"

@@ -1,7 +1,7 @@
 """`companion`: all commands, from the command line to an exit code.
 
-Bad input is answered with one sentence and exit code 2, and nothing is written. A command imports torch only when it
-runs, so `--help` and a mistyped flag are answered at once.
+For bad input, the command prints one sentence, writes nothing, and exits with code 2. Commands import torch only when
+they run, so `--help` and messages about mistyped flags appear immediately.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from companion.ground.waiting import bars
 from companion.training.settings import TextSettings
 
 COMMANDS = {
-    "train": (train, "train a model, and save it in a run folder"),
+    "train": (train, "train a model and save it in a run folder"),
     "tune": (tune, "teach a trained or a published model to answer"),
     "chat": (chat, "talk to a tuned or a published model"),
     "generate": (generate, "continue one or several prompts"),
@@ -75,7 +75,8 @@ def command_parser(task: str = TextSettings.task, wanted: Sequence[str] | None =
 
     Args:
         task: The task whose flags `train` has.
-        wanted: The commands that get their flags (default: all). A command line needs only those of its own command.
+        wanted: The commands that get their flags (default: all). A command line only needs the flags of its own
+            command.
     """
     wanted = tuple(commands()) if wanted is None else wanted
     parser = Parser(
@@ -100,7 +101,7 @@ def command_parser(task: str = TextSettings.task, wanted: Sequence[str] | None =
             "  python -m companion.examples.one_layer"
         ),
     )
-    nameless = Parser()  # shared by all other commands, because building a parser takes time
+    nameless = Parser()  # shared by all commands, because building a parser takes time
     parsers = {
         name: nameless if name not in wanted else file.parser(task) if file is train else file.parser()
         for name, (file, _) in commands().items()
@@ -164,7 +165,7 @@ def _task(arguments: Sequence[str]) -> str:
     """Return the task whose flags `train` takes.
 
     Raises:
-        ValueError: For a bad --config file, and for a command of the school if the school is not installed.
+        ValueError: If the --config file is invalid, or if a command belongs to the school, which is not installed.
     """
     command = arguments[0] if arguments else ""
     if command in SCHOOL_COMMANDS and command not in commands():

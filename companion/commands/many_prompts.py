@@ -64,7 +64,7 @@ def read_prompts(name: str) -> list[Asked]:
     except OSError as error:
         raise ValueError(f"--prompts {plain(name)}: cannot be read ({error.strerror})") from None
     except ValueError as error:  # the file is not text, or its name is not a path
-        raise ValueError(f"--prompts {plain(name)}: expected text, got a file that is not ({why(error)})") from None
+        raise ValueError(f"--prompts {plain(name)}: expected a text file, got something else ({why(error)})") from None
     objects, where = name.endswith(".jsonl"), f"--prompts {plain(name)}: line"
     numbered = [(i, line) for i, line in enumerate(lines, 1) if line.strip()]
     found = [_of_json(line, f"{where} {i}") if objects else Asked(line, {}) for i, line in numbered]
@@ -77,7 +77,7 @@ def _of_json(line: str, where: str) -> Asked:
     try:
         said = parse_json(line)
     except ValueError as error:
-        raise ValueError(f"{where}: expected a JSON object, got text that is not ({why(error)})") from None
+        raise ValueError(f"{where}: expected a JSON object, got other text ({why(error)})") from None
     if not isinstance(said, dict) or not isinstance(prompt := said.pop("prompt", None), str) or not prompt:
         raise ValueError(f'{where}: expected an object with a "prompt" of at least one character')
     for key, value in said.items():
@@ -108,8 +108,8 @@ def write_many(
 ) -> None:
     """Continue all prompts, and print one JSON object per line, in the order of the file.
 
-    Each object has the prompt and the text that follows it, or an error. It is printed as soon as it and those before
-    it are finished. A prompt that fails does not affect the others.
+    Each object has the prompt and the text that follows it, or an error. Each object is printed as soon as its text and
+    all earlier ones are finished. A prompt that fails does not affect the others.
 
     Args:
         writer: The model, with its tokenizer and settings.
@@ -171,6 +171,6 @@ def _request(
 
 
 def _text(writer: Writer, handle: Handle) -> str:
-    """Return the text that follows the prompt. Raises as `Handle.result` does."""
+    """Return the continuation of the prompt. Raises as `Handle.result` does."""
     parts = writer.parts(handle.prompt)
     return "".join(map(parts.push, handle.result())) + parts.finish()

@@ -31,7 +31,7 @@ _ANY_TEXT = ("--prompt", "--prompt-ids", "--stop", "NAME")
 for _kind in LIMITED:
     register_type(_kind, _kind.base)
 
-DEVICE = "cpu, cuda, cuda:1, mps, or auto: cuda where there is one, else cpu"
+DEVICE = "cpu, cuda, cuda:1, mps, or auto: cuda if available, otherwise cpu"
 """Help of `--device`, shared by all commands."""
 
 
@@ -65,7 +65,7 @@ class Parser(ArgumentParser):
             self.add_argument("--help-all", action=_HelpAll, nargs=0, help="show all flags and exit")
 
     def _print_message(self, message: str, file: Any = None) -> None:
-        """Write a message, and raise if that fails; the base class would ignore the error."""
+        """Write a message, and raise an error if this fails; the base class would ignore the error."""
         if message:
             (file or sys.stderr).write(message)
             (file or sys.stderr).flush()
@@ -103,7 +103,7 @@ class Parser(ArgumentParser):
         if writes:
             kind: Any = Literal["fast", "none", "fp32", "fp16", "bf16", "int8", "int4", "auto"] | None
             help += "; fast: the optimized form of the stored dtype; none: as stored. Prompts are always read with the "
-            help += "stored weights (default: fast, where it pays)"
+            help += "stored weights (default: fast, if it saves time)"
         else:
             kind = Literal["fp32", "fp16", "bf16", "int8", "int4", "auto"] | None
             help += " (default: as stored)"
@@ -274,8 +274,8 @@ def add_run(
         parser.add_argument(
             "--best",
             action="store_true",
-            help="use the checkpoint with the best held-out score, which is therefore a flattering one, instead of the "
-            "last one",
+            help="use the checkpoint with the best held-out score instead of the last one; because it was selected by "
+            "this score, the score is optimistic",
         )
 
 
@@ -311,7 +311,7 @@ def add_commands(parser: Parser, dest: str, title: str, commands: Iterable[tuple
 
 
 def refuse_nameless(given: Mapping[str, Any]) -> None:
-    """Raise `ValueError` for a flag whose text is empty or has control characters.
+    """Raise `ValueError` for a flag whose text is empty or contains control characters.
 
     As a path, an empty text would mean the current folder, and messages cannot show control characters. Flags that take
     any text are only checked for bytes that are not UTF-8.

@@ -1,4 +1,4 @@
-"""Checks that a command makes before it writes anything: can the path be written to, and is there enough memory?
+"""Checks before a command writes anything: whether the path is writable and whether there is enough memory.
 
 A failed check raises `ValueError`, which becomes one sentence and exit code 2.
 """
@@ -84,7 +84,7 @@ def must_be_writable(place: str | Path, flag: str, given: str | None = None) -> 
 def try_to_write(place: Path, flag: str) -> None:
     """Write a temporary file into the folder at `place`, and remove it together with any folders created for it.
 
-    Some disks report only then that they are read-only or full.
+    Some disks only report that they are read-only or full when something is written.
 
     Raises:
         ValueError: If that fails.
@@ -109,7 +109,7 @@ _OF_A_BATCH = ("batch", "accumulate")
 
 
 def must_have_room(settings: Settings, device: torch.device, world: int = 1) -> None:
-    """Check that this machine has the memory that training needs at least, before anything is read or written.
+    """Check that this machine has the minimum memory for training, before anything is read or written.
 
     The estimate counts weights, gradients and both moments (16 bytes per parameter), the batches of an update, and the
     residual stream and logits of one micro-batch.

@@ -1,4 +1,4 @@
-"""Checks that a run in a folder has the settings, the data and the model that a command asks for."""
+"""Check that a run in a folder has the settings, the data and the model that a command specifies."""
 
 from __future__ import annotations
 
@@ -47,13 +47,13 @@ def check_same_model(folder: RunFolder, record: dict[str, Any], task: Task) -> N
     if "model" in record and ModelConfig.from_json(json.dumps(record["model"])) != task.config:
         name = f"--model {task.settings.model}" if isinstance(task.settings, Settings) else "--start"
         raise ValueError(
-            f"{name}: the run in {folder.path} started with a different file; put the original "
-            "file back, or name another --out"
+            f"{name}: the run in {folder.path} started with a different file; restore the original "
+            "file or choose another --out"
         )
 
 
 def _unused(path: Path) -> Path:
-    """Return an unused path beside `path`, with a number appended to its name."""
+    """Return an unused path in the same folder as `path`, with a number appended to its name."""
     return next(new for number in count(2) if not (new := path.with_name(f"{path.name}-{number}")).exists())
 
 
@@ -64,7 +64,7 @@ def check_same_data(folder: RunFolder, record: dict[str, Any], task: Task) -> No
     if isinstance(task, TuneTask) and record["text"].get("start") != task.start.fingerprint:
         raise ValueError(
             f"--start {task.start.folder}: the run in {folder.path} started from {record['start']}, got "
-            f"another; name another --out to start a new run, as in --out {_unused(folder.path)}"
+            f"another; choose another --out to start a new run, as in --out {_unused(folder.path)}"
         )
     if record["text"]["fingerprint"] != task.fingerprint:
         # A file that is no longer text is left out without an error, so the message has to mention it.

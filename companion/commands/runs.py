@@ -19,7 +19,7 @@ def run_folder(path: str | None, kind: type[RunSettings] | None = None) -> RunFo
     """Return the run in a folder, or else the newest run, whose name is printed to standard error.
 
     Args:
-        path: The folder (default: that of the newest run).
+        path: The folder (default: the newest run).
         kind: The settings class of the task that the run must have (default: any).
 
     Raises:

@@ -1,4 +1,4 @@
-"""Small calculations that must agree on every machine, and others that may differ; they take under two seconds in all.
+"""Small calculations that must agree on every machine, and others that may differ; all take less than two seconds.
 
 Results are equal bit for bit only if the same operation runs on the same memory. A processor's kernels choose the order
 of their sums by the sizes, the number of threads and the address of a tensor, and each order rounds differently.
@@ -110,7 +110,7 @@ def written_and_read() -> Finding:
 
 
 def other_address() -> Finding:
-    """Compare products with a matrix and with its copy at an address eight bytes further on.
+    """Compare products with a matrix and with a copy of it at an address eight bytes higher.
 
     A matrix that is read from a file may be at any address.
     """
@@ -128,7 +128,7 @@ def other_address() -> Finding:
 
 
 def other_rows() -> Finding:
-    """Compare the products of single rows with those of a batch, as for a text alone and in a batch."""
+    """Compare the products of single rows with those of a batch, as when a text is processed alone or in a batch."""
     x, weight = _matrices(5, 33, 64, 48)
     alone = torch.cat([F.linear(row, weight) for row in x.split(1)])
     return _may_differ("a row's product alone and among 33 rows", alone, F.linear(x, weight))
@@ -148,7 +148,7 @@ def other_threads() -> Finding:
 
 
 def other_machine() -> Finding:
-    """Compare the loss of a small training here and on the machine on which the course was written."""
+    """Compare the loss of a small training run with that on the machine on which the course was written."""
     loss, _ = train()
     off = abs(loss - LAST_LOSS)
     claim = f"the loss after {UPDATES} updates here and on a Xeon"
@@ -173,7 +173,7 @@ MAY_DIFFER: tuple[Callable[[], Finding], ...] = (other_address, other_rows, othe
 
 
 def may_differ() -> list[Callable[[], Finding]]:
-    """Return the comparisons of `MAY_DIFFER`, and that with the GPU if there is one."""
+    """Return the comparisons of `MAY_DIFFER` and, if there is a GPU, the comparison with it."""
     return [*MAY_DIFFER, *([other_device] if torch.cuda.is_available() else [])]
 
 
@@ -204,7 +204,7 @@ def threads(number: int) -> Iterator[None]:
 
 
 def _matrices(seed: int, rows: int, width: int, columns: int) -> tuple[Tensor, Tensor]:
-    """Return x, (rows, width), and a weight, (columns, width), whose product has entries around 1."""
+    """Return x, (rows, width), and a weight, (columns, width), whose product has entries of about 1."""
     generator = torch.Generator().manual_seed(seed)
     weight = torch.randn(columns, width, generator=generator) / width**0.5
     return torch.randn(rows, width, generator=generator), weight

@@ -23,7 +23,7 @@ class _Plain(yaml.SafeLoader):
 
     def compose_node(self, parent: Any, index: Any) -> Any:
         if self.check_event(yaml.AliasEvent):
-            raise ValueError("a reference (*name) stands for a value; expected the value itself")
+            raise ValueError("references (*name) are not supported; expected the value itself")
         return super().compose_node(parent, index)
 
     def construct_mapping(self, node: Any, deep: bool = False) -> Any:
@@ -56,11 +56,11 @@ def read_settings(name: str) -> dict[str, Any]:
     try:
         given = yaml.load(text, _Plain)
     except RecursionError:
-        raise ValueError(f"{asked}: expected a file in YAML or JSON: it is nested too deeply") from None
+        raise ValueError(f"{asked}: expected a file in YAML or JSON, but it is nested too deeply") from None
     except (yaml.YAMLError, ValueError, TypeError) as error:
         raise ValueError(f"{asked}: expected a file in YAML or JSON: {why(error)}") from None
     if not isinstance(given, Mapping) or not all(isinstance(key, str) for key in given):
-        raise ValueError(f"{asked}: expected names of flags with their values, got {shown(given)}")
+        raise ValueError(f"{asked}: expected flag names with values, got {shown(given)}")
     if unset := [key for key, value in given.items() if value != value]:  # NaN, which differs from itself
         raise ValueError(f"{asked}: {unset[0]}: expected a value, got nan")
     return dict(given)

@@ -45,7 +45,7 @@ def parser() -> Parser:
         ),
         epilog=(
             "examples:\n"
-            "  companion sizing            all published systems, all sizes of memory\n"
+            "  companion sizing            all published systems, all memory sizes\n"
             "  companion sizing llama-7b --chip a100-80gb --devices 64 --share 0.45 \\\n"
             "      --tokens 1e12\n"
             "  companion sizing mixtral-8x7b --context 2048 --batch 4\n"
@@ -59,7 +59,7 @@ def parser() -> Parser:
     parser.add_argument(
         "--config", type=str, default=None, metavar="FILE", help="JSON file with a ModelConfig to include"
     )
-    parser.add_argument("--devices", type=Count, default=8, help="how many train")
+    parser.add_argument("--devices", type=Count, default=8, help="number of devices that train")
     parser.add_argument(
         "--chip",
         type=str,

@@ -81,7 +81,7 @@ _TEXT = {
         "--task number-words --help shows its flags and defaults.",
         "examples:\n"
         "  companion train                                the prose of this course\n"
-        "  companion train --minutes 5                    as many updates as fit\n"
+        "  companion train --minutes 5                    for about five minutes\n"
         "  companion train --data notes/ 'books/*.txt'    your own text\n"
         "  companion train --data python                  this Python's reference\n"
         "  companion train --d-model 256 --layers 6 --out runs/larger\n"
@@ -180,14 +180,14 @@ def add_settings(parser: Parser, kind: type[RunSettings], defaults: Any = None) 
 
 
 def run(flags: Namespace, arguments: list[str]) -> int:
-    """Train as the flags ask, and return the exit code.
+    """Train with the settings of the flags, and return the exit code.
 
     Args:
         flags: The flags of the command.
         arguments: The command line, for messages that show how to resume.
 
     Raises:
-        ValueError: For bad input. Nothing is written then.
+        ValueError: If the input is invalid. Nothing is written then.
     """
     from companion.training.distributed.launch import only_main_speaks
     from companion.training.distributed.parallel import Elsewhere
@@ -206,7 +206,7 @@ def _train_here(flags: Namespace, arguments: list[str]) -> int:
 
 
 def asked(kind: type[Kind], flags: Namespace) -> Kind:
-    """Return the settings of this class that the flags ask for. Raises `ValueError` as the class does."""
+    """Return the settings of this class that the flags specify. Raises `ValueError` as the class does."""
     return kind(**{f.name: flags[flag(f).replace("-", "_")] for f in fields(kind)})
 
 
@@ -218,7 +218,7 @@ def train_run(settings: RunSettings, arguments: list[str]) -> int:
         arguments: The command line, for messages that show how to resume.
 
     Raises:
-        ValueError: For bad input. Nothing is written then.
+        ValueError: If the input is invalid. Nothing is written then.
     """
     from companion.ground.device import find_device
     from companion.training.distributed.launch import check_launch, command, processes_launched, start_processes
@@ -262,8 +262,8 @@ def train_run(settings: RunSettings, arguments: list[str]) -> int:
 def _place(settings: RunSettings) -> Path:
     """Return the folder of the run.
 
-    Without `--out`, it is the first of runs/NAME, runs/NAME-2, ... that is free or holds a run with these settings, so
-    that a run with other settings does not collide with an earlier one.
+    Without `--out`, it is the first of runs/NAME, runs/NAME-2, ... that is unused or contains a run with these
+    settings, so that runs with different settings do not collide.
     """
     from companion.training.run_folder import RunFolder
 
@@ -362,7 +362,7 @@ def _say_diverged(folder: RunFolder, settings: RunSettings, error: Exception) ->
 
 
 def _lengthened(folder: RunFolder, settings: RunSettings) -> dict[str, Any]:
-    """Lengthen the run in `folder` to the number of updates in `settings`, and return its new record."""
+    """Extend the run in `folder` to the number of updates in `settings`, and return its new record."""
     now = f"{settings.steps:,}, and its learning rates are those of a run of that length"
     print(f"{folder.path}: from {folder.record()['updates']:,} updates to {now}\n")
     folder.lengthen(settings)
@@ -370,7 +370,7 @@ def _lengthened(folder: RunFolder, settings: RunSettings) -> dict[str, Any]:
 
 
 def _cut(settings: RunSettings, updates: int) -> str:
-    """Return a sentence about a warm-up that is shortened because the run is short; empty if it is not shortened."""
+    """Return a message if the warm-up is shortened because the run is short, and otherwise an empty text."""
     warmup = cut_warmup(settings.warmup, updates)
     asked = settings.warmup != type(settings).warmup and settings.schedule != "inverse_sqrt"
     if not asked or warmup == settings.warmup:

@@ -60,14 +60,14 @@ def parser() -> Parser:
 
 
 def run(flags: Namespace, arguments: list[str]) -> int:
-    """Tune as the flags ask, and return the exit code.
+    """Tune with the settings of the flags, and return the exit code.
 
     Args:
         flags: The flags of the command.
         arguments: The command line, for messages that show how to resume.
 
     Raises:
-        ValueError: For bad input. Nothing is written then.
+        ValueError: If the input is invalid. Nothing is written then.
     """
     settings = asked(TuneSettings, flags)
     from companion.training.distributed.launch import launched

@@ -98,7 +98,7 @@ class Writer:
 
         ids, name = self.encode(prompt), f"{self.flag} {shortened(prompt)}"
         if not ids:
-            raise ValueError(f"{name}: expected text that the tokenizer can encode, got none")
+            raise ValueError(f"{name}: expected text that the tokenizer can encode, got no tokens")
         if len(ids) > most:
             context = self.model.config.context
             why = "the model's context" if most == context else f"so that one can follow in a context of {context:,}"
@@ -162,17 +162,17 @@ def from_run(
     best: bool = False,
     dtype: torch.dtype | None = None,
 ) -> Writer:
-    """Return a writer with the model of a run. That of a tuned run has a chat template.
+    """Return a writer with the model of a run. The writer of a tuned run has a chat template.
 
     Args:
         folder: The folder of the run.
         device: The device of the model.
         ids: Read prompts as token ids, and write ids.
         best: Use the checkpoint with the best held-out score instead of the last one.
-        dtype: Dtype of the weights (default: that of `own_dtype`).
+        dtype: Dtype of the weights (default: the result of `own_dtype`).
 
     Raises:
-        ValueError: As `RunFolder.model` does.
+        ValueError: In the same cases as `RunFolder.model`.
     """
     from companion.files.published.generation_config import SpecialTokens, Writing
     from companion.generation.sampling import Sampling
@@ -225,7 +225,7 @@ def checkpoint_folder(name: str, *, download: bool = False, flag: str = "--check
         flag: The flag, for messages.
 
     Raises:
-        ValueError: As `pretrained_folder` does; the message begins with the flag.
+        ValueError: In the same cases as `pretrained_folder`; the message begins with the flag.
     """
     from companion.families.pretrained import pretrained_folder
 
@@ -253,7 +253,7 @@ def from_checkpoint(
         download: Fetch the model if it is not here.
         ids: Read prompts as token ids, and write ids; this needs no tokenizer unless there are stop strings.
         dtype: Dtype of the weights (default: as stored).
-        stop: Stop strings, in addition to those of the folder.
+        stop: Stop strings, in addition to those in the folder.
         flag: The flag that names the model, for messages.
 
     Raises:
@@ -353,8 +353,8 @@ def write(
 ) -> None:
     """Print each prompt followed by its continuation, or only its translation.
 
-    A single text is printed token by token as it is generated. Several texts, and those of a beam search, are printed
-    when all are finished, with a progress bar meanwhile.
+    A single text is printed token by token as it is generated. If there are several texts, or with beam search, they
+    are printed when all are finished; a progress bar is shown until then.
 
     Args:
         writer: The model, with its tokenizer and settings.

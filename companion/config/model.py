@@ -1,4 +1,4 @@
-"""Configurations of models: frozen, validated dataclasses that travel as JSON.
+"""Configurations of models: frozen, validated dataclasses that can be stored as JSON.
 
 A configuration describes only what the model *is*. How it runs (device, dtype, attention backend, compilation, cache
 size) is an argument of the call that runs it.
@@ -59,8 +59,8 @@ class RotaryScaling:
                  2024, and the code released with Llama 3.1).
     `"longrope"` omega_j / long_j in a text of more than C tokens, omega_j / short_j in others, with divisors found by
                  a search; cosines and sines are multiplied by `magnitude` (Ding et al. 2024; Phi-3). As with
-                 `"dynamic"`, the furthest position of a row in a call counts; generation reads a text anew when it
-                 passes C.
+                 `"dynamic"`, the furthest position of a row in a call is used; generation reads the text again when it
+                 exceeds C.
 
     Args:
         kind: One of the five methods above.
@@ -144,7 +144,7 @@ class WindowConfig:
 
     Args:
         width: Number of tokens that a token sees, its own included; in an encoder of even width, one more.
-        pattern: Which layers are local, from the first on; the pattern repeats. (True,): all (Mistral 7B). (True,
+        pattern: Which layers are local, starting with the first; the pattern repeats. (True,): all (Mistral 7B). (True,
             False): every second layer is global (Gemma 2). Five times True, then False: every sixth layer is global
             (Gemma 3).
         base: Base of the rotary frequencies in local layers, which are then not scaled. `None` means the same as in the
@@ -178,7 +178,7 @@ class LatentConfig:
             only these components. It may be 0 with other kinds of positions.
         query_rank: Width (d'_c, `q_lora_rank`) of the small vector from which queries are computed. If `None`, they are
             computed from the stream.
-        eps: Epsilon of the norms of these vectors. `None` means that of the model's norms.
+        eps: Epsilon of the norms of these vectors. `None` means the same as for the model's norms.
 
     Raises:
         ValueError: If a field is invalid; the message names the field, its value and what was expected.
@@ -206,12 +206,13 @@ class LinearConfig:
     `companion.layers.gated_delta_net.LinearAttention` documents the computation.
 
     Args:
-        pattern: Which layers are linear, from the first on; the pattern repeats. The others use softmax attention as
-            configured beside this. Three times True, then False: every fourth layer has softmax attention (Qwen3-Next).
+        pattern: Which layers are linear, starting with the first; the pattern repeats. The other layers use softmax
+            attention, with the settings of the `AttentionConfig`. Three times True, then False: every fourth layer has
+            softmax attention (Qwen3-Next).
         heads: Number of matrices, each with its own values. `None` means the number of attention heads.
         key_heads: Number of heads of queries and keys, each of which serves heads / key_heads matrices. `None` means
             `heads`.
-        d_head: Width of a query and of a key. `None` means that of attention.
+        d_head: Width of a query and of a key. `None` means the same as for attention.
         d_v: Width of a value. `None` means `d_head`.
         rule: With `"delta"`, a token writes the difference between its value and what the matrix returns for its key,
             times a strength from 0 to 1 (Schlag et al. 2021; Yang et al. 2024). With `"sum"`, it adds its value
@@ -220,10 +221,10 @@ class LinearConfig:
             2024).
         decay: How the matrix decays before a token writes. `"head"`: by one factor for each matrix, computed from the
             token (Mamba-2, Dao and Gu 2024; gated delta, Yang et al. 2024). `"channel"`: by one factor for each row
-            (Kimi Linear). `"fixed"`: by 1 - 2^(-5 - h) for matrix h, whatever the token (RetNet, Sun et al. 2023).
+            (Kimi Linear). `"fixed"`: by 1 - 2^(-5 - h) for matrix h, regardless of the token (RetNet, Sun et al. 2023).
             `None` means no decay.
         convolution: Width of the short convolution: each component of a query, key and value is a learned weighted sum
-            over this many most recent tokens, followed by a SiLU. With 1 it sees only the token itself.
+            over this many most recent tokens, followed by a SiLU. With a width of 1, it sees only the token itself.
         gate: The output is normalised and multiplied by this function of a linear map of the layer's input. If `None`,
             it is only normalised.
         rank: Width of a bottleneck through which the gate, and a decay by channel, are computed (Kimi Linear: d_head).
@@ -258,7 +259,7 @@ class LinearConfig:
         require(used or self.rank is None, "rank", self.rank, "None where neither a gate nor a decay by channel is")
 
     def resolved(self, heads: int, d_head: int) -> LinearConfig:
-        """Fill in every size, for use beside attention with `heads` heads whose keys are `d_head` wide."""
+        """Fill in every size, for a model whose attention has `heads` heads with keys of width `d_head`."""
         heads, d_head = self.heads or heads, self.d_head or d_head
         return replace(self, heads=heads, key_heads=self.key_heads or heads, d_head=d_head, d_v=self.d_v or d_head)
 
@@ -292,8 +293,8 @@ class AttentionConfig:
         gate: Multiply the heads' output by a sigmoid of a linear map of the layer's input, before the output matrix
             (Qiu et al. 2025). `"width"`: one factor for each of a head's d_v components (Qwen3-Next). `"head"`: one
             factor for each head. `None` means no gate.
-        latent: Compute keys and values from a small vector. Then d_head is the width of the unrotated part of a query
-            and a key, and each head has its own keys and values. If `None`, they are computed from the stream.
+        latent: Compute keys and values from a small vector. In this case d_head is the width of the unrotated part of a
+            query and a key, and each head has its own keys and values. If `None`, they are computed from the stream.
         linear: Layers that store a matrix instead of keys and values. `None` if there are none.
     """
 
@@ -404,15 +405,15 @@ class PositionConfig:
             Face; Marian's sinusoids), `"interleaved"` 2i and 2i + 1 (GPT-J style: both papers). `None` means `"half"`
             for rotary, otherwise `"interleaved"`.
         share: Only for rotary: the fraction of each head's width that is rotated (`partial_rotary_factor`), its first
-            int(share d_head) components, an even number. The others pass unchanged, and frequencies are computed from
-            the rotated width (Black et al. 2022, GPT-NeoX).
+            int(share d_head) components, an even number. The other components are left unchanged, and frequencies are
+            computed from the rotated width (Black et al. 2022, GPT-NeoX).
         scaling: Only for rotary: scaling of the frequencies for longer texts. `None` means none.
-        pattern: Only for rotary: which layers rotate queries and keys, from the first on; the pattern repeats. The
-            others get the order of tokens only from the causal mask (Kazemnejad et al. 2023; every fourth layer of
-            SmolLM3).
+        pattern: Only for rotary: which layers rotate queries and keys, starting with the first; the pattern repeats.
+            The other layers can infer the order of tokens only from the causal mask (Kazemnejad et al. 2023; every
+            fourth layer of SmolLM3).
         buckets: Only for relative: the number of biases per head; an even number. Half of the buckets are for single
-            distances, the others for ranges that widen logarithmically. A bidirectional stack uses half of them for
-            each direction.
+            distances and half for ranges that widen logarithmically. A bidirectional stack uses half of them for each
+            direction.
         reach: Only for relative: the distance from which on all keys are in the last bucket.
     """
 
@@ -529,10 +530,11 @@ class MoEConfig:
     Args:
         experts: Number of feed-forward networks to choose from.
         top_k: Number of experts that each token visits.
-        gating: How the router's logits become the weights of the chosen experts. With k = 1 the three that renormalise
-            give weight one, and the router gets no gradient.
+        gating: How the router's logits become the weights of the chosen experts. With k = 1, the three kinds that
+            renormalise give a weight of one, and the router gets no gradient.
             `"topk_softmax"`: softmax over the chosen logits (Mixtral); equals `"softmax_topk_renormalised"`.
-            `"softmax_topk"`: softmax over all, then cut: the weights sum to less than one (Switch, DeepSeek-V2).
+            `"softmax_topk"`: softmax over all experts, of which only the top k are used, so that the weights sum to
+            less than one (Switch, DeepSeek-V2).
             `"sigmoid"`: a sigmoid of each logit, divided by their sum (DeepSeek-V3).
             `"sigmoid_topk"`: a sigmoid of each logit, not renormalised (Llama 4).
         shared: Number of further experts that every token visits with weight one (DeepSeekMoE).
@@ -549,11 +551,11 @@ class MoEConfig:
             (DeepSeek-V3: 2; DeepSeek-V2: 1).
         scale: Factor for all weights (DeepSeek-V3: 2.5).
         weighted: `"output"`: weights multiply the experts' outputs. `"input"`: their inputs (Llama 4).
-        pattern: Which layers have experts, from the first on; the pattern repeats. The others have one plain network.
-            (False,) + (True,) * 45: the first of 46 layers is plain (GLM-4.5-Air). (False, True): every second layer
-            has experts (Llama 4 Maverick).
-        plain_d_ff: Hidden width of the networks in layers without experts. `None` means that of an expert.
-        shared_d_ff: Hidden width of each shared expert. `None` means that of the others.
+        pattern: Which layers have experts, starting with the first; the pattern repeats. The others have one plain
+            network. (False,) + (True,) * 45: the first of 46 layers is plain (GLM-4.5-Air). (False, True): every second
+            layer has experts (Llama 4 Maverick).
+        plain_d_ff: Hidden width of the networks in layers without experts. `None` means the same as for an expert.
+        shared_d_ff: Hidden width of each shared expert. `None` means the same as for the other experts.
         shared_gate: Multiply the output of the shared experts by the sigmoid of one logit computed from the token
             (Qwen2-MoE, Qwen3-Next).
 
@@ -779,7 +781,7 @@ class ModelConfig:
 
     @property
     def sizes(self) -> ResolvedAttention:
-        """Sizes of attention: heads, kv_heads, d_head and d_v with every default filled in, and the latents."""
+        """Sizes of attention: heads, kv_heads, d_head and d_v, with all defaults filled in, and the latents."""
         return self.attention.resolved(self.d_model)
 
     def local(self, layer: int) -> bool:
@@ -789,7 +791,7 @@ class ModelConfig:
 
     @property
     def memory(self) -> LinearConfig | None:
-        """Configuration of the linear layers with every size filled in.
+        """Configuration of the linear layers with all sizes filled in.
 
         `None` if the model has no linear layers, for example because the pattern is longer than the stack.
         """
@@ -824,7 +826,7 @@ class ModelConfig:
     def network(self, layer: int) -> tuple[FeedForwardConfig, MoEConfig | None]:
         """Return the feed-forward network of layer `layer`, counted from 0, and its mixture of experts.
 
-        In a layer with experts, the network is that of each expert. In other layers, the mixture is `None`.
+        In a layer with experts, the network describes each expert. In other layers, the mixture is `None`.
         """
         if self.moe is None or in_turn(self.moe.pattern, layer):
             return self.feed_forward, self.moe
@@ -846,14 +848,14 @@ class ModelConfig:
         return replace(seen, linear=None)
 
     def with_(self, **changes: Any) -> ModelConfig:
-        """Return a copy with some fields changed, and validate it again."""
+        """Return a validated copy with some fields changed."""
         known = [f.name for f in fields(self)]
         for name, value in changes.items():
             require(name in known, name, value, f"one of the fields {', '.join(known)}")
         return replace(self, **changes)
 
     def to_json(self) -> str:
-        """Return the configuration as JSON text, from which `from_json` makes an equal one."""
+        """Return the configuration as JSON text, from which `from_json` restores it."""
         return json.dumps(asdict(self), indent=2) + "\n"
 
     @classmethod
@@ -866,5 +868,5 @@ class ModelConfig:
         try:
             data = parse_json(text)
         except ValueError as error:
-            raise ValueError(f"config: expected JSON, got text that is not ({why(error)})") from None
+            raise ValueError(f"config: expected JSON, got other text ({why(error)})") from None
         return build(cls, data, "config")

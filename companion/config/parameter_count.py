@@ -1,4 +1,4 @@
-"""Number of parameters of a model in closed form, and whether this machine could hold them (lesson 13)."""
+"""Count the parameters of a model in closed form, and check whether this machine can hold them (lesson 13)."""
 
 from __future__ import annotations
 
@@ -118,12 +118,12 @@ def norms_of_blocks(config: ModelConfig) -> int:
 
 
 def check_makeable(config: object) -> None:
-    """Check that a model fits this machine before it is made.
+    """Check that a model fits into this machine's memory before it is built.
 
     Raises:
         ValueError: If `config` is not a `ModelConfig`, or the model is larger than the memory of the device on which it
             would be made (on "meta", which stores no data: larger than PyTorch can count). The message names the
-            model's largest size.
+            largest size in the model's configuration.
     """
     check_kind("config", config, ModelConfig, "a ModelConfig")
     assert isinstance(config, ModelConfig)
@@ -148,8 +148,8 @@ def stacks(config: ModelConfig) -> tuple[int, int]:
 def attention_weights(config: ModelConfig) -> int:
     """Count the weights in the four matrices of one attention layer, and in the matrix of its gate.
 
-    With latents, queries come from the stream or from a small vector, that vector and the latent come from the stream,
-    and keys and values come from the latent.
+    With latents, queries are computed from the stream or from a small vector, this vector and the latent from the
+    stream, and keys and values from the latent.
     """
     sizes, latent = config.sizes, config.sizes.latent
     if latent is not None:
@@ -217,7 +217,7 @@ def network(config: ModelConfig, d_ff: int) -> int:
 
 
 def routed(config: ModelConfig) -> int:
-    """Count the parameters of all routed experts, those that routers choose among."""
+    """Count the parameters of all routed experts, which routers choose from."""
     experts = 0 if config.moe is None else config.moe.experts
     return sum(map(bool, stacks(config))) * config.mixtures * experts * network(config, config.feed_forward.d_ff)
 

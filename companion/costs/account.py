@@ -2,7 +2,7 @@
 
 Units: a FLOP is one multiplication or one addition, so a product of (m, k) and (k, n) costs 2 m k n. Only matrix
 products are counted, as in PyTorch's `FlopCounterMode`: norms, softmax, activations and rotations cost a few FLOPs per
-element and are left out. Bytes are plain bytes, not multiples.
+element and are left out. Bytes are single bytes, not kB or KiB.
 
 `forward_flops` agrees with that counter, which counts every pair of query and key that attention computes, including
 those that a causal mask discards; `causal=True` counts only the pairs that are used.
@@ -80,15 +80,15 @@ def forward_flops(
 ) -> Flops:
     """Count the FLOPs of one forward pass over `tokens` new tokens in each of `batch` rows.
 
-    With latents, new tokens by themselves are computed expanded. With cached ones, `companion.layers.latent.absorbs`
-    decides: expanded, each visible key costs its expansion and each pair 2 h (d_head + d_rope + d_v); absorbed, each
-    new token costs as much as an expansion and each pair 2 h (2 rank + d_rope).
+    With latents, keys and values are expanded if there are no cached tokens. With cached tokens,
+    `companion.layers.latent.absorbs` decides: expanded, each visible key costs its expansion and each pair 2 h (d_head
+    + d_rope + d_v); absorbed, each new token costs as much as an expansion and each pair 2 h (2 rank + d_rope).
 
     Linear layers are computed in chunks, by equations (6) and (7) of `companion.layers.linear_attention`. In each head,
     a chunk of n tokens costs 2 n^2 (2 d_k + d_v) + n (n - 1) d_v, without the d_k if each channel has its own decay,
-    because those are not matrix products. Reading the matrix and writing it cost 6 n d_k d_v. After `cached` tokens, of
-    which a log shows up to 2 `recurrent_cache.BACK`, the matrix is only read. Folding the log into it, now and then,
-    takes 2 d_k d_v per token, which is left out.
+    because those are not matrix products. Reading the matrix and writing it cost 6 n d_k d_v. After `cached` tokens, up
+    to 2 `recurrent_cache.BACK` of which are in a log, the matrix is only read. Occasionally the log is folded into the
+    matrix, which takes 2 d_k d_v per token and is left out.
 
     For d_k = d_v = d / h, a plain feed-forward network and one token that makes t keys together with the `cached` ones,
     a layer costs 8 d^2 + 4 t d + 4 d d_ff (lesson 10).
@@ -100,12 +100,12 @@ def forward_flops(
         cached: number of tokens already in the KV cache, to which the new ones also attend.
         source: for an encoder-decoder, the source's length. With `cached > 0` the source counts as encoded already.
         logits: for which tokens the head runs.
-        causal: count only those pairs in decoder self-attention that the causal mask, and in local layers the window,
+        causal: count only the pairs in decoder self-attention that the causal mask (and in local layers the window)
             allows. Otherwise local layers count the pairs that are computed: of new tokens with each other, and with
             the cached ones in the window of any of them.
 
     Raises:
-        ValueError: for an unknown `logits`, a `source` that does not fit the stack, or an encoder with `cached`.
+        ValueError: if `logits` is unknown, `source` does not fit the stack, or `cached` is set for an encoder.
     """
     for name, value in (("tokens", tokens), ("batch", batch)):
         require_whole(name, value, 1)
@@ -148,7 +148,8 @@ def forward_flops(
 def train_flops(config: ModelConfig, tokens: int, *, batch: int = 1, source: int = 0) -> int:
     """Count the FLOPs of one forward and backward pass.
 
-    That is 3 forward passes, because each matrix product has two in its gradient. Multi-token-prediction heads only run
+    This equals 3 forward passes, because the gradient of each matrix product takes two more. Multi-token-prediction
+    heads only run
     in training: 2 d_model (d_model + vocab) per token and head in a forward pass.
     """
     later = config.later_heads * batch * tokens * 2 * config.d_model * (config.d_model + config.vocab)
@@ -209,7 +210,7 @@ def cache_bytes(
     For an encoder-decoder, the keys and values of `source` tokens are included.
 
     Raises:
-        ValueError: for an encoder, which has no cache, and for a decoder with a `source`.
+        ValueError: if the model is an encoder, which has no cache, or a decoder with a `source`.
     """
     require_whole("tokens", tokens, 0)
     require_whole("batch", batch, 1)
@@ -254,7 +255,7 @@ def serve_bytes(
         tokens: length of a row; `None`: a full context.
         batch: number of rows.
         dtype: dtype of the weights.
-        cache_dtype: dtype of the cache; `None`: that of the weights.
+        cache_dtype: dtype of the cache; `None`: the same as the weights.
     """
     length = config.context if tokens is None else tokens
     source = length if config.stack == "encoder_decoder" else 0
@@ -274,16 +275,16 @@ def forward_bytes(
 ) -> int:
     """Return the minimum number of bytes that a forward pass moves between memory and processor.
 
-    Every weight that is used is read once. Cached keys and values are read, in local layers those in the window, and
-    new ones are written. For linear layers, everything stored is moved. Activations are assumed to stay close to the
-    processor.
+    Every weight that is used is read once. Cached keys and values are read (in local layers, only those in the window),
+    and new ones are written. For linear layers, everything stored is moved. Activations are assumed to stay close to
+    the processor.
 
-    Embedding tables and learned positions are read one row per token (a tied table entirely, for the head). With a
-    mixture of experts, it counts the expected number of experts that `tokens * batch` tokens visit if each chooses at
-    random.
+    For each token, one row of the embedding table and of the learned positions is read; a tied table is read entirely,
+    for the head. With a mixture of experts, it counts the expected number of experts that `tokens * batch` tokens visit
+    if each chooses at random.
 
     Raises:
-        ValueError: for a stack other than a decoder.
+        ValueError: if the model is not a decoder.
     """
     if config.stack != "decoder":
         raise ValueError(f"config has stack={config.stack!r}: expected 'decoder'")
@@ -319,14 +320,14 @@ def decode_bytes(
     dtype: torch.dtype = torch.float32,
     cache_dtype: torch.dtype | None = None,
 ) -> int:
-    """Return the bytes of one decode step: `forward_bytes` of one token in each row after `cached` others."""
+    """Return the bytes moved by one decoding step: `forward_bytes` of one token in each row after `cached` others."""
     return forward_bytes(config, 1, cached=cached, batch=batch, dtype=dtype, cache_dtype=cache_dtype)
 
 
 def intensity(
     config: ModelConfig, tokens: int, *, cached: int = 0, batch: int = 1, dtype: torch.dtype = torch.float32
 ) -> float:
-    """Return the FLOPs per byte moved, of a prefill (`tokens` = the prompt) or of a decode step (`tokens=1`)."""
+    """Return the FLOPs per byte moved, for a prefill (`tokens` = the prompt) or a decoding step (`tokens=1`)."""
     flops = forward_flops(config, tokens, cached=cached, batch=batch, logits="last").total
     return flops / forward_bytes(config, tokens, cached=cached, batch=batch, dtype=dtype)
 
@@ -365,7 +366,7 @@ def _of_a_recurrence(config: ModelConfig, tokens: int, cached: int) -> int:
 
 
 def _pair(sizes: ResolvedAttention, absorbed: bool = False) -> int:
-    """Return the FLOPs of one pair of a query and a key, over all heads."""
+    """Return the FLOPs for one pair of a query and a key, summed over all heads."""
     width = sizes.d_head + sizes.d_v
     if sizes.latent is not None:
         width = (2 * sizes.latent.rank if absorbed else width) + sizes.latent.d_rope
@@ -373,9 +374,9 @@ def _pair(sizes: ResolvedAttention, absorbed: bool = False) -> int:
 
 
 def _seen(config: ModelConfig, layer: int, tokens: int, cached: int, causal: bool) -> tuple[int, int]:
-    """Count the keys and the pairs of the self-attention of a decoder's layer.
+    """Count the keys and the query-key pairs in the self-attention of a decoder layer.
 
-    The keys are those that are read. The pairs of a query and a key are those that are computed, or with `causal` used.
+    The keys are those that are read. Pairs are counted if they are computed, or with `causal` if they are used.
     """
     window = config.attention.window
     if window is None or not config.local(layer):

@@ -1,6 +1,6 @@
-"""Limits of a chip: the makers' figures for some, and a measurement for this machine (lessons 10 and 13).
+"""Limits of chips: the manufacturers' figures for some of them, and a measurement for this machine (lessons 10 and 13).
 
-A decode step of one row reads every weight that is used, and the cache, once, so it cannot be faster than the memory.
+A decoding step of one row reads the cache and every weight that is used once, so its speed is limited by the memory.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ def this_chip() -> Chip:
 
 
 class Peak(NamedTuple):
-    """Peak FLOPs per second of all devices of a run together in matrix products, and the origin of this figure."""
+    """Peak FLOPs per second in matrix products, summed over all devices of a run, and the origin of this figure."""
 
     flops: float
     origin: str
@@ -174,7 +174,7 @@ def peak_share(flops: float, seconds: float, peak: float) -> float:
         peak: FLOPs per second of the chip.
 
     Raises:
-        ValueError: unless all three are > 0.
+        ValueError: if one of the three is not > 0.
     """
     for name, value in (("flops", flops), ("seconds", seconds), ("peak", peak)):
         if not value > 0:
@@ -183,9 +183,9 @@ def peak_share(flops: float, seconds: float, peak: float) -> float:
 
 
 def _best_seconds(run: Callable[[], Any], device: torch.device, seconds: float = 0.5) -> float:
-    """Return the shortest of the runs that fit into `seconds`, after one to warm up.
+    """Return the shortest time of the runs that fit into `seconds`, after a warm-up run.
 
-    The shortest is the right one, because whatever else the machine does only adds time.
+    The shortest time is the best estimate, because other work on the machine can only add time.
     """
     best, deadline = float("inf"), 0.0
     while best == float("inf") or time.perf_counter() < deadline:

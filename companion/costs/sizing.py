@@ -1,6 +1,6 @@
-"""Sizing: which model fits on which machine, how to distribute it, and what training it costs, from its configuration.
+"""Sizing: which machines a model fits on, how to distribute it, and what it costs to train.
 
-The counts are those of `companion.costs.account`. What autograd saves for the backward pass is measured with fake
+Counts are taken from `companion.costs.account`. What autograd saves for the backward pass is measured with fake
 tensors, which have a shape but no memory. All figures are lower bounds or allowances, never predictions: see
 `companion.costs.tables` for what is left out.
 """
@@ -59,7 +59,7 @@ class Kept:
         rest: activations of the embeddings, the last norm, the head and the loss, for one row.
         entry: the stream that enters a layer, for one row; activation checkpointing stores it instead of `layer`.
         layer_copies: the half-precision copies that autocast makes of one layer's weights, for any batch.
-        rest_copies: those of the other weights.
+        rest_copies: the copies of the other weights.
     """
 
     layers: int
@@ -128,7 +128,7 @@ def _saved(config: ModelConfig, tokens: int, rows: int) -> int:
         model = Transformer(config)
         for layer in model.modules():
             if isinstance(layer, MoE):
-                layer.way = "grouped"  # the others need token counts, and a fake tensor has no values
+                layer.way = "grouped"  # other implementations need token counts, and a fake tensor has no values
         own = {parameter.untyped_storage()._cdata for parameter in model.parameters()}
         saved: dict[int, torch.UntypedStorage] = {}
 
@@ -201,8 +201,8 @@ def device_bytes(
         recompute: whether activation checkpointing is used.
 
     Raises:
-        ValueError: for an unknown `way`, for expert parallelism without experts, or with a number of devices that is
-            not a multiple of their number.
+        ValueError: if `way` is unknown, or if expert parallelism is used without experts or with a number of devices
+            that is not a multiple of the number of experts.
     """
     require_whole("devices", devices, 1)
     require_whole("rows", rows, 1)
@@ -219,7 +219,7 @@ def device_bytes(
     others = count.total - experts
     sharded = way in ("shard", "experts+shard")
     state = 16 * (-(-others // devices) if sharded else others) + 16 * experts // groups
-    # A copy takes two bytes per element of a matrix; that of an expert is where the expert is.
+    # A copy takes two bytes per element of a matrix; the copy of an expert is on the expert's device.
     away = 2 * (experts - experts // groups)
     copies = here.copies(recompute=recompute) - (away // config.layers if recompute else away)
     block, outside = _by_place(config)
@@ -248,7 +248,7 @@ def fewest_devices(
         rows, tokens, recompute: as in `device_bytes`.
 
     Raises:
-        ValueError: for a fraction that is not above 0 and at most 1.
+        ValueError: if the fraction is not above 0 and at most 1.
     """
     if not 0 < usable <= 1:
         raise ValueError(f"usable={usable!r}: expected a fraction above 0 and at most 1")
@@ -261,7 +261,7 @@ def fewest_devices(
     if fits(1):
         return step
     low, high = 1, 2
-    while not fits(high):  # with more devices none needs more, but `--shard` on one gathers nothing
+    while not fits(high):  # with more devices, none needs more memory, but `--shard` on a single device gathers nothing
         low, high = high, 2 * high
         if high * step > MOST_DEVICES:
             return None
@@ -291,7 +291,7 @@ class Cost:
         Each of `devices` devices reaches the fraction `share` of `peak` FLOPs per second.
 
         Raises:
-            ValueError: for a fraction that is not above 0 and at most 1, and for less than one device.
+            ValueError: if the fraction is not above 0 and at most 1, or if there is less than one device.
         """
         require_whole("devices", devices, 1)
         if not 0 < share <= 1:
@@ -308,7 +308,7 @@ def train_cost(config: ModelConfig, tokens: float | None = None, *, row: int | N
         row: length of a row; `None`: `row_tokens`. In an encoder-decoder, the length of both source and target.
 
     Raises:
-        ValueError: for a number of tokens that is not positive.
+        ValueError: if the number of tokens is not positive.
     """
     active = parameters(config).active
     tokens = TOKENS_PER_PARAMETER * active if tokens is None else tokens

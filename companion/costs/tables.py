@@ -1,4 +1,4 @@
-"""Costs as tables, also as JSON: a model's account, its maximum decoding speed on a chip, and the sizing of models."""
+"""Costs as tables or JSON: a model's account, its maximum decoding speed on a chip, and the sizing of models."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Question:
         usable: fraction of the memory that may be filled.
 
     Raises:
-        ValueError: naming the flag, its value and what was expected.
+        ValueError: if a setting is invalid; the message names the flag, its value and what was expected.
     """
 
     devices: Count = 8
@@ -255,9 +255,9 @@ def account_data(config: ModelConfig) -> dict[str, Any]:
 
     It contains parameters by part, FLOPs per token, and bytes to hold, train and serve the model.
 
-    Figures that do not apply to a model are left out: an encoder writes nothing and has no cache. `cache_token` is the
-    size by which a cache grows with each token, `cache_text` the size that linear layers store for a text of any
-    length.
+    Figures that do not apply to a model are left out; for example, an encoder generates nothing and has no cache.
+    `cache_token` is the size by which a cache grows with each token, `cache_text` the size that linear layers store for
+    a text of any length.
     """
     counted, context = parameters(config), config.context
     source = context if config.stack == "encoder_decoder" else 0
@@ -327,12 +327,12 @@ def account_table(config: ModelConfig, width: int = WIDTH) -> str:
 def decoding_data(config: ModelConfig, chip: Chip) -> dict[str, Any]:
     """Return the maximum number of tokens per second that one row can get on a chip, as numbers.
 
-    The limit is that of the memory, with an empty and with a full context. The result also says how many chips hold the
-    weights and the cache (`None` for a machine whose memory is not known). In the column int8 the weights take one byte
-    each, and the cache two bytes per element.
+    The limit is set by the memory, and is given for an empty and for a full context. The result also says how many
+    chips hold the weights and the cache (`None` for a machine whose memory is not known). In the column int8 the
+    weights take one byte each, and the cache two bytes per element.
 
     Raises:
-        ValueError: for a stack other than a decoder.
+        ValueError: if the model is not a decoder.
     """
     if config.stack != "decoder":
         raise ValueError(f"config has stack={config.stack!r}: expected a decoder")

@@ -1,7 +1,7 @@
 """Windows of token ids for training and evaluation.
 
-A training batch is a function of (seed, step) only: a run that is killed and resumed at step 300 sees exactly the batch
-that it would have seen, without any state to save.
+A training batch depends only on (seed, step). A run that is killed and resumed at step 300 therefore sees exactly the
+batch that it would have seen, without any saved state.
 """
 
 from __future__ import annotations
@@ -58,8 +58,8 @@ class TrainingBatches:
     """Training batches of windows over concatenated documents.
 
     The documents form a ring: each follows its separator, and the first one follows the last. An epoch starts at a
-    random position of the ring, cuts it into windows that do not overlap, and shuffles them. So in one epoch each token
-    is a target at most once, and less than one window is left out, a different part each time.
+    random position of the ring, cuts it into windows that do not overlap, and shuffles them. In one epoch each token is
+    therefore a target at most once. Less than one window is left out, a different part in each epoch.
 
     Args:
         documents: ids of each document, with its separator.
@@ -117,10 +117,10 @@ class EvaluationBatches:
         documents: ids of each document, with its separator.
         context: maximum number of tokens in a window.
         stride: number of tokens scored in each window after a document's first; `None`: half of the context.
-        batch: windows per batch; short ones are padded on the right, where a causal model cannot look.
+        batch: windows per batch; short ones are padded on the right, which a causal model does not see.
 
     Raises:
-        ValueError: for a stride outside 1 to context.
+        ValueError: if the stride is not from 1 to context.
     """
 
     def __init__(

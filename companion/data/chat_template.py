@@ -1,8 +1,8 @@
-"""Chat templates: how a published chat model expects a conversation to be formatted (lesson 13).
+"""Chat templates, which format a conversation as a published chat model expects it (lesson 13).
 
-A model that was fine-tuned on conversations read them in one format, with marks between the turns. Its folder contains
-a Jinja program that writes this format: `chat_template.jinja`, or a field of `tokenizer_config.json`. This is foreign
-code, so it runs in Jinja's sandbox, where it can only read its inputs.
+A model that was fine-tuned on conversations has seen them in a single format, with marks between the turns. Its folder
+contains a Jinja program that writes this format: `chat_template.jinja`, or a field of `tokenizer_config.json`. Because
+this is untrusted code, it runs in Jinja's sandbox, where it can only read its inputs.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def conversation(turns: Sequence[str], system: str | None = None) -> list[Messag
     """Return the messages of alternating turns of a user and an assistant; the user has the first and the last turn.
 
     Raises:
-        ValueError: for an even number of turns.
+        ValueError: if the number of turns is even.
     """
     if len(turns) % 2 == 0:
         raise ValueError(f"turns: expected an odd number, the user first and last, got {len(turns)}")
@@ -69,7 +69,7 @@ class ChatTemplate:
     special: Mapping[str, str] = field(default_factory=dict)
 
     def write(self, messages: Sequence[Message], *, answer: bool = True, **options: Any) -> str:
-        """Format a conversation as its model read it in training.
+        """Format a conversation as the model saw it in training.
 
         The result contains special tokens and is ready to tokenize.
 
@@ -79,8 +79,8 @@ class ChatTemplate:
             options: further variables of the template, such as `enable_thinking`.
 
         Raises:
-            ValueError: for no messages, for a template that is damaged, rejects these messages, takes longer than
-                `SECONDS` or more memory than `MEMORY`, or writes more than `LONGEST` characters, and if jinja2 is
+            ValueError: if there are no messages, if the template is damaged, rejects these messages, takes longer than
+                `SECONDS` or more memory than `MEMORY`, or writes more than `LONGEST` characters, or if jinja2 is
                 missing or too old.
         """
         if not messages:
@@ -107,7 +107,7 @@ def load_chat_template(folder: str | Path) -> ChatTemplate | None:
     If a file contains several, the one named "default" is used.
 
     Raises:
-        ValueError: for a damaged file, and for several templates without a default.
+        ValueError: if a file is damaged, or if there are several templates but no default.
     """
     folder = Path(folder)
     path = folder / SETTINGS
@@ -181,7 +181,7 @@ def compiled(source: str, origin: str) -> Template:
     blocks of `generation`, which mark the tokens that count in a loss and write nothing themselves.
 
     Raises:
-        ValueError: for an invalid template, and if jinja2 is missing or too old.
+        ValueError: if the template is invalid, or if jinja2 is missing or too old.
     """
     try:
         import jinja2

@@ -1,4 +1,4 @@
-"""How one model reads conversations: its chat template, its tokenizer, and which tokens are an answer (lesson 20)."""
+"""Convert conversations to a model's token ids with its template and tokenizer, and mark the answers (lesson 20)."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ TEXT_FILES = (
 class Row:
     """A conversation as ids, and which of them are scored.
 
-    Scored are the ids of answers, including the token that ends each of them.
+    The ids of answers are scored, including the token that ends each answer.
     """
 
     ids: list[int]
@@ -67,17 +67,15 @@ class Dialect:
         """Load the format from a folder with `TEXT_FILES`, of a published model or of a fine-tuning run.
 
         Raises:
-            ValueError: for a folder without a template or a tokenizer of a decoder, or with a damaged one, and if no
-                file defines which token ends a text.
+            ValueError: if the template or the tokenizer of a decoder is missing or damaged, or if no file defines the
+                token that ends a text.
         """
         folder = Path(folder)
         template, tokenizer = load_chat_template(folder), load_tokenizer(folder)
         if template is None:
             raise ValueError(f"{folder}: expected a chat template, {TEMPLATE} or in {SETTINGS}, found none")
         if not isinstance(tokenizer, JsonTokenizer):
-            raise ValueError(
-                f"{folder}: expected the tokenizer of a model that continues texts, got that of a translator"
-            )
+            raise ValueError(f"{folder}: expected the tokenizer of a model that continues texts, got a translator's")
         if not (stop := _stop_ids(folder)):
             raise ValueError(f"{folder}: expected eos_token_id, the token that ends an answer, in {GENERATION}")
         return cls(template, tokenizer, stop)
@@ -87,13 +85,14 @@ class Dialect:
         return self.tokenizer.encode(text, special=False)
 
     def prompt(self, messages: Sequence[Message]) -> list[int]:
-        """Return what the model reads before it answers. Raises `ValueError` as `ChatTemplate.write` does."""
+        """Return the ids that the model reads before it answers. Raises `ValueError` in the same cases as
+        `ChatTemplate.write`."""
         return self.encode(self.template.write(messages))
 
     def answer(self, ids: Iterable[int]) -> str:
         """Return the text of an answer's ids, without the token that ends it.
 
-        Ids outside the tokenizer's vocabulary, for which only the model's table has rows, add nothing.
+        Ids outside the tokenizer's vocabulary add nothing; only the model's table has rows for them.
         """
         return self.tokenizer.decode(id for id in ids if id < self.tokenizer.vocab).strip()
 
@@ -101,12 +100,12 @@ class Dialect:
         """Convert a conversation to training rows.
 
         This is one row, or one per answer if the template writes earlier turns differently once later ones follow. The
-        ids before an answer are those of `prompt`, and together they are those of the whole text, unless the tokenizer
-        would merge an answer's first characters with its prompt.
+        ids before an answer equal those of `prompt`, and all ids together equal those of the whole text, unless the
+        tokenizer would merge an answer's first characters with its prompt.
 
         Raises:
-            ValueError: if there is no answer, if nothing precedes the first one, and for a template under which an
-                answer does not continue its prompt, or does not end with a stop token.
+            ValueError: if there is no answer or nothing precedes the first one, or if the template produces an answer
+                that does not continue its prompt or does not end with a stop token.
         """
         rows: list[Row] = []
         done = None
@@ -140,10 +139,10 @@ class Dialect:
         return rows
 
     def _added(self, before: str, text: str) -> list[int]:
-        """Return the ids that `text` adds to those of `before`, its beginning.
+        """Return the ids that `text` adds to the ids of its beginning, `before`.
 
-        A tokenizer may begin every text with a space of its own. So the rest of a text is only encoded separately if
-        the ids of the whole text do not begin with those of `before`.
+        Some tokenizers add a space at the beginning of every text. Therefore the rest of a text is encoded separately
+        only if the ids of the whole text do not begin with those of `before`.
         """
         known, whole = self.encode(before), self.encode(text)
         return whole[len(known) :] if whole[: len(known)] == known else self.encode(text[len(before) :])
@@ -152,10 +151,10 @@ class Dialect:
 def dialect_files(folder: str | Path) -> dict[str, str]:
     """Return the `TEXT_FILES` of a published model's folder or of a fine-tuning run's, to be written to another folder.
 
-    The template `PLAIN` is added if there is none, and so are the ids that end a text.
+    If they are missing, the template `PLAIN` and the ids that end a text are added.
 
     Raises:
-        ValueError: for a folder without a tokenizer, and for a file that is not text.
+        ValueError: if the folder has no tokenizer, or if a file is not text.
     """
     folder = Path(folder)
     files = {}

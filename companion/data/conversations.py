@@ -3,8 +3,9 @@
     {"messages": [{"role": "user", "content": "..."}, {"role": "assistant", "content": "..."}]}
     {"prompt": [{"role": "user", "content": "..."}], "chosen": "...", "rejected": "..."}
 
-The second form is a preference between two answers, as in trl. A prompt may also be a single text of the user, and an
-answer a list with its one message. Without a prompt, both are whole conversations that differ in their last turn.
+The second form is a preference between two answers, as in trl. A prompt may also be a single text by the user, and an
+answer may be a list with a single message. Without a prompt, `chosen` and `rejected` are whole conversations that
+differ in their last turn.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ class Conversation(NamedTuple):
 
 
 class Preference(NamedTuple):
-    """Turns of a conversation, the better and the worse of two answers to them, and where they come from."""
+    """Turns of a conversation, a better and a worse answer to them, and where they come from."""
 
     prompt: list[Message]
     chosen: str
@@ -41,8 +42,8 @@ def read_conversations(paths: Sequence[str | Path]) -> list[Conversation]:
     """Read the conversations of files, in order.
 
     Raises:
-        ValueError: naming file and line, for a file that cannot be read or is empty, and for a line that is not a
-            conversation or has no turn of the assistant.
+        ValueError: if a file cannot be read or is empty, or if a line is not a conversation or has no turn of the
+            assistant. The message names the file and the line.
     """
     return _read(paths, _conversation)
 
@@ -66,7 +67,7 @@ def _objects(path: Path) -> Iterator[tuple[Mapping[str, Any], str]]:
     except OSError as error:
         raise ValueError(f"{name}: cannot be read ({error.strerror})") from None
     except ValueError as error:  # not text, or an invalid file name
-        raise ValueError(f"{name}: expected text in UTF-8, got a file that is not ({why(error)})") from None
+        raise ValueError(f"{name}: expected a text file in UTF-8, got something else ({why(error)})") from None
     if not any(line.strip() for line in lines):
         raise ValueError(f"{name}: expected one conversation per line, but the file is empty")
     for number, line in enumerate(lines, 1):
@@ -76,7 +77,7 @@ def _objects(path: Path) -> Iterator[tuple[Mapping[str, Any], str]]:
         try:
             said = parse_json(line)
         except ValueError as error:
-            raise ValueError(f"{where}: expected a JSON object, got text that is not ({why(error)})") from None
+            raise ValueError(f"{where}: expected a JSON object, got other text ({why(error)})") from None
         if not isinstance(said, dict):
             raise ValueError(f"{where}: expected a JSON object, got {shown(said)}")
         yield said, where

@@ -1,4 +1,4 @@
-"""Real text to learn from: texts that come with this package, or any file, folder or glob of the user's.
+"""Text to train on: texts that come with this package, or any file, folder or glob that the user names.
 
 A corpus is a list of documents. Some are held out for evaluation, and a document is never on both sides: windows cut
 from one text at random would overlap, and a model that has seen 511 of a window's 512 tokens in training is not being
@@ -111,8 +111,8 @@ def python_reference() -> Corpus:
     """Return the language reference that most Pythons contain for their `help()`: about 200 documents.
 
     Each document is a section. Topics range from two lines to sixty thousand characters, so a few large ones would
-    determine what the held-out text is like. The reference differs between Python versions, so figures measured on it
-    are only valid for one version.
+    dominate the held-out text. The reference differs between Python versions, so figures measured on it are only valid
+    for one version.
 
     Raises:
         ValueError: if a reduced Python installation does not have it.
@@ -146,12 +146,12 @@ def read_corpus(paths: Sequence[str | Path], *, keep_repeats: bool = False) -> C
     Folders are read recursively, without hidden entries; globs may contain `**`.
 
     Files are UTF-8, and are read in the order of `paths`, by name within a folder or glob, each at most once. A file
-    that is named, or matched by a glob, must be text; in a folder, other files are left out and listed in `notes`.
-    Repeated paragraphs are removed (see `deduplicate`) unless `keep_repeats`.
+    that is named or matched by a glob must be text. Files in a folder that are not text are left out and listed in
+    `notes`. Repeated paragraphs are removed (see `deduplicate`) unless `keep_repeats`.
 
     Raises:
-        ValueError: for a path that does not exist, a glob that matches nothing, a file that is not text (invalid UTF-8
-            or a NUL byte), and if there is no text at all.
+        ValueError: if a path does not exist, a glob matches nothing, a file is not text (invalid UTF-8 or a NUL byte),
+            or there is no text at all.
     """
     if not paths:
         raise ValueError("data: expected at least one file, folder or glob, got none")
@@ -184,7 +184,7 @@ def read_corpus(paths: Sequence[str | Path], *, keep_repeats: bool = False) -> C
 def read_files(
     path: str, read: Callable[[Path, str], Read], seen: set[Any], not_text: list[str]
 ) -> Iterator[tuple[str, Read]]:
-    """Yield the name of each file of a path, and the result of `read`, which is given the file and that name.
+    """Yield the name of each file of a path and the result of `read`, which is called with the file and this name.
 
     Args:
         path: a file, folder or glob.
@@ -193,8 +193,7 @@ def read_files(
         not_text: collects the names of a folder's files for which `read` raises `UnicodeError`.
 
     Raises:
-        ValueError: for a path that matches nothing, for a file that cannot be read, and for a file that is given
-            explicitly but is not text.
+        ValueError: if the path matches nothing, a file cannot be read, or a file that was named explicitly is not text.
     """
     for file, name, from_folder in files_of(path):
         if (real := file.resolve()) in seen:
@@ -207,7 +206,7 @@ def read_files(
                 raise ValueError(f"{file}: cannot be read ({error.strerror})") from None
             if not from_folder:
                 reason = why(error) if isinstance(error, UnicodeError) else "it is no file"
-                raise ValueError(f"{file}: expected a text file in UTF-8, got one that is not ({reason})") from None
+                raise ValueError(f"{file}: expected a text file in UTF-8, got something else ({reason})") from None
             not_text.append(name)
             continue
         yield name, found
@@ -245,20 +244,21 @@ def deduplicate(corpus: Corpus) -> Corpus:
 def split(corpus: Corpus, held_out: float = 0.1) -> Split:
     """Split a corpus into training and held-out documents.
 
-    A document is held out if a hash of its name, read as a number from 0 to 1, is below `held_out`. So it stays on its
-    side, on every machine and whatever the order of the texts, when other documents are added or removed, when it is
-    edited, and when it loses a paragraph that another one also has. What one model was trained on is therefore never
-    used to evaluate another model, trained on the next version of the text. The price is that the fraction is only
-    approximate. At most `MOST_HELD_OUT` bytes are used for evaluation; the rest of what is held out is unused, and
-    `notes` says how much.
+    A document is held out if a hash of its name, read as a number from 0 to 1, is below `held_out`. Therefore it stays
+    on its side on every machine and for any order of the texts, also when other documents are added or removed, when it
+    is edited, and when it loses a paragraph that also occurs elsewhere. Text that one model was trained on is therefore
+    never used to evaluate another model that was trained on a later version of the text. The price is that the fraction
+    is only approximate. At most `MOST_HELD_OUT` bytes are used for evaluation. The rest of the held-out text is unused,
+    and `notes` says how much this is.
 
     If this would hold out less than a third of the requested fraction or more than three times as much (because there
     are few documents, or one is far larger than the others), documents are taken in the order of a hash as long as they
-    fit, or the smallest if none does. Then a document may change sides when others are added or removed, and `notes`
-    says so. A single document is cut once, at the paragraph break nearest to the requested fraction from its end.
+    fit, or the smallest if none does. In that case a document may change sides when others are added or removed, and
+    `notes` says so. A single document is cut once, at the paragraph break nearest to the requested fraction from its
+    end.
 
     Raises:
-        ValueError: for a fraction outside (0, 1) and for a text too short to be cut.
+        ValueError: if the fraction is outside (0, 1), or if the text is too short to be cut.
     """
     if not 0 < held_out < 1:
         raise ValueError(f"held_out={held_out!r}: expected a fraction between 0 and 1, both excluded")
@@ -337,10 +337,10 @@ def _split_one(document: Document, wanted: float) -> Split:
 
 
 def files_of(path: str) -> Iterable[tuple[Path, str, bool]]:
-    """Yield (file, name, whether it was found inside a folder) for one path of the user's, in a fixed order.
+    """Yield (file, name, whether it was found inside a folder) for a path that the user named, in a fixed order.
 
     Raises:
-        ValueError: for a path that does not exist, and for a glob that matches nothing.
+        ValueError: if the path does not exist, or if the glob matches nothing.
     """
     given = Path(path).expanduser()
     if given.is_file():

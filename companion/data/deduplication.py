@@ -1,7 +1,7 @@
-"""Deduplication: repeated texts and paragraphs are found by their sentences.
+"""Deduplication, which finds repeated texts and paragraphs by their sentences.
 
 Paragraphs are separated by blank lines. A paragraph is a repetition if sentences that occurred before make up a quarter
-of it or more. Paragraphs under `SHORTEST_REPEAT` characters are left alone.
+of it or more. Paragraphs with fewer than `SHORTEST_REPEAT` characters are never removed.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def without_repeats(texts: Iterable[str]) -> Iterator[str]:
 def repeated_share(train: Iterable[str], texts: Sequence[str]) -> float:
     """Return the fraction of the bytes of `texts` in paragraphs that repeat those of `train`."""
     pieces = [piece for text in texts for piece in PARAGRAPH_BREAK.split(text)[::2]]
-    ours = {s for piece in pieces for s in _sentences(piece)}  # only these are stored, however large `train` is
+    ours = {s for piece in pieces for s in _sentences(piece)}  # only these are stored, no matter how large `train` is
     known = {s for text in train for piece in PARAGRAPH_BREAK.split(text)[::2] for s in _sentences(piece) if s in ours}
     total = sum(len(text.encode()) for text in texts)
     return sum(len(piece.encode()) for piece in pieces if _is_repeated(piece, known)) / total if total else 0.0

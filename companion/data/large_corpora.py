@@ -1,7 +1,7 @@
-"""Text that is too large for memory: documents stay on disk, and batches come from parts that are tokenized as needed.
+"""Text too large for memory: documents stay on disk, and batches come from parts that are tokenized as needed.
 
 A corpus in memory takes several times its own size, and it takes minutes to tokenize. If files have `LARGE` bytes or
-more, they are cut into documents of at most `PIECE` bytes, of which only the position in the file and a checksum are
+more, they are cut into documents of at most `PIECE` bytes, for which only the position in the file and a checksum are
 stored. Documents are shuffled once and divided into parts of about `PART` bytes. Training begins with the first part,
 while another thread prepares the next one. The ids of a part are stored in a file, so that it is tokenized only once.
 """
@@ -89,10 +89,10 @@ class Piece(Document):
 
 
 def is_large(paths: Sequence[str | Path]) -> bool:
-    """Return whether the files of `paths` have `LARGE` bytes together.
+    """Return whether the files of `paths` have at least `LARGE` bytes in total.
 
     Raises:
-        ValueError: for a path that does not exist.
+        ValueError: if a path does not exist.
     """
     size = 0
     for path in paths:
@@ -104,13 +104,13 @@ def is_large(paths: Sequence[str | Path]) -> bool:
 
 
 def read_large(paths: Sequence[str | Path]) -> Corpus:
-    """Read files that have `LARGE` bytes together, as `companion.data.corpora.read_corpus` does; they stay on disk.
+    """Read files with at least `LARGE` bytes in total, as `companion.data.corpora.read_corpus` does; they stay on disk.
 
     Documents that occur twice are removed; paragraphs are not compared with each other. `Parts` also removes paragraphs
     that are held out.
 
     Raises:
-        ValueError: as `read_corpus` does.
+        ValueError: in the same cases as `read_corpus`.
     """
     documents: list[Document] = []
     not_text: list[str] = []
@@ -163,9 +163,9 @@ def _pieces(file: Path, name: str, count: Callable[[int], object]) -> list[tuple
 
 
 def _end(data: mmap.mmap, start: int, size: int) -> int:
-    """Return where a piece that begins at `start` ends.
+    """Return the end of a piece that begins at `start`.
 
-    This is at a break between paragraphs, lines, words, or else characters.
+    It ends between paragraphs or, failing that, between lines, words or characters.
     """
     if size - start <= PIECE:
         return size
@@ -261,7 +261,7 @@ class Windows(Protocol):
 class StreamedBatches:
     """Batches of windows from one part after the other.
 
-    An epoch passes through each part once, in windows made by `make`; the next epoch has another order of parts. A
+    An epoch passes through each part once, in windows made by `make`; the next epoch uses another order of the parts. A
     batch is a function of its number only, and may contain the end of one part and the beginning of the next.
 
     Args:

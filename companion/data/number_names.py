@@ -1,11 +1,11 @@
 """Numbers below a million and their names in several languages, in both directions (lesson 09).
 
-The names come from `num2words`, which is called for 2,000 numbers in each language. The name of 1000 k + r is that of
-1000 k, followed by a text that only depends on r. So two tables suffice to write and to read a million names, and
+The names come from `num2words`, which is called for 2,000 numbers in each language. The name of 1000 k + r is the name
+of 1000 k, followed by a text that only depends on r. So two tables suffice to write and to read a million names, and
 reading is the exact inverse of writing. (A test checks that num2words gives the same names.)
 
-One name is corrected: for 101,000 num2words 0.5 gives "einhunderteinstausend", and likewise in all X01,xxx. The correct
-German form, used here, is "einhunderteintausend".
+One name is corrected: for 101,000, num2words 0.5 gives "einhunderteinstausend", and it makes the same mistake in all
+X01,xxx. The correct German form, used here, is "einhunderteintausend".
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Language:
     variants: tuple[tuple[str, str], ...] = ()
 
     def name(self, number: int) -> str:
-        """Return the name of a number from 0 to 999,999. Raises `ValueError` for any other."""
+        """Return the name of a number from 0 to 999,999. Raises `ValueError` for any other number."""
         if isinstance(number, bool) or not isinstance(number, int) or not 0 <= number < MOST:
             raise ValueError(f"number={number!r}: expected a whole number from 0 to {MOST - 1:,}")
         thousands, rest = divmod(number, 1000)
@@ -71,7 +71,7 @@ class Language:
         "hundert" for "einhundert" in German.
 
         Raises:
-            ValueError: for anything else, saying where it stops being a name.
+            ValueError: if the text is not a name; the message says where it stops being one.
         """
         key = _key(name).lstrip()
         for pattern, replacement in self.variants:
@@ -115,7 +115,7 @@ class Language:
 
     @cached_property
     def _tables(self) -> _Tables:
-        from num2words import num2words  # from the extra "school"; nothing else in the package needs it
+        from num2words import num2words  # installed by the extra "school"; nothing else in the package needs it
 
         def ask(number: int) -> str:
             text = str(num2words(number, lang=self.code))
@@ -192,7 +192,7 @@ _LANGUAGES = {
 
 
 def languages() -> tuple[Language, ...]:
-    """Return the languages whose names are correct in num2words, and can be divided into meaningful pieces."""
+    """Return the languages whose names are correct in num2words and can be divided into meaningful pieces."""
     return tuple(_LANGUAGES.values())
 
 

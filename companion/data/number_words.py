@@ -1,4 +1,4 @@
-"""Translating number names: a task with word order, unlimited data, and answers that can be checked.
+"""Translation of number names, a task with word order, unlimited data and answers that can be checked.
 
 Whether a number is held out depends only on the number itself (`is_held_out`): no choice of languages, pieces, seeds or
 batches lets a held-out number into training.
@@ -33,11 +33,11 @@ DIGITS = range(1, 7)
 def is_held_out(number: int) -> bool:
     """Return whether a number is reserved for evaluation: about one in ten, always the same ones.
 
-    A hash of the number (splitmix64, Steele et al. 2014) decides. 0 is not held out, which is necessary because its
-    name does not occur in any other, so nothing else could teach it.
+    A hash of the number (splitmix64, Steele et al. 2014) decides. 0 must not be held out, because its name does not
+    occur in any other name, so a model could not learn it otherwise.
 
     Raises:
-        ValueError: for a number that has no name here.
+        ValueError: if the number has no name here.
     """
     require_whole("number", number, 0)
     if number >= MOST:
@@ -55,10 +55,10 @@ def _held_out() -> np.ndarray:
 
 @lru_cache
 def one_side(digits: int, *, held_out: bool) -> Int[np.ndarray, " number"]:
-    """Return all numbers with this many digits (0 has one), in order, that are held out or that are not.
+    """Return all held-out numbers with this many digits (0 has one), or all others, in order.
 
     Raises:
-        ValueError: for a number of digits without names.
+        ValueError: if no names have this number of digits.
     """
     if digits not in DIGITS:
         raise ValueError(f"digits={digits!r}: expected a whole number from {DIGITS[0]} to {DIGITS[-1]}")
@@ -71,8 +71,8 @@ def one_side(digits: int, *, held_out: bool) -> Int[np.ndarray, " number"]:
 def held_out(count: int, *, seed: int = 0, digits: Sequence[int] = DIGITS) -> list[int]:
     """Return `count` different held-out numbers in order, or all if there are fewer.
 
-    Each length gets an equal share if it has that many (there is hardly any held-out number with one digit, and about
-    ten with two).
+    Each number of digits gets an equal share if it has enough numbers (there is hardly any held-out number with one
+    digit, and about ten with two).
     """
     require_whole("count", count)
     random = np.random.default_rng(seed)
@@ -152,7 +152,7 @@ class NumberWords:
 
     @cached_property
     def fingerprint(self) -> str:
-        """Hash of the names, their pieces, and the held-out numbers."""
+        """Hash of the names, their pieces and the held-out numbers."""
         digest = hashlib.blake2b(digest_size=16)
         for text in (*self.vocabulary, "", *self.source.texts(), "", *self.target.texts()):
             digest.update(text.encode() + b"\0")
@@ -200,7 +200,7 @@ def task(
     """Make the task of translating from one language into another, given their codes, as in `task("de", "en")`.
 
     Raises:
-        ValueError: for an unknown language, the same one twice, or an unknown kind of pieces.
+        ValueError: if a language or the kind of pieces is unknown, or if both languages are the same.
     """
     if source == target:
         raise ValueError(f"from {source!r} to {target!r}: expected two different languages")

@@ -1,4 +1,4 @@
-"""Sequence packing: windows with whole documents, and pieces of long ones, so that little is left empty.
+"""Sequence packing: windows are filled with whole documents, and pieces of long ones, so that little is left empty.
 
 If documents are concatenated and cut at fixed lengths (`batches.TrainingBatches`), most of them begin somewhere inside
 a window, after the end of another, and are cut in two wherever a window happens to end. Here only documents longer than
@@ -9,9 +9,9 @@ a window are cut, into pieces of one window each and a remainder. Windows are th
 seeds 0, 1 and 2, the bits per byte of held-out text were 2.010, 1.998, 2.008 with a ring; 1.998, 1.996, 2.010 packed;
 and 1.996, 1.995, 2.005 packed with a mask that hides the other documents of a window. Packing is no worse, costs no
 time and leaves 0.2 % of the positions empty. The mask is slightly better for the same number of updates but takes 3 to
-8 % longer, so it has no advantage for the same training time. Most sections of that text are longer than the window of
-128 tokens. On the standard library's docstrings, which are short, the three came to 2.378, 2.370 and 2.367 (one seed, a
-smaller model).
+8 % longer, so it brings no advantage for the same training time. Most sections of that text are longer than the window
+of 128 tokens. On the standard library's docstrings, which are short, the three variants reached 2.378, 2.370 and 2.367
+(one seed, a smaller model).
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ PADDING = -1
 def best_fit(lengths: Sequence[int], room: int) -> list[int]:
     """Assign pieces to windows that hold `room` tokens: best fit, longest piece first.
 
-    A piece goes to the window where it leaves the least room, or to a new one if it fits nowhere; windows are numbered
-    in order. At most 11/9 of the minimum number of windows, plus one, are used (Johnson 1973). This takes O(n log n)
-    for n pieces.
+    A piece goes to the window where it leaves the least room, or to a new window if it fits nowhere. Windows are
+    numbered in order. At most 11/9 of the minimum number of windows, plus one, are used (Johnson 1973). This takes O(n
+    log n) for n pieces.
 
     Raises:
-        ValueError: for a piece that is empty or longer than a window.
+        ValueError: if a piece is empty or longer than a window.
     """
     require_whole("room", room, 1)
     if wrong := [length for length in lengths if not 1 <= length <= room]:
@@ -85,9 +85,9 @@ class PackedBatches:
     """Training batches of packed windows. A window contains whole documents, or pieces of a longer one, then padding.
 
     A document's targets are the tokens after its initial separator, followed by the separator, which marks its end. In
-    an epoch each of them is a target exactly once. The next epoch cuts long documents at other positions, combines
-    other pieces, and uses the windows in another order; their number stays the same. A batch is a function of (seed,
-    step) only, and may contain the end of one epoch and the beginning of the next.
+    an epoch each of them is a target exactly once. The next epoch cuts long documents at different positions, combines
+    different pieces, and uses the windows in a different order; the number of windows stays the same. A batch is a
+    function of (seed, step) only, and may contain the end of one epoch and the beginning of the next.
 
     Args:
         documents: ids, each document after its separator.
@@ -115,7 +115,7 @@ class PackedBatches:
         self._start = np.cumsum(sizes + 1) - (sizes + 1)
         self._pieces = -(-sizes // context)
         self._rest = sizes - (self._pieces - 1) * context  # the piece that is not full
-        # Which lengths share a window is fixed here; pieces of equal length are exchanged from epoch to epoch.
+        # The lengths that share a window are fixed here; in each epoch, pieces of equal length are exchanged.
         lengths = np.sort(self._cut(np.zeros_like(sizes))[1])[::-1]
         self._window = np.array(best_fit(lengths.tolist(), context))
         self.windows = int(self._window.max()) + 1

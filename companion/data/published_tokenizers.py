@@ -25,21 +25,21 @@ class PublishedTokenizer(Protocol):
     """Interface of every published tokenizer.
 
     Attributes:
-        vocab: one more than the largest id. A model's table may have more rows, and not every smaller id need be a
-            token.
+        vocab: one more than the largest id. A model's table may have more rows, and smaller ids that are not tokens may
+            exist.
     """
 
     vocab: int
 
     def encode(self, text: str) -> list[int]:
-        """Return the token ids of `text`, with the special tokens that its model expects around it.
+        """Return the token ids of `text`, including the special tokens that the model expects around it.
 
         Raises:
-            ValueError: for a text that cannot be encoded.
+            ValueError: if the text cannot be encoded.
         """
 
     def decode(self, ids: Iterable[int]) -> str:
-        """Return the text of `ids`, without special tokens."""
+        """Return the text of `ids` without special tokens."""
 
     def spell(self, ids: Iterable[int]) -> str:
         """Return the text of `ids`, including special tokens; ids outside the tokenizer's vocabulary add nothing."""
@@ -76,7 +76,7 @@ class JsonTokenizer:
     def encode(self, text: str, *, special: bool = True) -> list[int]:
         """Encode `text`.
 
-        With `special=False`, no special tokens are added around it, as for a text written by a chat template.
+        With `special=False`, no special tokens are added, as is right for a text written by a chat template.
         """
         with library_faults("tokenizer: cannot encode this text"):
             return list(self._tokenizer.encode(text, add_special_tokens=special).ids)
@@ -156,8 +156,8 @@ class TextStream:
     """Incremental decoding for any tokenizer: `push` returns the text that a token adds, `finish` the remaining text.
 
     The text of a token can depend on those before it, so at least the last `KEPT` tokens are decoded again, and only
-    the new text is returned. A character of which only some bytes have arrived waits for the others. Ids outside the
-    tokenizer's vocabulary add nothing.
+    the new text is returned. A character is held back until all of its bytes have arrived. Ids outside the tokenizer's
+    vocabulary add nothing.
 
     Args:
         tokenizer: the tokenizer.
@@ -181,7 +181,7 @@ class TextStream:
         return new
 
     def _let_go(self, text: str) -> None:
-        """Forget all but the last tokens if these by themselves give the end of `text`, the text of all tokens."""
+        """Forget all but the last tokens if decoding only these gives the end of `text`, the text of all tokens."""
         for kept in range(KEPT, min(len(self._ids), KEPT + 4)):  # a character has at most four tokens
             last = self._tokenizer.decode(self._ids[-kept:])
             if last and text == self._shown and text.endswith(last) and "\ufffd" not in last:
@@ -246,9 +246,9 @@ _QWEN_WORDS = (
 
 
 def _added(folder: Path, settings: Mapping[str, Any]) -> list[AddedToken]:
-    """Return the tokens that no merge produces, in the order of their ids.
+    """Return the tokens that are not produced by a merge, in the order of their ids.
 
-    These are the ones listed in tokenizer_config.json; in older folders those of added_tokens.json, and the special
+    These are the tokens listed in tokenizer_config.json or, in older folders, in added_tokens.json, and the special
     tokens named in a file.
     """
     listed = settings.get("added_tokens_decoder")

@@ -1,7 +1,7 @@
 """Byte-level byte-pair encoding (Sennrich et al. 2016; on bytes: Radford et al. 2019).
 
 Each of the 256 bytes is a token, so any text can be encoded and decoded exactly. Training adds the most frequent pairs.
-Lesson 01 builds the merges by hand; here the `tokenizers` library makes them.
+Lesson 01 computes the merges by hand; here the `tokenizers` library does.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class BytePairTokenizer:
         separator: id of the token that precedes every document.
 
     Raises:
-        ValueError: for a tokenizer that is not byte-level, has no separator, or does not restore every text.
+        ValueError: if the tokenizer is not byte-level, has no separator, or does not restore every text.
     """
 
     def __init__(self, tokenizer: Tokenizer) -> None:
@@ -49,7 +49,9 @@ class BytePairTokenizer:
         separator = next((id for id in known if id is not None), None)
         alphabet = pre_tokenizers.ByteLevel.alphabet()
         if separator is None or any(tokenizer.token_to_id(symbol) is None for symbol in alphabet):
-            raise ValueError(f"tokenizer: expected a byte-level one with all 256 bytes and a token such as {SEPARATOR}")
+            raise ValueError(
+                f"tokenizer: expected a byte-level tokenizer with all 256 bytes and a token such as {SEPARATOR}"
+            )
         tokenizer.encode_special_tokens = True  # not stored in the file; without it a text could forge a separator
         self._tokenizer = tokenizer
         self.vocab: int = tokenizer.get_vocab_size()
@@ -94,7 +96,7 @@ class BytePairTokenizer:
         """Load a tokenizer from a file with the result of `to_json`.
 
         Raises:
-            ValueError: for a missing, truncated or foreign file.
+            ValueError: if the file is missing, truncated or of another kind.
         """
         path = Path(path)
         try:
@@ -146,7 +148,7 @@ class BytePairTokenizer:
     def decode(self, ids: Iterable[int]) -> str:
         """Return the text of `ids`, without separators; `decode(encode(text)) == text` for every text.
 
-        If ids end inside a character, as a model may write them, that character becomes U+FFFD.
+        If the ids end inside a character, as a model's output may, that character becomes U+FFFD.
         """
         return b"".join(self.bytes_of(i) for i in ids).decode("utf-8", errors="replace")
 
@@ -154,14 +156,14 @@ class BytePairTokenizer:
         """Return the bytes of one token; empty for the separator.
 
         Raises:
-            ValueError: for an id outside the vocabulary.
+            ValueError: if the id is outside the vocabulary.
         """
         if not 0 <= token < self.vocab:
             raise ValueError(f"token={token!r}: expected an id from 0 to {self.vocab - 1}")
         return self._bytes[token]
 
     def lengths(self) -> Sequence[int]:
-        """Return the number of bytes of each token: `vocab` numbers."""
+        """Return the number of bytes of each of the `vocab` tokens."""
         return [len(piece) for piece in self._bytes]
 
     def stream(self) -> StreamDecoder:
@@ -194,7 +196,7 @@ class StreamDecoder:
         return self._decoder.decode(self._tokenizer.bytes_of(token))
 
     def finish(self) -> str:
-        """Return what is left: U+FFFD for an incomplete character, otherwise nothing."""
+        """Return the remaining text: U+FFFD for an incomplete character, otherwise nothing."""
         return self._decoder.decode(b"", final=True)
 
 

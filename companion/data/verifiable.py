@@ -1,4 +1,4 @@
-"""Verifiable problems, whose answers a function checks, so that rewards need no labels (lesson 20).
+"""Problems whose answers a function can check, so that rewards need no labels (lesson 20).
 
 A task is a small class that draws problems, writes answers with their steps, and checks an answer. One problem in ten,
 chosen by a hash of its prompt, is held out and never used for training.
@@ -81,9 +81,9 @@ def number_in(answer: str) -> int | None:
 
 @dataclass(frozen=True)
 class Sums(Checkable):
-    """Sums of two numbers with `digits` digits each, computed column by column from the right with carries.
+    """Add two numbers with `digits` digits each, column by column from the right with carries.
 
-    `4 7 + 3 8` is answered `7 + 8 = 1 5; 4 + 3 + 1 = 8; 8 5`; only the text after the last semicolon is checked.
+    The answer to `4 7 + 3 8` is `7 + 8 = 1 5; 4 + 3 + 1 = 8; 8 5`; only the text after the last semicolon is checked.
     """
 
     digits: int = 2
@@ -114,7 +114,7 @@ class Sums(Checkable):
 
 @dataclass(frozen=True)
 class Names(Checkable):
-    """Numbers of English names below a million: `forty-seven thousand and two` is answered `4 7 0 0 2`.
+    """Read English number names below a million: the answer to `forty-seven thousand and two` is `4 7 0 0 2`.
 
     Raises:
         ValueError: if num2words, which provides the names, is not installed.

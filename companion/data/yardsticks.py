@@ -35,11 +35,11 @@ class Yardstick:
 def yardsticks(train: Sequence[Document], held_out: Sequence[Document]) -> list[Yardstick]:
     """Measure the baselines on `held_out`.
 
-    They are `xz -9` by itself and primed with the training text, and n-grams of order 3, 4 and 5.
+    The baselines are `xz -9`, by itself and primed with the training text, and n-grams of order 3, 4 and 5.
 
     Without training text only the first can be measured. If there are more than `MOST_READ` bytes of training text,
-    they read a sample from all of it, and their names say how much. This takes seconds for megabytes; sorting
-    dominates, with O(n log n) in the bytes of training text.
+    they read a sample of it, and their names say how much. This takes seconds for megabytes; sorting dominates, with
+    O(n log n) in the bytes of training text.
     """
     whole = _bytes(train)
     train = sample(train, MOST_READ)
@@ -60,8 +60,8 @@ def yardsticks(train: Sequence[Document], held_out: Sequence[Document]) -> list[
 def xz_bits_per_byte(train: Sequence[Document], held_out: Sequence[Document]) -> float:
     """Return the bits per byte that `xz -9` adds for `held_out` after compressing `train`, which may be empty.
 
-    With training text this is the size of both together minus the size of the training text, of which the last
-    `XZ_WINDOW` bytes are used.
+    With training text, this is the size of both texts compressed together minus that of the training text. Only the
+    last `XZ_WINDOW` bytes of the training text are used.
 
     Raises:
         ValueError: if `held_out` is empty.
@@ -86,7 +86,7 @@ class NgramModel:
     not cross the start of a document.
 
     Raises:
-        ValueError: for an order outside 1 to 8.
+        ValueError: if the order is not from 1 to 8.
     """
 
     def __init__(self, order: int) -> None:
@@ -122,7 +122,7 @@ class NgramModel:
         """Return p of every byte of `text` given the bytes before it: (byte,).
 
         Raises:
-            ValueError: for an order above the model's, or before `fit`.
+            ValueError: if the order is above the model's, or if `fit` has not been called.
         """
         order = self.order if order is None else order
         if not 1 <= order <= self.order:

@@ -1,4 +1,4 @@
-"""Programs to begin from, each of which runs as it stands; copy one into code of your own.
+"""Example programs, each of which runs as it is. Copy one into your own code.
 
 python -m companion.examples.own_text letter.txt       a tokenizer and a decoder for a text of yours
 python -m companion.examples.published SmolLM2-135M/   a published model: what comes next, and a text

@@ -1,10 +1,11 @@
-"""Take one layer of the package into a module of your own.
+"""Use one layer of the package in a module of your own.
 
     python -m companion.examples.one_layer
 
-`Attention` is an `nn.Module` as any other: (batch, token, d_model) goes in and comes out. Here it stands in a small
-classifier beside layers of PyTorch, with grouped queries, with rotary positions, and without a causal mask. It learns
-whether a row of symbols has the same symbol twice in succession, which no token can know alone.
+`Attention` is an ordinary `nn.Module`: (batch, token, d_model) goes in and comes out. Here it is part of a small
+classifier together with PyTorch's layers, with grouped queries and rotary positions and without a causal mask. The
+classifier learns whether a row of symbols contains the same symbol twice in succession, which no token can tell by
+itself.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ class Twice(nn.Module):
 
 
 def batch(rows: int) -> tuple[Tensor, Tensor]:
-    """Rows of symbols (batch, token), and for each whether two neighbours are the same."""
+    """Return rows of symbols (batch, token), and for each row whether two neighbours are the same."""
     symbols = torch.randint(SYMBOLS, (rows, LENGTH))
     return symbols, (symbols[:, 1:] == symbols[:, :-1]).any(dim=1).long()
 

@@ -1,9 +1,9 @@
-"""Train a decoder on a text of your own, keep it in a folder, and let it write.
+"""Train a decoder on a text of your own, save it in a folder, and generate text.
 
     python -m companion.examples.own_text letter.txt [FOLDER [UPDATES]]
 
 `companion train --data letter.txt` does more (it survives being killed, evaluates, uses several GPUs); this is the
-shortest way in a program of one's own: 200 updates take about a minute on a laptop.
+shortest way in your own program: 200 updates take about a minute on a laptop.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ CONTEXT, BATCH = 64, 16
 
 
 def train(ids: torch.Tensor, vocab: int, updates: int) -> Transformer:
-    """A decoder that has seen `updates` batches of windows of `ids` (token)."""
+    """Return a decoder trained on `updates` batches of windows of `ids` (token)."""
     config = ModelConfig(
         vocab=vocab,
         d_model=128,
@@ -45,7 +45,7 @@ def train(ids: torch.Tensor, vocab: int, updates: int) -> Transformer:
         starts = torch.randint(len(ids) - CONTEXT, (BATCH, 1))
         windows = ids[starts + torch.arange(CONTEXT + 1)]  # (batch, token), one token more than the model reads
         logits = model(windows[:, :-1]).logits
-        loss = F.cross_entropy(logits.mT, windows[:, 1:])  # each token is asked for the next one
+        loss = F.cross_entropy(logits.mT, windows[:, 1:])  # each token predicts the next one
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()

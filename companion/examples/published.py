@@ -1,10 +1,10 @@
-"""Load a published model from its folder, ask what comes next, and let it go on with a text.
+"""Load a published model from its folder, show the likeliest next tokens, and continue a text.
 
     python -m companion.examples.published SmolLM2-135M/ ["The sea is"]
 
-The folder is as its makers released it: config.json, model.safetensors and a tokenizer, of GPT-2, LLaMA, Mistral, Qwen,
-Gemma, OLMo or SmolLM. `companion inspect FOLDER` says what became of each field. A model that is not a folder yet:
-`load_pretrained("HuggingFaceTB/SmolLM2-135M", download=True)` fetches it, with pip install
+The folder is used as it was released, with config.json, model.safetensors and a tokenizer, for example of GPT-2, LLaMA,
+Mistral, Qwen, Gemma, OLMo or SmolLM. `companion inspect FOLDER` shows how each field is used. To download a model
+first, call `load_pretrained("HuggingFaceTB/SmolLM2-135M", download=True)`; this needs pip install
 "executable-transformer[published]".
 """
 

@@ -7,13 +7,13 @@ peft can load these files onto the published form of the model:
 
 NAME is the published name of the layer. Some layouts fuse several of our layers into one matrix, such as `qkv_proj` or
 GPT-2's `c_attn`. peft has a single A for such a matrix, so our layers share one too, and their Bs are stacked by rows.
-To find the fused layers, row indices instead of weights are sent through the family's own table.
+To find the fused layers, row indices are sent through the family's own table in place of weights.
 
 A model that was read from a published folder remembers its `model_type`, and its adapters take the names of that
-layout. Those of any other model take the names of the layout that `export_model` chooses.
+layout. The adapters of any other model take the names of the layout that `export_model` chooses.
 
-Features that peft's files have and that cannot be represented here are rejected by name. For models that do not fit on
-one machine, use peft itself with trl.
+Features of peft's files that cannot be represented here are rejected by name. For models that do not fit on one
+machine, use peft with trl instead.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class Part:
 def targeted(model: Transformer, targets: Targets = "all") -> list[str]:
     """Return the names of the linear layers that get an adapter. Raises `ValueError` for unknown targets."""
     require(targets in _HOLDERS, "targets", targets, "'attention' or 'all'")
-    # In a model with experts, peft 0.21 mistakes the names of the other networks for those of the experts.
+    # In a model with experts, peft 0.21 confuses the names of the other networks with the names of the experts.
     kinds = _HOLDERS["attention" if model.config.moe is not None else targets]
     found: list[str] = []
     for name, module in model.named_modules():
@@ -99,7 +99,7 @@ def published_layers(config: ModelConfig, kind: str | None = None) -> dict[str, 
         The parts of each published module, by its name.
 
     Raises:
-        ValueError: As `export_model` does.
+        ValueError: In the same cases as `export_model`.
     """
     family = families()[simplest_kind(config, kind)]
     model = bare_model(config)
@@ -137,14 +137,14 @@ def adapt(
     Args:
         model: A model without adapters.
         rank: The rank of every adapter.
-        alpha: The numerator of the scale, alpha / rank (default: twice the rank).
+        alpha: The numerator of the scale alpha / rank (default: twice the rank).
         targets: The layers that get an adapter.
         kind: The published layout whose fused layers share a `down`, see above; the model remembers it. By default it
             is the layout that the model was read from, or else the one that `export_model` chooses. In a model that no
             layout can represent, each layer has its own `down`, and the adapters cannot be saved.
 
     Raises:
-        ValueError: For a rank below 1, an alpha that is not above 0, unknown targets, and a model that already has
+        ValueError: If the rank is below 1, alpha is not above 0, the targets are unknown, or the model already has
             adapters.
     """
     if low_rank_layers(model):
@@ -193,7 +193,7 @@ def adapter_tensors(model: Transformer, kind: str | None = None) -> dict[str, Sh
     for name, parts in _published(model, kind).items():
         if chosen := [layers[part.layer] for part in parts if part.layer in layers]:
             if len(chosen) < len(parts) or any(layer.down is not chosen[0].down for layer in chosen):
-                raise ValueError(f"{name}: expected a change of all of its parts that shares one matrix A, as in peft")
+                raise ValueError(f"{name}: expected its parts to share one matrix A, as in peft")
             tensors[f"{BEFORE}{name}.lora_A.weight"] = chosen[0].down.detach()
             up = chosen[0].up.new_empty(sum(len(part.rows) for part in parts), chosen[0].rank)
             for part, layer in zip(parts, chosen, strict=True):
@@ -207,8 +207,8 @@ def put_adapters(model: Transformer, tensors: Mapping[str, Tensor], kind: str | 
     """Copy tensors from `adapter_tensors`, or from a file that peft wrote, into the adapters of a model.
 
     Raises:
-        ValueError: If an adapter lacks one of its two tensors, if a shape differs, or if there are other tensors. The
-            model is unchanged then.
+        ValueError: If an adapter lacks one of its two tensors, if a shape differs, or if there are other tensors. In
+            these cases the model is not changed.
     """
     layers, left = _layers(model), dict(tensors)
     moves: list[tuple[list[tuple[Part, LowRank]], Tensor, Tensor]] = []
@@ -226,7 +226,7 @@ def put_adapters(model: Transformer, tensors: Mapping[str, Tensor], kind: str | 
             found.append(tensor)
         moves.append((here, found[0], found[1]))
     if left:
-        raise ValueError(f"{min(left)}: expected only adapters of this model, got one of another model")
+        raise ValueError(f"{min(left)}: expected only adapters of this model, got an adapter of another model")
     for here, down, up in moves:
         for part, layer in here:
             layer.down.copy_(down)
@@ -255,7 +255,8 @@ def adapter_config(model: Transformer, kind: str | None = None) -> dict[str, Any
 
 
 def save_adapters(folder: str | Path, model: Transformer, *, kind: str | None = None) -> None:
-    """Write the adapters of a model, and only them, as peft does. Raises `ValueError` as `adapter_tensors` does."""
+    """Write the adapters of a model, and only them, as peft does. Raises `ValueError` in the same cases as
+    `adapter_tensors`."""
     folder = Path(folder)
     told = json.dumps(adapter_config(model, kind), indent=2) + "\n"
     save_together(folder, {ADAPTER_WEIGHTS: adapter_tensors(model, kind)}, {ADAPTER: told})
@@ -271,10 +272,10 @@ def load_adapters(folder: str | Path, model: Transformer, *, kind: str | None = 
             tried, beginning with the one that the model was read from, and the first that has all the names is used.
 
     Raises:
-        ValueError: For a missing or damaged file, for adapters of another model, and for features of peft that are not
-            supported here: other methods than LoRA, ranks or scales that differ between layers, biases, DoRA, adapters
-            of experts, methods that also change the base model (PiSSA, OLoRA, CorDA, LoftQ), and any unknown field of
-            adapter_config.json that is not off.
+        ValueError: If a file is missing or damaged, if the adapters belong to another model, or if they use features of
+            peft that are not supported here: methods other than LoRA, ranks or scales that differ between layers,
+            biases, DoRA, adapters of experts, methods that also change the base model (PiSSA, OLoRA, CorDA, LoftQ), and
+            any unknown field of adapter_config.json that is not off.
     """
     folder = Path(folder)
     where = folder / ADAPTER
@@ -320,12 +321,13 @@ def load_adapters(folder: str | Path, model: Transformer, *, kind: str | None = 
 
 
 def _published(model: Transformer, kind: str | None = None) -> dict[str, list[Part]]:
-    """Return `published_layers` for a model; `kind=None` means the one that the model remembers, if any."""
+    """Return `published_layers` for a model; `kind=None` means the layout that the model remembers, if any."""
     return published_layers(model.config, kind or model.published_kind)
 
 
 def _layout_of(model: Transformer, names: Collection[str], kind: str | None) -> tuple[str, dict[str, list[Part]]]:
-    """Return the first layout that has all of these layer names, or else the first one tried, and its layers."""
+    """Return the first layout that has all of these layer names, or otherwise the first one that was tried, and its
+    layers."""
     first = kind or simplest_kind(model.config, model.published_kind)
     for one in [first] if kind else dict.fromkeys((first, simplest_kind(model.config), *families())):
         with suppress(ValueError):
@@ -336,7 +338,7 @@ def _layout_of(model: Transformer, names: Collection[str], kind: str | None) -> 
 
 
 def _take_off(model: Transformer, name: str) -> None:
-    """Put the plain linear layer back in place of its adapter."""
+    """Replace an adapter with its original linear layer."""
     layer = model.get_submodule(name)
     assert isinstance(layer, LowRank)
     plain = nn.Linear(1, 1, bias=layer.bias is not None)

@@ -78,8 +78,8 @@ def bert_ends(config: ModelConfig) -> Mapping[str, Tensor]:
 def configuration(fields: Fields, given: Mapping[str, Tensor]) -> ModelConfig:
     """Return the configuration of a BERT model.
 
-    The names in `given` show whether the file has a masked-token head, a pooler and a classifier of sentence pairs.
-    Without a masked-token head, logits are products with the token embeddings.
+    The names in `given` show whether the file contains a masked-token head, a pooler and a classifier of sentence
+    pairs. Without a masked-token head, logits are computed as products with the token embeddings.
 
     Raises:
         ValueError: If a field cannot be honoured, or the classifier is not a matrix.
@@ -87,7 +87,7 @@ def configuration(fields: Fields, given: Mapping[str, Tensor]) -> ModelConfig:
     pooled = any(name.startswith("pooler.") for name in given)
     classifier = given.get("cls.seq_relationship.weight")
     if classifier is not None and classifier.ndim != 2:
-        raise ValueError(f"cls.seq_relationship.weight is {tuple(classifier.shape)}: expected (class, d_model)")
+        raise ValueError(f"cls.seq_relationship.weight is {tuple(classifier.shape)}: expected shape (class, d_model)")
     return ModelConfig(
         vocab=fields.take("vocab_size"),
         d_model=fields.take("hidden_size"),

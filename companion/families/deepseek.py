@@ -119,7 +119,7 @@ def with_latents(fields: Fields) -> ModelConfig:
 
 
 def _score_width(attention: AttentionConfig, sharper: float) -> float | None:
-    """Return the width whose square root divides the scores, so that they come out multiplied by `sharper`.
+    """Return the width whose square root divides the scores, chosen so that the scores are multiplied by `sharper`.
 
     `None` means the default, d_head + d_rope.
     """

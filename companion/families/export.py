@@ -47,8 +47,8 @@ def export_model(
     Args:
         folder: The output folder.
         model: The model to export.
-        kind: The `model_type` of the family. By default, of the families that can represent the model, the one that
-            needs the fewest fields, not counting dropout rates.
+        kind: The `model_type` of the family. By default it is, among the families that can represent the model, the one
+            that needs the fewest fields, not counting dropout rates.
         further: Fields of config.json that do not affect logits, such as `eos_token_id`.
 
     Returns:
@@ -56,7 +56,8 @@ def export_model(
 
     Raises:
         ValueError: If `kind` is unknown, or if the family, or by default every family, lacks a part of the model. The
-            message names the missing parts, by default those of the nearest family. Nothing is written then.
+            message names the missing parts; by default, it names those that the nearest family lacks. Nothing is
+            written then.
     """
     simplest, fields = _simplest(model.config, kind)
     family = families()[simplest]
@@ -123,14 +124,16 @@ def export_gguf(
 
 @lru_cache(maxsize=32)
 def simplest_kind(config: ModelConfig, kind: str | None = None) -> str:
-    """Return the `model_type` that `export_model` uses for a model. Raises `ValueError` as `export_model` does."""
+    """Return the `model_type` that `export_model` uses for a model. Raises `ValueError` in the same cases as
+    `export_model`."""
     return _simplest(config, kind)[0]
 
 
 def _simplest(
     config: ModelConfig, kind: str | None, among: tuple[str, ...] | None = None
 ) -> tuple[str, dict[str, Any]]:
-    """Return the `model_type` to export a model as, of all or only those in `among`, and its config.json fields."""
+    """Return the `model_type` to export a model as, chosen from all or only from `among`, and its config.json
+    fields."""
     known = {
         name: family for name, family in families().items() if family.architecture and (among is None or name in among)
     }
@@ -173,10 +176,10 @@ def _faults(config: ModelConfig, family: Family, fields: Mapping[str, Any]) -> l
 
 
 def filled_in(config: ModelConfig) -> ModelConfig:
-    """Return a canonical configuration of the same function.
+    """Return a canonical configuration of a model that computes the same function.
 
     Every default is filled in, every pattern has one entry per layer, and settings that matter only in training are
-    left out. Two configurations of one function become equal, as far as the families can express them.
+    left out. Two configurations of the same function become equal, to the extent that the families can express them.
     """
     attention, positions, layers = config.attention, config.positions, range(config.layers)
     sizes, window, latent = config.sizes, attention.window, attention.latent

@@ -1,4 +1,4 @@
-"""Inspect a model's folder field by field: how each field is used, and which of them would be rejected."""
+"""Inspect a model's folder field by field, and find out how each field is used and which would be rejected."""
 
 from __future__ import annotations
 
@@ -151,7 +151,7 @@ def _look_at_writing(folder: Path, found: Inspection) -> None:
 def settings_of(config: Any, prefix: str = "") -> list[tuple[str, str]]:
     """Return the fields of a configuration that differ from their defaults, as pairs of a name and a value.
 
-    The names of fields in a group begin with that of the group, as in `attention.heads`.
+    The names of fields in a group begin with the name of the group, as in `attention.heads`.
     """
     rows: list[tuple[str, str]] = []
     for one in fields(config):

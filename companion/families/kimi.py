@@ -1,7 +1,7 @@
 """Kimi Linear as published (Kimi Team 2025; lesson 17).
 
 Every three delta layers, whose states decay per channel, are followed by one layer of latent attention without
-positions. The experts are those of DeepSeek-V3.
+positions. Its experts are the same as in DeepSeek-V3.
 """
 
 from __future__ import annotations
@@ -103,7 +103,8 @@ def _activation(fields: Fields) -> Any:
 def _linear(fields: Fields) -> LinearConfig | None:
     """Return the sizes and the pattern of the linear layers, or `None` if there are no linear layers.
 
-    The object `linear_attn_config` gives them and counts layers from 1. Values that it lacks come from separate fields.
+    The object `linear_attn_config` gives them and counts layers from 1. Values that it does not contain are taken from
+    separate fields.
     """
     said = fields.take("linear_attn_config") or {}
     if not isinstance(said, Mapping) or set(said) - _SAID:

@@ -2,8 +2,8 @@
 
 Mistral, Mixtral, Qwen 2 and 3, Gemma 2 and 3, OLMo 2 and 3, SmolLM 3, GLM-4, Phi-3 and 4, Granite, EXAONE 4, ERNIE 4.5,
 Seed-OSS, DeepSeek, gpt-oss, Llama 4, Qwen3-Next, Qwen3.5, Kimi Linear, StarCoder2, Command R and MiniMax-M2 are LLaMA
-with other norms, windows, positions, multipliers, attention or experts. Each of their files contains only the
-differences and takes the rest from here.
+with other norms, windows, positions, multipliers, attention or experts. The file of each of them contains only the
+differences and imports the rest from here.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def configuration(
         attention: Attention that differs from LLaMA's.
 
     Raises:
-        ValueError: If the activation of the gate has no gated network here, or a field cannot be honoured.
+        ValueError: If there is no gated network with this activation, or a field cannot be honoured.
     """
     order, local = positions(fields, turning, local_base)
     named = fields.table.get("hidden_activation")
@@ -118,7 +118,7 @@ def configuration(
 
 
 def said(fields: Fields, name: str) -> Any:
-    """Return a field's value, or the one value it may have if this family does not take the field."""
+    """Return a field's value, or the only allowed value if this family does not use the field."""
     policy = fields.table[name]
     return fields.take(name) if policy.kind == "taken" else policy.values[0]
 
@@ -139,12 +139,12 @@ def place_all_but_networks(
     Args:
         places: The published tensors, to be mapped to ours.
         config: The configuration of the model.
-        linear: Function that maps a linear-attention layer, except its norms. Without it, every layer is mapped as
-            attention.
+        linear: Function that maps a linear-attention layer, except its norms. Without this function, every layer is
+            mapped as attention.
     """
     places.drop(lambda name: name.endswith(".rotary_emb.inv_freq"))
     places.vocabulary("model.embed_tokens.weight", tied=config.embedding.tied)
-    # The norms of a block, in the order in which a block applies them.
+    # The norms of a block, in the order in which it applies them.
     norms = {
         "pre": (("input_layernorm", "attention_norm"), ("post_attention_layernorm", "feed_forward_norm")),
         "after": (

@@ -1,8 +1,8 @@
 """Load a model from a folder, a GGUF file or a hub (lesson 13).
 
-`load_pretrained` reads a folder of safetensors, sharded or not, of any family, and a GGUF file. Each family has a table
-of the fields in config.json. A field that changes what the model computes is either translated, or rejected by name.
-Every tensor must have its counterpart. Nothing is fetched from a network unless the caller asks for it.
+`load_pretrained` reads safetensors folders of any family, sharded or not, and GGUF files. Each family has a table of
+the fields in config.json. A field that changes what the model computes is either translated, or rejected by name. Every
+tensor must have a counterpart in the model. Nothing is downloaded unless the caller asks for it.
 """
 
 from __future__ import annotations
@@ -55,13 +55,13 @@ def load_pretrained(
 
     Args:
         name: A folder, a GGUF file, or the name of a model that `companion get` has fetched.
-        download: Fetch a missing model as `companion get` does. A hub calls its models "organisation/name".
+        download: Fetch a missing model as `companion get` does. Models on a hub are named "organisation/name".
         dtype: Dtype of the weights (default: as stored).
         device: Device of the weights (default: the CPU).
 
     Raises:
-        ValueError: As `load_model` does, and for an unknown `model_type`, a field that cannot be honoured, a tensor
-            that has no counterpart, a tensor that differs between two files, and a model that cannot be fetched.
+        ValueError: In the same cases as `load_model`, and if the `model_type` is unknown, a field cannot be honoured, a
+            tensor has no counterpart or differs between two files, or the model cannot be downloaded.
     """
     expected = "a folder, a GGUF file, or the name of a model"
     check_kind("name", name, (str, Path), expected)
@@ -82,7 +82,8 @@ def family_of(folder: Path) -> Family | None:
     """Return the family that the config.json of a folder names; `None` for a model of companion's own.
 
     Raises:
-        ValueError: For an unknown `model_type`, for the folder of an adapter, and as `read_config` does.
+        ValueError: If the `model_type` is unknown or the folder contains an adapter, and in the same cases as
+            `read_config`.
     """
     if (folder / ADAPTER).is_file() and not any((folder / name).is_file() for name in (WEIGHTS, INDEX)):
         raise ValueError(
@@ -107,7 +108,7 @@ def family_in(config: Mapping[str, Any], path: Path) -> Family | None:
             got = (
                 f"this is {what}" if what else f"got the fields {shown(list(config)[:5])}" if config else "got no field"
             )
-            raise ValueError(f"{path}: expected a model's configuration, with a model_type: {got}")
+            raise ValueError(f"{path}: expected a model's configuration with a model_type; {got}")
         return None
     if not isinstance(kind, str) or kind not in known:
         text = config.get("text_config")
@@ -133,7 +134,7 @@ def pretrained_folder(name: str | Path, *, download: bool = False) -> Path:
         download: Fetch the model if it is not here.
 
     Raises:
-        ValueError: If there is no such folder and the model may not or cannot be fetched.
+        ValueError: If there is no such folder, and downloading the model is not allowed or fails.
     """
     folder = Path(name)
     if os.path.isdir(folder):  # False for a name that is too long to be a path, where Path.is_dir() may raise

@@ -52,7 +52,7 @@ def _files() -> tuple[ModuleType, ...]:
 
 @cache
 def families() -> dict[str, Family]:
-    """Return every family that can be read, by the `model_type` of its config.json."""
+    """Return all families that can be read, by the `model_type` of their config.json."""
     every = [family for file in _files() for family in getattr(file, "FAMILIES", ())]
     found = {family.kind: family for family in every}
     assert len(found) == len(every), "two families read the same model_type"
@@ -69,7 +69,8 @@ def presets() -> dict[str, Preset]:
 
 
 def systems() -> dict[str, ModelConfig]:
-    """Return the systems that the course teaches, by the names that `companion account` and `companion sizing` take."""
+    """Return the systems that the course teaches, by the names that `companion account` and `companion sizing`
+    accept."""
     return {name: preset.config for name, preset in presets().items() if preset.taught}
 
 

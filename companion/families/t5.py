@@ -105,7 +105,7 @@ def _config(fields: Fields, given: Mapping[str, Tensor]) -> ModelConfig:
 def _tied(given: Mapping[str, Tensor], *, said: bool) -> bool:
     """Return whether the head is tied, according to the tensors where possible.
 
-    Newer files say that every head is tied, even if it is a different tensor.
+    Newer files always say that the head is tied, even if it is a different tensor.
     """
     import torch
 
@@ -164,7 +164,7 @@ FAMILIES = (Family("t5", FIELDS, _config, _place, architecture="T5ForConditional
 def _t5(d_model: int, layers: int, heads: int, d_ff: int, *, flan: bool = False) -> ModelConfig:
     """Raffel et al. 2020, sections 3.1.2 and 3.7.
 
-    With `flan`, networks are gated (Shazeer 2020) and the head has a matrix of its own (Chung et al. 2022).
+    With `flan`, networks are gated (Shazeer 2020) and the head has its own matrix (Chung et al. 2022).
     """
     return ModelConfig(
         vocab=32128,

@@ -1,6 +1,6 @@
 """Quantized int4 weights on disk, so that a model is calibrated only once (see `companion.generation.calibration`).
 
-They are in a safetensors file beside the model's own, which has these tensors for each layer:
+They are in a safetensors file next to the model's own file, with these tensors for each layer:
 
     <name>.levels  quantized values, two in a byte with the first in the lower half, uint8 (out, d_in / 2)
     <name>.scale   the scale of each group, bf16 (out, d_in / 32)
@@ -33,7 +33,8 @@ OF = "weights"
 
 
 def save_levels(path: str | Path, model: Transformer) -> None:
-    """Write the levels that `calibrate` chose for a model, atomically like all files of the package.
+    """Write the levels that `calibrate` chose for a model. Like all files of the package, the file is written
+    atomically.
 
     Raises:
         ValueError: If the model was not calibrated, or its weights have changed since.
@@ -43,7 +44,9 @@ def save_levels(path: str | Path, model: Transformer) -> None:
     for name, layer in layers.items():
         found = rounded_of([layer])
         if found is None:
-            raise ValueError(f"model: expected a calibrated model that has not changed since; {name} has no levels")
+            raise ValueError(
+                f"model: expected a calibrated model that has not been changed since; {name} has no levels"
+            )
         low, high = found[0].levels[:, 0::2], found[0].levels[:, 1::2]
         tensors |= zip([f"{name}.{part}" for part in PARTS], (low | high << 4, *found[0][1:3]), strict=True)
         if (factor := found[0].factor) is not None:
@@ -65,7 +68,7 @@ def load_levels(path: str | Path, model: Transformer) -> int:
     with safe_open(path, framework="pt") as file:
         header = file.metadata() or {}
     if header.get("form") != "int4" or header.get("group") != str(GROUP):
-        raise ValueError(f"{path}: expected levels of int4 in groups of {GROUP}, got another safetensors file")
+        raise ValueError(f"{path}: expected int4 levels in groups of {GROUP}, got another safetensors file")
     wanted = {f"{name}.{part}" for name in layers for part in PARTS}
     may = {f"{name}.{FACTOR}" for name in layers}
     if odd := sorted(wanted ^ (tensors.keys() - may)):
@@ -75,7 +78,7 @@ def load_levels(path: str | Path, model: Transformer) -> int:
     for name, layer in layers.items():
         if sums.get(name) != _sum(layer):
             raise ValueError(
-                f"{path}: {name} has other values or another dtype than those for which these levels were chosen"
+                f"{path}: {name} differs in values or dtype from the weights for which these levels were chosen"
             )
         packed, scale, middle = (tensors[f"{name}.{part}"] for part in PARTS)
         out, d_in = layer.weight.shape

@@ -1,9 +1,11 @@
 """Models on disk, with safetensors for the weights and JSON for the configuration (lessons 10 and 13).
 
 A model is a folder with `model.safetensors` and `config.json`. Nothing here reads a pickle. Every file is written under
-a temporary name, flushed to the disk and renamed, so that a program that reads it sees a whole file, old or new.
+a temporary name, flushed to the disk and renamed, so that a program that reads it always sees a complete file, either
+the old or the new one.
 
-`load_model` reads the folders that `save_model` writes. `companion.files.published` reads those of other libraries.
+`load_model` reads the folders that `save_model` writes. `companion.files.published` reads the folders of other
+libraries.
 """
 
 from __future__ import annotations
@@ -36,8 +38,8 @@ WEIGHTS, CONFIG = "model.safetensors", "config.json"
 def _save_file(tensors: Mapping[str, Tensor], path: Path, metadata: Mapping[str, str] | None = None) -> None:
     """Save as `safetensors.torch.save_file` does, with two differences.
 
-    Errors of the operating system raise `OSError`, and the file has the usual permissions of a new file, while the
-    library would let only the owner read it.
+    Errors of the operating system raise `OSError`, and the file has the usual permissions of a new file, whereas the
+    library would make it readable only by its owner.
     """
     path.touch()
     mode = path.stat().st_mode
@@ -63,7 +65,7 @@ def _apart(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def save_tensors(path: str | Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None = None) -> None:
-    """Write named tensors to one safetensors file, as atomically as `write_atomic`.
+    """Write named tensors to a safetensors file, atomically like `write_atomic`.
 
     Args:
         path: The file.
@@ -77,7 +79,8 @@ def save_tensors(path: str | Path, tensors: Mapping[str, Tensor], metadata: Mapp
 def save_together(folder: Path, tensors: Mapping[str, Mapping[str, Tensor]], texts: Mapping[str, str]) -> None:
     """Write safetensors files and text files into a folder, replacing those that exist.
 
-    `companion.ground.atomic.replacing` says what readers see meanwhile. The headers mark the tensors as PyTorch's.
+    `companion.ground.atomic.replacing` explains what readers see in the meantime. The headers mark the tensors as
+    PyTorch's.
     """
     with replacing(*(folder / name for name in (*tensors, *texts))) as drafts:
         for draft, named in zip(drafts, tensors.values(), strict=False):
@@ -97,7 +100,7 @@ def load_tensors(
         dtype: The dtype to which floating-point tensors are converted (default: as stored).
 
     Raises:
-        ValueError: If the file is missing, cut short or not safetensors.
+        ValueError: If the file is missing, truncated or not a safetensors file.
     """
     place = str(device or "cpu")
     if dtype is None:
@@ -126,7 +129,8 @@ def _converted(path: Path, device: str, dtype: torch.dtype) -> dict[str, Tensor]
 
 
 def tensor_headers(path: str | Path) -> dict[str, Tensor]:
-    """Return the tensors of a file on the device "meta", without data. Raises `ValueError` as `load_tensors` does."""
+    """Return the tensors of a file on the device "meta", without data. Raises `ValueError` in the same cases as
+    `load_tensors`."""
 
     def read(path: Path) -> dict[str, Tensor]:
         with safe_open(path, framework="pt") as file:
@@ -164,8 +168,8 @@ def _reading(path: Path, read: Callable[[Path], dict[str, Tensor]]) -> dict[str,
         raise ValueError(f"{path}: cannot be read ({error.strerror or error})") from None
     except (SafetensorError, ValueError, KeyError, TypeError, RuntimeError, OverflowError, MemoryError) as error:
         raise ValueError(
-            f"{path}: expected a whole safetensors file, got {path.stat().st_size} bytes that are not one; "
-            f"it is damaged or was cut short ({why(error)})"
+            f"{path}: expected a complete safetensors file, got {path.stat().st_size} bytes that are not one; "
+            f"it is damaged or truncated ({why(error)})"
         ) from None
     check_names(path, found)
     return found
@@ -184,7 +188,7 @@ def unwrapped(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 def check_names(path: Path, names: Iterable[str]) -> None:
-    """Raise `ValueError` if a file has a name that cannot be printed, is empty or has more than 500 letters."""
+    """Raise `ValueError` if a tensor's name cannot be printed, is empty or has more than 500 characters."""
     for name in names:
         if not name.isprintable() or not 0 < len(name) <= 500:
             raise ValueError(f"{path}: expected printable names of at most 500 characters, found {shown(name)}")
@@ -235,8 +239,8 @@ def _load_model(folder: Path, dtype: torch.dtype | None, device: torch.device | 
     data = read_config(folder)
     if "model_type" in data:
         raise ValueError(
-            f"{folder / CONFIG}: expected a configuration of companion, got model_type={shown(data['model_type'])}, "
-            "a Hugging Face one; load it with companion.load_pretrained"
+            f"{folder / CONFIG}: expected companion's own configuration, got model_type={shown(data['model_type'])}, "
+            "which is a Hugging Face configuration; load it with companion.load_pretrained"
         )
     try:
         config = ModelConfig.from_json(json.dumps(data))
@@ -268,9 +272,9 @@ def assemble(config: ModelConfig, tensors: dict[str, Tensor], folder: Path, dtyp
 
     Args:
         config: The configuration.
-        tensors: The parameters by name. The dictionary is emptied, so that a converted tensor is not in memory twice.
+        tensors: The parameters by name. The dictionary is emptied, so that converted tensors are not in memory twice.
         folder: The folder that error messages name.
-        dtype: The dtype of the model (default: that of the tensors, which must then have the same one).
+        dtype: The dtype of the model (default: the dtype of the tensors, which must then all have the same dtype).
 
     Raises:
         ValueError: If the tensors are not exactly the model's parameters, are not floating-point, or are not finite.
@@ -338,7 +342,9 @@ def _check_dtypes(
     for name in first.values():
         if not tensors[name].is_floating_point():
             kind = plain_dtype(tensors[name].dtype)
-            raise ValueError(f"{folder}: {name} is {kind}: expected floating-point weights; these cannot be converted")
+            raise ValueError(
+                f"{folder}: {name} is {kind}: expected floating-point weights, and these cannot be converted"
+            )
         check_dtype_of(name, tensors[name], folder, dtype)
     if dtype is not None:
         return
@@ -359,7 +365,7 @@ def check_dtype_of(name: str, tensor: Shaped[Tensor, "..."], folder: Path, dtype
 
 
 def plain_dtype(dtype: torch.dtype) -> str:
-    """Return the name of a dtype without the library's, such as "float32"."""
+    """Return the name of a dtype without the prefix "torch.", such as "float32"."""
     return str(dtype).removeprefix("torch.")
 
 

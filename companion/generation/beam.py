@@ -62,30 +62,32 @@ def beam_search(
     length_penalty: float = 0.0,
     early_stopping: bool | Literal["never"] = False,
 ) -> list[list[Beam]]:
-    """Return, for every prompt, at most `width` best continuations found with a beam of that width, best first.
+    """Return for every prompt the best continuations found with a beam of size `width`, at most `width` of them, best
+    first.
 
     At every step each live candidate is continued by every token. The `width` most probable of these that have not
     ended stay alive. One that ends (with a `stop` id, or because it was the last step) is stored if it is among the
     `width` most probable of its step and among the `width` best that have ended so far. The score of an ended candidate
-    is log_probability / length^length_penalty, where the length counts the new tokens, including the stop id.
+    is log_probability / length^length_penalty, where the length is the number of new tokens, including the stop id.
 
-    Cost: the passes over sources and prompts, then per step a one-token pass for each live candidate.
+    Cost: the passes over sources and prompts, and then in each step a one-token pass for each live candidate.
 
     Args:
         prompts, source, start, max_new_tokens, stop, rules, until: as in `companion.generation.generate.generate`.
         width: number of candidates. 1 is greedy decoding (for length_penalty = 0). A width that holds every
-            continuation certainly finds the best; with smaller widths, a prefix that drops out early is lost, however
-            good its continuation.
+            continuation certainly finds the best; with smaller widths, a prefix that drops out early is lost, even if
+            it has the best continuation.
         length_penalty: 0 compares the probabilities themselves, which favors short texts; 1 compares the means per
             token. (Wu et al. 2016, eq. 14 divide by ((5 + length) / 6)^alpha instead; `transformers` and we do not.)
-        early_stopping: when a prompt's search ends before the last step; never before `width` candidates have ended.
-            `True`: as soon as they have. `False`: when the best live candidate, at its present length, does not score
+        early_stopping: when a prompt's search may end before the last step; it never ends before `width` candidates
+            have ended.
+            `True`: as soon as they have. `False`: when the best live candidate, at its current length, does not score
             higher than the worst ended one. `"never"`: when it could not score higher at any length, which for
             length_penalty > 0 is judged at max_new_tokens. For length_penalty <= 0 the last two are the same.
 
     Raises:
-        ValueError: for a width below 1 or too large for memory, a length_penalty that is not finite or overflows, an
-            unknown early_stopping, and as `generate` does.
+        ValueError: if the width is below 1 or too large for memory, the length_penalty is not finite or overflows,
+            early_stopping is unknown, or `generate` would raise it.
     """
     rules = Rules() if rules is None else rules
     check_kind("rules", rules, Rules, "Rules, such as Rules(never=[0])")
@@ -120,12 +122,12 @@ def beam_search(
             if rules.looks_back:
                 texts = [[*p, *b.tokens] for p, s in zip(prompts, searches, strict=True) for b in s.live]
             scores = rules.apply(wide(logits).log_softmax(-1), step, steps, ends, texts)
-            # Any of a prompt's best `considered` candidates is among the best of its own row.
+            # Each of a prompt's best `considered` candidates is among the best of its own row.
             best = scores.topk(min(considered, scores.shape[1]), dim=-1)
             values, ids = best.values.tolist(), best.indices.tolist()
             if any(math.isnan(row[0]) for row in values):  # topk puts NaN first
                 raise NotFinite(
-                    f"logits at step {step}: expected finite values; some weight of the model is not finite"
+                    f"logits at step {step}: expected finite values, but some weights of the model are not finite"
                 )
             parents: list[int] = []
             first = 0  # row of the prompt's most probable candidate; the others follow
@@ -159,14 +161,14 @@ class _Trail(NamedTuple):
     """Origin of a cache row's contents.
 
     These are `given` prompt tokens, and for the prompt and each later token a number of the row and step that
-    computed it. Two rows hold the same bits as far as their numbers agree.
+    computed it. Two rows contain the same bits as long as their numbers agree.
     """
 
     given: int
     steps: list[int]
 
     def shared(self, other: _Trail) -> int:
-        """Return the number of slots whose contents equal those of `other`."""
+        """Return the number of slots with the same contents as in `other`."""
         agree = min(len(self.steps), len(other.steps))
         while agree and self.steps[agree - 1] != other.steps[agree - 1]:  # everything before an agreement agrees too
             agree -= 1
@@ -180,7 +182,7 @@ def _read_anew(
     source: Sequence[Sequence[int]] | None,
     slots: int,
 ) -> tuple[Tensor, KVCache, Memory | None, list[_Trail]]:
-    """Read every live candidate again from its beginning, because its cached keys were rotated for a shorter text."""
+    """Read every live candidate again from the beginning, because its cached keys were rotated for a shorter text."""
     texts = [[*prompts[i], *beam.tokens] for i, search in enumerate(searches) for beam in search.live]
     sources = None if source is None else [source[i] for i, search in enumerate(searches) for _ in search.live]
     trails = [_Trail(len(text), [-1 - row]) for row, text in enumerate(texts)]

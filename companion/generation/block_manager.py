@@ -1,9 +1,9 @@
 """Blocks of a paged cache: a free list, reference counts, and prefix caching (lesson 18).
 
 Blocks are numbered from 1. A full block can be registered under its contents: its tokens, and all those before it. A
-text that begins with the same tokens finds it, and the block is stored once, however many texts use it (Kwon et al.
-2023, section 4.4; Zheng et al. 2024, "SGLang", section 3). The texts need not overlap in time: a registered block
-whose last user has left is free, but keeps its contents until all other free blocks have been taken.
+text that begins with the same tokens finds it, so the block is stored only once, no matter how many texts use it (Kwon
+et al. 2023, section 4.4; Zheng et al. 2024, "SGLang", section 3). The texts need not overlap in time. A registered
+block whose last user has left is free, but keeps its contents until all other free blocks have been used.
 
 Linear layers have one recurrent state of fixed size per text, which cannot be split into blocks; `Places` manages
 these.
@@ -24,7 +24,7 @@ Key = tuple[int, tuple[int, ...]]
 class Blocks:
     """Blocks of a pool, each of `size` tokens.
 
-    Keys are compared in full and not only by their hash, so no text ever gets another's block.
+    Keys are compared in full and not only by their hash, so no text ever gets a block of another text.
     """
 
     def __init__(self, count: int, size: int) -> None:
@@ -108,7 +108,7 @@ class Blocks:
         return block, self._numbers
 
     def forget(self) -> None:
-        """Forget all contents, so that no block can be found any more; texts keep the blocks they use."""
+        """Forget all contents, so that no block can be found again; texts keep the blocks they are using."""
         self._known.clear()
         self._keys.clear()
 
@@ -121,8 +121,8 @@ class Blocks:
 class Places:
     """Slots for the recurrent states of a pool.
 
-    There is one for each of `texts` texts, and as many for stored states at the ends of blocks, from which other texts
-    with the same prefix continue.
+    There is one for each of `texts` texts, and the same number for stored states at the ends of blocks, from which
+    other texts with the same prefix continue.
     """
 
     def __init__(self, texts: int) -> None:

@@ -3,15 +3,16 @@
 A layer computes y = W x. Of all matrices W' on the grid of `in_four_bits`, the best for inputs x_1 ... x_n is not the
 nearest one, but the one that minimizes the sum of |W' x_i - W x_i|^2 = tr (W' - W) H (W' - W)^T, with H = sum of
 x_i x_i^T. Each row is rounded one element after the other, and the elements that are still to be rounded compensate the
-error as well as they can. That is a linear least-squares problem, whose solution can be read off a Cholesky factor of
+error as well as they can. This is a linear least-squares problem, whose solution can be read off a Cholesky factor of
 the inverse of H.
 
 The columns of a group share their levels, so one that is far larger or far more important than the others costs
 accuracy in all of them. Columns may therefore be multiplied by powers of two, and their inputs divided by them, which
-changes nothing except the rounding (Xiao et al. 2023, SmoothQuant, equation 4; Lin et al. 2024, AWQ). Such powers are
+changes nothing except the rounding (Xiao et al. 2023, SmoothQuant, equation 4; Lin et al. 2024, AWQ). These powers are
 used where they reduce the error of plain rounding. They take 2 bytes per input, shared by the layers that read it.
 
-Otherwise the size is that of plain rounding: the same groups, each with a scale and a zero point, but other levels.
+Apart from this, the size is the same as with plain rounding, with the same groups, each with a scale and a zero point,
+but with other levels.
 """
 
 from __future__ import annotations
@@ -77,11 +78,11 @@ class Moments:
         h: (d_in, d_in), in float64.
         order: order of the columns, by decreasing H_jj, so that the most elements are left to compensate the errors
             that matter most.
-        factor: upper triangular, factor^T factor = the inverse of the damped H in that order. Row j tells how a unit of
-            error in column j is compensated by the columns after it.
+        factor: upper triangular, factor^T factor = the inverse of the damped H in that order. Row j gives the
+            compensation by later columns for a unit of error in column j.
 
     Raises:
-        ValueError: unless H is square and finite.
+        ValueError: if H is not square or not finite.
     """
 
     def __init__(self, h: Float[Tensor, "d_in d_in"]) -> None:
@@ -100,11 +101,11 @@ def corrected_levels(weight: Float[Tensor, "out d_in"], moments: Moments) -> Fou
 
     This is algorithm 1 of Frantar et al. 2022, in float64.
 
-    Scales and zero points are those of `in_four_bits`. A row whose chosen levels have no smaller output error than the
-    nearest ones keeps the nearest, so no row ever gets worse.
+    Scales and zero points are the same as in `in_four_bits`. A row keeps the nearest levels unless the chosen ones
+    reduce its output error, so no row ever gets worse.
 
     Raises:
-        ValueError: for a matrix that does not read these inputs, or whose rows are not whole groups.
+        ValueError: if the matrix does not read these inputs, or its rows cannot be divided into groups.
     """
     d_in = weight.shape[1]
     if d_in % GROUP or moments.h.shape[0] != d_in:
@@ -178,10 +179,10 @@ def windows_of(ids: Int[Tensor, "token"], context: int) -> Int[Tensor, "batch wi
     """Choose windows to calibrate with, evenly spaced over the text and with at most `TOKENS` tokens.
 
     Raises:
-        ValueError: for a text without tokens.
+        ValueError: if the text has no tokens.
     """
     if len(ids) == 0:
-        raise ValueError("ids has shape (0,): expected a text with at least one token")
+        raise ValueError("ids has shape (0,): expected at least one token")
     width = min(context, WINDOW, len(ids))
     windows = ids[: len(ids) // width * width].view(-1, width)
     chosen = torch.linspace(0, len(windows) - 1, min(len(windows), max(1, TOKENS // width))).round().long()
@@ -194,16 +195,17 @@ def calibrate(model: Transformer, tokens: Int[Tensor, "batch token"], **inputs: 
 
     `weights="int4"` uses them from now on in this process, until a weight changes.
 
-    All layers are rounded in one pass, and each sees the outputs of the layers before it, already rounded. All windows
-    are read at once, so memory is needed for the widest layer's inputs (4 bytes times batch, token and d_ff) and for H.
+    All layers are rounded in one pass, and each layer sees the outputs of the already rounded layers before it. All
+    windows are read at once, so memory is needed for the widest layer's inputs (4 bytes times batch, token and d_ff)
+    and for H.
 
     Args:
-        tokens: windows of a text of the kind that the model is to write, some tens of thousands of tokens. With fewer
-            tokens than a layer has inputs, H is singular, and the chosen levels only fit these windows.
+        tokens: windows of a text like those that the model will write, a few tens of thousands of tokens in all. With
+            fewer tokens than a layer has inputs, H is singular, and the chosen levels only fit these windows.
         inputs: further arguments of `Transformer.features`, such as the `source` of an encoder-decoder.
 
     Raises:
-        ValueError: for no tokens, for what `check_weights` rejects for int4, and as the model does.
+        ValueError: if there are no tokens, if `check_weights` rejects int4 for this model, or if the model raises it.
     """
     check_weights(model, "int4")
     check_ids("tokens", tokens)

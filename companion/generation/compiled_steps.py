@@ -1,9 +1,10 @@
-"""Decode steps as programs on disk, compiled ahead of time once and loaded by the next process without tracing.
+"""Decoding steps as programs on disk, compiled once ahead of time and loaded by the next process without tracing.
 
 A program (AOTInductor's, which contains a library of machine code) is a function of tensors only: the weights, the
-tensors of the cache and the inputs of a step. So it serves every checkpoint of the same shape, texts of any length and
-all buckets. Its name encodes everything it depends on, see `_name`; if there is none with that name, it is compiled.
-Steps that PyTorch cannot export, and those on devices other than a CPU, are compiled by `torch.compile` as usual.
+tensors of the cache and the inputs of a step. Therefore one program works for every checkpoint of the same shape, texts
+of any length and all buckets. Its name encodes everything that it depends on (see `_name`). If no program has this
+name, it is compiled. Steps that PyTorch cannot export, and those on devices other than a CPU, are compiled by
+`torch.compile` as usual.
 
 The folder must belong to the user, because anyone who can write to it can run programs as that user.
 """
@@ -50,13 +51,13 @@ _kept: Path | None = None
 def keep_programs() -> Path | None:
     """Store compiled programs in the folder `compiled` of `companion.ground.user_files`.
 
-    The next process finds them there, and waits neither for tracing nor for the compiler. PyTorch's own cache is a
+    The next process finds them there and does not have to wait for tracing and compilation. PyTorch's own cache is a
     temporary folder, which does not survive a restart of the machine, and it only stores what the compiler produced.
 
     If `TORCHINDUCTOR_CACHE_DIR` is set, that folder is used instead.
 
     Returns:
-        The folder, or `None` if it is not writable; then nothing changes.
+        The folder, or `None` if it is not writable, in which case nothing changes.
     """
     global _kept
     named = os.environ.get("TORCHINDUCTOR_CACHE_DIR")
@@ -77,7 +78,7 @@ def keep_programs() -> Path | None:
 
 
 def _own(folder: Path) -> bool:
-    """Return whether only this user can write to the folder, as far as the system tells.
+    """Return whether only this user can write to the folder, according to the system.
 
     Anyone else who can write to it could run programs as this user.
     """
@@ -143,7 +144,7 @@ class _Step(nn.Module):
         if local is not None:
             gone = None if local.gone is None else next(rest)
             columns = keys[local.layers.index(True)].shape[2] - 1
-            # There is always more room than this step reads; how much does not matter.
+            # there is always more room than this step reads; the amount does not matter
             local = replace(local, columns=columns, gone=gone, slots=reach.shape[0] + cache.bucket)
         states = cache.states
         if states is not None:
@@ -159,9 +160,9 @@ class _Step(nn.Module):
 
 
 class Programs:
-    """Decode steps of one model through the programs in a folder, where they exist or can be compiled.
+    """The decoding steps of a model, computed by the programs in a folder if they exist or can be compiled.
 
-    They use the tensors that the model has now, whose elements may change in place.
+    They use the model's current tensors, whose elements may change in place.
     """
 
     def __init__(self, folder: Path, model: Transformer) -> None:
@@ -204,7 +205,8 @@ class Programs:
 
 
 def _usual(model: Transformer) -> bool:
-    """Return whether `_name` covers the model's code: there are no hooks, and no part is from another package."""
+    """Return whether `_name` determines the model's code, which requires that there are no hooks and no parts from
+    other packages."""
     return all(
         type(module).__module__.startswith(("companion.", "torch.nn."))
         and not module._forward_hooks
@@ -279,8 +281,8 @@ def _read(file: Path) -> Program | None:
 def _traced(step: nn.Module, given: list[Tensor], free: list[int | None]) -> ExportedProgram:
     """Export the step as one graph.
 
-    Raises what PyTorch raises for a step that cannot be exported, such as a loop over chosen experts, and `ValueError`
-    for a step that contains tensors other than its inputs.
+    Raises PyTorch's error for a step that cannot be exported, such as a loop over chosen experts, and `ValueError` for
+    a step that contains tensors other than its inputs.
     """
     from torch.export import Dim, export
 
@@ -293,14 +295,16 @@ def _traced(step: nn.Module, given: list[Tensor], free: list[int | None]) -> Exp
             step, (likes,), dynamic_shapes=(sizes,), strict=False, prefer_deferred_runtime_asserts_over_guards=True
         )
     if traced.constants or traced.state_dict:
-        raise ValueError("a cached step contained values of one model, although it serves all models of its shape")
+        raise ValueError(
+            "a cached step contained values of one model, although it is used for all models of this shape"
+        )
     return traced
 
 
 def _make(file: Path, step: nn.Module, given: list[Tensor], free: list[int | None]) -> None:
-    """Compile and write the program. It is safe if another process does the same at the same time.
+    """Compile and write the program. Several processes can safely do this at the same time.
 
-    Raises what PyTorch raises for a step that cannot be compiled into one program.
+    Raises PyTorch's error for a step that cannot be compiled into one program.
     """
     folder = file.parent
     with warnings.catch_warnings(), tempfile.TemporaryDirectory(dir=folder.parent) as made:

@@ -74,7 +74,7 @@ class Draft:
     The counts cover everything written with this object.
 
     Raises:
-        ValueError: for an unknown proposer or a number outside the range.
+        ValueError: if the proposer is unknown or `ahead` is out of range.
     """
 
     proposer: Proposer
@@ -86,7 +86,7 @@ class Draft:
     def __post_init__(self) -> None:
         if not callable(self.proposer) and not (isinstance(self.proposer, str) and self.proposer in ("ngram", "own")):
             raise ValueError(f"draft={described(self.proposer)}: expected 'ngram', 'own', a Transformer or a function")
-        # Where layers cache only a window of the last tokens, this is how far a cache can be rolled back.
+        # If layers cache only a window of the last tokens, a cache can be rolled back this far.
         require_whole("ahead", self.ahead)
         if self.ahead > BACK:
             raise ValueError(
@@ -136,10 +136,10 @@ class Draft:
         ours, theirs = model.config, self.proposer.config
         if theirs.vocab != ours.vocab:
             raise ValueError(
-                f"draft has vocab={theirs.vocab}: expected {ours.vocab}, the model's own vocabulary, id by id"
+                f"draft has vocab={theirs.vocab}: expected {ours.vocab}, with the same ids as the model's vocabulary"
             )
         if theirs.stack != ours.stack:
-            raise ValueError(f"draft has stack={theirs.stack!r}: expected {ours.stack!r}, as the model has")
+            raise ValueError(f"draft has stack={theirs.stack!r}: expected {ours.stack!r}, like the model")
         if theirs.context < reach:
             raise ValueError(
                 f"draft has context={theirs.context}: expected at least {reach}, so that its cache has room for the "

@@ -1,10 +1,10 @@
 """Text generation with a decoder or an encoder-decoder, one token per row and step (lesson 10).
 
-Tokens are drawn from one transformed distribution: the functions of `companion.generation.sampling` compose, and
-`Sampling` composes them. `generate` streams, `complete` returns the finished texts, and `generate_long` continues
-past the context. `companion.generation.beam` searches for the most probable text instead of drawing one,
-`companion.generation.speculative` writes several tokens per pass, and in a `companion.generation.serving.Server`
-texts can join and leave at any step.
+Tokens are drawn from a single transformed distribution: `Sampling` composes the functions of
+`companion.generation.sampling`. `generate` streams, `complete` returns the finished texts, and `generate_long`
+continues past the context. `companion.generation.beam` searches for the most probable text instead of drawing one,
+`companion.generation.speculative` writes several tokens per pass, and in a `companion.generation.serving.Server` texts
+can join and leave at any step.
 """
 
 from __future__ import annotations
@@ -51,17 +51,17 @@ def generate(
 ) -> Iterator[list[int | None]]:
     """Continue every prompt, yielding one token per row and step as soon as it is known.
 
-    The model runs in evaluation mode and without gradients; between two steps and at the end, the caller finds both
-    settings as they were.
+    The model runs in evaluation mode and without gradients; between two steps and at the end, both settings are
+    restored for the caller.
 
     Cost: one forward pass over the sources and one over the prompts, then one single-token pass per step;
     `companion.costs.account` counts them.
 
     Args:
         model: a decoder or an encoder-decoder.
-        prompts: token ids, in rows of unequal lengths. They are read together, padded on the right.
+        prompts: token ids, in rows of unequal lengths. They are read in one batch, padded on the right.
         source: for an encoder-decoder, the token ids of each row's source, also of unequal lengths. They are encoded
-            once, together; each row depends only on its own source.
+            once, in one batch; each row depends only on its own source.
         start: for an encoder-decoder, the id that begins every target, in place of `prompts`.
         max_new_tokens: maximum number of steps. `None`: until the longest row fills `model.config.context`.
         sampling: how to choose the next token. `None`: `Sampling()`, the model's own distribution.
@@ -77,18 +77,18 @@ def generate(
         compile: whether to compile the decode step. Attention then reads the cache in multiples of 64 slots, so that
             there are few different shapes, and one or two compilations suffice for a text of any length. With experts
             that are not computed `"grouped"`, there is one compilation for each new routing, up to PyTorch's limit.
-            A compilation takes from seconds to a minute. That pays off for long continuations, or for many, unless
-            `companion.generation.compiled_steps` stores the programs.
+            A compilation takes from seconds to a minute. This is worthwhile for long continuations or many of them,
+            unless `companion.generation.compiled_steps` stores the programs.
         weights: the format in which decode steps read the weights (`companion.generation.weights`): fp32, fp16, bf16,
             int8, int4, or auto, the fastest on this machine. `"fast"`: the format of the weights' own dtype, which
-            computes the same up to rounding, where it pays off: from a million weights and 16 steps on, for up to six
-            tokens per step, on a processor where it is faster. `None`: the weights unchanged. The weights are converted
-            when the second token is requested. The model itself reads the prompts whatever the format, so the
+            gives the same results up to rounding, if it saves time: from a million weights and 16 steps on, for up to
+            six tokens per step, on a processor where it is faster. `None`: the weights unchanged. The weights are
+            converted when the second token is requested. For every format, the model itself reads the prompts, so the
             first new token is the same as with `None`.
         draft: what proposes tokens that the model judges several at a time: `"ngram"`, `"own"` for the model's own
             multi-token-prediction heads, a smaller model with the same vocabulary, or a `Draft`, which also sets the
-            number of draft tokens and counts how many were accepted. The text stays the same; where a model samples the
-            proposals, the distribution stays the same.
+            number of draft tokens and counts how many were accepted. The text stays the same; if a model samples the
+            proposals, the distribution stays the same instead.
 
     Yields:
         A list with one entry per prompt, until every row has stopped.
@@ -139,17 +139,17 @@ def complete(
     draft: Draft | Proposer | None = None,
     at_once: int | None = None,
 ) -> list[list[int]]:
-    """Run `generate` to the end and return the new tokens of each prompt, including the stop token if there is one.
+    """Run `generate` to the end and return the new tokens for each prompt, including the stop token if there is one.
 
     Args:
         at_once: batch size for many prompts of a decoder. When one text ends, the next takes its slot in a
             `companion.generation.serving.Server`. `None`: all prompts in one batch, until the longest has ended.
 
-    The other arguments are those of `generate`.
+    The other arguments are the same as for `generate`.
 
     Raises:
-        ValueError: as `generate` does; for `at_once` combined with a source, a start, a draft or `compile`; and if one
-            of the texts cannot be continued, as soon as that is known.
+        ValueError: in the same cases as `generate`; if `at_once` is combined with a source, a start, a draft or
+            `compile`; and if one of the texts cannot be continued, as soon as this is known.
     """
     options: dict[str, Any] = {"max_new_tokens": max_new_tokens, "sampling": sampling, "stop": stop}
     options |= {"rules": rules, "until": until, "seed": seed}
@@ -183,7 +183,7 @@ def generate_long(
     least half of the context, once that much has been written. Rows fill the context at different times, but a row's
     tokens do not depend on the other rows: it is cut only when it is full itself, and its random stream continues.
 
-    Cost: that of `generate`, plus one pass over the remaining tokens of every row whenever one of them is full.
+    Cost: the same as `generate`, plus one pass over the remaining tokens of every row whenever one of them is full.
 
     Raises:
         ValueError: before anything runs, as `generate` does, and for a prompt longer than the context.
@@ -220,7 +220,7 @@ def generate_long(
 def _generate_long(request: Request, texts: Sequence[Text]) -> Iterator[list[int | None]]:
     """Extend `texts`, one per prompt, including the tokens that no longer fit the context."""
     context, rules, most = request.model.config.context, request.rules, request.steps
-    if request.weights == "fast":  # decided once for the whole text, however often it is cut
+    if request.weights == "fast":  # decided once for the whole text, no matter how often it is cut
         tokens = len(texts) * (1 if request.draft is None else 1 + request.draft.ahead)
         form = fast_form(request.model, most - 1, tokens, compile=request.compile)
         request = replace(request, weights=form)

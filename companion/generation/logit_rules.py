@@ -1,4 +1,5 @@
-"""Logits processors (lesson 10): which tokens are allowed when, whatever their probability."""
+"""Logits processors, which determine the tokens that are allowed at each step, regardless of probability (lesson
+10)."""
 
 from __future__ import annotations
 
@@ -33,7 +34,7 @@ def check_ids(name: str, ids: Collection[int], vocab: int) -> None:
 
 @dataclass(frozen=True)
 class Rules:
-    """Rules for which tokens are allowed when, whatever their probability.
+    """Rules that determine which tokens are allowed at each step, regardless of their probability.
 
     Args:
         never: ids that are never chosen (in `transformers`: `bad_words_ids` of one token each, `suppress_tokens`).
@@ -49,7 +50,7 @@ class Rules:
             (`renormalize_logits`), which only affects beam search.
 
     Raises:
-        ValueError: for an invalid id, count or penalty.
+        ValueError: if an id, a count or the penalty is invalid.
     """
 
     never: Collection[int] = ()
@@ -90,14 +91,14 @@ class Rules:
         """Return the scores of the tokens at one step, with -inf for those that are not allowed.
 
         A forced token has score 0 and all others -inf, so that it adds nothing to a sum of log-probabilities. Its score
-        is NaN if the scores are not finite, so that the caller notices at this step too.
+        is NaN if the scores are not finite, so that the caller notices this at forced steps too.
 
         Args:
             scores: logits or log-probabilities.
             step: the step, counted from 0.
             steps: number of steps.
             stop: ids that end a row.
-            texts: each row's tokens so far, its prompt included, for rules that look back.
+            texts: each row's tokens so far, including its prompt, for rules that depend on them.
         """
         if self.last is not None and step == steps - 1:
             forced = torch.full_like(scores, -math.inf)
@@ -111,7 +112,7 @@ class Rules:
         return scores.log_softmax(-1) if self.renormalised else scores
 
     def _looking_back(self, scores: Float[Tensor, "vocab"], text: Sequence[int]) -> Float[Tensor, "vocab"]:
-        """Apply the rules that look back to the scores of one row."""
+        """Apply the rules that depend on earlier tokens to the scores of one row."""
         if self.repetition_penalty != 1:
             there = torch.tensor(sorted(set(text)), device=scores.device)
             now = scores[there]
@@ -127,7 +128,7 @@ class Rules:
         return scores
 
     def check(self, vocab: int, stop: Collection[int]) -> None:
-        """Raise `ValueError` if an id is outside the vocabulary, or if no token at all could be chosen."""
+        """Raise `ValueError` if an id is outside the vocabulary, or if the rules exclude every token."""
         check_ids("stop", stop, vocab)
         check_ids("never", self.never, vocab)
         if self.last is not None:

@@ -1,8 +1,9 @@
-"""One matrix product in each of the formats of `companion.generation.weights`, by the fastest kernel for one row.
+"""Matrix products in each of the formats of `companion.generation.weights`, with the fastest kernel for one row.
 
 On a CPU, kernels that pack their matrix once (fbgemm, oneDNN) read it two to five times as fast as those that read it
-in its usual layout. PyTorch has them for some processors; elsewhere, and on a GPU, the plain kernels compute the same.
-For fp32 the library behind NumPy may be faster: on AMD's processors it reads twice as fast as PyTorch's.
+in its usual layout. PyTorch has such kernels for some processors. On other processors and on GPUs, plain kernels
+compute the same products. For fp32 the library behind NumPy may be faster; on AMD processors it reads twice as fast as
+PyTorch's library.
 """
 
 from __future__ import annotations
@@ -101,9 +102,9 @@ class Product(nn.Module):
         return out.view(*x.shape[:-1], self.out).to(x.dtype)
 
     def is_of(self, weights: Sequence[Tensor]) -> bool:
-        """Return whether it was computed from weights with exactly these elements.
+        """Return whether this product was computed from weights with exactly these elements.
 
-        All elements are read, because not every way of changing a parameter leaves a trace; fused optimizers do not.
+        All elements are read, because some ways of changing a parameter leave no trace, for example fused optimizers.
         """
         if self.numbers is None:
             return self.mark == mark_of(weights)
@@ -127,8 +128,8 @@ def _whole(weights: Sequence[Tensor]) -> Float[Tensor, "out d_in"]:
 def mark_of(weights: Sequence[Tensor]) -> list[tuple[torch.dtype, torch.Size, torch.device, int]]:
     """Return a mark of each weight: its dtype, shape and device, and a checksum of its bytes.
 
-    Two different weights have the same checksum once in 2^32. The parameters of a model change together, and each has
-    its own.
+    Two different weights have the same checksum with a probability of 1 in 2^32. A model's parameters change together,
+    and each of them has its own checksum.
     """
     marks = []
     for weight in weights:
@@ -284,12 +285,12 @@ def _packed_int8(weight: Tensor) -> Made:
 
     Each element of x is split into two digits of 7 bits, as two rows, which read the weights once.
 
-    The rounding error is smaller than that of bf16, and no row depends on another.
+    The rounding error is smaller than with bf16, and rows do not depend on each other.
     """
     levels, scale = in_eight_bits(weight)
     zeros = torch.zeros(len(scale), dtype=torch.long)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # PyTorch warns that it will remove such tensors; the plain kernel is used then
+        warnings.simplefilter("ignore")  # PyTorch will remove such tensors; then the plain kernel is used
         whole = torch._make_per_channel_quantized_tensor(levels, scale.double(), zeros, 0)
     matrix = torch.ops.quantized.linear_prepack(whole, None)
     product: Any = torch.ops.quantized.linear_with_input_q_dq_qweight_dq_output_fp32

@@ -1,4 +1,4 @@
-"""The next token of each text (lesson 10): drawn from its distribution, or the most probable one."""
+"""Choose the next token of each text: draw it from its distribution or take the most probable one (lesson 10)."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def raise_nothing(logits: Float[Tensor, "vocab"], row: int, step: int) -> NoRetu
 
     Raises:
         NotFinite: if the logits are not finite.
-        ValueError: if they are, which means that the rules left no token.
+        ValueError: if the logits are finite, which means that the rules excluded every token.
     """
     if bool(logits.isfinite().all()):
         raise ValueError(f"rules: every token is excluded at step {step} of row {row}")

@@ -1,6 +1,7 @@
 """The passes of text generation (lesson 10): one over all prompts (prefill), then one token per row and step (decode).
 
-An encoder-decoder first reads its sources once; what the decoder's layers need from them is stored in a `Memory`.
+An encoder-decoder first reads its sources once; the keys and values that the decoder's layers need from them are stored
+in a `Memory`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Generation requests: the arguments of a call, with all possible errors found before anything runs (lesson 10)."""
+"""Generation requests: the arguments of a call, in which all errors are found before anything runs (lesson 10)."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def checked(
         reach: length in tokens of the longest text that a cache has to hold.
 
     Raises:
-        ValueError: naming the argument, its value and what was expected.
+        ValueError: if an argument is invalid; the message names it, its value and what was expected.
     """
     check_kind("compile", compile, bool, "True or False")
     check_weights(model, weights)
@@ -122,7 +122,7 @@ def checked(
 
 
 def _chosen(name: str, value: Kind | None, kind: Callable[[], Kind], expected: str) -> Kind:
-    """Return `value`, or an instance of `kind` with its defaults if `value` is `None`."""
+    """Return `value`, or an instance of `kind` with default values if `value` is `None`."""
     if value is None:
         return kind()
     check_kind(name, value, kind, expected)  # type: ignore[arg-type]
@@ -133,7 +133,7 @@ def streams_of(seed: int, streams: Sequence[Stream] | None, rows: int) -> list[n
     """Return one generator per row, as described in `generate`.
 
     Raises:
-        ValueError: for an invalid seed or stream number.
+        ValueError: if the seed or a stream number is invalid.
     """
     require_whole("seed", seed, 0)
     if streams is None:
@@ -144,7 +144,7 @@ def streams_of(seed: int, streams: Sequence[Stream] | None, rows: int) -> list[n
     for row, stream in enumerate(streams):
         if not isinstance(stream, np.random.Generator):
             require_whole(f"streams[{row}]", stream, 0)
-    # NumPy's generators accept (seed, row) as one seed, and draw the same numbers whatever device the model runs on.
+    # NumPy's generators accept (seed, row) as one seed, and draw the same numbers regardless of the model's device.
     return [s if isinstance(s, np.random.Generator) else np.random.default_rng((seed, s)) for s in streams]
 
 
@@ -161,10 +161,10 @@ def check_prompts(
     start: int | None,
     max_new_tokens: int | None,
 ) -> tuple[Sequence[Sequence[int]], int]:
-    """Check everything that can be wrong with the texts to continue, and return the prompts and the number of steps.
+    """Validate the texts to continue, and return the prompts and the number of steps.
 
     Raises:
-        ValueError: naming the argument, its value and what was expected.
+        ValueError: if an argument is invalid; the message names it, its value and what was expected.
     """
     check_model(model)
     config = model.config
@@ -205,7 +205,7 @@ def check_prompts(
     require_whole("max_new_tokens", max_new_tokens)
     if max_new_tokens > room:
         raise ValueError(
-            f"a prompt of {longest} tokens and max_new_tokens={max_new_tokens} make {longest + max_new_tokens}: "
+            f"a prompt of {longest} tokens and max_new_tokens={max_new_tokens} add up to {longest + max_new_tokens}; "
             f"expected at most context={config.context}"
         )
     return prompts, max_new_tokens

@@ -2,8 +2,9 @@
 
 Temperature, top-k, top-p and min-p are functions on logits, and `Sampling` composes them.
 
-A new method takes a function on logits, a field of `Sampling` and a line in `probabilities`. The flags of `companion
-generate`, the settings read from a published folder and what `companion inspect` reports all come from the fields.
+To add a method, write a function on logits, a field of `Sampling` and a line in `probabilities`. The flags of
+`companion generate`, the settings read from a published folder and the report of `companion inspect` all follow from
+the fields.
 """
 
 # ruff: noqa: RUF009  (each default is a dataclasses.field, made by _rule)
@@ -38,14 +39,14 @@ def temperature(logits: Float[Tensor, "*batch vocab"], t: float) -> Float[Tensor
     is the same as greedy decoding.
 
     Raises:
-        ValueError: unless t is a finite number >= 0.
+        ValueError: if t is not a finite number >= 0.
     """
     from torch import finfo
 
     require_limits("temperature", t, NonNegative)
     if t == 0:
         return top_k(logits, 1)
-    if t < 1e-6:  # the quotients could be infinite, except that of the largest logit
+    if t < 1e-6:  # the quotients could be infinite, except for the largest logit
         logits, t = logits - logits.amax(-1, keepdim=True), max(t, finfo(logits.dtype).tiny)
     return logits / min(float(t), finfo(logits.dtype).max)  # a larger t would be infinite, and -inf / t NaN
 
@@ -53,10 +54,10 @@ def temperature(logits: Float[Tensor, "*batch vocab"], t: float) -> Float[Tensor
 def top_k(logits: Float[Tensor, "*batch vocab"], k: int) -> Float[Tensor, "*batch vocab"]:
     """Set all logits except the k largest to -inf (Fan et al. 2018).
 
-    Exactly k remain, even if some are equal. If k exceeds the vocabulary, all remain.
+    Exactly k logits remain, even if some are equal. If k exceeds the vocabulary, all remain.
 
     Raises:
-        ValueError: unless k >= 1.
+        ValueError: if k < 1.
     """
     require_limits("top_k", k, Count)
     if k == 1:
@@ -73,7 +74,7 @@ def top_p(logits: Float[Tensor, "*batch vocab"], p: float) -> Float[Tensor, "*ba
     et al. 2020, section 3.1).
 
     Raises:
-        ValueError: unless 0 < p <= 1.
+        ValueError: if p is not above 0 and at most 1.
     """
     from companion.ground.precision import wide
 
@@ -94,7 +95,7 @@ def min_p(logits: Float[Tensor, "*batch vocab"], p: float) -> Float[Tensor, "*ba
     The most probable token always remains; all others become -inf (Nguyen et al. 2024, section 3).
 
     Raises:
-        ValueError: unless 0 <= p <= 1.
+        ValueError: if p is not from 0 to 1.
     """
     require_limits("min_p", p, Probability)
     if p == 0:
@@ -119,7 +120,7 @@ class Sampling:
     `None` skips a step, and so does a top_k of 0, as in published settings. A temperature of 0 is greedy decoding.
 
     Raises:
-        ValueError: for a value that the function of the same name would reject.
+        ValueError: if a value would be rejected by the function of the same name.
     """
 
     temperature: NonNegative = _rule(1.0, "sampling temperature; 0: always the most probable token", left_out=1.0)
@@ -159,5 +160,5 @@ class Sampling:
 
 
 def released() -> Sampling:
-    """Return the settings of a published folder that states none: the defaults of the released code, `transformers`."""
+    """Return the settings for a published folder that contains none, which are the defaults of `transformers`."""
     return Sampling(**{f.name: f.metadata["left_out"] for f in fields(Sampling)})

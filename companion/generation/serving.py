@@ -1,6 +1,6 @@
-"""Continuous batching (lesson 18): many texts at once, which join and leave at any step, over a pool of blocks.
+"""Continuous batching (lesson 18): many texts at once, which join and leave at any step and share a pool of blocks.
 
-A step reads every weight whether it serves one text or many, so all texts are written together. No text waits for the
+A step reads every weight no matter how many texts it writes, so all texts are written together. No text waits for the
 longest, as it would in a fixed batch: a text joins at the next step (Yu et al. 2022, "Orca", section 3.1,
 iteration-level scheduling) and leaves when it ends.
 
@@ -16,12 +16,12 @@ arrival. A long prompt is read in chunks over several steps, so that no other te
 (Agrawal et al. 2024, "Sarathi-Serve", section 4). Keys and values are stored in blocks, which a text takes as it grows;
 blocks of equal prefixes are stored once (`companion.generation.block_manager`). Linear layers have a recurrent state
 per text instead of blocks, and one text can reuse another's only as it was at the end of a block. If the blocks of a
-text's prefix are found without a state, reading stops once at the end of that prefix, and the state is stored for
-later texts.
+text's prefix are found but no state is stored for them, reading pauses at the end of this prefix, and the state is
+stored for later texts.
 
-When the pool is full, the text that came last returns its blocks, waits, and is read again later, including what it has
-written: preemption by recomputation. The oldest text always continues, so all of them end. A text that by itself has
-more tokens than the pool is rejected at submission.
+When the pool is full, the text that came last returns its blocks and waits. Later it is read again, including what it
+has written (preemption by recomputation). The oldest text always continues, so all of them end. A text that is too long
+for the whole pool is rejected at submission.
 
 A text does not depend on which others are served with it: it is what `generate` writes for its prompt and its random
 stream (although the last digits of the logits may differ).
@@ -154,7 +154,7 @@ def serve(
     weights: Weights | None,
     **asked: Any,
 ) -> list[list[int]]:
-    """Implement `complete(..., at_once=...)`: return the new tokens of each prompt, with `at_once` texts in the batch.
+    """Implement `complete(..., at_once=...)`: return the new tokens for each prompt, with `at_once` texts in the batch.
 
     Raises as `complete` does.
     """
@@ -199,17 +199,17 @@ class Server:
             context.
         block: tokens per block.
         budget: maximum tokens that a step reads, at least `rows`.
-        weights: the format in which steps read the weights, as in `generate`. Weights are converted when a first text
-            comes, and stay so as long as there is any text.
+        weights: the format in which steps read the weights, as in `generate`. Weights are converted when the first text
+            arrives, and stay converted as long as there is any text.
 
     Attributes:
-        shared: number of tokens that were found in the pool, and so not read.
+        shared: number of tokens that were found in the pool and therefore not read.
         read: number of tokens that were read.
         preempted: how often a text had to return its blocks and wait.
 
     Raises:
-        ValueError: for a model that is not a decoder, a size below 1, fewer tokens than a block, a budget below `rows`,
-            or a pool that does not fit into memory.
+        ValueError: if the model is not a decoder, a size is below 1, the pool is smaller than a block, the budget is
+            below `rows`, or the pool does not fit into memory.
     """
 
     def __init__(
@@ -288,8 +288,8 @@ class Server:
             seed, stream: of the text's random numbers: it writes what row `stream` of `generate(..., seed=seed)` would.
 
         Raises:
-            ValueError: as `generate` does, and for a text that by itself has more tokens than the pool. Other texts are
-                not affected.
+            ValueError: in the same cases as `generate`, and if the text has more tokens than the whole pool. Other
+                texts are not affected.
         """
         # The last token is written but never read.
         room = self.blocks.count * self.blocks.size + 1
@@ -310,8 +310,8 @@ class Server:
         )
         if len(prompt) + steps > room:
             raise ValueError(
-                f"a prompt of {len(prompt)} tokens and max_new_tokens={steps} make {len(prompt) + steps}: expected at "
-                f"most {room}, the capacity of the pool"
+                f"a prompt of {len(prompt)} tokens and max_new_tokens={steps} add up to {len(prompt) + steps}; "
+                f"expected at most {room}, the capacity of the pool"
             )
         handle = Handle(self, self._next, prompt, asked)
         self._next += 1
@@ -330,8 +330,8 @@ class Server:
         A text that cannot be continued ends with its own `error`. Nothing is raised then, and the others continue.
 
         Raises:
-            BaseException: whatever interrupts the step, such as Ctrl-C. Every text then either has its token of this
-                step or is as it was before.
+            BaseException: whatever interrupts the step, such as Ctrl-C. Every text then either has its token for this
+                step or is unchanged.
         """
         for handle in self._running.copy():
             self._settle(handle)
@@ -377,7 +377,8 @@ class Server:
             self._running.append(handle)
 
     def _begin(self) -> None:
-        """Prepare for a first text: the weights may have changed, and then nothing stored for the old ones is valid."""
+        """Prepare for a first text. If the weights have changed, everything that was stored for the old weights is
+        invalid."""
         self._writer = None
         seen = [_bits(weight) for weight in (*self.model.parameters(), *self.model.buffers())]
         if seen != self._seen:
@@ -385,7 +386,7 @@ class Server:
         self._seen = seen
 
     def _placed(self, handle: Handle) -> bool:
-        """Give a text its blocks, some possibly shared, if there is room; return whether there was."""
+        """If there is room, give a text its blocks, some of which may be shared; return whether there was room."""
         ids, size = handle._text.ids, self.blocks.size
         blocks, numbers, state = self._found(handle)
         tokens = handle._text.given + handle._request.steps - 1 if self._by_length else len(ids)
@@ -459,7 +460,7 @@ class Server:
     def _make_room(self, handle: Handle) -> None:
         """Give a text its own block for the next token to read.
 
-        If none is free, the text that came last is preempted.
+        If no block is free, the text that came last is preempted.
         """
         blocks, place = handle._blocks, handle._held // self.blocks.size
         if place < len(blocks) and not self.blocks.shared(blocks[place]):
@@ -508,7 +509,8 @@ class Server:
         return list(zip([handles[row] for row in whole], logits, strict=True))
 
     def _share(self, handle: Handle) -> None:
-        """Make the text's full blocks available to others; where equal blocks are stored already, use those."""
+        """Make the text's full blocks available to other texts; if equal blocks are already stored, use these
+        instead."""
         if self._by_length:
             return
         size, ids = self.blocks.size, handle._text.ids
@@ -525,7 +527,8 @@ class Server:
             self._pool.copy_state(handle._place, self._places.keep(handle._numbers[-1]))
 
     def _drawn(self, going: Sequence[tuple[Handle, Tensor]]) -> list[tuple[Handle, int]]:
-        """Draw a token for each text that is ready for one, together for all texts with equal sampling settings."""
+        """Draw a token for each text that is ready for one, in one operation for all texts with equal sampling
+        settings."""
         if not going:
             return []
         allowed = torch.cat([handle._allowed(logits) for handle, logits in going])
@@ -582,7 +585,8 @@ def _why(handle: Handle, logits: Float[Tensor, "vocab"]) -> ValueError:
 
 
 def _alike(chunks: Sequence[_Chunk]) -> list[list[_Chunk]]:
-    """Group chunks that can be read together: with the same weights, and none more than half padding."""
+    """Group chunks that can be read together, with the same weights and without a chunk that is more than half
+    padding."""
     groups: list[list[_Chunk]] = []
     for chunk in sorted(chunks, key=lambda chunk: (chunk.prompt, chunk.tokens)):
         if groups and groups[-1][0].prompt == chunk.prompt and chunk.tokens < 2 * groups[-1][0].tokens:
@@ -593,7 +597,7 @@ def _alike(chunks: Sequence[_Chunk]) -> list[list[_Chunk]]:
 
 
 def _bits(weight: Tensor) -> int:
-    """Return the sum of a tensor's bits read as whole numbers, which almost surely changes when an element does."""
+    """Return the sum of a tensor's bits read as integers, which almost certainly changes if an element changes."""
     whole = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}.get(weight.element_size())
     numbers = weight.detach().contiguous()
     return int((numbers if whole is None else numbers.view(whole)).sum(dtype=torch.int64))

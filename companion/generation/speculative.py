@@ -1,16 +1,16 @@
 """Speculative decoding (lessons 10 and 18): a fast draft proposes the next tokens, which the model judges in one pass.
 
-A step of one row reads every weight for one token. A pass over five tokens also reads them once, and takes hardly
-longer. So all proposed tokens are read in one pass, and those that the model would have written are accepted. The
-choice of draft affects only the speed.
+A step of one row reads every weight for one token. A pass over five tokens also reads the weights only once, and takes
+hardly longer. Therefore all proposed tokens are read in one pass, and the tokens that the model would have written are
+accepted. The choice of draft affects only the speed.
 
 Where proposals are deterministic (from prompt lookup or greedy decoding), they are accepted as long as they equal what
 the model itself draws at that position. The text is then the same as without a draft, token by token, for every seed.
 A token that a draft model has drawn from its distribution q is accepted with probability min(1, p / q), where p is the
 large model's distribution. The first rejected token is redrawn from max(0, p - q) (Leviathan et al. 2023, algorithm 1;
-Chen et al. 2023). This gives another text for the same seed, from the same distribution. `Sampling` and the rules
-apply to both p and q. "The same" holds up to the last digits of the logits, which may change with the number of tokens
-in a pass.
+Chen et al. 2023). The same seed then gives a different text, but from the same distribution. `Sampling` and the rules
+apply to both p and q. This is true up to the last digits of the logits, which may change with the number of tokens in a
+pass.
 """
 
 from __future__ import annotations
@@ -153,11 +153,11 @@ def _read_anew(
 
 
 def _within(rows: Sequence[_Row], counts: Sequence[int], scaling: RotaryScaling) -> list[int]:
-    """Limit `counts` to what one pass can judge with the same results as reading token by token.
+    """Limit `counts` so that judging the tokens in one pass gives the same results as reading them one by one.
 
-    Where rotary frequencies depend on the length of a text, a pass uses those of its furthest position. Up to C tokens
-    they are all the same. Beyond C, longrope again has one set, but dynamic scaling has another for every length, so
-    nothing is proposed there.
+    If rotary frequencies depend on the length of a text, a pass uses the frequencies for its furthest position. Up to C
+    tokens, all lengths have the same frequencies. Beyond C, longrope again has a single set of frequencies, but dynamic
+    scaling has a different one for every length, so nothing is proposed there.
     """
     assert scaling.original is not None
     room = [scaling.original - len(row.ids) for row in rows]
@@ -168,7 +168,7 @@ def _within(rows: Sequence[_Row], counts: Sequence[int], scaling: RotaryScaling)
 
 
 class _Given:
-    """Steps yielded so far, for rows that grow at different speeds."""
+    """The steps yielded so far, for rows that grow at different speeds."""
 
     def __init__(self, rows: Sequence[_Row]) -> None:
         self.rows, self.steps = rows, 0
@@ -199,7 +199,7 @@ class _Reader:
         self._held: list[int] | None = None
 
     def anew(self, cache: KVCache) -> None:
-        """Continue with another cache of the same rows."""
+        """Replace the cache with another one for the same rows."""
         self.cache, self._held = cache, None
 
     def read(self, tokens: Sequence[Sequence[int]], starts: list[int]) -> Float[Tensor, "batch token d_model"]:
@@ -279,7 +279,9 @@ class _Drafter(ABC):
                 elif bool(logits[place].isfinite().all()):
                     counts[r] = i  # the rules leave no token; if the text gets here, the model will raise
                 else:
-                    raise NotFinite(f"draft: logits of row {rows[r].text.row}: expected finite numbers, got others")
+                    raise NotFinite(
+                        f"draft: logits of row {rows[r].text.row}: expected finite numbers, got NaN or infinity"
+                    )
         return proposals, None if sampling.temperature == 0 else chances
 
 
@@ -399,9 +401,9 @@ def verdict(
 ) -> tuple[int, int]:
     """Return how many proposed tokens are accepted, and the token that follows (Leviathan et al. 2023, algorithm 1).
 
-    Token x is accepted if u q(x) < p(x), so with probability min(1, p(x) / q(x)). At the first rejection, the token is
-    drawn from max(0, p - q); if all are accepted, it is drawn from p. Together this gives p, because q(x) min(1, p(x) /
-    q(x)) = min(p, q), and the rest of p, max(0, p - q), has the probability of a rejection.
+    Token x is accepted if u q(x) < p(x), that is, with probability min(1, p(x) / q(x)). At the first rejection, the
+    token is drawn from max(0, p - q); if all are accepted, it is drawn from p. The result has distribution p, because
+    q(x) min(1, p(x) / q(x)) = min(p, q), and the rest of p, max(0, p - q), has the probability of a rejection.
 
     Args:
         p: the model's probabilities at each proposed token, and after the last.

@@ -2,8 +2,7 @@
 
 A weight format replaces linear layers by modules with the interface of `nn.Linear` that compute the product differently
 (`companion.generation.matmul_kernels`). `prepared` replaces each linear layer of a decoder and leaves everything else
-unchanged: the same attention, feed-forward networks and blocks run, including whatever has been wrapped around a layer
-or hooked to it.
+unchanged: the same attention, feed-forward networks and blocks run, including any wrappers and hooks of a layer.
 
     fp32    the same elements, laid out for one row, summed in another order
     fp16    half the bytes
@@ -15,12 +14,13 @@ or hooked to it.
     auto    whichever of these, except int4, takes the least time per step on this machine, measured once
     fast    the format of the weights' own dtype where that pays off, see `fast_form`; otherwise unchanged
 
-Prompts are read with the original weights, which stay in memory beside the copy, because the kernels here are made for
-a few rows, and because prompts should be read exactly. So the first new token, and the keys and values of the prompt,
-are the model's own. `companion evaluate --weights` measures texts of which every token was read in the given format.
+Prompts are read with the original weights, which stay in memory together with the copy, because the kernels here are
+made for a few rows and because prompts should be read exactly. So the first new token, and the keys and values of the
+prompt, are the model's own. `companion evaluate --weights` measures texts of which every token was read in the given
+format.
 
-The stream between the products and the cache keep their precision. Experts are not converted, because a step reads only
-those it visits. Neither is the matrix that expands latents, which a step absorbs.
+The cache, and the stream between the products, keep their precision. Experts are not converted, because a step reads
+only those it visits. Neither is the matrix that expands latents, which a step absorbs.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ class Together:
 
     It is computed when the first of them needs its part.
 
-    Each part is returned once. If it is requested again, everything is recomputed.
+    Each part can be returned once. If it is requested again, everything is recomputed.
     """
 
     def __init__(self, product: Product, widths: Sequence[int]) -> None:
@@ -118,8 +118,8 @@ class Together:
 def prepared(model: Transformer, weights: Weights, *, together: bool = True) -> Transformer:
     """Return the model with its linear layers in a weight format, for inference.
 
-    Its weights and modules are those that the model has now. Products are stored beside the model and computed only
-    once, until the elements of a weight change. Everything else is shared with the model.
+    It uses the model's current weights and modules. Products are stored for the model and computed only once, until the
+    elements of a weight change. Everything else is shared with the model.
 
     Args:
         model: the model, which is not changed.
@@ -127,7 +127,7 @@ def prepared(model: Transformer, weights: Weights, *, together: bool = True) -> 
         together: whether layers that read the same x may be fused into one product.
 
     Raises:
-        ValueError: for an unknown format, one that this processor cannot compute, or a model that cannot write text.
+        ValueError: if the format is unknown or not supported by this processor, or if the model cannot write text.
     """
     check_weights(model, weights)
     if weights == "auto":
@@ -162,10 +162,10 @@ def check_weights(model: Transformer, weights: str | None) -> None:
 def fast_form(model: Transformer, steps: int, tokens: int = 1, *, compile: bool = False) -> Weights | None:
     """Return the format that `"fast"` means for this many steps with this many tokens each, or `None` for no change.
 
-    It is the format of the weights' own dtype, which computes the same up to rounding. It pays off on a processor whose
-    kernel for one row is faster (measured once), from `PAYS_FROM_WEIGHTS` and `PAYS_FROM_STEPS` on, for a few tokens at
-    a time, and if the copy takes at most a quarter of the machine's memory. With compilation, this was measured only
-    for fp32 with PyTorch's kernel, which the compiler can optimize.
+    It is the format of the weights' own dtype, which gives the same results up to rounding. It pays off on a processor
+    whose kernel for one row is faster (measured once), from `PAYS_FROM_WEIGHTS` and `PAYS_FROM_STEPS` on, for a few
+    tokens at a time, and if the copy takes at most a quarter of the machine's memory. With compilation, this was
+    measured only for fp32 with PyTorch's kernel, which the compiler can optimize.
     """
     weight = model.embedding.weight
     form, there = OWN.get(weight.dtype), memory()
@@ -223,7 +223,7 @@ def rounded_of(layers: Sequence[nn.Linear | nn.Embedding]) -> list[FourBits] | N
 
 
 def four_bit_layers(model: Transformer) -> list[list[nn.Linear]]:
-    """Return the layers that int4 quantizes to four bits, grouped by the x that they read.
+    """Return the layers that int4 quantizes, grouped by the x that they read.
 
     These are the layers that a weight format replaces, except for the head and for widths that are not a multiple of a
     group.
@@ -286,7 +286,7 @@ def _alike(model: Transformer) -> Iterator[list[nn.Linear | nn.Embedding]]:
 
 
 def _is_plain(layer: nn.Module, kind: type[nn.Module]) -> bool:
-    """Return whether a layer is exactly of this kind.
+    """Return whether a layer has exactly this class.
 
     It must not be a subclass, and must have neither a parametrized weight nor hooks that may change its weight or x.
     """

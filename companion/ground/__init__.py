@@ -1,4 +1,4 @@
-"""The base layer: checked values, files that are written completely or not at all, and the machine.
+"""The base layer: validated values, atomic files, and facts about the machine.
 
 annotations    check arguments against the annotations of a public function
 arguments      check what annotations cannot express about arguments: ids, masks, padding

@@ -1,9 +1,9 @@
-"""Check the arguments of public functions against the functions' own annotations, once per call from outside.
+"""Check the arguments of public functions against the functions' annotations, once per call from outside.
 
 `checked` reads the annotations (jaxtyping's axes and dtypes, choices, numbers, classes). Its errors say in one sentence
-which argument is wrong, what came, and what was expected: "k has batch=1: expected 2, as in q". What annotations cannot
-express, such as that one axis divides another, is checked by functions that are passed to it. Nested calls are not
-checked again, so a model checks its arguments once, however many layers read them.
+which argument is wrong, what was passed, and what was expected: "k has batch=1: expected 2, as in q". Conditions that
+annotations cannot express, such as that one axis divides another, are checked by functions that are passed to it.
+Nested calls are not checked again, so a model checks its arguments only once, no matter how many layers use them.
 
 jaxtyping and beartype could check the same annotations at each call. They take five times as long as this module, and
 their messages have a dozen lines. The tests run them on everything, results included.
@@ -59,7 +59,7 @@ def checked(
     Args:
         sizes: For a method: returns the axes whose sizes its object knows.
         fits: Raises `ValueError` for arguments that match their annotations but not each other. It may use only the
-            dtype and shape of tensors, because it runs once for calls that are alike in these.
+            dtype and shape of tensors, because it runs only once for calls that agree in these.
         settles: The same for checks that depend on the contents of arguments. It may also replace arguments, for
             example ones and zeros by booleans. It runs for each call from outside.
         hints: By parameter: advice to add to an error message about it.
@@ -95,7 +95,7 @@ def checked(
 
 
 class _Looks:
-    """Checks of one function's arguments, which run once for calls that are alike."""
+    """Checks of one function's arguments, which run only once for equivalent calls."""
 
     def __init__(
         self,
@@ -174,7 +174,7 @@ class Expected:
 
     @classmethod
     def of(cls, hint: Any) -> Expected:
-        """Parse an annotation. Kinds that are not supported, such as lists of something, are not checked."""
+        """Parse an annotation. Unsupported kinds of annotations, such as lists, are not checked."""
         arrays: list[_Array] = []
         choices: list[str] = []
         kinds: list[type] = []

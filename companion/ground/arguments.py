@@ -1,18 +1,18 @@
 """Check arguments once, where they enter the package.
 
-A clear sentence replaces an error from deep inside PyTorch, or meaningless results.
+The user gets a clear sentence instead of an error from deep inside PyTorch or meaningless results.
 
 Shapes and dtypes are known without waiting for the device, and are always checked. Whether an id is in range depends on
-the contents of a tensor. The CPU finds out in the look-up itself, at no cost. A GPU would have to be waited for at
-every step, and such an id ends the process some time later. There, ids are checked only if the environment variable
-COMPANION_CHECK_IDS is 1, which helps to find the culprit. `generate` and `beam_search` take prompts as lists and check
-them on any device.
+the contents of a tensor. On the CPU, the look-up itself detects this at no cost. For a GPU, a check would have to wait
+for the device at every step, and without it such an id ends the process some time later. On a GPU, ids are checked only
+if the environment variable COMPANION_CHECK_IDS is 1, which helps to find the cause. `generate` and `beam_search` take
+prompts as lists and check them on any device.
 
-This module also interprets masks. In a boolean mask, or one of the integers 1 and 0, as the tokenizers of other
-libraries return, True and 1 mean that a token may be attended to. A floating-point `mask` is added to the scores, but
-one of only ones and zeros is rejected, because it was hardly meant to be added. A floating-point `real` of ones and
-zeros is read like an integer one. Other contents are checked where masks enter the model, and in `attend` under the
-same condition as ids.
+This module also interprets masks. Masks may be boolean, or contain the integers 1 and 0, as returned by the tokenizers
+of other libraries; True and 1 mean that a token may be attended to. A floating-point `mask` is added to the scores, but
+a mask with only ones and zeros is rejected, because it was probably not meant to be added. A floating-point `real` of
+ones and zeros is read like an integer one. Other contents are checked where masks enter the model and, under the same
+condition as ids, in `attend`.
 """
 
 from __future__ import annotations
@@ -50,17 +50,17 @@ def check_kind(name: str, value: object, kinds: type | tuple[type, ...], expecte
 
 
 def check_dtype(dtype: object) -> None:
-    """Check that a dtype is `None`, or one that a model's weights can have.
+    """Check that a dtype is `None` or a possible dtype of a model's weights.
 
     Raises:
         ValueError: If it is not.
     """
     if dtype is not None and dtype not in (torch.float32, torch.bfloat16, torch.float16, torch.float64):
-        raise ValueError(f"dtype={described(dtype)}: expected a floating torch.dtype, such as torch.bfloat16")
+        raise ValueError(f"dtype={described(dtype)}: expected a floating-point dtype, such as torch.bfloat16")
 
 
 def check_device(device: object) -> None:
-    """Check that a device is `None`, or the name of a device that PyTorch knows.
+    """Check that a device is `None` or the name of a device that PyTorch supports.
 
     Raises:
         ValueError: If it is not.
@@ -75,7 +75,7 @@ def check_device(device: object) -> None:
 def check_ids(name: str, ids: object, axes: str = "(batch, token)") -> None:
     """Check that `ids` is a tensor of integers with two axes, neither of them empty.
 
-    `look_up` finds out whether a table has these ids.
+    `look_up` checks whether a table has these ids.
 
     Raises:
         ValueError: If it is not.
@@ -135,12 +135,12 @@ def counted_of(counted: object, tokens: Tensor, real: Tensor | None, *, causal: 
     """Convert a token mask that replaces `real` to a boolean one; `None` is returned unchanged.
 
     Raises:
-        ValueError: If `real` is given too, the stack is not causal, or the shape differs from that of the tokens.
+        ValueError: If `real` is given too, the stack is not causal, or the shape differs from the shape of the tokens.
     """
     if counted is None:
         return None
     if real is not None or not causal:
-        raise ValueError("counted: only for a decoder, and instead of real")
+        raise ValueError("counted is only for a decoder, where it is used instead of real")
     if not isinstance(counted, Tensor) or counted.shape != tokens.shape:
         raise ValueError(f"counted={described(counted)}: expected {tuple(tokens.shape)}, one for each token")
     return padding_of(counted, "(batch, token)")
@@ -153,11 +153,11 @@ def mask_of(mask: Tensor, *, anywhere: bool = False) -> Tensor:
 
     Args:
         mask: The mask.
-        anywhere: Check the contents even on devices that would have to be waited for.
+        anywhere: Check the contents even on a GPU, which requires waiting for it.
 
     Raises:
-        ValueError: For other integers, for a floating-point mask of only ones and zeros, and for NaN and plus infinity,
-            which would make a softmax NaN.
+        ValueError: If the mask contains other integers, is a floating-point mask of only ones and zeros, or contains
+            NaN or plus infinity, which would make a softmax NaN.
     """
     if mask.dtype == torch.bool:
         return mask
@@ -211,7 +211,8 @@ def check_broadcasts(name: str, given: Tensor, shape: Sequence[int], axes: str) 
 
 
 def heads_fit(given: Mapping[str, Any]) -> None:
-    """Check that the key heads divide the query heads, and that `q`, `k` and `v` have the same dtype.
+    """Check that the number of key heads divides the number of query heads, and that `q`, `k` and `v` have the same
+    dtype.
 
     `v` may be missing.
 
@@ -223,7 +224,7 @@ def heads_fit(given: Mapping[str, Any]) -> None:
         raise ValueError(f"k has kv_head={k.shape[1]}: expected a divisor of head={q.shape[1]}, as in q")
     for name, x in (("k", k), ("v", v)):
         if x is not None and x.dtype != q.dtype:
-            raise ValueError(f"{name} is {described(x)}: expected {str(q.dtype).removeprefix('torch.')}, as q is")
+            raise ValueError(f"{name} is {described(x)}: expected {str(q.dtype).removeprefix('torch.')}, like q")
 
 
 def settle_mask(given: dict[str, Any]) -> None:
@@ -236,7 +237,7 @@ def settle_mask(given: dict[str, Any]) -> None:
 def check_numbers(name: str, x: Tensor) -> None:
     """Check that a tensor has no NaN and no plus infinity, which would make a softmax NaN; -infinity excludes an entry.
 
-    A device that would have to be waited for is checked only under the same condition as for ids.
+    On a GPU, this is checked only under the same condition as ids, because the check waits for the device.
 
     Raises:
         ValueError: If it has a NaN or a plus infinity.
@@ -244,14 +245,16 @@ def check_numbers(name: str, x: Tensor) -> None:
     if _to_be_seen(x, anywhere=False):
         most = x.detach().max().item()
         if math.isnan(most) or most == math.inf:
-            raise ValueError(f"{name} is {described(x)} with numbers up to {most}: expected finite ones, or -infinity")
+            raise ValueError(
+                f"{name} is {described(x)} with numbers up to {most}: expected finite numbers or -infinity"
+            )
 
 
 def look_up(name: str, table: nn.Module, ids: Tensor) -> Tensor:
     """Look up `ids` in a table, a module with one `weight`.
 
     Raises:
-        ValueError: If an id has no row. The module's docstring says when this is checked.
+        ValueError: If an id has no row. The module's docstring explains when this is checked.
     """
     if CHECKS_IDS and ids.device.type not in ("cpu", "meta") and not torch.compiler.is_compiling():
         _check_range(name, table, ids)

@@ -19,7 +19,7 @@ _FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 class NotWritten(OSError):
-    """A file could not be written, and no part of it remains. The message says which file, why, and its size."""
+    """A file could not be written, and no part of it remains. The message names the file, the reason and the size."""
 
 
 @contextmanager
@@ -104,9 +104,9 @@ def _rename(drafts: Sequence[Path], paths: Sequence[Path]) -> None:
 
 
 def read_together(folder: Path, read: Callable[[], T], *, seconds: float = 5.0) -> T:
-    """Return what `read` makes of a folder's .json and .safetensors files, as they were together at one moment.
+    """Return the result of `read` for a folder's .json and .safetensors files as they were at a single moment.
 
-    If `replacing` changes the files meanwhile, they are read again.
+    If `replacing` changes the files in the meantime, they are read again.
 
     Args:
         folder: The folder.
@@ -114,8 +114,8 @@ def read_together(folder: Path, read: Callable[[], T], *, seconds: float = 5.0) 
         seconds: How long to try.
 
     Raises:
-        ValueError: If the files are still being replaced after this time, or an interrupted process has left some of
-            the old files beside some of the new ones. Errors of `read` are raised too.
+        ValueError: If the files are still being replaced after this time, or an interrupted process has left a mixture
+            of old and new files. Errors from `read` are passed on.
     """
     end = time.monotonic() + seconds
     while True:
@@ -130,14 +130,14 @@ def read_together(folder: Path, read: Callable[[], T], *, seconds: float = 5.0) 
                 return found
         if time.monotonic() > end:
             raise ValueError(
-                f"{folder}: the files do not belong together: they are being replaced, or their "
+                f"{folder}: the files do not belong together; they are being replaced, or their "
                 "replacement was interrupted; save the model there again"
             )
         time.sleep(0.01)
 
 
 def _versions(folder: Path) -> dict[str, tuple[int, int, int]]:
-    """Return, by file name, what distinguishes a file from one that takes its name later."""
+    """Return, by file name, the properties that distinguish a file from a later one with the same name."""
     found = {}
     with suppress(OSError), os.scandir(folder) as entries:
         for entry in entries:
@@ -154,7 +154,8 @@ def write_atomic(path: str | Path, data: bytes | str) -> None:
     Missing folders are created.
 
     Raises:
-        NotWritten: If it could not be written. The previous contents are unchanged then, and no temporary file remains.
+        NotWritten: If it could not be written. In this case the previous contents are unchanged, and no temporary file
+            remains.
     """
     data = data.encode() if isinstance(data, str) else data
     with writing(path, len(data)), replacing(Path(path)) as (draft,):

@@ -37,7 +37,7 @@ def find_precision(name: str, device: torch.device) -> str:
     """Resolve `"auto"` to bfloat16 on a GPU that supports it, and otherwise to fp32.
 
     Raises:
-        ValueError: For `"tf32"` on anything but a CUDA GPU.
+        ValueError: If the precision is `"tf32"` and the device is not a CUDA GPU.
     """
     if name == "tf32" and device.type != "cuda":
         raise ValueError(f"--precision tf32: expected fp32 or bf16 on {device.type}; TF32 needs a CUDA GPU")

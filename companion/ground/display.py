@@ -15,7 +15,7 @@ Table = tuple[Sequence[str], Sequence[Sequence[str]]]
 
 
 def columns(most: int = WIDTH) -> int:
-    """Return the columns available for a line: `most`, or those of a narrower terminal; at least 30."""
+    """Return the columns available for a line: `most`, or the width of the terminal if it is narrower; at least 30."""
     return max(min(shutil.get_terminal_size().columns, most), 30)
 
 
@@ -34,8 +34,8 @@ def table(
         head: The headings, if there are any.
         left: Indices of columns with words, aligned left; the others are figures, aligned right.
         indent: Spaces before each line.
-        width: Maximum length of a line. Columns that do not fit follow in another block below, which repeats the first
-            column. `None` means no limit.
+        width: Maximum length of a line. Columns that do not fit are printed below in another block, which repeats the
+            first column. `None` means no limit.
     """
     lines = [[*row] for row in ([head] if head else [])] + [[*row] for row in rows]
     number = max(map(len, lines), default=0)
@@ -86,7 +86,7 @@ def many(number: float) -> str:
 
 
 def printable(text: str) -> str:
-    r"""Replace control characters, which could command a terminal, by escapes such as \x1b; tabs and line ends stay.
+    r"""Replace control characters, which could control a terminal, with escapes such as \x1b; tabs and line ends stay.
 
     Those from \x80 to \x9f are included, because some terminals obey them: \x9b is an escape with its bracket.
     """

@@ -34,7 +34,7 @@ def plain(text: str) -> str:
 
 
 def cut(text: str, most: int = 80) -> str:
-    """Put a text into one line of at most `most` characters, for a message."""
+    """Shorten a text to one line of at most `most` characters, for a message."""
     text = " ".join(text.split())
     return text if len(text) <= most else f"{text[: most - 3]}..."
 
@@ -108,7 +108,7 @@ def require_types(config: Any) -> None:
 
     The check is as strict as JSON: 1 is not a `bool` and True is not a number, a `float` may be an integer but must be
     finite, and a string must be one of the choices of its `Literal`. The dataclass itself checks the limits of sizes.
-    An integer in a `float` field becomes a float if it is above 2^53.
+    An integer above 2^53 in a `float` field becomes a float.
 
     Raises:
         ValueError: If a field does not; the message names the first one.
@@ -155,7 +155,7 @@ def parse_json(text: str | bytes) -> Any:
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Make an object of JSON.
+    """Build a JSON object.
 
     Raises `ValueError` for duplicate fields, because all but the last would be lost silently.
     """

@@ -31,7 +31,7 @@ def installed(package: str) -> str | None:
 
 @cache
 def requirements() -> tuple[Requirement, ...]:
-    """Return the requirements of the installed package, or those of its checkout; empty if there is neither."""
+    """Return the requirements of the installed package or of its checkout; empty if there is neither."""
     asked = None
     try:
         asked = metadata.requires(NAME)

@@ -1,4 +1,4 @@
-"""Allow one process at a time, with a lock that the system releases when its holder dies, however it dies."""
+"""Allow only one process at a time, with a lock that the system releases when its holder ends for any reason."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Busy(ValueError):
 def locked(path: Path, what: str) -> Iterator[None]:
     """Hold the lock of the file `path` in this block; the file is created, and removed afterwards.
 
-    If the process is killed, the file stays but locks nothing, because the lock is the system's and ends with the
+    If the process is killed, the file stays but locks nothing, because the lock belongs to the system and ends with the
     process. On a file system without locks (some network ones) nothing is locked.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Memory of this machine, checked before anything is allocated that does not fit."""
+"""Check the memory of this machine before allocating something that does not fit."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from companion.ground.display import readable_bytes
 
 @cache
 def memory(device: torch.device | str = "cpu") -> int | None:
-    """Return the maximum memory of a process here in bytes; `None` if the system does not tell.
+    """Return the maximum memory of a process on this machine in bytes; `None` if the system does not provide it.
 
-    For a GPU this is its own memory, otherwise that of the machine or of the container around the process.
+    For a GPU this is the GPU's memory, otherwise the memory of the machine or of the container around the process.
     """
     device = torch.device(device)
     if device.type == "meta":  # it stores only shapes

@@ -92,7 +92,7 @@ def check(values: Mapping[str, Any], hints: Mapping[str, Any]) -> None:
     """Check values, by flag, against the limits of their types.
 
     Raises:
-        ValueError: For the first value outside the limits of its type.
+        ValueError: If a value is outside the limits of its type; the message is about the first one.
     """
     for flag, value in values.items():
         kind = kind_of(hints[flag])

@@ -49,7 +49,7 @@ SETTINGS: dict[str, dict[str, str]] = {
 
 
 def processor() -> str:
-    """Return the processor's name as its maker wrote it, as far as the system tells."""
+    """Return the manufacturer's name of the processor, if the system provides it."""
     if name := _told("model name"):
         return " ".join(name.split())
     if platform.system() == "Darwin":
@@ -66,7 +66,7 @@ def processors() -> int:
 
 
 def processor_flags() -> set[str] | None:
-    """Return the processor's features by their Linux names; `None` if the system does not tell."""
+    """Return the processor's features by their Linux names; `None` if the system does not provide them."""
     return set(_told("flags").split()) or None
 
 

@@ -1,6 +1,6 @@
 """Read text files, and reject anything else.
 
-A named pipe would keep its reader waiting, and binary data is not text.
+A named pipe would block its reader, and binary data is not text.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ def text_of(data: bytes) -> str:
     """Decode a file in UTF-8, with line ends unchanged and without the byte order mark that some editors write.
 
     Raises:
-        UnicodeError: If it is not text; for UTF-16 and UTF-32, which Windows writes, the message names the encoding.
+        UnicodeError: If it is not text. For UTF-16 and UTF-32, which Windows programs write, the message names the
+            encoding.
     """
     for mark, name in _OTHER.items():
         if data.startswith(mark):
@@ -71,7 +72,7 @@ def read_text(path: str | Path) -> str:
     Raises:
         OSError: As in `read_file`.
         UnicodeError: As in `text_of`.
-        ValueError: As in `raise_pointer`.
+        ValueError: In the same cases as `raise_pointer`.
     """
     data = read_file(path)
     if data.startswith(_POINTER):
@@ -98,6 +99,6 @@ def read_json(path: Path) -> Any:
     try:
         return parse_json(read_text(path))
     except UnicodeError as error:
-        raise ValueError(f"{path}: expected JSON, got a file that is not text ({why(error)})") from None
+        raise ValueError(f"{path}: expected JSON, but the file is not text ({why(error)})") from None
     except ValueError as error:
-        raise ValueError(f"{path}: expected JSON; it is damaged or was cut short ({why(error)})") from None
+        raise ValueError(f"{path}: expected JSON, but the file is damaged or truncated ({why(error)})") from None

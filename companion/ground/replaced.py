@@ -8,7 +8,7 @@ Made = TypeVar("Made")
 
 
 def replaced(old: Made, **changes: Any) -> Made:
-    """Replace fields as `dataclasses.replace` does, in a way that PyTorch can compile.
+    """Replace fields like `dataclasses.replace`, in a way that PyTorch can compile.
 
     PyTorch before 2.13 cannot return what `dataclasses.replace` makes, because that asks the object and not `type` for
     its class.

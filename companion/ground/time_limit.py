@@ -11,7 +11,7 @@ from typing import Any
 
 
 class OutOfTime(BaseException):
-    """The time of a block is over.
+    """The time limit of a block has been reached.
 
     It is not an `Exception`, so that code that catches every `Exception` does not catch it.
     """
@@ -19,9 +19,9 @@ class OutOfTime(BaseException):
 
 @contextmanager
 def at_most(seconds: float) -> Iterator[None]:
-    """Raise `OutOfTime` in a block that runs longer, if the system can: in the main thread, not on Windows.
+    """Raise `OutOfTime` in a block that runs longer, where this is possible (in the main thread, and not on Windows).
 
-    Processor time counts, so that a busy machine does not make a right answer wrong.
+    Processor time is measured, so that a busy machine does not make a right answer wrong.
     """
     if not hasattr(signal, "setitimer") or threading.current_thread() is not threading.main_thread():
         yield
@@ -42,7 +42,7 @@ def at_most(seconds: float) -> Iterator[None]:
 
 @contextmanager
 def within(size: int) -> Iterator[None]:
-    """Raise `MemoryError` in a block that asks for more than `size` bytes beyond what the process has, on Linux.
+    """On Linux, raise `MemoryError` in a block that allocates more than `size` bytes beyond what the process has.
 
     During the block the limit applies to all threads of the process, so the block should be short.
     """

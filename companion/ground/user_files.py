@@ -1,4 +1,4 @@
-"""Small files that are stored for a user, and bounded folders of what can be made again.
+"""Small files that are stored for a user, and size-limited folders of files that can be regenerated.
 
 Each file is a table of entries by key. The files are in the folder that `COMPANION_HOME` names, or in `.companion` of
 the home folder.
@@ -55,15 +55,15 @@ def read_kept(name: str, what: str, made: Callable[[Any], Entry]) -> dict[str, E
 
 
 def write_kept(name: str, entries: Mapping[str, Any]) -> None:
-    """Replace the entries of a file by these, which JSON must be able to represent."""
+    """Replace the entries of a file with these, which must be representable in JSON."""
     write_atomic(kept_file(name), json.dumps(entries, indent=1))
 
 
 def forget(folder: Path, *, keep: Path | None = None, most: int, days: float) -> int:
-    """Remove folders of `folder` that hold what can be made again.
+    """Remove subfolders of `folder` whose contents can be regenerated.
 
-    Folders that were last used more than `days` days ago are removed, then those unused longest, until at most `most`
-    bytes are left beside `keep`. Folders that another process holds open, or that no longer exist, are skipped.
+    Folders that were last used more than `days` days ago are removed, and then the longest-unused ones, until at most
+    `most` bytes are left besides `keep`. Folders that another process holds open, or that no longer exist, are skipped.
 
     Args:
         folder: The folder to clean up.

@@ -1,8 +1,8 @@
 """Show progress while a person waits.
 
-A bar appears on standard error, if that is a terminal and a command asked for it. Long operations report here, with
+A bar appears on standard error if it is a terminal and a command has requested it. Long operations report here, with
 `counted` or `counting` if they have parts to count, and with `waiting` otherwise. Nothing is shown until a command has
-entered `bars`, so that people who import the package see no output they did not ask for.
+entered `bars`, so that importing the package causes no unexpected output.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def bars() -> Iterator[None]:
 
 
 def counted(things: Iterable[T], *, unit: str, total: int | None = None, what: str = "") -> Iterable[T]:
-    """Iterate over the things behind a progress bar; `total` is their number if they have no length."""
+    """Iterate over the items with a progress bar; `total` is their number if they have no length."""
     return _bar(things, unit=unit, total=total, desc=what) if _seen() else things
 
 
@@ -72,7 +72,7 @@ def meanwhile(report: Callable[[], Any], *, first: float = EVERY) -> Iterator[No
 
     Args:
         report: The function, which must not raise.
-        first: Seconds before the first call. Between two calls there are `EVERY` seconds.
+        first: Seconds before the first call. There are `EVERY` seconds between two calls.
     """
     over = Event()
 
@@ -92,7 +92,7 @@ def meanwhile(report: Callable[[], Any], *, first: float = EVERY) -> Iterator[No
 
 
 def started(things: Iterable[T], what: str) -> Iterator[T]:
-    """Wait for the first of the things with `waiting`, and then return all of them."""
+    """Wait for the first item with `waiting`, and then return all of them."""
     rest = iter(things)
     with waiting(what):
         first = [*islice(rest, 1)]

@@ -1,8 +1,8 @@
 """Attention, in which every query takes a weighted average of values (lessons 02 and 03).
 
 `attend` is the operation on projected heads. `Attention` is the layer around it, with projections, positions and a
-cache. The same layer serves self-attention and cross-attention, causal or not, cached or not, with or without grouped
-queries.
+cache. The same layer is used for self-attention and cross-attention, causal or not, cached or not, with or without
+grouped queries.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ Backend = Literal["reference", "sdpa"]
 
 def capped(scores: Float[Tensor, "*axes"], cap: float) -> Float[Tensor, "*axes"]:
     """Softcap scores to cap tanh(scores / cap), which lies between -cap and cap."""
-    cap = min(float(cap), 1e30)  # a larger cap changes nothing, and may not fit single precision
+    cap = min(float(cap), 1e30)  # a larger cap changes nothing, and may overflow single precision
     return cap * torch.tanh(scores / cap)
 
 
@@ -173,7 +173,7 @@ class Attention(nn.Module):
         causal: Let a token attend only to itself and to earlier tokens.
         positions: Rotary positions rotate queries and keys in this layer; the other kinds have no effect here.
         dropout: Probability of dropping an attention weight in training.
-        norms: Kind of norm for queries and keys, if `config.qk_norm` asks for one.
+        norms: Kind of norm for queries and keys, if `config.qk_norm` is set.
 
     Raises:
         ValueError: If `d_head` is odd with rotary positions, or the head counts do not divide.
@@ -326,7 +326,7 @@ class Attention(nn.Module):
     def _split(x: Float[Tensor, "batch token wide"], heads: int) -> Float[Tensor, "batch head token d_head"]:
         """Reshape (batch, token, head * d) to (batch, head, token, d).
 
-        Viewing first and transposing afterwards keeps each token's components together. A direct view to the final
+        Calling view first and transpose afterwards keeps each token's components together. A direct view to the final
         shape would mix tokens with heads.
         """
         return x.view(*x.shape[:2], heads, -1).transpose(1, 2)

@@ -21,7 +21,7 @@ def switch_loss(routing: RoutingStats, counts: Int[Tensor, "expert"] | None = No
     """Compute expert * sum over e of f_e P_e (Fedus et al. 2022, eq. 4, with top_k choices per token).
 
     f_e is the fraction of all choices that fell on expert e, and P_e is the mean over the tokens of the softmax over
-    *all* the router's logits; padding is left out of both. Counting has no gradient, so the gradient flows only through
+    *all* the router's logits; padding is left out of both. Counts have no gradient, so the gradient flows only through
     P. It moves probability away from the experts that were chosen more often than others.
 
     The loss is 1 when the load or the mean probabilities are uniform. It reaches its maximum, expert / top_k, when one
@@ -31,9 +31,9 @@ def switch_loss(routing: RoutingStats, counts: Int[Tensor, "expert"] | None = No
     Args:
         routing: The routing of one layer.
         counts: For a batch that is processed in parts, `RoutingStats.counts` summed over all parts. Each part then
-            returns its share, and the shares add up to the loss, and the gradient, of the whole batch. The mean of the
-            parts' separate losses differs from it, because it demands balance within each part. If `None`, the routing
-            is the whole batch.
+            returns its share, and the shares add up to the loss, and the gradient, of the whole batch. The mean of
+            separate losses for the parts differs from this, because it requires balance within each part. If `None`,
+            the routing is for the whole batch.
 
     Returns:
         The loss, a scalar.
@@ -91,7 +91,7 @@ def update_bias(moe: MoE, counts: Int[Tensor, "expert"], rate: float) -> None:
 
 
 def _tokens(counts: Tensor, routing: RoutingStats) -> Tensor:
-    """Return the number of tokens behind these counts, at least one."""
+    """Return the number of tokens that were counted, at least one."""
     return (counts.sum() / routing.experts.shape[-1]).clamp(min=1)
 
 
@@ -101,5 +101,5 @@ def _only_real(values: Float[Tensor, "*batch n"], routing: RoutingStats) -> Floa
 
 def _checked(counts: Tensor, experts: int) -> Tensor:
     if counts.shape != (experts,):
-        raise ValueError(f"counts of shape {tuple(counts.shape)}: expected one number for each of {experts} experts")
+        raise ValueError(f"counts of shape {tuple(counts.shape)}: expected one count for each of {experts} experts")
     return counts

@@ -1,16 +1,16 @@
 """Key-value cache, which stores the keys and values of tokens that have already been read (lesson 10).
 
-A cache is a handle that the caller owns. It goes into a call, and a new one comes out. No module stores one, so two
-conversations with one model cannot mix.
+A cache is a handle that the caller owns. It is passed to a call, which returns a new one. No module stores a cache, so
+two conversations with the same model cannot get mixed up.
 
     out = model(tokens, cache=KVCache.create(model.config, batch=2, slots=64))
     out = model(next_tokens, cache=out.cache)
 
 The tensors are allocated once and written in place; only `lengths` says how much of them is in use. The handles of one
 conversation share these tensors: an older handle stays valid for the tokens that it describes, and continuing from it
-overwrites what came later (`rewind` does so explicitly). `clone` it first to keep both continuations.
+overwrites what came later (`rewind` does so explicitly). To keep both continuations, `clone` the cache first.
 
-Local layers, whose tokens see a window of the most recent tokens, store no more than these:
+Local layers, in which tokens see a window of the most recent tokens, store only these tokens:
 `companion.layers.rolling_cache`. Linear layers store a matrix instead of keys and values:
 `companion.layers.recurrent_cache`.
 """
@@ -63,8 +63,8 @@ class CrossCache:
             raise ValueError(f"source has batch={rows}: expected {batch}, one row per row of tokens")
         if (heads, d_head, self.values.shape[3]) != (sizes.kv_heads, sizes.d_head, sizes.d_v):
             raise ValueError(
-                f"source holds kv_head={heads}, d_head={d_head}, d_v={self.values.shape[3]}: expected what this "
-                f"model's own encode gives, {sizes.kv_heads}, {sizes.d_head}, {sizes.d_v}"
+                f"source holds kv_head={heads}, d_head={d_head}, d_v={self.values.shape[3]}: expected the sizes "
+                f"of this model's encode, {sizes.kv_heads}, {sizes.d_head}, {sizes.d_v}"
             )
 
     def select(self, rows: Int[Tensor, "row"]) -> CrossCache:
@@ -105,7 +105,7 @@ class LayerCache:
         """Store the new keys (already rotated) and values, and return all columns that attention reads.
 
         Raises:
-            ValueError: If a gradient is being recorded, which writing in place would break.
+            ValueError: If a gradient is being recorded, because in-place writes would break it.
         """
         assert self.values is not None
         return self.put(self.keys, k), self.put(self.values, v)
@@ -116,7 +116,7 @@ class LayerCache:
         """Write into one of the two stores, and return all columns of it that attention reads.
 
         Raises:
-            ValueError: If a gradient is being recorded, as in `write`.
+            ValueError: If a gradient is being recorded (see `write`).
         """
         if torch.is_grad_enabled() and new.requires_grad:
             raise ValueError("cache: in-place writes would break the gradient; call it under torch.no_grad()")
@@ -159,7 +159,7 @@ class KVCache:
         keys: One tensor per layer that is not linear, (batch, kv_head, slot, d_head). With latents, each has one key
             head [latent, rotated key].
         values: As `keys`, (batch, kv_head, slot, d_v). Empty with latents, whose first components are the value.
-        lengths: Number of tokens stored for each row, (batch,). Later slots are free, whatever they contain.
+        lengths: Number of tokens stored for each row, (batch,). Later slots are free, regardless of their contents.
         filled: An upper bound on `lengths`, known without waiting for the device.
         uniform: True if every row's length is exactly `filled`.
         bucket: Attention reads a multiple of this many slots, so that a compiled step sees few different shapes.
@@ -256,7 +256,7 @@ class KVCache:
         )
         kept = None if self.states is None else (self.states.sizes, self.states.layers)
         if kept != memory:
-            raise ValueError(f"cache keeps {kept} of linear layers: expected {memory}, as this model has")
+            raise ValueError(f"cache stores {kept} of linear layers: expected {memory}, as this model has")
         value = self.values[0].shape[3] if self.values else 0
         got = (len(self.keys), *((heads, self.keys[0].shape[3], value) if self.keys else ()))
         expected = (len(config.attending), *(config.sizes.kept if config.attending else ()))
@@ -275,7 +275,9 @@ class KVCache:
         layers = tuple(map(config.local, config.attending))
         here = (seen.width, layers) if seen is not None and any(layers) else None
         if here != (None if local is None else (local.width, local.layers)):
-            raise ValueError(f"cache is for window={local and local.width}: expected one made for this model's {here}")
+            raise ValueError(
+                f"cache is for window={local and local.width}: expected a cache made for this model's {here}"
+            )
         if self.writer is not None and self.writer != writer:
             raise ValueError(
                 "cache: it was filled by another model; expected an empty cache or "
@@ -308,7 +310,7 @@ class KVCache:
     def rounded(self, limit: int) -> KVCache:
         """Return this cache with its Python numbers rounded up to the end of a bucket.
 
-        A step that is compiled for these numbers then serves a whole bucket of up to `limit` slots. The step writes
+        A step that is compiled for these numbers then works for a whole bucket of up to `limit` slots. The step writes
         into the same tensors as with this cache. Call it on the result of `ready` for one token.
         """
         # `filled` and `columns` are only upper bounds on what rows hold, so they may be rounded up.
@@ -378,12 +380,12 @@ class KVCache:
     def rewind(self, lengths: int | Int[Tensor, "batch"]) -> KVCache:
         """Shorten rows to `lengths`, to drop the padding of unequal prompts or to take tokens back.
 
-        Local layers can always take back the tokens of the last call and `BACK` more. Linear layers can take back
-        `recurrent_cache.BACK` tokens and those of the last call, if it had at most `recurrent_cache.WHOLE`.
+        Local layers can always remove the tokens of the last call and `BACK` more. Linear layers can remove
+        `recurrent_cache.BACK` tokens, and the tokens of the last call if it had at most `recurrent_cache.WHOLE`.
 
         Raises:
-            ValueError: If `lengths` is not a number of tokens, a row would have to hold more than it does, or local or
-                linear layers no longer have what the row's last token saw.
+            ValueError: If `lengths` is not a number of tokens, if it is longer than the row, or if local or linear
+                layers no longer have what the row's last token saw.
         """
         expected = f"a whole number, or a tensor of one for each of the {self.batch} rows"
         if isinstance(lengths, Tensor):
@@ -417,7 +419,7 @@ class KVCache:
     def select(self, rows: Int[Tensor, "row"]) -> KVCache:
         """Return a copy of the given rows, in that order, repeated if an index is repeated.
 
-        Beam search reorders its beams with it.
+        Beam search uses this to reorder its beams.
 
         Raises:
             ValueError: If `rows` does not hold indices of rows, (row,); on a GPU their range is not checked.

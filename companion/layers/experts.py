@@ -81,8 +81,8 @@ def answers_of(
 
     The implementations give the same results:
 
-    `"loop"`     Sort the tokens by expert and run one expert after the other. It supports any dtype and size, but reads
-                 the number of tokens per expert from the device, and waits for it.
+    `"loop"`     Sort the tokens by expert and run one expert after the other. It supports any dtype and size, but has
+    to wait for the device to read the number of tokens per expert.
     `"grouped"`  The same in one call of `F.grouped_mm`, without waiting. It needs fp32, bf16 or fp16, and rows of
                  d_model and of d_ff elements that are multiples of 16 bytes.
     `"gather"`   Copy the matrices of its experts for every token: for a few tokens on a GPU, which then need not wait.
@@ -179,7 +179,7 @@ def _way(networks: Networks, tokens: Tensor, chosen: Tensor, wanted: Way) -> Way
     if not (fits and aligned and visits):
         return "loop"
     if torch.compiler.is_compiling():
-        return "grouped"  # a loop would be compiled anew for every routing
+        return "grouped"  # a loop would be compiled again for every routing
     # A CPU has no device to wait for, and its cache holds the matrices or activations of one expert but not of all.
     return "loop" if tokens.device.type == "cpu" and not top_k < visits < 8192 else "grouped"
 
@@ -194,8 +194,7 @@ def by_expert(
 ) -> tuple[Int[Tensor, "visit"], Int[Tensor, "visit"], Int[Tensor, "visit"]]:
     """Sort all visits by expert.
 
-    A visit that was dropped counts as one to expert number `experts`, which comes after the last one and computes
-    nothing.
+    A dropped visit is assigned to expert number `experts`, which comes after the last one and computes nothing.
 
     Returns:
         The experts in sorted order, the visit at each sorted index (visit v belongs to row v // top_k), and the inverse

@@ -24,7 +24,7 @@ def activation(
 ) -> Callable[[Tensor], Tensor]:
     """Return the scalar nonlinearity of `kind`.
 
-    For gated kinds it is that of the gate: SiLU, x * sigmoid(x), for `"swiglu"`.
+    For gated kinds it is the nonlinearity of the gate: SiLU, x * sigmoid(x), for `"swiglu"`.
 
     Raises:
         ValueError: If `kind` is unknown.
@@ -76,7 +76,7 @@ class FeedForward(nn.Module):
     `"swiglu_clamped"`: (g sigmoid(1.702 g) * (h + 1)) W_out, with g = x W_gate clamped to at most 7 and h = x W_in
     clamped to [-7, 7] (OpenAI 2025, gpt-oss).
 
-    There are biases only if the configuration asks for them. W_in and W_gate are (d_model, d_ff), W_out is (d_ff,
+    There are biases only if the configuration specifies them. W_in and W_gate are (d_model, d_ff), W_out is (d_ff,
     d_model); `nn.Linear` stores the transpose.
     """
 

@@ -1,4 +1,4 @@
-"""Linear attention layer, which stores one matrix per head for all earlier tokens (lesson 17).
+"""Linear attention layer, which stores one matrix per head to represent all earlier tokens (lesson 17).
 
 `companion.layers.linear_attention` is the recurrence. This module is the layer around it, as in Mamba-2, gated delta
 networks and Kimi Linear: short convolutions, unit-length keys and queries, decay and write strength, and an output
@@ -90,9 +90,9 @@ class LinearAttention(nn.Module):
         o         = the recurrence of `companion.layers.linear_attention`
         y         = W_o (RMSNorm(o) f(W_g x)), with f the function of the gate
 
-    The modules `query` and `key` have width key_heads d_head, `value` has heads d_v, and a key head serves heads /
-    key_heads matrices. `convolution` runs over the three side by side. `strength`, `decay` and `gate` are W_b, W_a and
-    W_g. With a rank, the gate goes through `gate_down`, and a decay by channel through `decay_down`.
+    The modules `query` and `key` have width key_heads d_head, `value` has heads d_v, and a key head is shared by heads
+    / key_heads matrices. `convolution` runs over the three side by side. `strength`, `decay` and `gate` are W_b, W_a
+    and W_g. With a rank, the gate goes through `gate_down`, and a decay by channel through `decay_down`.
 
     Raises:
         ValueError: If `config.linear` is missing, or `causal` is false.
@@ -171,7 +171,7 @@ class LinearAttention(nn.Module):
             The layer's output, (batch, token, d_model).
 
         Raises:
-            ValueError: If a mask is given, or documents beside a cache.
+            ValueError: If a mask is passed, or documents together with a cache.
         """
         require(cache is None or document is None, "document", document, "None beside a cache")
         back = None

@@ -30,8 +30,9 @@ from companion.layers.positions import Rotary, Rotation
 def absorbs(sizes: ResolvedAttention, tokens: int, keys: int) -> bool:
     """Return whether the absorbed form is used for `tokens` new tokens that attend to `keys` cached ones.
 
-    It is used if it takes no more floating-point operations than to expand all cached latents, as for one token or a
-    few. For each head, with r the rank and w = d_head + d_v, the costs, without what both have in common, are
+    It is used if it takes no more floating-point operations than expanding all cached latents, which is the case for
+    one or a few tokens. For each head, with r the rank and w = d_head + d_v, the costs, without what both have in
+    common, are
 
         expanded    2 r w for each key, and 2 w for each pair of token and key;
         absorbed    2 r w for each token, and 4 r for each pair.
@@ -47,7 +48,7 @@ class LatentAttention(nn.Module):
     """Multi-head latent attention (DeepSeek-AI 2024, DeepSeek-V2, section 2.1 and eqs. 37 to 47).
 
     This layer replaces `Attention` if `config.latent` is given, and takes the same arguments. Prompts and training use
-    the expanded form; with a cache, the form is absorbed if `absorbs` says so.
+    the expanded form; with a cache, the absorbed form is used if `absorbs` returns True.
 
     The module `down` maps the stream to [c, k], (rank + d_rope). `latent_norm` normalises c, and k is rotated if
     positions are rotary. `up` maps c to every head's key and value, one after the other, (heads (d_head + d_v)).
@@ -189,7 +190,7 @@ class LatentAttention(nn.Module):
             ValueError: If `up` is no longer a plain linear layer.
         """
         if not self._is_matrix():
-            raise ValueError("up: expected an unmodified linear layer without hooks or parametrizations")
+            raise ValueError("up: expected a plain linear layer without hooks or parametrizations")
         weight = self.up.weight.view(self.sizes.heads, -1, self.rank)
         keys, values = weight.split((self.sizes.d_head, self.sizes.d_v), 1)
         return keys, values
@@ -206,7 +207,7 @@ class LatentAttention(nn.Module):
         seen: Visible,
         asked: dict[str, Any],
     ) -> Float[Tensor, "batch head token d_v"]:
-        """Compute every head's weighted average of values, without computing the values.
+        """Compute every head's weighted average of values without computing the values themselves.
 
         All heads' queries become queries of one head, so that the cached latents are read only once.
         """

@@ -23,7 +23,7 @@ Hatamizadeh 2024, section 3.3). By (4) and (5) the rest is a set of matrix produ
 
     (7)  o_t = S_0^T (exp(c_t) q_t) + sum_(j<=t) B_tj u_j,                    B_tj = sum_d q_td exp(c_td - c_jd) k_jd.
 
-No exponent in (5) to (7) is above 0, so nothing overflows however fast a matrix decays.
+No exponent in (5) to (7) is above 0, so nothing overflows, no matter how fast a matrix decays.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ def recurrence(
         v: Values, (batch, kv_head, token, d_v).
         log_decay: log a, at most 0: one number per head, or one for each row of its matrix. `None` means no decay.
         strength: b of the delta rule. `None` means the sum rule.
-        state: S before these tokens, or before those of `before`. `None` means zeros.
+        state: S before these tokens, or before the tokens of `before`. `None` means zeros.
         before: Writes of tokens between `state` and these.
         document: Document id of each token in a packed row. The tokens of a document are contiguous. The first document
             starts from `state`, each later one from zeros.
@@ -199,7 +199,7 @@ def _chunk(
     before: Writes | None,
     alone: _Alone | None,
 ) -> tuple[Float[Tensor, "batch head token d_v"], Float[Tensor, "batch kv_head token d_v"]]:
-    """Return what the tokens of a chunk read, and what they write."""
+    """Return what the tokens of a chunk read and what they write."""
     k, u, log_decay = new
     tokens, past = k.shape[2], 0 if before is None else before.k.shape[2]
     keys, c = k, None if log_decay is None else log_decay.cumsum(2)
@@ -258,7 +258,7 @@ def _between(
 
 
 def _pairs(x: Tensor, keys: Tensor, fades: Tensor) -> Float[Tensor, "*batch token key"]:
-    """Compute sum_d x_td fades_tjd k_jd, as one product if all rows of a head decay alike."""
+    """Compute sum_d x_td fades_tjd k_jd, as one product if all rows of a head decay by the same factor."""
     if fades.shape[-1] == 1:
         return product(x, keys.mT) * fades[..., 0]
     return (x[..., :, None, :] * keys[..., None, :, :] * fades).sum(-1)
@@ -275,7 +275,7 @@ def positive_features(x: Float[Tensor, "*axes d_head"]) -> Float[Tensor, "*axes 
     It is written out because in fp32 elu(x) + 1 rounds to zero below about -17, and dividing by a sum of zeros fails.
     """
     above = x > 0
-    # Not clamp: at its bound, where the slope is 1, its gradient depends on the version of PyTorch.
+    # Do not use clamp here: at its bound, where the slope is 1, its gradient depends on the version of PyTorch.
     return torch.where(above, x + 1, x.masked_fill(above, 0).exp())
 
 
@@ -285,7 +285,7 @@ def _fits(given: dict[str, Any]) -> None:
     chunk, queries, keys = given.get("chunk", 64), given["q"].shape[2], given["k"].shape[2]
     require(chunk >= 1, "chunk", chunk, "at least one token")
     if given.get("causal") and queries != keys:
-        raise ValueError(f"k has key={keys}: expected {queries}, as many as queries, where causal=True")
+        raise ValueError(f"k has key={keys}: expected {queries}, as many as queries, because causal=True")
 
 
 @checked(fits=_fits)
@@ -301,7 +301,7 @@ def linear_attention(
     """Normalised causal or bidirectional linear attention (Katharopoulos et al. 2020; lesson 12).
 
     It computes sum_j phi(q_i).phi(k_j) v_j / sum_j phi(q_i).phi(k_j) with phi = elu + 1. This is a different function
-    from softmax attention, not a faster way to compute it: a model trained with one does not run with the other.
+    from softmax attention, not a faster way to compute it. A model trained with one does not work with the other.
     Without a softmax in between, (phi(Q) phi(K)^T) V = phi(Q) (phi(K)^T V), and the right side never forms the
     query-by-key matrix. It takes 2 (query + key) d_head (d_v + 1) operations per head, which is linear in the length.
     (The 1 is the normaliser, computed as one more value component that is 1 everywhere.)

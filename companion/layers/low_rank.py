@@ -1,4 +1,4 @@
-"""Low-rank adapters (LoRA): a frozen linear layer with a trainable low-rank update beside it (lesson 20)."""
+"""Low-rank adapters (LoRA): a frozen linear layer with an additional trainable low-rank update (lesson 20)."""
 
 from __future__ import annotations
 
@@ -22,10 +22,9 @@ class LowRank(nn.Linear):
 
         h = W x + b + (alpha / rank) B A x
 
-    W and b are the same tensors as those of the replaced `layer`, and are frozen. `down` is A, (rank, in), initialised
-    as a linear layer initialises its matrix. `up` is B, (out, rank), and starts at zero, so that h is unchanged, bit
-    for bit, until training starts. The rank bounds the change, and rank (in + out) parameters are trained instead of in
-    out.
+    W and b are the tensors of the replaced `layer`, and are frozen. `down` is A, (rank, in), initialised as a linear
+    layer initialises its matrix. `up` is B, (out, rank), and starts at zero, so that h is unchanged, bit for bit, until
+    training starts. The rank bounds the change, and rank (in + out) parameters are trained instead of in out.
 
     Args:
         layer: The layer to replace.

@@ -1,8 +1,9 @@
-"""Masks, which say which tokens may attend to which, as tensors and as composable predicates (lessons 02 and 08).
+"""Masks, which determine the tokens that a token may attend to, as tensors and composable predicates (lessons 02 and
+08).
 
 A predicate returns, for a batch row, a head, a query position and a key position, whether the query may attend to the
-key. It works on whole index grids, so the same predicate serves `materialize` here and PyTorch's `flex_attention`,
-whose `mask_mod` has this signature. True always means *may attend*.
+key. It works on whole index grids, so the same predicate can be used in `materialize` and in PyTorch's
+`flex_attention`, whose `mask_mod` has this signature. True always means *may attend*.
 
 `visible` combines a call's mask, causality and window into what attention reads. It runs once for all layers with the
 same window.
@@ -45,7 +46,7 @@ def window(width: int) -> Predicate:
     """Let a query attend to the last `width` tokens, its own included, and to nothing after it.
 
     Raises:
-        ValueError: Unless width >= 1.
+        ValueError: If width < 1.
     """
     if width < 1:
         raise ValueError(f"width={width}: expected a number of tokens >= 1, the query's own included")
@@ -56,7 +57,7 @@ def around(width: int) -> Predicate:
     """Let a query attend to its own token and `width // 2` tokens on either side.
 
     Raises:
-        ValueError: Unless width >= 1.
+        ValueError: If width < 1.
     """
     if width < 1:
         raise ValueError(f"width={width}: expected a number of tokens >= 1, the query's own included")
@@ -101,7 +102,7 @@ def either(*predicates: Predicate) -> Predicate:
 
 
 def per_head(*predicates: Predicate) -> Predicate:
-    """Apply predicate h mod the number of predicates to head h: 0, 1, 0, 1, ... for two.
+    """Apply the predicates to the heads in turn: head h gets predicate number h mod the number of predicates.
 
     Raises:
         ValueError: If there is no predicate.
@@ -120,7 +121,7 @@ def every(stride: int) -> Predicate:
     """Let a query attend to its own token and each `stride`-th one before it: the long-range half of `strided`.
 
     Raises:
-        ValueError: Unless stride >= 1.
+        ValueError: If stride < 1.
     """
     _check_stride(stride)
     return lambda batch, head, query, key: (key <= query) & ((query - key) % stride == 0)
@@ -129,13 +130,13 @@ def every(stride: int) -> Predicate:
 def strided(stride: int) -> Predicate:
     """Combine `window(stride)` and `every(stride)` in one head: the strided pattern (Child et al. 2019).
 
-    Use `per_head(window(stride), every(stride))` to give the two halves to alternate heads instead. Either way, two
-    steps lead from a query to any token before it: back by a multiple of the stride, then within the window. For n
+    Use `per_head(window(stride), every(stride))` to give the two halves to alternate heads instead. In both cases, a
+    query can reach any earlier token in two steps: back by a multiple of the stride, then within the window. For n
     tokens and stride sqrt(n), about 1.5 n^1.5 of the n^2 / 2 causal pairs remain: n^1.5 in the window and 0.5 n^1.5
     outside it. This is a different function from full attention, not a faster way to compute it.
 
     Raises:
-        ValueError: Unless stride >= 1.
+        ValueError: If stride < 1.
     """
     _check_stride(stride)
     return either(window(stride), every(stride))
@@ -145,7 +146,7 @@ def own_block(stride: int) -> Predicate:
     """Let a query attend to itself and to earlier tokens of its block of `stride` tokens: the local half of `fixed`.
 
     Raises:
-        ValueError: Unless stride >= 1.
+        ValueError: If stride < 1.
     """
     _check_stride(stride)
     return lambda batch, head, query, key: (key <= query) & (key // stride == query // stride)
@@ -157,7 +158,7 @@ def summaries(stride: int, count: int = 1) -> Predicate:
     This is the long-range half of `fixed`.
 
     Raises:
-        ValueError: Unless 1 <= count <= stride.
+        ValueError: If count is not from 1 to stride.
     """
     _check_stride(stride)
     if not 1 <= count <= stride:
@@ -168,12 +169,12 @@ def summaries(stride: int, count: int = 1) -> Predicate:
 def fixed(stride: int, count: int = 1) -> Predicate:
     """Combine `own_block(stride)` and `summaries(stride, count)` in one head: the fixed pattern (Child et al. 2019).
 
-    Two steps lead from a query to any token before it: to the end of that token's block, then back within the block.
-    For n tokens, stride sqrt(n) and count 1, about n^1.5 pairs remain, half of them in the blocks and half in the
+    A query can reach any earlier token in two steps: to the end of that token's block, then back within the block. For
+    n tokens, stride sqrt(n) and count 1, about n^1.5 pairs remain, half of them in the blocks and half in the
     summaries. Each further summary adds 0.5 n^1.5.
 
     Raises:
-        ValueError: Unless 1 <= count <= stride.
+        ValueError: If count is not from 1 to stride.
     """
     return either(own_block(stride), summaries(stride, count))
 
@@ -329,8 +330,9 @@ def visible_and(mask: Mask | None, allowed: Bool[Tensor, "#batch #head #query #k
 def addable(mask: Mask | None, dtype: torch.dtype) -> Mask | None:
     """Convert an additive mask to the dtype of the scores, even if its values do not fit in half precision.
 
-    A softmax does not change if all scores of a row grow by the same amount. So a row that is -10^9 everywhere is
-    shifted to 0 before it is rounded. Otherwise it would round to -infinity and become a row without keys.
+    A softmax does not change if the same amount is added to all scores of a row. Therefore a row that is -10^9
+    everywhere is shifted to 0 before it is rounded. Otherwise it would round to -infinity and become a row without
+    keys.
     """
     if mask is None or mask.dtype in (torch.bool, dtype):
         return mask

@@ -1,4 +1,4 @@
-"""Heads that predict later tokens from the state that predicts the next one (lesson 18)."""
+"""Heads that predict later tokens from the state that predicts the next token (lesson 18)."""
 
 from __future__ import annotations
 

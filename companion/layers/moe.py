@@ -24,9 +24,9 @@ NAMES = ("gate", "inner", "outer")
 
 
 class Dispatch:
-    """Token dispatcher, which brings the tokens of a layer to its experts, and their outputs back.
+    """Token dispatcher, which sends the tokens of a layer to its experts and returns their outputs.
 
-    A layer uses its `MoE.dispatch`. In this class all tokens and all experts are in one process, and nothing has to be
+    A layer uses its `MoE.dispatch`. In this class all tokens and all experts are in one process, so nothing has to be
     sent. `companion.training.distributed` has dispatchers for training on several processes.
     """
 
@@ -64,7 +64,7 @@ class MoE(nn.Module):
     with the model and changed only by `balance.update_bias`.
 
     In training, noise is added to the logits, and a visit to a full expert is dropped: it adds exactly zero, and the
-    other weights stay as they are. Neither happens in evaluation, so that a token's output does not depend on its
+    other weights do not change. Neither happens in evaluation, so that a token's output does not depend on its
     neighbours.
 
     The call, or else the attribute `way`, selects the implementation of the experts' products (see
@@ -109,8 +109,8 @@ class MoE(nn.Module):
 
         Args:
             x: The stream, (batch, token, d_model).
-            real: Which tokens are not padding. Padding visits its experts like any token, but is not counted and takes
-                no capacity.
+            real: Which tokens are not padding. Padding visits its experts like any other token, but is not counted and
+                takes no capacity.
             experts: The implementation; default: `way`.
 
         Returns:

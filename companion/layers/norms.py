@@ -24,8 +24,8 @@ def rms_norm(
 ) -> Float[Tensor, "... d_model"]:
     """Compute x / sqrt(mean(x^2) + eps) * gain over the last axis (Zhang and Sennrich 2019, eq. 4).
 
-    Half precision is squared in fp32, where it cannot overflow. The formula is written out to be read; `RMSNorm` calls
-    PyTorch's operator when that gives the same result.
+    Half precision is squared in fp32, where it cannot overflow. The formula is written out for readers; `RMSNorm` calls
+    PyTorch's operator when it gives the same result.
     """
     w = wide(x)
     return (w * torch.rsqrt(w.square().mean(-1, keepdim=True) + eps)).to(x.dtype) * gain
@@ -103,7 +103,7 @@ class LayerNorm(nn.Module):
 
 
 def norm(config: NormConfig, d_model: int) -> LayerNorm | RMSNorm:
-    """Make the norm that `config` asks for, for vectors of width `d_model`."""
+    """Make the norm that `config` specifies, for vectors of width `d_model`."""
     match config.kind:
         case "layer":
             return LayerNorm(d_model, config.eps, bias=config.bias)

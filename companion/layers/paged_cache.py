@@ -1,17 +1,17 @@
-"""Paged cache, made of blocks that sequences take as they grow and free when they end (lesson 18).
+"""Paged cache, whose blocks are assigned to sequences as they grow and freed when they end (lesson 18).
 
-A row of a `KVCache` has room for the longest text that may come. Here all texts share one pool of blocks of a few
-tokens each, and a block table lists the blocks of each text in order (Kwon et al. 2023, "PagedAttention", section 4).
-Two texts with the same beginning may share blocks. `companion.generation.block_manager` decides who gets which block,
-and this module only has the tensors.
+A row of a `KVCache` has room for the longest possible text. Here all texts share one pool of blocks of a few tokens
+each, and a block table lists the blocks of each text in order (Kwon et al. 2023, "PagedAttention", section 4). Texts
+with a common prefix may share blocks. `companion.generation.block_manager` decides which text gets which block, and
+this module only holds the tensors.
 
     pool = PagedCache.pool(model.config, blocks=100, size=16)
     out = model(tokens, cache=pool.rows([[7, 2], [7, 5, 3]], held=[20, 33], new=[1, 1]))
 
-A token sees the same keys and values in the same order as in a `KVCache`, so attention computes the same.
+A token sees the same keys and values in the same order as in a `KVCache`, so attention gives the same result.
 
 A linear layer has no blocks. Instead, a pool has places, each of which stores the matrices of one text after its last
-token. Tokens are never taken back here, so no log is needed as in `companion.layers.recurrent_cache`.
+token. Tokens are never removed here, so no log is needed, unlike in `companion.layers.recurrent_cache`.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class PagedLayer(LayerCache):
         """Write into one of the two stores, and return a copy of every row's blocks of it, one after the other.
 
         Raises:
-            ValueError: If a gradient is being recorded, which writing in place would break.
+            ValueError: If a gradient is being recorded, because in-place writes would break it.
         """
         if torch.is_grad_enabled() and new.requires_grad:
             raise ValueError("cache: in-place writes would break the gradient; call it under torch.no_grad()")
@@ -99,7 +99,7 @@ class PagedState(StateCache):
         """Fold the writes of new tokens into the matrices.
 
         Raises:
-            ValueError: As in `StateCache.write`.
+            ValueError: In the same cases as `StateCache.write`.
         """
         refuse_gradients(raw, written)
         here = self.new if real is None else real if self.new is None else real & self.new
@@ -113,8 +113,8 @@ class PagedState(StateCache):
 class PagedCache(KVCache):
     """A pool of blocks, and the rows of one call that use it. `pool` makes a pool, and `rows` adds the rows of a call.
 
-    Layers with a window also have a slot for every token. A handle is for one call, and the next call of `rows`
-    describes what each row contains by then.
+    Layers with a window also have a slot for every token. A handle is valid for one call, and the next call of `rows`
+    describes what each row then contains.
 
     Attributes:
         keys: One tensor per layer that is not linear, (block, slot, kv_head, d_head). Block 0 is never assigned and
@@ -151,7 +151,7 @@ class PagedCache(KVCache):
         dtype: torch.dtype = torch.float32,
         device: torch.device | str | None = None,
     ) -> PagedCache:
-        """Make a pool of `blocks` blocks of `size` tokens each, and block 0, without rows.
+        """Make a pool without rows, with block 0 and `blocks` further blocks of `size` tokens each.
 
         In memory, each layer has d_head + d_v elements per kv_head and slot, or rank + d_rope per slot with latents. A
         linear layer has `recurrent_cache.state_numbers` elements for each place, without a log, in fp32 or wider.
@@ -218,7 +218,7 @@ class PagedCache(KVCache):
             new: Number of new tokens of each row, at least one; later tokens of the call are padding and are not
                 written.
             places: Place of each row's matrices, with linear layers. A row without stored tokens starts from zeros,
-                whatever its place contains.
+                regardless of the contents of its place.
         """
         size, device, tokens = self.size, self.lengths.device, max(new)
         ends = [start + count for start, count in zip(held, new, strict=True)]
@@ -237,7 +237,7 @@ class PagedCache(KVCache):
             lengths=torch.tensor(held, device=device),
             ends=torch.tensor(ends, device=device),
             places=torch.tensor(places, dtype=torch.long, device=device),
-            filled=max(ends) - tokens,  # padding beside a longer row does not count
+            filled=max(ends) - tokens,  # padding next to a longer row does not count
         )
 
     def clear(self, blocks: Sequence[int]) -> None:

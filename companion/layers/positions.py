@@ -1,7 +1,7 @@
 """Position encodings, which represent the order of tokens (lessons 04 and 05).
 
 Every function takes an integer tensor `positions`, so that a token has the same position whether it is computed with
-the whole sequence, as a single token with a cache, or in a batch of unequal prompts.
+the whole sequence, as a single token with a cache, or in a batch of prompts of different lengths.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def _angles(
 ) -> Float[Tensor, "*batch token pair"]:
     if width % 2:
         raise ValueError(f"{name}={width}: expected an even width, because components are rotated in pairs")
-    # Angles reach thousands of radians, where half precision could not tell neighbouring positions apart.
+    # Angles reach thousands of radians, where half precision could not distinguish neighbouring positions.
     places = positions.to(wide_dtype(dtype))
     return places[..., None] * frequencies(width, base, places)
 
@@ -105,9 +105,10 @@ def relative_buckets(
 ) -> Int[Tensor, "*pairs"]:
     """Return the bucket of each distance, key - query (Raffel et al. 2020, section 2.1).
 
-    The ranges are those of the released code. With n buckets for a direction, a distance d below n/2 has bucket d. From
-    there on the bucket is n/2 + floor(n/2 ln(d / (n/2)) / ln(reach / (n/2))), at most n - 1. With `both_ways`, keys
-    after the query use the second half of the buckets. Otherwise they all have bucket 0, and a causal mask hides them.
+    The ranges are the same as in the released code. With n buckets for a direction, a distance d below n/2 has bucket
+    d. For larger distances the bucket is n/2 + floor(n/2 ln(d / (n/2)) / ln(reach / (n/2))), at most n - 1. With
+    `both_ways`, keys after the query use the second half of the buckets. Otherwise they all have bucket 0, and a causal
+    mask hides them.
     """
     behind = torch.zeros_like(distance)
     if both_ways:
@@ -335,14 +336,15 @@ def magnitude_of(scaling: RotaryScaling) -> float:
 
 @dataclass(frozen=True)
 class Rotary:
-    """Rotary positions for heads of one width (Su et al. 2021; lesson 05). Layers whose `Rotary` is equal rotate alike.
+    """Rotary positions for heads of one width (Su et al. 2021; lesson 05). Layers with equal `Rotary` objects rotate in
+    the same way.
 
     Args:
         d_head: Width of a query and of a key.
         base: Base of the frequencies, see `rotary_angles`.
         layout: Which components make a pair, see `rotate`.
-        width: Number of components that are rotated, the first of each head; the others pass unchanged. `None` means
-            all.
+        width: Number of components that are rotated, beginning with the first of each head; the others are unchanged.
+            `None` means all.
         scaling: Scaling of the frequencies, see `companion.config.model.RotaryScaling`.
 
     Raises:
@@ -367,7 +369,7 @@ class Rotary:
 
     @classmethod
     def of(cls, config: PositionConfig | None, d_head: int) -> Rotary | None:
-        """Make the rotary positions that `config` asks for; `None` for other kinds of positions."""
+        """Make the rotary positions that `config` specifies; `None` for other kinds of positions."""
         if config is None or config.kind != "rotary":
             return None
         width = None if config.share == 1.0 else int(config.share * d_head)
@@ -387,7 +389,7 @@ class Rotary:
         """Rotate the first `turned` components of `x`, and leave the others unchanged.
 
         Raises:
-            ValueError: As in `rotate`.
+            ValueError: In the same cases as `rotate`.
         """
         if self.turned == x.shape[-1]:
             return rotate(x, by, self.layout)

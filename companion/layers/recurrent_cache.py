@@ -1,10 +1,10 @@
 """Cache of linear layers, with one matrix per head and a log of what the last tokens have written (lesson 17).
 
-A matrix cannot be cut back as keys and values can. So a layer stores the matrix from some tokens ago and a log of what
-each token has written since. The matrix after any of these tokens follows from both by equation (5) of
+Unlike keys and values, a matrix cannot be shortened. Therefore a layer stores the matrix from some tokens ago and a log
+of what each token has written since. The matrix after any of these tokens follows from both by equation (5) of
 `companion.layers.linear_attention`. A full log is folded into a new matrix, except for its last `BACK` tokens; older
 handles keep the old matrix. A cache of linear layers is therefore as large after a million tokens as after a hundred.
-It can take back `BACK` tokens, and those of the last call if there were at most `WHOLE`.
+It can remove the last `BACK` tokens, and the tokens of the last call if there were at most `WHOLE`.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ WHOLE = CHUNK
 class Log:
     """Sizes of the parts of a log: the number of elements that each token has in one row of it.
 
-    The parts are `real` (1 if a token was not padding), `raw` (the input of the convolution), and those of `Writes` for
-    all heads.
+    The parts are `real` (1 if a token was not padding), `raw` (the input of the convolution), and the fields of
+    `Writes` for all heads.
     """
 
     channels: int
@@ -60,7 +60,7 @@ class Log:
         return real[..., 0] > 0, raw, Writes(k, u, decay if self.rates else None)
 
     def _nonempty(self, parts: list[Tensor]) -> list[Tensor]:
-        """Replace an empty part by the one before, because it cannot be split into heads."""
+        """Replace an empty part by the previous one, because it cannot be split into heads."""
         return parts if self.rates else [*parts[:2], parts[1]]
 
     def joined(self, real: Tensor | None, raw: Tensor, written: Writes) -> Float[Tensor, "batch column wide"]:
@@ -71,7 +71,7 @@ class Log:
 
 
 def written_where(written: Writes, here: Bool[Tensor, "batch token"] | None) -> Writes:
-    """Keep the writes where `here` is true, and let the other tokens leave a matrix unchanged."""
+    """Keep the writes where `here` is true, and make the other tokens leave the matrix unchanged."""
     if here is None:
         return written
     there = ~here[:, None, :, None]
@@ -146,7 +146,7 @@ class StateCache:
         """Store the writes of new tokens.
 
         Raises:
-            ValueError: If a gradient is being recorded, which writing in place would break.
+            ValueError: If a gradient is being recorded, because in-place writes would break it.
         """
         refuse_gradients(raw, written)
         new = self.sizes.joined(real, raw.to(self.log.dtype), written)
@@ -217,7 +217,7 @@ class States:
         return cls(log, layers, matrices, tails, logs, slots, 0, torch.zeros_like(lengths))
 
     def ready(self, lengths: Int[Tensor, "batch"], tokens: int, ends: Int[Tensor, "batch"] | None) -> States:
-        """Make room for `tokens` more tokens. Returns this state or a new one; older handles keep what they have.
+        """Make room for `tokens` more tokens. Returns this state or a new one; older handles keep their contents.
 
         Args:
             lengths: Number of tokens of each row.
@@ -225,7 +225,7 @@ class States:
             ends: Number of new tokens of each row before its trailing padding; `None` means all.
 
         Raises:
-            ValueError: If the padding of a long call has not been taken back.
+            ValueError: If the padding of a long call has not been removed.
         """
         if self.padded:
             raise ValueError("cache: its rows end in padding (see counted); rewind it first")
@@ -292,7 +292,7 @@ class States:
         return replaced(self, columns=self.columns + tokens)
 
     def rewound(self, wanted: Int[Tensor, "batch"], lengths: Int[Tensor, "batch"]) -> States:
-        """Return the state after rows of these lengths were shortened to the wanted ones.
+        """Return the state after shortening rows of these lengths to the requested lengths.
 
         Raises:
             ValueError: If the logs no longer contain a wanted length.

@@ -1,8 +1,8 @@
-"""Cache of local layers, whose tokens see a window of the most recent tokens (lesson 12).
+"""Cache of local layers, in which tokens see a window of the most recent tokens (lesson 12).
 
-If its window is much shorter than the text may become, a local layer's tensors work like ring buffers. They have
-columns for the window and `BACK` tokens on either side of it, and when they are full, the last columns move to the
-front of new tensors. Everything that a token sees is in its window, so this does not change any result.
+If the window is much shorter than the maximum length of the text, a local layer's tensors work like ring buffers. They
+have columns for the window and `BACK` tokens on either side of it, and when they are full, the last columns move to the
+front of new tensors. A token sees only what is in its window, so this does not change any result.
 """
 
 from __future__ import annotations
@@ -137,7 +137,7 @@ class Local:
         }
 
     def rewound(self, wanted: Int[Tensor, "batch"], lengths: Int[Tensor, "batch"]) -> Local:
-        """Return the state after rows of these lengths were shortened to the wanted ones.
+        """Return the state after shortening rows of these lengths to the requested lengths.
 
         Raises:
             ValueError: If a row no longer has what its last token saw.

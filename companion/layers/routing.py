@@ -1,4 +1,4 @@
-"""Routing, which chooses the experts that a token visits, and their weights (lesson 11)."""
+"""Routing, which chooses the experts that a token visits and computes their weights (lesson 11)."""
 
 from __future__ import annotations
 
@@ -49,13 +49,14 @@ class RoutingStats(NamedTuple):
     def counts(self) -> Int[Tensor, "expert"]:
         """Number of tokens that chose each expert, including those that then found it full."""
         chosen = torch.ones_like(self.experts) if self.real is None else self.real[..., None].expand_as(self.experts)
-        # Not bincount, which waits for the device to learn the length of its result.
+        # Do not use bincount, which waits for the device to learn the length of its result.
         zeros = torch.zeros(self.logits.shape[-1], dtype=torch.long, device=self.experts.device)
         return zeros.scatter_add(0, self.experts.flatten(), chosen.flatten().long())
 
     @property
     def load(self) -> Float[Tensor, "expert"]:
-        """Fraction f_e of all choices that fell on each expert; fractions sum to one, or are zeros without tokens."""
+        """Fraction f_e of all choices that fell on each expert. The fractions sum to one, or are zero if there are no
+        tokens."""
         counts = self.counts.to(wide_dtype(self.logits.dtype))
         return counts / counts.sum().clamp(min=1)
 
@@ -111,8 +112,8 @@ def route(
         "sigmoid"                     s(z_e) / sum over S of s(z)         (DeepSeek-AI 2024, DeepSeek-V3)
         "sigmoid_topk"                s(z_e)                              (Meta 2025, Llama 4)
 
-    With top_k = 1, all but the two that end in `_topk` give weight one whatever the logits are, so that the router gets
-    no gradient from the loss. Weights are computed in fp32 or wider.
+    With top_k = 1, all but the two that end in `_topk` give a weight of one for any logits, so the router gets no
+    gradient from the loss. Weights are computed in fp32 or wider.
 
     Args:
         logits: The router's scores, (..., expert).
@@ -169,8 +170,8 @@ def within_capacity(routing: RoutingStats, capacity: float) -> Bool[Tensor, "*ba
     """Return which visits take place if an expert takes at most ceil(capacity * tokens * top_k / experts) tokens.
 
     Tokens are served in order, row after row of the batch (Fedus et al. 2022, section 2.2). Padding takes no capacity
-    and is never dropped. Capacity is shared by the whole batch: what is left for a row depends on the rows before it,
-    and the total depends on how many of all tokens are padding.
+    and is never dropped. Capacity is shared by the whole batch: the remaining capacity for a row depends on the rows
+    before it, and the total depends on the number of padding tokens.
     """
     top_k, experts = routing.experts.shape[-1], routing.logits.shape[-1]
     chosen = routing.experts.flatten()

@@ -78,8 +78,8 @@ class Stack(nn.Module):
 
         Args:
             x: The stream, (batch, token, d_model).
-            positions: Position of each token. Rotary angles are computed from them once for all blocks that rotate
-                alike. With a cache, distances are between its slots.
+            positions: Position of each token. Rotary angles are computed from them once for all blocks that rotate in
+                the same way. With a cache, distances are between its slots.
             real: Which keys are not padding: no query attends to padding, and no expert counts it. `None` means all.
             counted: Which tokens experts count, if `real` is not given.
             mask: Which tokens may attend to which.
@@ -159,7 +159,7 @@ class Stack(nn.Module):
         return seen
 
     def _rules(self) -> list[tuple[int | None, bool]]:
-        """Return each layer's window and whether its attention is causal, as the layer itself says."""
+        """Return each layer's window and whether its attention is causal, as defined by the layer itself."""
         attentions = [getattr(block, "attention", None) for block in self.blocks]
         causal = [getattr(attention, "causal", self.causal) for attention in attentions]
         return list(zip(self.windows, causal, strict=False))  # blocks may have been removed from the end

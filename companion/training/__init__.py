@@ -1,4 +1,4 @@
-"""Training: a run from its settings to its checkpoints, in one process or several.
+"""Training: everything about a run, from its settings to its checkpoints, in one or several processes.
 
 hyperparameters            training hyperparameters with their limits
 settings                   all settings of a run

@@ -1,4 +1,4 @@
-"""Checkpoints of a run: the last few and the best, always complete, whenever the process is killed.
+"""Checkpoints of a run: the last few and the best, which are complete even if the process is killed at any time.
 
     checkpoints/
         step-00000400/            the best so far, according to state.json of the last one
@@ -10,9 +10,9 @@
             state.json                         updates done, its score, which checkpoint is the best, checksums
 
 A checkpoint is written into a hidden folder, flushed to disk, and renamed. Only then are older ones removed, which are
-first hidden too. So a folder with a visible name is a complete checkpoint, or one that was damaged later, which its
-checksums (SHA-256) reveal. The last checkpoint itself records which one is the best, so copying the folder breaks no
-link, and a kill cannot leave an inconsistent marker.
+first hidden too. A folder with a visible name is therefore a complete checkpoint, or one that was damaged later, which
+its checksums (SHA-256) reveal. The last checkpoint itself records which one is the best, so copying the folder breaks
+no link, and a kill cannot leave the record inconsistent.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _ROOM = 64 * 1024
 
 
 class Saved(NamedTuple):
-    """Contents and folder of a checkpoint. `config` is that of its model or of its adapters."""
+    """Contents and folder of a checkpoint. `config` is the configuration of its model or of its adapters."""
 
     folder: Path
     config: ModelConfig | dict[str, Any]
@@ -81,7 +81,7 @@ class Checkpoints:
         """Return the folder of the best checkpoint.
 
         Raises:
-            ValueError: if none has been measured yet, or if it is gone.
+            ValueError: if none has been measured yet, or if it no longer exists.
         """
         last = self.last()
         if last is None or (best := _state(last)["best"]) is None:
@@ -97,7 +97,7 @@ class Checkpoints:
         return model
 
     def check(self, folder: Path) -> None:
-        """Raise `ValueError` unless a checkpoint's weights, and the file that describes them, are unchanged."""
+        """Raise `ValueError` if a checkpoint's weights, or the file that describes them, have changed."""
         _check(folder, _state(folder), _files(folder))
 
     def write(
@@ -158,7 +158,7 @@ class Checkpoints:
         return final
 
     def newest_whole(self) -> tuple[Saved | None, list[str]]:
-        """Return the last complete checkpoint (`None` if there is none), and what is wrong with each one after it.
+        """Return the last complete checkpoint (`None` if there is none), and the faults of each later one.
 
         Raises:
             ValueError: if there are checkpoints and all of them are damaged.
@@ -206,7 +206,7 @@ class Checkpoints:
         return moved
 
     def clear_unfinished(self) -> None:
-        """Remove what a kill left behind: unfinished checkpoints, and old ones being removed."""
+        """Remove what a killed process left behind: unfinished checkpoints, and old ones that were being removed."""
         for path in self.home.glob(".step-*"):
             if path.is_dir() and not path.is_symlink():
                 shutil.rmtree(path)
@@ -216,7 +216,7 @@ class Checkpoints:
     def _better(self, done: int, error: float | None, best: dict[str, Any] | None) -> dict[str, Any] | None:
         """Return the best checkpoint so far.
 
-        Of equally good ones it is the later, which was trained longer and is more likely the last.
+        If several are equally good, it is the latest of them, which was trained longest.
         """
         if error is None or not math.isfinite(error):
             return best
@@ -252,7 +252,7 @@ def _name(done: int) -> str:
 
 
 def _best(folder: Path | None) -> dict[str, Any] | None:
-    """Return what a checkpoint says about the best one, or nothing if it cannot be read."""
+    """Return a checkpoint's record of the best one, or nothing if it cannot be read."""
     with suppress(ValueError):
         return None if folder is None else _state(folder)["best"]
     return None
@@ -266,11 +266,11 @@ def _state(folder: Path) -> dict[str, Any]:
         run = folder.parent.parent / "run.json"
         digest = seal_of(read_sealed(run, "restore it from a backup")) if run.is_file() else None
         state = read_sealed(path, "the checkpoint is damaged", digest)
-        done, best = state["done"], state.get("best")  # earlier versions stored no best and no checksums
+        done, best = state["done"], state.get("best")  # earlier versions stored neither the best one nor checksums
         if type(done) is not int or _name(done) != folder.name:
             raise ValueError(f"done={shown(done)}: expected the number in {folder.name}")
         if best is not None and not (type(best["update"]) is int and isinstance(best["error"], (int, float))):
-            raise ValueError(f"best={shown(dict(best))}: expected an update and its error")
+            raise ValueError(f"best={shown(dict(best))}: expected the number of an update and its error")
         sums = state.get("sha256", {})
         if not all(isinstance(value, str) for value in sums.values()):
             raise ValueError("sha256: expected checksums as strings")

@@ -25,8 +25,9 @@ def log_likelihoods(
     """Return the log-likelihood, in nats, of each choice as a continuation of its prompt.
 
     It is the sum, over the tokens of a choice, of the log probability of each token after the prompt and the tokens
-    before it. So it is never above that of a choice with which it begins. To compare choices of different lengths,
-    divide by their tokens or bytes, or subtract their log-likelihoods after a prompt without the question.
+    before it. It is therefore never above the log-likelihood of a choice that it begins with. To compare choices of
+    different lengths, divide by their tokens or bytes, or subtract their log-likelihoods after a prompt without the
+    question.
 
     A prompt is read once, and then all its choices.
 

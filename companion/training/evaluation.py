@@ -18,7 +18,7 @@ from companion.training.precision import autocast
 class Evaluation:
     """A model's loss on a text.
 
-    It consists of the sum in nats, the number of tokens it was summed over, and the bytes that they encode.
+    It consists of the sum in nats, the number of scored tokens, and the number of bytes that they encode.
     """
 
     nats: float
@@ -72,7 +72,7 @@ def evaluate(
         precision: as in `Trainer`.
 
     Raises:
-        ValueError: if nothing is scored.
+        ValueError: if there is nothing to score.
     """
     device = next(model.parameters()).device
     was_training = model.training

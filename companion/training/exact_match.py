@@ -14,13 +14,13 @@ from companion.ground.display import count, table
 def wilson(right: int, total: int, confidence: float = 0.95) -> tuple[float, float]:
     """Return the interval that contains the true fraction of right answers with probability `confidence` (Wilson 1927).
 
-    It consists of all fractions p from which the observed one, right / total, lies at most z standard deviations
-    sqrt(p (1 - p) / total) away. Unlike the observed fraction plus or minus z of *its* standard deviations, it stays
-    within 0 and 1, and it is informative even if none or all are right: with 20 out of 20, the true fraction may still
-    be as low as 84 %.
+    It consists of all fractions p that are at most z standard deviations sqrt(p (1 - p) / total) away from the observed
+    fraction, right / total. Unlike the observed fraction plus or minus z of *its* standard deviations, it stays within
+    0 and 1, and it is informative even if none or all are right: with 20 out of 20, the true fraction may still be as
+    low as 84 %.
 
     Raises:
-        ValueError: unless 0 <= right <= total, total >= 1 and 0 < confidence < 1.
+        ValueError: if 0 <= right <= total, total >= 1 or 0 < confidence < 1 is violated.
     """
     if total < 1 or not 0 <= right <= total:
         raise ValueError(f"right={right!r}, total={total!r}: expected 0 <= right <= total and at least one in total")

@@ -1,4 +1,4 @@
-"""Fine-tuning: the trainer of an existing model, for all of its weights or for adapters (lesson 20)."""
+"""Fine-tuning: a trainer for an existing model, which updates all of its weights or only adapters (lesson 20)."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from companion.transformer import Transformer
 class Tuner(Trainer):
     """A `Trainer` in one process whose batches may depend on the current model, such as texts that it writes itself.
 
-    An update is still a function of the weights, the optimizer's state and its number, so a killed run can be resumed
-    from the last one. With adapters, `weights` returns only these, under peft's names.
+    An update still depends only on the weights, the optimizer's state and the number of the update, so a killed run can
+    be resumed from the last one. With adapters, `weights` returns only these, under peft's names.
 
     Args:
         model, batches, config: as in `Trainer`.
@@ -29,7 +29,7 @@ class Tuner(Trainer):
         options: further arguments of `Trainer`.
 
     Raises:
-        ValueError: as `Trainer` does.
+        ValueError: in the same cases as `Trainer`.
     """
 
     def __init__(

@@ -82,7 +82,7 @@ class Learning:
         return {f.name: getattr(self, f.name) for f in fields(Learning)}
 
     def unused(self) -> tuple[str, str] | None:
-        """Return the name of a field that would have no effect, and what is expected with it.
+        """Return the name of a field that would have no effect, and what it requires.
 
         The result is `None` if there is none.
         """
@@ -120,7 +120,7 @@ class TrainingConfig(Learning):
         bias_rate: step of the selection bias of experts with `balanced`, made after each update.
 
     Raises:
-        ValueError: naming the field, its value and what was expected.
+        ValueError: if a field is invalid; the message names it, its value and what was expected.
     """
 
     updates: Count
@@ -150,5 +150,5 @@ def largest_rate(beta1: float) -> float:
 
 
 def at_most(most: float) -> str:
-    """Return the limit of the learning rate in words."""
+    """Describe the limit of the learning rate in words."""
     return f"at most {most:.2g}, so that an update is a number of fp32"

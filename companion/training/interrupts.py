@@ -1,4 +1,5 @@
-"""Ctrl-C and SIGTERM in training: the first one requests a stop, so that the current update is finished and saved."""
+"""Ctrl-C and SIGTERM in training: the first signal requests a stop, so that the current update is finished and
+saved."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Scaling hyperparameters with a model's width (muP: Yang and Hu 2021; Yang et al. 2022, table 8).
 
-Let m = d_model / width_base be the width of a model over that of a narrower one. An update changes the outputs of every
-layer by the same amount in both models, if
+Let m = d_model / width_base be the width of a model divided by the width of a narrower one. An update changes the
+outputs of every layer by the same amount in both models, if
 
     parameters                                  initialization             learning rate       forward pass
     tables (tokens, positions), untied head     the narrow model's sizes   unchanged           logits over m
@@ -10,12 +10,12 @@ layer by the same amount in both models, if
     gains, biases                               unchanged                  unchanged
 
 where d_0 is the narrow model's d_head. Muon's steps, whose largest singular value is 0.2 sqrt(d_model) times the rate
-instead of d_model times, are scaled by 1 / sqrt(m) instead of 1 / m. Weight decay is multiplied by what the rate is
-divided by, so that an update shrinks the weights as much.
+instead of d_model times, are scaled by 1 / sqrt(m) instead of 1 / m. Weight decay is multiplied by the same factor that
+divides the rate, so that an update shrinks the weights by the same amount.
 
 Changes to the forward pass use existing fields of `ModelConfig` (`score_width`, `logit_divisor`), and at m = 1 nothing
-changes at all. This assumes that d_ff and heads * d_head grow with d_model. If `d_head` is given, it is that of the
-narrow model too; otherwise it grows.
+changes at all. This assumes that d_ff and heads * d_head grow with d_model. If `d_head` is given, the narrow model has
+the same `d_head`; otherwise it grows.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ def wide_config(config: ModelConfig, width_base: int) -> ModelConfig:
     """Return the configuration with the forward pass of the table above.
 
     Raises:
-        ValueError: for a `width_base` below 1, and for an encoder, latent or linear attention layers and per-head
-            gates, which the table does not cover.
+        ValueError: if `width_base` is below 1, or if the model is an encoder or has latent or linear attention layers
+            or per-head gates, which the table does not cover.
     """
     require_whole("width_base", width_base)
     attention = config.attention
@@ -62,8 +62,8 @@ def wide_config(config: ModelConfig, width_base: int) -> ModelConfig:
 def begin_wide(model: Transformer, width_base: int) -> None:
     """Rescale a newly initialized model in place, according to the table above.
 
-    The initialization of the blocks by `Transformer` is right already. That of tables and heads is smaller the wider
-    the model is, and that of a router larger.
+    The initialization of the blocks by `Transformer` is right already. In wider models, tables and heads have a smaller
+    initialization, and routers a larger one.
     """
     wider = math.sqrt(model.config.d_model / width_base)
     model.embedding.weight *= wider
@@ -82,7 +82,7 @@ def wide_model(config: ModelConfig, width_base: int) -> Transformer:
     Train it with `TrainingConfig(width_base=...)`.
 
     Raises:
-        ValueError: as `wide_config` does.
+        ValueError: in the same cases as `wide_config`.
     """
     model = Transformer(wide_config(config, width_base))
     begin_wide(model, width_base)

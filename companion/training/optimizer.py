@@ -20,9 +20,9 @@ MOMENTUM = "momentum_buffer"
 def decayed(model: nn.Module) -> set[str]:
     """Return the names of the parameters with weight decay.
 
-    These are the matrices that multiply a stream, including those of experts.
+    These are the matrices that multiply a stream, including the matrices of experts.
 
-    Gains and biases do not decay, because their size is not a measure of complexity. Neither do lookup tables (token
+    Gains and biases have no decay, because their size is not a measure of complexity. Neither do lookup tables (token
     and position embeddings, a head tied to them, relative positions): AdamW decays at every update, and a row whose
     token did not occur has no gradient to counteract it.
     """
@@ -49,8 +49,8 @@ def hidden_matrices(model: nn.Module) -> set[str]:
 def _unhidden(kind: type[torch.optim.Optimizer]) -> dict[str, Any]:
     """Return the methods of a PyTorch optimizer without the wrappers that hide them from the compiler.
 
-    Those wrappers load the compiler, which takes longer than a short run and which most runs never use. None of these
-    methods is ever compiled here.
+    Those wrappers load the compiler, which takes longer than a short run and which most runs never use. These methods
+    are never compiled here.
     """
     names = ("add_param_group", "load_state_dict", "state_dict", "zero_grad")
     plain = {name: inspect.unwrap(getattr(torch.optim.Optimizer, name)) for name in names}
@@ -81,7 +81,7 @@ def adamw(
         betas: decay of the two moving averages.
         fused: whether to use the fused implementation.
         shares: learning-rate multipliers by parameter name, stored in the group as `"share"`. The decay of these
-            parameters is divided by the multiplier, so that an update shrinks them as much as the others.
+            parameters is divided by the multiplier, so that an update shrinks them by the same factor as the others.
         without: names of parameters that belong to another optimizer.
     """
     names, shares = decayed(model), shares or {}
@@ -104,24 +104,23 @@ def adamw(
 class MuonWithAdamW:
     """PyTorch's Muon for the hidden matrices of a model and AdamW for everything else, as one optimizer.
 
-    Muon (Jordan et al. 2024) keeps a momentum of each matrix's gradients, M <- 0.95 M + 0.05 G. It steps along
-    0.05 G + 0.95 M with all singular values moved close to 1 by five iterations of
-    X <- a X + (b X X^T + c (X X^T)^2) X, starting from X = that matrix / its norm, with the coefficients
-    (a, b, c) = (3.4445, -4.7750, 2.0315). This is steepest descent if the size of a step is its largest singular value
-    (Bernstein and Newhouse 2024). Steps are multiplied by 0.2 sqrt(max(rows, columns)), which gives their elements
-    about the size of AdamW's, so that both can share one learning rate and one decay (Liu et al. 2025, Moonlight,
-    section 2.2).
+    Muon (Jordan et al. 2024) stores a momentum of each matrix's gradients, M <- 0.95 M + 0.05 G. It steps along 0.05 G
+    + 0.95 M with all singular values moved close to 1 by five iterations of X <- a X + (b X X^T + c (X X^T)^2) X,
+    starting from X = that matrix / its norm, with the coefficients (a, b, c) = (3.4445, -4.7750, 2.0315). This is
+    steepest descent if the size of a step is its largest singular value (Bernstein and Newhouse 2024). Steps are
+    multiplied by 0.2 sqrt(max(rows, columns)), which gives their elements about the size of AdamW's, so that both can
+    share one learning rate and one decay (Liu et al. 2025, Moonlight, section 2.2).
 
-    Matrices are taken as the layers define them: queries, keys and values are three, latents' `up` and `down` one each,
-    as they are stored. Each expert has its own: every slice of a stack (expert, d_in, d_out) is a matrix. Matrices with
-    a single row or column are vectors, which AdamW updates.
+    Matrices are used as the layers store them: queries, keys and values are three matrices, and the `up` and `down` of
+    latents are one each. Each expert has its own: every slice of a stack (expert, d_in, d_out) is a matrix. Matrices
+    with a single row or column are vectors, which AdamW updates.
 
     Args:
         model, weight_decay, betas, fused, shares: as in `adamw`.
 
     Raises:
-        ValueError: for a sharded model (FSDP), because the singular values need the whole matrix, and for a model
-            without hidden matrices.
+        ValueError: if the model is sharded (FSDP), because the singular values need the whole matrix, or if it has no
+            hidden matrices.
     """
 
     def __init__(
@@ -187,7 +186,7 @@ class MuonWithAdamW:
 
     @property
     def state(self) -> dict[Tensor, dict[str, Any]]:
-        """Optimizer state by parameter, as in any optimizer."""
+        """The optimizer state by parameter, as in any optimizer."""
         found = dict(self.adamw.state)
         for p, parts in self.pieces.items():
             kept = [self.muon.state[part][MOMENTUM] for part in parts if MOMENTUM in self.muon.state.get(part, {})]
@@ -248,7 +247,7 @@ def load_optimizer_state(
         part: as `Parallel.part`: returns this process's part of a tensor.
 
     Raises:
-        ValueError: with nothing changed, unless the state fits this model and this optimizer.
+        ValueError: if the state does not fit this model and this optimizer; nothing is changed then.
     """
     named = dict(model.named_parameters())
     entries: dict[Tensor, dict[str, Tensor]] = {}
@@ -269,7 +268,7 @@ def load_optimizer_state(
             "model"
         )
     if len(tensors) != count:
-        raise ValueError(f"optimizer state: expected {count} tensors, got {len(tensors)} in all")
+        raise ValueError(f"optimizer state: expected {count} tensors, got {len(tensors)}")
     if isinstance(optimizer, MuonWithAdamW):
         optimizer.put(entries)
     else:

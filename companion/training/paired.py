@@ -52,7 +52,7 @@ class Paired:
 
     @property
     def difference(self) -> float:
-        """Share of right answers of the first model minus that of the second."""
+        """The first model's share of right answers minus the second model's share."""
         return (self.only_first - self.only_second) / self.total
 
     @property
@@ -64,9 +64,9 @@ class Paired:
     def interval(self, confidence: float = 0.95) -> tuple[float, float]:
         """Return a confidence interval of the difference.
 
-        It is the difference plus or minus z standard errors, after half a question is added to each of the four counts
-        (Agresti and Min 2005), without which the interval is too short for few discordant questions, and has length 0
-        for none.
+        It is the difference plus or minus z standard errors, after half a question has been added to each of the four
+        counts (Agresti and Min 2005). Without this, the interval is too short if there are few discordant questions,
+        and has length 0 if there are none.
 
         Raises:
             ValueError: Unless 0 < confidence < 1.

@@ -28,8 +28,8 @@ def tf32(precision: str) -> Iterator[None]:
 
     This applies to the forward and the backward pass.
 
-    Factors are then rounded to 8 exponent bits and 10 mantissa bits, which is several times as fast. For other
-    precisions and devices nothing changes.
+    Factors are then rounded to 8 exponent bits and 10 mantissa bits, which makes products several times as fast. For
+    other precisions and devices nothing changes.
     """
     products = torch.backends.cuda.matmul
     before = products.allow_tf32

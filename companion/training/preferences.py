@@ -1,7 +1,7 @@
 """Losses of preference optimization and policy optimization (lesson 20).
 
-The first prefer the better of two answers, the second reinforce answers that earn more than others to the same
-question.
+Preference losses favour the better of two answers; policy losses reinforce answers that earn more than others to the
+same question.
 
 All losses here are functions of log-probabilities in nats, so they work with any model.
 """
@@ -58,7 +58,7 @@ def preference_loss(
         beta: how strongly the policy is pulled towards the reference.
 
     Raises:
-        ValueError: unless beta > 0.
+        ValueError: if beta is not > 0.
     """
     require(is_number(beta) and beta > 0, "beta", beta, "a number > 0")
     chosen, rejected = (beta * (log_probs - reference)).unbind(-1)
@@ -68,15 +68,15 @@ def preference_loss(
 def group_advantages(
     rewards: Float[Tensor, "group answer"], *, deviation: bool = True
 ) -> Float[Tensor, "group answer"]:
-    """Compare each answer's reward with those of the other answers to the same question.
+    """Compare each answer's reward with the rewards of the other answers to the same question.
 
     The advantage is (Shao et al. 2024, DeepSeekMath, section 4.1.2; lesson 20, equation 20.10)
 
         A_i = (r_i - mean(r)) / (std(r) + 0.0001)
 
     The standard deviation is that of a sample (the divisor is the number of answers minus one, as in trl; the lesson
-    divides by all n, so its advantages are sqrt(n / (n - 1)) times as large). A group whose answers all earn the same
-    has zero advantages, and teaches nothing.
+    divides by all n, so its advantages are sqrt(n / (n - 1)) times as large). If all answers of a group earn the same
+    reward, the advantages are zero and nothing is learned.
 
     Args:
         rewards: one reward per answer.
@@ -84,7 +84,7 @@ def group_advantages(
             their rewards (Liu et al. 2025, Dr. GRPO, section 3.1).
 
     Raises:
-        ValueError: for groups of fewer than two answers.
+        ValueError: if a group has fewer than two answers.
     """
     require(rewards.shape[-1] >= 2, "rewards", tuple(rewards.shape), "groups of at least two answers")
     centred = rewards - rewards.mean(-1, keepdim=True)
@@ -105,7 +105,8 @@ def divergence(
 
 
 class Improved(NamedTuple):
-    """Loss of each answer, its mean divergence from the reference, and the fraction of its tokens that were clipped."""
+    """The loss of each answer, its mean divergence from the reference, and the fraction of its tokens that were
+    clipped."""
 
     loss: Float[Tensor, "answer"]
     divergence: Float[Tensor, "answer"]
@@ -126,8 +127,8 @@ def policy_loss(
 ) -> Improved:
     """Compute the loss of group-relative policy optimization (Shao et al. 2024, eq. 3; lesson 20, equation 20.11).
 
-    It takes the answers of one group or of several, and is to be averaged over the answers. With the probability ratio
-    q = exp(log p - log p_old) of a token and the advantage A of its answer,
+    It accepts the answers of one or several groups; average the result over the answers. With the probability ratio q =
+    exp(log p - log p_old) of a token and the advantage A of its answer,
 
         L_i = -1/|o_i| sum_t [ min(q A, clip(q, 1 - c, 1 + c) A) - beta KL_t ]
 
@@ -135,7 +136,7 @@ def policy_loss(
         log_probs: log-probabilities of the answers' tokens.
         old: those under the policy that wrote the answers. In the first step on them q is 1, and the gradient is that
             of -A log p.
-        reference: those under the reference policy, see `divergence`; used if beta > 0.
+        reference: log-probabilities under the reference policy, see `divergence`; used if beta > 0.
         advantages: one per answer.
         scored: which tokens belong to the answers.
         clip: c, beyond which a ratio gains nothing more (Schulman et al. 2017, eq. 7).
@@ -145,7 +146,7 @@ def policy_loss(
         longest: maximum number of tokens per answer.
 
     Raises:
-        ValueError: for `lengths="constant"` without `longest`, and for a clip or beta that is not a number >= 0.
+        ValueError: if `lengths="constant"` is used without `longest`, or if clip or beta is not a number >= 0.
     """
     for name, value in (("clip", clip), ("beta", beta)):
         require(is_number(value) and value >= 0, name, value, "a number >= 0")

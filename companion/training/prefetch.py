@@ -11,7 +11,7 @@ from companion.training.losses import Batch
 class Ahead:
     """Wrap `batches` and build the next `count` of them in the background.
 
-    The batches are the same in whatever order they are requested, because each is a function of its number only.
+    The batches are the same in any order of requests, because each depends only on its number.
 
     Args:
         batches: batch number -> tensors.
@@ -25,7 +25,7 @@ class Ahead:
         self._made: dict[int, Future[Batch]] = {}
 
     def __call__(self, number: int) -> Batch:
-        """Return batch `number`. Exceptions of `batches` are raised here."""
+        """Return batch `number`. Exceptions from `batches` are raised here."""
         wanted = range(number, number + 1 + self._count)
         self._made = {i: self._made.get(i) or self._pool.submit(self._make, i) for i in wanted}
         return self._made[number].result()

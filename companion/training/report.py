@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def print_head(task: Task, trainer: Trainer, folder: RunFolder, peak: Peak | None = None) -> None:
-    """Print what is about to be trained, on what data and machine, with the `peak` of the machine if it is known."""
+    """Print what will be trained and on which data and machine, with the machine's `peak` if it is known."""
     config = task.config
     stacks = "2 x " if config.stack == "encoder_decoder" else ""
     rows = [
@@ -54,7 +54,7 @@ def yardstick_table(marks: Mapping[str, float], own: float | None = None) -> str
 
 
 def text_verdict(marks: Mapping[str, float], result: Mapping[str, Any]) -> str:
-    """Compare a finished run on text with the baselines, whether it beats them or not.
+    """Compare a finished run on text with the baselines, whether or not it beats them.
 
     Without baselines, only its result is reported.
     """

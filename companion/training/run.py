@@ -1,4 +1,4 @@
-"""A run from its settings: what is learned, for how long, and what `run.json` contains."""
+"""Create a run from its settings: its task, its length, and the contents of `run.json`."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ EVALUATIONS = 10
 
 
 def open_task(settings: RunSettings, folder: RunFolder | None = None) -> Task:
-    """Return the task of `settings`; with a `folder`, that of the run there.
+    """Return the task of `settings` or, with a `folder`, the task of the run in that folder.
 
     Raises:
-        ValueError: for invalid data or an invalid model.
+        ValueError: if the data or the model is invalid.
     """
     match settings:
         case TextSettings():
@@ -40,7 +40,7 @@ def open_task(settings: RunSettings, folder: RunFolder | None = None) -> Task:
 
 
 def share_task(task: Task, parallel: Parallel) -> Task:
-    """Return the task of a new run, with the files that take long to make made by the main process only. A collective.
+    """Return the task of a new run; only the main process makes the files that take long to make. A collective.
 
     Raises:
         ValueError: if the processes do not see the same data.

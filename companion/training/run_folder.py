@@ -12,10 +12,10 @@ A line of the log belongs to an update or to an evaluation. An update has `updat
 (scored), `gradient_norm` (before clipping), `learning_rate`, with experts `effective_experts` and `dropped`, and the
 further metrics of a fine-tuning run's loss (see `companion.training.trainer.Update`). Three more fields depend on the
 machine (`MACHINE_FIELDS`): `seconds`, spent on updates so far, including earlier sessions but not evaluations;
-`tokens_per_second`, over the last few seconds; and `peak_share`, if the GPU's peak is known. Everything else is the
-same, bit for bit, whether the run was interrupted or not. An evaluation has `update`, and its scores.
+`tokens_per_second`, over the last few seconds; and `peak_share`, if the GPU's peak is known. All other fields are the
+same, bit for bit, whether or not the run was interrupted. An evaluation has `update`, and its scores.
 
-Once the first checkpoint is written, there is always a complete one, whenever the process is killed, and the log
+Once the first checkpoint has been written, there is always a complete one, even if the process is killed, and the log
 reaches at least as far. Nothing is ever unpickled.
 """
 
@@ -129,7 +129,7 @@ class RunFolder:
             raise
 
     def lengthen(self, settings: RunSettings) -> None:
-        """Give the run the number of updates in `settings`, which is larger than before.
+        """Extend the run to the number of updates in `settings`, which is larger than before.
 
         Its result is deleted, because the run is no longer finished; everything else stays. Checkpoints keep the digest
         that they were written with.
@@ -171,7 +171,7 @@ class RunFolder:
             raise ValueError(f"{error}; {remedy}") from None
         wanted = self.record().get("sha256", {}).get(_TOKENIZER)  # earlier versions stored none
         if wanted not in (None, _digest(path.read_bytes())):
-            raise ValueError(f"{path}: this is not the tokenizer with which the run started; {remedy}")
+            raise ValueError(f"{path}: this is not the tokenizer that the run started with; {remedy}")
         return tokenizer
 
     def texts(self) -> dict[str, str]:
@@ -185,7 +185,7 @@ class RunFolder:
             path = self.path / name
             if name in wanted and (not path.is_file() or _digest(path.read_bytes()) != wanted[name]):
                 remedy = "restore it from a backup, or start a new run with another --out"
-                raise ValueError(f"{path}: the file with which this run started is missing or was changed; {remedy}")
+                raise ValueError(f"{path}: the file that this run started with is missing or was changed; {remedy}")
             if name in wanted:
                 found[name] = path.read_text("utf-8")
         return found
@@ -220,7 +220,7 @@ class RunFolder:
         """Return the folder of the last complete checkpoint (`None` if there is none), or of the best.
 
         Raises:
-            ValueError: if there is no best one yet, or if it is gone.
+            ValueError: if there is no best one yet, or if it no longer exists.
         """
         return self.checkpoints.best() if best else self.checkpoints.last()
 
@@ -264,7 +264,7 @@ class RunFolder:
     def restore(self, trainer: Trainer, say: Callable[[str], None] = print) -> int:
         """Restore `trainer` from the last complete checkpoint, and cut the log to match. A collective.
 
-        Damaged checkpoints are set aside. If the log is missing, a new one is started. `say` is called with a line
+        Damaged checkpoints are set aside. If the log is missing, a new one is started. `say` is called with a message
         about each of these events.
 
         Returns:
@@ -317,14 +317,14 @@ class RunFolder:
         with writing(path, len(line)), open(path, "ab", buffering=0) as file:
             before, rest = os.fstat(file.fileno()).st_size, line
             try:
-                while rest:  # a disk that is nearly full writes only a part of it
+                while rest:  # if the disk is nearly full, only a part of it is written
                     rest = rest[file.write(rest) or 0 :]
             except OSError:
                 os.truncate(path, before)
                 raise
 
     def entries(self) -> Iterator[dict[str, Any]]:
-        """Yield the log's lines, except those that a kill cut short or that are damaged otherwise."""
+        """Yield the log's lines, except for truncated or otherwise damaged ones."""
         for _, entry in self._lines():
             yield entry
 
@@ -369,7 +369,7 @@ class RunFolder:
     # Files
 
     def check_ours(self) -> None:
-        """Raise `ValueError` unless the folder is missing or empty, or contains a run.
+        """Raise `ValueError` if the folder contains something other than a run.
 
         The run may have been killed while it was created.
         """
@@ -423,7 +423,7 @@ class Start:
         """Find the starting point that `--start`, or another flag, names; `None`: the newest run on text.
 
         Raises:
-            ValueError: for a folder that is neither a run on text nor a published model.
+            ValueError: if the folder is neither a run on text nor a published model.
         """
         if name is None:
             return cls(newest_run(task=TextSettings.task).path.absolute())
@@ -443,7 +443,7 @@ class Start:
 
     @cached_property
     def run(self) -> RunFolder | None:
-        """The run in the folder; `None` for a published model."""
+        """The run in the folder, or `None` for a published model."""
         folder = RunFolder(self.folder)
         return folder if folder.exists else None
 
@@ -502,7 +502,7 @@ class Start:
 def _on_its_start(record: Mapping[str, Any], folder: Path) -> Transformer:
     """Load the model of a checkpoint that contains only adapters, on top of the model that its run started from.
 
-    Raises `ValueError` if that model is gone or has changed.
+    Raises `ValueError` if that model no longer exists or has changed.
     """
     path, known = Path(str(record.get("start"))), record["text"]
     assert isinstance(known, Mapping)

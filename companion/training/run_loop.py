@@ -40,9 +40,9 @@ def fit(
 ) -> bool:
     """Train until the last update.
 
-    The first Ctrl-C lets the update in progress finish and saves; a second one stops at once, and the last checkpoint
-    remains. With a `folder`, the run resumes from its last checkpoint, and a checkpoint is saved after each evaluation,
-    every `save_seconds`, and at the end.
+    After the first Ctrl-C, the current update is finished and saved. A second one stops immediately, and the last
+    checkpoint remains. With a `folder`, the run resumes from its last checkpoint, and a checkpoint is saved after each
+    evaluation, every `save_seconds`, and at the end.
 
     With several processes this is a collective: all of them call it, and the main one measures, writes and prints.
 
@@ -115,7 +115,7 @@ def fit(
         while trainer.done < config.updates and not stopping:
             update = pace.time(trainer.update)
             smoothed = update.loss if smoothed is None else 0.95 * smoothed + 0.05 * update.loss
-            # As the description, because tqdm puts a comma before a postfix.
+            # use the description, because tqdm puts a comma before a postfix
             bar.set_description_str(f"loss {smoothed:.3f}, {pace}{_load(trainer, update)}", refresh=False)
             bar.update()
             if main and (update.number % log_every == 0 or update.number == config.updates):
@@ -143,7 +143,7 @@ def fit(
 def seconds_per_update(trainer: Trainer, seconds: float = 3.0) -> float:
     """Measure how long an update takes on this machine, over about `seconds`. Do not use the trainer afterwards.
 
-    A collective; the main process's time counts.
+    This is a collective; the time of the main process is used.
     """
     for _ in range(2):  # the first updates allocate memory and compile
         trainer.update()
@@ -170,7 +170,7 @@ def _entry(update: Update) -> dict[str, Any]:
 
 
 def _load(trainer: Trainer, update: Update) -> str:
-    """Describe for the progress bar how many experts the layer with the least even load effectively uses."""
+    """Describe, for the progress bar, the effective number of experts in the layer with the least even load."""
     moe = trainer.model.config.moe
     if moe is None or update.effective_experts is None:
         return ""
@@ -188,9 +188,9 @@ def _to_standard_error(line: str) -> None:
 class _Pace:
     """Speed of training, in tokens per second over the last few seconds and as a fraction of the peak.
 
-    Evaluations and checkpoints, which come between updates, do not count. The fraction counts the FLOPs that the scored
-    tokens of a decoder need (Chowdhery et al. 2022, appendix B), each with the model's full context. Padding and
-    recomputed activations are not useful work, so they do not count.
+    Evaluations and checkpoints, which happen between updates, are not counted. The fraction is based on the FLOPs that
+    the scored tokens of a decoder need (Chowdhery et al. 2022, appendix B), each with the model's full context. Padding
+    and recomputed activations are not useful work and are not counted.
     """
 
     def __init__(self, trainer: Trainer, peak: float | None, seconds: float) -> None:

@@ -36,7 +36,7 @@ def learning_rate(
         decay_share, decay_shape: used by `"wsd"` only, see `warmup_stable_decay`.
 
     Raises:
-        ValueError: for an unknown schedule, and for an update outside the run.
+        ValueError: if the schedule is unknown, or if the update is outside the run.
     """
     match kind:
         case "cosine":
@@ -57,15 +57,15 @@ def warmup_cosine(update: int, *, updates: int, warmup: int, peak: float, last: 
     """Return the learning rate of update number `update` = 1 ... `updates`.
 
     It rises linearly to `peak`, reached at update number `warmup`, and falls along half a cosine to `last`, reached at
-    the last update. Updates are optimizer steps. If gradients are accumulated over several micro-batches, there is one
-    for all of them; a schedule counted in micro-batches would end far too early, or never. `warmup` is limited to a
-    fifth of the run.
+    the last update. Updates are optimizer steps. If gradients are accumulated over several micro-batches, these share
+    one rate; a schedule counted in micro-batches would end far too early, or never. `warmup` is limited to a fifth of
+    the run.
 
     Sources: Loshchilov and Hutter 2017 (SGDR), equation 5, for the cosine, here without restarts; lesson 14, equation
     14.8.
 
     Raises:
-        ValueError: for an update outside the run.
+        ValueError: if the update is outside the run.
     """
     climb, fall = _progress(update, updates, warmup)
     return peak * climb if fall == 0 else last + (peak - last) * (1 + math.cos(math.pi * fall)) / 2
@@ -77,7 +77,7 @@ def warmup_linear(update: int, *, updates: int, warmup: int, peak: float, last: 
     Source: Devlin et al. 2019, appendix A.2, with `last` = 0.
 
     Raises:
-        ValueError: for an update outside the run.
+        ValueError: if the update is outside the run.
     """
     climb, fall = _progress(update, updates, warmup)
     return peak * climb if fall == 0 else last + (peak - last) * (1 - fall)
@@ -111,7 +111,7 @@ def warmup_stable_decay(
             fall, which falls fast at first (Hägele et al. 2024, section 3).
 
     Raises:
-        ValueError: for an update outside the run, a share that is not above 0 and at most 1, or an unknown shape.
+        ValueError: if the update is outside the run, the share is not above 0 and at most 1, or the shape is unknown.
     """
     if not 0 < share <= 1:
         raise ValueError(f"share={share!r}: expected a fraction above 0 and at most 1")
@@ -133,7 +133,7 @@ def inverse_sqrt(update: int, *, warmup: int, peak: float) -> float:
     d_model^-0.5 * min(update^-0.5, update * warmup^-1.5).
 
     Raises:
-        ValueError: for an update below 1.
+        ValueError: if the update is below 1.
     """
     if update < 1:
         raise ValueError(f"update={update!r}: expected a whole number >= 1")
@@ -147,7 +147,7 @@ def paper_peak(d_model: int, warmup: int) -> float:
     Source: lesson 09, equation D9.7.
 
     Raises:
-        ValueError: for a `d_model` or a `warmup` below 1.
+        ValueError: if `d_model` or `warmup` is below 1.
     """
     if d_model < 1 or warmup < 1:
         raise ValueError(f"d_model={d_model!r}, warmup={warmup!r}: expected whole numbers >= 1")

@@ -3,9 +3,9 @@
 run.json, result.json and state.json contain a digest of their contents, so that edited, truncated or swapped files are
 noticed before they are used.
 
-The digests of result.json and state.json include that of their run, so that files of another run are rejected. Runs
-from before there were digests have none in any file, and are accepted. This does not protect against deliberate
-forgery.
+The digests of result.json and state.json include the digest of their run, so that files of another run are rejected.
+Runs from before digests were introduced have none in any file, and are accepted. This does not protect against
+deliberate forgery.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def seal_of(record: Mapping[str, Any]) -> str | None:
 
 
 class Record(dict[str, Any]):
-    """Fields of a run's file. Accessing a missing one raises a `ValueError` that names the file and the field."""
+    """Fields of a run's file. Accessing a missing field raises a `ValueError` that names the file and the field."""
 
     def __init__(self, fields: Mapping[str, Any], path: Path) -> None:
         super().__init__(
@@ -60,7 +60,7 @@ def read_sealed(path: Path, remedy: str, run: str | None = "") -> Record:
         run: digest of the run, as in `sealed`; `None`: the run is from before there were digests.
 
     Raises:
-        ValueError: for a file that is missing, not a JSON object, or changed since it was written.
+        ValueError: if the file is missing, is not a JSON object, or was changed since it was written.
     """
     try:
         fields = parse_json(read_file(path).decode())
@@ -72,8 +72,8 @@ def read_sealed(path: Path, remedy: str, run: str | None = "") -> Record:
     digest = record.get(DIGEST)
     if run is None and digest is not None:
         raise ValueError(
-            f"{path}: it belongs to a run.json with a digest, but run.json has none and was changed; restore it "
-            "from a backup"
+            f"{path}: this file belongs to a run.json with a digest, but run.json has none because it was "
+            "changed; restore it from a backup"
         )
     if (
         run is not None
@@ -118,7 +118,7 @@ def check_record(record: Record, remedy: str) -> None:
 
 
 def check_result(result: Record, remedy: str) -> None:
-    """Raise `ValueError` if a result contains something other than a number where one belongs."""
+    """Raise `ValueError` if a result contains something other than a number where a number is expected."""
     for name, value in result.items():
         if name != DIGEST and not (is_number(value) or isinstance(value, (dict, list))):
             raise ValueError(f"{result.path}: {name}={shown(value)}: expected a finite number; {remedy}")

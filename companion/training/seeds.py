@@ -1,4 +1,4 @@
-"""Derived seeds: one for each purpose of a run, all computed from the seed of the run."""
+"""Derived seeds, one for each purpose of a run, all computed from the run's seed."""
 
 from __future__ import annotations
 

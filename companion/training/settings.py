@@ -1,6 +1,6 @@
 """All settings of a run: one validated, frozen dataclass per task.
 
-The types of the fields are also those of the flags, so both reject a number outside its limits with the same words.
+The fields and the flags have the same types, so both reject a number outside its limits with the same message.
 """
 
 # ruff: noqa: RUF009  (each default is a dataclasses.field, made by setting)
@@ -75,7 +75,7 @@ class RunSettings(Learning, ABC):
     The class of a task adds its own flags and defaults.
 
     Raises:
-        ValueError: naming the flag, its value and what was expected.
+        ValueError: if a setting is invalid; the message names the flag, its value and what was expected.
     """
 
     task: ClassVar[str]
@@ -89,19 +89,19 @@ class RunSettings(Learning, ABC):
     )
     batch: Count = setting(TRAINING, 16, "examples per micro-batch: windows of text, or pairs of names")
     out: str | None = setting(MACHINE, None, "folder of the run (default: in runs/, named after what is learned)")
-    device: str = setting(MACHINE, "auto", "cpu, cuda, cuda:1, mps, or auto: cuda where there is one, else cpu")
+    device: str = setting(MACHINE, "auto", "cpu, cuda, cuda:1, mps, or auto: cuda if available, otherwise cpu")
     precision: Literal["auto", "fp32", "tf32", "bf16"] = setting(
         MACHINE,
         "auto",
         "precision of matrix products; auto: bf16 on a GPU that supports it, otherwise fp32; tf32 "
         "(GPU only): fp32 with 10-bit mantissas",
     )
-    compile: bool = setting(MACHINE, False, "use torch.compile; it takes about a minute and pays on a GPU")
+    compile: bool = setting(MACHINE, False, "use torch.compile, which takes about a minute and is worthwhile on a GPU")
     recompute: bool = setting(
         MACHINE,
         False,
         "activation checkpointing: compute each block again in the backward pass instead of storing "
-        "its activations; the gradients are the same, memory is much smaller, time a third longer",
+        "its activations; gives the same gradients, uses much less memory, and takes a third longer",
     )
     keep: Count = setting(MACHINE, 2, "number of recent checkpoints to keep, besides the best one")
     save_seconds: NonNegative = setting(
@@ -155,7 +155,7 @@ class RunSettings(Learning, ABC):
     def what_matters(self) -> dict[str, Any]:
         """Return the settings that determine the result, as in JSON.
 
-        These are all except where the run is computed and stored.
+        These are all settings except those that say where the run is computed and stored.
         """
         chosen = {name: value for name, value in asdict(self).items() if name not in _OF_THE_MACHINE}
         return {"task": self.task, **chosen}
@@ -168,10 +168,10 @@ class RunSettings(Learning, ABC):
 
 @dataclass(frozen=True)
 class Settings(RunSettings, ABC):
-    """Settings of `companion train` for any task: those of a new model.
+    """Settings of `companion train` for any task, which describe a new model.
 
     Raises:
-        ValueError: naming the flag, its value and what was expected.
+        ValueError: if a setting is invalid; the message names the flag, its value and what was expected.
     """
 
     stack: ClassVar[Literal["decoder", "encoder_decoder"]]
@@ -251,8 +251,8 @@ class Settings(RunSettings, ABC):
             vocab: vocabulary size, unless the model is read from a file.
 
         Raises:
-            ValueError: for an impossible model, for a file that cannot be read, is not the JSON of a `ModelConfig` or
-                has another `stack` than the task, and as `wide_config` does.
+            ValueError: if the model is invalid, or the file cannot be read, is not the JSON of a `ModelConfig` or has
+                another `stack` than the task, and in the same cases as `wide_config`.
         """
         stated = self._stated(vocab)
         if self.width_base is None:
@@ -323,7 +323,7 @@ class TextSettings(Settings):
     """Settings of a decoder that learns to continue text.
 
     Raises:
-        ValueError: as `Settings` does, and for a `vocab` below 257.
+        ValueError: in the same cases as `Settings`, and if `vocab` is below 257.
     """
 
     task: ClassVar[str] = "text"
@@ -344,7 +344,7 @@ class TextSettings(Settings):
         TASK,
         False,
         "keep paragraphs that repeat earlier ones, for text that is written from templates, such as "
-        "tables or generated stories; by default only the first of them stays",
+        "tables or generated stories; by default only the first of them is used",
     )
     vocab: int = setting(
         TASK, 1024, "maximum vocabulary size of the tokenizer, at least 257 (256 bytes and a separator)"
@@ -389,7 +389,7 @@ class TextSettings(Settings):
         TASK,
         True,
         "measure the baselines, a compressor and n-gram models, on the held-out text (from 4 MB on, "
-        "on a part of the text); false starts sooner",
+        "on a part of the text); with false, training starts sooner",
     )
 
     def __post_init__(self) -> None:
@@ -411,7 +411,7 @@ class TextSettings(Settings):
     def _attention(self) -> AttentionConfig:
         latent, linear = None, None
         if self.latent is not None:
-            # Half as many components as a head has are rotated, as in DeepSeek-V2; an even number, because they form
+            # Half of a head's components are rotated, as in DeepSeek-V2. The number must be even, because they form
             # pairs.
             turned = max(2, self.d_model // self.heads // 4 * 2) if self.positions == "rotary" else 0
             latent = LatentConfig(self.latent, turned)
@@ -498,8 +498,8 @@ class TuneSettings(RunSettings):
     """Settings of a fine-tuning run, in which an existing model learns to answer.
 
     Raises:
-        ValueError: as `RunSettings` does, for neither or both of `data` and `problems`, for data that a method cannot
-            learn from, and for a setting of another method.
+        ValueError: in the same cases as `RunSettings`, and if neither or both of `data` and `problems` are set, if the
+            method cannot learn from the data, or if a setting belongs to another method.
     """
 
     task: ClassVar[str] = "tune"
@@ -582,7 +582,7 @@ class TuneSettings(RunSettings):
             got = "both" if self.data else "neither"
             raise ValueError(f"--data: expected either --data or --task, got {got}")
         if self.method == "grpo" and self.data:
-            raise ValueError("--data: expected --task beside --method grpo, because a function must check the answers")
+            raise ValueError("--data: --method grpo needs --task instead, because a function must check the answers")
         if self.method == "dpo" and self.beta == 0:
             raise ValueError("--beta 0: expected a number > 0 with --method dpo")
         of_grpo = ("group", "temperature", "epochs", "clip_ratio", "lengths", "deviation")
@@ -624,11 +624,11 @@ def recorded(record: Mapping[str, Any]) -> RunSettings:
         given = dict(record["settings"])
         kind = _KINDS[given.pop("task", TextSettings.task)]
         if kind is TextSettings:
-            given.setdefault("packing", "ring")  # the only one before this could be chosen
+            given.setdefault("packing", "ring")  # the only one before this became a choice
             given["data"] = given["data"] or ["python"]  # the default text of earlier versions
         return kind(**given)
     except (KeyError, TypeError) as error:
-        raise ValueError(f"run.json: expected the settings of a run, got something else ({why(error)})") from None
+        raise ValueError(f"run.json: expected a run's settings, got something else ({why(error)})") from None
 
 
 def differences(old: RunSettings, new: RunSettings) -> list[str]:
@@ -642,7 +642,7 @@ def differences(old: RunSettings, new: RunSettings) -> list[str]:
 
 
 def lengthens(record: Mapping[str, Any], settings: RunSettings) -> bool:
-    """Return whether the settings request the same run as a `run.json`, with more updates than it has."""
+    """Return whether the settings describe the same run as a `run.json` but with more updates."""
     old = recorded(record)
     if old.task != settings.task or settings.steps is None or settings.steps <= record.get("updates", 0):
         return False

@@ -1,4 +1,4 @@
-"""The log of a run for TensorBoard, which shows it while it grows: `tensorboard --logdir runs`."""
+"""Write a run's log for TensorBoard, which shows it during training: `tensorboard --logdir runs`."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Board:
     @classmethod
     @contextmanager
     def of(cls, folder: RunFolder | None, done: int) -> Iterator[Board]:
-        """Open a board in the `tensorboard` folder of a run, or without a `folder` one that writes nothing.
+        """Open a board in the `tensorboard` folder of a run. Without a `folder`, it writes nothing.
 
         A new board begins with the entries of the run's log so far. When a run resumes after update `done`, TensorBoard
         drops later entries. Raises `ValueError` if TensorBoard is not installed.

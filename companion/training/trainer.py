@@ -1,8 +1,8 @@
 """Updates of a run: gradients are accumulated, clipped and applied. Each update depends only on the state before it.
 
-An update is a function of the weights, the optimizer state and the number of the update: its batches and its dropout
-are derived from the seed and that number. So a run that is stopped anywhere and resumed from its last checkpoint ends
-with the same weights, bit for bit, as one that was never stopped (on the same machine, with the same number of
+An update is a function of the weights, the optimizer state and the number of the update; its batches and its dropout
+are derived from the seed and this number. Therefore a run that is stopped anywhere and resumed from its last checkpoint
+ends with the same weights, bit for bit, as one that was never stopped (on the same machine, with the same number of
 threads).
 """
 
@@ -40,7 +40,7 @@ the lessons, use the plain one everywhere, so that printed results have the same
 
 
 class Diverged(RuntimeError):
-    """Raised when the loss or the gradient is not finite. Nothing of that update has reached the weights."""
+    """Raised when the loss or the gradient is not finite. The weights have not been changed by this update."""
 
 
 @dataclass(frozen=True)
@@ -89,8 +89,8 @@ class Trainer:
             with.
 
     Raises:
-        ValueError: for an unknown `precision`, for an argument of the wrong type, and if `parallel` is to distribute
-            experts but `model` has none, or a number that cannot be divided evenly.
+        ValueError: if `precision` is unknown, if an argument has the wrong type, or if `parallel` should distribute
+            experts but `model` has none or a number of them that cannot be divided evenly.
     """
 
     def __init__(
@@ -141,9 +141,9 @@ class Trainer:
         """Make one optimizer step on `accumulate` micro-batches.
 
         The gradient is that of the mean over *all* their tokens: sums are accumulated and divided once, so that k
-        micro-batches with unequal numbers of tokens give the same result as one batch of them all. The losses that
-        balance experts also use the load of the whole batch. It is known only after all micro-batches, so if there is
-        more than one, they are first run without gradients to count, which takes a third more time.
+        micro-batches with unequal numbers of tokens give the same result as one batch of them all. Load-balancing
+        losses also use the load of the whole batch. The load is known only after all micro-batches. If there is more
+        than one, they are therefore first run without gradients to count it, which takes a third more time.
 
         Raises:
             Diverged: if the loss or the gradient is not finite; weights and optimizer are unchanged.
@@ -209,7 +209,7 @@ class Trainer:
     def evaluate(self, batches: Iterable[Batch], bytes: int) -> Evaluation:
         """Return the model's loss over all of `batches`, without dropout.
 
-        A collective; the main process measures.
+        This is a collective; the main process does the measurement.
 
         Args:
             batches: tensors for `loss`, targets last.
@@ -225,8 +225,8 @@ class Trainer:
         """Return, in the main process, the plain model with the current weights, to measure or to generate text with.
 
         In a single process, and wherever each process holds all the weights, this is the trained model itself;
-        otherwise it is a copy on the same device. The other processes get the model that they have, which may be only a
-        part. A collective.
+        otherwise it is a copy on the same device. The other processes get their own model, which may be only a part. A
+        collective.
         """
         if self.parallel.keeps_whole:
             return self.model
@@ -260,12 +260,12 @@ class Trainer:
         """Resume after update `done` from the complete results of `weights` and `state`, in every process.
 
         Raises:
-            ValueError: with nothing changed, unless both fit this model.
+            ValueError: if one of them does not fit this model; nothing is changed then.
         """
         kept = self.model.state_dict(keep_vars=True)
         if kept.keys() != weights.keys():
             wrong = sorted(kept.keys() ^ weights.keys())
-            raise ValueError(f"weights: expected those of this model, got others; {wrong[0]} is in only one of them")
+            raise ValueError(f"weights: expected this model's weights, got others; {wrong[0]} is in only one of them")
         parts = {name: self.parallel.part(tensor, weights[name], name) for name, tensor in kept.items()}
         load_optimizer_state(self.model, self.optimizer, state, self.parallel.part)
         with torch.no_grad():
@@ -337,7 +337,8 @@ class _Load:
                 self.dropped = self.dropped.to(layer.kept.device) + (~layer.kept).sum()
 
     def summary(self) -> list[Tensor]:
-        """Return the effective number of experts of the least even layer, and the fraction of dropped visits in all.
+        """Return the effective number of experts in the layer with the least even load, and the overall fraction of
+        dropped visits.
 
         The result is empty without layers.
         """

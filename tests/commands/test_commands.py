@@ -313,7 +313,7 @@ def test_a_checkpoint_cut_in_half_and_one_of_another_model_are_refused(books: Pa
     (checkpoint / "model.safetensors").write_bytes(weights[: len(weights) // 2])
     capsys.readouterr()
     for command in (["generate", "--prompt", "The "], ["evaluate"]):
-        assert "expected a whole safetensors file" in refused(command, capsys)
+        assert "expected a complete safetensors file" in refused(command, capsys)
     Path("runs/books/result.json").unlink()  # as if it had been killed before the end
     shutil.rmtree("runs/books/checkpoints/step-00000011")  # the one to fall back to
     assert "no checkpoint is complete" in refused(["train", "--data", "books", *SMALL], capsys)

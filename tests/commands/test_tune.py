@@ -184,7 +184,7 @@ def test_a_tuned_run_may_be_the_start_of_another(home):
     [
         ([], "--data: expected either --data or --task, got neither"),
         (["--data", "talks.jsonl", "--task", "sums"], "--data: expected either --data or --task, got both"),
-        (["--method", "grpo", "--data", "talks.jsonl"], "expected --task beside --method grpo"),
+        (["--method", "grpo", "--data", "talks.jsonl"], "--method grpo needs --task"),
         (["--task", "sums", "--group", "4"], "--group 4 needs --method grpo"),
         (["--task", "sums", "--beta", "0.1"], "--beta 0.1 needs --method dpo or grpo"),
         (["--task", "names", "--worked", "0.5"], "--worked 0.5 needs --task sums, without another --method"),

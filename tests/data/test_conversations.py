@@ -38,7 +38,7 @@ def test_preferences_may_be_written_in_all_forms_of_trl(tmp_path):
 @pytest.mark.parametrize(
     ("line", "sentence"),
     [
-        ("{", "line 2: expected a JSON object, got text that is not"),
+        ("{", "line 2: expected a JSON object, got other text"),
         ("[1]", r"line 2: expected a JSON object, got \[1\]"),
         ({"text": "x"}, "line 2: expected \"messages\", got 'text'"),
         (PAIR, "line 2: expected .*a file of preferences is for --method dpo"),
@@ -82,7 +82,7 @@ def test_files_that_are_not_there_empty_or_no_text_are_named(tmp_path):
     with pytest.raises(ValueError, match="the file is empty"):
         read_conversations(written(tmp_path, " "))
     (tmp_path / "talks.jsonl").write_bytes(b"\xff\xfe")
-    with pytest.raises(ValueError, match="expected text in UTF-8"):
+    with pytest.raises(ValueError, match="expected a text file in UTF-8"):
         read_conversations([tmp_path / "talks.jsonl"])
 
 

@@ -132,7 +132,7 @@ def test_what_is_missing_or_damaged_is_named(tmp_path, marian_folder, monkeypatc
     with pytest.raises(ValueError, match=r"vocab.json: expected a file that maps tokens to ids, found none"):
         load_tokenizer(tmp_path)
     wrong = {"{": "expected JSON", "[1]": "expected an object", '{"a": "b"}': "expected an object"}
-    wrong |= {"[" * 100_000: "expected JSON; .* nested too deeply", '{"a": 1, "a": 2}': "expected JSON; .* twice"}
+    wrong |= {"[" * 100_000: "expected JSON, .* nested too deeply", '{"a": 1, "a": 2}': "expected JSON, .* twice"}
     for text, said in wrong.items():
         (tmp_path / "vocab.json").write_text(text)
         with pytest.raises(ValueError, match=rf"vocab.json: {said}"):

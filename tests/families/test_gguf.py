@@ -251,7 +251,7 @@ def test_a_damaged_file_is_said_to_be_damaged(tmp_path):
         b"PK" + whole[2:],
     ):
         path.write_bytes(data)
-        with pytest.raises(ValueError, match="expected a whole GGUF file; it is damaged or was cut short"):
+        with pytest.raises(ValueError, match="expected a complete GGUF file, but it is damaged or truncated"):
             load_pretrained(path)
     path.unlink()
     with pytest.raises(ValueError, match="expected a folder with config.json and model.safetensors, or a GGUF file"):
@@ -259,7 +259,7 @@ def test_a_damaged_file_is_said_to_be_damaged(tmp_path):
 
 
 UNWRITTEN = {
-    "phi3, long": "attention.window.width=7: llama.cpp ignores windows in the architecture phi3",
+    "phi3, long": "attention.window.width=7: llama.cpp ignores windows for the architecture phi3",
 }
 
 

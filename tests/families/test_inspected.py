@@ -146,7 +146,7 @@ def test_the_same_fields_with_values_that_could_change_a_text_are_refused(name, 
 def test_a_card_of_an_unknown_kind_is_refused():
     with pytest.raises(ValueError, match=r"config.json: model_type='mamba': expected one of bart, bert, "):
         read_card(published("olmo-3-7b") | {"model_type": "mamba"})
-    with pytest.raises(ValueError, match=r"expected a model's configuration, with a model_type: got no field"):
+    with pytest.raises(ValueError, match=r"expected a model's configuration with a model_type; got no field"):
         read_card({})
 
 

@@ -102,7 +102,7 @@ def test_missing_and_damaged_files_are_named(tmp_path):
     whole = weights.read_bytes()
     for size in (0, 5, len(whole) // 2, len(whole) - 1):
         weights.write_bytes(whole[:size])
-        with pytest.raises(ValueError, match=rf"model.safetensors: .* got {size} bytes .* cut short"):
+        with pytest.raises(ValueError, match=rf"model.safetensors: .* got {size} bytes .* truncated"):
             load_model(tmp_path)
     weights.unlink()
     with pytest.raises(ValueError, match=r"model.safetensors: expected a safetensors file, found none$"):
@@ -113,7 +113,7 @@ def test_missing_and_damaged_files_are_named(tmp_path):
     text = (tmp_path / "config.json").read_text()
     for damaged in (text[: len(text) // 2], "[1]", ""):
         (tmp_path / "config.json").write_text(damaged)
-        with pytest.raises(ValueError, match=r"config.json: expected (JSON; it is damaged|a JSON object)"):
+        with pytest.raises(ValueError, match=r"config.json: expected (JSON, but the file is damaged|a JSON object)"):
             load_model(tmp_path)
 
 
@@ -134,7 +134,7 @@ def test_a_checkpoint_of_another_kind_of_model_is_refused(tmp_path):
     save_model(tmp_path, Transformer(CONFIG))
     data = json.loads(CONFIG.to_json())
     for change, message in (
-        ({"model_type": "bert"}, "model_type='bert', a Hugging Face one; load it with companion.load_pretrained"),
+        ({"model_type": "bert"}, "which is a Hugging Face configuration; load it with companion.load_pretrained"),
         ({"alibi": True}, "config.alibi: unknown field"),
         ({"d_model": 13}, "heads"),
         ({"layers": "2"}, "config.layers='2': expected int"),
@@ -282,7 +282,7 @@ def test_tensors_of_any_dtype_and_layout_come_back(tmp_path):
 def test_no_pickle_is_read(tmp_path):
     torch.save({"embedding.weight": torch.zeros(2)}, tmp_path / "model.safetensors")
     (tmp_path / "config.json").write_text(CONFIG.to_json())
-    with pytest.raises(ValueError, match="expected a whole safetensors file"):
+    with pytest.raises(ValueError, match="expected a complete safetensors file"):
         load_model(tmp_path)
 
 

@@ -185,7 +185,7 @@ def test_windows_come_from_all_over_a_text(monkeypatch) -> None:
     monkeypatch.setattr("companion.generation.calibration.TOKENS", 80)
     found = windows_of(ids, 20)
     assert found.shape == (4, 20) and found[0, 0] == 0 and found[-1, -1] == 999
-    with pytest.raises(ValueError, match="expected a text with at least one token"):
+    with pytest.raises(ValueError, match="expected at least one token"):
         windows_of(ids[:0], 20)
 
 

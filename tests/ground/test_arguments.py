@@ -218,7 +218,7 @@ MISUSES = {
         "q has shape (4, 5, 8): expected four axes, (batch, head, query, d_head); q[None] is a batch of one",
     ),
     "whole-number queries": (lambda: attend(Q.long(), K, V), "q is int64"),
-    "three dtypes": (lambda: attend(Q.double(), K, V), "k is float32 of shape (2, 2, 6, 8): expected float64, as q is"),
+    "three dtypes": (lambda: attend(Q.double(), K, V), "k is float32 of shape (2, 2, 6, 8): expected float64, like q"),
     "attend's mask": (lambda: attend(Q, K, V, mask=torch.ones(2, 4, 5, 7, dtype=torch.bool)), "mask has shape"),
     "attend's dropout": (lambda: attend(Q, K, V, dropout=math.nan), "dropout=nan"),
     "angles of one pair": (
@@ -246,7 +246,7 @@ MISUSES = {
     ),
     "logits that are no numbers": (
         lambda: route(torch.tensor([[1.0, math.nan, 2.0]]), 2),
-        "logits is float32 of shape (1, 3) with numbers up to nan: expected finite ones, or -infinity",
+        "logits is float32 of shape (1, 3) with numbers up to nan: expected finite numbers or -infinity",
     ),
     "an infinite logit": (lambda: route(torch.tensor([[1.0, math.inf]]), 1), "with numbers up to inf: expected finite"),
     "a window of no token": (lambda: attend(Q, K, V, window=0), "window=0: expected a whole number >= 1"),

@@ -188,7 +188,7 @@ def test_what_is_put_in_the_place_of_the_matrix_is_asked(edit):
     first = layer(x[:, :10], cache=cache.open(10)[0])
     close(torch.cat((first, layer(x[:, 10:], cache=cache.advance(10).open(1)[0])), 1), whole)
     assert not torch.allclose(whole, before)
-    with pytest.raises(ValueError, match="up: expected an unmodified linear layer"):
+    with pytest.raises(ValueError, match="up: expected a plain linear layer"):
         layer(x, absorbed=True)
 
 

@@ -203,7 +203,7 @@ def test_a_cache_of_a_model_with_another_window_is_refused():
     model = drawn(CONFIG).eval()
     for other in (None, WindowConfig(4, (True, True, False)), WindowConfig(5)):
         changed = CONFIG.with_(attention=AttentionConfig(4, 2, d_head=6, d_v=5, window=other))
-        with torch.no_grad(), pytest.raises(ValueError, match="cache is for window=.*: expected one made for this"):
+        with torch.no_grad(), pytest.raises(ValueError, match="cache is for window=.*: expected a cache made for this"):
             model(tokens_of(1, 2), cache=KVCache.create(changed, 1, 9))
 
 

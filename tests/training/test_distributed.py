@@ -194,7 +194,7 @@ def test_the_weights_of_another_model_are_refused_and_nothing_is_changed() -> No
     fits = {name: torch.zeros_like(tensor) for name, tensor in before.items()}
     name = next(iter(trainer.weights()))
     for wrong, message in (
-        ({n: t for n, t in fits.items() if n != f"weights/{name}"}, "weights: expected those of this model"),
+        ({n: t for n, t in fits.items() if n != f"weights/{name}"}, "weights: expected this model's weights"),
         (fits | {f"weights/{name}": torch.zeros(2)}, f"{name}: expected a tensor of shape"),
         (fits | {f"exp_avg.{name}": torch.zeros(2)}, f"exp_avg.{name}: expected a tensor of shape"),
         ({n: t for n, t in fits.items() if n != f"step.{name}"}, f"expected both moments and the count of {name}"),

@@ -2,8 +2,8 @@
 
     python companion/data/texts/make.py [--check]
 
-It is made from the lessons of one commit, so that later editions leave it, and all that was measured on it, as it is.
-`--check` writes nothing and says whether the file beside this one is what the commit gives.
+It is made from the lessons of one commit, so that later editions change neither the text nor results measured on it.
+`--check` writes nothing and says whether the stored file matches the commit.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def make() -> bytes:
 def _heading(text: str) -> str:
     line = text.partition("\n")[0]
     if not line.startswith("#"):
-        raise ValueError(f"expected a section that begins with its heading, got {line!r}")
+        raise ValueError(f"expected a section that begins with a heading, got {line!r}")
     return line.lstrip("# ")
 
 
@@ -66,10 +66,11 @@ def _git(*arguments: str) -> str:
 
 
 def main() -> int:
-    """Write the file, or check it; the exit code."""
+    """Write the file or check it, and return the exit code."""
     text = make()
     if "--check" in sys.argv[1:]:
-        # The text is compared and not the bytes of the file: another version of xz may pack it otherwise.
+        # The text is compared instead of the bytes of the file, because another version of xz may compress it
+        # differently.
         same = lzma.decompress(FILE.read_bytes()) == text
         print(f"{FILE.name} {'is' if same else 'IS NOT'} what {COMMIT} gives")
         return 0 if same else 1

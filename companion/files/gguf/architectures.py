@@ -1,8 +1,7 @@
 """Map the architectures of GGUF files to our published families.
 
-This covers the fields of config.json for the keys of the metadata, the published names of tensors, and the tensors that
-llama.cpp stores in another layout. Everything works in both directions. Unknown keys of an architecture are rejected by
-name.
+The mapping covers the metadata keys and their config.json fields, the names of tensors, and the tensors that llama.cpp
+stores in another layout. Everything works in both directions. Unknown keys of an architecture are rejected by name.
 """
 
 from __future__ import annotations
@@ -119,7 +118,8 @@ class Architecture:
         return fields
 
     def published(self, name: str) -> str:
-        """Return the published name of a tensor. An unknown one keeps its name and is rejected later as unexpected."""
+        """Return the published name of a tensor. An unknown tensor keeps its name and is later rejected as
+        unexpected."""
         found = re.fullmatch(r"(?:blk\.(\d+)\.)?(\w+)\.(weight|bias)", name)
         theirs = None if found is None else self._names.get(found[2])
         if found is None or theirs is None:
@@ -208,7 +208,7 @@ def _unpacked(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _shared(said: Said) -> dict[str, Any]:
-    """Return the fields of config.json that all architectures have in common."""
+    """Return the config.json fields that all architectures share."""
     heads, width = said.take("attention.head_count"), said.take("embedding_length")
     if heads < 1:
         raise said.refuse("attention.head_count", heads, "a whole number >= 1")
@@ -233,7 +233,7 @@ def _shared(said: Said) -> dict[str, Any]:
 
 
 def shared_keys(config: ModelConfig) -> dict[str, Any]:
-    """Return the keys of the metadata that all architectures have in common, for a configuration."""
+    """Return the metadata keys that all architectures share, for a configuration."""
     sizes = config.sizes
     return {
         "context_length": config.context,
@@ -442,7 +442,7 @@ def _gemma_keys(config: ModelConfig) -> dict[str, Any]:
 def _phi3_keys(config: ModelConfig) -> dict[str, Any]:
     order, window = config.positions, config.attention.window
     if window is not None and window.width < config.context:
-        raise ValueError(f"attention.window.width={window.width}: llama.cpp ignores windows in the architecture phi3")
+        raise ValueError(f"attention.window.width={window.width}: llama.cpp ignores windows for the architecture phi3")
     found = _window_keys(config) | {"rope.dimension_count": round(config.sizes.d_head * order.share)}
     if order.scaling is not None:
         from companion.layers.positions import magnitude_of
@@ -509,7 +509,7 @@ BY_KIND = {one.kind: one for one in ARCHITECTURES}
 
 
 def architecture_of(file: GGUFFile) -> Architecture:
-    """Return the architecture of a file. Raises `ValueError` if it is not known here."""
+    """Return the architecture of a file. Raises `ValueError` if the architecture is not supported."""
     name = file.take("general.architecture", str)
     if name not in BY_NAME:
         raise ValueError(f"{file.path}: general.architecture={shown(name)}: expected one of {', '.join(BY_NAME)}")

@@ -56,7 +56,7 @@ class GGUFFile:
     """A GGUF file, with its metadata by key and its tensors by name.
 
     Raises:
-        ValueError: If the file is damaged or was cut short, or the package `gguf` is not installed.
+        ValueError: If the file is damaged or truncated, or the package `gguf` is not installed.
     """
 
     def __init__(self, path: str | Path) -> None:
@@ -71,7 +71,7 @@ class GGUFFile:
             raise ValueError(f"{path}: cannot be read ({error.strerror or error})") from None
         except (ValueError, KeyError, IndexError, TypeError, OverflowError, MemoryError, AttributeError) as error:
             raise ValueError(
-                f"{path}: expected a whole GGUF file; it is damaged or was cut short ({why(error)})"
+                f"{path}: expected a complete GGUF file, but it is damaged or truncated ({why(error)})"
             ) from None
 
     @cached_property
@@ -85,13 +85,14 @@ class GGUFFile:
         try:
             value = field.contents()
         except (ValueError, IndexError, TypeError) as error:
-            raise ValueError(f"{self.path}: {key}: expected a value; it is damaged ({why(error)})") from None
+            raise ValueError(f"{self.path}: {key}: the value is damaged ({why(error)})") from None
         if field.types[-1].name == "FLOAT32" and len(field.types) == 1:
             return float(str(field.parts[field.data[0]][0]))
         return value
 
     def take(self, key: str, kind: type | tuple[type, ...], default: Any = _REQUIRED) -> Any:
-        """Return the value of a key. Raises `ValueError` if it is missing without a default, or of another kind."""
+        """Return the value of a key. Raises `ValueError` if it is missing and has no default, or if it is of another
+        kind."""
         value = self.metadata.get(key, default)
         if value is _REQUIRED:
             raise ValueError(f"{self.path}: {key} is missing")

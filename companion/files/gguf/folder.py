@@ -1,7 +1,8 @@
 """Present a GGUF file as a published folder.
 
-The configuration and tokenizer files of the folder are temporary and last as long as the process. The tensors are read
-from the GGUF file itself. So all code that reads published folders reads GGUF files too, and no gigabytes are copied.
+The folder's configuration and tokenizer files are temporary and exist as long as the process. The tensors are read from
+the GGUF file itself. Therefore all code that reads published folders can read GGUF files too, without copying
+gigabytes.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ ORIGIN = "gguf.json"
 
 
 def is_gguf(path: str | Path) -> bool:
-    """Return whether `path` is an existing file with the suffix of GGUF files."""
+    """Return whether `path` is an existing file with the suffix .gguf."""
     return str(path).endswith(SUFFIX) and os.path.isfile(path)
 
 
@@ -59,7 +60,7 @@ def _made(path: Path, size: int, modified: int) -> Path:
 def text_files(file: GGUFFile) -> dict[str, str]:
     """Return the text files of a published folder by name: the configuration and the tokenizer.
 
-    If the tokenizer cannot be read, the file `UNREADABLE` says why, because a model can still run on ids without one.
+    If the tokenizer cannot be read, the file `UNREADABLE` says why, because a model can run on ids without a tokenizer.
     """
     architecture = architecture_of(file)
     fields = {"architectures": [architecture.published_class], **architecture.fields(file)}
@@ -86,7 +87,7 @@ def naming(folder: Path) -> Iterator[None]:
 
 
 def origin(folder: Path) -> Path | None:
-    """Return the GGUF file that a folder represents, or `None` for an ordinary folder with tensors of its own."""
+    """Return the GGUF file that a folder represents, or `None` for an ordinary folder that contains tensors."""
     if not (folder / ORIGIN).is_file():
         return None
     return Path(json.loads((folder / ORIGIN).read_text(encoding="utf-8"))["file"])

@@ -96,7 +96,7 @@ class Vocabulary:
 
     @property
     def stops(self) -> list[int]:
-        """The ids that end a text, the file's own first."""
+        """The ids that end a text, beginning with the file's own."""
         named = [self.special(f"{one}_token_id") for one in ("eos", "eot", "eom")]
         names = [one for one in _ENDS if one in self.ids and self.types[self.ids[one]] in (CONTROL, USER)]
         if {"<|return|>", "<|call|>"} <= {*names} and "<|end|>" in names:
@@ -278,7 +278,7 @@ def tokenizer_metadata(text: str, vocab: int) -> dict[str, Any]:
     model = data.get("model") or {}
     if model.get("type") != "BPE":
         raise ValueError(
-            f"tokenizer.json: model.type={shown(model.get('type'))}: expected 'BPE', which llama.cpp knows"
+            f"tokenizer.json: model.type={shown(model.get('type'))}: expected 'BPE', which llama.cpp supports"
         )
     tokens = [f"[PAD{i}]" for i in range(vocab)]
     types = [UNUSED] * vocab

@@ -1,7 +1,7 @@
 """Export one of our models as a GGUF file, for llama.cpp, Ollama and LM Studio.
 
-`companion.families.export` first reads the metadata back from an `Unwritten` file. So a part of the model that the
-architecture cannot express is rejected by name before anything is written.
+`companion.families.export` first reads the metadata back from an `Unwritten` file. Therefore a part of the model that
+the architecture cannot represent is rejected by name before anything is written.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ BLOCK = 32
 
 
 def metadata_of(config: ModelConfig, architecture: Architecture) -> dict[str, Any]:
-    """Return the metadata of a model, by keys without the name of the architecture in front."""
+    """Return a model's metadata, by keys without the architecture's name as a prefix."""
     return shared_keys(config) | architecture.writes(config)
 
 

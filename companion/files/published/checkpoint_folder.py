@@ -1,7 +1,7 @@
 """The folder of a published checkpoint, with the fields of its configuration and its tensors.
 
-Nothing here depends on a layout. The files of `companion/families` know the layouts, and their tables have a row with
-the policy for each field.
+This module does not depend on any layout. The modules in `companion/families` define the layouts, and their tables have
+a row with the policy for each field.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ ACTIVATIONS = {
 
 @dataclass(frozen=True)
 class Became:
-    """The outcome of reading a field.
+    """The result of reading a field.
 
     Attributes:
         name: The field.
@@ -115,7 +115,7 @@ class Fields:
         return ACTIVATIONS[value]
 
     def became(self) -> list[Became]:
-        """Return the outcome for every field of the file, and for fields that it leaves out but must have."""
+        """Return the result for every field of the file, and for required fields that it leaves out."""
         found = [self._became(name, value) for name, value in self.given.items()]
         for name, policy in self.table.items():
             if name not in self.given and policy.kind == "must equal" and not policy.required:
@@ -133,7 +133,7 @@ class Fields:
         return {policy.name: policy.default for policy in taken if not policy.required}
 
     def check(self) -> None:
-        """Raise `ValueError` for the first field that cannot be honoured, with quantization before all others."""
+        """Raise `ValueError` for the first field that cannot be honoured; quantization is checked first."""
         for end in sorted(self.became(), key=lambda end: end.name not in QUANTIZED):
             if end.refused:
                 raise ValueError(end.refused)
@@ -180,7 +180,7 @@ class Fields:
 
 
 def became_by(path: Path, name: str, value: Any, policy: Policy | None, harm: str) -> Became:
-    """Return the outcome for a field of the file at `path`.
+    """Return the result for a field of the file at `path`.
 
     Args:
         path: The file.

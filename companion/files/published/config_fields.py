@@ -9,7 +9,7 @@ A row has a field, its policy, and a note that says where the value goes or who 
     neutral              has no effect on logits or texts, so any value is accepted
     writing              has no effect on logits, but on how text is generated from them (see `WRITING`)
 
-The policy depends on the effect that a field can have on a text. A field without a row may change the model, so it is
+The policy depends on how a field can affect the generated text. A field without a row may change the model, so it is
 rejected by name. The exceptions are fields that are null and those that `left_behind` recognizes, such as notes of
 tools about themselves and dropout rates, which matter only in training. The rows of each family are in its file in
 `companion/families`, and they take precedence over the rows for every release, which are here. The rows about
@@ -17,7 +17,7 @@ generation are here too. They apply to generation_config.json or, if there is no
 
 The versions after a neutral field are those of `transformers` that wrote it, the first and last seen among 2.2, 2.9,
 3.0, 3.5, 4.0, 4.6, 4.10, 4.18, 4.22, 4.26, 4.30, 4.33, 4.36, 4.40, 4.44, 4.46, 4.48, 4.51, 4.53, 4.55, 4.57 and 5.0;
-`on` means that the newest of them does. Publishers of a model added the fields marked "by hand" themselves.
+`on` means that the newest of them does. The fields marked "by hand" were added by the publishers of a model themselves.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ _METHODS = {"bitsandbytes": "bitsandbytes", "fbgemm_fp8": "FP8", "finegrained_fp
 
 
 def quantized_by(name: str, said: Any) -> str:
-    """Describe in a few words the quantization in the value `said` of one of the fields `QUANTIZED`."""
+    """Describe a quantization in a few words, given the value `said` of one of the fields `QUANTIZED`."""
     said = said if isinstance(said, Mapping) else {}
     method = said.get("quant_method", "MLX" if name == "quantization" else said.get("format"))
     four, eight = (said.get(f"load_in_{bits}bit") or said.get(f"_load_in_{bits}bit") for bits in (4, 8))
@@ -132,7 +132,7 @@ def _row(name: str, says: str, note: str) -> Policy:
 
 
 def of_a_family(own: Mapping[str, Policy]) -> dict[str, Policy]:
-    """Return all rows for a family's config.json, which are its own and, for other fields, those of every release."""
+    """Return all rows for a family's config.json: its own rows and, for other fields, the rows for every release."""
     return {**{name: Policy(name, "writing") for name in WRITING}, **EVERY, **own}
 
 

@@ -1,9 +1,9 @@
 """Convert one of our configurations to the fields of a published config.json (lesson 18).
 
-The tables of `companion.families` are read from right to left for this. The note of a taken field begins with the part
-of a `ModelConfig` that the field sets, so it also tells where its value comes from. `VALUES` and `NAMED` have functions
-for fields whose value differs from that part. Nothing here checks that the fields are complete. `export_model` does
-that, by reading them back and comparing the configurations.
+For this purpose, the tables of `companion.families` are read from right to left. The note of a taken field begins with
+the part of a `ModelConfig` that the field sets, so it also tells where its value comes from. `VALUES` and `NAMED` have
+functions for fields whose value differs from that part. This module does not check that the fields are complete.
+`export_model` does that, by reading them back and comparing the configurations.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ LEFT_OUT = {
 
 
 def said(config: ModelConfig, table: Mapping[str, Policy]) -> dict[str, Any]:
-    """Return the fields of a config.json for a configuration, as far as a family's table can express it."""
+    """Return the config.json fields for a configuration, to the extent that a family's table can express it."""
     config = config.with_(attention=replace(config.attention, linear=config.memory))  # with every size filled in
     fields: dict[str, Any] = {}
     for name, policy in table.items():

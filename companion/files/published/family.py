@@ -30,7 +30,7 @@ def _nothing(config: ModelConfig) -> Mapping[str, Any]:
 
 @dataclass(frozen=True)
 class Family:
-    """Published models with the same `model_type`, and the way between their folders and our models.
+    """Published models with the same `model_type`, and the conversion between their folders and our models.
 
     The attributes from `architecture` on, except `pieces`, are needed only to write such a folder.
 

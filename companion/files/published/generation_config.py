@@ -48,7 +48,7 @@ class Writing:
 
     Attributes:
         special: The special tokens.
-        draws: Whether tokens are sampled. If not, the most probable one is taken.
+        draws: Whether tokens are sampled. If not, the most probable token is taken.
         sampling: The distribution from which they are sampled.
         rules: The tokens that are allowed at each step.
         search: Beam search, if its width is more than 1.
@@ -97,7 +97,7 @@ def left_out(folder: Path) -> dict[str, Any]:
 
 
 def became_writing(folder: Path) -> list[Became]:
-    """Return the outcome for every field with generation settings. Raises `ValueError` if a file is damaged."""
+    """Return the result for every field with generation settings. Raises `ValueError` if a file is damaged."""
     path, said = said_of_writing(folder)
     found = []
     for name, value in said.items():

@@ -1,6 +1,7 @@
 """Explain why the tensors of a folder do not fit its config.json, with the names of the file's own tensors and fields.
 
-Nothing here runs unless an error has been found already. To find the field that decides a size, each one is changed.
+This code only runs after an error has been found. To find the field that determines a size, each field is changed in
+turn.
 """
 
 from __future__ import annotations
@@ -185,7 +186,7 @@ def _sizes(shape: tuple[int, ...]) -> list[int]:
 
 
 def _listed(told: Sequence[tuple[str, str, str]]) -> str:
-    """List the first tensors, one of each cause before a second one of any."""
+    """List the first tensors, one for each cause before a second one for any cause."""
     causes = [cause for _, _, cause in told]
     order = sorted(range(len(told)), key=lambda i: causes[:i].count(causes[i]) if i < 200 else i)
     first = "; ".join(f"{told[i][0]} {told[i][1]}" for i in sorted(order[:TOLD]))

@@ -1,8 +1,8 @@
 """Rotary positions, their scaling, and windows in the configurations of LLaMA and its relatives (lesson 13).
 
 Up to version 4 of `transformers`, the base is in `rope_theta` and a scaling in `rope_scaling`. From version 5 on, both
-are in `rope_parameters`, which Gemma 3 and OLMo 3 have once for each kind of layer. Meanings and defaults are those of
-its `modeling_rope_utils`.
+are in `rope_parameters`, of which Gemma 3 and OLMo 3 have one for each kind of layer. Meanings and defaults follow its
+`modeling_rope_utils`.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def window(fields: Fields, types: Sequence[str], width: Any, base: float | None)
         fields: The fields of config.json.
         types: The kind of each layer.
         width: The width of the window in tokens.
-        base: The base of the local layers' rotary positions, or `None` if it is that of the others.
+        base: The base of the local layers' rotary positions, or `None` if all layers have the same base.
 
     Raises:
         ValueError: If there are local layers but `width` is `None`.
@@ -119,7 +119,7 @@ def layer_types(fields: Fields, usual: Sequence[str], other: str = LOCAL) -> Seq
 
 
 def shortest(pattern: Sequence[bool]) -> tuple[bool, ...]:
-    """Return the shortest beginning of a pattern that gives the whole pattern when it is repeated."""
+    """Return the shortest prefix of a pattern that gives the whole pattern when it is repeated."""
     length = next(n for n in range(1, len(pattern) + 1) if all(x == pattern[i % n] for i, x in enumerate(pattern)))
     return tuple(pattern[:length])
 
@@ -132,7 +132,7 @@ def _row(table: Mapping[str, Policy], part: str, usual: str) -> str:
 def _part(
     fields: Fields, name: str, values: Mapping[str, Any], outer: str, kinds: Mapping[str, Sequence[str]]
 ) -> PositionConfig:
-    """Return the positions that one object, such as `rope_scaling`, describes.
+    """Return the positions described by an object such as `rope_scaling`.
 
     Args:
         fields: The fields of config.json.
@@ -220,7 +220,7 @@ def _scaling(fields: Fields, name: str, kind: Any, values: Mapping[str, Any]) ->
 
 
 def _longrope(fields: Fields, original: Any, values: Mapping[str, Any]) -> RotaryScaling:
-    """Return a longrope scaling. Its factor is at least 1, whatever the fields say."""
+    """Return a longrope scaling. Its factor is at least 1, regardless of the fields."""
     context = fields.take("max_position_embeddings")
     for name, length in ((_ORIGINAL, original), ("max_position_embeddings", context)):
         if not isinstance(length, int) or isinstance(length, bool) or length < 2:
@@ -300,7 +300,7 @@ def _scaling_said(config: ModelConfig, scaling: RotaryScaling) -> dict[str, Any]
 
 
 def sharpened(fields: Fields) -> float:
-    """Return DeepSeek's factor of attention scores when frequencies are scaled.
+    """Return the factor by which DeepSeek multiplies attention scores when frequencies are scaled.
 
     It is m^2 with m = 0.1 mscale_all_dim ln(factor) + 1, as in the released code, and 1 without `mscale_all_dim`. Call
     `positions` first, because this does not check the fields.

@@ -1,4 +1,4 @@
-"""Published tensors under our names, and the way back. Every tensor must be used, and none may be missing."""
+"""Convert published tensors to our names, and back. Every tensor must be used, and none may be missing."""
 
 from __future__ import annotations
 
@@ -175,7 +175,7 @@ class Places:
             self.moved[new] = vector[0]
 
     def must_be_more_than(self, name: str, count: int) -> None:
-        """Raise `ValueError` if a setting asks for more of something than there are tensors."""
+        """Raise `ValueError` if a setting requires more of something than there are tensors."""
         if count > len(self.given):
             raise_faults(self.folder, [f"{name}={count}, expected fewer than there are tensors"])
 
@@ -212,7 +212,8 @@ class Places:
         return None
 
     def _absent(self, name: str) -> None:
-        """Note that a tensor is missing. Give up after a thousand, because then the number of layers is wrong."""
+        """Note that a tensor is missing. Give up after a thousand missing tensors, because the number of layers must
+        then be wrong."""
         if name not in self.awaited:
             self.missing.append(name)
         if len(self.missing) >= 1000:

@@ -28,7 +28,7 @@ def in_chunks(
 ) -> Float[Tensor, "batch head query d_v"]:
     """Compute causal attention a chunk of queries at a time, each over the keys that its queries can reach.
 
-    No mask has more than about `masks.PAIRS` pairs, whatever the length.
+    No mask has more than about `masks.PAIRS` pairs, at any length.
 
     Args:
         kernel: Computes the attention of one chunk.

@@ -1,7 +1,8 @@
 """Tiled attention: the function of `attend`, in memory that grows linearly with the length (lesson 12).
 
 With n tokens and h heads of width d, the formula of `attend(backend="reference")` takes 4 n^2 d h floating-point
-operations and stores h n^2 weights for its backward pass. Tiles take as many operations and store none of the weights.
+operations and stores h n^2 weights for its backward pass. Tiles take the same number of operations and store none of
+the weights.
 """
 
 from __future__ import annotations
@@ -50,11 +51,11 @@ def tiled_attention(
     The backward pass stores q, k, v, the output and one log-sum-exp per query and head, and computes each tile again;
     nothing larger than a tile of scores is stored in between. Operations per head, if every tile is visited: 2 query
     key (d_head + d_v) in the forward pass, and 2 query key (3 d_head + 2 d_v) in the backward pass, which has five
-    products instead of two. Half precision is computed in fp32 within a tile. A second derivative uses the formula,
-    with all its scores at once.
+    products instead of two. Half precision is computed in fp32 within a tile. Second derivatives are computed with the
+    plain formula, which stores all scores at once.
 
-    This implementation is written to be read, as one small product after another. The fused kernels of `attend` avoid
-    the round trips to memory, which is what makes the method fast: prefer them.
+    This implementation is written for readers, as one small product after another. In practice, use the fused kernels
+    of `attend`: they avoid the round trips to memory, which is what makes the method fast.
 
     Args:
         q: Queries, (batch, head, query, d_head).
@@ -78,7 +79,7 @@ def tiled_attention(
 class _Tiled(torch.autograd.Function):
     """Forward and backward pass of `tiled_attention`.
 
-    Tensors without a suffix are whole; `_i` is a tile of queries, `_j` a tile of keys, and P_ij the softmax weights
+    Tensors without a suffix are complete; `_i` is a tile of queries, `_j` a tile of keys, and P_ij the softmax weights
     between them.
     """
 
@@ -97,7 +98,7 @@ class _Tiled(torch.autograd.Function):
             for some, allowed in columns:
                 scores = _scores(q_i, _spread(k[:, :, some], q), allowed)
                 raised = torch.maximum(largest, scores.amax(-1))
-                # Before a row's first visible key its maximum is -inf, and -inf - (-inf) is not a number.
+                # Before a row's first visible key, its maximum is -inf, and -inf - (-inf) is NaN.
                 shift = raised.masked_fill(raised == -math.inf, 0.0)
                 terms = torch.exp(scores - shift[..., None])
                 shrink = torch.exp(largest - shift)

@@ -2,8 +2,8 @@
 
 `tiled_attention` shows the method in PyTorch, which writes every tile of scores to memory and reads it back. Here the
 two inner products, the running maximum and the running sum stay in the registers of one program, so that the only
-traffic is to read q, k and v and to write the output. The result equals `attend`; the kernel is for learning, and not
-faster than it.
+traffic is to read q, k and v and to write the output. The result equals that of `attend`. The kernel is for learning
+and is not faster than `attend`.
 
 Only this module needs Triton, which comes with PyTorch's CUDA builds for Linux. No other module here imports it.
 """
@@ -171,7 +171,7 @@ def triton_attention(
         raise ValueError(
             "q, k or v needs a gradient: this kernel has no backward pass; use torch.no_grad() or attend()"
         )
-    # The kernel assumes that neighbouring components are neighbours in memory.
+    # The kernel assumes that neighbouring components are adjacent in memory.
     q, k, v = (x if x.stride(-1) == 1 else x.contiguous() for x in (q, k, v))
     batch, heads, queries, d_head = q.shape
     kv_heads, keys, d_v = v.shape[1:]

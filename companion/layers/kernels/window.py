@@ -36,8 +36,8 @@ def sliding_window_attention(
 ) -> Float[Tensor, "batch head query d_v"]:
     """Compute `attend(q, k, v, mask=window(width))` only along the band (Beltagy et al. 2020; lesson 12).
 
-    A block of b queries together sees b + width - 1 keys, which are overlapping views into the sequence. So a query
-    costs 2 (b + width - 1) (d_head + d_v) floating-point operations per head, whatever the length: O(query width).
+    A block of b queries together sees b + width - 1 keys, which are overlapping views into the sequence. A query
+    therefore costs 2 (b + width - 1) (d_head + d_v) floating-point operations per head at any length: O(query width).
 
     Args:
         q: Queries, (batch, head, query, d_head).

@@ -2,7 +2,7 @@
 
 A micro-batch is the same as with one process. Each process computes its ids from its number, which costs almost
 nothing, and takes its own rows. The gradients, which are sums over tokens divided by the number of all tokens, add up.
-So the losses and weights of a run do not depend on the number of processes, up to the order of floating-point
+Therefore the losses and weights of a run do not depend on the number of processes, up to the order of floating-point
 additions: `torchrun --nproc-per-node N -m companion train` resumes where `companion train` stopped, and vice versa.
 
     data parallel     the default: each process has the whole model; gradients are summed (PyTorch's DDP)
@@ -12,9 +12,9 @@ additions: `torchrun --nproc-per-node N -m companion train` resumes where `compa
                       outputs are sent back (all-to-all; Lepikhin et al. 2021, section 3); all other weights are
                       data parallel, or sharded
 
-Random numbers on a CPU are those that one process would draw: each process draws them for the whole micro-batch and
-uses those of its own rows. On a GPU each process draws its own, so another number of processes draws other numbers from
-the same distribution. So does compiled code, on any device.
+On a CPU, random numbers are the same as with one process: each process draws them for the whole micro-batch and uses
+those for its own rows. On a GPU each process draws its own numbers, so a different number of processes draws different
+numbers from the same distribution. Compiled code does the same on any device.
 
 Nothing is pickled: processes exchange tensors, or JSON as bytes.
 """
@@ -262,7 +262,7 @@ class Processes(Parallel):
         return whole
 
     def own_rows(self, whole: Shaped[Tensor, "whole_batch *axes"]) -> Shaped[Tensor, "batch *axes"]:
-        """Return this process's rows, given those of the whole current micro-batch."""
+        """Return this process's rows, given all rows of the current micro-batch."""
         start, stop = self.bounds(self.rows)
         return whole[start:stop]
 
@@ -270,7 +270,7 @@ class Processes(Parallel):
 class _Objective(nn.Module):
     """The loss as a module around the model.
 
-    DDP and FSDP then see one forward pass, whatever it calls in the model.
+    DDP and FSDP then see one forward pass, no matter what it calls in the model.
     """
 
     def __init__(self, model: nn.Module, loss: Callable[..., Scored]) -> None:
@@ -282,7 +282,7 @@ class _Objective(nn.Module):
 
 
 def _sum(gradients: Tensor) -> torch.futures.Future[Tensor]:
-    """Sum gradients over the processes, where DDP would average them."""
+    """Sum gradients over the processes, whereas DDP would average them."""
     work = dist.all_reduce(gradients, async_op=True)
     return work.get_future().then(lambda done: done.value()[0])
 
@@ -291,7 +291,7 @@ class _WholeDraws(TorchDispatchMode):
     """Draw random tensors with this process's number of rows for the whole micro-batch, and take its own rows.
 
     These are all random tensors that a model draws: dropout, including that inside PyTorch's attention, and a router's
-    noise. The cost is drawing the whole instead of a part.
+    noise. The cost is that the whole batch is drawn instead of a part.
     """
 
     def __init__(self, start: int, stop: int, rows: int) -> None:

@@ -1,4 +1,5 @@
-"""Experts in a run with several processes: tokens of all of them share the capacity, and are sent to remote experts.
+"""Experts in a run with several processes: the tokens of all processes share the capacity and are sent to remote
+experts.
 
 Expert parallelism and its all-to-all: Lepikhin et al. 2021, section 3.
 """
@@ -96,7 +97,7 @@ def keep_the_compiler_out() -> None:
 class _Exchange(torch.autograd.Function):
     """Send `sent[p]` rows to each process p of a group, in order, and receive `received[p]`.
 
-    Gradients go the other way.
+    Gradients flow in the opposite direction.
     """
 
     @staticmethod

@@ -1,4 +1,4 @@
-"""Process launch and exit: joining the processes that `torchrun` started, and ending when another one is gone."""
+"""Process launch and exit: join the processes that `torchrun` started, and end when another process is gone."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def launched() -> bool:
 class Alone(ValueError):
     """Raised when this process cannot reach the others of its run.
 
-    Every process reports it, because none knows whether another one can.
+    Every process reports it, because none knows whether another process can.
     """
 
 
@@ -95,13 +95,13 @@ def _reach(address: str, port: int) -> None:
             why = (error.strerror or str(error)).lower()
             time.sleep(0.2)
     raise Alone(
-        f"MASTER_ADDR={shown(address)}, MASTER_PORT={port} in the environment: expected the first process there; after "
+        f"MASTER_ADDR={shown(address)}, MASTER_PORT={port} in the environment: no first process was found there after "
         f"{PATIENCE.total_seconds():.0f} seconds: {why}"
     )
 
 
 def command(arguments: Sequence[str], processes: int | None = None) -> str:
-    """Return the command line of this run, or of one with `processes` processes on this machine."""
+    """Return the command line of this run, or of the same run with `processes` processes on this machine."""
     if processes is None:
         if not launched():
             return "companion " + shlex.join(arguments)
@@ -142,7 +142,7 @@ def start_processes(
         arguments: arguments of the command, for error messages.
 
     Raises:
-        ValueError: for flags that do not fit the processes, and for fewer GPUs than processes.
+        ValueError: if flags do not fit the processes, or if there are fewer GPUs than processes.
         Lost: instead of the error that a collective in this block raises when another process is gone.
     """
     if not launched():
@@ -219,7 +219,8 @@ def _own_device(device: torch.device) -> torch.device:
 
 
 def is_lost(error: BaseException) -> bool:
-    """Return whether `error` is how a collective fails if another process is gone, or does not answer for `TIMEOUT`."""
+    """Return whether `error` is the failure of a collective when another process is gone or does not answer for
+    `TIMEOUT`."""
     return isinstance(error, dist.DistNetworkError) or any(sign in str(error).lower() for sign in _SIGNS)
 
 

@@ -19,7 +19,7 @@ Made = TypeVar("Made")
 
 
 class Lost(RuntimeError):
-    """Raised when another process of this run is gone, so that this one cannot continue.
+    """Raised when another process of this run has ended, so that this one cannot continue.
 
     Attributes:
         speaks: whether this process noticed first, and so should report it.
@@ -58,7 +58,7 @@ class Parallel:
 
     Attributes:
         rank, world: this process's number, and the number of processes.
-        device: the device to compute on; `None`: that of the model.
+        device: the device to compute on; `None`: the model's device.
     """
 
     rank = 0
@@ -82,7 +82,7 @@ class Parallel:
         return flag
 
     def broadcast(self, value: Any) -> Any:
-        """Return the main process's `value` in all processes; those of the others are ignored.
+        """Return the main process's `value` in all processes; the values of the others are ignored.
 
         The value must be JSON-serializable.
         """
@@ -136,12 +136,12 @@ class Parallel:
         return lambda *batch: loss(model, *batch)
 
     def drawing(self, seed: int, rows: int) -> AbstractContextManager[Any]:
-        """Make random numbers in this block depend on `seed`, and be those of this process's share of `rows` rows."""
+        """Make random numbers in this block depend on `seed` and belong to this process's share of `rows` rows."""
         torch.manual_seed(seed)
         return nullcontext()
 
     def collecting(self, last: bool) -> AbstractContextManager[Any]:
-        """Accumulate gradients in this block; after the `last` one the gradient is that of all processes."""
+        """Accumulate gradients in this block; after the `last` one, the gradient is summed over all processes."""
         return nullcontext()
 
     def clip(self, model: nn.Module, largest: float) -> Tensor:
@@ -149,14 +149,14 @@ class Parallel:
         return torch.nn.utils.clip_grad_norm_(model.parameters(), largest)
 
     def whole(self, parameter: Tensor, tensor: Tensor) -> Tensor:
-        """Gather all of `tensor`, which is `parameter` or is laid out like it. A collective."""
+        """Gather all of `tensor`, which is `parameter` or has the same layout. A collective."""
         return tensor
 
     def part(self, parameter: Tensor, tensor: Tensor, name: str) -> Tensor:
-        """Return this process's part of the whole `tensor`, laid out like `parameter`.
+        """Return this process's part of the whole `tensor`, in the layout of `parameter`.
 
         Raises:
-            ValueError: naming `name`, unless the whole parameter has the shape of `tensor`.
+            ValueError: if the whole parameter does not have the shape of `tensor`; the message contains `name`.
         """
         if tensor.shape != parameter.shape:
             raise ValueError(f"{name}: expected a tensor of shape {tuple(parameter.shape)}, got {tuple(tensor.shape)}")

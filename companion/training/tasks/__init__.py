@@ -1,1 +1,1 @@
-"""Tasks: what a model learns, which is the only thing that differs between runs."""
+"""Tasks, which define what a model learns and are the only difference between kinds of runs."""

@@ -25,16 +25,17 @@ KEPT_BYTES, KEPT_DAYS = 10 * 10**9, 30
 
 
 def open_text(settings: TextSettings, folder: RunFolder | None = None) -> TextTask:
-    """Open a `TextTask` of the kind that suits the size of the text. Raises `ValueError` as `TextTask.open` does."""
-    settings.model_config(settings.vocab)  # fail early if the model is impossible
+    """Open the kind of `TextTask` that suits the size of the text. Raises `ValueError` as `TextTask.open` does."""
+    settings.model_config(settings.vocab)  # fail early if the model is invalid
     return (LargeTextTask if is_large(settings.data) else TextTask).open(settings, folder)
 
 
 @dataclass(frozen=True)
 class LargeTextTask(TextTask):
-    """A `TextTask` that never holds all ids: its tokenizer learns from a sample, and training reads part after part.
+    """A `TextTask` that never holds all ids in memory: its tokenizer is trained on a sample, and training reads one
+    part after another.
 
-    Figures about all tokens are estimated from the first part.
+    Figures for all tokens are estimated from the first part.
     """
 
     @cached_property
@@ -55,7 +56,7 @@ class LargeTextTask(TextTask):
         )
 
     def facts(self) -> Sequence[tuple[str, str]]:
-        """Return the facts of a small text, and where its ids are stored and how long those of others are kept."""
+        """Return the facts about a text, and where its ids are stored and how long the ids of other texts are kept."""
         folder = self._parts.folder
         freed = forget(folder.parent, keep=folder, most=KEPT_BYTES, days=KEPT_DAYS)
         told = f"; now {readable_bytes(freed)} were removed" if freed else ""

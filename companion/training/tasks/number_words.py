@@ -61,7 +61,7 @@ def translate(
             the draft counts them.
 
     Raises:
-        ValueError: for beams below 1, and for a draft combined with more than one beam.
+        ValueError: if `beams` is below 1, or if a draft is combined with more than one beam.
     """
     require_whole("beams", beams)
     if draft is not None and beams > 1:
@@ -84,7 +84,7 @@ def translate(
                         sampling=greedy,
                         stop={EOS},
                         rules=never,
-                        weights=None,  # so that logged results are the same in every run
+                        weights=None,  # this makes logged results the same in every run
                         draft=draft,
                     )
                 else:
@@ -117,7 +117,7 @@ def exact_match(
     Arguments are as in `translate`.
 
     Raises:
-        ValueError: for no numbers, and for beams below 1.
+        ValueError: if there are no numbers, or if `beams` is below 1.
     """
     texts = translate(model, words, numbers, beams=beams, precision=precision)
     return ExactMatch.of(
@@ -127,7 +127,7 @@ def exact_match(
 
 @dataclass(frozen=True)
 class NumberWordsTask(Task):
-    """Translating number names from one language into another."""
+    """Translate number names from one language into another."""
 
     settings: NumberWordsSettings
     words: NumberWords
@@ -137,7 +137,7 @@ class NumberWordsTask(Task):
         """Open the task.
 
         Raises:
-            ValueError: for unknown languages, and for a model that is impossible or too short for them.
+            ValueError: if a language is unknown, or if the model is invalid or its context too short for the names.
         """
         words = number_words.task(
             settings.source,
@@ -148,7 +148,8 @@ class NumberWordsTask(Task):
         made = cls(settings, words)
         if made.config.context < words.longest:
             raise ValueError(
-                f"--context {made.config.context}: expected at least {words.longest}, the tokens of the longest name"
+                f"--context {made.config.context}: expected at least {words.longest}, the number of tokens in the "
+                "longest name"
             )
         return made
 
@@ -175,7 +176,7 @@ class NumberWordsTask(Task):
         """Configuration of the model; one vocabulary contains the pieces of both languages.
 
         Raises:
-            ValueError: as `Settings.model_config` does.
+            ValueError: in the same cases as `Settings.model_config`.
         """
         return self.settings.model_config(self.words.vocab).with_(vocab=self.words.vocab)
 

@@ -72,7 +72,7 @@ class TextTask(Task):
     @classmethod
     def open(cls, settings: TextSettings, folder: RunFolder | None = None) -> TextTask:
         """Read the text, and a run's tokenizer. Raises `ValueError` for an impossible model or an invalid text."""
-        settings.model_config(settings.vocab)  # fail early if the model is impossible
+        settings.model_config(settings.vocab)  # fail early if the model is invalid
         if folder is not None:
             return cls(settings, Text.read(settings), folder.tokenizer())
         start = None if settings.init_from is None else Start.find(settings.init_from, "--init-from")
@@ -248,7 +248,7 @@ def measure(
 
 
 def total_bytes(documents: Sequence[Document]) -> int:
-    """Return the number of bytes of all documents together."""
+    """Return the total number of bytes of all documents."""
     return sum(document.bytes for document in documents)
 
 
@@ -256,12 +256,12 @@ def text_of(record: dict[str, Any]) -> Text:
     """Read the text of a run again, given its `run.json`, and check that it is the same.
 
     Raises:
-        ValueError: if it is gone or has changed, or if the settings are from an incompatible version.
+        ValueError: if the text no longer exists or has changed, or if the settings are from an incompatible version.
     """
     settings = recorded(record)
     if not isinstance(settings, TextSettings) or "data" not in record:
         raise ValueError("run.json: expected the settings of a run on text, got something else")
-    text = Text.read(replace(settings, data=record["data"] or settings.data))  # old records do not name it
+    text = Text.read(replace(settings, data=record["data"] or settings.data))  # older records do not name it
     if text.fingerprint != record["text"]["fingerprint"]:
         raise ValueError(
             f"{record['text']['title']}: the text of this run has changed since it was trained; "
