@@ -2,6 +2,7 @@
 
 decode, prefill, training, memory   one comparison each, after a check that all contenders compute the same function
 peers, llama_cpp                    our weights in transformers, x-transformers and llama.cpp, where they are installed
+growth                              a decode step with more tokens in the cache, rows and experts, beside the formulas
 published, llama_worker             SmolLM2 in each weight format, beside transformers and llama.cpp
 kernels                             how many kernels a layer of a compiled decode step starts
 cuda_graphs                         decode steps that are recorded once and replayed

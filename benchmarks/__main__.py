@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from benchmarks import decode, memory, prefill, published, report, training
+from benchmarks import decode, growth, memory, prefill, published, report, training
 from benchmarks.compare import Comparison, Setting, ceiling, quiet
 from benchmarks.peers import PEERS
 from benchmarks.sizes import SIZES
@@ -26,7 +26,7 @@ from companion.ground.device import find_device, versions
 from companion.ground.installed import installed
 
 PARTS = {"decode": decode.compare, "prefill": prefill.compare, "training": training.compare}
-ALL = [*PARTS, "memory", "smollm2"]
+ALL = [*PARTS, "memory", "growth", "smollm2"]
 
 
 def parser() -> argparse.ArgumentParser:
@@ -78,7 +78,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     record: dict[str, Any] = {"machine": machine, "ceiling": limits, "versions": versions() | peers}
     print(report.preamble(record), flush=True)
     comparisons: list[Comparison] = []
-    record["memory"] = []
+    record |= {"memory": [], "growth": []}
     for size in (size.quick() if flags.quick else size for size in sizes):
         for part in (part for part in PARTS if part in flags.only):
             with quiet():
@@ -90,6 +90,12 @@ def main(argv: Sequence[str] | None = None) -> int:
                 kept = memory.compare(size, setting)
             record["memory"] += [asdict(one) | {"size": size.name} for one in kept]
             print("\n" + memory.report(kept, size), flush=True)
+            report.write_json(out / "bench.json", record, comparisons)
+        if "growth" in flags.only:
+            with quiet():
+                points = growth.compare(size, setting)
+            record["growth"] += [asdict(point) | {"size": size.name} for point in points]
+            print("\n" + growth.report(points, size), flush=True)
             report.write_json(out / "bench.json", record, comparisons)
     if "smollm2" in flags.only:
         try:

@@ -17,7 +17,7 @@ import pytest
 import torch
 
 from benchmarks import __main__ as command
-from benchmarks import compare, decode, llama_cpp, memory, peers, prefill, published, report, training
+from benchmarks import compare, decode, growth, llama_cpp, memory, peers, prefill, published, report, training
 from benchmarks.compare import OURS, Comparison, Setting, differs
 from benchmarks.peers import drawn
 from benchmarks.sizes import SIZES
@@ -248,6 +248,30 @@ def test_llama_cpp_is_asked_in_its_own_process_and_its_fp32_must_write_our_token
     assert gone["llama.cpp, F32"] == ("differs", "it does not write the tokens that ours writes")
     assert gone["llama.cpp, Q8_0"] == ("failed", "RuntimeError: llama.cpp ended with 3")
     assert "llama.cpp, F16 2.0000" in writing.remarks[0]
+
+
+# How costs grow
+
+
+def test_a_step_with_more_is_measured_beside_its_formula(tmp_path, monkeypatch, capsys, short):
+    monkeypatch.setattr(growth, "CACHED", (8, 64))
+    monkeypatch.setattr(growth, "ROWS", (1, 3))
+    monkeypatch.setattr(growth, "EXPERTS", (2, 4))
+    monkeypatch.setattr(growth, "interleaved", partial(interleaved, least=0.0))
+    only = ["--only", "growth", "--sizes", "tiny", "--rounds", "2", "--device", "cpu", "--out", str(tmp_path)]
+    assert command.main(only) == 0
+    printed, record = capsys.readouterr().out, json.loads((tmp_path / "bench.json").read_text())
+    assert [(one["axis"], one["value"]) for one in record["growth"]] == [
+        *(("tokens in the cache", 8), ("tokens in the cache", 64), ("rows", 1), ("rows", 3)),
+        *(("experts", 2), ("experts", 4)),
+    ]
+    least = account.forward_bytes(TINY.config, 1, cached=64) / record["ceiling"]["bandwidth"]
+    assert record["growth"][1]["least"] >= least > 0 and "a decode step with more experts; tiny" in printed
+
+
+def test_a_step_after_many_tokens_is_that_of_a_cache_which_has_read_them(setting):
+    logits, cache = growth.step(TINY.config, 2, 8, setting)()
+    assert logits.shape == (2, TINY.config.vocab) and cache.filled == 9 and cache.lengths.tolist() == [9, 9]
 
 
 # What is counted

@@ -1,0 +1,92 @@
+"""How a decode step's time grows with the cache, the rows and the experts, beside the formulas of `companion.costs`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import torch
+
+from benchmarks.compare import Setting
+from benchmarks.peers import drawn
+from benchmarks.sizes import Size
+from benchmarks.timing import Spread, interleaved
+from companion.config.model import ModelConfig, MoEConfig
+from companion.costs import account
+from companion.generation.prefill_decode import decode
+from companion.ground.display import table
+from companion.layers.cache import KVCache
+
+HEAD = ("", "median", "at least", "share", "times the first", "by formula")
+CACHED, ROWS, EXPERTS = (1024, 8192, 32768), (1, 8, 64), (8, 16, 64)
+CHOSEN, CACHED_BESIDE, ROWS_BESIDE = 2, 256, 8
+"""Experts that each token visits; tokens in the cache while rows and experts grow; and rows while experts do."""
+
+
+@dataclass(frozen=True)
+class Point:
+    """One decode step.
+
+    Attributes:
+        axis, value: What grows, and how far.
+        seconds: Median and quartiles.
+        least: Seconds at least, by the formulas and this machine's measured ceiling.
+    """
+
+    axis: str
+    value: int
+    seconds: Spread
+    least: float
+
+
+def compare(size: Size, setting: Setting) -> list[Point]:
+    """Measure decode steps with more and more tokens in the cache, rows, and experts."""
+    config = size.config
+    narrow = replace(config.feed_forward, d_ff=max(8, config.feed_forward.d_ff // 4))
+    sparse = [config.with_(feed_forward=narrow, moe=MoEConfig(number, CHOSEN)) for number in EXPERTS]
+    axes: dict[str, list[tuple[int, ModelConfig, int, int]]] = {
+        "tokens in the cache": [(n, config, 1, n) for n in CACHED],
+        "rows": [(n, config, n, CACHED_BESIDE) for n in ROWS],
+        "experts": [(one.moe.experts, one, ROWS_BESIDE, CACHED_BESIDE) for one in sparse if one.moe is not None],
+    }
+    found = []
+    for axis, points in axes.items():
+        runs = {str(n): step(one, rows, cached, setting) for n, one, rows, cached in points}
+        samples = interleaved(runs, rounds=setting.rounds, device=setting.device, patience=setting.patience)
+        for n, one, rows, cached in points:
+            flops = account.forward_flops(one, 1, batch=rows, cached=cached, logits="last").total
+            moved = account.forward_bytes(one, 1, batch=rows, cached=cached, dtype=setting.dtype)
+            found.append(Point(axis, n, Spread.of(samples[str(n)]), setting.chip.seconds(flops, moved)))
+    return found
+
+
+def step(config: ModelConfig, rows: int, cached: int, setting: Setting) -> Callable[[], Any]:
+    """Return a decode step of `rows` rows, each of which has `cached` tokens in its cache."""
+    model = drawn(config).to(setting.device, setting.dtype)
+    cache = KVCache.create(config, rows, cached + 1, dtype=setting.dtype, device=setting.device)
+    cache = replace(cache, lengths=cache.lengths + cached, filled=cached)
+    tokens = torch.zeros(rows, dtype=torch.long, device=setting.device)
+    return torch.inference_mode()(partial(decode, model, tokens, cache, None))
+
+
+def report(found: Sequence[Point], size: Size) -> str:
+    """Format one table for each axis."""
+    lines = []
+    for axis in dict.fromkeys(point.axis for point in found):
+        points = [point for point in found if point.axis == axis]
+        first = points[0]
+        rows = [
+            (
+                f"{one.value:,}",
+                f"{1e3 * one.seconds.median:.3g} ms",
+                f"{1e3 * one.least:.3g} ms",
+                f"{one.least / one.seconds.median:.0%}",
+                f"{one.seconds.median / first.seconds.median:.2f}",
+                f"{one.least / first.least:.2f}",
+            )
+            for one in points
+        ]
+        lines += [f"a decode step with more {axis}; {size.name}", table(rows, HEAD, indent=0)]
+    return "\n".join(lines)
