@@ -1,0 +1,70 @@
+"""Moving figure of two models on the same questions: separate intervals and the paired one (lesson 25)."""
+
+from __future__ import annotations
+
+import math
+
+from companion_school.study import figures
+from companion_school.study.live import moving
+
+QUESTIONS = (50, 100, 200, 400, 800, 1600, 3200, 6400, 12800)
+POINTS = (1, 2, 3, 5, 10)
+DIFFER = (5, 10, 20, 30, 45)
+"""Percent of the questions on which exactly one of the two models is right."""
+Z = 1.96
+
+
+def comparing(
+    *, first: float = 0.6, questions: int = 400, points: int = 5, differ: int = 10, caption: str = ""
+) -> None:
+    """Show two scores with their 95 % intervals, and the intervals of their difference, unpaired and paired.
+
+    The scores are `first` and `points` more. The standard error of the unpaired difference is sqrt((p (1 - p) + q (1 -
+    q)) / questions), and that of the paired one is sqrt((differ - difference^2) / questions).
+
+    Args:
+        first: Share of right answers of the first model.
+        questions: Number of questions at the start, one of `QUESTIONS`.
+        points: Percentage points by which the second model is better at the start, one of `POINTS`.
+        differ: Percent of the questions on which exactly one model is right at the start, one of `DIFFER`.
+        caption: The sentence under the figure, with its number.
+
+    Raises:
+        ValueError: `first` is not between 0.25 and 0.75, or a start is not on its handle or differs by more points
+            than the models differ on questions.
+    """
+    if not 0.25 <= first <= 0.75:
+        raise ValueError(f"first: expected a share from 0.25 to 0.75, got {first}")
+    for name, value, known in (
+        ("questions", questions, QUESTIONS), ("points", points, POINTS), ("differ", differ, DIFFER),
+    ):  # fmt: skip
+        if value not in known:
+            raise ValueError(f"{name}: expected one of {', '.join(map(str, known))}, got {value}")
+    if points > differ:
+        raise ValueError(f"points: expected at most differ={differ}, got {points}")
+    gap = points / 100
+    shares = (first, first + gap)
+    alone = [math.sqrt(p * (1 - p) / questions) for p in shares]
+    errors = {"unpaired": math.hypot(*alone), "paired": math.sqrt(max(0.0, differ / 100 - gap**2) / questions)}
+    fig, (left, right) = figures.subplots(1, 2, width=8.4, height=2.8)
+    for at, (share, error) in enumerate(zip(shares, alone, strict=True)):
+        left.errorbar(100 * share, -at, xerr=100 * Z * error, fmt="o", color=figures.PALETTE["blue"], capsize=4)
+    left.set(xlabel="% right", ylabel="model", ylim=(-1.6, 0.6))
+    left.set_yticks([0, -1], ["first", "second"])
+    for at, error in enumerate(errors.values()):
+        right.errorbar(points, -at, xerr=100 * Z * error, fmt="s", color=figures.PALETTE["red"], capsize=4)
+    right.axvline(0, color="black", linestyle="--", linewidth=1)
+    right.set(xlabel="difference in points", ylabel="interval", ylim=(-1.6, 0.6))
+    right.set_yticks([0, -1], list(errors))
+    moving.show(
+        "comparing",
+        {"first": first, "questions": QUESTIONS, "points": POINTS, "differ": DIFFER,
+         "start": [questions, points, differ]},
+        fig,
+        alt="Left, the scores of two models with their intervals, which overlap. Right, two intervals of their "
+        "difference: the unpaired one is wide and contains zero, the paired one is short. They move with the number "
+        "of questions, the difference, and how often only one model is right.",
+        caption=caption,
+        numbers={"interval": list(errors), "low": [round(points - 100 * Z * error, 1) for error in errors.values()],
+                 "high": [round(points + 100 * Z * error, 1) for error in errors.values()]},
+    )  # fmt: skip
