@@ -420,7 +420,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--torch",
         default="",
         metavar="SPEC",
-        help=f'which PyTorch, with any options of pip, as in "{TORCH} --index-url ADDRESS" (default: {TORCH})',
+        help=f'PyTorch version, with options for pip, as in "{TORCH} --index-url ADDRESS" (default: {TORCH})',
     )
     options, further = parser.parse_known_args(arguments)
     if options.task is None:

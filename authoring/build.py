@@ -282,7 +282,7 @@ def build(lesson: Lesson, *, rerun: bool = False, known: Known | None = None) ->
         BuildError: If the source is missing, breaks a rule that prevents a build, or a cell failed.
     """
     if not lesson.source.exists():
-        raise BuildError(f"{lesson.name}: {difference(lesson)}; delete the notebook or bring its source back")
+        raise BuildError(f"{lesson.name}: {difference(lesson)}; delete the notebook or restore its source")
     start, lesson = time.monotonic(), lesson.again()
     _refuse(lesson, refused(lesson, known or Known()))
     lesson.notebook.parent.mkdir(exist_ok=True)

@@ -108,7 +108,7 @@ def read_question(body: list[str], path: Path, line: int, lesson: int, before: i
 
     name = body[0].strip()
     if not re.fullmatch(r"[a-z][a-z0-9-]*", name):
-        raise fault(f"question {name!r}: expected a name of small letters, digits and -, as in {{question}} size")
+        raise fault(f"question {name!r}: expected a name of lower-case letters, digits and -, as in {{question}} size")
     ids = letters(lesson)
     if before >= len(ids):
         raise fault(f"question {name}: a lesson has at most {len(ids)} questions")
@@ -137,12 +137,12 @@ def read_question(body: list[str], path: Path, line: int, lesson: int, before: i
         raise fault(f"question {name}: expected a line `:kind:` with one of {', '.join(KINDS)}")
     asked = "\n".join(text).strip()
     if not asked:
-        raise fault(f"question {name}: it asks nothing")
+        raise fault(f"question {name}: the question has no text")
     id = ids[before]
     if kind == "predict":
         outcome = "\n\n".join(words for _, mark, words in found if mark == ">")
         if not outcome.strip():
-            raise fault(f"question {name}: expected what happens, as in `> the weights collapse`")
+            raise fault(f"question {name}: expected a line that says what happens, as in `> the weights collapse`")
         offered = {
             list: [(row, mark[2:] == "[x]", *_halves(words)) for row, mark, words in found if mark[0] == sign]
             for list, sign in (("choices", "-"), ("reasons", "+"))
@@ -166,7 +166,7 @@ def read_question(body: list[str], path: Path, line: int, lesson: int, before: i
             otherwise = why
             continue
         if not shown:
-            raise fault(f"question {name}: an answer without words", row)
+            raise fault(f"question {name}: an answer has no text", row)
         if kind == "choice":
             answers.append(Answer(shown, mark == "- [x]", why))
         else:

@@ -20,7 +20,7 @@ def windows() -> dict[tuple[str, str], list[float]]:
         ValueError: If SmolLM2 is not on this machine.
     """
     if (opened := real_model("smollm2")) is None:
-        raise ValueError("smollm2 is not on this machine; `companion get smollm2` brings it")
+        raise ValueError("smollm2 is not on this machine; `companion get smollm2` downloads it")
     model, tokenizer = opened
     ids = torch.tensor([tokenizer.encode("\n".join(part.text for part in split(first_edition()).held_out))])
     found = {}

@@ -35,5 +35,5 @@ def between(text: str, begin: str, new: str, end: str, what: str) -> str:
     before, begun, rest = text.partition(begin)
     _, ended, after = rest.partition(end)
     if not begun or not ended:
-        raise LessonError(f"the README: {what} belongs between `{begin}` and `{end}`; one of these marks is missing")
+        raise LessonError(f"README: {what} belongs between `{begin}` and `{end}`; one of these marks is missing")
     return f"{before}{begin}\n{new}\n{end}{after}"

@@ -57,7 +57,7 @@ def run(kind: str, updates: int, start: int, folder: Path) -> dict[str, Any]:
 
     def make() -> dict[str, Any]:
         if (opened := real_model("smollm2")) is None:
-            raise ValueError("SmolLM2 is not on this machine; `companion get smollm2` brings it")
+            raise ValueError("SmolLM2 is not on this machine; `companion get smollm2` downloads it")
         model, tokenizer = opened
         lesson = names_of("20", *CELLS)
         if updates:

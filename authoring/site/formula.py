@@ -93,7 +93,7 @@ def converted(formulas: Iterable[Formula]) -> list[tuple[str, str]]:
     page, said = pandoc({"pandoc-api-version": API, "meta": {}, "blocks": blocks})
     pieces = re.split(r"(?=<p>)", page)[1:]
     if len(pieces) != len(formulas):
-        raise RuntimeError(f"Pandoc made {len(pieces)} formulas of {len(formulas)}: {said}")
+        raise RuntimeError(f"Pandoc returned {len(pieces)} formulas for {len(formulas)}: {said}")
     reasons = iter(re.findall(r"Could not convert TeX math (?:.*?):?\n((?:  .*\n?)+)", said))
     found = []
     for piece in pieces:

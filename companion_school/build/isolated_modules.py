@@ -49,7 +49,7 @@ class World:
         if name in self._modules:
             return self._modules[name]
         if name not in self._sources:
-            raise ModuleNotFoundError(f"there is no file {name}.py in the folder", name=name)
+            raise ModuleNotFoundError(f"the folder has no file {name}.py", name=name)
         module = types.ModuleType(f"{self._name}.{name}")
         vars(module)["__builtins__"] = {**vars(builtins), "__import__": self._import}
         file, text = self._files.get(name, f"<{self._name}.{name}>"), self._sources[name]

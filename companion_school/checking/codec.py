@@ -89,7 +89,7 @@ def _read(text: Any, tensors: dict[str, torch.Tensor]) -> Any:
         return (list if kind == "list" else tuple)(_read(part, tensors) for part in inner)
     if kind == "dict":
         return {_read(key, tensors): _read(part, tensors) for key, part in inner}
-    raise ValueError(f"values in an exercise cannot be of kind {kind!r}")
+    raise ValueError(f"unknown kind of value in an exercise:  {kind!r}")
 
 
 def pack_outcome(outcome: Outcome) -> bytes:

@@ -276,7 +276,7 @@ class Exercise:
             ValueError: The exercise already has cases.
         """
         if self._cases is not None:
-            raise ValueError(f"exercise {self.id}: its cases are given twice")
+            raise ValueError(f"exercise {self.id}: its cases are defined twice")
         self._cases = make
         return make
 
@@ -414,7 +414,7 @@ def exercise(
 
 def _check_facts(id: str, task: str, hints: Sequence[str], difficulty: int, points: int, minutes: int) -> None:
     if not re.fullmatch(r"\d{1,2}\.[1-9]\d?", id):
-        raise ValueError(f"id={id!r}: expected lesson and number, as in '2.3'")
+        raise ValueError(f"id={id!r}: expected a lesson and a number, as in '2.3'")
     if not 0 < len(task.strip()) <= LONGEST_TASK or set("\n|") & set(task) or task.endswith("."):
         what = f"expected a line of at most {LONGEST_TASK} characters, without | and without a full stop"
         raise ValueError(f"exercise {id}: task={task!r}: {what}")
@@ -429,14 +429,16 @@ def _check_facts(id: str, task: str, hints: Sequence[str], difficulty: int, poin
 def _check_groups(id: str, groups: Sequence[Group], points: int) -> None:
     total = sum(group.points for group in groups)
     if total != points or any(group.points < 1 for group in groups):
-        raise ValueError(f"exercise {id}: groups: expected {points} points together, at least one each; got {total}")
+        raise ValueError(f"exercise {id}: groups: expected at least one point each and {points} in total, got {total}")
     if len(groups) < 2 or len({group.name for group in groups}) < len(groups):
-        raise ValueError(f"exercise {id}: groups: expected at least two, with names of their own")
+        raise ValueError(f"exercise {id}: groups: expected at least two with different names")
     named = [shows for group in groups for shows in group.shows]
     if len(set(named)) != len(named):
-        raise ValueError(f"exercise {id}: groups: expected each property in one group")
+        raise ValueError(f"exercise {id}: groups: expected each property in exactly one group")
     if not groups[0].shows or sum(not group.shows for group in groups) != 1:
-        raise ValueError(f"exercise {id}: groups: expected one without properties, for all other cases, not the first")
+        raise ValueError(
+            f"exercise {id}: groups: expected one group without properties, for all other cases, which is not the first"
+        )
 
 
 def _parts(id: str, reference: Answer) -> tuple[str, str]:

@@ -80,7 +80,7 @@ def attempt(
         NotYet: The answer is not right.
     """
     if answer is None:
-        raise NotYet(f"{title}: not written yet. The check looks for a function {name} and finds none.")
+        raise NotYet(f"{title}: not written yet. The check found no function named {name}.")
     if not callable(answer):
         raise NotYet(f"{title}: {name} is a {type(answer).__name__}; expected a function.")
     used = _forbidden(answer, forbidden)

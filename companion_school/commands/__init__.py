@@ -3,10 +3,10 @@
 from companion_school.commands import build, course, explore, grade, progress, review
 
 COMMANDS = {
-    "explore": (explore, "write a page that shows the inside of a model"),
+    "explore": (explore, "write a page that shows what happens inside a model"),
     "build": (build, "write a transformer of your own, stage by stage, and have it checked"),
-    "progress": (progress, "show which exercises you have done, and where to go on"),
-    "review": (review, "ask the lessons' questions again, when it is time"),
+    "progress": (progress, "show which exercises you have done, and where to continue"),
+    "review": (review, "ask the lessons' questions again when they are due"),
     "grade": (grade, "grade a folder of submissions"),
     "course": (course, "problem sets, marks, and the proof that the checks work"),
 }

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 def parser() -> Parser:
     return Parser(
         description=(
-            "Make problem sets and notebooks from the exercises, collect marks, and prove that every check works. "
+            "Make problem sets and notebooks from the exercises, collect marks, and test every check. "
             "notebooks/exercises/INSTRUCTORS.md explains how to choose, release and grade exercises."
         ),
         epilog=(
@@ -49,11 +49,11 @@ def add_actions(parser: Parser) -> None:
         ("mark", written_answers.mark_parser(), "read the points of that sheet into the marks"),
         ("alike", _alike_parser(), "list similar answers of a class, after renaming"),
         ("oral", _oral_parser(), "list questions to ask each student about their own code"),
-        ("clone", _clone_parser(), "clone the repositories of a class, by a list"),
-        ("verify", _verify_parser(), "prove every check by running right and wrong answers"),
+        ("clone", _clone_parser(), "clone the repositories of a class, from a list"),
+        ("verify", _verify_parser(), "test every check by running right and wrong answers"),
         ("notebooks", _notebooks_parser(), "make the notebooks for self-study, or the solved ones"),
         ("slides", slides.parser(), "make slides of lessons: figures, equations, questions"),
-        ("exam", exam.parser(), "make an examination, and its marking key, from your seed"),
+        ("exam", exam.parser(), "make an exam and its marking key from your seed"),
     )
     add_commands(parser, "action", "actions", actions)
 
@@ -67,9 +67,9 @@ def _release_parser() -> Parser:
             "hidden check, and your seed file decides the order of its choices. A folder can contain several "
             "problem sets.\n\n"
             "--questions also takes predictions whose reasons are listed: a letter for what happens and a number "
-            "for the reason. --written takes answers in words. PSET_marking.md is the marker's page for them; "
-            "`collect` writes a marking sheet and `mark` reads it back.\n\n"
-            "--numbers takes the examination questions that ask for a number. Each student in --roster gets a "
+            "for the reason. --written takes questions that are answered in words. PSET_marking.md helps the person "
+            "who marks them; `collect` writes a marking sheet and `mark` reads it back.\n\n"
+            "--numbers takes the exam questions that ask for a number. Each student in --roster gets a "
             "sheet with different numbers in PSET_sheets/, and enters the result in the notebook.\n\n"
             "--own-items adds written questions of your own. --build makes a project instead of a problem set.\n\n"
             "--gradescope also writes an autograder for Gradescope as a zip file, which contains your secret. "
@@ -327,7 +327,7 @@ def _verify_parser() -> Parser:
             "If you name exercises, only these are tried, without the hostile class. With --mutants, each "
             "reference is tried with one change at a time, and the exit code is 0 only if the checks reject every "
             "mutant that is not declared equivalent. With --seeds N, every right answer is tried on N hidden "
-            "seeds like those that a secret draws, including the stages of the project, and answers that are "
+            "seeds drawn from a secret, including the stages of the project, and answers that are "
             "right only up to some size or only for the public sizes must not pass. Fifty seeds take about an "
             "hour."
         ),
@@ -361,8 +361,8 @@ def _notebooks_parser() -> Parser:
             "  companion course notebooks --check    write nothing; exit code 1 if one is\n"
             "                                        stale\n"
             "  companion course notebooks --solved build/solved\n"
-            "                                        with solutions, and with what they\n"
-            "                                        must print"
+            "                                        with solutions and the expected\n"
+            "                                        output"
         ),
     )
     parser.add_argument(
@@ -498,7 +498,9 @@ def _guides(named: str | None) -> Path | None:
     places = [Path(named)] if named else [Path("notebooks"), Path(companion.__file__).parents[1] / "notebooks"]
     found = next((place / "build" for place in places if (place / "build").is_dir()), None)
     if named and found is None:
-        raise ValueError(f"--notebooks {named}: expected the course's notebooks, with a subfolder build; found none")
+        raise ValueError(
+            f"--notebooks {named}: expected a folder with the course's notebooks and a subfolder build, found none"
+        )
     return found
 
 
@@ -550,7 +552,7 @@ def _export(flags: Namespace) -> int:
         return 0
     to = folder / "grades.csv" if flags.to is None else Path(flags.to)
     if to.is_dir() or to.name == "marks.csv":
-        raise ValueError(f"--to {to}: expected a file that is not a folder and not called marks.csv")
+        raise ValueError(f"--to {to}: expected a file with a name other than marks.csv")
     must_be_writable(to.parent, "--to", str(to))
     rows = collect(folder, None if flags.roster is None else Path(flags.roster))
     if flags.into is None:
@@ -654,7 +656,7 @@ def _notebooks(flags: Namespace) -> int:
     if flags.check and flags.solved is not None:
         raise ValueError("--check cannot be used together with --solved")
     if not folder.is_dir():
-        raise ValueError(f"{folder}: expected the folder of the lessons, got no folder")
+        raise ValueError(f"{folder}: expected the folder of the lessons, found no folder")
     if flags.solved is not None:
         with waiting("writing the notebooks"):
             written = write_solved(folder, Path(flags.solved))

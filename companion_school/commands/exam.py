@@ -14,11 +14,11 @@ from companion.ground.number_limits import Count
 def parser() -> Parser:
     made = Parser(
         description=(
-            "Make an examination on paper from a pool of four questions per lesson (numbers, reasons, broken "
-            "code). Your seed file decides which questions are used and with which numbers, so nobody without the "
-            "file can make the marking key. Each version has different numbers and a different order. "
+            "Make an exam on paper from a pool of four questions per lesson (numbers, reasons, broken "
+            "code). Your seed file determines the questions and their numbers, so the marking key cannot be made "
+            "without it. Each version has different numbers and a different order. "
             "release/NAME/ contains a printable page for each version and its text in Markdown. NAME_key.md is "
-            "for the marker."
+            "for the person who marks the papers."
         ),
         epilog=(
             "examples:\n"
@@ -27,7 +27,7 @@ def parser() -> Parser:
             "      --seed-file course/secret.seed --out course/"
         ),
     )
-    made.add_argument("name", type=str, metavar="NAME", help="name of the examination (letters, digits, - and _)")
+    made.add_argument("name", type=str, metavar="NAME", help="name of the exam (letters, digits, - and _)")
     made.add_argument("--lessons", type=str, default="all", metavar="LESSONS", help="lessons, such as 0-4 or 2,3,5-7")
     made.add_argument("--each", type=Count, default=4, help="number of questions per lesson")
     made.add_argument("--versions", type=Count, default=1, help="number of versions of the paper")
@@ -43,9 +43,7 @@ def run(flags: Namespace) -> int:
 
     for flag, given in (("--out", flags.out), ("--seed-file", flags.seed_file)):
         if given is None:
-            raise ValueError(
-                f"{flag}: expected one, got none; for example --seed-file course/secret.seed --out course/"
-            )
+            raise ValueError(f"{flag}: required; for example --seed-file course/secret.seed --out course/")
     if flags.versions > len(paper.VERSIONS):
         raise ValueError(f"--versions {flags.versions}: expected at most {len(paper.VERSIONS)}")
     name, out = checked_name(flags.name), Path(flags.out)
@@ -55,5 +53,5 @@ def run(flags: Namespace) -> int:
     papers, key = paper.write(name, questions, secret, out, flags.versions)
     for path in (*papers, key):
         print(f"{path}: written")
-    print(f"\n{len(questions)} questions, {sum(one.points for one in questions)} points. {key} is the marker's alone.")
+    print(f"\n{len(questions)} questions, {sum(one.points for one in questions)} points. Keep {key} secret.")
     return 0

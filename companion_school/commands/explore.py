@@ -33,7 +33,7 @@ class _Words:
 def parser() -> Parser:
     parser = Parser(
         description=(
-            "Make a page that shows the inside of a model in any browser, without a network connection: tokens, "
+            "Make a page that shows what happens inside a model in any browser, without a network connection: tokens, "
             "attention, the residual stream, experts, the cache and the next token. On the page you can type "
             "text, switch off heads and swap tokens. If you name no folder, the page shows the three models of "
             "the course.\n\n"
@@ -100,7 +100,7 @@ def _write(flags: Namespace, made: str) -> int:
     from companion.ground.atomic import write_atomic
 
     if flags.port is not None:
-        raise ValueError(f"--port {flags.port}: only for a page that Python serves; this one is written to a file")
+        raise ValueError(f"--port {flags.port}: only for a page that Python serves, but this page is written to a file")
     out = flags.out or "explorer.html"
     write_atomic(Path(out), made)
     print(f"{out}: {len(made.encode()) / 1e6:.1f} MB; open it in a browser")

@@ -75,8 +75,8 @@ def lessons_folder(named: str | None) -> Path:
     found = next((place for place in places if any(place.glob("[0-9][0-9]_*.ipynb"))), None)
     if found is None:
         raise ValueError(
-            f"--notebooks{f' {named}' if named else ''}: expected a folder with the lessons' notebooks, which come "
-            "with the course and not with the package; found none"
+            f"--notebooks{f' {named}' if named else ''}: expected a folder with the lessons' notebooks, which are "
+            "part of the course but not of the package; found none"
         )
     return found
 

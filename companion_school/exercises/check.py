@@ -68,7 +68,7 @@ def take_over(id: str | float) -> None:
     exercise = find_exercise(id)
     bridge = BRIDGES.get(exercise.id)
     if bridge is None:
-        raise ValueError(f"exercise {exercise.id}: it is not part of a stage; exercises that are: {', '.join(BRIDGES)}")
+        raise ValueError(f"exercise {exercise.id} is not part of a stage; expected one of {', '.join(BRIDGES)}")
     answer = readers(exercise.name, sys._getframe(1))
     check(exercise.id, answer)
     try:

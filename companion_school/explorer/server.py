@@ -207,7 +207,7 @@ class Server(ThreadingHTTPServer):
             super().__init__((HOST, port), _Answer)
         except OSError as error:
             why = (error.strerror or str(error)).lower()
-            raise ValueError(f"port={port}: expected one that is free on {HOST}, got: {why}") from None
+            raise ValueError(f"port={port}: expected a free port on {HOST} ({why})") from None
         self.address = f"http://{HOST}:{self.server_port}/{secrets.token_urlsafe(16)}/"
         self.answers: dict[str, Callable[..., bytes | Iterator[Any]]] = {
             "read": asked.read,

@@ -302,7 +302,7 @@ def heatmap(
         raise ValueError(f"matrix: expected two axes (row, column), got shape {array.shape}")
     for name, given, count in (("rows", rows, array.shape[0]), ("columns", columns, array.shape[1])):
         if given is not None and len(given) != count:
-            raise ValueError(f"{name}: expected {count} names, one each, got {len(given)}: {list(given)}")
+            raise ValueError(f"{name}: expected {count} names, got {len(given)}: {list(given)}")
     finite = array[np.isfinite(array)]
     lowest, highest = limits or _limits(finite)
     # PuOr and Blues both stay readable in grey and with every common form of colour blindness.

@@ -57,7 +57,7 @@ def _write(opened: zipfile.ZipFile, entry: zipfile.ZipInfo, place: Path, most: i
     with opened.open(entry) as read:
         data = read.read(most + 1)  # the size that the entry declares may be wrong
     if len(data) > most:
-        raise ValueError(f"its files are larger than {LARGEST // 2**20} MiB together")
+        raise ValueError(f"its files are larger than {LARGEST // 2**20} MiB in total")
     target = place.joinpath(*parts)
     target.parent.mkdir(parents=True, exist_ok=True)
     target.write_bytes(data)
@@ -78,5 +78,5 @@ def _index_size(archive: Path) -> int:
     if at < 0 or len(tail) < at + 22:
         raise zipfile.BadZipFile("it is not a zip file")
     if b"PK\x06\x07" in tail[:at]:
-        raise zipfile.BadZipFile("it is a Zip64 archive, for more than 4 GB")
+        raise zipfile.BadZipFile("it is a Zip64 archive (for more than 4 GB)")
     return int(struct.unpack("<4s4H2LH", tail[at : at + 22])[5])

@@ -95,7 +95,7 @@ def grade_one(
     try:
         files = [(file.name, contents(file)) for file in handed.files]
         if sum(len(data) for _, data in files) > LARGEST:
-            raise Unreadable(f"its files are larger than {LARGEST // 2**20} MiB together")
+            raise Unreadable(f"its files are larger than {LARGEST // 2**20} MiB in total")
         empty, found = worker.read(files, asked)
         wrote = worker.read_texts(files, [f"{MARK}{item.id}" for item in written]) if written else {}
     except Unreadable as error:

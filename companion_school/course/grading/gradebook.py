@@ -48,7 +48,7 @@ def collect(folder: Path, roster: Path | None = None) -> list[Row]:
             with a row to fill in.
     """
     if not folder.is_dir():
-        raise ValueError(f"{folder}: expected a folder with marks, as companion grade --out writes it")
+        raise ValueError(f"{folder}: expected a folder with marks, as written by companion grade --out")
     marks = [(row, path) for path in sorted(folder.rglob("marks.csv")) for row in _marks(path)]
     if not marks:
         raise ValueError(f"{folder}: expected files marks.csv with the columns {', '.join(sorted(_NEEDED))}")

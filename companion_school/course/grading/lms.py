@@ -51,7 +51,7 @@ def filled(
     else:
         raise ValueError(
             f"--into {file}: expected Canvas' columns Student and ID, or Moodle's {id} and {grade}, got "
-            f"{', '.join(columns[:8])}. For a site in another language, say which of them hold the participant's "
+            f"{', '.join(columns[:8])}. For a site in another language, name the columns with the participant's "
             "number and the grade, as in --columns Identifier=Nummer Grade=Bewertung"
         )
     return as_it_was(file, columns, rows), unknown
@@ -75,7 +75,7 @@ def _matched(
         other = taken.setdefault((id(row), name), student)
         if other != student:
             raise ValueError(
-                f"--into {file}: {other} and {student} are the same person there; expected only one mark for {name}"
+                f"--into {file}: {other} and {student} are the same person there; there can be only one mark for {name}"
             )
         yield mark, row
 

@@ -44,7 +44,7 @@ def sources_of(handed: Handed) -> tuple[dict[str, str], dict[str, str]]:
             size = file.stat().st_size
             if size > LARGEST or total + size > 4 * LARGEST:
                 raise Unreadable(
-                    f"{file.name} has {size:,} bytes; expected at most {LARGEST:,}, and {4 * LARGEST:,} in all"
+                    f"{file.name} has {size:,} bytes; expected at most {LARGEST:,}, and {4 * LARGEST:,} in total"
                 )
             total += size
             text = text_of(contents(file))

@@ -131,7 +131,7 @@ def _runner(value: Any) -> tuple[list[tuple[int, int]], int]:
             if len(pairs) == len(merges) and all(known):
                 return pairs, context
     raise ValueError(
-        f"race: expected a Runner with at most {_MOST_MERGES} merges, pairs of earlier tokens, and a context of 1 to "
+        f"race: expected a Runner with at most {_MOST_MERGES} merges (pairs of earlier tokens) and a context of 1 to "
         f"{_LONGEST_CONTEXT} tokens"
     )
 

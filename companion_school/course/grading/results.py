@@ -219,7 +219,7 @@ def load(out: Path) -> Results:
     """
     file = out / FILE
     if not file.is_file():
-        raise ValueError(f"{out}: expected the folder that companion grade --out wrote, found no {FILE} in it")
+        raise ValueError(f"{out}: expected a folder written by companion grade --out, but it has no {FILE}")
     told = read_json(file)
     try:
         records = tuple(_record(entry) for entry in told.pop("records"))
@@ -418,5 +418,5 @@ def _override(row: Row, where: str, known: Mapping[str, Mapping[str, float]]) ->
         raise ValueError(f"{where}, points must be a number from 0 to {number(most)}, got {row['points']!r}")
     for name in ("reason", "author"):
         if not row[name].strip():
-            raise ValueError(f"{where}, {name} must not be empty: the student's page shows it")
+            raise ValueError(f"{where}, {name} must not be empty, because the student's page shows it")
     return Override(student, item, points, unquoted(row["reason"]).strip(), unquoted(row["author"]).strip())

@@ -159,7 +159,9 @@ def handed_in(
         raise ValueError(f"{folder}: expected {what} for each student, found neither")
     faults = [handed.fault or "" for handed in found]
     if all(fault.startswith(_SEVERAL) for fault in faults):
-        raise ValueError(f"--pset: expected which problem set to grade; {folder} {faults[0].removeprefix(_SEVERAL)}")
+        raise ValueError(
+            f"--pset: required to say which problem set to grade; {folder} {faults[0].removeprefix(_SEVERAL)}"
+        )
     return found
 
 

@@ -63,7 +63,7 @@ def choose(ids: Sequence[str], pset: str | None, build: str | None, near: Sequen
     """
     if sum(map(bool, (ids, pset, build))) != 1:
         raise ValueError(
-            "--exercises: expected the exercises' numbers, or --pset with a problem set, or --build with the stages of "
+            "--exercises: expected exercise numbers, or --pset with a problem set, or --build with the stages of "
             "a project; exactly one of the three"
         )
     if build:

@@ -102,8 +102,7 @@ def add_items(file: Path) -> None:
         points = [level.points for level in item.levels]
         if not is_written(id) or id in _items_in(files(__package__).joinpath("items.toml").read_text("utf-8")):
             raise ValueError(
-                f"--own-items {file}: the number of an item must be a lesson and a new name, such as 14.mine, got "
-                f"{id!r}"
+                f"--own-items {file}: the name of an item must be a lesson and a new word, such as 14.mine, got {id!r}"
             )
         if len(points) < 2 or points[-1] != 0 or points != sorted(set(points), reverse=True):
             raise ValueError(f"--own-items {file}: {id}: the points of its levels must go down to 0, got {points}")

@@ -109,7 +109,9 @@ def _told(steps: Sequence[tuple[str, ModelConfig]]) -> Iterator[dict[str, Any]]:
     for at, (name, config) in enumerate(steps):
         changed = _changed(before, config)
         if at and not changed:
-            raise ValueError(f"models: expected a change in each step, and step {at}, {name!r}, changes nothing shown")
+            raise ValueError(
+                f"models: expected a visible change in each step, but step {at}, {name!r}, changes nothing"
+            )
         count, sizes, moe = account.parameters(config), config.sizes, config.moe
         where = [
             count.embedding + count.positions + count.head,

@@ -34,7 +34,7 @@ def sampling(logits: Sequence[float] | torch.Tensor, *, words: Sequence[str], ca
     """
     z = vector("logits", logits)
     if not 2 <= len(z) <= 10 or len(words) != len(z):
-        raise ValueError(f"logits, words: expected two to ten, as many of each, got {len(z)} and {len(words)}")
+        raise ValueError(f"logits, words: expected two to ten of each and equally many, got {len(z)} and {len(words)}")
     shares = softmax(z)
     fig, ax = figures.subplots(width=7.6, height=2.9)
     bars = ax.bar(range(len(z)), shares, color=figures.PALETTE["blue"], width=0.65)
@@ -70,7 +70,7 @@ def triangle(words: Sequence[str], *, start: int = 1, caption: str = "") -> None
     if not 3 <= n <= 8:
         raise ValueError(f"words: expected three to eight, got {n}")
     if not 1 <= start <= n:
-        raise ValueError(f"start: expected 1 to {n}, as many as there are words at most; got {start}")
+        raise ValueError(f"start: expected a number from 1 to {n}, the number of words, got {start}")
     fig, ax = figures.subplots(width=5.8, height=4.0)
     new, kept, gone = [
         {"facecolor": (*to_rgb(figures.PALETTE[color]), alpha), "edgecolor": edge, "linestyle": line, "linewidth": wide}
@@ -135,7 +135,7 @@ def roofline(
     """
     sizes = config.sizes
     if not 2 <= len(kv_heads) <= 3 or kv_heads[0] != sizes.heads or any(sizes.heads % few for few in kv_heads):
-        raise ValueError(f"kv_heads: expected two or three divisors of {sizes.heads}, itself first; got {kv_heads}")
+        raise ValueError(f"kv_heads: expected {sizes.heads} and then one or two of its divisors, got {kv_heads}")
     grouped = [config.with_(attention=AttentionConfig(sizes.heads, few)) for few in kv_heads]
     counts = [account.parameters(model) for model in grouped]
     weights = [(count.attention + count.feed_forward) / config.layers for count in counts]

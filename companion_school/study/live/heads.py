@@ -30,7 +30,7 @@ def bricks(tokens: int = 4, heads: int = 3, *, caption: str = "") -> None:
         ValueError: A number is out of range.
     """
     if not (2 <= tokens <= 6 and 2 <= heads <= 4):
-        raise ValueError(f"tokens, heads: expected 2 to 6 and 2 to 4, got {tokens} and {heads}")
+        raise ValueError(f"tokens, heads: expected 2 to 6 tokens and 2 to 4 heads, got {tokens} and {heads}")
     fig, axes = figures.subplots(1, 2, width=7.6, height=0.6 + 0.62 * heads)
     slots = np.arange(tokens * heads).reshape(heads, tokens)  # the layout that the direct view assumes
     right = np.arange(tokens * heads).reshape(tokens, heads).T
@@ -92,7 +92,9 @@ def switchboard(
     heads = len(names[0]) if names else 0
     count = len(names) * heads
     if not 1 <= count <= 10 or any(len(row) != heads for row in names):
-        raise ValueError(f"does: expected rows of one length, of ten heads at most, got {[len(row) for row in names]}")
+        raise ValueError(
+            f"does: expected rows of equal length with at most ten heads, got {[len(row) for row in names]}"
+        )
     shares = np.asarray(right, dtype=float)
     if shares.shape != (2**count,) or not ((shares >= 0) & (shares <= 1)).all():
         raise ValueError(

@@ -38,11 +38,11 @@ def travels(
     shape = next(iter(tables.values())).shape
     if any(of.shape != shape for of in tables.values()) or len(shape) != 2 or not 1 <= shape[0] <= 8:
         raise ValueError(
-            f"shares: expected tables (layer, token) of one shape, with 1 to 8 layers; got "
+            f"shares: expected tables (layer, token) of equal shape with 1 to 8 layers, got "
             f"{[of.shape for of in tables.values()]}"
         )
     if not 2 <= len(words) <= 60 or shape[1] != len(words):
-        raise ValueError(f"words: expected one for each of 2 to 60 tokens, here {shape[1]}; got {len(words)}")
+        raise ValueError(f"words: expected one for each of the {shape[1]} tokens (2 to 60), got {len(words)}")
     if not all(np.isfinite(of).all() for of in tables.values()):
         raise ValueError("shares: expected finite numbers; got NaN or infinity")
     if not (0 <= start[0] < shape[0] and 0 <= start[1] < shape[1]):

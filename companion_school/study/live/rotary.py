@@ -109,7 +109,7 @@ def dials(
     q, k = vector("query", query), vector("key", key)
     if q.shape != k.shape or len(q) not in (4, 6, 8):
         raise ValueError(
-            f"query, key: expected one even width of 4 to 8 for both, got {len(q)} and {len(k)} components"
+            f"query, key: expected the same even width from 4 to 8 for both, got {len(q)} and {len(k)} components"
         )
     if not base > 1:
         raise ValueError(f"base: expected a number above 1, got {base}")

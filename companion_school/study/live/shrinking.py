@@ -34,7 +34,8 @@ def leaves(
     """
     if min(layers, heads, d_head, d_v, *latent) < 1 or heads % 32 or groups not in (2, 4, 8):
         raise ValueError(
-            f"heads={heads}, groups={groups}: expected a multiple of 32, 2, 4 or 8, and all other sizes at least 1"
+            f"heads={heads}, groups={groups}: expected heads to be a multiple of 32, groups to be 2, 4 or 8, and all "
+            "other sizes to be at least 1"
         )
     each = d_head + d_v
     rank, turned = latent

@@ -39,7 +39,7 @@ def budget(
     """
     floors = [one[0] for one in laws]
     if not 1 <= len(laws) <= 6 or len(set(floors)) < len(floors):
-        raise ValueError(f"laws: expected one to six with different floors, got floors {floors}")
+        raise ValueError(f"laws: expected one to six laws with different floors, got the floors {floors}")
     if not compute > 0:
         raise ValueError(f"compute: expected a number above 0, got {compute}")
     if others := sorted({nights for nights, *_ in runs} - set(FACTORS)):

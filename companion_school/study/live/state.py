@@ -71,7 +71,7 @@ def rewritten(
 
 def _keys(keys: Mapping[str, Sequence[float]]) -> np.ndarray:
     if not 2 <= len(keys) <= 4 or len({len(key) for key in keys.values()}) != 1:
-        raise ValueError(f"keys: expected 2 to 4 of one width, got {dict(keys)!r}")
+        raise ValueError(f"keys: expected 2 to 4 of equal width, got {dict(keys)!r}")
     K = np.array(list(keys.values()), dtype=float)
     if not np.allclose(np.square(K).sum(1), 1):
         raise ValueError(
@@ -86,7 +86,7 @@ def _fit(
     if not 2 <= len(values) <= 4:
         raise ValueError(f"values: expected 2 to 4, got {len(values)}")
     if not 1 <= len(writes) <= 8 or any(key not in keys or value not in values for key, value in writes):
-        raise ValueError(f"writes: expected 1 to 8 pairs of a key and a value that have names, got {list(writes)}")
+        raise ValueError(f"writes: expected 1 to 8 pairs of named keys and values, got {list(writes)}")
     if not 0 <= decay <= 1:
         raise ValueError(f"decay: expected a number from 0 to 1, got {decay!r}")
 

@@ -32,12 +32,12 @@ def sweep(powers: Sequence[Sequence[int]], values: Sequence[float], *, tile: int
     rows = [list(row) for row in powers]
     whole = all(isinstance(power, int) and 1 <= power <= 8 for row in rows for power in row)
     if not whole or not 2 <= len(rows) <= 8 or len({len(row) for row in rows}) != 1 or not 2 <= len(rows[0]) <= 8:
-        raise ValueError("powers: expected 2 to 8 rows of as many whole numbers from 1 to 8, at least two in a row")
+        raise ValueError("powers: expected 2 to 8 rows of at least two whole numbers from 1 to 8, all equally long")
     table = np.array(rows)
     if len(values) != table.shape[1]:
-        raise ValueError(f"values: expected {table.shape[1]}, one for each key, got {len(values)}")
+        raise ValueError(f"values: expected {table.shape[1]} numbers, one for each key, got {len(values)}")
     if tile < 1 or table.shape[0] % tile or table.shape[1] % tile:
-        raise ValueError(f"tile: expected one that divides {table.shape[0]} and {table.shape[1]}, got {tile}")
+        raise ValueError(f"tile: expected a number that divides {table.shape[0]} and {table.shape[1]}, got {tile}")
     outputs = table @ np.array(values) / table.sum(axis=1)
     fig, ax = figures.subplots(width=6.6, height=4.2)
     seen = np.full(table.shape, np.nan)

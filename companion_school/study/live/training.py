@@ -188,7 +188,7 @@ def film(
     if first not in moments:
         raise ValueError(f"start: expected one of the updates {moments}, got {start!r}")
     if len(curves) not in (1, 2) or len(heads) != 2:
-        raise ValueError(f"curves, heads: expected one or two, and two; got {len(curves)} and {len(heads)}")
+        raise ValueError(f"curves, heads: expected one or two curves and two heads, got {len(curves)} and {len(heads)}")
     for name, right in curves.items():
         if len(right) != len(moments) or not all(0 <= share <= 1 for share in right):
             raise ValueError(f"curves, {name}: expected {len(moments)} fractions from 0 to 1, got {list(right)}")

@@ -42,7 +42,7 @@ def clocks(
     if min(bases) <= 1 or base not in bases:
         raise ValueError(f"base, bases: expected numbers above 1, with the base among them; got {base}, {list(bases)}")
     if not (2 <= places <= 1000 and 0 <= start < places):
-        raise ValueError(f"places, start: expected 2 to 1,000 places and one of them, got {places} and {start}")
+        raise ValueError(f"places, start: expected 2 to 1,000 places and a start among them, got {places} and {start}")
     speeds = float(base) ** (-np.arange(pairs) / pairs)
     fig, axes = figures.subplots(1, pairs, width=7.6, height=1.9)
     for c, ax in enumerate(axes):

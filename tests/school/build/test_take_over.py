@@ -64,7 +64,7 @@ def test_a_reader_does_it_by_a_line(tmp_path, monkeypatch, capsys):
     exec('take_over("3.4")', space)
     assert "merge of attention.py is done" in capsys.readouterr().out
     assert "return from_heads(x)" in (tmp_path / "mine" / "attention.py").read_text("utf-8")
-    with pytest.raises(ValueError, match="it is not part of a stage; exercises that are: 2.3, 2.5"):
+    with pytest.raises(ValueError, match="is not part of a stage; expected one of 2.3, 2.5"):
         exec('take_over("3.1")', space)
     exec("def from_heads(x):\n    return x", space)
     with pytest.raises(NotYet):

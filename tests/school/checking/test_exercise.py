@@ -31,8 +31,8 @@ def test_the_stub_has_the_signature_and_not_the_solution():
 @pytest.mark.parametrize(
     "changed, message",
     [
-        ({"id": "2"}, "expected lesson and number"),
-        ({"id": "2.0"}, "expected lesson and number"),
+        ({"id": "2"}, "expected a lesson and a number"),
+        ({"id": "2.0"}, "expected a lesson and a number"),
         ({"task": " "}, "expected a line of at most 90 characters"),
         ({"task": "x" * 91}, "expected a line of at most 90 characters"),
         ({"task": "Double\nit"}, "expected a line"),
@@ -44,10 +44,22 @@ def test_the_stub_has_the_signature_and_not_the_solution():
         ({"points": 0}, "at least one point"),
         ({"minutes": 0}, "at least one point and one minute"),
         ({"groups": (Group("all", 1),)}, "groups: expected at least two"),
-        ({"groups": (Group("one", 1, ("a",)), Group("two", 1))}, "groups: expected 1 points together"),
-        ({"points": 2, "groups": (Group("one", 2, ("a",)), Group("two", 0))}, "at least one each; got 2"),
-        ({"points": 2, "groups": (Group("one", 1, ("a",)), Group("two", 1, ("a",)))}, "each property in one group"),
-        ({"points": 2, "groups": (Group("one", 1), Group("two", 1, ("a",)))}, "for all other cases, not the first"),
+        (
+            {"groups": (Group("one", 1, ("a",)), Group("two", 1))},
+            "groups: expected at least one point each and 1 in total",
+        ),
+        (
+            {"points": 2, "groups": (Group("one", 2, ("a",)), Group("two", 0))},
+            "at least one point each and 2 in total, got 2",
+        ),
+        (
+            {"points": 2, "groups": (Group("one", 1, ("a",)), Group("two", 1, ("a",)))},
+            "each property in exactly one group",
+        ),
+        (
+            {"points": 2, "groups": (Group("one", 1), Group("two", 1, ("a",)))},
+            "for all other cases, which is not the first",
+        ),
     ],
 )
 def test_what_is_no_exercise_is_refused(changed, message):
@@ -85,7 +97,7 @@ def test_cases_and_messages_are_given_once():
         yield Case("a number", (draw.whole(1, 3),))
 
     assert [case.shows for case in double.inputs()] == ["a number"]
-    with pytest.raises(ValueError, match="given twice"):
+    with pytest.raises(ValueError, match="defined twice"):
         double.cases(lambda draw: [])
     double.mistake("you halved it")(lambda x: x / 2)
     with pytest.raises(ValueError, match="two mistakes"):

@@ -56,7 +56,7 @@ def test_dividing_by_d_k_is_called_by_its_name():
 def test_the_answer_is_found_by_its_name_where_check_is_called(capsys):
     exec("def causal_mask(q, k): return right(q, k)\ncheck('2.5')", {"check": check, "right": right})
     assert "right" in capsys.readouterr().out
-    with pytest.raises(NotYet, match="looks for a function causal_mask and finds none"):
+    with pytest.raises(NotYet, match="found no function named causal_mask"):
         exec("check('2.5')", {"check": check})
     with pytest.raises(NotYet, match="is a float; expected a function"):
         exec("causal_mask = 3.0\ncheck('2.5')", {"check": check})

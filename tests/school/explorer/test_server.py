@@ -320,7 +320,7 @@ def test_a_cell_shows_a_page_that_asks_python_and_keeps_its_text():
 
 
 def test_a_port_that_is_taken_is_refused(server):
-    with pytest.raises(ValueError, match=r"port=\d+: expected one that is free on 127\.0\.0\.1"):
+    with pytest.raises(ValueError, match=r"port=\d+: expected a free port on 127\.0\.0\.1"):
         Server("", server.answers["read"].__self__, server.server_port)
 
 

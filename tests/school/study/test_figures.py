@@ -252,7 +252,7 @@ def test_what_is_no_attention_map_is_refused(weights, message):
 @pytest.mark.parametrize(
     "options, message",
     [
-        ({"rows": ["a"]}, r"rows: expected 2 names, one each, got 1: \['a'\]"),
+        ({"rows": ["a"]}, r"rows: expected 2 names, got 1: \['a'\]"),
         ({"columns": ["a", "b"]}, "columns: expected 3 names"),
     ],
 )

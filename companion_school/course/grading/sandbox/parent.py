@@ -192,7 +192,7 @@ class Worker:
             raise Unreadable(f"reading it takes more than {self.limits.seconds:g} seconds (--time)") from None
         except (OSError, EOFError, ValueError):
             memory = f"{self.limits.memory_gib:g} GiB (--memory)"
-            raise Unreadable(f"it cannot be read within {memory}, or contains more code than is graded") from None
+            raise Unreadable(f"it cannot be read within {memory}, or it contains too much code") from None
         if "unreadable" in found:
             raise Unreadable(_plain(found["unreadable"]))
         return found

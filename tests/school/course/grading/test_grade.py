@@ -188,7 +188,7 @@ def test_all_three_layouts_are_found(tmp_path):
     assert [file.name for file in ada.files] == ["b.ipynb"] and ada.others == ("a.ipynb",)
     [ada] = handed_in(tmp_path / "course", "week2")
     assert ada.files[0].name == "week2.ipynb" and ada.time == "2026-02-03 10:11:12+00:00"
-    with pytest.raises(ValueError, match="--pset: expected which problem set.*week1, week2"):
+    with pytest.raises(ValueError, match="--pset: required to say which problem set.*week1, week2"):
         handed_in(tmp_path / "course")
     put(tmp_path / "flat" / "notes.txt", "")
     assert left_out(tmp_path / "flat") == ["notes.txt"]
@@ -208,7 +208,7 @@ def test_a_link_to_somewhere_is_not_read(tmp_path, secret):
         (["{in}", "--seed-file", "{in}/nothing", "--exercises", "2.1"], "cannot be read"),
         (["{in}", "--seed-file", "{empty}", "--exercises", "2.1"], "at least"),
         (["{in}", "--seed-file", "{in}/secret", "--exercises", "2.1"], "expected a file outside"),
-        (["{in}", "--seed-file", "{secret}"], "--exercises: expected the exercises' numbers, or --pset"),
+        (["{in}", "--seed-file", "{secret}"], "--exercises: expected exercise numbers, or --pset"),
         (["{in}", "--seed-file", "{secret}", "--exercises", "2.1", "--pset", "x"], "exactly one of the three"),
         (["{in}", "--seed-file", "{secret}", "--exercises", "2.99"], "2.99"),
         (["{in}", "--seed-file", "{secret}", "--exercises", "2.1", "2.1"], "each exercise once"),

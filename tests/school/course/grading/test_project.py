@@ -68,7 +68,7 @@ def test_the_guides_go_along_from_wherever_it_is_released_or_it_is_said_that_the
     assert "--notebooks FOLDER" in (course / "course" / "bare.md").read_text("utf-8")
     assert "notebooks" not in (course / "course" / "release" / "bare" / "README.md").read_text("utf-8")
     assert main(["course", "release", "other", "--build", "2", "--out", "course", "--notebooks", "course"]) == 2
-    assert "--notebooks course: expected the course's notebooks" in capsys.readouterr().err
+    assert "--notebooks course: expected a folder with the course's notebooks" in capsys.readouterr().err
 
 
 def test_parts_earn_by_themselves_and_an_earlier_fault_costs_its_own_stage_alone(course, capsys):

@@ -108,7 +108,7 @@ def test_one_students_folder_is_that_students_row_and_the_batch_goes_on(tmp_path
     assert len(found["twice"].files) == len(found["twice"].others) == 1
     assert all("link or a folder" in found[name].fault for name in ("pipe", "folder"))
     assert "found nothing" in found["locked"].fault
-    with pytest.raises(ValueError, match=r"--pset: expected which problem set to grade; .* holds a, b"):
+    with pytest.raises(ValueError, match=r"--pset: required to say which problem set to grade; .* holds a, b"):
         (lonely := tmp_path / "lonely").mkdir()
         (inside / "two sets").rename(lonely / "two sets")
         handed_in(lonely, "week2")
@@ -263,7 +263,7 @@ def test_a_zip_whose_list_of_files_is_another_one_than_it_says_is_not_read(tmp_p
     where = struct.pack("<4sLQL", b"PK\x06\x07", 0, at, 1)
     (tmp_path / "ada.zip").write_bytes(data[:at] + larger + where + data[at:])
     [ada] = handed_in(tmp_path)
-    assert ada.fault == "ada.zip cannot be unpacked: it is a Zip64 archive, for more than 4 GB"
+    assert ada.fault == "ada.zip cannot be unpacked: it is a Zip64 archive (for more than 4 GB)"
 
 
 def test_a_repository_that_takes_for_ever_is_asked_once_and_with_little_memory(tmp_path, monkeypatch):
