@@ -60,7 +60,8 @@ class Worker:
         return float(np.logaddexp.reduce(scores, axis=-1).sum() - scores[range(len(scores)), ids[1:]].sum())
 
     def _next(self, ids: list[int]) -> int:
-        self._decode(llama.llama_batch_get_one((ctypes.c_int32 * len(ids))(*ids), len(ids)))
+        tokens = (ctypes.c_int32 * len(ids))(*ids)  # must live as long as the batch, which has only its address
+        self._decode(llama.llama_batch_get_one(tokens, len(ids)))
         return int(self._logits(-1).argmax())
 
     def _decode(self, batch: Any) -> None:
