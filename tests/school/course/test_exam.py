@@ -131,6 +131,26 @@ def any_right(drawn, right, tries):
     return sum(map(any, ways)) / len(ways)
 
 
+def tosses(wins, losses):
+    """Twice the share of all outcomes of as many tosses that have `wins` heads or more."""
+    outcomes = [sum(one) for one in itertools.product((0, 1), repeat=wins + losses)]
+    return 2 * sum(heads >= wins for heads in outcomes) / len(outcomes)
+
+
+def shared_runs(words, edits):
+    """The similarity of both sets of five-word runs, when every tenth word is another one in the copy."""
+    texts = [[at if at % 10 or at > 10 * edits or not at else (at, copy) for at in range(words)] for copy in (0, 1)]
+    runs = [{tuple(text[at : at + 5]) for at in range(words - 4)} for text in texts]
+    return len(runs[0] & runs[1]) / len(runs[0] | runs[1])
+
+
+def shrinks(stages, micro, percent):
+    """How many percent less time a batch takes, when it is cut so that the bubble has its share."""
+    finer = (stages - 1) * (100 / percent - 1)
+    before, after = ((number + stages - 1) / number for number in (micro, finer))
+    return 100 * (before - after) / before
+
+
 AGAIN = {
     "0.chance": lambda n: torch.softmax(torch.tensor([1.0, n[1], n[2]], dtype=torch.float64).log(), 0)[2],
     "0.loss": lambda n: torch.nn.functional.cross_entropy(torch.zeros(1, int(n[1])), torch.tensor([0])),
@@ -180,6 +200,12 @@ AGAIN = {
     "22.clip": lambda n: 10 ** (0.5 * (math.log10(n[1]) - math.log10(n[0]))),
     "23.night": lambda n: running_days(n[0], n[0] * n[1], n[2], n[3], 100),
     "23.crossing": lambda n: 3 * (n[2] * n[3] - n[0] * n[1]) / (n[0] - n[2]),
+    "24.link": lambda n: 1 - math.prod([1 - math.prod([n[2]] * int(n[1]))] * int(n[0])),
+    "24.jaccard": lambda n: shared_runs(int(n[0]), int(n[1])),
+    "25.questions": lambda n: (torch.arange(100) < n[0]).double().var(correction=0) / (n[1] / 100) ** 2,
+    "25.paired": lambda n: tosses(int(n[1]), int(n[2])),
+    "26.ring": lambda n: sum(n[1] * n[2] / n[0] / n[3] for _ in range(2 * int(n[0]) - 2)),
+    "26.bubble": lambda n: shrinks(*n[:3]),
 }
 
 
