@@ -24,7 +24,7 @@ class Bug:
         stage: The stage whose check runs into the bug.
         file: The stage whose file contains it.
         name: A short description.
-        mend: The fix, worded as the end of the sentence "it agrees if ...".
+        mend: The fix, worded as the end of the sentence "it is right once ...".
         pieces: Pieces of the reference's text, each with its replacement.
         tensors: Keys of the nodes that may be reported as the first difference, without their block.
         function: Qualified name of the function that contains the bug.
@@ -103,7 +103,7 @@ BUGS = (
          "mask", "Attention.forward"),
     _bug(8, 2, "values made of x, not of the source", "keys and values are both made of the source",
          "self.value(source)", "self.value(x)", "values", "Attention.forward"),
-    _bug(3, 3, "frequencies with the number of pairs as width", "frequencies fall by the whole width, not its half",
+    _bug(3, 3, "frequencies with the number of pairs as width", "the exponent is divided by width, not by half of it",
          "dtype=torch.float64) / width)", "dtype=torch.float64) / (width // 2))", "frequencies", "frequencies"),
     _bug(5, 3, "frequencies of d_model", "the frequencies are those of d_head",
          "frequencies(x.shape[-1], base)",

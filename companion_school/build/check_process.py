@@ -24,6 +24,7 @@ from companion_school.checking.operator_watch import forbidden_fault, forbidden_
 
 _GPU = "_on_a_GPU"
 _LATER = "it is tried once the parts above are right"
+_NAMED = "\n  most likely: "
 
 
 def main(arguments: list[str]) -> int:
@@ -58,7 +59,7 @@ def main(arguments: list[str]) -> int:
             # Locate the first difference only for the first part that is wrong, because later faults often follow.
             if not looked and found["lies_in"] is None and found["result"] in ("wrong", "crashed"):
                 looked = True
-                tell(place=where(stage, folder))
+                tell(place=where(stage, folder, guess=_NAMED not in found["told"]))
     return 0
 
 
@@ -154,12 +155,18 @@ def _tried(part: Part, key: AnswerKey, sources: Mapping[str, str], files: Mappin
     return examine(key, in_this_process(part.answer(sources, files), part.watched))
 
 
-def where(stage: Stage, folder: Path) -> str | None:
-    """Return a sentence about the first tensor that differs from the reference, or None if none was found."""
+def where(stage: Stage, folder: Path, guess: bool = True) -> str | None:
+    """Return a sentence about the first tensor that differs from the reference, or None if none was found.
+
+    Args:
+        stage: The stage.
+        folder: The learner's folder.
+        guess: Suggest a fix. A mistake that the cases have already named knows more than a single tensor does.
+    """
     from companion_school.build import first_difference  # imported late: only needed when something is wrong
 
     try:
-        return first_difference.where(stage.number, folder, itself=True)
+        return first_difference.where(stage.number, folder, itself=True, guess=guess)
     except BaseException:  # the sentence is optional, so whatever the learner's code raises must not end the check
         return None
 

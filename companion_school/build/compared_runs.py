@@ -225,13 +225,13 @@ def same_numbers(mine: Tensor, theirs: Tensor) -> bool:
 def gap(mine: Any, theirs: Any) -> str:
     """Describe the difference of two values in words."""
     if not isinstance(theirs, Tensor):
-        return f"{_short(mine)} in place of {_short(theirs)}"
+        return f"{_short(mine)} instead of {_short(theirs)}"
     if not isinstance(mine, Tensor):
         if theirs.numel() == 1:
-            return f"{_short(mine)} in place of {theirs.item():.4g}"
-        return f"{_short(mine)} in place of a tensor {tuple(theirs.shape)}"
+            return f"{_short(mine)} instead of {theirs.item():.4g}"
+        return f"{_short(mine)} instead of a tensor {tuple(theirs.shape)}"
     if mine.shape != theirs.shape:
-        return f"the shape is {tuple(mine.shape)} in place of {tuple(theirs.shape)}"
+        return f"the shape is {tuple(mine.shape)} instead of {tuple(theirs.shape)}"
     if theirs.numel() == 1:
         return _beside(mine.item(), theirs.item())
     a, b = _numbers(mine), _numbers(theirs)
@@ -240,8 +240,8 @@ def gap(mine: Any, theirs: Any) -> str:
     first = tuple(int(index) for index in wrong.nonzero()[0])
     share = f"{int(wrong.sum())} of {wrong.numel()} numbers"
     if theirs.dtype == torch.bool:
-        return f"{share}, first at {list(first)}: {bool(mine[first])} in place of {bool(theirs[first])}"
-    return f"{share}, first at {list(first)}: {_beside(mine[first].item(), theirs[first].item())}"
+        return f"{share}; the first, at {list(first)}, is {bool(mine[first])} instead of {bool(theirs[first])}"
+    return f"{share}; the first, at {list(first)}, is {_beside(mine[first].item(), theirs[first].item())}"
 
 
 def _beside(mine: float, theirs: float) -> str:
@@ -249,7 +249,7 @@ def _beside(mine: float, theirs: float) -> str:
     for digits in range(4, 17):
         if (a := f"{mine:.{digits}g}") != (b := f"{theirs:.{digits}g}"):
             break
-    return f"{a} in place of {b}"
+    return f"{a} instead of {b}"
 
 
 def operation(log: Log, value: Value | None) -> Operation | None:

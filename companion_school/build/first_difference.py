@@ -48,7 +48,7 @@ class Parting:
     mine: Value | None = None
 
 
-def where(stage: int, folder: Path, *, itself: bool = False) -> str | None:
+def where(stage: int, folder: Path, *, itself: bool = False, guess: bool = True) -> str | None:
     """Return a sentence about the first difference of a learner's stage from the reference, or None if there is none.
 
     The learner's code runs in the current process, for at most ten seconds per scene. Isolate the call if you do not
@@ -59,6 +59,7 @@ def where(stage: int, folder: Path, *, itself: bool = False) -> str | None:
         folder: The learner's folder.
         itself: The fault is known to be in this stage's file. The other files are then replaced by their references,
             and only lines of this file are reported.
+        guess: Suggest a fix if a known bug or mistake gives the same tensor.
     """
     wanted = [STAGES[number].module for number in (*STAGES[stage].needs, stage)]
     files = {module: folder / f"{module}.py" for module in wanted}
@@ -69,7 +70,7 @@ def where(stage: int, folder: Path, *, itself: bool = False) -> str | None:
         }
     places = {module: str(file) for module, file in files.items()}
     found = first_difference(stage, sources, places, file=STAGES[stage].file if itself else None)
-    return sentence(stage, found, sources) if found else None
+    return sentence(stage, found, sources, guess) if found else None
 
 
 def first_difference(
@@ -148,23 +149,24 @@ def _raised(log: Log) -> str:
     return f"{type(log.error).__name__}: {log.error}".strip()[:300]
 
 
-def sentence(number: int, found: Parting, sources: Mapping[str, str]) -> str:
+def sentence(number: int, found: Parting, sources: Mapping[str, str], guess: bool = True) -> str:
     """Describe a difference: location, tensors that agree, the one that does not, by how much, its line and a fix."""
-    when = f" {found.scene.name}" if found.scene.name else ""
-    line = f" ({found.origin}, {found.origin.place.function})" if found.origin else ""
+    lead = f"Compared step by step with the course's code{_when(found)}: "
+    line = f"{found.origin}, in {found.origin.place.function}" if found.origin else ""
+    agreeing = [node.says for node in found.agrees]
+    same_so_far = f"{_listed(agreeing)} {'is' if _is_one(agreeing) else 'are'} the same" if agreeing else ""
     if found.node is None:
-        before = f"{found.agrees[0].says} still agree{_s(found.agrees[0].says)}, then " if found.agrees else ""
-        return f"{_place(found.agrees)}{before}the run{when} ends{line}: {found.raised}"
-    agreeing = [node.says.strip(",") for node in found.agrees]
-    before = f"{_listed(agreeing)} agree{'' if len(agreeing) > 1 else _s(agreeing[0])}, " if agreeing else ""
-    hidden = [node.says.strip(",") for node in found.hidden]
-    unseen = f"{_listed(hidden)} cannot be seen in your file, " if hidden else ""
-    differ = found.node.says.removesuffix(",")
-    verb = f"do{_es(differ)} not" if before else f"differ{_s(differ)}"
-    text = f"{_place([found.node])}{before}{unseen}{differ} {verb}{when}: {found.gap}"
-    text += f". Look at {found.origin}, {found.origin.place.function}." if found.origin else "."
+        before = f"{same_so_far}, then " if agreeing else ""
+        return f"{lead}{before}the run ends{f' at {line}' if line else ''}: {found.raised}"
+    hidden = [node.says for node in found.hidden]
+    before = f"{same_so_far}{', but' if not hidden else ';'} " if agreeing else ""
+    unseen = f"{_listed(hidden)} cannot be seen in your file; " if hidden else ""
+    differ = found.node.says
+    text = f"{lead}{before}{unseen}{differ} differ{'s' if _is_one([differ]) else ''}: {found.gap}."
+    text += f" Look at {line}." if line else ""
     text += f" Then the run ends: {found.raised.rstrip('.')}." if found.raised else ""
-    return text + "".join(f" {guess}" for guess in [_guess(number, found, sources)] if guess)
+    mend = _guess(number, found, sources) if guess else ""
+    return f"{text} {mend}".rstrip()
 
 
 def _guess(number: int, found: Parting, sources: Mapping[str, str]) -> str:
@@ -174,7 +176,8 @@ def _guess(number: int, found: Parting, sources: Mapping[str, str]) -> str:
         return ""
     mends = [bug.mend for bug in BUGS if bug.file == here.number and _gives(number, found, here.number, bug.pieces)]
     if mends:
-        return f"{'It agrees' if _s(found.node.says) else 'They agree'} if {mends[0]}." if len({*mends}) == 1 else ""
+        right = "It is right" if _is_one([found.node.says]) else "They are right"
+        return f"{right} once {mends[0]}." if len({*mends}) == 1 else ""
     mistakes = (mistake for one in parts(here.number) for mistake in one.mistakes)
     told = [message for message, patch in mistakes if _gives(number, found, here.number, patch)]
     # If several mistakes produce this tensor, it does not tell which of them the learner made.
@@ -194,8 +197,16 @@ def _patched(number: int, one: Scene, file: int, patch: Patch) -> Log:
     return run(one, number, references(STAGES[number]) | {STAGES[file].module: patched(file, patch)})
 
 
-def _place(nodes: Sequence[Node]) -> str:
-    return f"{nodes[0].place}: " if nodes and nodes[0].place else ""
+def _when(found: Parting) -> str:
+    """Return the scene and the place of a difference, such as ", with caches, in block 0"."""
+    node = found.node or next(iter(found.agrees), None)
+    words = [f"the {word}" if word.endswith(("coder", "attention")) else word for word in _words(node)]
+    where = f"{'at' if words[-1].startswith('token') else 'in'} {' of '.join(reversed(words))}" if words else ""
+    return "".join(f", {part}" for part in (found.scene.name, where) if part)
+
+
+def _words(node: Node | None) -> list[str]:
+    return node.place.split(", ") if node and node.place else []
 
 
 def _listed(words: Sequence[str]) -> str:
@@ -205,15 +216,11 @@ def _listed(words: Sequence[str]) -> str:
 _ONE = (
     "the stream", "what ", "the update that", "the loss", "the rate", "the length", "the mask", "silu", "the gate",
     "the inner", "the base", "the sum", "the source", "token", "the cache", "the balance", "the translation",
-    "the spread", "the key before", "how many",
+    "the standard", "the key before", "how many", "the width", "the gradient of",
 )  # fmt: skip
 """Prefixes of the node names that are singular; all other names are plural."""
 
 
-def _s(says: str) -> str:
-    """Return the ending of a verb whose subject is `says`: "s" in the singular, "" in the plural."""
-    return "s" if says.startswith(_ONE) and not says.startswith("the weights") else ""
-
-
-def _es(says: str) -> str:
-    return "es" if _s(says) else ""
+def _is_one(says: Sequence[str]) -> bool:
+    """Return True if a list of node names is singular as the subject of a sentence."""
+    return len(says) == 1 and says[0].startswith(_ONE)

@@ -71,6 +71,15 @@ LoRA.mistake(
 )
 LoRA.mistake("merging replaces the weight: the change is added to it", "self.linear.weight += self.scale * self.up.weight @ self.down.weight",
              "self.linear.weight.copy_(self.scale * self.up.weight @ self.down.weight)")  # fmt: skip
+LoRA.mistake("`down` and `up` both begin at zero: then neither ever gets a gradient", "nn.init.zeros_(self.up.weight)",
+             "nn.init.zeros_(self.up.weight)\n        nn.init.zeros_(self.down.weight)")  # fmt: skip
+LoRA.mistake(
+    "`up` comes before `down`: x goes down to the rank first, then up", "self.up(self.down(x))", "self.down(self.up(x))"
+)
+LoRA.mistake("merging multiplies in the wrong order; the change is up @ down, (out, in)", "self.up.weight @ self.down.weight",
+             "self.down.weight.T @ self.up.weight.T")  # fmt: skip
+LoRA.mistake("merging computes a new weight and does not store it in the layer", "self.linear.weight += self.scale * self.up.weight @ self.down.weight",
+             "weight = self.linear.weight + self.scale * self.up.weight @ self.down.weight")  # fmt: skip
 LoRA.variant(
     """
     class LoRA(nn.Module):
@@ -133,6 +142,11 @@ def _(draw):
 
 
 put_adapters.mistake("the model is not frozen: its own weights learn as well", "    model.requires_grad_(False)\n", "")
+put_adapters.mistake(
+    "only the decoder is frozen; the embedding learns as well",
+    "model.requires_grad_(False)",
+    "model.decoder.requires_grad_(False)",
+)
 put_adapters.mistake("everything is frozen, the adapters too: freeze before they are there", "    model.requires_grad_(False)\n    for module", "    for module",
                      "                setattr(module, name, LoRA(child, rank, alpha))\n    return model",
                      "                setattr(module, name, LoRA(child, rank, alpha))\n    return model.requires_grad_(False)")  # fmt: skip
@@ -198,6 +212,7 @@ example.mistake(
     "    if len(ids) - 1 > length:",
     "    ids = ids[: length + 1]\n    answer = answer[: max(0, length - len(question))]\n    if False:",
 )
+example.mistake("the inputs after `stop` are 0; they are `stop`", "ids[:-1] + [stop] * blank", "ids[:-1] + [0] * blank")
 example.variant(
     """
     def example(question, answer, stop, length):

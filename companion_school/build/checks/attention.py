@@ -67,6 +67,18 @@ attend.mistake(
     "q @ k.mT",
     "q @ k.T",
 )
+attend.mistake(
+    "`transpose(1, 2)` exchanges heads and keys; exchange the last two axes, `k.transpose(-2, -1)` or `k.mT`",
+    "q @ k.mT", "q @ k.transpose(1, 2)",
+)  # fmt: skip
+attend.mistake(
+    "you divide by the root of the number of heads; it is the width of one head, the last axis of the queries",
+    "math.sqrt(q.shape[-1])", "math.sqrt(q.shape[1])",
+)  # fmt: skip
+attend.mistake(
+    "the mask is added to the scores as zeros and ones; where it is False, the score becomes minus infinity",
+    "scores = scores.masked_fill(~mask, -math.inf)", "scores = scores + mask",
+)  # fmt: skip
 attend.mistake("the weights are no softmax: apply it to the scores before they weigh the values", ".softmax(-1)", "")
 attend.mistake(
     "the mask is turned round: True means that a query may look, so what is hidden is ~mask",
@@ -244,6 +256,8 @@ def _(draw):
     yield Case("batch, tokens and heads go to their axes", (draw.normal(*draw.sizes(4, 2, 6)),), gradients=True)
 
 
+merge.mistake("heads and tokens become one axis; exchange the two first, then join heads and d_head", "x.transpose(1, 2).flatten(2)",
+              "x.flatten(1, 2).transpose(1, 2)")  # fmt: skip
 merge.mistake(
     "tokens are mixed up with heads: exchange the two axes before you join",
     "def merge(x):\n    return x.reshape(x.shape[0], x.shape[2], -1)",
@@ -301,6 +315,9 @@ Attention.mistake("the output projection is missing: what the heads found is joi
 Attention.mistake("the mask does not reach the formula", "attend(q, k, v, mask)))", "attend(q, k, v)))")
 Attention.mistake("queries and keys are exchanged: each token asks with its query and is found by its key",
                   "attend(q, k, v, mask)", "attend(k, q, v, mask)")  # fmt: skip
+Attention.mistake("the scores are divided by the root of d_head twice: once here and once in `attend`",
+                  "q, k = split(self.query(x), self.heads),",
+                  "q, k = split(self.query(x), self.heads) / math.sqrt(x.shape[-1] // self.heads),")  # fmt: skip
 Attention.mistake("the keys serve as values, too", "attend(q, k, v, mask)", "attend(q, k, k, mask)")
 Attention.mistake("the keys are made by the queries' projection", "split(self.key(source)", "split(self.query(source)")
 Attention.mistake("the values are not projected", "v = split(self.value(source), self.kv_heads)",
@@ -392,6 +409,16 @@ Attention_grouped.mistake(
     _KEYS.replace("kv_heads * d_head", "heads * d_head"),
 )  # fmt: skip
 Attention_grouped.mistake(
+    "keys and values are not repeated: each belongs to heads / kv_heads neighbouring queries",
+    "        k, v = (y.repeat_interleave(self.heads // self.kv_heads, dim=1) for y in (k, v))\n", "",
+)  # fmt: skip
+Attention_grouped.mistake(
+    "the values are repeated as a whole; repeat each of them for its neighbours, as the keys are",
+    "        k, v = (y.repeat_interleave(self.heads // self.kv_heads, dim=1) for y in (k, v))\n",
+    "        k = k.repeat_interleave(self.heads // self.kv_heads, dim=1)\n"
+    "        v = v.repeat(1, self.heads // self.kv_heads, 1, 1)\n",
+)  # fmt: skip
+Attention_grouped.mistake(
     "all queries share the first key and value",
     "y.repeat_interleave(self.heads // self.kv_heads, dim=1)", "y[:, :1]",
 )  # fmt: skip
@@ -462,6 +489,10 @@ def _(draw):
 
 _TURN, _CACHE = "q, k = turn(q), turn(k)", "k, v = cache.extend(k, v)"
 Attention_kept.mistake("`turn` is not used", "if turn is not None:", "if False:")
+Attention_kept.mistake(
+    "`turn` is given all heads side by side; split queries and keys first, then rotate them", _TURN,
+    "q, k = split(turn(self.query(x)), self.heads), split(turn(self.key(source)), self.kv_heads)",
+)  # fmt: skip
 Attention_kept.mistake("only the queries are turned", _TURN, "q = turn(q)")
 Attention_kept.mistake(
     "the values are turned, too; places are for scores alone", _TURN, _TURN + "\n            v = turn(v)"

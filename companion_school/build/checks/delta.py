@@ -61,6 +61,16 @@ delta_rule.mistake("the whole state fades with the write strength: only what sta
 delta_rule.mistake(
     "the given state is changed in place", _WRITE, "state += beta[:, :, t, None, None] * (key.mT @ missing)"
 )
+delta_rule.mistake(
+    "the value is written under the query; it is written under the key", "(key.mT @ missing)", "(query.mT @ missing)"
+)
+delta_rule.mistake("the write strength multiplies only the value; it multiplies all that is missing",
+                   "missing = value - key @ state", "missing = beta[:, :, t, None, None] * value - key @ state",
+                   "beta[:, :, t, None, None] * (key.mT @ missing)", "key.mT @ missing")  # fmt: skip
+delta_rule.mistake("the write strength multiplies the value twice", "missing = value - key @ state",
+                   "missing = beta[:, :, t, None, None] * value - key @ state")  # fmt: skip
+delta_rule.mistake("the last write is returned; expected the state after it", "torch.cat(read, dim=2), state",
+                   "torch.cat(read, dim=2), key.mT @ missing")  # fmt: skip
 delta_rule.variant(
     """
     def delta_rule(q, k, v, beta, state=None):
@@ -126,6 +136,20 @@ DeltaLayer.mistake(
     "split(self.value(x), self.heads)",
     "F.normalize(split(self.value(x), self.heads), dim=-1)",
 )
+DeltaLayer.mistake(
+    "keys and queries are scaled along the tokens; each token's has length 1, dim=-1",
+    "self.heads), dim=-1)",
+    "self.heads), dim=-2)",
+)
+DeltaLayer.mistake(
+    "the write strengths are a softmax over the heads; each is a sigmoid of its own",
+    "self.write(x).sigmoid()",
+    "self.write(x).softmax(-1)",
+)
+DeltaLayer.mistake("only the keys are scaled to length 1; the queries are as well",
+                   "q, k = (F.normalize(split(layer(x), self.heads), dim=-1) for layer in (self.query, self.key))",
+                   "q, k = split(self.query(x), self.heads), F.normalize(split(self.key(x), self.heads), dim=-1)")  # fmt: skip
+DeltaLayer.mistake("the state counts calls; it counts tokens", "cache.tokens + x.shape[1]", "cache.tokens + 1")
 DeltaLayer.variant(
     """
     class DeltaLayer(nn.Module):

@@ -134,6 +134,12 @@ def _(draw):
 
 
 balance.mistake("the factor is missing: the number of experts", "return logits.shape[-1] * (", "return 1 * (")
+balance.mistake("the factor is the number of experts, not top_k", "return logits.shape[-1] * (", "return top_k * (")
+balance.mistake("the weights of the chosen experts are averaged; take the mean of the whole softmax",
+                "(share * logits.softmax(-1).mean(0)).sum()",
+                "(share * torch.zeros_like(logits).scatter(-1, route(logits, top_k)[1], route(logits, top_k)[0]).mean(0)).sum()")  # fmt: skip
+balance.mistake("only the first choice is counted, and still divided by top_k; a token makes several choices",
+                "F.one_hot(route(logits, top_k)[1], logits.shape[-1]).sum(1)", "F.one_hot(logits.argmax(-1), logits.shape[-1])")  # fmt: skip
 balance.mistake("the shares add up to top_k; divide by it", ".mean(0) / top_k", ".mean(0)")
 balance.mistake(
     "the mean runs over the experts; the probability of each is averaged over the tokens",
@@ -195,6 +201,17 @@ def _(draw):
 _SUM = "out.index_add(0, token, weights[token, place, None] * ((F.silu(gate) * inner) @ self.outer[expert]))"
 Experts.mistake("what the router said is not kept: `logits`, (token, expert), for `balance` and for whoever watches the load",
                 "self.logits = self.router(tokens)", "logits = self.router(tokens)", "route(self.logits, self.top_k)\n        if", "route(logits, self.top_k)\n        if")  # fmt: skip
+Experts.mistake("`logits` is detached: through it `balance` teaches the router", "self.logits = self.router(tokens)",
+                "scores = self.router(tokens)\n        self.logits = scores.detach()",
+                "route(self.logits, self.top_k)\n        if", "route(scores, self.top_k)\n        if")  # fmt: skip
+Experts.mistake(
+    "the router has a bias; it has none", "nn.Linear(d_model, experts, bias=False)", "nn.Linear(d_model, experts)"
+)
+Experts.mistake("the router's scores are detached: it learns nothing", "self.logits = self.router(tokens)",
+                "self.logits = self.router(tokens).detach()")  # fmt: skip
+Experts.mistake(
+    "the choices that fit lose their weight, and the others keep theirs", "weights * within(", "weights * ~within("
+)
 Experts.mistake("the answers are not weighed", "weights[token, place, None] * (", "1 * (")
 Experts.mistake("the capacity is not looked at", "if self.capacity is not None:", "if False:")
 Experts.mistake("a token that finds no place returns its input; it gets nothing, and the stream goes on without",
@@ -279,6 +296,11 @@ put_experts.mistake(
 )
 put_experts.mistake("all blocks share one mixture; each has its own", "    for block in model.decoder.blocks:\n        block.feed_forward = Experts(model.config.d_model, model.config.d_ff, experts, top_k, capacity)",
                     "    one = Experts(model.config.d_model, model.config.d_ff, experts, top_k, capacity)\n    for block in model.decoder.blocks:\n        block.feed_forward = one")  # fmt: skip
+put_experts.mistake(
+    "`top_k` is not passed on",
+    "experts, top_k, capacity)\n    initialise",
+    "experts, capacity=capacity)\n    initialise",
+)
 put_experts.mistake(
     "the capacity is not passed on", "experts, top_k, capacity)\n    initialise", "experts, top_k)\n    initialise"
 )

@@ -52,6 +52,12 @@ FirstModel.mistake(
 FirstModel.mistake(
     "there is one head, whatever `heads` says", "Attention(d_model, heads, heads)", "Attention(d_model, 1, 1)"
 )
+FirstModel.mistake("the waves are added after attention; add them to the embedding, before it", f"self.attention({_SUM})",
+                   "self.attention(self.embedding(ids)) + waves(positions, self.embedding.embedding_dim)")  # fmt: skip
+FirstModel.mistake("the embedding is multiplied by the waves; add them", "self.embedding(ids) + waves(",
+                   "self.embedding(ids) * waves(")  # fmt: skip
+FirstModel.mistake("only the last symbol gets scores; all of them do", f"self.attention({_SUM})",
+                   f"self.attention({_SUM})[:, -1]")  # fmt: skip
 FirstModel.variant(
     """
     class FirstModel(nn.Module):
@@ -104,6 +110,13 @@ descend.mistake("every update asks for the first loss: call loss_at(n)", "loss =
 descend.mistake("the updates are counted from 1; the first is 0", "loss = loss_at(n)", "loss = loss_at(n + 1)")
 descend.mistake("it gives the losses as tensors that keep what they were made of: give numbers, `loss.item()`",
                 "yield loss.item()", "yield loss")  # fmt: skip
+descend.mistake("no weight ever moves: call `loss.backward()`, use the gradients, and clear them only after that",
+                "        loss.backward()\n", "")  # fmt: skip
+descend.mistake("`weight = weight - ...` only names a new tensor, and the model keeps the old one: write `weight -= ...`",
+                "weight -= rate * weight.grad", "weight = weight - rate * weight.grad")  # fmt: skip
+descend.mistake("the step itself is recorded for the gradient: move the weights under `torch.no_grad()`",
+                "with torch.no_grad():", "if True:")  # fmt: skip
+descend.mistake("one update too many", "for n in range(updates):", "for n in range(updates + 1):")
 descend.mistake("one update too few", "for n in range(updates):", "for n in range(updates - 1):")
 descend.mistake("the step has the length of the rate, whatever the gradient: multiply the gradient by the rate", _STEP,
                 "weight -= rate * weight.grad.sign()")  # fmt: skip

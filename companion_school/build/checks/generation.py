@@ -35,6 +35,7 @@ def _(draw):
 
 _KEEP = "self.keys = k if self.keys is None else torch.cat([self.keys, k], dim=2)"
 Cache.mistake("old keys are overwritten; new ones stand behind them", _KEEP, "self.keys = k")
+Cache.mistake("old values are overwritten; new ones are appended", "torch.cat([self.values, v], dim=2)", "v")
 Cache.mistake("the new ones are put beside the old along the heads; tokens are the axis before the last, `dim=2`",
               _KEEP, _KEEP.replace("dim=2", "dim=1"), "torch.cat([self.values, v], dim=2)", "torch.cat([self.values, v], dim=1)")  # fmt: skip
 Cache.mistake("the new keys stand before the old", _KEEP, _KEEP.replace("[self.keys, k]", "[k, self.keys]"))
@@ -108,6 +109,14 @@ probabilities.mistake(
     "p.cumsum(-1) <= top_p",
 )
 probabilities.mistake(
+    "top-p drops the token that crosses it, and always keeps the first; keep the fewest that have it together",
+    "(p.cumsum(-1) - p < top_p)", "((p.cumsum(-1) <= top_p) | (torch.arange(len(p)) == 0))",
+)  # fmt: skip
+probabilities.mistake(
+    "top-p drops the token with which the sum reaches it; compare the sum of the tokens before",
+    "p.cumsum(-1) - p < top_p", "p.cumsum(-1) < top_p",
+)  # fmt: skip
+probabilities.mistake(
     "top-p keeps one token too many where the others have it exactly; keep the fewest that have it together",
     "p.cumsum(-1) - p < top_p",
     "p.cumsum(-1) - p <= top_p",
@@ -116,7 +125,9 @@ probabilities.mistake(
     "the temperature multiplies the scores; divide by it", "logits / temperature", "logits * temperature"
 )
 probabilities.mistake(
-    "the temperature changes nothing: divide the scores by it, before the softmax", "(logits / temperature)", "logits"
+    "the temperature has no effect, as if probabilities were divided by it: divide the scores, before the softmax",
+    "(logits / temperature)",
+    "logits",
 )
 probabilities.mistake(
     "the temperature divides probabilities: divide the scores by it, before the one softmax",
@@ -132,6 +143,7 @@ probabilities.mistake(
     "top-p is of all tokens; it is of what top-k has left: divide by the sum first", "    p = p / p.sum()\n", ""
 )
 probabilities.mistake("min-p is a probability by itself; it is a share of the largest", "min_p * p[0]", "min_p")
+probabilities.mistake("min-p is a share of the mean; it is a share of the largest", "min_p * p[0]", "min_p * p.mean()")
 probabilities.mistake("min-p drops what is just as likely; keep what is at least that", "p >= min_p", "p > min_p")
 probabilities.mistake("min-p is not used", " * (p >= min_p * p[0])", "")
 probabilities.mistake("top-p is not used", "(p.cumsum(-1) - p < top_p) * ", "")
@@ -188,7 +200,8 @@ def generate(code, weights, ids, new, stop, temperature, top_k, seed):
     passes.clear()
     plain = list(code.generate(own, list(ids), new, cached=False, **choice))
     return {"the text": cached, "how many tokens each pass reads": read, "the text without a cache": plain,
-            "how many tokens each pass reads without a cache": passes}  # fmt: skip
+            "how many tokens each pass reads without a cache": passes,
+            "the ids are numbers": all(isinstance(id, int) for id in cached)}  # fmt: skip
 
 
 def _model(draw):
@@ -206,7 +219,7 @@ def _(draw):
     weights = _model(draw)
     yield Case("one token, the likeliest", (weights, [3, 5], 1, None, 0.0, None, 0))
     yield Case("the likeliest, again and again", (weights, [3, 5, 1], 9, None, 0.0, None, 0))
-    yield Case("drawn by a seed", (weights, [2], 12, None, 0.9, None, 4))
+    yield Case("drawn by a seed", (weights, [2], 12, None, 2.0, None, 4))
     yield Case("the choice is passed on", (weights, [2, 7], 8, None, 1.5, 2, 7))
     yield Case(LARGE, (weights, draw.wholes(0, 10, draw.whole(33, 40)).tolist(), 3, None, 0.0, None, 0))
     text = generate.answer(references(generate.stage))(weights, [3, 5, 1], 9, None, 0.0, None, 0)["the text"]
@@ -246,6 +259,29 @@ generate.mistake(
     "    for _ in range(new):", "    unread = text[:, -1:] if cached else text\n    for _ in range(new):",
 )  # fmt: skip
 generate.mistake("one token too few", "for _ in range(new)", "for _ in range(new - 1)")
+generate.mistake(
+    "a new generator is made for each token, so that every draw uses the same random numbers: make it once, before the loop",
+    "        token = torch.multinomial(p, 1, generator=generator)",
+    "        generator = torch.Generator().manual_seed(seed)\n        token = torch.multinomial(p, 1, generator=generator)",
+)  # fmt: skip
+generate.mistake(
+    "the generator never gets the seed: `torch.Generator().manual_seed(seed)`", "torch.Generator().manual_seed(seed)",
+    "torch.Generator()",
+)  # fmt: skip
+generate.mistake(
+    "at temperature 0 you divide by 0 and draw; take the most probable id", "temperature or 1.0", "temperature",
+    "torch.multinomial(p, 1, generator=generator) if temperature else logits.argmax(-1, keepdim=True)",
+    "torch.multinomial(p, 1, generator=generator)",
+)  # fmt: skip
+generate.mistake(
+    "the id is drawn from a softmax of the logits; draw it from what `probabilities` returns",
+    "torch.multinomial(p, 1, generator=generator)", "torch.multinomial(logits.softmax(-1), 1, generator=generator)",
+)  # fmt: skip
+generate.mistake(
+    "caches are used although `cached` is false: each pass then reads the whole text behind itself",
+    "[Cache() for _ in model.decoder.blocks] if cached else None", "[Cache() for _ in model.decoder.blocks]",
+)  # fmt: skip
+generate.mistake("ids are yielded as tensors; expected numbers, `token.item()`", "yield token.item()", "yield token")
 generate.mistake("the seed is not used", "manual_seed(seed)", "manual_seed(0)")
 generate.mistake(
     "all layers share one cache; each has keys and values of its own",

@@ -70,6 +70,9 @@ def _(draw):
 PlainFeedForward.mistake("that is the exact GELU; GPT-2 has the one with the tanh", "return x / 2 * (1 + torch.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))",
                          "return x / 2 * (1 + torch.erf(x / math.sqrt(2)))")  # fmt: skip
 PlainFeedForward.mistake("the cube is missing", "0.044715 * x**3", "0.044715 * x")
+PlainFeedForward.mistake("the factor of the cube is 0.044715; yours is 0.44715", "0.044715 * x**3", "0.44715 * x**3")
+PlainFeedForward.mistake("the factor is the root of 2 / pi; yours is the root of 2 pi", "math.sqrt(2 / math.pi)",
+                         "math.sqrt(2 * math.pi)")  # fmt: skip
 PlainFeedForward.mistake("the half is missing", "return x / 2 * (1 + torch.tanh", "return x * (1 + torch.tanh")
 PlainFeedForward.mistake(
     "that is a silu, LLaMA's",
@@ -144,6 +147,10 @@ GPT2.mistake(
 )
 GPT2.mistake("the norms have another eps than the model's", "(LayerNorm(d_model, eps) for _ in range(2))", "(LayerNorm(d_model, 1e-5) for _ in range(2))",
              "LayerNorm(d_model, eps)\n        for", "LayerNorm(d_model, 1e-5)\n        for")  # fmt: skip
+GPT2.mistake("the layers of attention have no biases; GPT-2's have", "setattr(block.attention, name, nn.Linear(d_model, d_model))",
+             "setattr(block.attention, name, nn.Linear(d_model, d_model, bias=False))")  # fmt: skip
+GPT2.mistake("a text that is longer than the positions ends in an IndexError; expected a ValueError",
+             "if seen + new > self.positions.num_embeddings:", "if False:")  # fmt: skip
 GPT2.variant(
     """
     class GPT2(Transformer):
@@ -249,6 +256,8 @@ gpt2.mistake(
     'fields.get("n_inner") or 4 * d_model',
     'fields["n_inner"] or 3 * d_model',
 )
+gpt2.mistake("only the joined matrix is transposed; the other matrices are (in, out) as well", 'if ".c_" in name:',
+             'if ".c_attn" in name:')  # fmt: skip
 gpt2.mistake("the eps of the norms is not read", 'fields["layer_norm_epsilon"])', "1e-5)")
 gpt2.variant(
     """

@@ -201,6 +201,13 @@ without_head.mistake(
     "        return (heads.flatten(-2),)",
     "        return None",
 )
+without_head.mistake("what attention returns is silenced; the head is silent before `output` mixes the heads", "register_forward_pre_hook(silence)",
+                     "register_forward_hook(lambda layer, inputs, output: silence(layer, (output,))[0])")  # fmt: skip
+without_head.mistake(
+    "the numbers are cut into `kv_heads` parts; there are `heads` of them",
+    "(attention.heads, -1)",
+    "(attention.kv_heads, -1)",
+)
 without_head.variant(
     """
     @contextmanager
@@ -254,6 +261,15 @@ patched.mistake(
 )
 patched.mistake("it stays when the `with` is over", "    hook = model.decoder.blocks[layer].register_forward_hook(patch)\n    try:\n        yield\n    finally:\n        hook.remove()",
                 "    hook = model.decoder.blocks[layer].register_forward_hook(patch)\n    try:\n        yield\n    finally:\n        pass")  # fmt: skip
+patched.mistake("the layer before is patched: the stream after block `layer` is what that block returns",
+                "model.decoder.blocks[layer].register_forward_hook(patch)", "model.decoder.blocks[layer - 1].register_forward_hook(patch)")  # fmt: skip
+patched.mistake(
+    "the position is looked up among the texts: streams are (batch, token, d_model)",
+    "output[:, position] = vector",
+    "output[position] = vector",
+)
+patched.mistake("nothing is patched: a hook has to return what takes the output's place", "        output[:, position] = vector\n        return output\n",
+                "        output[:, position] = vector\n")  # fmt: skip
 patched.variant(
     """
     @contextmanager

@@ -165,6 +165,8 @@ LatentAttention.mistake(
 LatentAttention.mistake("the mask is not handed on", "k, U_k, U_v, mask)))", "k, U_k, U_v)))")
 LatentAttention.mistake("the norm is over the latent and the key together; the key is not normed",
                         "c = self.latent_norm(c)", "both = torch.cat([c, k], dim=-1)\n        scale = (both.square().mean(-1, keepdim=True) + 1e-6).rsqrt()\n        c, k = c * scale * self.latent_norm.weight, k * scale")  # fmt: skip
+LatentAttention.mistake("the heads of the query are read as one block after another: `split` them", "q = split(self.query(x), self.heads)",
+                        "q = self.query(x).view(x.shape[0], self.heads, x.shape[1], -1)")  # fmt: skip
 LatentAttention.variant(
     """
     class LatentAttention(nn.Module):
@@ -233,6 +235,11 @@ LatentAttention_kept.mistake("the keys are turned after they were kept: old keys
 LatentAttention_kept.mistake(
     "latents and turned keys are exchanged: the latents come first", _CACHE, "k, c = cache.extend(k, c)"
 )
+LatentAttention_kept.mistake("the latents are normed after they were cached, so old ones are normed again: norm them before",
+                             "        c = self.latent_norm(c)\n        if turn", "        if turn",
+                             f"            {_CACHE}\n", f"            {_CACHE}\n        c = self.latent_norm(c)\n")  # fmt: skip
+LatentAttention_kept.mistake("`expanded` and `absorbed` are exchanged: a single token is computed with `absorbed`",
+                             "absorbed if x.shape[1] == 1 else expanded", "expanded if x.shape[1] == 1 else absorbed")  # fmt: skip
 LatentAttention_kept.variant(
     """
     class LatentAttention(nn.Module):

@@ -49,6 +49,11 @@ RMSNorm.mistake("the mean runs over the tokens; it runs over a token's component
                 ".mean(-1, keepdim=True)", ".mean(-2, keepdim=True)")  # fmt: skip
 RMSNorm.mistake("the scale is detached: it is part of the function, and gradients flow through it",
                 "+ self.eps).rsqrt()", "+ self.eps).rsqrt().detach()")  # fmt: skip
+RMSNorm.mistake("`std` subtracts the mean and divides by n - 1; take the root of the mean of the squares",
+                "return x * (x.square().mean(-1, keepdim=True) + self.eps).rsqrt()",
+                "return x / (x.std(-1, keepdim=True) + self.eps)")  # fmt: skip
+RMSNorm.mistake("`mean(-1)` drops the axis, so that the means meet the wrong numbers: keep it, with keepdim=True",
+                "mean(-1, keepdim=True)", "mean(-1)")  # fmt: skip
 RMSNorm.variant(
     """
     class RMSNorm(nn.Module):
@@ -114,6 +119,8 @@ FeedForward.mistake(
     "self.outer = nn.Linear(d_ff, d_model, bias=False)",
     "self.outer = nn.Linear(d_ff, d_model)",
 )
+FeedForward.mistake("the gate is not used: silu(gate(x)) multiplies inner(x)", "F.silu(self.gate(x)) * self.inner(x)",
+                    "F.silu(self.inner(x))")  # fmt: skip
 FeedForward.variant(
     """
     class FeedForward(nn.Module):
@@ -182,6 +189,10 @@ Block.mistake("the norms are exchanged", "self.attention(self.attention_norm(x)"
               "self.feed_forward(self.feed_forward_norm(x))", "self.feed_forward(self.attention_norm(x))")  # fmt: skip
 Block.mistake("the network reads what came in, not what attention has added to it: one sub-layer after the other", _FIRST,
               "y = x\n        " + _FIRST, _SECOND, "return x + self.feed_forward(self.feed_forward_norm(y))")  # fmt: skip
+Block.mistake("the network's norm comes after it; it comes before, and the stream is not normed", _SECOND,
+              "return x + self.feed_forward_norm(self.feed_forward(x))")  # fmt: skip
+Block.mistake("the mask is given as attention's second argument, which is the source: name it, `mask=mask`", _FIRST,
+              _FIRST.replace("mask=mask", "mask"))  # fmt: skip
 Block.mistake("the mask is not passed on", "mask=mask, turn=turn, cache=cache)\n        return x + self.feed_forward(",
               "turn=turn, cache=cache)\n        return x + self.feed_forward(")  # fmt: skip
 Block.mistake("`turn` is not passed on", "mask=mask, turn=turn, cache=cache)\n        return x + self.feed_forward(",
@@ -260,6 +271,31 @@ initialise.mistake("gains are drawn, too; they begin at one", "if weight.ndim > 
 initialise.mistake("the gains of your norms do not begin at one", "torch.ones(d_model)", "torch.zeros(d_model)")
 initialise.mistake("everything is divided by `writes`; only what writes to the stream is",
                    'variance / writes if "out" in name else variance', "variance / writes")  # fmt: skip
+_SMALL = 'variance / writes if "out" in name else variance'
+_FIRST_VARIANCE = '1 / d_model if "embedding" in name else 2 / (5 * d_model)'
+initialise.mistake("only `output` is drawn smaller; `outer` writes to the stream as well", '"out" in name',
+                   '"output" in name')  # fmt: skip
+initialise.mistake("only `outer` is drawn smaller; `output` writes to the stream as well", '"out" in name',
+                   '"outer" in name')  # fmt: skip
+initialise.mistake("the variance is divided by the root of `writes`; divide it by `writes`", _SMALL,
+                   'variance / math.sqrt(writes) if "out" in name else variance')  # fmt: skip
+initialise.mistake("the variance is divided by 2 `writes`; `writes` already counts both of a block", _SMALL,
+                   'variance / (2 * writes) if "out" in name else variance')  # fmt: skip
+initialise.mistake("the numbers are uniform up to the standard deviation; draw them from a normal distribution", _DRAW,
+                   f"bound = math.sqrt({_SMALL})\n            nn.init.uniform_(weight, -bound, bound)")  # fmt: skip
+initialise.mistake("every standard deviation is 0.02, as in GPT-2; here it depends on d_model", _FIRST_VARIANCE,
+                   "0.02**2")  # fmt: skip
+initialise.mistake("the variance is Xavier's, computed from both sizes of a matrix; it is 2 / (5 d_model) for all of them",
+                   "2 / (5 * d_model)", "2 / sum(weight.shape[-2:])")  # fmt: skip
+initialise.mistake("the variance is computed from each matrix's own number of inputs; for `outer`, too, it is that of d_model",
+                   "2 / (5 * d_model)", "2 / (5 * weight.shape[-1])")  # fmt: skip
+initialise.mistake("the variance is Kaiming's, 2 / inputs; it is 1 / d_model for the embedding, 2 / (5 d_model) for the others",
+                   _DRAW, "nn.init.kaiming_normal_(weight)")  # fmt: skip
+initialise.mistake("the variance is 5 / (2 d_model); it is 2 / (5 d_model)", "2 / (5 * d_model)", "5 / (2 * d_model)")
+initialise.mistake("`2 / 5 * d_model` multiplies by d_model; write 2 / (5 * d_model)", "2 / (5 * d_model)",
+                   "2 / 5 * d_model")  # fmt: skip
+initialise.mistake("no weight changes: `weight = ...` only names a new tensor; draw in place, as `nn.init.normal_` does",
+                   _DRAW, f"weight = torch.randn_like(weight) * math.sqrt({_SMALL})")  # fmt: skip
 initialise.mistake("matrices alone are drawn; the experts' tables of stage 9 have three axes, and are drawn as well",
                    "if weight.ndim > 1:", "if weight.ndim == 2:")  # fmt: skip
 initialise.variant(

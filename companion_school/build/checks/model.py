@@ -74,6 +74,8 @@ _CALL = "x = block(x, cache=caches[number] if caches else None, **inputs)"
 Stack.mistake("the norm behind the last block is missing", "        return self.norm(x)", "        return x")
 Stack.mistake("the norm comes behind every block; it stands once, behind the last", _CALL,
               "x = self.norm(block(x, cache=caches[number] if caches else None, **inputs))")  # fmt: skip
+Stack.mistake("the norm comes before every block; it stands once, behind the last", _CALL, f"x = self.norm(x)\n            {_CALL}",
+              "        return self.norm(x)", "        return x")  # fmt: skip
 Stack.mistake("every block reads what came in, and not what the one before it gave", "for number, block in enumerate(self.blocks):\n            x = block(x,",
               "y = x\n        for number, block in enumerate(self.blocks):\n            x = block(y,")  # fmt: skip
 Stack.mistake("all blocks share the first one's cache", "cache=caches[number]", "cache=caches[0]")
@@ -86,6 +88,14 @@ Stack.mistake(
     "nn.ModuleList(block(*sizes) for _ in range(config.layers))",
     "[block(*sizes) for _ in range(config.layers)]",
 )
+Stack.mistake(
+    "one block stands in the list several times: make a new one for each layer",
+    "nn.ModuleList(block(*sizes) for _ in range(config.layers))", "nn.ModuleList([block(*sizes)] * config.layers)",
+)  # fmt: skip
+Stack.mistake("the blocks have as many key heads as query heads; they have `kv_heads`",
+              "config.heads, config.kv_heads, config.d_ff", "config.heads, config.heads, config.d_ff")  # fmt: skip
+Stack.mistake("what the blocks return is not used: each reads what the one before it returned", _CALL,
+              _CALL.replace("x = ", "y = "))  # fmt: skip
 Stack.mistake("the blocks run in reverse order", "enumerate(self.blocks)", "reversed(list(enumerate(self.blocks)))")
 Stack.mistake(
     "the class that is given for the blocks is not used", "nn.ModuleList(block(*sizes)", "nn.ModuleList(Block(*sizes)"
@@ -136,6 +146,7 @@ _MASK = "mask=causal(new, seen + new).to(ids.device)"
 Transformer.mistake(
     "each token sees those that come after it: the mask is missing", f"caches, {_MASK}, turn=turn", "caches, turn=turn"
 )
+Transformer.mistake("the mask is inverted: True means that a query may look", _MASK, _MASK.replace("causal", "~causal"))
 Transformer.mistake("queries and keys are not turned: `turn` is not passed on", f"{_MASK}, turn=turn)", f"{_MASK})")
 Transformer.mistake("the configuration's base does not reach the rotary positions", ", base=self.config.base)", ")")
 Transformer.mistake("the embedding is multiplied by the root of d_model; this model's is not", "self.decoder(self.embedding(ids)",
@@ -150,6 +161,8 @@ Transformer.mistake("the head has weights of its own; it is the embedding", "sel
                     "self.config, self.embedding, self.decoder = config, nn.Embedding(config.vocab, config.d_model), Stack(config)\n"
                     "        self.head = nn.Linear(config.d_model, config.vocab, bias=False)",
                     "return x @ self.embedding.weight.T", "return self.head(x)")  # fmt: skip
+Transformer.mistake("only the last token gets logits, and its axis is gone; all tokens get some: (batch, token, vocab)",
+                    "return x @ self.embedding.weight.T", "return x[:, -1] @ self.embedding.weight.T")  # fmt: skip
 Transformer.mistake("the last token alone gets logits; all do, as each learns in training", "return x @ self.embedding.weight.T",
                     "return x[:, -1:] @ self.embedding.weight.T")  # fmt: skip
 Transformer.variant(
@@ -228,9 +241,58 @@ Transformer_goes_on.mistake(
 Transformer_goes_on.mistake("the new tokens may look at the cache, and at all that is new: the mask must be that of the last queries of all keys",
                             "causal(new, seen + new)", "torch.ones(new, seen + new, dtype=torch.bool)")  # fmt: skip
 Transformer_goes_on.mistake(
+    "the mask has a row for each token in the cache, too; only the new tokens ask: causal(new, seen + new)",
+    "causal(new, seen + new)", "causal(seen + new, seen + new)",
+)  # fmt: skip
+Transformer_goes_on.mistake(
+    "the number of new tokens is read from the axis of the texts: ids are (batch, token)",
+    "ids.shape[1]",
+    "ids.shape[0]",
+)
+Transformer_goes_on.mistake(
     "the places go on one too far",
     "torch.arange(seen, seen + new",
     "torch.arange(seen + bool(seen), seen + new + bool(seen)",
+)
+
+
+@part(5, points=1, excused=_EXCUSED | {"other": "few numbers have no fixed spread"})
+def Transformer_begins(code, sizes, seed):
+    """The weights of a new decoder are drawn by `initialise`, and it keeps its configuration."""
+    config = code.Config(**sizes)
+    with default_dtype(torch.float64):
+        torch.manual_seed(seed)
+        model = code.Transformer(config)
+    spread = {name: 100 * weight.std().item() for name, weight in model.named_parameters() if weight.ndim > 1}
+    return spread | {"`config` is what it was built with": getattr(model, "config", None) == config}
+
+
+@Transformer_begins.cases
+def _(draw):
+    sizes = {"vocab": 300, "d_model": 64, "layers": 3, "heads": 4, "kv_heads": 2, "d_ff": 96, "base": 10000.0}
+    yield Case("a hundred times the standard deviations, to a tenth", (sizes, draw.whole(1, 99)), tolerance=0.07)
+
+
+_INIT = "initialise(self, config.d_model, writes=2 * config.layers)"
+Transformer_begins.mistake(
+    "the model does not keep its configuration, which `save` of stage 6 writes: `self.config = config`",
+    "self.config, self.embedding, self.decoder = config, nn.Embedding",
+    "self.base, self.embedding, self.decoder = config.base, nn.Embedding",
+    "base=self.config.base", "base=self.base",
+)  # fmt: skip
+Transformer_begins.mistake("the weights are PyTorch's: call `initialise`", _INIT, "pass")
+Transformer_begins.mistake(
+    "each block writes to the stream twice: there are 2 * layers writes", _INIT, _INIT.replace("2 * ", "")
+)
+Transformer_begins.mistake(
+    "`initialise` is told the size of the vocabulary; it is d_model",
+    _INIT,
+    _INIT.replace("config.d_model", "config.vocab"),
+)
+Transformer_begins.mistake(
+    "`initialise` is told the width of the network; it is d_model",
+    _INIT,
+    _INIT.replace("config.d_model", "config.d_ff"),
 )
 
 
@@ -283,33 +345,6 @@ Transformer_on_a_GPU.variant(
 )
 
 
-@part(5, points=1, excused=_EXCUSED | {"other": "few numbers have no fixed spread"})
-def Transformer_begins(code, sizes, seed):
-    """The weights of a new decoder are drawn by `initialise`."""
-    with default_dtype(torch.float64):
-        torch.manual_seed(seed)
-        model = code.Transformer(code.Config(**sizes))
-    return {name: 100 * weight.std().item() for name, weight in model.named_parameters() if weight.ndim > 1}
-
-
-@Transformer_begins.cases
-def _(draw):
-    sizes = {"vocab": 300, "d_model": 64, "layers": 3, "heads": 4, "kv_heads": 2, "d_ff": 96, "base": 10000.0}
-    yield Case("a hundred times the standard deviations, to a tenth", (sizes, draw.whole(1, 99)), tolerance=0.07)
-
-
-_INIT = "initialise(self, config.d_model, writes=2 * config.layers)"
-Transformer_begins.mistake("the weights are PyTorch's: call `initialise`", _INIT, "pass")
-Transformer_begins.mistake(
-    "each block writes to the stream twice: there are 2 * layers writes", _INIT, _INIT.replace("2 * ", "")
-)
-Transformer_begins.mistake(
-    "`initialise` is told the width of the network; it is d_model",
-    _INIT,
-    _INIT.replace("config.d_model", "config.d_ff"),
-)
-
-
 @part(5, points=3, excused=_EXCUSED)
 def count(code, sizes):
     """The number of parameters, from a formula, equals that of the model."""
@@ -341,6 +376,8 @@ count.mistake(
     "the head is counted; it is the embedding", "return config.vocab * d_model +", "return 2 * config.vocab * d_model +"
 )
 count.mistake("the embedding is missing", "return config.vocab * d_model + ", "return ")
+count.mistake("a head is d_model / heads wide; you divide by kv_heads", "config.d_model // config.heads",
+              "config.d_model // config.kv_heads")  # fmt: skip
 count.mistake(
     "keys and values are as many as queries; they are kv_heads",
     "(config.heads + config.kv_heads)",

@@ -45,6 +45,15 @@ frequencies.mistake(
 frequencies.mistake(
     "they are float32; angles of far places need float64", "2, dtype=torch.float64", "2, dtype=torch.float32"
 )
+frequencies.mistake(
+    "the exponent is divided by width - 1; it is divided by width", "dtype=torch.float64) / width)",
+    "dtype=torch.float64) / (width - 1))",
+)  # fmt: skip
+frequencies.mistake(
+    "the base is multiplied by 2 i / width; it is raised to the power -2 i / width",
+    "base ** (-torch.arange(0, width, 2, dtype=torch.float64) / width)",
+    "1 / (base * torch.arange(0, width, 2, dtype=torch.float64) / width)",
+)  # fmt: skip
 frequencies.mistake("the base is always 10000", "return base **", "return 10000.0 **")
 frequencies.variant(
     """
@@ -159,6 +168,25 @@ rotate.mistake(
 )
 rotate.mistake("the frequencies are those of half the width: a pair's is base^(-2 i / d_head)",
                "frequencies(x.shape[-1], base)", "frequencies(x.shape[-1] // 2, base).repeat_interleave(2)[: x.shape[-1] // 2]")  # fmt: skip
+rotate.mistake(
+    "each angle is repeated for two neighbours; components i and i + d_head / 2 share one: repeat the angles with `cat`",
+    "    a, b = x.chunk(2, dim=-1)\n    return torch.cat([a * cos - b * sin, a * sin + b * cos], dim=-1)",
+    "    a, b = x.chunk(2, dim=-1)\n    cos, sin = cos.repeat_interleave(2, dim=-1), sin.repeat_interleave(2, dim=-1)\n"
+    "    return x * cos + torch.cat([-b, a], dim=-1) * sin",
+)  # fmt: skip
+rotate.mistake(
+    "the two halves are interleaved on the way out; the first half comes first, then the second",
+    "torch.cat([a * cos - b * sin, a * sin + b * cos], dim=-1)",
+    "torch.stack([a * cos - b * sin, a * sin + b * cos], dim=-1).flatten(-2)",
+)  # fmt: skip
+rotate.mistake(
+    "the angle is multiplied by 2 pi; it is the position times the frequency, in radians",
+    "angles = places[:, None] * frequencies(x.shape[-1]", "angles = 2 * torch.pi * places[:, None] * frequencies(x.shape[-1]",
+)  # fmt: skip
+rotate.mistake(
+    "the positions run along the heads; angles are (token, pair), `places[:, None]` times the frequencies",
+    "angles = places[:, None] * frequencies(x.shape[-1]", "angles = places[:, None, None] * frequencies(x.shape[-1]",
+)  # fmt: skip
 rotate.mistake("the halves are exchanged on the way out", "[a * cos - b * sin, a * sin + b * cos]",
                "[a * sin + b * cos, a * cos - b * sin]")  # fmt: skip
 rotate.mistake("the angles are float32: far from the beginning their digits are lost",

@@ -44,6 +44,10 @@ WideAttention.mistake(
 )
 WideAttention.mistake("only the queries are normed: the keys have a norm as well", "self.query, self.key = (Normed(d_model, n, d_head, eps) for n in (heads, kv_heads))",
                       "self.query, self.key = (Normed(d_model, n, d_head, eps) for n in (heads, kv_heads))\n            self.key.forward = lambda x: nn.functional.linear(x, self.key.weight)")  # fmt: skip
+WideAttention.mistake("`output` reads heads * d_head numbers; yours reads d_model", "nn.Linear(heads * d_head, d_model, bias=False)",
+                      "nn.Linear(d_model, d_model, bias=False)")  # fmt: skip
+WideAttention.mistake("the values' heads are d_model / heads wide; they are `d_head` wide, as the others are",
+                      "nn.Linear(d_model, kv_heads * d_head, bias=False)", "nn.Linear(d_model, kv_heads * (d_model // heads), bias=False)")  # fmt: skip
 WideAttention.variant(
     """
     class Normed(nn.Linear):
@@ -160,6 +164,11 @@ def _(draw):
     for kind, (fields, tensors) in given.items():
         yield Case(f"a {kind}", (fields, tensors, ids), tolerance=1e-4)
     fields, tensors = given["llama"]
+    large = fields | {"rms_norm_eps": 1.0}
+    yield Case("a large eps, in every norm", (large, tensors, ids), tolerance=1e-4)
+    nested = {name: value for name, value in fields.items() if name != "rope_theta"}
+    nested |= {"rope_parameters": {"rope_type": "default", "rope_theta": 20.0}}
+    yield Case("the base in `rope_parameters`, where newer files have it", (nested, tensors, ids), tolerance=1e-4)
     yield Case("an unknown layout is refused", (fields | {"model_type": "mamba"}, tensors, ids), refuse=True)
     yield Case(
         "what the own model does not do is refused", (fields | {"hidden_act": "relu"}, tensors, ids), refuse=True
@@ -240,6 +249,16 @@ load.mistake(
     "    if model.head is None:",
     "    if False:",
 )
+load.mistake("the last norm keeps its own eps: replace it as well, `decoder.norm`",
+             "        self.decoder.norm = RMSNorm(config.d_model, eps)\n", "")  # fmt: skip
+load.mistake("the norms of the blocks keep their own eps: replace them as well",
+             "            block.attention_norm, block.feed_forward_norm = (RMSNorm(config.d_model, eps) for _ in range(2))\n", "")  # fmt: skip
+load.mistake("newer files have the base in `rope_parameters`: look there first", 'rotary.get("rope_theta", fields.get("rope_theta", 10000.0))',
+             'fields.get("rope_theta", 10000.0)')  # fmt: skip
+load.mistake("a missing field ends in a KeyError; expected a ValueError that names the field", "except KeyError as error:",
+             "except ZeroDivisionError as error:")  # fmt: skip
+load.mistake("the head has a bias; it has none", "nn.Linear(config.d_model, config.vocab, bias=False)",
+             "nn.Linear(config.d_model, config.vocab)")  # fmt: skip
 load.mistake("the model is left in training", "return model.eval()", "return model.train()")
 load.variant(
     """

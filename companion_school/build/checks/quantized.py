@@ -47,6 +47,11 @@ quantize.mistake(
 quantize.mistake(
     "a group of zeros has the scale 0, and 0 / 0 is no number: 2^-14 is the least", ".clamp(min=2**-14)", ""
 )
+quantize.mistake("levels are computed with scales that are not rounded to float16 yet: round the scales first",
+                 "    return (groups / scales[..., None].to(weight.dtype)).round()",
+                 "    exact = (groups.abs().amax(-1) / (2 ** (bits - 1) - 1)).clamp(min=2**-14)\n    return (groups / exact[..., None]).round()")  # fmt: skip
+quantize.mistake("a group runs down a column; it is neighbouring weights of a row", "weight.unflatten(-1, (-1, group))",
+                 "weight.T.contiguous().view(weight.shape[0], -1, group)")  # fmt: skip
 quantize.variant(
     """
     def quantize(weight, bits, group):
@@ -172,6 +177,9 @@ QuantizedLinear.mistake(
     "dequantize(levels, self.scales)",
     "dequantize(levels, torch.ones_like(self.scales))",
 )
+QuantizedLinear.mistake("levels and scales are plain tensors, which neither `to` nor a file sees: `register_buffer`",
+                        'self.register_buffer("levels", pack(levels) if bits == 4 else levels)', "self.levels = pack(levels) if bits == 4 else levels",
+                        'self.register_buffer("scales", scales)', "self.scales = scales")  # fmt: skip
 QuantizedLinear.variant(
     """
     class QuantizedLinear(nn.Module):
@@ -224,6 +232,11 @@ quantize_model.mistake(
     "buffers are not counted: the rounded weights are buffers",
     "(*model.parameters(), *model.buffers())",
     "model.parameters()",
+)
+quantize_model.mistake("only the direct children of a block are replaced; its linear layers lie deeper: go through all `modules()`",
+                       "list(model.decoder.modules())", "list(model.decoder.blocks)")  # fmt: skip
+quantize_model.mistake(
+    "bits and group are exchanged", "QuantizedLinear(child, bits, group)", "QuantizedLinear(child, group, bits)"
 )
 quantize_model.mistake("every number is counted as four bytes", "x.numel() * x.element_size()", "x.numel() * 4")
 quantize_model.mistake("numbers are counted, not bytes", "x.numel() * x.element_size()", "x.numel()")

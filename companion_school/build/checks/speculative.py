@@ -136,6 +136,18 @@ judge.mistake("the rejected guess stays in the text", "return [*guesses[:at], in
 judge.mistake(
     "the last token is drawn from the first row of p", "torch.multinomial(p[-1], 1", "torch.multinomial(p[0], 1"
 )
+judge.mistake("after a rejected guess it goes on with the next ones; what follows it is void", "            return [*guesses[:at], int(torch.multinomial(correction(p[at], q[at]), 1, generator=generator))]",
+              "            guesses = [*guesses[:at], int(torch.multinomial(correction(p[at], q[at]), 1, generator=generator)), *guesses[at + 1 :]]")  # fmt: skip
+judge.mistake(
+    "the correction is computed from the last rows; it is that of the rejected guess",
+    "correction(p[at], q[at])",
+    "correction(p[-1], q[-1])",
+)
+judge.mistake(
+    "a guess is rejected wherever p is less than q; that happens only with probability 1 - p / q",
+    _TEST,
+    "if q[at, guess] > p[at, guess]:",
+)
 judge.variant(
     """
     def judge(p, q, guesses, generator):
@@ -271,6 +283,17 @@ speculate.mistake(
 speculate.mistake("`choice` is not handed on", "rows(logits, temperature, **choice)", "rows(logits, temperature)")
 speculate.mistake("the whole text is read in every pass, in spite of the caches", "caches = list(ids), [Cache() for _ in model.decoder.blocks]", "caches = list(ids), [Cache() for _ in model.decoder.blocks]",
                   "        unread = [*text[len(caches[0]) :], *guesses]", "        caches = [Cache() for _ in model.decoder.blocks]\n        unread = [*text, *guesses]")  # fmt: skip
+speculate.mistake(
+    "the model's row before the first guess is cut off: a pass has one row more than guesses",
+    "-len(guesses) - 1 :",
+    "-len(guesses) :",
+)
+speculate.mistake("`shorten` keeps the last tokens; it keeps the first", "cache.keys[:, :, :tokens], cache.values[:, :, :tokens]",
+                  "cache.keys[:, :, -tokens:], cache.values[:, :, -tokens:]")  # fmt: skip
+speculate.mistake("only the keys are shortened; the values are as well", "cache.keys, cache.values = cache.keys[:, :, :tokens], cache.values[:, :, :tokens]",
+                  "cache.keys = cache.keys[:, :, :tokens]")  # fmt: skip
+speculate.mistake("a new generator is made in each pass, so that the same random numbers come again: make it once, before the loop",
+                  "        tokens = judge(rows", "        generator = torch.Generator().manual_seed(seed)\n        tokens = judge(rows")  # fmt: skip
 speculate.variant(
     """
     @torch.no_grad()

@@ -56,6 +56,9 @@ join.mistake(
     """,
 )
 join.mistake(
+    "the last token has no neighbour: check that there is one before you compare", "at + 1 < len(word) and ", ""
+)
+join.mistake(
     "the two tokens stay beside the new one; it takes their place", "joined.append(token)",
     "joined.extend([word[at], word[at + 1], token])",
 )  # fmt: skip
@@ -189,6 +192,31 @@ learn.mistake(
     "                if max(pair) < 256:\n                    count[pair] += often[number]\n"
     "                    where[pair].add(number)",
 )  # fmt: skip
+learn.mistake(
+    "a join takes pairs apart, and you never subtract them: reduce their counts before you join, then count the new ones",
+    "            for pair in pairwise(words[number]):\n                count[pair] -= often[number]\n", "",
+)  # fmt: skip
+learn.mistake(
+    "the new pairs of a joined word count once; they count as often as the word occurs in the text",
+    "                count[pair] += often[number]\n                where", "                count[pair] += 1\n                where",
+)  # fmt: skip
+learn.mistake(
+    "the first new token is 256, since the bytes are 0 to 255; yours is 255", "best, 256 + len(merges))",
+    "best, 255 + len(merges))",
+)  # fmt: skip
+learn.mistake(
+    "of equally frequent pairs the smallest is chosen, by both of its tokens; you compare only the first of them",
+    "(-count[pair], pair))", "(-count[pair], pair[0]))",
+)  # fmt: skip
+learn.mistake(
+    "you return the new tokens; expected the pairs that are joined", "merges.append(best)",
+    "merges.append(256 + len(merges))",
+)  # fmt: skip
+learn.mistake(
+    "the pairs that a join makes are counted, but you do not note in which words they occur, so they cannot be joined",
+    "                count[pair] += often[number]\n                where[pair].add(number)\n        del",
+    "                count[pair] += often[number]\n        del",
+)  # fmt: skip
 learn.mistake("one merge too many", "while len(merges) < most and count", "while len(merges) <= most and count")
 learn.variant(
     """
@@ -263,6 +291,7 @@ def _(draw):
     yield Case("three alike", ("aaaaaaa", [(_A, _A), (256, _A)]))
     for letters in ("ab", "abc", "abcd"):
         yield Case("any text and any merges", (_words(draw, letters, 8, 12), _merges(draw, letters, draw.whole(4, 9))))
+    yield Case("white space at both ends belongs to the text", (" a b \n", []))
     yield Case("no text", ("", [_TH]))
     yield Case("what UTF-8 cannot write is refused", ("a\ud800b", [_TH]), refuse=True)
 
@@ -309,6 +338,10 @@ encode.mistake(
 encode.mistake(
     "the tokens of each piece are in a list of their own; expected one list", "tokens += known[piece]",
     "tokens.append(known[piece])",
+)  # fmt: skip
+encode.mistake(
+    "white space at the ends is lost: it belongs to the text", "for piece in pieces(text):\n        if",
+    "for piece in pieces(text.strip()):\n        if",
 )  # fmt: skip
 encode.mistake(
     "the characters' numbers are not the bytes: é is two",
@@ -379,6 +412,10 @@ decode.mistake("half a character is left out in silence; show U+FFFD", 'errors="
 decode.mistake(
     "each byte becomes a character of its own: bytes are read by UTF-8", 'decode(errors="replace")', 'decode("latin-1")'
 )
+decode.mistake(
+    "`bytes([left, right])` fails where a half is a token from 256 on: join the bytes that the two halves stand for",
+    "spelt.append(spelt[left] + spelt[right])", "spelt.append(bytes([left, right]))",
+)  # fmt: skip
 decode.mistake("the two halves of a merge are exchanged", "spelt[left] + spelt[right]", "spelt[right] + spelt[left]")
 decode.mistake(
     "a merge may join what another made: its halves are tokens, and not always bytes",

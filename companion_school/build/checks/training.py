@@ -74,6 +74,12 @@ windows.mistake(
 )
 windows.mistake("each token of a window is drawn alone; a window is a piece of the text",
                 "(batch, 1), generator", "(batch, context + 1), generator")  # fmt: skip
+windows.mistake("the last window reaches one id beyond the text: a start is less than len(ids) - context",
+                "len(ids) - context,", "len(ids) - context + 1,")  # fmt: skip
+windows.mistake("inputs and targets are one id too short: cut context + 1 ids from the text, then shift",
+                "torch.arange(context + 1)", "torch.arange(context)")  # fmt: skip
+windows.mistake("the targets are rolled: the last ones come from the beginning of the window, not from the text",
+                "return window[:, :-1], window[:, 1:]", "return window[:, :-1], window[:, :-1].roll(-1, 1)")  # fmt: skip
 windows.variant(
     """
     def windows(ids, context, batch, generator):
@@ -108,6 +114,12 @@ _LOSS = "return -logs.where(scored, 0).sum() / scored.sum()"
 loss_of.mistake(
     "filler is counted in the number of tokens: divide by how many are scored", "/ scored.sum()", "/ scored.numel()"
 )
+loss_of.mistake("-100 is ignored, whatever `ignore` says", "scored = targets != ignore", "scored = targets != -100")
+loss_of.mistake("the logarithms are averaged over the vocabulary; only the target's counts: `gather` it",
+                "logits.log_softmax(-1).gather(-1, targets.where(scored, 0)[..., None]).squeeze(-1)",
+                "logits.log_softmax(-1).mean(-1)")  # fmt: skip
+loss_of.mistake("the logarithm of a probability that has become 0 is infinite: take `log_softmax`",
+                "logits.log_softmax(-1)", "logits.softmax(-1).log()")  # fmt: skip
 loss_of.mistake("filler is scored: `ignore` is not looked at", "scored = targets != ignore",
                 "scored = targets == targets")  # fmt: skip
 loss_of.mistake("the sum is not divided: expected the mean over what is scored", " / scored.sum()", "")
@@ -186,6 +198,21 @@ AdamW.mistake("gains decay: what has one axis does not", "if weight.ndim > 1 and
 AdamW.mistake(
     "the embedding decays: its rows are rarely met", 'weight.ndim > 1 and "embedding" not in name', "weight.ndim > 1"
 )
+AdamW.mistake("everything decays: gains and the embedding do not", 'if weight.ndim > 1 and "embedding" not in name:',
+              "if True:")  # fmt: skip
+_DECAY = """                if weight.ndim > 1 and "embedding" not in name:
+                    weight.sub_(rate * self.decay * weight)
+"""
+_ADAM = "                weight.sub_(rate * (m / (1 - b1**t)) / ((v / (1 - b2**t)).sqrt() + self.eps))\n"
+AdamW.mistake(
+    "the decay comes after the step, so it shrinks the step as well: decay first", _DECAY + _ADAM, _ADAM + _DECAY
+)
+AdamW.mistake("`m = m + ...` only names new tensors, and the means stay at zero: write `m += ...` or store them again",
+              "m += (1 - b1) * (g - m)", "m = m + (1 - b1) * (g - m)",
+              "v += (1 - b2) * (g * g - v)", "v = v + (1 - b2) * (g * g - v)")  # fmt: skip
+AdamW.mistake("the update is counted after the step, so the first corrections divide by 1 - b^0 = 0: count it first",
+              "        self.updates += 1\n        (b1, b2), t = self.betas, self.updates\n",
+              "        (b1, b2), t = self.betas, self.updates\n        self.updates += 1\n")  # fmt: skip
 AdamW.mistake("nothing decays", 'if weight.ndim > 1 and "embedding" not in name:', "if False:")
 AdamW.mistake("the decay is not multiplied by the rate", "rate * self.decay * weight", "self.decay * weight")
 AdamW.mistake("the decay goes into the gradient, and so into both means: that is Adam with L2, not AdamW",
@@ -303,6 +330,15 @@ rate_at.mistake(
     "update / updates",
 )
 rate_at.mistake("a fifth of the updates is rounded down: updates // 5", "updates // 5", "updates / 5")
+rate_at.mistake(
+    "the warm-up is never shortened: it is a fifth of all updates at most",
+    "    warmup = min(warmup, updates // 5)\n",
+    "",
+)
+rate_at.mistake("during the warm-up the cosine falls already: it begins at its end", "max(0.0, (update - warmup) / (updates - warmup))",
+                "(update - warmup) / (updates - warmup)")  # fmt: skip
+rate_at.mistake("the cosine falls to 0 and is cut off at a twentieth; it falls from 1 to a twentieth",
+                "(0.525 + 0.475 * math.cos(math.pi * fall))", "max(0.05, 0.5 + 0.5 * math.cos(math.pi * fall))")  # fmt: skip
 rate_at.mistake("the rate falls to 0; expected a twentieth of the peak", "0.525 + 0.475", "0.5 + 0.5")
 rate_at.mistake("a whole cosine: the rate rises again; half of one leads down", "math.pi * fall", "2 * math.pi * fall")
 rate_at.mistake("there is no warm-up", "min(1, update / max(1, warmup))", "1")
@@ -372,6 +408,16 @@ train.mistake("each micro-batch makes an update; they are collected first", "   
 train.mistake(
     "the gradients are not clipped, or only after the step, when it is too late", "        clip(model, most)\n", ""
 )
+train.mistake("the gradients are clipped after the step, which has cleared them: clip first",
+              "        clip(model, most)\n        adam.step(rate_at(update, updates, peak, warmup))",
+              "        adam.step(rate_at(update, updates, peak, warmup))\n        clip(model, most)")  # fmt: skip
+train.mistake("only the last micro-batch's share of the loss comes back; expected the sum of the shares",
+              "yield total", "yield loss.item()")  # fmt: skip
+train.mistake("the losses of an update are summed; expected their mean", "total += loss.item()",
+              "total += loss.item() * accumulate")  # fmt: skip
+train.mistake("the first micro-batches are left out: the first update takes 0 to accumulate - 1",
+              "range((update - 1) * accumulate, update * accumulate)",
+              "range(update * accumulate, (update + 1) * accumulate)")  # fmt: skip
 train.mistake("the losses are tensors that keep what they were made of: give numbers, `loss.item()`", "total += loss.item()",
               "total += loss")  # fmt: skip
 train.mistake("every update sees the same micro-batch", "loss = loss_at(n)", "loss = loss_at(0)")
@@ -446,6 +492,10 @@ bits_per_byte.mistake(
     "range(0, len(ids) - 1, context)",
     "range(0, max(1, len(ids) - context), context)",
 )
+bits_per_byte.mistake("the windows overlap, so that targets are scored twice: each begins `context` ids after the last one",
+                      "range(0, len(ids) - 1, context)", "range(0, len(ids) - 1, max(1, context // 2))")  # fmt: skip
+bits_per_byte.mistake("the mean over the windows is divided by the size; add up all bits, then divide once",
+                      "/ size", "/ size / math.ceil((len(ids) - 1) / context)")  # fmt: skip
 bits_per_byte.mistake("the targets are the inputs: shift them by one", "window[:, 1:])", "window[:, :-1])")
 bits_per_byte.variant(
     """
@@ -648,6 +698,8 @@ load.mistake(
     '    model.load_state_dict(renamed(load_file(Path(folder) / "model.safetensors"), back))\n',
     "",
 )
+load.mistake("the file's names are not turned into yours: swap each pair of `NAMES`",
+             "[(theirs, mine) for mine, theirs in NAMES]", "NAMES")  # fmt: skip
 load.mistake(
     "the model has the sizes of the file and not its other fields: `base` is missing",
     "for mine, theirs in FIELDS.items()}))",

@@ -176,6 +176,12 @@ Translator.mistake(
     "the encoder's mask is causal; every token of a source sees all that are real", "mask=real[:, None, None]",
     "mask=real[:, None, None] & causal(source.shape[1], source.shape[1])",
 )  # fmt: skip
+Translator.mistake("the mask hides queries; it hides keys, the last axis: real[:, None, None]",
+                   "seen, mask = real[:, None, None],", "seen, mask = real[:, None, :, None],")  # fmt: skip
+Translator.mistake("the encoder's mask is inverted: `real` is True where a token may be seen",
+                   "mask=real[:, None, None]", "mask=~real[:, None, None]")  # fmt: skip
+Translator.mistake("the decoder's blocks have no cross-attention: give its stack the class `CrossBlock`",
+                   "Stack(config, CrossBlock)", "Stack(config)")  # fmt: skip
 Translator.mistake("the encoder looks at filler", "mask=real[:, None, None]", "mask=None")
 Translator.mistake(
     "the decoder looks ahead: its own attention needs a causal mask",
@@ -277,6 +283,8 @@ forced.mistake(
 )
 forced.mistake("the last token is not left out: one token too many", "target[:, :-1]]", "target]")
 forced.mistake("the shift is doubled", "target[:, :-1]], dim=1)", "target[:, :-1]], dim=1).roll(1, 1)")
+forced.mistake("two start tokens stand in front; one is enough", "torch.full_like(target[:, :1], start), target[:, :-1]",
+               "torch.full_like(target[:, :2], start), target[:, :-2]")  # fmt: skip
 forced.mistake("the first token is lost, not the last", "target[:, :-1]]", "target[:, 1:]]")
 forced.mistake(
     "the start token stands at the end",
@@ -319,6 +327,11 @@ def _(draw):
 
 translate.mistake(
     "a row that has ended goes on writing", "following.where(target[:, 1:].ne(stop).all(1, True), stop)", "following"
+)
+translate.mistake(
+    "a row that has ended is filled with 0; fill it with `stop`",
+    "all(1, True), stop)], dim=1)",
+    "all(1, True), 0)], dim=1)",
 )
 translate.mistake("the start token is part of the result", "return target[:, 1:]", "return target")
 translate.mistake("one token too few", "for _ in range(most)", "for _ in range(most - 1)")

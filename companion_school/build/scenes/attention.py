@@ -59,7 +59,7 @@ def bare(world: World, log: Recorder) -> None:
     _layer(world, log)(_x())
 
 
-@scene("with as many heads of keys as of queries", [Node("answer", "what attention gives", mark("answer"))])
+@scene("with as many key heads as query heads", [Node("answer", "what attention gives", mark("answer"))])
 def dense(world: World, log: Recorder) -> None:
     layer = world["attention"].Attention(D_MODEL, HEADS, HEADS)
     same_weights(layer, log, "attention")
@@ -80,7 +80,7 @@ def masked(world: World, log: Recorder) -> None:
 
 
 @scene(
-    "with queries that are fewer than the keys",
+    "with fewer queries than keys",
     [Node("causal", "the mask that causal gives", gave(function("causal")), (), ("causal",))],
 )
 def fewer(world: World, log: Recorder) -> None:
@@ -88,7 +88,7 @@ def fewer(world: World, log: Recorder) -> None:
 
 
 @scene(
-    "with a function that turns",
+    "with `turn`",
     [_GOES_IN],
     attention_nodes("attention", "", "input", masked=False, turned="given"),
 )
@@ -106,7 +106,7 @@ def cached(world: World, log: Recorder) -> None:
 
 
 @scene(
-    "with a source, some of it hidden",
+    "with a source that is partly hidden",
     [_GOES_IN, Node("source", "the source", given(module("attention"), 1), (), ())],
     attention_nodes(
         "attention", "", "input", source="source", new_keys=SOURCE, keys=SOURCE, mask_home=("Attention.forward",)

@@ -30,7 +30,7 @@ _ROUTES = function("route")
 @scene(
     "for the routing",
     [
-        Node("chosen", "which experts are chosen", part(_ROUTES, 1), (), ("route",)),
+        Node("chosen", "the chosen experts", part(_ROUTES, 1), (), ("route",)),
         Node("weights", "the weights of the chosen experts", part(_ROUTES, 0), ("chosen",), ("route",)),
     ],
 )
@@ -38,7 +38,7 @@ def routing(world: World, log: Recorder) -> None:
     world["experts"].route(draw("router", 9, EXPERTS), TOP_K)
 
 
-@scene("for the capacity", [Node("kept", "which choices are kept", gave(function("within")), (), ("within",))])
+@scene("for the capacity", [Node("kept", "the choices that fit", gave(function("within")), (), ("within",))])
 def capacity(world: World, log: Recorder) -> None:
     chosen = draw("choices", 9, EXPERTS).topk(TOP_K, dim=-1).indices
     world["experts"].within(chosen, EXPERTS, CAPACITY)

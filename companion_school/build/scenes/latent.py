@@ -72,7 +72,7 @@ def layer(world: World, log: Recorder) -> None:
 
 
 @scene(
-    "for one token after others",
+    "for one token with a cache",
     [goes_in("attention")],
     latent_nodes("attention", "", "input", turn=1, cached=True, queries=1, keys=PREFIX + 1, mask_home=_HOME),
 )
@@ -91,7 +91,7 @@ def model(world: World, log: Recorder) -> None:
 
 
 @scene(
-    "for the bytes that are kept",
+    "for the bytes in the caches",
     [Node(name, f"the bytes of {name}", mark(name), (), ("bytes_kept",)) for name in ("keys and values", "latents")],
 )
 def kept(world: World, log: Recorder) -> None:

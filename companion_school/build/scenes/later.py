@@ -42,7 +42,7 @@ def _mark_unseen(log: Recorder, name: str, model: Any) -> None:
 
 
 @scene(
-    "for the rule",
+    "for delta_rule",
     [
         marked("read", "what the tokens read", "delta_rule"),
         marked("state", "what the state holds at the end", "delta_rule"),
@@ -87,7 +87,7 @@ def layer(world: World, log: Recorder) -> None:
 @scene(
     "for a model with states",
     [
-        marked("blocks", "what the blocks have", "put_states"),
+        marked("blocks", "the kinds of attention in the blocks", "put_states"),
         marked("caches", "what the blocks are given", "new_caches"),
     ],
 )
@@ -101,7 +101,7 @@ def mixed(world: World, log: Recorder) -> None:
 
 
 @scene(
-    "for what is drawn from",
+    "for the distributions",
     [marked("rows", "the probabilities of the rows", "rows"), marked("greedy", "the rows at temperature 0", "rows"),
      marked("correction", "the corrected probabilities", "correction")],
 )  # fmt: skip
@@ -113,8 +113,8 @@ def chances(world: World, log: Recorder) -> None:
 
 
 @scene(
-    "for the judge",
-    [marked(f"tokens {n}", f"the tokens that are kept of {n} guesses", "judge") for n in range(4)],
+    "for judge",
+    [marked(f"tokens {n}", f"the tokens that judge returns for {n} guesses", "judge") for n in range(4)],
 )
 def judge(world: World, log: Recorder) -> None:
     sure = torch.eye(VOCAB)
@@ -126,7 +126,7 @@ def judge(world: World, log: Recorder) -> None:
 
 
 @scene(
-    "for the text as its own draft",
+    "for lookup",
     [marked("guesses", "the guesses", "lookup"), marked("q", "the probabilities of the guesses", "lookup")],
 )
 def lookup(world: World, log: Recorder) -> None:
@@ -136,7 +136,7 @@ def lookup(world: World, log: Recorder) -> None:
 
 
 @scene(
-    "for a text with a draft",
+    "for speculate",
     [Node(f"read {n}", f"the ids that the model reads in pass {n}", given(module("", turn=n)), (), ("speculate",))
      for n in range(4)],
     [marked("text", "the tokens of the text", "speculate")],
@@ -155,9 +155,10 @@ def text(world: World, log: Recorder) -> None:
 
 
 @scene(
-    "for rounded weights",
+    "for quantized weights",
     [marked("levels", "the levels", "quantize"), marked("scales", "the scales", "quantize"),
-     marked("weights", "the weights that they stand for", "dequantize"), marked("packed", "the bytes", "pack"),
+     marked("weights", "the weights that levels and scales represent", "dequantize"),
+     marked("packed", "the packed bytes", "pack"),
      marked("unpacked", "the levels that come back", "unpack")],
 )  # fmt: skip
 def rounded(world: World, log: Recorder) -> None:
@@ -172,7 +173,7 @@ def rounded(world: World, log: Recorder) -> None:
 
 
 @scene(
-    "for a rounded model",
+    "for a quantized model",
     [marked("four bits", "what a layer of four bits gives", "QuantizedLinear.forward", "QuantizedLinear.__init__"),
      marked("bytes", "the bytes of the model", "quantize_model", "bytes_of"),
      marked("logits", "the logits", "quantize_model")],
@@ -191,8 +192,8 @@ def rounded_model(world: World, log: Recorder) -> None:
 
 @scene(
     "for an adapter",
-    [goes_in("lora"), Node("down", "what goes down", gave(module("lora.down")), ("input",), ("LoRA.forward",)),
-     Node("up", "what comes up", gave(module("lora.up")), ("down",), ("LoRA.forward",)),
+    [goes_in("lora"), Node("down", "what `down` gives", gave(module("lora.down")), ("input",), ("LoRA.forward",)),
+     Node("up", "what `up` gives", gave(module("lora.up")), ("down",), ("LoRA.forward",)),
      Node("sum", "what the adapted layer gives", gave(module("lora")), ("up",), ("LoRA.forward",)),
      marked("merged", "the merged weights", "LoRA.merged")],
 )  # fmt: skip
@@ -213,8 +214,8 @@ def question(world: World, log: Recorder) -> None:
 @scene(
     "for an adapted model",
     [
-        marked("learns", "the names of what learns", "put_adapters"),
-        marked("merged", "the logits when it is merged", "merge_adapters"),
+        marked("learns", "the names of the trainable weights", "put_adapters"),
+        marked("merged", "the logits after merging", "merge_adapters"),
     ],
 )
 def adapted(world: World, log: Recorder) -> None:
@@ -235,7 +236,7 @@ def _stream(n: int) -> Node:
 @scene(
     "for the streams",
     [marked("how many", "how many streams there are", "streams"), *(_stream(n) for n in range(LAYERS + 1)),
-     marked("lens", "what the lens says", "lens"), marked("rank", "what rank_of gives", "rank_of")],
+     marked("lens", "what lens gives", "lens"), marked("rank", "what rank_of gives", "rank_of")],
 )  # fmt: skip
 def looked(world: World, log: Recorder) -> None:
     code, model = world["inside"], decoder(world, log)
@@ -251,7 +252,7 @@ def looked(world: World, log: Recorder) -> None:
 
 
 @scene(
-    "for what is changed inside",
+    "for changed activations",
     [
         marked("silent", "the logits without a head", "without_head"),
         marked("lent", "the logits with another stream", "patched"),

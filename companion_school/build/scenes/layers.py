@@ -98,8 +98,8 @@ def _spread(name: str) -> Find:
 
 
 @scene(
-    "for the first weights",
-    [Node(name, f"the spread of {name}, as a share of the right one,", _spread(name), (), ("initialise",))
+    "for the initial weights",
+    [Node(name, f"the standard deviation of {name} as a multiple of the right one", _spread(name), (), ("initialise",))
      for name in _DRAWN],
 )  # fmt: skip
 def drawn(world: World, log: Recorder) -> None:

@@ -66,7 +66,7 @@ def passes(make: Callable[[World], Any]) -> Scene:
 
 
 @scene(
-    "for the count of a model's numbers",
+    "for the number of parameters",
     [Node("count", "what count gives", mark("count"), (), ("count",))],
 )
 def counted(world: World, log: Recorder) -> None:

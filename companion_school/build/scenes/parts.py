@@ -253,15 +253,15 @@ def attention_nodes(
     heads = {}
     for one, name in (("queries", "query"), ("keys", "key"), ("values", "value")):
         heads[one] = function_of("split", gave(linear[name]), whole)
-        says = f"the {one} in heads" + (", before turning," if turned and one != "values" else "")
+        says = f"the {one} in heads" + (" before rotation" if turned and one != "values" else "")
         add(f"{one} in heads", says, heads[one], [one], "split", forward)
     extended = function("Cache.extend", whole)
     last_q, last_k, last_v = "queries in heads", "keys in heads", "values in heads"
     if turned == "given":
         home: tuple[str, ...] = (forward,)
         turned_q, turned_k = given(attends, 0), back_to(given(attends, 1), key_numbers)
-        add("queries turned", "the queries after turning", turned_q, ["queries in heads"], *home)
-        add("keys turned", "the keys after turning", turned_k, ["keys in heads"], *home)
+        add("queries turned", "the queries after rotation", turned_q, ["queries in heads"], *home)
+        add("keys turned", "the keys after rotation", turned_k, ["keys in heads"], *home)
         last_q, last_k = "queries turned", "keys turned"
     if turned == "rotate":
         rotates = function("rotate", whole)
@@ -275,8 +275,8 @@ def attention_nodes(
                          back_to(given(attends, 1), key_numbers))  # fmt: skip
         home = ("rotate", forward)
         by = ["positions", "frequencies"]
-        add("queries turned", "the queries after turning", turned_q, ["queries in heads", *by], *home)
-        add("keys turned", "the keys after turning", turned_k, ["keys in heads", *by], *home)
+        add("queries turned", "the queries after rotation", turned_q, ["queries in heads", *by], *home)
+        add("keys turned", "the keys after rotation", turned_k, ["keys in heads", *by], *home)
         last_q, last_k = "queries turned", "keys turned"
     if cached:
         add("keys put", "the keys that the cache is given", given(extended, 0), [last_k], forward)
@@ -296,8 +296,8 @@ def attention_nodes(
 
     add("queries asked", "the queries that attend is given", sized(given(attends, 0), batch * HEADS * queries * D_HEAD),
         [last_q], forward)  # fmt: skip
-    add("keys shared", "the keys, one for each query head,", sized(given(attends, 1), whole_keys), [last_k], forward)
-    add("values shared", "the values, one for each query head,", sized(given(attends, 2), whole_keys), [last_v],
+    add("keys shared", "the keys for each query head", sized(given(attends, 1), whole_keys), [last_k], forward)
+    add("values shared", "the values for each query head", sized(given(attends, 2), whole_keys), [last_v],
         forward)  # fmt: skip
     shape = (batch, HEADS, queries, keys)
     handed, mask = _as_allowed(given(function(forward, whole), 2), shape), _as_allowed(given(attends, 3), shape)
@@ -309,7 +309,7 @@ def attention_nodes(
     weights = shaped(first(made_of("softmax", window, pairs), sums_to_one(window, pairs)), shape)
     add("weights", "the weights (rows after the softmax)", weights, ["scores", *["mask"] * masked], "attend")
     add("heads", "the heads' outputs", gave(attends), ["weights", "values shared"], "attend")
-    add("merged", "the heads' outputs, merged,", given(linear["output"]), ["heads"], "merge", forward)
+    add("merged", "the merged outputs of the heads", given(linear["output"]), ["heads"], "merge", forward)
     add("attention", "what attention gives", gave(whole), ["merged"], forward)
     return nodes
 
@@ -361,7 +361,7 @@ def asked_nodes(way: str, whole: Where, at: str, before: tuple[str, ...] = (), *
         weighs = add("every head's values", "every head's values", given(attends, 2), (), *homes)
     if way == "absorbed":
         down = made_of("einsum", whole, BATCH * HEADS * queries * RANK)
-        asks = add("queries that went down", "the queries that went down", down, (), *homes, inner=True)
+        asks = add("queries that went down", "the queries multiplied by U_k", down, (), *homes, inner=True)
     scores = made_of("softmax", whole, pairs, result=False)
     asked = add("scores", "the scores", scores, asks, *homes, "attend", scores=True)
     weights = shaped(first(made_of("softmax", whole, pairs), sums_to_one(whole, pairs)), shape)
@@ -389,20 +389,20 @@ def latent_nodes(path: str, place: str, before: str, *, turn: int = 0, queries: 
 
     normed, key = linear["latent_norm"], behind(gave(linear["down"]), RANK, whole)
     add("queries", "the queries", gave(linear["query"]), ("=",))
-    add("down", "latents and keys in one", gave(linear["down"]), ("=",))
+    add("down", "what `down` gives", gave(linear["down"]), ("=",))
     add("into latent_norm", "the latents that latent_norm is given", given(normed), ("down",))
     add("latents", "the normed latents", gave(normed), ("into latent_norm",), "RMSNorm.forward")
-    add("key", "the key before turning", key, ("down",), inner=True)
+    add("key", "the key before rotation", key, ("down",), inner=True)
     latents, turned = "latents", "key"
     if cached:
         add("latents put", "the latents that the cache is given", given(extended, 0), (latents,))
-        add("keys put", "the turned keys that the cache is given", given(extended, 1), (turned,))
+        add("keys put", "the rotated keys that the cache is given", given(extended, 1), (turned,))
         latents, turned, back = "latents kept", "keys kept", "that the cache gives back"
         add(latents, f"the latents {back}", part(extended, 0), ("latents put",), "Cache.extend")
-        add(turned, f"the turned keys {back}", part(extended, 1), ("keys put",), "Cache.extend")
-    asked = {"queries turned": ("the queries, their last part turned,", ("queries",)),
-             "latents asked": ("the latents that are asked", (latents,)),
-             "keys turned": ("the turned keys that are asked", (turned,)),
+        add(turned, f"the rotated keys {back}", part(extended, 1), ("keys put",), "Cache.extend")
+    asked = {"queries turned": ("the queries with their last part rotated", ("queries",)),
+             "latents asked": ("the latents that are compared with the queries", (latents,)),
+             "keys turned": ("the rotated keys that are compared with the queries", (turned,)),
              "U_k": ("the matrices U_k", ()), "U_v": ("the matrices U_v", ())}  # fmt: skip
     for number, (name, (says, parents)) in enumerate(asked.items()):
         add(name, says, given(asks, number), parents)
@@ -410,7 +410,7 @@ def latent_nodes(path: str, place: str, before: str, *, turn: int = 0, queries: 
     add("mask handed", "the mask that attention is given", handed, (), *mask_home)
     add("mask", "the mask that is handed on", _as_allowed(given(asks, 5), shape), ("mask handed",))
     nodes += asked_nodes("", asks, at, tuple(at + name for name in (*asked, "mask")), queries=queries, keys=keys)
-    add("merged", "the heads' outputs, merged,", given(linear["output"]), ("heads",), "merge", forward)
+    add("merged", "the merged outputs of the heads", given(linear["output"]), ("heads",), "merge", forward)
     add("attention", "what attention gives", gave(whole), ("merged",))
     return nodes
 
@@ -501,14 +501,14 @@ def experts_nodes(path: str, place: str, before: str, within: Where | None, tag:
 
     nodes = [
         Node(logits, "the router's logits", gave(router), (before,), (forward,), place),
-        Node(chosen, "which experts are chosen", part(routes, 1), (logits,), ("route", forward), place),
+        Node(chosen, "the chosen experts", part(routes, 1), (logits,), ("route", forward), place),
         Node(
             weights, "the weights of the chosen experts", part(routes, 0), (logits, chosen), ("route", forward), place
         ),
     ]
     if capacity:
         finds = gave(function("within", whole))
-        nodes.append(Node(kept, "which choices are kept", finds, (chosen,), ("within", forward), place))
+        nodes.append(Node(kept, "the choices that fit", finds, (chosen,), ("within", forward), place))
     each = []
     for number in range(experts):
         each.append(f"{at}expert {number}")

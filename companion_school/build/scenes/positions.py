@@ -34,12 +34,12 @@ def waves(world: World, log: Recorder) -> None:
 
 
 @scene(
-    "for turning tokens at the places 5, 6, ...",
+    "for rotations at the positions 5, 6, ...",
     [
-        Node("x", "what is turned", given(_ROTATES), (), ()),
+        Node("x", "what rotate is given", given(_ROTATES), (), ()),
         Node("frequencies", "the frequencies", gave(function("frequencies", _ROTATES)), (), ("frequencies", "rotate")),
         _ANGLES,
-        Node("turned", "what comes out of rotate", gave(_ROTATES), ("x", "angles"), ("rotate",)),
+        Node("turned", "what rotate gives", gave(_ROTATES), ("x", "angles"), ("rotate",)),
     ],
 )
 def turning(world: World, log: Recorder) -> None:

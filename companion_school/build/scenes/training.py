@@ -50,7 +50,7 @@ def _three(key: str, says: str, parents: tuple[str, ...], home: str, place: str)
 @scene(
     "for batches from a text",
     [
-        Node("inputs", "the steps from each id of a window to the next", mark("steps"), (), ("windows",)),
+        Node("inputs", "the distances from each id of a window to the next", mark("steps"), (), ("windows",)),
         Node("targets", "the distances of the targets from the inputs", mark("distance"), (), ("windows",)),
     ],
 )
@@ -240,7 +240,9 @@ def trained(world: World, log: Recorder) -> None:
         update[0] += 1
 
 
-@scene("for the bits of a text", [Node("bits", "what bits_per_byte gives", mark("bits"), (), ("bits_per_byte",))])
+@scene(
+    "for the bits per byte of a text", [Node("bits", "what bits_per_byte gives", mark("bits"), (), ("bits_per_byte",))]
+)
 def measured(world: World, log: Recorder) -> None:
     log.mark("bits", world["training"].bits_per_byte(decoder(world, log), ids("held out", 21), 6, 40))
 

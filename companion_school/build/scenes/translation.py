@@ -41,8 +41,8 @@ def _translator(world: World, log: Recorder) -> Any:
 
 
 @scene(
-    "for what the decoder reads",
-    [Node("forced", "the shifted inputs", gave(function("forced")), (), ("forced",))],
+    "for the decoder's input",
+    [Node("forced", "what forced gives", gave(function("forced")), (), ("forced",))],
 )
 def shifted(world: World, log: Recorder) -> None:
     world["translation"].forced(ids("shifted", BATCH, TOKENS), START)
@@ -89,7 +89,7 @@ def logits(world: World, log: Recorder) -> None:
     _translator(world, log)(source, real, ids("target", BATCH, TOKENS))
 
 
-@scene("for greedy text", [Node("text", "the translation", mark("text"), (), ("translate",))])
+@scene("for a greedy translation", [Node("text", "the translation", mark("text"), (), ("translate",))])
 def written(world: World, log: Recorder) -> None:
     source, real = _source()
     log.mark("text", world["translation"].translate(_translator(world, log), source, real, START, STOP, 12))

@@ -105,9 +105,22 @@ def test_what_raises_is_said_with_its_line_the_first_fault_with_its_place_and_th
     report = examine_stage(ATTENTION, folder)
     attend, layer = by_part(report)["attend"], by_part(report)["Attention"]
     assert attend.told.endswith("in attention.py, line 12: scores = q.mT @ k.mT / math.sqrt(q.shape[-1])")
-    assert attend.place is not None and "Look at attention.py, attend." in attend.place
+    assert attend.place is not None and "Look at attention.py, in attend." in attend.place
     assert layer.place is None and f"  Attention: crashed\n    {layer.briefly}\n  Attention, grouped" in str(report)
     assert layer.briefly.startswith("it raised RuntimeError") and len(layer.told.splitlines()) > 2
+
+
+def test_a_mistake_that_the_cases_name_gets_no_second_cause(folder):
+    late = "weights = scores.softmax(-1)\n    return (weights if mask is None else weights * mask) @ v"
+    write(
+        folder,
+        ("        scores = scores.masked_fill(~mask, -math.inf)", "        pass"),
+        ("return scores.softmax(-1) @ v", late),
+    )
+    attend = by_part(examine_stage(ATTENTION, folder))["attend"]
+    assert "most likely: the mask comes after the softmax" in attend.told
+    assert attend.place.startswith("Compared step by step with the course's code, with a causal mask: the scores and ")
+    assert attend.place.endswith("in attend.")  # the weights are those of an attention without a mask, too
 
 
 def test_what_an_earlier_file_raises_is_said_with_its_line(folder):

@@ -119,14 +119,15 @@ def test_a_bug_of_each_stage_is_placed_at_its_tensor_and_line(name, placed):
 def test_the_sentence_names_what_agrees_the_line_and_what_would_mend_it(tmp_path):
     bug = named("queries turned, keys not")
     said = where(5, folder(tmp_path, 5, **bug.sources))
-    assert said.startswith("block 0: the keys in heads, before turning, the positions of the tokens")
-    assert "the keys after turning do not" in said and "attention.py, between line" in said
-    assert said.endswith("They agree if keys are turned as queries are.")
+    lead = "Compared step by step with the course's code, in block 0: "
+    assert said.startswith(f"{lead}the keys in heads before rotation, the positions of the tokens")
+    assert "are the same, but the keys after rotation differ: " in said and "attention.py, between line" in said
+    assert said.endswith("They are right once keys are turned as queries are.")
 
 
 def test_a_later_stage_names_the_earlier_file(tmp_path):
     said = where(5, folder(tmp_path, 5, **named("scale missing").sources))
-    assert "attention.py, line 12, attend" in said
+    assert "attention.py, line 12, in attend" in said
 
 
 def test_a_file_that_is_known_to_be_right_is_not_blamed(tmp_path):
@@ -138,7 +139,7 @@ def test_a_file_that_is_known_to_be_right_is_not_blamed(tmp_path):
     found = first_difference(10, sources(10, published=wrong), only=scenes(10)[1:])
     assert found.origin.place.file == "attention.py"  # where the queries are made that should have been normed
     said = where(10, folder(tmp_path, 10, published=wrong), itself=True)
-    assert "the queries do not" in said and "attention.py" not in said
+    assert "the queries differ" in said and "attention.py" not in said
 
 
 @pytest.mark.parametrize("stage", [5, 7, 8, 9])
@@ -167,13 +168,13 @@ def test_bugs_in_code_that_is_written_otherwise_are_not_blamed_on_what_agrees(ol
 @pytest.mark.parametrize(
     "body, said",
     [
-        ("return None", "None in place of a tensor"),
-        ("return q, k", "2 results in place of a tensor"),
-        ("return q[0]", "the shape is (4, 7, 6) in place of (2, 4, 7, 6)"),
+        ("return None", "None instead of a tensor"),
+        ("return q, k", "2 results instead of a tensor"),
+        ("return q[0]", "the shape is (4, 7, 6) instead of (2, 4, 7, 6)"),
         ("raise KeyError('lost')", "KeyError: 'lost'"),
         ("raise SystemExit(3)", "SystemExit: 3"),
         ("return attend(q, k, v)", "RecursionError"),
-        ("return q.bfloat16()", "the heads' outputs do not"),
+        ("return q.bfloat16()", "the heads' outputs differ"),
     ],
 )
 def test_whatever_attend_gives_is_told(tmp_path, body, said):
@@ -198,7 +199,7 @@ def test_a_loop_without_an_end_is_ended(tmp_path, monkeypatch):
 
 
 def test_files_that_cannot_be_read_are_told(tmp_path):
-    assert "there is no file model.py" in where(5, tmp_path)
+    assert "no file model.py" in where(5, tmp_path)
     assert "SyntaxError" in where(2, folder(tmp_path, 2, attention="def attend(:"))
     assert "not written yet" in where(2, folder(tmp_path, 2, attention=stub(2)))
 
