@@ -52,14 +52,14 @@ reason(
     "each chip has enough tokens, whatever the number of parameters (1).",
 )
 broken(
-    "26.ring",
+    "26.scatter",
     "`columns` (process, part, number) holds what each process starts with. The function plays a reduce-scatter on a "
     "ring: in each step a process hands a parcel to the next one, which adds its own part. At the end process `rank` "
     "should hold the sum of part `rank`.",
     """
 def reduce_scatter(columns):
     n = len(columns)
-    parcels = [columns[rank, rank] for rank in range(n)]
+    parcels = [columns[rank, rank - 1] for rank in range(n)]
     for step in range(1, n):
         arrived = [parcels[rank - 1] for rank in range(n)]
         parcels = [arrived[rank] + columns[rank, (rank - step) % n] for rank in range(n)]
@@ -75,6 +75,7 @@ def reduce_scatter(columns):
     return torch.stack(parcels)
 """,
     "columns = torch.arange(24.0).view(3, 4, 2)[:, :3]\nassert torch.equal(reduce_scatter(columns), columns.sum(0))",
-    "The sums are right, but each lies one process off: a parcel that begins with part rank travels n - 1 steps and "
-    "ends at process rank - 1. Begin with the part of the left neighbour's number, rank - 1.",
+    "The parcel that arrives after `step` steps began `step` processes to the left, with the part one below that "
+    "process's number, so it holds part rank - step - 1. The process has to add its own number of this part. With "
+    "rank - step it adds another part, and the sums mix several parts.",
 )
