@@ -195,6 +195,11 @@ class Part:
         return (*FORBIDDEN, *self.forbidden) if self.stage.number < OPEN else ()
 
     @property
+    def writes(self) -> bool:
+        """True if the probe needs a temporary folder to write into."""
+        return "tempfile" in inspect.getsource(self.probe)
+
+    @property
     def watched(self) -> tuple[str, ...]:
         """The forbidden names that are also detected at run time, by the PyTorch operators that are executed."""
         return tuple(name for name in self.without if name in _OPERATORS)

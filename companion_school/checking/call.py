@@ -153,7 +153,7 @@ def _called(answer: Answer, arguments: Sequence[Any], case: Case, watch: Watch) 
 
 
 def _refused(watch: Watch) -> Outcome:
-    return Outcome(error=("Refused", forbidden_fault(watch.seen[:1])), result=Result.REFUSED)
+    return Outcome(error=("Refused", forbidden_fault(watch.seen[:1], seen=True)), result=Result.REFUSED)
 
 
 def _is_empty(answer: Answer) -> bool:

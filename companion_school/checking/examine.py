@@ -25,7 +25,7 @@ from typing import Any
 from .call import Call, Outcome, Result, in_this_process, is_floating
 from .compare import MOST_NUMBERS, describe, difference, far_off
 from .derived_cases import holds_nan, law_cases, refusal_cases
-from .exercise import Answer, Case, Exercise
+from .exercise import Answer, Case, Exercise, as_given
 
 LONGEST_INPUT = 400  # characters
 _AGAIN = "after other inputs, with tensors in another memory layout, its former results written into"
@@ -43,6 +43,7 @@ class Verdict:
         mistake: Message of the known mistake that the answer makes, if any.
         robust: Verdict on the first fault of a right answer that costs only the robust mark; None if there is none.
         printed: The first lines that the answer printed while it was tried, and how many more there were.
+        already: What a wrong answer gets right; the grader fills it in.
     """
 
     result: Result
@@ -52,6 +53,7 @@ class Verdict:
     mistake: str | None = None
     robust: Verdict | None = None
     printed: str = ""
+    already: str = ""
 
     @property
     def is_right(self) -> bool:
@@ -91,6 +93,7 @@ class AnswerKey:
         mistakes: For each known mistake, its message and a function that returns its outcome on a case.
         groups: Group number of each case (see `credit`); empty if all cases earn their points together.
         right: Kinds of faults that cost points in this exercise, in addition to a wrong value.
+        offered: Choices of a question; empty for any answer.
     """
 
     names: tuple[str, ...]
@@ -99,6 +102,7 @@ class AnswerKey:
     mistakes: tuple[tuple[str, Callable[[int], Outcome]], ...]
     groups: tuple[int, ...] = ()
     right: Collection[str] = ()
+    offered: Sequence[Any] = ()
 
     @cached_property
     def own_kinds(self) -> tuple[Callable[[int], str | None], ...]:
@@ -155,6 +159,7 @@ def key_of(exercise: Exercise, seed: int = 0) -> AnswerKey:
         tuple((known.message, gives(known.answer)) for known in exercise.mistakes),
         tuple(exercise.group_of(case) for case in cases) if exercise.groups else (),
         tuple(exercise.right),
+        exercise.offered,
     )
 
 
@@ -261,10 +266,23 @@ def verdict_of(key: AnswerKey, call: Call, index: int, again: bool, outcome: Out
         return Verdict(outcome.result or Result.WRONG, case.shows, _input(key.names, case), said)
     if outcome.result is not None:
         return Verdict(outcome.result, case.shows, _input(key.names, case), fault)
+    if outcome.error is None and (other := not_offered(outcome.value, key.offered)):
+        return Verdict(Result.WRONG, case.shows, fault=other)
     mistake = _known(key, call, index, outcome)
     unexpected = outcome.error is not None and not case.refuse and mistake is None
     result = Result.CRASHED if unexpected else Result.WRONG
     return Verdict(result, case.shows, _input(key.names, case), fault, mistake)
+
+
+NOT_OFFERED = "expected one of the choices"
+
+
+def not_offered(value: Any, offered: Sequence[Any]) -> str:
+    """Return the message for a value that is not among the choices of a question, or "" if it is or there are none."""
+    if not offered or as_given(value) in offered:
+        return ""
+    choices = ", ".join(map(repr, offered[:12])) + ", ..." * (len(offered) > 12)
+    return f"{NOT_OFFERED} {choices}; got {describe(value)}"
 
 
 # Faults of one call
@@ -312,11 +330,11 @@ def call_faults(
 def _value_fault(case: Case, outcome: Outcome, expected: Outcome, told: bool) -> str | None:
     """Describe what is wrong with the value or the error of a call, ignoring types and precision; else return None."""
     if outcome.result is Result.TIMEOUT:
-        return "it did not end in the time it has"
+        return "it did not finish within its time limit" + "; expected a ValueError" * case.refuse
     if outcome.result is Result.CRASHED:
-        return "the process that ran it ended on the way" + (f": {outcome.error[1]}" if outcome.error else "")
+        return "its process ended" + (f": {outcome.error[1]}" if outcome.error else "")
     if outcome.result is Result.REFUSED:
-        return outcome.error[1] if outcome.error else "it did what an answer may not do"
+        return outcome.error[1] if outcome.error else "it did something that an answer may not do"
     if outcome.result is Result.MISSING:
         return missing(outcome)
     if case.refuse:

@@ -47,6 +47,7 @@ _AUTOGRAD = frozenset({
 })  # fmt: skip
 _ENGINE = ("autograd::engine::", "aten::_make_dual", "aten::_fw_primal")
 _SHORT = {"scaled_dot_product_attention": "scaled_dot_product", "optim": "optimizer"}
+_MODULE = "the module "
 _MARK = "aten::empty"  # the first operator under every watch
 
 
@@ -329,7 +330,7 @@ def _hidden_modules(nodes: Collection[ast.AST], beside: Collection[str]) -> set[
         if path in ("torch.load", "numpy.load", "sys.modules"):
             found.add(path)
     wrong = {path for path in used if path not in _MODULES and path.partition(".")[0] not in beside}
-    return found | {f"the module {path}" for path in wrong if path}
+    return found | {f"{_MODULE}{path}" for path in wrong if path}
 
 
 def _bound_module(alias: ast.alias) -> str:
@@ -370,11 +371,23 @@ def _is_same(name: str, forbidden: str, in_part: bool) -> bool:
     return wanted in _said(f"::{name}") and len(wanted) > 4
 
 
-def forbidden_fault(used: Collection[str]) -> str:
-    """Return the message for an answer that uses these names."""
+def forbidden_fault(used: Collection[str], *, seen: bool = False) -> str:
+    """Return the message for an answer that uses these names.
+
+    Args:
+        used: The names.
+        seen: They were called while the answer ran, so they may not be in its text.
+    """
     names = [name for name in used if name not in _HIDING and not name.startswith("_") and " " not in name]
     if names or not used:
-        return f"it uses {', '.join(names)}, which the exercise asks you to do without"
+        how = " (perhaps inside another function that it calls)" if seen else ""
+        return f"it uses {', '.join(names)}{how}, which the exercise asks you to do without"
+    modules = [name.removeprefix(_MODULE) for name in used if name.startswith(_MODULE) and name.count(" ") == 2]
+    if len(modules) == len(used):
+        return (
+            f"it imports {', '.join(modules)}; where operators are forbidden, an answer may only import the public "
+            "parts of PyTorch, numpy and everyday modules of Python"
+        )
     return (
         f"it uses {', '.join(used)}; where an exercise forbids operators, every name has to stand in the text of the "
         "answer, so nothing that looks a name up in another way is taken"

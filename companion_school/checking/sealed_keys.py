@@ -16,10 +16,10 @@ import torch
 
 from .call import Call, Outcome, Result
 from .codec import case_value, outcome_of, outcome_value, pack, same_as, unpack
-from .compare import describe, difference
+from .compare import difference
 from .credit import examine_groups
-from .examine import AnswerKey, Verdict, examine, key_of, missing, same
-from .exercise import Case, Exercise, as_given
+from .examine import AnswerKey, Verdict, examine, key_of, missing, not_offered, same
+from .exercise import Case, Exercise
 
 
 @dataclass(frozen=True)
@@ -171,10 +171,8 @@ def _examine_kind(key: AnswerKey, call: Call, offered: Sequence[Any] = ()) -> Ve
         for message, gives in key.mistakes:
             if same(outcome, gives(index), case):
                 return Verdict(Result.WRONG, case.shows, fault="that is not it", mistake=message)
-        if offered and as_given(outcome.value) not in offered:
-            choices = ", ".join(map(repr, offered[:12])) + ", ..." * (len(offered) > 12)
-            fault = f"expected one of {choices}; got {describe(outcome.value)}"
-            return Verdict(Result.WRONG, case.shows, fault=fault)
+        if other := not_offered(outcome.value, offered):
+            return Verdict(Result.WRONG, case.shows, fault=other)
         if isinstance(outcome.value, float) and not math.isfinite(outcome.value):
             return Verdict(Result.WRONG, case.shows, fault=f"expected a finite number, got {outcome.value}")
         other_kind = difference(_kind_or_none(outcome.value), key.expected(index).value)

@@ -16,7 +16,7 @@ from companion.ground.atomic import write_atomic
 from companion.ground.display import count
 from companion.ground.number_limits import Count
 from companion.ground.waiting import waiting
-from companion_school.commands import exam, slides, written_answers
+from companion_school.commands import course_items, exam, slides, written_answers
 
 if TYPE_CHECKING:
     from companion_school.build.stages import Stage
@@ -43,6 +43,7 @@ def parser() -> Parser:
 def add_actions(parser: Parser) -> None:
     """Add the actions to the parser, which must be registered as a command before."""
     actions = (
+        ("list", course_items.parser(), "list the exercises and questions to choose from"),
         ("release", _release_parser(), "make a problem set, for you and for the students"),
         ("export", _export_parser(), "collect marks into one table with nbgrader's columns"),
         ("collect", written_answers.collect_parser(), "collect written answers into a sheet, for a person to mark"),
@@ -382,6 +383,7 @@ def run(flags: Namespace) -> int:
         "oral": _oral,
         "collect": written_answers.collect,
         "mark": written_answers.mark,
+        "list": course_items.run,
         "slides": slides.run,
         "exam": exam.run,
     }
@@ -441,7 +443,7 @@ def _settings(flags: Namespace) -> dict[str, str]:
     from companion_school.course.written.rubrics import add_items
 
     if (flags.due is None) != (flags.late is None):
-        raise ValueError("--due, --late: expected both or neither")
+        raise ValueError("--due, --late: expected both or neither; --late '0% a day' takes nothing off")
     if flags.grace is not None and flags.due is None:
         raise ValueError(f"--grace {flags.grace} needs --due and --late")
     if flags.due is not None:

@@ -283,7 +283,7 @@ def _tell(settled: Sequence[Settled], changes: Sequence[str] | None, task: Task,
             print(f"{one.record.student}: {one.record.submission}: {one.record.fault}")
     tried = [one.earned for one in settled if one.score is not None or one.waits]
     if tried:
-        mean, most = number(sum(tried) / len(tried)), number(settled[0].most)
+        mean, most = number(round(sum(tried) / len(tried), 1)), number(settled[0].most)
         print(f"\n{len(tried)} of {len(settled)} submissions graded, {mean} of {most} points on average")
     if waiting := sum(bool(one.waits) for one in settled):
         print(f"{waiting} of them wait for the marks of written answers: companion course collect --help")

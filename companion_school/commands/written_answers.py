@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 
 from jsonargparse import Namespace
@@ -16,7 +17,8 @@ def collect_parser() -> Parser:
     parser = Parser(
         description=(
             "Collect the written answers of a class in one marking sheet, a CSV file with one row per answer and "
-            "empty columns for points and comments. PSET_marking.md, which `release` wrote, contains the rubric. "
+            "empty columns for points and comments. A page with the same name (sheet.html) shows each answer with "
+            "what the student's code printed and drew. PSET_marking.md, which `release` wrote, contains the rubric. "
             "If the sheet exists already, marks of unchanged answers are preserved."
         ),
         epilog=(
@@ -46,7 +48,8 @@ def mark_parser() -> Parser:
     parser = Parser(
         description=(
             "Read the points and comments of a marking sheet into the marks that `companion grade` wrote, and "
-            "update its tables and pages. Points must be those of a level of the rubric. Rows without points stay "
+            "update its tables and pages. Points must be those of a level of the rubric, or halfway between two. "
+            "Rows without points stay "
             "unmarked. If the submissions are graded again, the points are preserved as long as the texts have "
             "not changed. If any row is invalid, nothing is written.\n\n"
             "Without a sheet, tables and pages are updated from the files that you have changed: overrides.csv in "
@@ -67,7 +70,7 @@ def collect(flags: Namespace) -> int:
     from companion_school.course.grading.grade import grade
     from companion_school.course.grading.submissions import handed_in
     from companion_school.course.grading.what_to_grade import choose
-    from companion_school.course.written.sheet import read_sheet, sheet
+    from companion_school.course.written.sheet import read_sheet, rows_of, sheet, sheet_page
 
     if flags.to is None:
         raise ValueError("--to: expected a file to write, got none; for example --to sheet.csv")
@@ -82,14 +85,20 @@ def collect(flags: Namespace) -> int:
     known = read_sheet(to) if to.is_file() else {}
     handed = handed_in(folder, task.name or None)
     # One process is enough, because reading takes less time than loading PyTorch in another one.
-    graded = grade(handed, [], b"", written=written, jobs=1)
-    texts = {(one.handed.student, text.item.id): text.text for one in graded for text in one.texts}
-    write_atomic(to, sheet(texts, known, blind=flags.blind))
-    found = sum(map(bool, texts.values()))
-    for (student, id), text in texts.items():
-        if not text:
-            print(f"{student}: no text for {id}")
-    print(f"{to}: {count(found, 'text')} of {count(len(graded), 'student')}")
+    graded = grade(handed, [], b"", written=written, jobs=1, runs=True)
+    rows, shown = rows_of(graded, blind=flags.blind), to.with_suffix(".html")
+    write_atomic(to, sheet(rows, known))
+    write_atomic(shown, sheet_page(rows))
+    texts = [(one.handed.student, text) for one in graded for text in one.texts]
+    for student, text in texts:
+        if not text.text:
+            print(f"{student}: no text for {text.item.id}")
+    same = Counter((text.item.id, text.text) for _, text in texts if text.text)
+    for (id, _), many in same.items():
+        if many > 1:
+            print(f"{id}: {many} students handed in the same text")
+    found = sum(bool(text.text) for _, text in texts)
+    print(f"{to}: {count(found, 'text')} of {count(len(graded), 'student')}; {shown} shows them with their pictures")
     return 0
 
 
@@ -108,7 +117,9 @@ def mark(flags: Namespace) -> int:
     waiting = sum(len(one.waits) for one in settled)
     read = f"{count(marked, 'mark')} of written answers read; " if flags.sheet is not None else ""
     still = f"; {count(waiting, 'text')} still to mark" if waiting else ""
-    print(f"{out / 'marks.csv'}: {read}{count(len(settled), 'student')}{still}")
+    changed = sum(len(one.changes) + sum(line.override is not None for line in one.lines) for one in settled)
+    by_hand = f"; {count(changed, 'change')} by hand" if changed else ""
+    print(f"{out / 'marks.csv'}: {read}{count(len(settled), 'student')}{by_hand}{still}")
     for fault in faults:
         print(fault)
     return 1 if faults else 0

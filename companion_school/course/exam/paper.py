@@ -34,8 +34,12 @@ def chosen(lessons: Sequence[int], each: int, secret: bytes) -> list[Question]:
     return made
 
 
-def lessons_in(text: str) -> list[int]:
+def lessons_in(text: str, what: str = "--lessons") -> list[int]:
     """Parse a list of lessons, such as "0-4", "2,3,5-7" or "all".
+
+    Args:
+        text: The list.
+        what: Start of the error message.
 
     Raises:
         ValueError: The text is not such a list, or it names a lesson without questions.
@@ -48,7 +52,7 @@ def lessons_in(text: str) -> list[int]:
         ends = re.fullmatch(r"(\d{1,2})(?:-(\d{1,2}))?", part.strip())
         named = set(range(int(ends[1]), int(ends[2] or ends[1]) + 1)) if ends else set()
         if not named or named - there:
-            raise ValueError(f"--lessons {shown(text)}: expected lessons from {min(there)} to {max(there)}, as in 0-4")
+            raise ValueError(f"{what} {shown(text)}: expected lessons from {min(there)} to {max(there)}, as in 0-4")
         found |= named
     return sorted(found)
 

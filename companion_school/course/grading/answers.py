@@ -14,8 +14,10 @@ import os
 import re
 import stat
 import symtable
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +29,7 @@ LONGEST_TEXT = 20_000
 
 TEXT_STUB = "YOUR ANSWER HERE"
 _MOST_MAGICS = 200
+_NEAR = 0.75  # least likeness of a misspelled name, from 0 to 1
 _HEADING = re.compile(r"## \d+\.\w")  # heading of an exercise: ## 2.3 A softmax that can hide
 # Names of the cells of a problem set, from nbgrader's `grade_id` or the cell's id.
 _RELEASED = re.compile(r"(about|imports|(statement|answer|public|hidden|run|written)_\w+)$")
@@ -110,6 +113,12 @@ class Submission:
             notes.append(f"another cell that defines {name} cannot be read and does not count: {unfinished}")
         return Answer(self._program(chosen), None, tuple(notes))
 
+    def nearly(self, name: str, asked: Collection[str]) -> Iterator[str]:
+        """Yield a remark if there is a function whose name is nearly this one and that is not asked for itself."""
+        others = {one.node.name for one in self._statements if isinstance(one.node, ast.FunctionDef)} - {*asked}
+        for other in get_close_matches(name, sorted(others), 1, _NEAR):
+            yield f"there is a function {other}; was it meant to be {name}?"
+
     def _parsed(self, number: int, cell: str) -> Iterator[_Statement]:
         try:
             lines, tree = _tree(cell)
@@ -191,6 +200,8 @@ def read_answers(
     answers = {}
     for name, forbidden in asked.items():
         found = submission.find(name)
+        if found.program is None and found.broken is None:
+            found = replace(found, notes=tuple(submission.nearly(name, asked)))
         used: list[str] | None = []
         if found.program is not None:
             try:
@@ -203,20 +214,24 @@ def read_answers(
 
 
 def survey(
-    files: Sequence[tuple[str, bytes]], bans: Sequence[Sequence[str]], uses: Callable[..., Sequence[str]]
+    files: Sequence[tuple[str, bytes]],
+    bans: Sequence[Sequence[str]],
+    known: Sequence[str],
+    uses: Callable[..., Sequence[str]],
 ) -> dict[str, Any]:
     """Report for each Python file its syntax error, its imports, and the forbidden names that it uses.
 
     Args:
         files: Names and contents.
         bans: Lists of forbidden names.
+        known: Modules that the files may import in addition to each other.
         uses: `operator_watch.forbidden_uses`.
 
     Returns:
         For each file name a dictionary with "fault" (empty if the file is valid Python), "imports" (names of top-level
         modules) and "used" (for each list in `bans`, the names found).
     """
-    found, beside = {}, [name.removesuffix(".py") for name, _ in files]
+    found, beside = {}, [*known, *(name.removesuffix(".py") for name, _ in files)]
     for name, data in files:
         text, fault, imports = data.decode("utf-8", "replace"), "", set[str]()
         used: list[Sequence[str]] = [() for _ in bans]
@@ -240,7 +255,8 @@ def read_texts(files: Sequence[tuple[str, bytes]], wanted: Sequence[str]) -> dic
     A text continues through the Markdown cells that follow, up to a code cell, another cell of the problem set, the
     heading of an exercise or another of these lines. If the student deleted the line, its cell is recognized by its
     name in the problem set. If the cell is unchanged, the text comes from cells that the student added just above or
-    below it. If a line has several texts, the last one that is not empty counts.
+    below it, or else, as if the cell was deleted, from those added anywhere. If a line has several texts, the last one
+    that is not empty counts.
 
     Args:
         files: Names and contents; Python files are skipped.
@@ -255,17 +271,32 @@ def read_texts(files: Sequence[tuple[str, bytes]], wanted: Sequence[str]) -> dic
     found = dict.fromkeys(wanted, "")
     for name, data in files:
         cells = [] if name.endswith(".py") else _cells(name, data)
-        begins = {at: line for at, cell in enumerate(cells) if (line := _asked_in(cell, wanted))}
+        begins = _places(cells, wanted)
+        taken: set[int] = set()
+        texts = dict.fromkeys(wanted, "")
         for at, line in begins.items():
-            sources = [_under(cells[at].source, line)]
-            for after in range(at + 1, len(cells)):
-                cell = cells[after]
-                if cell.kind != "markdown" or after in begins or cell.name or _HEADING.match(cell.source):
-                    break
-                sources.append(cell.source)
-            text = "\n\n".join(sources).replace(TEXT_STUB, "").strip() or _beside(cells, at)
+            after = _end(cells, at, begins)
+            sources = [_under(cells[at].source, line), *(cell.source for cell in cells[at + 1 : after])]
+            texts[line] = "\n\n".join(sources).replace(TEXT_STUB, "").strip() or _beside(cells, at) or texts[line]
+            taken |= {*range(at, after)} if texts[line] else set()
+        for line, text in texts.items():
+            text = text or _elsewhere(cells, taken)
             found[line] = (text if len(text) <= LONGEST_TEXT else f"{text[:LONGEST_TEXT]} [...]") or found[line]
     return found
+
+
+def _places(cells: Sequence[_Cell], wanted: Sequence[str]) -> dict[int, str]:
+    """Return the wanted lines by the index of the cell that is meant for their text."""
+    return {at: line for at, cell in enumerate(cells) if (line := _asked_in(cell, wanted))}
+
+
+def _end(cells: Sequence[_Cell], at: int, begins: Collection[int]) -> int:
+    """Return the index of the first cell that does not belong to the text in cell `at`."""
+    for after in range(at + 1, len(cells)):
+        cell = cells[after]
+        if cell.kind != "markdown" or after in begins or cell.name or _HEADING.match(cell.source):
+            return after
+    return len(cells)
 
 
 def _asked_in(cell: _Cell, wanted: Sequence[str]) -> str | None:
@@ -291,6 +322,73 @@ def _beside(cells: Sequence[_Cell], at: int) -> str:
         sources.append("\n".join(comments) if cell.kind == "code" else cell.source)
     text = "\n\n".join(filter(None, map(str.strip, sources)))
     return f"[beside the cell that was meant for it]\n\n{text}" if text else ""
+
+
+def _elsewhere(cells: Sequence[_Cell], taken: Collection[int]) -> str:
+    """Return the text of all Markdown cells that a student added, without those that belong to another text."""
+    if not any(cell.name for cell in cells):  # without names, added cells cannot be told from those of the problem set
+        return ""
+    added = [
+        cell.source for at, cell in enumerate(cells) if cell.kind == "markdown" and not cell.name and at not in taken
+    ]
+    text = "\n\n".join(filter(None, map(str.strip, added)))
+    return f"[elsewhere in the notebook]\n\n{text}" if text else ""
+
+
+LARGEST_SHOWN = 400_000
+"""Maximum length of what `read_runs` returns for a line, in characters."""
+PICTURES = ("image/png", "image/jpeg", "image/gif")
+
+
+def read_runs(files: Sequence[tuple[str, bytes]], wanted: Sequence[str]) -> dict[str, list[tuple[str, str]]]:
+    """Find what a marker should see beside each text: what the code before it printed and drew, and its pictures.
+
+    Args:
+        files: Names and contents; Python files are skipped.
+        wanted: The lines, as in `read_texts`.
+
+    Returns:
+        For each line, pairs of "text" and a text, or of a picture's media type and the picture in base64.
+
+    Raises:
+        Unreadable: If a file is not a notebook.
+    """
+    found: dict[str, list[tuple[str, str]]] = {line: [] for line in wanted}
+    for name, data in files:
+        cells = [] if name.endswith(".py") else _cells(name, data)
+        begins = _places(cells, wanted)
+        for at, line in begins.items():
+            first = next(
+                (before for before in range(at - 1, -1, -1) if cells[before].name.startswith("statement_")), at
+            )
+            left = LARGEST_SHOWN
+            for cell in cells[first : _end(cells, at, begins)]:
+                with suppress(AttributeError, TypeError):  # malformed outputs
+                    for kind, content in _shown_by(cell.raw):
+                        left -= len(content)
+                        found[line].append((kind, content) if left >= 0 else ("text", "[too large to be shown here]"))
+    return found
+
+
+def _shown_by(cell: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield the outputs of a code cell, and the pictures in a text cell."""
+    for output in cell.get("outputs") or ():
+        data = output.get("data") or {}
+        picture = next((kind for kind in PICTURES if kind in data), None)
+        if picture:
+            yield picture, _joined(data[picture])
+        elif output.get("output_type") == "error":
+            yield "text", f"{output.get('ename')}: {output.get('evalue')}"
+        elif text := _joined(output.get("text") or data.get("text/plain") or ""):
+            yield "text", text
+    for attached in (cell.get("attachments") or {}).values():
+        for kind in PICTURES:
+            if kind in attached:
+                yield kind, _joined(attached[kind])
+
+
+def _joined(lines: object) -> str:
+    return "".join(map(str, lines)) if isinstance(lines, list) else str(lines)
 
 
 def contents(file: Path, *, follow: bool = False) -> bytes:
@@ -339,11 +437,13 @@ class _Cell:
         kind: "code" or "markdown".
         source: Text of the cell.
         name: Name in the problem set, from nbgrader's metadata or the cell's id; empty for a cell the student added.
+        raw: The cell as it is in the file.
     """
 
     kind: str
     source: str
     name: str = ""
+    raw: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
     def of(cls, cell: dict[str, Any]) -> _Cell:
@@ -351,7 +451,7 @@ class _Cell:
         marks = metadata.get("nbgrader") if isinstance(metadata, dict) else None
         name = (marks.get("grade_id") if isinstance(marks, dict) else None) or cell.get("id") or ""
         known = isinstance(name, str) and _RELEASED.match(name)
-        return cls(str(cell.get("cell_type")), _source(cell), name if known else "")
+        return cls(str(cell.get("cell_type")), _source(cell), name if known else "", cell)
 
 
 def _cells(name: str, data: bytes) -> list[_Cell]:
@@ -381,8 +481,7 @@ def _decoded(name: str, data: bytes) -> str:
 
 
 def _source(cell: dict[str, object]) -> str:
-    source = cell.get("source", cell.get("input", ""))
-    return "".join(str(line) for line in source) if isinstance(source, list) else str(source)
+    return _joined(cell.get("source", cell.get("input", "")))
 
 
 def _tree(cell: str) -> tuple[list[str], ast.Module]:

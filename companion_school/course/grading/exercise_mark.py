@@ -8,9 +8,10 @@ those for the hidden cases by passing all cases of two hidden seeds as well. An 
 kinds of points for each group (`checking/credit.py`). The same runs show if a right answer is robust. A robust case
 never costs these points: if one ends the process, the answer is run again without the robust cases.
 
-The order of the cases depends on the secret and the student, so the number of a call reveals nothing about its case.
-Public and hidden cases run in separate processes, so nothing that an answer sees of a hidden case can leak into the
-feedback on a public one.
+Public cases run in their own order, the smallest first, so a crash or a timeout is reported on the smallest input that
+shows it. The order of hidden cases depends on the secret and the student, so the number of a call reveals nothing about
+its case. Public and hidden cases run in separate processes, so nothing that an answer sees of a hidden case can leak
+into the feedback on a public one.
 """
 
 from __future__ import annotations
@@ -18,12 +19,24 @@ from __future__ import annotations
 import random
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
+from companion.ground.display import count
 from companion_school.checking.call import Call, Outcome, Result, in_this_process
 from companion_school.checking.codec import same_as
+from companion_school.checking.compare import far_off
 from companion_school.checking.credit import ROBUST, earned, examine_groups, group_numbers, with_cases, without_groups
-from companion_school.checking.examine import AnswerKey, Verdict, call_faults, examine, key_of
+from companion_school.checking.derived_cases import LIMIT, NAMES, ROOM
+from companion_school.checking.examine import (
+    NOT_OFFERED,
+    AnswerKey,
+    Verdict,
+    call_faults,
+    examine,
+    key_of,
+    marked_faults,
+)
 from companion_school.checking.exercise import Answer, Exercise
 from companion_school.checking.operator_watch import forbidden_fault
 from companion_school.course.grading.sandbox.parent import Found, Program, Run, Worker
@@ -36,13 +49,15 @@ UNREADABLE = "unreadable"
 OUTCOMES = (*(result.value for result in Result), UNREADABLE)
 """Possible outcomes of an exercise, in marks.csv and in the feedback."""
 
-_DISCREET = {
+NOT_IT = "it is not the answer"
+DISCREET = {
     Result.WRONG: "wrong on an input that is not shown",
     Result.MISSING: "not written for an input that is not shown",
-    Result.CRASHED: "it raised an error, or ended its process, on an input that is not shown",
-    Result.TIMEOUT: "it did not end in the time it has, on an input that is not shown",
-    Result.REFUSED: "it did what an answer may not do, on an input that is not shown",
+    Result.CRASHED: "it raised an error, or its process ended, on an input that is not shown",
+    Result.TIMEOUT: "it did not finish within its time limit on an input that is not shown",
+    Result.REFUSED: "it did something that an answer may not do, on an input that is not shown",
 }
+_MOST_NAMED = 6  # kinds of cases that a page names
 _one_by_one = threading.RLock()  # references run in several threads but share PyTorch's random generator
 
 
@@ -149,11 +164,10 @@ class KeyRing:
                 self._keys[exercise.id, exercise.solution, seed] = key
             return self._keys[exercise.id, exercise.solution, seed]
 
-    def shuffled(self, count: int, *what: str) -> list[int]:
-        """Return 0 ... count - 1 in an order that depends on the secret and on the words in `what`."""
-        order = list(range(count))
-        random.Random(keyed(self.secret, *what)).shuffle(order)
-        return order
+    def order(self, *what: str) -> Callable[[int], list[int]]:
+        """Return a function that returns 0 ... count - 1 in an order that depends on the secret and on these words."""
+        seed = keyed(self.secret, *what)
+        return lambda count: random.Random(seed).sample(range(count), count)
 
 
 def hidden_key(hidden: AnswerKey, public: AnswerKey, variants: Sequence[Answer]) -> AnswerKey:
@@ -230,17 +244,18 @@ def begin(
     if answer.program is None:
         return without_running(Result.MISSING, f"no cell defines a function {exercise.name}")
     if found.used is None:
-        return without_running(Result.CRASHED, "its cells can be read, and not together")
+        return without_running(Result.CRASHED, "its cells are valid Python one by one, but not together")
     if found.used:
         return without_running(Result.REFUSED, forbidden_fault(found.used))
 
     program = Program(answer.program, exercise.name, exercise.forbidden)
     nothing = [False] * len(book)
     public_key = keys.public(exercise)
-    public, passed = try_answer(worker, program, [public_key], nothing, keys, student, exercise.id, "public")
+    public, passed = try_answer(worker, program, [public_key], nothing)
     if is_constant(exercise):  # there is only this one case, and a public verdict on it would reveal the answer
         hidden = _discreet(public, public_key)
-        hidden = replace(hidden, fault="it is not the answer") if hidden.result is Result.WRONG else hidden
+        if hidden.result is Result.WRONG:
+            hidden = replace(hidden, fault=public.fault if public.fault.startswith(NOT_OFFERED) else NOT_IT)
         return lambda: made(public.result.value, None, hidden, nothing, passed)
     if not passed[0]:
         return lambda: made(public.result.value, public, None)
@@ -248,7 +263,8 @@ def begin(
     def finish() -> Mark:
         failed = [not ok for ok in passed]
         hidden_keys = keys.hidden(exercise)
-        tried, hidden_passed = try_answer(worker, program, hidden_keys, failed, keys, student, exercise.id, "hidden")
+        order = keys.order(student, exercise.id, "hidden")
+        tried, hidden_passed = try_answer(worker, program, hidden_keys, failed, order)
         outcome = tried if public.is_right else public
         return made(outcome.result.value, public, _discreet(tried, public_key), passed, hidden_passed)
 
@@ -256,7 +272,11 @@ def begin(
 
 
 def try_answer(
-    worker: Worker, program: Program, wanted: Sequence[AnswerKey], failed: Sequence[bool], keys: KeyRing, *what: str
+    worker: Worker,
+    program: Program,
+    wanted: Sequence[AnswerKey],
+    failed: Sequence[bool],
+    order: Callable[[int], Sequence[int]] = range,
 ) -> tuple[Verdict, list[bool]]:
     """Run an answer on the cases of some keys, and find the groups of cases that it passes.
 
@@ -269,8 +289,7 @@ def try_answer(
         program: The answer.
         wanted: The keys whose cases to run.
         failed: For each group, True if it has already failed and is not to be run.
-        keys: Decides the order of the cases.
-        *what: Words on which that order depends, such as the student and the exercise.
+        order: Returns the order in which to run a number of cases (default: their own order).
 
     Returns:
         The first verdict on the cases that decide the points, and for each group True if it passed.
@@ -282,8 +301,8 @@ def try_answer(
         left_out = [group for group, has in enumerate(failed) if has] + [ROBUST] * (weak is not None)
         tried = [without_groups(key, left_out) if left_out else key for key in wanted]
         cases = [case for key in tried for case in key.cases]
-        order = keys.shuffled(len(cases), *what)
-        run = worker.run(program, cases, [*order, *reversed(order)])  # `examine` calls each case twice
+        first = order(len(cases))
+        run = worker.run(program, cases, [*first, *reversed(first)])  # `examine` calls each case twice
         verdict, passed, stopped_at = _outcome_of(tried, run, len(failed))
         if stopped_at == ROBUST:
             weak = verdict
@@ -301,6 +320,9 @@ def _outcome_of(tried: Sequence[AnswerKey], run: Run, groups: int) -> tuple[Verd
     at = None
     try:
         verdict = _judged(tried, run)
+        if not verdict.is_right and groups == 1:
+            with suppress(Exception):  # it compares results that `examine` has not come to
+                verdict = replace(verdict, already=_already(tried[0], run))
         if run.stopped is not None:
             if run.at is not None and run.stopped.result is not Result.REFUSED:
                 at = [number for key in tried for number in group_numbers(key)][run.at]
@@ -313,6 +335,36 @@ def _outcome_of(tried: Sequence[AnswerKey], run: Run, groups: int) -> tuple[Verd
     except Exception as error:  # an unforeseen kind of result must not stop the grading of the whole class
         fault = f"its result cannot be compared ({type(error).__name__})"
         return Verdict(Result.CRASHED, fault=fault), [False] * groups, None
+
+
+def _already(key: AnswerKey, run: Run) -> str:
+    """Say which kinds of cases an answer gets right, or which of several results; empty if there are none."""
+    derived = {*NAMES.values(), LIMIT, ROOM}
+    asked = [
+        index
+        for index, case in enumerate(key.cases)
+        if index in run.outcomes and not (case.refuse or key.is_robust(index, "value") or case.shows in derived)
+    ]
+    right: dict[str, bool] = {}
+    for index in asked:
+        faults = marked_faults(key, index, False, run.outcomes[index][0])
+        shows = key.cases[index].shows
+        right[shows] = right.get(shows, True) and all(is_robust for is_robust, _ in faults)
+    passed = [shows for shows, fine in right.items() if fine]
+    if passed:
+        named = "; ".join(passed[:_MOST_NAMED]) + "; ..." * (len(passed) > _MOST_NAMED)
+        return f"{len(passed)} of {count(len(right), 'kind')} of public cases ({named})"
+    pairs = [(run.outcomes[index][0].value, key.expected(index).value, key.cases[index].tolerance) for index in asked]
+    several = min((len(wanted) if isinstance(wanted, tuple) else 0 for _, wanted, _ in pairs), default=0)
+    alike = [len(value) == len(wanted) for value, wanted, _ in pairs if isinstance(value, (tuple, list)) and several]
+    if len(alike) < len(pairs) or not all(alike):
+        return ""
+    fine = [
+        at + 1
+        for at in range(several)
+        if all(far_off(value[at], wanted[at], tolerance) is None for value, wanted, tolerance in pairs)
+    ]
+    return f"result {' and '.join(map(str, fine))} of {several}" if fine else ""
 
 
 def _padded(verdicts: Sequence[Verdict], groups: int) -> list[Verdict]:
@@ -332,11 +384,11 @@ def _judged(tried: Sequence[AnswerKey], run: Run) -> Verdict:
     if run.stopped is not None:
         result, error = run.stopped.result or Result.CRASHED, run.stopped.error
         if result is Result.REFUSED:
-            return Verdict(result, fault=error[1] if error else "it did what an answer may not do")
+            return Verdict(result, fault=error[1] if error else "it did something that an answer may not do")
         if run.at is None:
-            faults = {Result.TIMEOUT: "the code around it did not end in the time it has"}
-            raised = f"the code around it raised {error[0]}: {error[1]}" if error else "its process ended on the way"
-            return Verdict(result, "running the code that defines it", fault=faults.get(result, raised))
+            faults = {Result.TIMEOUT: "the code around it did not finish within the time limit"}
+            raised = f"the code around it raised {error[0]}: {error[1]}" if error else "its process ended"
+            return Verdict(result, "the cells that the answer needs run", fault=faults.get(result, raised))
         key = AnswerKey(tried[0].names, (cases[run.at],), lambda _: Outcome(), ())
         stopped = replace(run.stopped, result=result)
         return examine(key, lambda *_: stopped).strict
@@ -356,7 +408,7 @@ def _discreet(found: Verdict, public: AnswerKey) -> Verdict:
         robust = found.robust and replace(_discreet(found.robust, public), input="")
         return Verdict(Result.RIGHT, robust=robust)
     shows = found.shows if any(case.shows == found.shows for case in public.cases) else ""
-    return Verdict(found.result, shows, fault=_DISCREET[found.result], mistake=found.mistake)
+    return Verdict(found.result, shows, fault=DISCREET[found.result], mistake=found.mistake)
 
 
 TO_MARK = "to mark"
@@ -365,10 +417,11 @@ TO_MARK = "to mark"
 
 @dataclass(frozen=True)
 class Text:
-    """A student's written answer; the text is empty if there is none."""
+    """A student's written answer; the text is empty if there is none. `answers.read_runs` returns what is beside it."""
 
     item: Written
     text: str
+    beside: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True)

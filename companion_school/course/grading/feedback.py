@@ -22,16 +22,16 @@ from companion_school.course.written.rubrics import find_written
 
 _WORDS = {
     "right": "Right.",
-    "wrong": "Wrong: the code runs, and its result is not the right one.",
+    "wrong": "Wrong: the code runs, but its result is not the right one.",
     "missing": "Missing: there is no answer, or it is still as it was handed out.",
-    "crashed": "Crashed: the code raised an error, or ended its process.",
-    "timeout": "Timeout: the code did not end within its time limit. If it is quick on your machine, say so.",
+    "crashed": "Crashed: the code raised an error, or its process ended.",
+    "timeout": "Timeout: the code did not finish within its time limit. If it is quick on your machine, say so.",
     "refused": "Refused: the code uses something that the exercise or the grader does not allow.",
     "unreadable": "Unreadable: no file could be read, so nothing was tried.",
     "to mark": "A person will mark it.",
     "marked": "Marked by a person.",
 }
-_RIGHT_BUT = "Not accepted: the result is right, and something else that the exercise asks for is not."
+_RIGHT_BUT = "Not accepted: the result is right, but something else that the exercise asks for is not."
 
 
 def page(settled: Settled, assignment: str) -> str:
@@ -52,7 +52,8 @@ def _template() -> Template:
 def _verdict(line: Line) -> str:
     """Return the outcome of an item as a sentence."""
     if line.outcome == "wrong" and is_question(line.item.id):
-        return "Wrong: another answer is right."
+        offered = any(finding.fault for finding in line.item.findings)
+        return "Wrong: this is not one of the choices." if offered else "Wrong: another answer is right."
     if line.outcome == "wrong" and is_own(line.item.id):
         return "Wrong: with your numbers, another result is right."
     told = _WORDS[line.outcome]

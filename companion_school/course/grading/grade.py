@@ -28,6 +28,7 @@ def grade(
     limits: Limits | None = None,
     wall: Wall | None = None,
     robust: float = 0.0,
+    runs: bool = False,
     own: Callable[[str], Sequence[Exercise]] = lambda _: (),
     done: Callable[[Graded], None] = lambda _: None,
 ) -> list[Graded]:
@@ -45,6 +46,7 @@ def grade(
         limits: Time and memory limits of an answer (default: `Limits()`).
         wall: Isolation of answers from the rest of the system (default: the strongest that this system offers).
         robust: Extra points for a robust answer, as a share of its exercise's points.
+        runs: Collect what a marker should see beside a written answer, too: the outputs and pictures next to it.
         own: Returns a student's questions with individual numbers.
         done: Called with each student's marks as soon as they are ready.
 
@@ -62,7 +64,7 @@ def grade(
     def make(worker: Worker, one: Handed) -> Graded:
         if stages:
             return project.grade_one(worker, one, stages, keys)
-        return grade_one(worker, one, [*chosen, *own(one.student)], keys, written, robust)
+        return grade_one(worker, one, [*chosen, *own(one.student)], keys, written, robust, runs)
 
     return side_by_side(
         handed,
@@ -81,6 +83,7 @@ def grade_one(
     keys: KeyRing,
     written: Sequence[Written] = (),
     robust: float = 0.0,
+    runs: bool = False,
 ) -> Graded:
     """Grade one student's submission. The arguments are those of `grade`, for a single worker."""
 
@@ -97,18 +100,21 @@ def grade_one(
         if sum(len(data) for _, data in files) > LARGEST:
             raise Unreadable(f"its files are larger than {LARGEST // 2**20} MiB in total")
         empty, found = worker.read(files, asked)
-        wrote = worker.read_texts(files, [f"{MARK}{item.id}" for item in written]) if written else {}
+        lines = [f"{MARK}{item.id}" for item in written]
+        wrote, shown = worker.read_texts(files, lines, runs=runs) if written else ({}, {})
     except Unreadable as error:
         return nothing(UNREADABLE, plain(str(error)))
     state, fault = READ, None
-    texts = tuple(Text(item, wrote[f"{MARK}{item.id}"]) for item in written)
+    texts = tuple(
+        Text(item, wrote[line], tuple(shown.get(line, ()))) for item, line in zip(written, lines, strict=True)
+    )
     if any(text.text for text in texts):
         pass
     elif empty:
         state, fault = EMPTY, "the notebook holds no code"
     elif chosen and not any(answer.defined for answer in found.values()):
         state = OTHER
-        fault = "the notebook defines none of the functions that were asked for: is it the one of this problem set?"
+        fault = "it defines none of this problem set's functions; is it the notebook of another one?"
     # Run all public cases before any hidden one. Feedback on public cases quotes what the code wrote, so code that has
     # seen a hidden case could reveal it there.
     begun = [begin(worker, one, found[one.name], keys, handed.student, robust) for one in chosen]

@@ -7,20 +7,27 @@ stage does not cost the points of another. Each part runs in a process of its ow
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from companion.ground.fields import why
 from companion.ground.reading import text_of
 from companion_school.build.parts import Part, parts, references
-from companion_school.build.stages import Stage
+from companion_school.build.stages import STAGES, Stage
 from companion_school.checking.call import Result
 from companion_school.checking.examine import AnswerKey, Verdict
 from companion_school.checking.operator_watch import forbidden_fault
 from companion_school.course import points
 from companion_school.course.grading.answers import Unreadable, contents
-from companion_school.course.grading.exercise_mark import UNREADABLE, Earned, Graded, KeyRing, Mark, try_answer
+from companion_school.course.grading.exercise_mark import (
+    DISCREET,
+    UNREADABLE,
+    Earned,
+    Graded,
+    KeyRing,
+    Mark,
+    try_answer,
+)
 from companion_school.course.grading.results import NOTHING, READ
 from companion_school.course.grading.sandbox.parent import Limits, Program, Surveyed, Worker
 from companion_school.course.grading.submissions import Handed
@@ -29,7 +36,7 @@ LARGEST = 2**18
 """Maximum size of a file in bytes. All files of a student together may have four times as many."""
 TAKEN = "# taken:"
 _PATIENCE = 3
-"""Number of timeouts in a stage after which its remaining parts are not tried."""
+"""Number of parts of a stage that may exceed their time limit before the remaining ones are not tried."""
 
 
 def sources_of(handed: Handed) -> tuple[dict[str, str], dict[str, str]]:
@@ -68,12 +75,13 @@ def grade_one(worker: Worker, handed: Handed, stages: Sequence[Stage], keys: Key
     sources, faults = sources_of(handed)
     bans = [*dict.fromkeys(part.without for part in book)]
     try:
-        surveyed = worker.survey({f"{module}.py": text.encode() for module, text in sources.items()}, bans)
+        files = {f"{module}.py": text.encode() for module, text in sources.items()}
+        surveyed = worker.survey(files, bans, [stage.module for stage in STAGES.values()])
     except Unreadable as error:
         surveyed, faults = {}, faults | {f"{module}.py": str(error) for module in sources}
     faults |= {file: found.fault for file, found in surveyed.items() if found.fault}
     sources = {module: text for module, text in sources.items() if f"{module}.py" not in faults}
-    tried = _Tried(worker, keys, handed.student, sources, faults, surveyed, bans, Counter())
+    tried = _Tried(worker, keys, handed.student, sources, faults, surveyed, bans, {})
     # Run all public cases before any hidden one. Feedback on public cases quotes what the code wrote, so code that has
     # seen a hidden case could reveal it there.
     begun = [tried.begin(part) for part in book]
@@ -103,7 +111,7 @@ class _Tried:
         faults: Errors of the other files, by file name.
         surveyed: Imports and forbidden names of each file.
         bans: Lists of forbidden names, in the same order as in `surveyed`.
-        late: Number of timeouts in each stage so far.
+        late: Names of the parts of each stage that have exceeded their time limit.
     """
 
     worker: Worker
@@ -113,7 +121,7 @@ class _Tried:
     faults: Mapping[str, str]
     surveyed: Mapping[str, Surveyed]
     bans: Sequence[tuple[str, ...]]
-    late: Counter[int]
+    late: dict[int, set[str]]
 
     def begin(self, part: Part) -> Callable[[], Mark]:
         """Run a part's public cases, and return a function that runs the hidden ones and returns the mark."""
@@ -126,9 +134,11 @@ class _Tried:
             return nothing(Result.CRASHED, self.faults[stage.file])
         text = self.sources.get(stage.module)
         if text is None:
-            return nothing(Result.MISSING, f"there is no {stage.file}")
+            near = next((module for module in self.sources if stage.module in module.lower()), None)
+            hint = f"; was {near}.py meant to be it?" if near else ""
+            return nothing(Result.MISSING, f"there is no {stage.file}{hint}")
         if text.startswith(TAKEN):
-            return nothing(Result.MISSING, f"{stage.file} is the course's reference, taken")
+            return nothing(Result.MISSING, f"{stage.file} is the course's own, as companion build take writes it")
         if told := self._breach(part):
             return nothing(Result.REFUSED, told)
         right = references(stage)
@@ -145,7 +155,9 @@ class _Tried:
             if with_theirs.is_right:
                 with_theirs = self._hidden(part, theirs)
             if with_theirs.is_right:
-                told = "right with the references of earlier stages in place of yours, which are at fault"
+                told = (
+                    "right with the course's files of earlier stages in place of yours, which are missing or at fault"
+                )
                 return _made(part, with_theirs.result.value, note=told)
             if again is not None and with_theirs.result is not Result.MISSING:
                 verdict = with_theirs
@@ -167,26 +179,34 @@ class _Tried:
 
     def _public(self, part: Part, sources: Mapping[str, str]) -> Verdict:
         exercise = part.exercise()
-        return self._try(part, sources, "1", [self.keys.public(exercise)])
+        return self._try(part, sources, [self.keys.public(exercise)])
 
     def _hidden(self, part: Part, sources: Mapping[str, str]) -> Verdict:
         """Run the hidden cases. The verdict reveals only the property that failed and the known mistake."""
-        hidden = self._try(part, sources, "2", self.keys.hidden(part.exercise()))
+        exercise = part.exercise()
+        order = self.keys.order(self.student, exercise.id, "hidden")
+        hidden = self._try(part, sources, self.keys.hidden(exercise), order)
         if hidden.is_right:
             return hidden
-        return Verdict(hidden.result, hidden.shows, fault="fails on an input that is not shown", mistake=hidden.mistake)
+        return Verdict(hidden.result, hidden.shows, fault=DISCREET[hidden.result], mistake=hidden.mistake)
 
-    def _try(self, part: Part, sources: Mapping[str, str], which: str, wanted: Sequence[AnswerKey]) -> Verdict:
-        exercise, number, limits = part.exercise(), part.stage.number, self.worker.limits
-        if self.late[number] >= _PATIENCE:
-            told = f"not tried: {_PATIENCE} times already, parts of this file did not end in the time they have"
+    def _try(
+        self,
+        part: Part,
+        sources: Mapping[str, str],
+        wanted: Sequence[AnswerKey],
+        order: Callable[[int], Sequence[int]] = range,
+    ) -> Verdict:
+        late, limits = self.late.setdefault(part.stage.number, set()), self.worker.limits
+        if order is range and len(late - {part.name}) >= _PATIENCE:
+            told = f"not tried, because {_PATIENCE} parts of this file have already exceeded their time limit"
             return Verdict(Result.TIMEOUT, fault=told)
-        program = Program(part.program(sources), "answer", part.watched)
+        program = Program(part.program(sources), "answer", part.watched, part.writes)
         share = limits.seconds / Limits().seconds  # --time scales the usual time of every part by this factor
         try:
             self.worker.limits = replace(limits, seconds=min(3600.0, max(0.1, share * part.seconds)))
-            verdict, _ = try_answer(self.worker, program, wanted, [False], self.keys, self.student, exercise.id, which)
+            verdict, _ = try_answer(self.worker, program, wanted, [False], order)
         finally:
             self.worker.limits = limits
-        self.late[number] += verdict.result is Result.TIMEOUT
+        late |= {part.name} if verdict.result is Result.TIMEOUT else set()
         return verdict

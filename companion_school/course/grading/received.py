@@ -103,7 +103,7 @@ class Sources:
             The time in ISO 8601 and its source. If the time is unknown it is empty, and a reason replaces the source.
         """
         told = [
-            (self.table.get(student, "") or self.table.get(place, ""), "your table of times"),
+            (self.table.get(student, "") or self.table.get(place, ""), "the instructor's table of times"),
             (_stamped(stamp), "nbgrader"),
             (self.manifest.get(place, ("", ""))[1], "Gradescope's list"),
             (named, "the name that the platform gave it"),

@@ -20,7 +20,7 @@ from typing import Any
 from companion.ground.reading import read_json
 from companion_school.checking.call import Result
 from companion_school.checking.examine import Verdict
-from companion_school.course.grading.exercise_mark import TO_MARK, Graded, Mark, Text
+from companion_school.course.grading.exercise_mark import NOT_IT, TO_MARK, Graded, Mark, Text
 from companion_school.course.grading.lateness import Late, Lateness
 from companion_school.course.grading.submissions import plain
 from companion_school.course.grading.tables import Row, number, read_number, read_table, unquoted
@@ -186,18 +186,24 @@ def _item_of(mark: Mark) -> Item:
 def _findings(mark: Mark) -> list[Finding]:
     failed = [verdict for verdict in (mark.public, mark.hidden) if verdict and not verdict.is_right]
     if not failed and mark.unstood:
-        worth = f"worth {number(mark.extra)} more" if mark.extra else "costs no point"
-        return [_finding(f"What would make it robust ★ ({worth}):", mark.unstood)]
-    leads = ["", "On the hidden cases of what is right on the public ones:"]
+        worth = f"which would earn {number(mark.extra)} more" if mark.extra else "which costs no points"
+        return [_finding(f"It is not robust ★ yet, {worth}:", mark.unstood)]
+    already = failed and failed[0].already
+    leads = [
+        f"What is right already: {already}." if already else "",
+        "On the hidden cases of what is right on the public ones:",
+    ]
     if failed and mark.public and mark.public.is_right:
-        leads = ["Right on the public cases. On the hidden ones:"]
+        leads = ["Right on the public cases, but not on the hidden ones:"]
     question = is_question(mark.exercise.id) or is_own(mark.exercise.id)
     return [_finding(lead, verdict, question) for lead, verdict in zip(leads, failed, strict=False)]
 
 
 def _finding(lead: str, verdict: Verdict, question: bool = False) -> Finding:
     if question and verdict.result is Result.WRONG:  # the only feedback on a wrong choice is why it is wrong
-        return Finding("", "", "", "", verdict.mistake or "")
+        return Finding("", "", "", verdict.fault if verdict.fault != NOT_IT else "", verdict.mistake or "")
+    if verdict.result is Result.MISSING and (question or verdict.shows):
+        return Finding("", "", "", "", "")  # an untouched stub, about which the outcome says it all
     return Finding(lead, verdict.shows, verdict.input, verdict.fault, verdict.mistake or "")
 
 
@@ -330,8 +336,12 @@ class Settled:
         """Final score; None if nothing could be graded or a person still has something to mark."""
         if self.total:
             return self.total.points
-        tried = self.record.submission in TRIED or any(line.override for line in self.lines) or bool(self.changes)
-        return round(self.earned - self.penalty, 4) if tried and not self.waits else None
+        return round(self.earned - self.penalty, 4) if self.counts and not self.waits else None
+
+    @property
+    def counts(self) -> bool:
+        """True if answers could be looked for, or a person has changed a mark."""
+        return self.record.submission in TRIED or any(line.override for line in self.lines) or bool(self.changes)
 
     @property
     def headline(self) -> str:
@@ -340,9 +350,9 @@ class Settled:
         if self.total:
             return f"{number(self.total.points)} of {most} points"
         if self.score is None and not self.waits:
-            return "No score yet: nothing could be graded, and your instructor decides what that is worth"
+            return "no score yet, because nothing could be graded; your instructor decides what happens now"
         if self.score is None:
-            return f"{number(self.earned)} of {most} points so far; a person still marks {', '.join(self.waits)}"
+            return f"{number(self.earned)} of {most} points so far; a person still has to mark {', '.join(self.waits)}"
         off = f": {number(self.earned)} earned, {number(self.penalty)} taken off for lateness" if self.penalty else ""
         return f"{number(self.score)} of {most} points{off}"
 
@@ -383,6 +393,9 @@ def settle(
 def read_overrides(file: Path, results: Results) -> list[Override]:
     """Read the changes by hand from overrides.csv; there are none if the file does not exist.
 
+    A row without a student but with a mistake, in the words of class.csv, is for all whose wrong answer to the item
+    makes that mistake, and has no effect if nobody does. A row of a single student takes precedence over it.
+
     Raises:
         ValueError: If a row names a student or an item that is not in the results, has no reason or author, is
             repeated, or gives points outside the possible range, or if a student's points end up outside it.
@@ -390,17 +403,29 @@ def read_overrides(file: Path, results: Results) -> list[Override]:
     if not file.is_file():
         return []
     known = {record.student: {item.id: item.most for item in record.items} for record in results.records}
-    found: dict[tuple[str, str], Override] = {}
+    of_mistakes: dict[tuple[str, str], Override] = {}
+    own: dict[tuple[str, str], Override] = {}
     for line, row in enumerate(read_table(file), 2):
-        one = _override(row, f"{file}, line {line}", known)
-        if (one.student, one.item) in found:
-            raise ValueError(f"{file}, line {line}: {one.student} already has a row for {one.item}")
-        found[one.student, one.item] = one
-    for settled in settle(results, {}, list(found.values())):
+        where, item = f"{file}, line {line}", unquoted(row.get("item", "")).strip()
+        name = unquoted(row.get("student_id", "")).strip()
+        mistake = "" if name else unquoted(row.get("mistake", "")).strip()
+        for student in _who_made(results, item, mistake) if mistake else [name]:
+            found, one = of_mistakes if mistake else own, _override(row | {"student_id": student}, where, known)
+            if (student, item) in found:
+                raise ValueError(f"{where}: {student} already has a row for {item}")
+            found[student, item] = one
+    changes = list((of_mistakes | own).values())
+    for settled in settle(results, {}, changes):
         if not 0 <= settled.earned <= settled.most:
             what = f"{settled.record.student} would have {number(settled.earned)} of {number(settled.most)} points"
             raise ValueError(f"{file}: with these rows {what}")
-    return list(found.values())
+    return changes
+
+
+def _who_made(results: Results, id: str, mistake: str) -> list[str]:
+    """Return the students whose wrong answer to an item makes a known mistake."""
+    items = [(record.student, item) for record in results.records for item in record.items if item.id == id]
+    return [student for student, item in items if item.outcome != Result.RIGHT.value and item.mistake == mistake]
 
 
 def _override(row: Row, where: str, known: Mapping[str, Mapping[str, float]]) -> Override:

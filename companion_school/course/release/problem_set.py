@@ -46,7 +46,7 @@ class ProblemSet:
         return replace(self, exercises=(*self.exercises, *made), questions=())
 
     @property
-    def points(self) -> int:
+    def points(self) -> float:
         """The maximum points. Call it on a set that `dealt` returned, because other questions do not count."""
         return sum(one.points for one in self.exercises) + sum(item.points for item in self.written)
 

@@ -136,7 +136,7 @@ def _exercise(question: Question, statement: str, expected: Value, points: int) 
         function_name(question),
         expected,
         id=question.id,
-        title=f"Question: {question.name.replace('-', ' ')}",
+        title=f"A question from lesson {question.lesson}",
         task="Answer a question of the lesson",
         statement=statement,
         points=points,

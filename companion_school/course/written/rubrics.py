@@ -7,6 +7,7 @@ import tomllib
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ MARK = "Your answer to "
 class Level:
     """Level of a rubric: its points, and a description of the answers that reach it."""
 
-    points: int
+    points: float
     text: str
 
 
@@ -52,20 +53,28 @@ class Written:
     levels: tuple[Level, ...]
 
     @property
-    def points(self) -> int:
+    def points(self) -> float:
         """The maximum points."""
         return self.levels[0].points
 
     def level(self, points: float) -> Level:
-        """Return the level with this number of points.
+        """Return the level with this number of points; halfway between two levels, one that names both.
 
         Raises:
             ValueError: The rubric has no such level.
         """
-        found = next((level for level in self.levels if level.points == points), None)
+        between = [
+            Level(
+                (high.points + low.points) / 2, f"Between {low.points:g} ({low.text}) and {high.points:g} ({high.text})"
+            )
+            for high, low in pairwise(self.levels)
+        ]
+        found = next((level for level in (*self.levels, *between) if level.points == points), None)
         if found is None:
-            offered = ", ".join(str(level.points) for level in reversed(self.levels))
-            raise ValueError(f"expected the points of one of the rubric's levels, {offered}, got {points:g}")
+            offered = ", ".join(f"{level.points:g}" for level in reversed(self.levels))
+            raise ValueError(
+                f"expected the points of one of the rubric's levels ({offered}), or halfway between two, got {points:g}"
+            )
         return found
 
 

@@ -4,18 +4,26 @@
 
 `text_id` is a hash of the text, so a mark belongs to the text that it was given for. In a blind sheet the column
 student_id is empty, and the rows of an item are sorted by text_id. After reading, the marks are stored in `written.csv`
-beside marks.csv, without the texts.
+beside marks.csv, without the texts. A page with the same name shows each text as the student's notebook did, with what
+its code printed and drew.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from importlib.resources import files
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from companion_school.course.grading.tables import as_csv, quoted, read_number, read_table, unquoted
+from jinja2 import Environment, StrictUndefined
+
+from companion_school.course.grading.tables import as_csv, number, quoted, read_number, read_table, unquoted
 from companion_school.course.written.rubrics import find_written
+
+if TYPE_CHECKING:
+    from companion_school.course.grading.exercise_mark import Graded
 
 COLUMNS = ("student_id", "item", "text_id", "text", "points", "comment")
 KEPT = tuple(name for name in COLUMNS if name != "text")
@@ -30,7 +38,7 @@ class Given:
     """Mark of one text."""
 
     text_id: str
-    points: int
+    points: float
     comment: str = ""
 
 
@@ -39,25 +47,55 @@ def text_id(text: str) -> str:
     return hashlib.blake2b(text.encode(), digest_size=6).hexdigest() if text else ""
 
 
-def sheet(texts: Mapping[Key, str], known: Mapping[Key, Given], *, blind: bool = False) -> str:
-    """Return the marking sheet as CSV text.
+@dataclass(frozen=True)
+class Row:
+    """A text that a person is to mark.
+
+    Attributes:
+        who: The student, or the text's id in a blind sheet.
+        item: Number of the item.
+        text: The text.
+        beside: What a marker should see beside it (`answers.read_runs`).
+    """
+
+    who: str
+    item: str
+    text: str
+    beside: tuple[tuple[str, str], ...] = ()
+
+
+def rows_of(graded: Iterable[Graded], *, blind: bool = False) -> list[Row]:
+    """Return the texts of a class by item, without empty ones.
 
     Args:
-        texts: Texts by student and item. Empty texts are left out.
-        known: Existing marks, which are filled in if the text is still the same.
-        blind: If True, leave out the students' ids.
+        graded: The students' submissions.
+        blind: If True, the ids of the texts replace the students, and equal texts become one row.
     """
-    rows: dict[tuple[str, str], dict[str, str]] = {}
-    for (student, item), text in texts.items():
-        if not text:
-            continue
-        id = text_id(text)
-        who = id if blind else student
-        given = known.get((who, item))
-        marks = {"points": str(given.points), "comment": given.comment} if given and given.text_id == id else {}
-        name = "" if blind else quoted(student)
-        rows[item, who] = {"student_id": name, "item": item, "text_id": id, "text": quoted(text), **marks}
-    return as_csv(COLUMNS, (rows[key] for key in sorted(rows)))
+    rows = {}
+    for one in graded:
+        for text in filter(lambda text: text.text, one.texts):
+            who = text_id(text.text) if blind else one.handed.student
+            rows[text.item.id, who] = Row(who, text.item.id, text.text, text.beside)
+    return [rows[key] for key in sorted(rows)]
+
+
+def sheet(rows: Iterable[Row], known: Mapping[Key, Given]) -> str:
+    """Return the marking sheet as CSV text. Existing marks are filled in if the text is still the same."""
+    made = []
+    for row in rows:
+        id, given = text_id(row.text), known.get((row.who, row.item))
+        marks = {"points": number(given.points), "comment": given.comment} if given and given.text_id == id else {}
+        name = "" if row.who == id else quoted(row.who)
+        made.append({"student_id": name, "item": row.item, "text_id": id, "text": quoted(row.text), **marks})
+    return as_csv(COLUMNS, made)
+
+
+def sheet_page(rows: Sequence[Row]) -> str:
+    """Return the sheet as an HTML page to read: each text with what its code printed and drew."""
+    made = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=StrictUndefined)
+    template = made.from_string(files(__package__).joinpath("sheet.html").read_text(encoding="utf-8"))
+    items = [find_written(id) for id in dict.fromkeys(row.item for row in rows)]
+    return template.render(items=items, rows=rows, text_id=text_id)
 
 
 def read_sheet(file: Path, *, texts: bool = True) -> dict[Key, Given]:
@@ -75,9 +113,9 @@ def read_sheet(file: Path, *, texts: bool = True) -> dict[Key, Given]:
         raise ValueError(f"{file}: expected the columns {', '.join(COLUMNS)}; companion course collect writes them")
     found: dict[Key, Given] = {}
     seen: set[Key] = set()
-    for number, row in enumerate(rows, 1):
+    for at, row in enumerate(rows, 1):
         key = unquoted(row["student_id"]) or row["text_id"], row["item"]
-        where = f"{file}, row {number}, {key[0]}"
+        where = f"{file}, row {at}, {key[0]}"
         if key in seen:
             raise ValueError(f"{where}: {key[1]} occurs twice")
         seen.add(key)
@@ -94,7 +132,7 @@ def read_sheet(file: Path, *, texts: bool = True) -> dict[Key, Given]:
 def keep(marks: Mapping[Key, Given]) -> str:
     """Return the marks as CSV text, without the students' texts."""
     return as_csv(KEPT, [
-        {"student_id": quoted(student), "item": item, "text_id": given.text_id, "points": str(given.points),
+        {"student_id": quoted(student), "item": item, "text_id": given.text_id, "points": number(given.points),
          "comment": quoted(given.comment)}
         for (student, item), given in sorted(marks.items())
     ])  # fmt: skip

@@ -24,6 +24,7 @@ import socket
 import struct
 import sys
 import tempfile
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
@@ -93,7 +94,7 @@ def main() -> None:
     wall_file, answers_file, engine_folder, descriptor, name, folder = sys.argv[1:]
     control = socket.socket(fileno=int(descriptor))
     os.chdir(folder)  # empty, and nobody may write into it
-    _pretend_a_place(folder)
+    makedirs = _pretend_a_place(folder)
     sys.argv[:] = [""]
     import numpy
     import torch
@@ -119,7 +120,7 @@ def main() -> None:
     mapped = _address_space()
     for module in ("wall", "answers"):
         del sys.modules[module]
-    tools = _Tools(engine, wall, reading)
+    tools = _Tools(engine, wall, reading, makedirs)
     gc.collect()
     gc.freeze()
     _tell(control, {"ready": True})
@@ -154,9 +155,12 @@ def _as_it_is(model: Any = None, **_: Any) -> Any:
     return (lambda function: function) if model is None else model
 
 
-def _pretend_a_place(folder: str) -> None:
-    """Pretend that a folder for PyTorch's files exists. Some parts of PyTorch create such a folder when they are
-    imported, although most answers that import them never use it and nothing can be written here."""
+def _pretend_a_place(folder: str) -> Callable[..., None]:
+    """Pretend that a folder for PyTorch's files exists, and return the real `os.makedirs`.
+
+    Some parts of PyTorch create such a folder when they are imported, although most answers that import them never use
+    it and nothing can be written here.
+    """
     tempfile.tempdir = folder
     make = os.makedirs
 
@@ -165,6 +169,7 @@ def _pretend_a_place(folder: str) -> None:
             make(name, mode, exist_ok)
 
     os.makedirs = makedirs
+    return make
 
 
 def _tell(control: socket.socket, message: dict[str, Any]) -> None:
@@ -205,6 +210,7 @@ class _Tools:
     engine: dict[str, Any]
     wall: Any
     reading: Any
+    makedirs: Callable[..., None]
 
 
 def _serve_part(descriptor: int, order: dict[str, Any], tools: _Tools) -> None:
@@ -218,8 +224,10 @@ def _serve_part(descriptor: int, order: dict[str, Any], tools: _Tools) -> None:
     os.environ.clear()
     with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as score:
         score.write("1000")  # where memory runs out, this process goes first, and the grader stays
-    tools.wall.give_up(order["user"])
-    _limit(order["cpu"], order["memory"])
+    folder = tools.wall.give_up(order["user"], order["writes"])
+    _limit(order["cpu"], order["memory"], order["writes"])
+    if order["writes"]:
+        tempfile.tempdir, os.makedirs = folder, tools.makedirs
     if order["reads"]:
         _read(channel, tools)
         return
@@ -227,15 +235,15 @@ def _serve_part(descriptor: int, order: dict[str, Any], tools: _Tools) -> None:
     _serve(channel, program, tools.engine, tools.engine["operator_watch"].Watch(program["forbidden"]))
 
 
-def _limit(cpu_seconds: int, memory: int) -> None:
-    """Set the limits on resources; `memory` is the maximum of mapped bytes.
+def _limit(cpu_seconds: int, memory: int, writes: int) -> None:
+    """Set the limits on resources; `memory` is the maximum of mapped bytes, and `writes` that of a file.
 
     Limits that this system does not have are omitted (on macOS, memory).
     """
     wanted = {
         "RLIMIT_CPU": (cpu_seconds, cpu_seconds + 1),
         "RLIMIT_AS": (memory, memory),
-        "RLIMIT_FSIZE": (0, 0),
+        "RLIMIT_FSIZE": (writes, writes),
         "RLIMIT_NOFILE": (64, 64),
         "RLIMIT_NPROC": (0, 0),  # also no threads; root is above it, and runs nothing behind a wall
         "RLIMIT_CORE": (0, 0),
@@ -253,10 +261,12 @@ def _read(channel: socket.socket, tools: _Tools) -> None:
     files = [(name, receive(channel, tools.reading.LARGEST)) for name in order["files"]]
     found: dict[str, Any] = {}
     if "bans" in order:
-        found["files"] = tools.reading.survey(files, order["bans"], tools.engine["operator_watch"].forbidden_uses)
+        uses = tools.engine["operator_watch"].forbidden_uses
+        found["files"] = tools.reading.survey(files, order["bans"], order["known"], uses)
     elif "written" in order:
         try:
             found["texts"] = tools.reading.read_texts(files, order["written"])
+            found["runs"] = tools.reading.read_runs(files, order["written"]) if order["runs"] else {}
         except tools.reading.Unreadable as error:
             found["unreadable"] = str(error)
     else:
@@ -277,7 +287,7 @@ def _serve(channel: socket.socket, program: dict[str, Any], engine: dict[str, An
 
     def reply(found: Any) -> None:
         if watch.seen:
-            found = outcome(error=("Refused", engine["operator_watch"].forbidden_fault(watch.seen[:1])))
+            found = outcome(error=("Refused", engine["operator_watch"].forbidden_fault(watch.seen[:1], seen=True)))
         if found.error and found.error[0] == "Refused":
             found = outcome(error=found.error, result=results.REFUSED)
         try:

@@ -10,6 +10,7 @@ import contextlib
 import itertools
 import json
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -35,6 +36,8 @@ MOST_BYTES = 16 * 2**20
 
 T = TypeVar("T")
 _START_SECONDS = 120.0
+_ROOM = 4 * 2**20
+"""Bytes of the files that a program may write, if it may."""
 
 
 def _ids() -> Iterator[int]:
@@ -80,11 +83,13 @@ def busy() -> float:
 
 @dataclass(frozen=True)
 class Program:
-    """A program to run: its source, the name of the function in it, and the operators that it must not call."""
+    """A program to run: its source, the name of the function in it, the operators that it must not call, and whether it
+    may write files, which are its own and disappear with its process."""
 
     source: str
     name: str
     forbidden: tuple[str, ...] = ()
+    writes: bool = False
 
 
 @dataclass(frozen=True)
@@ -169,11 +174,19 @@ class Worker:
             there[name] = Found(told["defined"], answer, used)
         return found["empty"], there
 
-    def read_texts(self, files: Sequence[tuple[str, bytes]], lines: Sequence[str]) -> dict[str, str]:
-        """Return a student's text below each of these lines, in a process of its own. Raises the same errors as
-        `read`."""
-        texts = self._read(files, {"written": list(lines)})["texts"]
-        return {line: _readable(texts[line]) for line in lines}
+    def read_texts(
+        self, files: Sequence[tuple[str, bytes]], lines: Sequence[str], *, runs: bool = False
+    ) -> tuple[dict[str, str], dict[str, list[tuple[str, str]]]]:
+        """Return a student's text below each of these lines, and with `runs` also what a marker should see beside it.
+
+        The files are read in a process of its own. The errors are those of `read`.
+        """
+        found = self._read(files, {"written": list(lines), "runs": runs})
+        shown = {
+            line: [(kind, _readable(what)) for kind, what in beside if kind == "text" or _is_picture(kind, what)]
+            for line, beside in found["runs"].items()
+        }
+        return {line: _readable(found["texts"][line]) for line in lines}, shown
 
     def _read(self, files: Sequence[tuple[str, bytes]], order: Mapping[str, Any]) -> dict[str, Any]:
         header = json.dumps({"files": [name for name, _ in files], **order})
@@ -197,17 +210,20 @@ class Worker:
             raise Unreadable(_plain(found["unreadable"]))
         return found
 
-    def survey(self, files: Mapping[str, bytes], bans: Sequence[Sequence[str]]) -> dict[str, Surveyed]:
+    def survey(
+        self, files: Mapping[str, bytes], bans: Sequence[Sequence[str]], known: Sequence[str] = ()
+    ) -> dict[str, Surveyed]:
         """Return for each Python file, by name, its syntax error, its imports and the forbidden names that it uses.
 
         Args:
             files: Names and contents.
             bans: Lists of forbidden names.
+            known: Modules that the files may import in addition to each other.
 
         Raises:
             Unreadable: The files need more time or memory than the limits allow.
         """
-        found = self._read([*files.items()], {"bans": [[*names] for names in bans]})["files"]
+        found = self._read([*files.items()], {"bans": [[*names] for names in bans], "known": [*known]})["files"]
         made = {}
         for name in files:
             fault, imports, used = (found[name][key] for key in ("fault", "imports", "used"))
@@ -255,19 +271,20 @@ class Worker:
         Raises:
             ValueError: The names cannot be defined.
         """
-        return self._in_a_fork(lambda channel: self._converse(channel, program, use))
+        room = _ROOM * program.writes
+        return self._in_a_fork(lambda channel: self._converse(channel, program, use), writes=room)
 
-    def _in_a_fork(self, converse: Callable[[socket.socket], T], *, reads: bool = False) -> T:
+    def _in_a_fork(self, converse: Callable[[socket.socket], T], *, reads: bool = False, writes: int = 0) -> T:
         """Return the result of a conversation with a process of its own, which is ended in any case."""
         ours, theirs = socket.socketpair()
         part = None
         try:
             with ours, theirs:
                 try:
-                    part = self._fork(theirs, reads)
+                    part = self._fork(theirs, reads, writes)
                 except (OSError, EOFError, ValueError):  # no student's doing: none has begun
                     self._replace()
-                    part = self._fork(theirs, reads)
+                    part = self._fork(theirs, reads, writes)
                 theirs.close()
                 return converse(ours)
         finally:
@@ -345,9 +362,10 @@ class Worker:
         self._said.close()
         self._process = None
 
-    def _fork(self, channel: socket.socket, reads: bool) -> int:
+    def _fork(self, channel: socket.socket, reads: bool, writes: int) -> int:
         order = {
             "reads": reads,
+            "writes": writes,
             "cpu": 2 * int(self.limits.seconds * busy())
             + 2,  # beyond the clock's limit: for what uses several processors
             "memory": int(self.limits.memory_gib * 2**30),
@@ -449,6 +467,11 @@ def _plain(text: str) -> str:
 def _readable(text: str) -> str:
     """Return a student's text of several lines without control characters for a terminal."""
     return "".join(letter if letter.isprintable() or letter == "\n" else " " for letter in str(text))
+
+
+def _is_picture(kind: str, content: str) -> bool:
+    """Return True if this is a media type of pictures with base64, which is safe in a page."""
+    return kind in answers.PICTURES and re.fullmatch(r"[A-Za-z0-9+/=\s]*", content) is not None
 
 
 def _check_size(value: Any) -> None:

@@ -32,6 +32,7 @@ from pathlib import Path
 _NEW_MOUNTS, _NEW_IPC, _NEW_USERS = 0x20000, 0x8000000, 0x10000000  # linux/sched.h
 _NEW_PROCESSES, _NEW_NETWORK = 0x20000000, 0x40000000
 _NO_NEW_PRIVILEGES, _DETACH, _BIND, _PRIVATE = 38, 2, 0x5000, 0x44000  # linux/prctl.h, linux/mount.h
+_NO_PROGRAMS = 0xE  # MS_NOSUID | MS_NODEV | MS_NOEXEC of linux/mount.h
 _CAPABILITIES_3 = 0x20080522  # linux/capability.h
 _INSIDE = "/grader"
 _SHALLOW, _NO_FILES = 3, ("/proc", "/sys", "/dev/pts", "/dev/fd")
@@ -62,8 +63,17 @@ class Wall:
         """Fork. The new process, which gets 0, must then call `give_up`."""
         return os.fork()
 
-    def give_up(self, user: int) -> None:
-        """Give up all rights that a student's code must not have. `user` is an id that no other process uses."""
+    def give_up(self, user: int, writes: int = 0) -> str:
+        """Give up all rights that a student's code must not have.
+
+        Args:
+            user: An id that no other process uses.
+            writes: Bytes that the process may write into files of its own; 0 for no files.
+
+        Returns:
+            The folder for these files.
+        """
+        return "/tmp"
 
     def sweep(self, user: int) -> None:
         """Remove whatever a process of this user may have left for the next one."""
@@ -119,7 +129,7 @@ class Bubblewrap(Wall):
         finally:
             os.close(own)
 
-    def give_up(self, user: int) -> None:
+    def give_up(self, user: int, writes: int = 0) -> str:
         with open("/proc/self/uid_map") as known:
             has_other_users = int(known.readline().split()[2]) > 1
         _kernel("unshare", _NEW_MOUNTS | _NEW_IPC)
@@ -127,10 +137,12 @@ class Bubblewrap(Wall):
         _without_shared_memory()
         _kernel("umount2", b"/proc", _DETACH)  # in which the worker could be looked into
         own = 0 if has_other_users else _NEW_USERS  # keyrings are a user's
+        _room_for_files("/tmp", writes)
         _without_namespaces("/tmp", own)
         if has_other_users:
             _become(user)
         _without_capabilities()
+        return "/tmp"
 
 
 class AnotherUser(Wall):
@@ -142,17 +154,20 @@ class AnotherUser(Wall):
         exposed = [path for path in guarded if _others_can_read(Path(path).resolve())]
         return f"{exposed[0]} can be read by other users; chmod go-rwx {exposed[0]}" if exposed else ""
 
-    def give_up(self, user: int) -> None:
+    def give_up(self, user: int, writes: int = 0) -> str:
+        folder = os.getcwd()
         libc = ctypes.CDLL(None, use_errno=True)
         is_apart = libc.unshare(_NEW_MOUNTS | _NEW_IPC | _NEW_NETWORK) == 0  # in most containers root may not do so
         if is_apart:
             _without_shared_memory()
             _kernel("mount", b"none", b"/", None, _PRIVATE, None)
-            _without_namespaces(os.getcwd())
+            _room_for_files(folder, writes)
+            _without_namespaces(folder)
         _become(user)
         if not is_apart:
             libc.unshare(_NEW_USERS | _NEW_IPC | _NEW_NETWORK)  # and this, not everywhere; see `reaches_network`
         _without_capabilities()
+        return folder if is_apart else "/tmp"  # what is left there is removed by `sweep`
 
     def sweep(self, user: int) -> None:
         _remove_shared_memory(user)
@@ -282,6 +297,12 @@ def _open_folders() -> tuple[str, ...]:
                 elif depth + 1 < _SHALLOW:
                     waiting.append((inner.path, depth + 1))
     return tuple(found)
+
+
+def _room_for_files(folder: str, size: int) -> None:
+    """Mount a file system in memory on `folder`, for this process alone; nothing for a size of 0."""
+    if size:
+        _kernel("mount", b"tmpfs", os.fsencode(folder), b"tmpfs", _NO_PROGRAMS, f"size={size},nr_inodes=64".encode())
 
 
 def _without_namespaces(folder: str, last: int = 0) -> None:

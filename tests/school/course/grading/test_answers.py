@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from companion_school.course.grading.answers import Submission, Unreadable, cells_of, contents
+from companion_school.course.grading.answers import Submission, Unreadable, cells_of, contents, read_answers
 
 
 def read_cells(file):
@@ -170,3 +170,10 @@ def test_what_is_no_notebook_is_told(tmp_path, content, why):
 def test_an_answer_beside_a_magic_command_with_a_comment_is_found(line):
     answer = Submission([f"{line}\ndef f(x):\n    return x + 1\n"]).find("f")
     assert answer.broken is None and "return x + 1" in answer.program
+
+
+def test_a_misspelled_name_is_pointed_out():
+    notebook = json.dumps({"cells": [{"cell_type": "code", "source": ANSWER.replace("double", "duoble")}]}).encode()
+    found = read_answers([("a.ipynb", notebook)], {"double": [], "triple": []}, lambda *_: [])["answers"]
+    assert found["double"]["notes"] == ["there is a function duoble; was it meant to be double?"]
+    assert found["triple"]["notes"] == []

@@ -13,11 +13,13 @@ from companion_school.course.grading import feedback, marks_csv
 from companion_school.course.grading.answers import Answer
 from companion_school.course.grading.exercise_mark import Graded, KeyRing, mark
 from companion_school.course.grading.gradebook import COLUMNS
-from companion_school.course.grading.results import Results, record_of, settle
+from companion_school.course.grading.results import Results, load, read_overrides, record_of, settle
 from companion_school.course.grading.sandbox import wall
 from companion_school.course.grading.sandbox.parent import Found, Limits, Worker
 from companion_school.course.grading.submissions import Handed, handed_in, left_out
+from companion_school.course.release.questions import as_exercise
 from companion_school.exercises.catalogue import find_exercise
+from companion_school.questions.question import questions
 
 BOOK = ("2.1", "2.3", "2.5")
 
@@ -92,7 +94,7 @@ def test_the_pages_say_what_is_wrong_and_nothing_about_hidden_cases(class_of_fiv
     pages = {file.stem: file.read_text() for file in (home / "marks" / "feedback").iterdir()}
     assert set(pages) == {"ada", "bob", "cy", "dee", "eve"}
     assert "Most likely: that is a mask of truth values as numbers" in pages["bob"] and "queries = " in pages["bob"]
-    assert "No score yet" in pages["cy"] and "0 of 6" not in pages["cy"]
+    assert "no score yet" in pages["cy"] and "0 of 6" not in pages["cy"]
     assert "is not a notebook" in pages["cy"] and "answer.pdf" in pages["dee"] and "6 of 6 points" in pages["ada"]
     keys = KeyRing(b"nobody can guess this secret")
     for page in pages.values():
@@ -108,6 +110,62 @@ def test_a_hidden_failure_names_the_property_and_no_more(class_of_five):
         and "whole numbers as large as an axis" in page
         and "told" not in page.replace('class="told"', "").replace(".told", "")
     )
+
+
+def test_points_for_a_known_mistake_are_given_to_all_who_made_it(class_of_five, tmp_path):
+    results = load(class_of_five[0] / "marks")
+    [item] = [item for record in results.records for item in record.items if item.mistake]
+    file = tmp_path / "overrides.csv"
+    head = "student_id,item,points,reason,author,mistake\n"
+    put(file, f'{head},2.5,1,a mask all the same,Emmy,"{item.mistake}"\n')
+    [change] = read_overrides(file, results)
+    assert (change.student, change.item, change.points) == ("bob", "2.5", 1)
+    put(file, f"{file.read_text()}bob,2.5,0.5,seen twice,Emmy,\n,2.3,1,nobody made it,Emmy,another mistake\n")
+    assert [one.points for one in read_overrides(file, results)] == [0.5]
+
+
+def test_a_page_without_anything_to_grade_has_no_table_of_zeros(class_of_five):
+    home, rows = class_of_five
+    page = (home / "marks" / "feedback" / "cy.html").read_text()
+    assert "no score yet" in page and "<table" not in page and "0 of" not in page
+    assert {rows["cy"][f"{id} points"] for id in BOOK} == {""} and rows["bob"]["2.5 points"] == "0"
+
+
+def marked(exercise, program):
+    with Worker(Limits(1.0)) as worker:
+        return mark(worker, exercise, Found(True, Answer(program), ()), KeyRing(b"nobody can guess this"), "ada")
+
+
+def lead(one):
+    [item] = record_of(Graded(Handed("ada", (), ""), "read", None, (one,))).items
+    return item.findings[0].lead
+
+
+def test_the_page_says_what_a_wrong_answer_gets_right():
+    gradients = find_exercise("2.4")
+    found = marked(gradients, gradients.solution.replace("return dz @ k / scale, dz.T", "return dz @ k, 2 * dz.T"))
+    assert found.outcome == "wrong" and lead(found) == "What is right already: result 3 of 3."
+    found = marked(find_exercise("2.5"), find_exercise("2.5").solution.replace("keys - queries", "0"))
+    assert found.outcome == "wrong" and "kinds of public cases (" in lead(found)
+
+
+def test_an_endless_answer_is_told_with_the_smallest_case():
+    mask = find_exercise("2.5")
+    found = marked(mask, "def causal_mask(queries, keys):\n    while True: pass\n")
+    first = next(iter(mask.inputs()))
+    assert found.outcome == "timeout" and found.public.shows == first.shows
+    assert found.public.fault == "it did not finish within its time limit"
+
+
+def test_a_letter_that_is_not_offered_is_told_so():
+    [question] = [as_exercise(one, b"s") for one in questions().values() if one.id == "2.a"]
+    sentence, letter = (
+        marked(question, f"def {question.name}():\n    return {given!r}\n") for given in ("four times", "Z")
+    )
+    assert sentence.outcome == letter.outcome == "wrong"
+    assert "expected one of the choices 'A', 'B', 'C'" in sentence.hidden.fault
+    [item] = record_of(Graded(Handed("ada", (), ""), "read", None, (letter,))).items
+    assert "got 'Z'" in item.findings[0].fault
 
 
 def test_what_ends_its_process_on_a_case_of_one_group_keeps_the_points_of_the_others():
@@ -136,7 +194,7 @@ def test_what_ends_its_process_where_it_must_refuse_is_right_and_not_robust():
         )
     assert [one.outcome for one in (ended, took, robust)] == ["right"] * 3
     assert [one.points for one in (ended, took, robust)] == [5, 5, 6.25] and robust.most == took.most == 6.25
-    assert "ended on the way" in ended.unstood.fault and "expected a ValueError" in took.unstood.fault
+    assert "its process ended" in ended.unstood.fault and "expected a ValueError" in took.unstood.fault
     assert robust.robust and robust.unstood is None
 
 
@@ -160,8 +218,8 @@ def test_the_marks_say_what_is_robust():
     assert "2.5,right and robust,,1" in counted and "2.5,right," in counted
     assert marks_csv.summary(class_of_two).split("\n")[1].split()[:3] == ["2.5", "2", "1"]
     pages = [feedback.page(one, "week2") for one in class_of_two]
-    assert "What would make it robust" in pages[0] and "expected a ValueError" in pages[0]
-    assert "right, robust ★" in pages[1] and "What would make it robust" not in pages[1]
+    assert "It is not robust ★ yet, which would earn" in pages[0] and "expected a ValueError" in pages[0]
+    assert "right, robust ★" in pages[1] and "not robust" not in pages[1]
 
 
 def test_the_same_secret_gives_the_same_marks_and_another_one_other_cases():
@@ -169,8 +227,8 @@ def test_the_same_secret_gives_the_same_marks_and_another_one_other_cases():
     exercise = find_exercise("2.3")
     first = [ring.hidden(exercise)[0].cases[0].arguments[0] for ring in (mine, same, other)]
     assert first[0].equal(first[1]) and not first[0].equal(first[2])
-    assert mine.shuffled(9, "ada") == same.shuffled(9, "ada") != mine.shuffled(9, "bob")
-    assert sorted(mine.shuffled(9, "ada")) == list(range(9))
+    assert mine.order("ada")(9) == same.order("ada")(9) != mine.order("bob")(9)
+    assert sorted(mine.order("ada")(9)) == list(range(9))
 
 
 def test_all_three_layouts_are_found(tmp_path):

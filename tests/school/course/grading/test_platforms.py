@@ -66,7 +66,7 @@ def test_times_come_from_names_manifests_and_tables_and_from_nothing_else(tmp_pa
         "emmy@school": ("2026-11-29 17:25:02+00:00", "Gradescope's list"),
         "Ada Lovelace_11": ("2026-11-30 23:59:00+01:00", "the name that the platform gave it"),
         "ben": ("2026-12-01 08:00:00+01:00", "the name that the platform gave it"),
-        "cem": ("2026-11-28 10:00:00+01:00", "your table of times"),
+        "cem": ("2026-11-28 10:00:00+01:00", "the instructor's table of times"),
         "dora": ("", "unknown"),
     }
     (tmp_path / "times.csv").write_text("student_id,time\ncem,soon\n")
@@ -219,6 +219,6 @@ def test_gradescope_shows_a_late_student_no_points_before_marks_are_published():
     rule = Lateness("2026-11-30T12:00+00:00", "10% a day")
     late = rule.of("ada", "week2", "2026-12-01T13:00+00:00")
     made = results(graded, late)
-    assert made["score"] == 1.6 and "20 % of its points are taken off" in made["output"]
+    assert made["score"] == 1.6 and "20% of its points are taken off" in made["output"]
     assert "0.4" not in made["output"] and "1.6" not in made["output"]
     assert rule.of("ada", "week2", "2026-12-01T13:00+00:00", due="2026-12-20T12:00+00:00").share == 0.0

@@ -86,8 +86,9 @@ def test_parts_earn_by_themselves_and_an_earlier_fault_costs_its_own_stage_alone
     assert [rows[name]["score"] for name in ("ada", "bob", "cyd")] == ["22", "12", "10"]
     assert rows["ada"]["max_score"] == "22" and rows["ada"]["build.2 attend"] == "right"
     pages = {name: (course / f"marks/project/feedback/{name}.html").read_text("utf-8") for name in ("bob", "cyd")}
-    assert "the softmax runs over the queries" in pages["bob"] and "references of earlier stages" in pages["bob"]
-    assert "attention.py, line 1: it is not valid Python" in pages["cyd"] and "12 of 22 points" in pages["bob"]
+    assert all(told in pages["bob"] for told in ("the softmax runs over the queries", "12 of 22 points"))
+    assert "files of earlier stages in place of yours" in pages["bob"]
+    assert "attention.py, line 1: it is not valid Python" in pages["cyd"]
     assert main(["course", "export", "marks"]) == 0
     assert "3 students, 1 problem set (project)" in capsys.readouterr().out
     assert main(["course", "alike", "handed", "--build", "2,4"]) == 0
@@ -130,6 +131,27 @@ def test_a_ban_holds_for_what_a_file_imports_and_time_and_memory_are_bounded(cou
     assert {mark.outcome for mark in bob} == {"timeout"} and "not tried" in str(bob[-1].public)
     assert {mark.outcome for mark in cyd} == {"crashed"} and "NameError" in str(cyd[0].public)
     assert {mark.outcome for mark in dan} == {"right"}
+
+
+def test_parts_that_write_files_are_graded_earlier_files_are_lent_and_a_loop_costs_its_own_part(course, monkeypatch):
+    chosen = ("clip", "train", "renamed", "save", "load")
+    monkeypatch.setattr(project, "parts", lambda number: [one for one in parts(number) if one.name in chosen])
+    training = reference(6)
+    hand_in(course, "ada", training=training)  # without model.py, which it imports
+    hand_in(course, "bob", training=training.replace("    adam = AdamW(model)\n", "    while True: pass\n"))
+    hand_in(course, "cyd", training_final=training, model=reference(5))
+    hand_in(course, "dan", training=f"from modle import Config\n{training}")
+    graded = grade(
+        handed_in(course / "handed", project=True), [], b"a secret of sixteen", stages=[STAGES[6]], jobs=2,
+        limits=Limits(seconds=4),
+    )  # fmt: skip
+    ada, bob, cyd, dan = ({mark.title: mark for mark in one.marks} for one in graded)
+    assert {name: mark.outcome for name, mark in ada.items()} == dict.fromkeys(chosen, "right")
+    assert "missing or at fault" in ada["save"].notes[0]
+    assert {name for name, mark in bob.items() if mark.outcome != "right"} == {"train"}
+    assert bob["train"].outcome == "timeout"
+    assert cyd["clip"].public.fault == "there is no training.py; was training_final.py meant to be it?"
+    assert {mark.outcome for mark in dan.values()} == {"refused"} and "it imports modle;" in dan["clip"].public.fault
 
 
 def test_bad_hand_ins_get_a_sentence_each(course):

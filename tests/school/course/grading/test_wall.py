@@ -165,11 +165,11 @@ def worker(request):
         yield started
 
 
-def did(worker, deed, named):
+def did(worker, deed, named, *, writes=False):
     """What a deed gave; None where it raised, or its process ended."""
     body = deed.format(**named, worker=worker._process.pid)
     source = f"{HELP}\ndef answer():\n" + "".join(f"    {line}\n" for line in body.splitlines())
-    run = worker.run(Program(source, "answer"), [Case("it", ())], [0])
+    run = worker.run(Program(source, "answer", writes=writes), [Case("it", ())], [0])
     outcome = run.stopped or run.outcomes[0][0]
     assert outcome.result in (None, Result.CRASHED), outcome
     return outcome.value
@@ -194,6 +194,19 @@ class TestBehindAWall:
         leave, look = LEFT[what]
         did(worker, leave, named)
         assert not did(worker, look, named)
+
+    def test_what_may_write_files_has_a_small_folder_of_its_own_and_leaves_nothing(self, worker, named):
+        begin = "import tempfile\nfile = os.path.join(tempfile.gettempdir(), 'companion-{number}')\n"
+        write = begin + "open(file, 'wb').write(bytes({size}))\nreturn os.path.getsize(file)"
+        assert did(worker, write.replace("{size}", "1000000"), named, writes=True) == 1_000_000
+        assert not did(worker, f"{begin}return os.path.exists(file)", named, writes=True)
+        assert not did(worker, write.replace("{size}", "5000000"), named, writes=True)
+        assert not did(worker, write.replace("{size}", "9"), named)
+        for deed in ("writes into PyTorch", "makes the system writable", "forks", "becomes root again"):
+            assert not did(worker, DONE[deed], named, writes=True), deed
+        for leave, look in LEFT.values():
+            did(worker, leave, named, writes=True)
+            assert not did(worker, look, named, writes=True), leave
 
     def test_nothing_goes_over_the_network(self, worker, named):
         reached = [name for name, deed in NETWORK.items() if did(worker, deed, named)]

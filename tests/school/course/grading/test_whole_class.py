@@ -250,7 +250,7 @@ def test_one_file_holds_extensions_late_days_and_grace_periods(tmp_path):
     late = rule.of("cem", "week2", "2026-12-03T11:00")
     assert (late.share, late.days) == (pytest.approx(0.1), 2)
     assert "2 days and 23 hours after it was due on 2026-11-30 12:00" in late.told
-    assert "2 late days were used, and 10 % of its points are taken off" in late.told
+    assert "2 late days were used, and 10% of its points are taken off" in late.told
     assert share(rule, "2026-12-03T11:00", "cem", spent=1) == pytest.approx(0.2)
     assert share(rule, "2026-12-01T12:00", "ben") == 0.0 and share(rule, "2026-12-01T12:01", "ben") == 0.2
     (tmp_path / "extensions.csv").write_text("student_id,assignment,due,grace,late_days,reason\nada,,,soon,,\n")

@@ -131,14 +131,14 @@ def test_no_question_of_the_course_needs_its_lesson_beside_it():
 @pytest.mark.parametrize(
     ("id", "given", "fault"),
     [
-        ("2.a", "Z", "expected one of 'A', 'B', 'C', 'D'; got 'Z'"),
-        ("2.a", "16 times", "expected one of 'A', 'B', 'C', 'D'"),
-        ("2.a", ("Z", 99), "expected one of 'A', 'B', 'C', 'D'"),
+        ("2.a", "Z", "expected one of the choices 'A', 'B', 'C', 'D'; got 'Z'"),
+        ("2.a", "16 times", "expected one of the choices 'A', 'B', 'C', 'D'"),
+        ("2.a", ("Z", 99), "expected one of the choices 'A', 'B', 'C', 'D'"),
         ("2.a", " b ", None),
         ("2.b", float("inf"), "expected a finite number, got inf"),
         ("2.b", "1.41", "not even the kind of the result is right"),
         ("2.b", 7, None),
-        ("2.d", ("A", 9), "expected one of ('A', 1), ('A', 2)"),
+        ("2.d", ("A", 9), "expected one of the choices ('A', 1), ('A', 2)"),
         ("2.d", ("a", 1), None),
     ],
 )
@@ -230,3 +230,15 @@ def test_a_class_answers_a_quiz_and_is_graded(tmp_path):
     page = (tmp_path / "marks" / "feedback" / "bob.html").read_text(encoding="utf-8")
     assert f"About your answer: {why}" in page and "Wrong: another answer is right." in page
     assert "input that is not shown" not in page
+
+
+def test_everything_that_a_set_can_contain_is_listed_with_its_points_and_minutes(capsys):
+    assert main(["course", "list", "2", "14"]) == 0
+    said = capsys.readouterr().out
+    lines = {line.split()[0]: line for line in said.splitlines() if line}
+    assert {"--exercises", "--questions", "--numbers", "--written"} < {*lines}
+    gradable = [one.id for one in question.questions().values() if one.is_gradable and one.lesson == 2]
+    assert {"2.3", "14.1", "2.variance", "14.curves", *gradable} < {*lines} and "3.1" not in lines
+    assert "choice" in lines["2.a"] and "\\" not in said
+    assert main(["course", "list", "99"]) == 2
+    assert "LESSON '99': expected lessons from 0" in capsys.readouterr().err

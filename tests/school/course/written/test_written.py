@@ -14,7 +14,7 @@ from companion_school.course.grading.results import Item, Record, Results
 from companion_school.course.release.problem_set import ProblemSet
 from companion_school.course.release.release import release
 from companion_school.course.written.rubrics import MARK, find_written, written_items
-from companion_school.course.written.sheet import Given, keep, read_sheet, sheet, text_id
+from companion_school.course.written.sheet import Given, Row, keep, read_sheet, sheet, text_id
 
 LINE = f"{MARK}14.curves"
 CSV = "student_id,item,text_id,text,points,comment\n"
@@ -31,8 +31,9 @@ def test_each_item_has_a_rubric_that_a_marker_can_use(item):
     assert points == list(range(item.points, -1, -1)) and len(points) >= 3
     assert all(level.text.endswith(".") for level in item.levels) and len(item.looks_for) >= 2
     assert len(item.model.split()) >= 100 and "|" not in "".join(level.text for level in item.levels)
-    with pytest.raises(ValueError, match="one of the rubric's levels, 0, 1"):
-        item.level(0.5)
+    assert item.level(0.5).text.startswith("Between 0 (")
+    with pytest.raises(ValueError, match=r"one of the rubric's levels \(0, 1"):
+        item.level(0.25)
 
 
 def test_the_training_does_what_the_model_answer_says():
@@ -63,6 +64,40 @@ def test_a_text_is_what_stands_under_its_line_and_in_the_markdown_that_follows()
     assert long == "x" * LONGEST_TEXT + " [...]"
 
 
+def named(kind, name, source, **more):
+    return {"cell_type": kind, "metadata": {"nbgrader": {"grade_id": name}} if name else {}, "source": source, **more}
+
+
+def test_a_text_in_a_cell_elsewhere_is_found_if_the_cell_that_was_meant_for_it_is_empty_or_gone():
+    other = named("markdown", "", "My answer: it falls.")
+    asked = named("markdown", "written_14_curves", f"**{LINE}**\n\nYOUR ANSWER HERE")
+    for cells in ([named("markdown", "about", "# week"), other], [asked, named("code", "answer_2_3", "x = 1"), other]):
+        files = [("week.ipynb", json.dumps({"cells": cells}).encode())]
+        assert read_texts(files, [LINE]) == {LINE: "[elsewhere in the notebook]\n\nMy answer: it falls."}
+    written = named("markdown", "written_14_curves", f"**{LINE}**\n\nIt rises.")
+    files = [("week.ipynb", json.dumps({"cells": [written, named("code", "imports", ""), other]}).encode())]
+    assert read_texts(files, [LINE]) == {LINE: "It rises."}
+
+
+def test_a_marker_sees_what_the_code_printed_and_drew(tmp_path):
+    picture = {"output_type": "display_data", "data": {"image/png": "aGk=", "text/plain": "<Figure>"}}
+    printed = {"output_type": "stream", "text": ["loss ", "0.23 <b>"]}
+    broken = {"output_type": "display_data", "data": {"image/png": '"><script>'}}
+    cells = [
+        named("code", "answer_2_3", "x = 1", outputs=[{"output_type": "stream", "text": "not mine"}]),
+        named("markdown", "statement_14_curves", "## 14.curves"),
+        named("code", "run_14_curves", "train()", outputs=[printed, picture, broken]),
+        named("markdown", "written_14_curves", f"{LINE}\n\nIt falls.", attachments={"a.png": {"image/png": "eW8="}}),
+    ]
+    folder = tmp_path / "in"
+    folder.mkdir()
+    (folder / "ada.ipynb").write_text(json.dumps({"cells": cells}))
+    assert main(["course", "collect", str(folder), "--written", "14.curves", "--to", str(tmp_path / "s.csv")]) == 0
+    page = (tmp_path / "s.html").read_text()
+    assert "It falls." in page and "loss 0.23 &lt;b&gt;" in page and "not mine" not in page and "<script" not in page
+    assert page.count("data:image/png;base64,") == 2 and "base64,aGk=" in page and "base64,eW8=" in page
+
+
 def test_the_notebook_asks_and_leaves_room_and_the_source_has_an_answer(tmp_path):
     item = find_written("14.curves")
     release(ProblemSet.of("week14", [], [], ["14.curves"]), b"a secret that only these tests know", tmp_path)
@@ -84,7 +119,8 @@ def test_the_notebook_asks_and_leaves_room_and_the_source_has_an_answer(tmp_path
 def test_a_sheet_comes_back_as_it_went_and_marks_stay_with_their_text(tmp_path):
     texts = {("ada", "14.curves"): 'It, falls.\n"Then" it rises.', ("-x", "14.curves"): "=1", ("cy", "14.curves"): ""}
     marks = {("ada", "14.curves"): Given(text_id(texts["ada", "14.curves"]), 3, "-good")}
-    (tmp_path / "sheet.csv").write_text(sheet(texts, marks | {("-x", "14.curves"): Given("another", 4)}))
+    rows = [Row(student, item, text) for (student, item), text in sorted(texts.items()) if text]
+    (tmp_path / "sheet.csv").write_text(sheet(rows, marks | {("-x", "14.curves"): Given("another", 4)}))
     assert read_sheet(tmp_path / "sheet.csv") == {("ada", "14.curves"): marks["ada", "14.curves"]} | {}
     (tmp_path / "kept.csv").write_text(keep(marks))
     assert read_sheet(tmp_path / "kept.csv", texts=False) == marks
@@ -96,8 +132,8 @@ def test_a_sheet_comes_back_as_it_went_and_marks_stay_with_their_text(tmp_path):
         ("ada,14.curves,t,x,4,\nada,14.curves,t,x,3,\n", "row 2, ada: 14.curves occurs twice"),
         ("ada,14.nothing,t,x,4,\n", "row 1, ada: written answer '14.nothing': expected one of 14.curves"),
         ("ada,14.curves,t,x,four,\n", "row 1, ada: points must be a number, got 'four'"),
-        ("ada,14.curves,t,x,2.5,\n", "expected the points of one of the rubric's levels, 0, 1, 2, 3, 4, got 2.5"),
-        ("ada,14.curves,t,x,nan,\n", "rubric's levels, 0, 1, 2, 3, 4, got nan"),
+        ("ada,14.curves,t,x,2.25,\n", "the rubric's levels (0, 1, 2, 3, 4), or halfway between two, got 2.25"),
+        ("ada,14.curves,t,x,nan,\n", "the rubric's levels (0, 1, 2, 3, 4), or halfway between two, got nan"),
         ("ada,14.curves,t,x,,\n", "expected points in at least one row, found none"),
         ("eve,14.curves,t,x,4,\n", "eve is not in the marks"),
         ("bob,14.curves,t,x,4,\n", "bob: 14.curves is not the text that was graded; run collect again"),
