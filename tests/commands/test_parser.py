@@ -93,7 +93,8 @@ def test_help_may_be_asked_for_in_other_words(capsys):
         (["grade"], "companion grade: error: FOLDER is required: folder of submissions"),
         (
             ["course"],
-            "expected an action: list, release, export, collect, mark, alike, oral, clone, verify, notebooks, slides or exam",
+            "expected an action: list, release, export, collect, mark, alike, oral, clone, verify, notebooks, "
+            "slides or exam",
         ),
         (["course", "relaese"], "companion course: error: relaese: no such command; did you mean release?"),
         (["course", "verify", "--jobs", "0"], "companion course verify: error: --jobs 0: expected a whole number >= 1"),
