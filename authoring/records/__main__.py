@@ -1,5 +1,5 @@
 """Make the records that ship: `python -m authoring.records story`, `law`, `cache`, `recall`, `heads`,
-`answering`, `rounding`, `steps`, `inside` or `live`.
+`answering`, `rounding`, `steps`, `inside`, `scores` or `live`.
 
 A record takes minutes to an hour on one core. An interrupted run resumes from its results in `build/records`. Nothing
 is written to the package until a record is complete.
@@ -22,6 +22,7 @@ from authoring.records.law import law
 from authoring.records.live import live
 from authoring.records.recall import recall
 from authoring.records.rounding import rounding
+from authoring.records.scores import scores
 from authoring.records.steps import steps
 from authoring.records.story import story
 from companion.files.models import save_model
@@ -46,7 +47,7 @@ def main(arguments: list[str] | None = None) -> int:
             found = live(folder, SHIPPED / "live")
         elif name != "story":
             made = {"law": law, "cache": cache, "recall": recall, "heads": heads, "rounding": rounding, "steps": steps}
-            made["inside"] = inside
+            made |= {"inside": inside, "scores": scores}
             found = made[name](folder)
         else:
             found, model, tokenizer = story(folder)

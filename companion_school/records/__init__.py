@@ -15,6 +15,7 @@ measurements in real.json.
     answering/      model trained on exercise books, with which lesson 20 begins: safetensors in half precision and
                     configuration
     inside.json     heads and residual streams of small story models, and how heads form, for lesson 21
+    scores.json     answers of SmolLM2, of rounded copies and of a judge to four suites of questions, for lesson 25
     real.json       measurements on SmolLM2 and MiniLM, by the cells' names (see `companion_school.study.real`)
     smollm2.json    logits of transformers for SmolLM2, with which stage 10 of *Your own transformer* compares
     live.json       models of the explorer, and the cost of storing them in 8 bits
@@ -35,7 +36,7 @@ from companion.files.models import load_model
 from companion.ground.fields import shown
 from companion.transformer import Transformer
 
-NAMES = ("answering", "cache", "heads", "inside", "law", "live", "recall", "rounding", "steps", "story")
+NAMES = ("answering", "cache", "heads", "inside", "law", "live", "recall", "rounding", "scores", "steps", "story")
 
 
 def record(name: str) -> dict[str, Any]:

@@ -1,0 +1,53 @@
+"""Comparisons for lesson 25: parts of the recorded questions, for prompts, rounded weights and a judge."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from authoring.comparisons.cells import names_of, row
+from companion_school.records import record
+
+Found = dict[tuple[str, str], list[float]]
+
+
+def _lesson() -> dict[str, Any]:
+    return names_of("25", "setup", "suites", "suite-names", "suite-others", "hits")
+
+
+def _print(found: Found, measure: str) -> Found:
+    for (setting, budget), values in found.items():
+        print(row(setting, budget, measure, values), flush=True)
+    return found
+
+
+def prompts() -> Found:
+    """Compare six prompts on the 30 names, and on three disjoint parts of them."""
+    lesson, found = _lesson(), {}
+    names = lesson["number_names"]()[:30]
+    for prompt, nats in record("scores")["prompts"].items():
+        right = lesson["hits"](nats, names)
+        found[prompt, "10 names"] = [sum(right[at : at + 10]) / 10 for at in range(0, 30, 10)]
+        found[prompt, "30 names"] = [sum(right) / 30]
+    return _print(found, "share right")
+
+
+def rounding() -> Found:
+    """Compare SmolLM2 with its rounded copies on agreement, and on three disjoint parts of it."""
+    lesson, found = _lesson(), {}
+    items = lesson["agreement"]()
+    for model, nats in record("scores")["agreement"].items():
+        right = lesson["hits"](nats, items)
+        found[model, "80 sentences"] = [sum(right[at : at + 80]) / 80 for at in range(0, 240, 80)]
+        found[model, "240 sentences"] = [sum(right) / 240]
+    return _print(found, "share right")
+
+
+def judge() -> Found:
+    """Compare how often the judge is right on average over both orders, on 12 pairs and on three disjoint parts."""
+    found: Found = {}
+    for kind, rows in record("scores")["judge"].items():
+        gain = [one - other for one, other in rows]  # of A over B, the right answer first and second in turn
+        right = [first > second for first, second in zip(gain[0::2], gain[1::2], strict=True)]
+        found[kind, "4 pairs"] = [sum(right[at : at + 4]) / 4 for at in range(0, 12, 4)]
+        found[kind, "12 pairs"] = [sum(right) / 12]
+    return _print(found, "share right")
