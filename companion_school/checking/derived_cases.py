@@ -404,7 +404,7 @@ def _with(case: Case, at: int, value: Any) -> Case:
 
 # Rejected inputs
 
-REFUSED = "what the statement refuses is refused, whichever argument it is"
+REFUSED = "invalid input is rejected, whichever argument it is"
 _MOST_REFUSALS, _MOST_BESIDE = 24, 8
 _UNPACKED = "to unpack"  # from Python's message for a tuple of another length, which is no deliberate rejection
 

@@ -147,8 +147,8 @@ def _(draw):
     tokens, d_k = draw.sizes(2, 4, 9)
     yield Case("a word in the middle", (draw.normal(d_k), draw.normal(tokens, d_k), draw.whole(1, tokens - 2)))
     yield Case("the last word sees all", (draw.normal(d_k), draw.normal(tokens, d_k), tokens - 1))
-    yield Case("a position after the last word is refused", (draw.normal(2), draw.normal(3, 2), 3), refuse=True)
-    yield Case("a negative position is refused", (draw.normal(2), draw.normal(3, 2), -1), refuse=True)
+    yield Case("a position after the last word is rejected", (draw.normal(2), draw.normal(3, 2), 3), refuse=True)
+    yield Case("a negative position is rejected", (draw.normal(2), draw.normal(3, 2), -1), refuse=True)
 
 
 def _masked_softmax(scores, hidden):
@@ -289,8 +289,8 @@ def _(draw):
     yield Case("rows of all sizes", (draw.normal(3, 4) * torch.tensor([[1e3], [1.0], [1e-3]]), draw.normal(4), 1e-6))
     yield Case("a row of zeros stays zero", (torch.zeros(1, 4, dtype=torch.float64), draw.normal(4), 1e-6))
     yield Case("gradients", (draw.normal(3, 5), draw.normal(5), 0.01), gradients=True)
-    yield Case("a gain of length 1 is refused", (draw.normal(3, 4), draw.normal(1), 0.1), refuse=True)
-    yield Case("a gain of another shape is refused", (draw.normal(3, 4), draw.normal(3, 4), 0.1), refuse=True)
+    yield Case("a gain of length 1 is rejected", (draw.normal(3, 4), draw.normal(1), 0.1), refuse=True)
+    yield Case("a gain of another shape is rejected", (draw.normal(3, 4), draw.normal(3, 4), 0.1), refuse=True)
 
 
 @normalise_rows.mistake("you subtracted the mean: that is LayerNorm")
@@ -437,8 +437,8 @@ def _(draw):
     yield Case("any sizes", word(d_model, experts, d_ff, draw.whole(2, experts - 1)))
     yield Case("all of them", word(2, 3, 4, 3))
     yield Case("gradients, the router's too", word(3, 5, 4, 3), gradients=True)
-    yield Case("no expert is refused", word(2, 3, 4, 0), refuse=True)
-    yield Case("more experts than there are is refused", word(2, 3, 4, 4), refuse=True)
+    yield Case("no expert is rejected", word(2, 3, 4, 0), refuse=True)
+    yield Case("more experts than there are is rejected", word(2, 3, 4, 4), refuse=True)
     yield Case("gradients where one expert has the whole share", word(3, 3, 9, 1), gradients=True)
 
 
@@ -638,12 +638,12 @@ def _(draw):
     shuffled = [_WORDS[i] for i in order]
     yield Case("another vocabulary", (text, 6, shuffled, _telling(draw, text, 6)[order][:, order]))
     yield Case("no word at all", (text, 0, _WORDS, draw.normal(10, 10)))
-    yield Case("an unknown word is refused", ("hello moon", 1, _WORDS, draw.normal(10, 10)), refuse=True)
-    yield Case("an empty text is refused", ("", 1, _WORDS, draw.normal(10, 10)), refuse=True)
+    yield Case("an unknown word is rejected", ("hello moon", 1, _WORDS, draw.normal(10, 10)), refuse=True)
+    yield Case("an empty text is rejected", ("", 1, _WORDS, draw.normal(10, 10)), refuse=True)
     close = torch.tensor([[0.0, 1.0, 1.0 + 1e-9], [1.0, 0.0, 0.5], [0.5, 1.0, 0.0]], dtype=torch.float64)
     yield Case("two scores that differ by a billionth", ("a", 1, ["a", "b", "c"], close))
-    yield Case("a text of spaces holds no word, and is refused", ("  ", 1, ["a", "b", "c"], close), refuse=True)
-    yield Case("an unknown word at the beginning is refused", ("moon a", 1, ["a", "b", "c"], close), refuse=True)
+    yield Case("a text of spaces holds no word, and is rejected", ("  ", 1, ["a", "b", "c"], close), refuse=True)
+    yield Case("an unknown word at the beginning is rejected", ("moon a", 1, ["a", "b", "c"], close), refuse=True)
 
 
 @continue_text.mistake("you never append the new word to the text, so the model answers the same question again")

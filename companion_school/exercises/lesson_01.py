@@ -154,9 +154,9 @@ def _(draw):
         code = [*letter.encode()]
         yield Case("the first and the last character of each length", ([97, *code],))
         yield Case("the first and the last character of each length, cut", ([*code, *code[:-1]],))
-    yield Case("bytes that begin inside a character are refused", ([*"é!".encode()][1:],), refuse=True)
-    yield Case("a byte that continues nothing is refused", ([128],), refuse=True)
-    yield Case("the last byte that continues nothing is refused", ([191],), refuse=True)
+    yield Case("bytes that begin inside a character are rejected", ([*"é!".encode()][1:],), refuse=True)
+    yield Case("a byte that continues nothing is rejected", ([128],), refuse=True)
+    yield Case("the last byte that continues nothing is rejected", ([191],), refuse=True)
     yield Case("the last character that UTF-8 has, of four bytes", ([0xF4, 0x8F, 0xBF, 0xBF],))
 
 
@@ -319,8 +319,8 @@ def _(draw):
     ids = draw.wholes(0, vocab - 1, tokens)
     yield Case("any sizes", (ids, draw.normal(tokens, d_model), vocab))
     yield Case("the dtype of G", (torch.tensor([1, 0, 1]), draw.normal(3, 2, dtype=torch.float32), 4))
-    yield Case("an id of -1 is refused", (torch.tensor([1, -1]), draw.normal(2, 3), 4), refuse=True)
-    yield Case("an id equal to vocab is refused", (torch.tensor([4, 1]), draw.normal(2, 3), 4), refuse=True)
+    yield Case("an id of -1 is rejected", (torch.tensor([1, -1]), draw.normal(2, 3), 4), refuse=True)
+    yield Case("an id equal to vocab is rejected", (torch.tensor([4, 1]), draw.normal(2, 3), 4), refuse=True)
     yield Case("a vocabulary of one", (torch.tensor([0, 0]), torch.tensor([[1.0, 2.0], [3.0, 5.0]]), 1))
 
 
@@ -718,7 +718,7 @@ def _(draw):
     for _ in range(4):
         word = "".join("abc"[i] for i in draw.wholes(0, 2, draw.whole(6, 14)))
         yield Case("any word and any merges", (word, _some_merges(draw, "abc", draw.whole(3, 8))))
-    yield Case("an empty word is refused", ("", _RULES), refuse=True)
+    yield Case("an empty word is rejected", ("", _RULES), refuse=True)
     yield Case("a space is a character", ("to the", [("t", "h"), ("o", " "), ("th", "e")]))
 
 
@@ -898,9 +898,9 @@ def _(draw):
     d_model = draw.whole(5, 90)
     yield Case("any numbers", (draw.whole(50, 9000), d_model, 0.3 + draw.uniform(1).item()))
     yield Case("one token, one component", (1, 1, 0.25))
-    yield Case("no token is refused", (0, 16, 0.25), refuse=True)
-    yield Case("no width is refused", (10, 0, 0.25), refuse=True)
-    yield Case("a deviation of zero is refused", (10, 16, 0.0), refuse=True)
+    yield Case("no token is rejected", (0, 16, 0.25), refuse=True)
+    yield Case("no width is rejected", (10, 0, 0.25), refuse=True)
+    yield Case("a deviation of zero is rejected", (10, 16, 0.0), refuse=True)
 
 
 @start_of_table.mistake("the factor sqrt(d_model) belongs to entries of variance 1 / d_model and to no others")
@@ -1094,7 +1094,7 @@ def _(draw):
     yield Case("a pair that occurs once is not joined", ({a + b: 1, d + c: often}, 5))
     yield Case("words of one letter have no pairs", ({"a": 5, "b": 2}, 3))
     yield Case("no merge is asked for", ({"the": 3}, 0))
-    yield Case("a negative number is refused", ({"the": 3}, -1), refuse=True)
+    yield Case("a negative number is rejected", ({"the": 3}, -1), refuse=True)
     yield Case("as many merges as a long word has", ({"".join(others[: 10 + often]): 2}, 20))
 
 

@@ -120,8 +120,8 @@ def _(draw):
     d_k = draw.whole(5, 40)
     yield Case("both", (d_k, -0.3 - draw.uniform(1).item(), 1.3 + draw.uniform(1).item()))
     yield Case("a single component", (1, 0.5, 1.5))
-    yield Case("no component is refused", (0, 0.0, 1.0), refuse=True)
-    yield Case("a deviation of zero is refused", (4, 0.0, 0.0), refuse=True)
+    yield Case("no component is rejected", (0, 0.0, 1.0), refuse=True)
+    yield Case("a deviation of zero is rejected", (4, 0.0, 0.0), refuse=True)
     yield Case("a mean far above the standard deviation", (64, 3e4, 1e-3))
     yield Case("a mean as small as the standard deviation", (3, 5e-3, 1e-2))
 
@@ -242,13 +242,13 @@ def _(draw):
     yield Case("no hidden score has any influence", (loud, look))
     none = torch.tensor([[True, False, True], [False, False, False]])
     yield Case("a row that sees nothing is all zeros", (draw.normal(2, 3), none))
-    yield Case("a mask of numbers is refused", (draw.normal(2, 3), look.double()), refuse=True)
-    yield Case("a mask of another shape is refused", (draw.normal(2, 3), look[:1]), refuse=True)
+    yield Case("a mask of numbers is rejected", (draw.normal(2, 3), look.double()), refuse=True)
+    yield Case("a mask of another shape is rejected", (draw.normal(2, 3), look[:1]), refuse=True)
     low = torch.tensor([[-2e10, -2e10, 0.0], [0.0, -30.0, math.nan]], dtype=torch.float64)
     look = torch.tensor([[True, True, False], [True, True, False]])
     yield Case("scores of -2e10 are seen, small weights stay, and a hidden NaN is hidden", (low, look))
-    yield Case("a mask with an axis more is refused", (low, look[None]), refuse=True)
-    yield Case("a mask of as many numbers in another shape is refused", (low, look.reshape(3, 2)), refuse=True)
+    yield Case("a mask with an axis more is rejected", (low, look[None]), refuse=True)
+    yield Case("a mask of as many numbers in another shape is rejected", (low, look.reshape(3, 2)), refuse=True)
 
 
 def _refuse(scores, may_look):
@@ -524,8 +524,8 @@ def _(draw):
     yield Case("more keys than queries: the last query stands at the last key", (2, 5))
     queries = draw.whole(2, 6)
     yield Case("any sizes", (queries, queries + draw.whole(1, 5)))
-    yield Case("no query is refused", (0, 3), refuse=True)
-    yield Case("more queries than keys are refused", (4, 3), refuse=True)
+    yield Case("no query is rejected", (0, 3), refuse=True)
+    yield Case("more queries than keys are rejected", (4, 3), refuse=True)
 
 
 def _filled(may_look):

@@ -138,8 +138,8 @@ def _(draw):
     yield Case("one key head for all", (16, 4, 1, 7, 3, True))
     kv_heads, d_k, d_v = draw.sizes(3, 2, 9)
     yield Case("any sizes", (draw.whole(20, 90), kv_heads * draw.whole(2, 4), kv_heads, d_k, d_v, True))
-    yield Case("key heads that do not divide the heads are refused", (24, 6, 4, 4, 4, False), refuse=True)
-    yield Case("more key heads than heads are refused", (24, 2, 4, 4, 4, True), refuse=True)
+    yield Case("key heads that do not divide the heads are rejected", (24, 6, 4, 4, 4, False), refuse=True)
+    yield Case("more key heads than heads are rejected", (24, 2, 4, 4, 4, True), refuse=True)
     yield Case("one head", (5, 1, 1, 2, 3, True))
     yield Case("more than a float can count", (2**53 + 1, 1, 1, 1, 1, False))
 
@@ -263,7 +263,7 @@ def _(d_model, heads, kv_heads, d_k, d_v, bias):
     hints=(
         "Cut the last axis in two first; the token axis stays where it is.",
         "`x.view(batch, token, heads, width)`, and then exchange the axes for token and head.",
-        "`transpose(1, 2)` exchanges them. Before all that, refuse heads that do not divide the last axis.",
+        "`transpose(1, 2)` exchanges them. Before all that, reject heads that do not divide the last axis.",
     ),
 )
 def to_heads(x, heads):
@@ -302,8 +302,8 @@ def _(draw):
     yield Case("any sizes", (draw.normal(batch, tokens, heads * width), heads))
     yield Case("a tensor whose memory is in another order", (draw.normal(6, tokens, batch).transpose(0, 2), 3))
     yield Case("gradients", (draw.normal(2, 3, 8), 4), gradients=True)
-    yield Case("heads that do not divide the width are refused", (_numbered(2, 3, 8), 3), refuse=True)
-    yield Case("more heads than numbers are refused", (_numbered(2, 3, 8), 16), refuse=True)
+    yield Case("heads that do not divide the width are rejected", (_numbered(2, 3, 8), 3), refuse=True)
+    yield Case("more heads than numbers are rejected", (_numbered(2, 3, 8), 16), refuse=True)
     yield Case("truth values", (torch.arange(24).reshape(2, 3, 4) % 3 == 0, 2))
     yield Case("complex numbers", (torch.complex(draw.normal(2, 3, 4).float(), draw.normal(2, 3, 4).float()), 2))
 
@@ -421,7 +421,7 @@ def _(x, heads):
     hints=(
         "The way back is the way out in reverse: which of the two steps comes first?",
         "Exchange the axes for head and token; then join the last two.",
-        "After a transpose, memory is no longer in the order of the axes, so `view` refuses. `flatten(2)` and `reshape` do not.",
+        "After a transpose, memory is no longer in the order of the axes, so `view` raises an error. `flatten(2)` and `reshape` do not.",
     ),
 )
 def from_heads(x):
@@ -454,8 +454,8 @@ def _(draw):
     yield Case("any sizes", (draw.normal(*sizes),))
     yield Case("a tensor whose memory is in another order", (draw.normal(*sizes).transpose(1, 2),))
     yield Case("gradients", (draw.normal(2, 4, 3, 2),), gradients=True)
-    yield Case("a tensor without heads is refused", (_numbered(2, 3, 8),), refuse=True)
-    yield Case("a tensor with five axes is refused", (_numbered(2, 3, 4, 2)[..., None],), refuse=True)
+    yield Case("a tensor without heads is rejected", (_numbered(2, 3, 8),), refuse=True)
+    yield Case("a tensor with five axes is rejected", (_numbered(2, 3, 4, 2)[..., None],), refuse=True)
     yield Case("truth values", (torch.arange(48).reshape(2, 2, 3, 4) % 3 == 0,))
     yield Case("complex numbers", (torch.complex(draw.normal(2, 2, 3, 4).float(), draw.normal(2, 2, 3, 4).float()),))
 
@@ -496,7 +496,7 @@ def _(x):
 
 
 @from_heads.mistake(
-    "view refuses a transposed tensor (if that is what the error says): use reshape or flatten, or call contiguous() first"
+    "view raises an error for a transposed tensor (if that is what it says): use reshape or flatten, or call contiguous() first"
 )
 def _(x):
     _four(x)
@@ -613,8 +613,8 @@ def _(draw):
     yield Case("any sizes", inputs(batch, kv_heads * draw.whole(2, 3), kv_heads, queries, keys, 3, 5))
     yield Case("the dtype of q, k and v", inputs(2, 4, 2, 3, 5, 4, 3, torch.float32))
     yield Case("gradients", inputs(1, 4, 2, 2, 3, 3, 2), gradients=True)
-    yield Case("3 key heads for 4 heads are refused", inputs(2, 4, 3, 3, 5, 4, 7), refuse=True)
-    yield Case("more key heads than heads are refused", inputs(2, 2, 4, 3, 5, 4, 7), refuse=True)
+    yield Case("3 key heads for 4 heads are rejected", inputs(2, 4, 3, 3, 5, 4, 7), refuse=True)
+    yield Case("more key heads than heads are rejected", inputs(2, 2, 4, 3, 5, 4, 7), refuse=True)
     half = [t.to(torch.float16) for t in inputs(2, 4, 2, 3, 5, 2, 3)]
     yield Case("half precision stays", tuple(half), tolerance=1e-2)
     yield Case("many keys", inputs(1, 8, 2, 1, 256, 16, 16))
@@ -831,9 +831,9 @@ def _(draw):
     yield Case("all of them", layer(12, 4, 3, 5, [0, 1, 2, 3]))
     d_model, heads, d_k, d_v = draw.sizes(4, 3, 8)
     yield Case("any sizes", layer(d_model, heads, d_k, d_v, draw.shuffled(heads)[: draw.whole(2, heads)].tolist()))
-    yield Case("no head at all is refused", layer(5, 3, 2, 4, []), refuse=True)
-    yield Case("a head that does not exist is refused", layer(5, 3, 2, 4, [3]), refuse=True)
-    yield Case("a negative number is refused", layer(5, 3, 2, 4, [0, -1]), refuse=True)
+    yield Case("no head at all is rejected", layer(5, 3, 2, 4, []), refuse=True)
+    yield Case("a head that does not exist is rejected", layer(5, 3, 2, 4, [3]), refuse=True)
+    yield Case("a negative number is rejected", layer(5, 3, 2, 4, [0, -1]), refuse=True)
 
 
 def _are_heads(keep, heads):
@@ -1079,12 +1079,12 @@ def _(draw):
     yield Case("a causal mask, all lengths equal", square)
     yield Case("gradients", inputs(2, 2, 3, 3, 2, 2, 3), gradients=True)
     yield Case(
-        "heads that do not divide the queries' columns are refused",
+        "heads that do not divide the queries' columns are rejected",
         (*inputs(1, 2, 3, 4, 2, 3, 4)[:6], 4, torch.ones(1, 2, 3).bool()),
         refuse=True,
     )
     yield Case(
-        "heads that do not divide the values' columns are refused",
+        "heads that do not divide the values' columns are rejected",
         (*inputs(1, 2, 3, 4, 2, 4, 3)[:6], 4, torch.ones(1, 2, 3).bool()),
         refuse=True,
     )
@@ -1094,7 +1094,7 @@ def _(draw):
     yield Case("scores far below zero, and a hidden value far above them", looks)
     odd = torch.ones(2, 3, dtype=torch.float64)
     refused = (eye[None], eye[None], eye, eye, odd, odd.T, 2, torch.ones(1, 2, 2, dtype=torch.bool))
-    yield Case("values that do not divide are refused", refused, refuse=True)
+    yield Case("values that do not divide are rejected", refused, refuse=True)
 
 
 def _even(w_q, w_v, heads):
@@ -1240,7 +1240,7 @@ def _(x, source, w_q, w_k, w_v, w_o, heads, may_look):
     return (x @ w_q).unflatten(2, (heads, -1)), (source @ w_v).unflatten(2, (heads, -1))
 
 
-@many_heads.mistake("the columns of w_v must be shared out evenly, too, or be refused with a ValueError")
+@many_heads.mistake("the columns of w_v must be shared out evenly, too, or be rejected with a ValueError")
 def _(x, source, w_q, w_k, w_v, w_o, heads, may_look):
     if w_q.shape[1] % heads:
         raise ValueError("heads must divide the columns of w_q")

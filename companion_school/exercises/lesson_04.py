@@ -166,8 +166,8 @@ def _(draw):
     back = -draw.whole(2, 6)
     yield Case("a step back", (back, 2 * draw.whole(2, 5), 50.0 + 100 * draw.whole(1, 9)), tolerance=EXPONENTIAL)
     yield Case("no step changes nothing", (0, 4, 10000.0), tolerance=EXPONENTIAL)
-    yield Case("an odd width is refused", (1, 3, 10000.0), refuse=True)
-    yield Case("a width of 0 is refused", (1, 0, 10000.0), refuse=True)
+    yield Case("an odd width is rejected", (1, 3, 10000.0), refuse=True)
+    yield Case("a width of 0 is rejected", (1, 0, 10000.0), refuse=True)
     for base in (50.0, 900.0):
         yield Case("another base, the same shift and width", (3, 4, base), tolerance=EXPONENTIAL)
 
@@ -334,7 +334,7 @@ def _(draw):
     yield Case("a hundred places ahead", pair(s, s + 100, 8))
     yield Case("a hundred places back", pair(s + 100, s, 2 * draw.whole(3, 6)))
     yield Case("one pair alone, which has gone round in between", pair(s, s + 44, 2))
-    yield Case("widths 4 and 6 are refused", (_waves(torch.tensor(3), 4), _waves(torch.tensor(3), 6)), refuse=True)
+    yield Case("widths 4 and 6 are rejected", (_waves(torch.tensor(3), 4), _waves(torch.tensor(3), 6)), refuse=True)
     yield Case("positions of several thousand", pair(7950, 8010, 8))
     yield Case("one pair alone, several thousand from the start", pair(7669, 7701, 2))
     yield Case(LARGE, pair(s, s + draw.whole(3, 90), 2 * draw.whole(17, 30)))
@@ -499,7 +499,7 @@ def _(draw):
         tolerance=EXPONENTIAL,
     )
     yield Case("0 places back: at itself", (0, _invertible(draw, 6), 2.0), tolerance=EXPONENTIAL)
-    yield Case("a negative number of places is refused", (-1, torch.eye(4).double(), 1.0), refuse=True)
+    yield Case("a negative number of places is rejected", (-1, torch.eye(4).double(), 1.0), refuse=True)
     yield Case("a negative sharpness", (1, torch.eye(4, dtype=torch.float64), -2.0), tolerance=EXPONENTIAL)
     yield Case(LARGE, (j, _invertible(draw, 2 * draw.whole(9, 10)), 2.5), tolerance=EXPONENTIAL)
 
@@ -662,8 +662,8 @@ def _(draw):
     n = draw.whole(300, 400)
     inputs = draw.normal(1, n, 4, dtype=torch.bfloat16), torch.tensor([n - 1])
     yield Case("positions beyond 256 stay apart in bfloat16", inputs, tolerance=0.02)
-    yield Case("a length of 0 is refused", (draw.normal(2, 3, 4), torch.tensor([3, 0])), refuse=True)
-    yield Case("a length of 4 in 3 tokens is refused", (draw.normal(2, 3, 4), torch.tensor([4, 1])), refuse=True)
+    yield Case("a length of 0 is rejected", (draw.normal(2, 3, 4), torch.tensor([3, 0])), refuse=True)
+    yield Case("a length of 4 in 3 tokens is rejected", (draw.normal(2, 3, 4), torch.tensor([4, 1])), refuse=True)
     yield Case("rows of one length, all padded", (draw.normal(3, 4, 2), torch.tensor([2, 2, 2])), tolerance=1e-4)
 
 
@@ -845,7 +845,7 @@ def _(draw):
     places = draw.wholes(0, 60, rows, tokens)
     yield Case("any positions, a row of the batch at a time", (places, d, 10000.0, "float64"))
     yield Case("another base", (torch.tensor([3, 1]), 6, 100.0 + 10 * draw.whole(1, 90), "float64"))
-    yield Case("one position alone", (torch.tensor(draw.whole(2, 50)), d, 10000.0, "float64"))
+    yield Case("a single position", (torch.tensor(draw.whole(2, 50)), d, 10000.0, "float64"))
     yield Case("single precision", (draw.wholes(0, 40, 3), 6, 10000.0, "float32"))
     yield Case("neighbours beyond 256 stay apart in bfloat16", (torch.tensor([256, 257]), 4, 10000.0, "bfloat16"))
     yield Case("no angle overflows in float16", (torch.tensor([2048, 2049, 70000]), 2, 10000.0, "float16"))
@@ -855,8 +855,8 @@ def _(draw):
         (torch.tensor([far]), 8, 10000.0, "float64"),
         tolerance=1e-6,
     )
-    yield Case("an odd width is refused", (torch.tensor([0, 1]), 5, 10000.0, "float64"), refuse=True)
-    yield Case("a width of 0 is refused", (torch.tensor([0, 1]), 0, 10000.0, "float64"), refuse=True)
+    yield Case("an odd width is rejected", (torch.tensor([0, 1]), 5, 10000.0, "float64"), refuse=True)
+    yield Case("a width of 0 is rejected", (torch.tensor([0, 1]), 0, 10000.0, "float64"), refuse=True)
     places = torch.tensor([[0, 7, -300]])
     for name in ("float32", "float64", "float16"):
         yield Case("the same places in another dtype, negative ones too", (places, 4, 100.0, name))
@@ -1091,12 +1091,12 @@ def _(draw):
     yield Case("some rows come twice", table(4, 8, repeat=(0, 1, 0)))
     d = 2 * draw.whole(2, 4)
     yield Case("any width", table(d, 4 * d + draw.whole(1, 9)))
-    yield Case("three rows for four dimensions are refused", table(4, 3), refuse=True)
-    yield Case("rows enough, of which only three differ, are refused", table(4, 3, repeat=(0, 1, 2, 0)), refuse=True)
+    yield Case("three rows for four dimensions are rejected", table(4, 3), refuse=True)
+    yield Case("rows enough, of which only three differ, are rejected", table(4, 3, repeat=(0, 1, 2, 0)), refuse=True)
     flat = torch.tensor([[1.0, 2.0], [2.0, 4.0], [3.0, 6.0]], dtype=torch.float64)
-    yield Case("different rows on one line are refused", (flat, flat), refuse=True)
+    yield Case("different rows on one line are rejected", (flat, flat), refuse=True)
     yield Case("vectors of length 1e-6", tuple(1e-6 * each for each in table(4, 7)), tolerance=1e-4)
-    yield Case("vectors of length 1e6 on one line are refused", (1e6 * flat, 1e6 * flat), refuse=True)
+    yield Case("vectors of length 1e6 on one line are rejected", (1e6 * flat, 1e6 * flat), refuse=True)
     d = draw.whole(33, 40)
     wide = draw.normal(2 * d, d)
     yield Case(LARGE, (wide, wide @ _invertible(draw, d)))

@@ -161,9 +161,9 @@ def _(draw):
     far = draw.whole(130, 400) * 2 + 1  # odd: bfloat16 has no such number above 256
     low = 1 + draw.uniform(2, 4, dtype=torch.bfloat16)
     yield Case("angles are not rounded to bfloat16", (low, [far, far + 1], 10000.0), tolerance=0.05)
-    yield Case("an odd width is refused", (draw.normal(2, 3), [0, 1], 10000.0), refuse=True)
-    yield Case("three positions for two tokens are refused", (draw.normal(2, 4), [0, 1, 2], 10000.0), refuse=True)
-    yield Case("one position for two tokens is refused", (draw.normal(2, 4), [3], 10000.0), refuse=True)
+    yield Case("an odd width is rejected", (draw.normal(2, 3), [0, 1], 10000.0), refuse=True)
+    yield Case("three positions for two tokens are rejected", (draw.normal(2, 4), [0, 1, 2], 10000.0), refuse=True)
+    yield Case("one position for two tokens is rejected", (draw.normal(2, 4), [3], 10000.0), refuse=True)
     before = torch.tensor([[1.0, 2.0, 3.0, 5.0], [2.0, 1.0, 0.5, 3.0]], dtype=torch.float64)
     yield Case("positions before 0", (before, [-3, -1], 100.0))
     far = draw.normal(3, 4, dtype=torch.float16), [2049, 4099, 5], 10000.0
@@ -379,9 +379,9 @@ def _(draw):
     inputs = draw.normal(heads * 2 * half, d_model, dtype=torch.float32), heads
     yield Case("any number of heads and pairs", inputs, gradients=True)
     yield Case("heads of one pair need no change", (draw.normal(2 * 3, 5), 3))
-    yield Case("ten rows for three heads are refused", (draw.normal(10, 4), 3), refuse=True)
-    yield Case("heads of three rows are refused", (draw.normal(6, 4), 2), refuse=True)
-    yield Case("nine rows for two heads are refused", (draw.normal(9, 4), 2), refuse=True)
+    yield Case("ten rows for three heads are rejected", (draw.normal(10, 4), 3), refuse=True)
+    yield Case("heads of three rows are rejected", (draw.normal(6, 4), 2), refuse=True)
+    yield Case("nine rows for two heads are rejected", (draw.normal(9, 4), 2), refuse=True)
 
 
 def _by_head(weight, heads, order):
@@ -514,10 +514,10 @@ def _(draw):
     yield Case("where every base will do, 1.0", (5, 8, 1.0))
     yield Case("two and a half turns", (4096, 16, 2.5))
     yield Case("a base of more than 10^15", (1_000_000, 4, 0.001))
-    yield Case("a head of one pair is refused: its only frequency is 1", (100, 2, 1.0), refuse=True)
-    yield Case("an odd width is refused", (100, 7, 1.0), refuse=True)
-    yield Case("no turn at all is refused", (100, 8, 0.0), refuse=True)
-    yield Case("a negative turn is refused", (100, 8, -0.5), refuse=True)
+    yield Case("a head of one pair is rejected: its only frequency is 1", (100, 2, 1.0), refuse=True)
+    yield Case("an odd width is rejected", (100, 7, 1.0), refuse=True)
+    yield Case("no turn at all is rejected", (100, 8, 0.0), refuse=True)
+    yield Case("a negative turn is rejected", (100, 8, -0.5), refuse=True)
 
 
 @smallest_base.mistake("your slowest pair is c = d_k/2; they count from 0 to d_k/2 - 1")
@@ -870,9 +870,9 @@ def _(draw):
     yield Case("any sizes, another base, and gradients", (*some, 20.0 + draw.whole(0, 99)), gradients=True)
     x, w_q, w_k, w_v, _, places = inputs(1, 2, 3, 2, 4, 2)
     yield Case("far from the start of a text", (x, w_q, w_k, w_v, 2, 30_000 * places, 500.0))
-    yield Case("eight columns for three heads are refused", (x, w_q, w_k, w_v, 3, places, 10000.0), refuse=True)
+    yield Case("eight columns for three heads are rejected", (x, w_q, w_k, w_v, 3, places, 10000.0), refuse=True)
     x, w_q, w_k, w_v, _, places = inputs(1, 2, 3, 2, 3, 2)
-    yield Case("heads of three columns are refused", (x, w_q, w_k, w_v, 2, places, 10000.0), refuse=True)
+    yield Case("heads of three columns are rejected", (x, w_q, w_k, w_v, 2, places, 10000.0), refuse=True)
 
 
 def _heads(y, heads):
@@ -1139,7 +1139,7 @@ def _(draw):
     yield Case("twenty places before", (draw.normal(6), 20, 10000.0))
     yield Case("another base", (draw.normal(8), draw.whole(2, 9), 100.0 + draw.whole(0, 99)))
     yield Case("after the query", (draw.normal(2 * draw.whole(2, 6)), -draw.whole(2, 30), 10000.0))
-    yield Case("an odd width is refused", (draw.normal(5), 2, 10000.0), refuse=True)
+    yield Case("an odd width is rejected", (draw.normal(5), 2, 10000.0), refuse=True)
     yield Case("thousands of places before", (draw.normal(4), 3000 + draw.whole(0, 99), 10000.0), tolerance=1e-3)
 
 

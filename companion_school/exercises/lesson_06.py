@@ -137,9 +137,9 @@ def _(draw):
     yield Case("a little above a multiple, which float32 rounds away", (30_720_001, 0.5, 256))
     yield Case("a width of one", (1, 4.0, 1))
     yield Case("a ratio below one", (12, 0.5, 1))
-    yield Case("a width of 0 is refused", (0, 4.0, 1), refuse=True)
-    yield Case("a ratio of 0 is refused", (8, 0.0, 1), refuse=True)
-    yield Case("multiples of 0 are refused", (8, 4.0, 0), refuse=True)
+    yield Case("a width of 0 is rejected", (0, 4.0, 1), refuse=True)
+    yield Case("a ratio of 0 is rejected", (8, 0.0, 1), refuse=True)
+    yield Case("multiples of 0 are rejected", (8, 4.0, 0), refuse=True)
     yield Case("a third above a multiple", (25, 0.5, 8))
     yield Case("a width between whole numbers", (2, 1.75, 1))
 
@@ -265,7 +265,7 @@ def _(draw):
     silent = x.clone()
     silent[0, 0] = 0.0
     yield Case("a token of zeros", (silent, gain, 1e-2, g))
-    yield Case("shapes that differ are refused", (x, gain, 1e-6, g[:1]), refuse=True)
+    yield Case("shapes that differ are rejected", (x, gain, 1e-6, g[:1]), refuse=True)
 
 
 def _rms_parts(x, gain, eps, g):
@@ -469,8 +469,8 @@ def _(draw):
     yield Case("an epsilon that is not small", (x, branches, gains, last, 0.5))
     yield Case("a gradient flows back to x", (x, branches, gains, last, 1e-6), gradients=True)
     yield Case("a stream of a million", (1e6 * x, branches, gains, last, 1e-6))
-    yield Case("fewer gains than branches are refused", (x, branches, gains[:2], last, 1e-6), refuse=True)
-    yield Case("fewer branches than gains are refused", (x, branches[:2], gains, last, 1e-6), refuse=True)
+    yield Case("fewer gains than branches are rejected", (x, branches, gains[:2], last, 1e-6), refuse=True)
+    yield Case("fewer branches than gains are rejected", (x, branches[:2], gains, last, 1e-6), refuse=True)
     d = draw.whole(33, 40)
     yield Case(LARGE, (3 * draw.normal(1, 2, d), [branch(d, 5)], [gain(d)], gain(d), 1e-6))
 
@@ -681,10 +681,10 @@ def _(draw):
     v, keep = 1.2 + draw.uniform(1).item(), 0.2 + 0.6 * draw.uniform(1).item()
     yield Case("any depth, any size, any share", (count, v, keep))
     yield Case("1,000 sub-layers", (1000, 2.0, math.exp(-2.0)))
-    yield Case("no sub-layer is refused", (0, 1.0, 0.5), refuse=True)
-    yield Case("writes of size 0 are refused", (4, 0.0, 0.5), refuse=True)
-    yield Case("a share of 1 is refused", (4, 1.0, 1.0), refuse=True)
-    yield Case("a share of 0 is refused", (4, 1.0, 0.0), refuse=True)
+    yield Case("no sub-layer is rejected", (0, 1.0, 0.5), refuse=True)
+    yield Case("writes of size 0 are rejected", (4, 0.0, 0.5), refuse=True)
+    yield Case("a share of 1 is rejected", (4, 1.0, 1.0), refuse=True)
+    yield Case("a share of 0 is rejected", (4, 1.0, 0.0), refuse=True)
 
 
 @write_scale.mistake("a factor c on the weights is c squared on the mean square: take the root")
@@ -824,15 +824,15 @@ def _(draw):
     yield Case("hidden numbers in the thousands", (3000 * x, *matrices))
     yield Case("a gradient flows back to everything", (x, *matrices), gradients=True)
     yield Case(
-        "gate and inner of different shapes are refused", (x, matrices[0][:1], matrices[1], matrices[2]), refuse=True
+        "gate and inner of different shapes are rejected", (x, matrices[0][:1], matrices[1], matrices[2]), refuse=True
     )
     eye = torch.eye(2, dtype=torch.float64)
     far = 1000 * torch.tensor([[[1.0, -1.0]]], dtype=torch.float64)
     yield Case("gradients at 1,000 and -1,000 are finite", (far, eye, eye, eye), gradients=True)
     wide = torch.ones(2, 3, dtype=torch.float64)
     row = torch.ones(1, 1, 3, dtype=torch.float64)
-    yield Case("a transposed inner matrix is refused", (row, wide, wide.T, wide.T), refuse=True)
-    yield Case("an inner matrix of another width is refused", (row, wide, wide[:, :2], wide.T), refuse=True)
+    yield Case("a transposed inner matrix is rejected", (row, wide, wide.T, wide.T), refuse=True)
+    yield Case("an inner matrix of another width is rejected", (row, wide, wide[:, :2], wide.T), refuse=True)
 
 
 def _silu(h):

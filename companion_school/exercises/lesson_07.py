@@ -158,10 +158,10 @@ def _(draw):
     for name, place in (("layer", 3), ("token", 0), ("hidden number", 4)):
         bad = [11, 16, 12, 3, 20]
         bad[place] = 0
-        yield Case(f"an encoder without a {name} is refused", (*bad, False), refuse=True)
+        yield Case(f"an encoder without a {name} is rejected", (*bad, False), refuse=True)
     yield Case("a network of width 1", (5, 3, 2, 2, 1, False))
     yield Case("more than a float can tell apart", (2**53 + 2, 1, 1, 1, 1, True))
-    yield Case("a context of 0 is refused", (5, 0, 2, 2, 3, False), refuse=True)
+    yield Case("a context of 0 is rejected", (5, 0, 2, 2, 3, False), refuse=True)
 
 
 def _layer(d_model, d_ff):
@@ -327,10 +327,10 @@ def _(draw):
     yield Case("infinity in a padding row does not reach the mean", (broken, look))
     none = look.clone()
     none[1] = False
-    yield Case("a sequence without a real token is refused", (draw.normal(3, 5, 4), none), refuse=True)
-    yield Case("one row of truth values for all sequences is refused", (draw.normal(3, 5, 4), look[1:2]), refuse=True)
+    yield Case("a sequence without a real token is rejected", (draw.normal(3, 5, 4), none), refuse=True)
+    yield Case("one row of truth values for all sequences is rejected", (draw.normal(3, 5, 4), look[1:2]), refuse=True)
     ones, marks = torch.ones(2, 3, 4, dtype=torch.float64), torch.ones(2, 3, 1, dtype=torch.bool)
-    yield Case("a mask with an axis more is refused", (ones, marks), refuse=True)
+    yield Case("a mask with an axis more is rejected", (ones, marks), refuse=True)
 
 
 @mean_of_real.mistake("padding rows are in your mean")
@@ -502,7 +502,7 @@ def _(draw):
     tokens, anything = draw.wholes(1, 9, 3, width), draw.wholes(20, 29, 3, width)
     several = (tokens, real[:, order], draw.whole(30, 60), lots[:, order], how[:, order], anything)
     yield Case("several sequences with padding anywhere", several)
-    yield Case("real of another shape is refused", (tokens, real[:1], 50, lots, how, anything), refuse=True)
+    yield Case("real of another shape is rejected", (tokens, real[:1], 50, lots, how, anything), refuse=True)
     ids, all_real = torch.tensor([[9, 2, 3, 4]]), torch.ones(1, 4, dtype=torch.bool)
     lots = torch.tensor([[0.15 - 1e-10, 0.1, 0.1, 0.15]], dtype=torch.float64)
     how = torch.tensor([[0.95, 0.8 - 1e-10, 0.9 - 1e-10, 0.0]], dtype=torch.float64)
@@ -709,7 +709,7 @@ def _(draw):
     inputs = (2 * draw.normal(batch, token, heads * d_head), _weights(draw, heads * d_head, d_ff), heads, real)
     yield Case("any sizes, gradients included", inputs, gradients=True)
     yield Case(
-        "heads that do not divide d_model are refused",
+        "heads that do not divide d_model are rejected",
         (draw.normal(1, 3, 4), _weights(draw, 4, 6), 3, all_real),
         refuse=True,
     )

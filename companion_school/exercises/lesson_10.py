@@ -54,8 +54,8 @@ def _(draw):
     yield Case("as many key heads as query heads", (layers, kv_heads, kv_heads, 6, 5, batch, tokens, 2))
     d_k, d_v = draw.sizes(2, 10, 20)
     yield Case("three query heads share a key-value head", (layers, 3 * kv_heads, kv_heads, d_k, d_v, batch, tokens, 2))
-    yield Case("3 key-value heads for 4 query heads are refused", (3, 4, 3, 6, 5, 7, 11, 2), refuse=True)
-    yield Case("more key-value heads than query heads are refused", (3, 2, 4, 6, 5, 7, 11, 2), refuse=True)
+    yield Case("3 key-value heads for 4 query heads are rejected", (3, 4, 3, 6, 5, 7, 11, 2), refuse=True)
+    yield Case("more key-value heads than query heads are rejected", (3, 2, 4, 6, 5, 7, 11, 2), refuse=True)
     yield Case("more bytes than a float can tell apart", (1, 1, 1, 2**53, 1, 1, 1, 1))
 
 
@@ -196,7 +196,7 @@ def _(draw):
     arguments = step(batch, heads, d, d_k, d_v, slots)
     yield Case("batch, head, slot, d_k and d_v all different", arguments)
     yield Case("scores in the thousands", (1000 * arguments[0], *arguments[1:]))
-    yield Case("fewer values than keys are refused", (*arguments[:5], arguments[5][:, :, 1:]), refuse=True)
+    yield Case("fewer values than keys are rejected", (*arguments[:5], arguments[5][:, :, 1:]), refuse=True)
 
 
 def _projected(x, w_q, w_k, w_v):
@@ -423,8 +423,8 @@ def _(draw):
     any_logits = 2 * draw.normal(vocab)
     yield Case("any logits, in any order", (any_logits, 0.05 + 0.2 * draw.uniform(1).item()))
     yield Case("logits near 1000", (1000 + draw.normal(7), 0.4))
-    yield Case("a share of 0 is refused", (logits, 0.0), refuse=True)
-    yield Case("a share above 1 is refused", (logits, 1.5), refuse=True)
+    yield Case("a share of 0 is rejected", (logits, 0.0), refuse=True)
+    yield Case("a share above 1 is rejected", (logits, 1.5), refuse=True)
     yield Case("ties with the most probable one stay", (torch.tensor([1.0, 1.0, 0.0], dtype=torch.float64), 1.0))
     near = torch.tensor([1.0, 0.4999999, 0.3], dtype=torch.float64).log()
     yield Case("just below the bound is cut", (near, 0.5))
@@ -587,7 +587,7 @@ def _(draw):
     yield Case("another base", (other, by, 500.0))
     yield Case("nothing thrown out, nothing moved", (keys, 0, 10000.0))
     yield Case("all thrown out", (keys[:, :, :0], by, 10000.0))
-    yield Case("a negative number of positions is refused", (keys, -1, 10000.0), refuse=True)
+    yield Case("a negative number of positions is rejected", (keys, -1, 10000.0), refuse=True)
 
 
 @shift_keys.mistake("you rotated in the wrong direction: later by `by` positions, not earlier")
@@ -757,13 +757,13 @@ def _(draw):
     sixteenths = torch.tensor([8.0, 4.0, 3.0, 1.0], dtype=torch.float64).log()  # sums are exact, however computed
     yield Case("two tokens that reach the share exactly", (sixteenths, 1.0, 0.75))
     yield Case("two tokens that miss it by a billionth", (sixteenths, 1.0, 0.75 + 1e-9))
-    yield Case("a temperature of 0 is refused", (logits, 0.0, 0.9), refuse=True)
-    yield Case("a share of 0 is refused", (logits, 1.0, 0.0), refuse=True)
-    yield Case("a share above 1 is refused", (logits, 1.0, 1.2), refuse=True)
+    yield Case("a temperature of 0 is rejected", (logits, 0.0, 0.9), refuse=True)
+    yield Case("a share of 0 is rejected", (logits, 1.0, 0.0), refuse=True)
+    yield Case("a share above 1 is rejected", (logits, 1.0, 1.2), refuse=True)
     yield Case("logits closer than a thousandth, and as low a temperature", (1e-4 * logits, 1e-4, 0.85))
-    yield Case("a negative temperature is refused", (logits, -1.0, 0.9), refuse=True)
-    yield Case("a temperature that is not a number is refused", (logits, math.nan, 0.9), refuse=True)
-    yield Case("a share just above 1 is refused", (logits, 1.0, 1.01), refuse=True)
+    yield Case("a negative temperature is rejected", (logits, -1.0, 0.9), refuse=True)
+    yield Case("a temperature that is not a number is rejected", (logits, math.nan, 0.9), refuse=True)
+    yield Case("a share just above 1 is rejected", (logits, 1.0, 1.01), refuse=True)
     yield Case(LARGE, (draw.normal(draw.whole(33, 60)), 0.6 + draw.uniform(1).item(), 0.8))
 
 
@@ -988,7 +988,7 @@ def _(draw):
     for part, bad in zip(broken[3:5], (math.nan, math.inf), strict=True):
         part[0, :, 3:], part[1, :, 5:] = bad, math.nan
     yield Case("garbage in the free slots may be NaN or infinity", broken)
-    yield Case("no room in one of the rows is refused", call([1, 6], 2, 2, 7, 4, 3), refuse=True)
+    yield Case("no room in one of the rows is rejected", call([1, 6], 2, 2, 7, 4, 3), refuse=True)
     far = torch.tensor([[[[1e6, 0.0]]]], dtype=torch.float64)
     empty = torch.zeros(1, 1, 3, 2, dtype=torch.float64)
     first = (far, -far, far / 1e6, empty, empty, torch.tensor([0]), 100.0)
@@ -1329,8 +1329,8 @@ def _(draw):
     impossible[:, 1] = -math.inf
     impossible[0, 1:] = -math.inf
     yield Case("impossible tokens", (-1 - 0.5 * draw.uniform(beams), impossible, 4))
-    yield Case("a width of 0 is refused", (words, after, 0), refuse=True)
-    yield Case("more than all continuations are refused", (words, after, 7), refuse=True)
+    yield Case("a width of 0 is rejected", (words, after, 0), refuse=True)
+    yield Case("more than all continuations are rejected", (words, after, 7), refuse=True)
     close = torch.tensor([[-3.0, -1.0 - 1e-9, -1.0], [-2.0, -4.0, -5.0]], dtype=torch.float64)
     yield Case(
         "a long text, and continuations that differ by a billionth", (torch.full((2,), -900.0).double(), close, 2)

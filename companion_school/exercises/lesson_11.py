@@ -136,9 +136,9 @@ def _(draw):
     d, d_ff, experts, shared = draw.sizes(4, 3, 20)
     yield Case("any sizes", (d, d_ff, experts, draw.whole(2, experts), shared))
     yield Case("a layer of Mixtral's", (4096, 14336, 8, 2, 0))
-    yield Case("more choices than experts are refused", (8, 12, 5, 6, 0), refuse=True)
-    yield Case("no choice is refused", (8, 12, 5, 0, 0), refuse=True)
-    yield Case("fewer than no shared experts are refused", (8, 12, 5, 2, -1), refuse=True)
+    yield Case("more choices than experts are rejected", (8, 12, 5, 6, 0), refuse=True)
+    yield Case("no choice is rejected", (8, 12, 5, 0, 0), refuse=True)
+    yield Case("fewer than no shared experts are rejected", (8, 12, 5, 2, -1), refuse=True)
     yield Case("more than a float can tell apart", (1, 2**53 + 1, 3, 1, 0))
 
 
@@ -327,8 +327,8 @@ def _(draw):
     yield Case("all experts for every token", (x, logits, inner, outer, 4))
     yield Case("the gradients", (x, logits, inner, outer, 2), gradients=True)
     yield Case("scores near 1000", (x, 1000 + logits, inner, outer, 2))
-    yield Case("k = 0 is refused", (x, logits, inner, outer, 0), refuse=True)
-    yield Case("more choices than experts are refused", (x, logits, inner, outer, 5), refuse=True)
+    yield Case("k = 0 is rejected", (x, logits, inner, outer, 0), refuse=True)
+    yield Case("more choices than experts are rejected", (x, logits, inner, outer, 5), refuse=True)
 
 
 def _visits(x, logits, inner, outer, k):
@@ -535,7 +535,7 @@ def _(draw):
     spoiled = full.clone()
     spoiled[1, 2] = math.nan
     yield Case("NaN in a token that counts shows", (spoiled, real, 1), only_nan=True)
-    yield Case("fillers only are refused", (draw.normal(3, 2), torch.zeros(3, dtype=torch.bool), 1), refuse=True)
+    yield Case("fillers only are rejected", (draw.normal(3, 2), torch.zeros(3, dtype=torch.bool), 1), refuse=True)
     low = torch.tensor([9.0, 0.0, -9.0, -18.0], dtype=torch.float64)
     yield Case("three of four experts that nobody chooses", (draw.normal(3, 4) + low, torch.ones(3).bool(), 1))
 
@@ -717,8 +717,8 @@ def _(draw):
     crowd = draw.uniform(tokens, 8)
     crowd[:, :2] += 0.5  # two experts are in demand
     yield Case("any choices", (crowd.argsort(dim=1, descending=True)[:, :k], 8, draw.whole(2, 4) / 4))
-    yield Case("a capacity of 0 is refused", (chosen, 4, 0.0), refuse=True)
-    yield Case("a capacity below 0 is refused", (chosen, 4, -1.0), refuse=True)
+    yield Case("a capacity of 0 is rejected", (chosen, 4, 0.0), refuse=True)
+    yield Case("a capacity below 0 is rejected", (chosen, 4, -1.0), refuse=True)
     yield Case("a fraction of a slot above two", (torch.tensor([[0], [0], [0], [1]]), 2, 1 + 1e-12))
 
 

@@ -135,8 +135,8 @@ def _(draw):
     yield Case("a stride longer than the text hides nothing of the past", (4, 9))
     tokens, stride = draw.whole(12, 20), draw.whole(3, 5)
     yield Case("another length and stride", (tokens, stride))
-    yield Case("no stride is refused", (5, 0), refuse=True)
-    yield Case("no tokens are refused", (0, 3), refuse=True)
+    yield Case("no stride is rejected", (5, 0), refuse=True)
+    yield Case("no tokens are rejected", (0, 3), refuse=True)
     for stride in (2, 3):
         yield Case("as many tokens, another stride", (7, stride))
 
@@ -479,8 +479,8 @@ def _(draw):
     three = draw.normal(token, d_k), draw.normal(token, d_k), draw.normal(token, d_v)
     yield Case("token, d_k and d_v all different", three, gradients=True)
     yield Case("large components", (5 * three[0], 5 * three[1], three[2]))
-    yield Case("fewer values than keys are refused", (three[0], three[1], three[2][1:]), refuse=True)
-    yield Case("queries of another width are refused", (three[0][:, 1:], three[1], three[2]), refuse=True)
+    yield Case("fewer values than keys are rejected", (three[0], three[1], three[2][1:]), refuse=True)
+    yield Case("queries of another width are rejected", (three[0][:, 1:], three[1], three[2]), refuse=True)
     tiny = three[0][1:] - 10, three[1][1:] - 6, three[2][1:]
     yield Case("a sum of phi q and phi k around 1e-7", tiny, tolerance=1e-9)
     high = torch.tensor([[800.0, -1.0], [1.0, 900.0]], dtype=torch.float64)

@@ -148,8 +148,8 @@ def _(draw):
     yield Case("any sizes", (draw.whole(20, 40), heads * d_head, layers, heads, kv_heads, d_ff, False))
     yield Case("LLaMA-7B", (32000, 4096, 32, 32, 32, 11008, False))
     yield Case("Llama-2-70B", (32000, 8192, 80, 64, 8, 28672, False))
-    yield Case("heads that do not divide d are refused", (11, 10, 3, 4, 2, 20, True), refuse=True)
-    yield Case("key-value heads that do not divide the heads are refused", (11, 12, 3, 6, 4, 20, True), refuse=True)
+    yield Case("heads that do not divide d are rejected", (11, 10, 3, 4, 2, 20, True), refuse=True)
+    yield Case("key-value heads that do not divide the heads are rejected", (11, 12, 3, 6, 4, 20, True), refuse=True)
     yield Case("more than a float can tell apart", (2**53 + 1, 1, 1, 1, 1, 1, True))
 
 
@@ -298,9 +298,9 @@ def _(draw):
     heads, pairs, d_model = draw.sizes(3, 3, 7)
     yield Case("any sizes", (draw.normal(heads * 2 * pairs, d_model), heads))
     yield Case("half precision stays half precision", (draw.normal(16, 3, dtype=torch.bfloat16), 2))
-    yield Case("heads of an odd width are refused", (draw.normal(9, 2), 3), refuse=True)
-    yield Case("rows that do not divide are refused", (draw.normal(8, 2), 3), refuse=True)
-    yield Case("six rows in two heads are refused", (torch.ones(6, 3, dtype=torch.float64), 2), refuse=True)
+    yield Case("heads of an odd width are rejected", (draw.normal(9, 2), 3), refuse=True)
+    yield Case("rows that do not divide are rejected", (draw.normal(8, 2), 3), refuse=True)
+    yield Case("six rows in two heads are rejected", (torch.ones(6, 3, dtype=torch.float64), 2), refuse=True)
 
 
 def _heads(weight, heads):
@@ -440,7 +440,7 @@ def _(draw):
     layers, kv_heads, d_head, batch = draw.sizes(4, 2, 9)
     yield Case("any sizes", (draw.whole(900_000, 999_999), draw.whole(999, 9999), layers, kv_heads, d_head, batch, 4))
     yield Case("Llama-2-70B in bf16 on two devices of 80 GB", (160 * 10**9, 68_976_648_192, 80, 8, 128, 4, 2))
-    yield Case("weights that do not fit are refused", (39, 20, 2, 1, 3, 1, 2), refuse=True)
+    yield Case("weights that do not fit are rejected", (39, 20, 2, 1, 3, 1, 2), refuse=True)
     yield Case("three tokens fit exactly", (14, 1, 1, 1, 1, 1, 2))
     yield Case("more bytes than a float can tell apart", (2**60 + 1, 1, 1, 1, 1, 1, 2))
 

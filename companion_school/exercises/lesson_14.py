@@ -141,11 +141,11 @@ def _(draw):
     yield Case(
         "NaN shows where there are tokens", ([gradients[0], nan, gradients[2]], [first, 1, third]), only_nan=True
     )
-    yield Case("no token at all is refused", ([nan, nan], [0, 0]), refuse=True)
-    yield Case("lists of unequal length are refused", (gradients, [first, second]), refuse=True)
+    yield Case("no token at all is rejected", ([nan, nan], [0, 0]), refuse=True)
+    yield Case("lists of unequal length are rejected", (gradients, [first, second]), refuse=True)
     yield Case("padding alone comes first", ([nan[:1], gradients[1][:1], nan[:1]], [0, second, 0]))
-    yield Case("a batch of padding alone is refused", ([nan], [0]), refuse=True)
-    yield Case("more counts than gradients are refused", ([torch.ones(2, dtype=torch.float64)], [1, 2]), refuse=True)
+    yield Case("a batch of padding alone is rejected", ([nan], [0]), refuse=True)
+    yield Case("more counts than gradients are rejected", ([torch.ones(2, dtype=torch.float64)], [1, 2]), refuse=True)
 
 
 def _same_length(gradients, tokens):
@@ -299,13 +299,13 @@ def _(draw):
     yield Case("a norm of 5e200 is finite, and its square is not", ([huge], 1.0))
     yield Case("all zeros stay zeros", ([torch.zeros(length, dtype=torch.float64)], 1.0))
     spoiled = [several[0], torch.full((length,), math.inf, dtype=torch.float64)]
-    yield Case("an infinite gradient is refused", (spoiled, 1.0), refuse=True)
-    yield Case("a largest norm of zero is refused", (several, 0.0), refuse=True)
+    yield Case("an infinite gradient is rejected", (spoiled, 1.0), refuse=True)
+    yield Case("a largest norm of zero is rejected", (several, 0.0), refuse=True)
     yield Case("a norm of 5e-170, cut to 1e-170", ([1e-170 * three_four], 1e-170))
     yield Case("tensors without axes", ([three_four[0].clone(), three_four[1].clone()], 1.0))
     yield Case("no limit", ([three_four], math.inf))
-    yield Case("a gradient that is not a number is refused", ([three_four * math.nan], 1.0), refuse=True)
-    yield Case("a negative largest norm is refused", (several, -1.0), refuse=True)
+    yield Case("a gradient that is not a number is rejected", ([three_four * math.nan], 1.0), refuse=True)
+    yield Case("a negative largest norm is rejected", (several, -1.0), refuse=True)
 
 
 def _norm(gradients, most):
@@ -378,7 +378,7 @@ def _(gradients, most):
     return [g.clone() for g in gradients], _norm(gradients, most)
 
 
-@clipped.mistake("a norm that is not finite must be refused with a ValueError")
+@clipped.mistake("a norm that is not finite must be rejected with a ValueError")
 def _(gradients, most):
     if most <= 0:
         raise ValueError("most")
@@ -474,7 +474,7 @@ def _(draw):
         "without a gradient the weight decays all the same", (weight, zero, zero, zero, 3, 0.2, (0.8, 0.95), 0.3, 0.7)
     )
     yield Case(
-        "an update number of 0 is refused", (one, one, nothing, nothing, 0, 0.1, (0.9, 0.99), 1e-8, 0.0), refuse=True
+        "an update number of 0 is rejected", (one, one, nothing, nothing, 0, 0.1, (0.9, 0.99), 1e-8, 0.0), refuse=True
     )
     one = torch.tensor([1.0, -2.0], dtype=torch.float64)
     yield Case("update 2,000", (one, one.flip(0), one / 8, one.square() / 9, 2000, 0.1, (0.9, 0.9999), 1e-8, 0.01))
@@ -564,7 +564,7 @@ def _(weight, gradient, first, second, t, rate, betas, epsilon, decay):
     return _adamw(weight, gradient, first, second, t + 1, rate, betas, epsilon, decay)
 
 
-@adamw_step.mistake("update 0 must be refused with a ValueError: the first is 1")
+@adamw_step.mistake("update 0 must be rejected with a ValueError: the first is 1")
 def _(weight, gradient, first, second, t, rate, betas, epsilon, decay):
     return _adamw(weight, gradient, first, second, max(t, 1), rate, betas, epsilon, decay)
 

@@ -60,11 +60,11 @@ def _(draw):
     tokens, window = draw.whole(60, 90), draw.whole(8, 20)
     yield Case("other sizes", (tokens, draw.whole(1, 3), draw.whole(4, 6), window, 2 * draw.whole(5, 9), 16))
     yield Case("half a byte is rounded up, once", (3, 1, 0, 2, 1, 4))
-    yield Case("no tokens are refused", (0, 1, 1, 4, 3, 8), refuse=True)
-    yield Case("layers below 0 are refused", (4, -1, 1, 4, 3, 8), refuse=True)
-    yield Case("no window is refused", (4, 1, 1, 0, 3, 8), refuse=True)
-    yield Case("no numbers are refused", (4, 1, 1, 4, 0, 8), refuse=True)
-    yield Case("no bits are refused", (4, 1, 1, 4, 3, 0), refuse=True)
+    yield Case("no tokens are rejected", (0, 1, 1, 4, 3, 8), refuse=True)
+    yield Case("layers below 0 are rejected", (4, -1, 1, 4, 3, 8), refuse=True)
+    yield Case("no window is rejected", (4, 1, 1, 0, 3, 8), refuse=True)
+    yield Case("no numbers are rejected", (4, 1, 1, 4, 0, 8), refuse=True)
+    yield Case("no bits are rejected", (4, 1, 1, 4, 3, 0), refuse=True)
 
 
 def _sizes(tokens, global_layers, local_layers, window, numbers, bits):
@@ -102,7 +102,7 @@ def _(tokens, global_layers, local_layers, window, numbers, bits):
     return 2 * math.ceil((global_layers * tokens + local_layers * min(tokens, window)) * numbers * bits / 8)
 
 
-@cache_bytes.mistake("layers below 0, and anything else below 1, must be refused with a ValueError")
+@cache_bytes.mistake("layers below 0, and anything else below 1, must be rejected with a ValueError")
 def _(tokens, global_layers, local_layers, window, numbers, bits):
     return math.ceil((global_layers * tokens + local_layers * min(tokens, window)) * numbers * bits / 8)
 
@@ -176,10 +176,10 @@ def _(draw):
     yield Case("scores of a million", (1e6 * q, c, U_k, U_v), robust="no lesson has such scores")
     long = draw.normal(8, 8), draw.normal(4000, 4), *_up(draw, 8, 8, 8, 4)
     yield Case("no memory for keys of all heads", long, room=1_400_000, layout=False)
-    yield Case("a rank that does not fit is refused", (q, c[:, 1:], U_k, U_v), refuse=True)
-    yield Case("queries of another width are refused", (q[:, 1:], c, U_k, U_v), refuse=True)
-    yield Case("fewer heads of values are refused", (q, c, U_k, U_v[1:]), refuse=True)
-    yield Case("nothing kept is refused", (q, c[:0], U_k, U_v), refuse=True)
+    yield Case("a rank that does not fit is rejected", (q, c[:, 1:], U_k, U_v), refuse=True)
+    yield Case("queries of another width are rejected", (q[:, 1:], c, U_k, U_v), refuse=True)
+    yield Case("fewer heads of values are rejected", (q, c, U_k, U_v[1:]), refuse=True)
+    yield Case("nothing kept is rejected", (q, c[:0], U_k, U_v), refuse=True)
 
 
 def _up(draw, heads, d_k, d_v, rank):
@@ -236,7 +236,7 @@ def _(q, c, U_k, U_v):
     return torch.einsum("hr,hvr->hv", powers / powers.sum(-1, keepdim=True) @ c, U_v)
 
 
-@ask_latents.mistake("sizes that do not fit, and an empty `c`, must be refused with a ValueError")
+@ask_latents.mistake("sizes that do not fit, and an empty `c`, must be rejected with a ValueError")
 def _(q, c, U_k, U_v):
     width = min(q.shape[1], U_k.shape[1])
     rank, heads = min(c.shape[1], U_k.shape[2]), min(len(q), len(U_v))
@@ -320,8 +320,8 @@ def _(draw):
     yield Case("all of the rank changes nothing", (*given, 6))
     yield Case("a rank above all changes nothing", (*given, 40), robust="no layer stores more than there is")
     yield Case("a wide stream", (draw.normal(2, 9), draw.normal(2, 9), 3))
-    yield Case("no rank is refused", (*given, 0), refuse=True)
-    yield Case("another d_model is refused", (given[0], given[1][:, 1:], 2), refuse=True)
+    yield Case("no rank is rejected", (*given, 0), refuse=True)
+    yield Case("another d_model is rejected", (given[0], given[1][:, 1:], 2), refuse=True)
     d_k, d_v, d_model = draw.sizes(3, 33, 50)
     yield Case(LARGE, (draw.normal(d_k, d_model), draw.normal(d_v, d_model), draw.whole(2, 20)))
 
@@ -370,7 +370,7 @@ def _(key, value, rank):
     return near[: len(value)], near[len(value) :]
 
 
-@squeeze.mistake("a rank below 1, or another d_model, must be refused with a ValueError")
+@squeeze.mistake("a rank below 1, or another d_model, must be rejected with a ValueError")
 def _(key, value, rank):
     width = min(key.shape[1], value.shape[1])
     near = _near(torch.cat([key[:, :width], value[:, :width]]), max(rank, 1))
@@ -443,8 +443,8 @@ def _(draw):
     yield Case("exactly full", (4, 4))
     yield Case("one more than fits", (5, 4))
     yield Case("several times round", (draw.whole(20, 40), draw.whole(3, 7)))
-    yield Case("a negative number of tokens is refused", (-1, 3), refuse=True)
-    yield Case("no window is refused", (3, 0), refuse=True)
+    yield Case("a negative number of tokens is rejected", (-1, 3), refuse=True)
+    yield Case("no window is rejected", (3, 0), refuse=True)
 
 
 def _ring(tokens, window):
@@ -565,8 +565,8 @@ def _(draw):
     )
     yield Case("scores of a thousand", (scores + 1000, sink + 999))
     yield Case("a sink far below is no sink", (scores, sink - 60))
-    yield Case("one sink for two heads is refused", (draw.normal(2, 3, 4), draw.normal(1)), refuse=True)
-    yield Case("a sink for each query is refused", (draw.normal(2, 3, 4), draw.normal(3)), refuse=True)
+    yield Case("one sink for two heads is rejected", (draw.normal(2, 3, 4), draw.normal(1)), refuse=True)
+    yield Case("a sink for each query is rejected", (draw.normal(2, 3, 4), draw.normal(3)), refuse=True)
 
 
 def _sinks(scores, sink):
@@ -609,7 +609,7 @@ def _(scores, sink):
     return powers / (powers.sum(-1, keepdim=True) + sink.exp()[:, None, None])
 
 
-@with_sink.mistake("a sink that is not one number for each head must be refused with a ValueError")
+@with_sink.mistake("a sink that is not one number for each head must be rejected with a ValueError")
 def _(scores, sink):
     one = sink.mean().expand(len(scores)) if sink.shape != scores.shape[:1] else sink
     column = one[:, None, None].expand(*scores.shape[:2], 1)
@@ -694,8 +694,8 @@ def _(draw):
     yield Case("eight bits", (draw.normal(d), wide, 8))
     yield Case("as many keys as numbers", (draw.normal(4), _apart(draw, 4, 4), 4))
     yield Case("a key of zeros stays zeros", (q, torch.cat([keys, 0 * keys[:1]]), 4))
-    yield Case("one bit is refused", (q, keys, 1), refuse=True)
-    yield Case("a query of another width is refused", (q[1:], keys, 4), refuse=True)
+    yield Case("one bit is rejected", (q, keys, 1), refuse=True)
+    yield Case("a query of another width is rejected", (q[1:], keys, 4), refuse=True)
 
 
 def _apart(draw, key, d):
@@ -763,7 +763,7 @@ def _(q, keys, bits):
     return (keys / scale).round() @ q * scale[:, 0]
 
 
-@quantised_scores.mistake("fewer than 2 bits, and a query of another width, must be refused with a ValueError")
+@quantised_scores.mistake("fewer than 2 bits, and a query of another width, must be rejected with a ValueError")
 def _(q, keys, bits):
     width = min(len(q), keys.shape[1])
     scale = _scales(keys, max(2 ** (bits - 1) - 1, 1))

@@ -137,8 +137,8 @@ def _(draw):
     yield Case("small vectors, where eps counts", (0.1 * q, 0.1 * k, *gains, 0.5, 1.5))
     yield Case("the gradients", (q, k, *gains, 0.1, 2.0), gradients=True)
     yield Case("a row of zeros", (torch.cat((q, 0 * q[:1])), k, *gains, 0.1, 3.0))
-    yield Case("a cap of 0 is refused", (q, k, *gains, 0.1, 0.0), refuse=True)
-    yield Case("a cap below 0 is refused", (q, k, *gains, 0.1, -2.0), refuse=True)
+    yield Case("a cap of 0 is rejected", (q, k, *gains, 0.1, 0.0), refuse=True)
+    yield Case("a cap below 0 is rejected", (q, k, *gains, 0.1, -2.0), refuse=True)
 
 
 def _normed(x, gain, eps):
@@ -215,7 +215,7 @@ def _(q, k, gain_q, gain_k, eps, cap):
     return cap * torch.tanh(_normed(q, gain_q, eps) @ _normed(k, gain_k, eps).mT / q.shape[-1] ** 0.5)
 
 
-@held_scores.mistake("a cap that is not above 0 must be refused with a ValueError")
+@held_scores.mistake("a cap that is not above 0 must be rejected with a ValueError")
 def _(q, k, gain_q, gain_k, eps, cap):
     return cap * torch.tanh(_normed(q, gain_q, eps) @ _normed(k, gain_k, eps).mT / q.shape[-1] ** 0.5 / cap)
 
@@ -293,8 +293,8 @@ def _(draw):
     yield Case("a gate for each number", (x, heads, by_number))
     yield Case("gates that are shut", (x.abs(), heads, -1000 * by_head.abs() - 100))
     yield Case("the gradients", (x, heads, by_number), gradients=True)
-    yield Case("a gate for each token is refused", (x, heads, draw.normal(d_model, count * d_v + 1)), refuse=True)
-    yield Case("another d_model is refused", (x, heads, draw.normal(d_model + 1, count)), refuse=True)
+    yield Case("a gate for each token is rejected", (x, heads, draw.normal(d_model, count * d_v + 1)), refuse=True)
+    yield Case("another d_model is rejected", (x, heads, draw.normal(d_model + 1, count)), refuse=True)
 
 
 def _fits(x, heads, w_gate):
@@ -342,7 +342,7 @@ def _(x, heads, w_gate):
     return (heads * gates).flatten(1)
 
 
-@gated_heads.mistake("a gate that fits neither shape must be refused with a ValueError")
+@gated_heads.mistake("a gate that fits neither shape must be rejected with a ValueError")
 def _(x, heads, w_gate):
     wide = min(heads.shape[1] * heads.shape[2], w_gate.shape[1])
     z = x[:, : len(w_gate)] @ w_gate[: x.shape[1], :wide]
@@ -442,11 +442,11 @@ def _(draw):
     yield Case("any sizes", (more, 0.5 * draw.normal(4 * size), 4, draw.whole(2, 3), draw.whole(2, size), 2.5))
     yield Case("a large bias against everybody", (logits, bias - 9, 4, 2, 3, 1.0))
     yield Case("the gradients", (logits, bias, 4, 2, 3, 2.5), gradients=True)
-    yield Case("unequal groups are refused", (logits, bias, 5, 2, 3, 1.0), refuse=True)
-    yield Case("groups of one are refused", (logits, bias, 12, 2, 2, 1.0), refuse=True)
-    yield Case("no group is refused", (logits, bias, 3, 0, 1, 1.0), refuse=True)
-    yield Case("more groups than there are, refused", (logits, bias, 3, 4, 3, 1.0), refuse=True)
-    yield Case("more experts than open ones, refused", (logits, bias, 3, 1, 5, 1.0), refuse=True)
+    yield Case("unequal groups are rejected", (logits, bias, 5, 2, 3, 1.0), refuse=True)
+    yield Case("groups of one are rejected", (logits, bias, 12, 2, 2, 1.0), refuse=True)
+    yield Case("no group is rejected", (logits, bias, 3, 0, 1, 1.0), refuse=True)
+    yield Case("too many groups are rejected", (logits, bias, 3, 4, 3, 1.0), refuse=True)
+    yield Case("more experts than the open groups have are rejected", (logits, bias, 3, 1, 5, 1.0), refuse=True)
 
 
 def _asked(logits, groups, top_groups, k):
@@ -533,7 +533,7 @@ def _(logits, bias, groups, top_groups, k, scale):
     return _routed(logits, bias, groups, top_groups, k, scale, choose=(logits + bias).sigmoid())
 
 
-@grouped_weights.mistake("groups that make no sense must be refused with a ValueError")
+@grouped_weights.mistake("groups that make no sense must be rejected with a ValueError")
 def _(logits, bias, groups, top_groups, k, scale):
     experts, groups = logits.shape[-1], max(groups, 1)
     while experts % groups or experts // groups < 2:
@@ -633,8 +633,8 @@ def _(draw):
     yield Case("all of it", (draw.normal(5, 8), 1.0, 100.0))
     yield Case("three quarters", (draw.normal(7, 8), 0.75, 100.0))
     yield Case("any length", (draw.normal(draw.whole(3, 9), 12), 0.5, 50.0))
-    yield Case("an odd width is refused", (draw.normal(3, 6), 0.5, 10.0), refuse=True)
-    yield Case("no width is refused", (draw.normal(3, 4), 0.1, 10.0), refuse=True)
+    yield Case("an odd width is rejected", (draw.normal(3, 6), 0.5, 10.0), refuse=True)
+    yield Case("no width is rejected", (draw.normal(3, 4), 0.1, 10.0), refuse=True)
 
 
 def _wide(x, share):
@@ -699,7 +699,7 @@ def _(x, share, base):
     return torch.cat((_turned(x, wide, base)[:, :wide], 0 * x[:, wide:]), 1)
 
 
-@turn_part.mistake("a width that cannot be cut into pairs must be refused with a ValueError")
+@turn_part.mistake("a width that cannot be cut into pairs must be rejected with a ValueError")
 def _(x, share, base):
     wide = int(share * x.shape[-1]) // 2 * 2
     return _turned(x, wide, base) if wide else x.clone()
@@ -819,7 +819,7 @@ def _(draw):
     yield Case("a card of 100 billion", (_LARGE,))
     for name in ("head_dim", "n_shared_experts", "tie_word_embeddings"):
         less = {field: value for field, value in _CARD.items() if field != name}
-        yield Case(f"a card without {name} is refused", (less,), refuse=True, says=name)
+        yield Case(f"a card without {name} is rejected", (less,), refuse=True, says=name)
 
 
 def _count(card, ends=None, width=None, router=None, plain=None, matrices=3, kept=2, shared=None, active_shared=None):

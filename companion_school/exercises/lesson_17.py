@@ -54,9 +54,9 @@ def _(draw):
     yield Case("tables alone", (7, 3, 8, 2, 3, 4, 2, 2, 2))
     yield Case("nothing read yet: the tables are there", (0, 8, 4, 2, 3, 4, 5, 2, 4))
     yield Case("other sizes", (draw.whole(50, 90), 12, 3, *draw.sizes(4, 2, 9), 2, 4))
-    yield Case("less than no tokens is refused", (-1, 4, 4, 1, 2, 3, 5, 2, 4), refuse=True)
-    yield Case("no layer is refused", (4, 0, 4, 1, 2, 3, 5, 2, 4), refuse=True)
-    yield Case("no group is refused", (4, 4, 0, 1, 2, 3, 5, 2, 4), refuse=True)
+    yield Case("less than no tokens is rejected", (-1, 4, 4, 1, 2, 3, 5, 2, 4), refuse=True)
+    yield Case("no layer is rejected", (4, 0, 4, 1, 2, 3, 5, 2, 4), refuse=True)
+    yield Case("no group is rejected", (4, 4, 0, 1, 2, 3, 5, 2, 4), refuse=True)
 
 
 def _groups(tokens, layers, every):
@@ -105,7 +105,7 @@ def _(tokens, layers, every, kv_heads, tables, d_k, d_v, cached, kept):
     return (full * tokens * kv_heads * (d_k + d_v) + (layers - full) * tables * d_k * d_v) * cached
 
 
-@hybrid_bytes.mistake("less than no tokens, no layer, and `every` below 1 must be refused with a ValueError")
+@hybrid_bytes.mistake("less than no tokens, no layer, and `every` below 1 must be rejected with a ValueError")
 def _(tokens, layers, every, kv_heads, tables, d_k, d_v, cached, kept):
     full = layers // max(every, 1)
     return full * tokens * kv_heads * (d_k + d_v) * cached + (layers - full) * tables * d_k * d_v * kept
@@ -185,9 +185,9 @@ def _(draw):
         "a strength of 2: a mirror", (S, q, k / k.norm(dim=-1, keepdim=True), 0 * v, 0 * decay + 1, 0 * write + 2)
     )
     yield Case("nothing is written", (S, q, k, v, decay, 0 * write))
-    yield Case("fewer heads of values are refused", (S, q, k, v[:-1], decay, write), refuse=True)
-    yield Case("a key of another width is refused", (S, q, k[:, 1:], v, decay, write), refuse=True)
-    yield Case("a decay for fewer heads is refused", (S, q, k, v, decay[:-1], write), refuse=True)
+    yield Case("fewer heads of values are rejected", (S, q, k, v[:-1], decay, write), refuse=True)
+    yield Case("a key of another width is rejected", (S, q, k[:, 1:], v, decay, write), refuse=True)
+    yield Case("a decay for fewer heads is rejected", (S, q, k, v, decay[:-1], write), refuse=True)
 
 
 def _token(draw, heads, d_k, d_v):
@@ -255,7 +255,7 @@ def _(S, q, k, v, decay, write):
     return read, new
 
 
-@delta_step.mistake("sizes that do not fit must be refused with a ValueError")
+@delta_step.mistake("sizes that do not fit must be rejected with a ValueError")
 def _(S, q, k, v, decay, write):
     heads, wide = min(map(len, (S, v, decay, write))), k.shape[1]
     return _step(S[:heads, :wide], q[:heads, :wide], k[:heads], v[:heads], decay[:heads], write[:heads])
@@ -345,9 +345,9 @@ def _(draw):
     yield Case("any chunk", (S, k, v, decay, write))
     yield Case("a longer chunk", _chunk(draw, 30, 6, 4))
     yield Case("the gradients", (S, k, v, decay, write), gradients=True)
-    yield Case("fewer values are refused", (S, k, v[1:], decay, write), refuse=True)
-    yield Case("a table of another width is refused", (S[1:], k, v, decay, write), refuse=True)
-    yield Case("fewer strengths are refused", (S, k, v, decay, write[1:]), refuse=True)
+    yield Case("fewer values are rejected", (S, k, v[1:], decay, write), refuse=True)
+    yield Case("a table of another width is rejected", (S[1:], k, v, decay, write), refuse=True)
+    yield Case("fewer strengths are rejected", (S, k, v, decay, write[1:]), refuse=True)
 
 
 def _chunk(draw, token, d_k, d_v):
@@ -427,7 +427,7 @@ def _(S, k, v, decay, write):
     return T, solved + T @ solved
 
 
-@corrected_values.mistake("sizes that do not fit must be refused with a ValueError")
+@corrected_values.mistake("sizes that do not fit must be rejected with a ValueError")
 def _(S, k, v, decay, write):
     token, wide = min(map(len, (k, v, decay, write))), min(len(S), k.shape[1])
     return _system(S[:wide], k[:token, :wide], v[:token], decay[:token], write[:token])
@@ -521,8 +521,8 @@ def _(draw):
     yield Case("fewer tokens than are kept", (x[:2], draw.normal(channel, 6), draw.normal(5, channel)))
     yield Case("width 1 keeps nothing", (x, draw.normal(channel, 1), draw.normal(0, channel)))
     yield Case("the gradients", (x, weight, before), gradients=True)
-    yield Case("other channels are refused", (x, weight[1:], before), refuse=True)
-    yield Case("too little kept is refused", (x, weight, before[1:]), refuse=True)
+    yield Case("other channels are rejected", (x, weight[1:], before), refuse=True)
+    yield Case("too little kept is rejected", (x, weight, before[1:]), refuse=True)
 
 
 def _convolved(x, weight, before, *, flip=False, first=0, keep=None):
@@ -579,7 +579,7 @@ def _(x, weight, before):
     return mixed, torch.cat([0 * before[: len(before) - len(last)], last])
 
 
-@short_convolution.mistake("channels or widths that do not fit must be refused with a ValueError")
+@short_convolution.mistake("channels or widths that do not fit must be rejected with a ValueError")
 def _(x, weight, before):
     wide, width = min(x.shape[1], len(weight)), min(weight.shape[1], len(before) + 1)
     return _convolved(x[:, :wide], weight[:wide, :width], before[len(before) - width + 1 :, :wide])
@@ -669,7 +669,7 @@ def _(draw):
     shut = decay.clone()
     shut[3], shut[6] = 0, 0
     yield Case("a gate that is shut", (shut, ids([0] * 9)))
-    yield Case("a decay for fewer tokens is refused", (decay[1:], ids([0] * 9)), refuse=True)
+    yield Case("a decay for fewer tokens is rejected", (decay[1:], ids([0] * 9)), refuse=True)
     token = draw.whole(33, 50)
     yield Case(LARGE, (0.8 + 0.2 * draw.uniform(token), draw.wholes(0, 3, token).sort().values))
 
@@ -719,7 +719,7 @@ def _(decay, text):
     return (log[:, None] - log).exp().tril() * (text[:, None] == text)
 
 
-@faded.mistake("a `decay` and a `text` of different lengths must be refused with a ValueError")
+@faded.mistake("a `decay` and a `text` of different lengths must be rejected with a ValueError")
 def _(decay, text):
     n = min(len(decay), len(text))
     return _left(decay[:n], text[:n])
@@ -804,9 +804,9 @@ def _(draw):
     yield Case("a table of 8 by 8", (64, 16, 10))
     yield Case("powers that are as large as can be", (26, 8, 4))
     yield Case("other sizes", (draw.whole(20, 60), draw.whole(8, 16), draw.whole(11, 40)))
-    yield Case("one symbol is refused", (2, 5, 1), refuse=True)
-    yield Case("less than no numbers is refused", (-1, 5, 10), refuse=True)
-    yield Case("less than no bits is refused", (2, -5, 10), refuse=True)
+    yield Case("one symbol is rejected", (2, 5, 1), refuse=True)
+    yield Case("less than no numbers is rejected", (-1, 5, 10), refuse=True)
+    yield Case("less than no bits is rejected", (2, -5, 10), refuse=True)
 
 
 def _states(numbers, bits, symbols):
@@ -858,7 +858,7 @@ def _(numbers, bits, symbols):
     return length
 
 
-@longest_copy.mistake("less than two symbols, and less than no numbers or bits, must be refused with a ValueError")
+@longest_copy.mistake("less than two symbols, and less than no numbers or bits, must be rejected with a ValueError")
 def _(numbers, bits, symbols):
     return _most(2 ** max(numbers * bits, 0), symbols) if symbols > 1 else 0
 

@@ -52,10 +52,10 @@ def _(draw):
     yield Case("other numbers", (0.5 + 0.4 * rates[0], draw.whole(3, 6), 0.1 + 0.3 * rates[1]))
     yield Case("many guesses", (0.9, draw.whole(20, 30), 0.05))
     yield Case("all guesses are accepted", (1.0, 4, 0.25), robust="no draft is always right")
-    yield Case("a rate above 1 is refused", (1.5, 2, 0.1), refuse=True)
-    yield Case("a rate below 0 is refused", (-0.5, 2, 0.1), refuse=True)
-    yield Case("no guess is refused", (0.5, 0, 0.1), refuse=True)
-    yield Case("a cost below 0 is refused", (0.5, 2, -0.1), refuse=True)
+    yield Case("a rate above 1 is rejected", (1.5, 2, 0.1), refuse=True)
+    yield Case("a rate below 0 is rejected", (-0.5, 2, 0.1), refuse=True)
+    yield Case("no guess is rejected", (0.5, 0, 0.1), refuse=True)
+    yield Case("a cost below 0 is rejected", (0.5, 2, -0.1), refuse=True)
 
 
 def _worth(rate, ahead, cost):
@@ -177,8 +177,8 @@ def _(draw):
     p = torch.tensor([[0.6, 0.3, 0.1], [0.1, 0.2, 0.7], [0.5, 0.25, 0.25]]).double()
     p_hat = torch.tensor([[0.3, 0.3, 0.4], [0.5, 0.25, 0.25]]).double()
     yield Case("both stay, and one more", (p, p_hat, [0, 2], torch.tensor([0.9, 0.9, 0.3]).double()))
-    yield Case("the first is refused", (p, p_hat, [2, 2], torch.tensor([0.6, 0.1, 0.6]).double()))
-    yield Case("the second is refused", (p, p_hat, [1, 0], torch.tensor([0.5, 0.3, 0.05]).double()))
+    yield Case("the first guess is rejected", (p, p_hat, [2, 2], torch.tensor([0.6, 0.1, 0.6]).double()))
+    yield Case("the second guess is rejected", (p, p_hat, [1, 0], torch.tensor([0.5, 0.3, 0.05]).double()))
     yield Case("a late token takes the place", (p, p_hat, [1, 0], torch.tensor([0.5, 0.3, 0.9]).double()))
     vocab, k = draw.sizes(2, 4, 8)
     for number in range(6):
@@ -188,14 +188,14 @@ def _(draw):
     yield Case("a single guess", one)
     p1, hat1, _, u1 = _drawn(draw, 5, 2)
     yield Case("no guess", (p1[:1], hat1[:0], [], u1[:1]), robust="a draft of the lesson always guesses")
-    yield Case("a guess too few is refused", (p1, hat1, [1], u1), refuse=True)
-    yield Case("a row of the model too few is refused", (p1[1:], hat1, [1, 2], u1), refuse=True)
-    yield Case("random numbers too few are refused", (p1, hat1, [1, 2], u1[1:]), refuse=True)
-    yield Case("another vocabulary is refused", (p1, hat1[:, 1:], [1, 2], u1), refuse=True)
-    yield Case("rows of the model that are no chances are refused", (2 * p1, hat1, [1, 2], u1), refuse=True)
-    yield Case("rows of the draft that are no chances are refused", (p1, hat1 / 2, [1, 2], u1), refuse=True)
-    yield Case("chances below 0 are refused", (p1 - 2 * p1.amin(), hat1, [1, 2], u1), refuse=True)
-    yield Case("a random number of 1 is refused", (p1, hat1, [1, 2], torch.ones_like(u1)), refuse=True)
+    yield Case("a guess too few is rejected", (p1, hat1, [1], u1), refuse=True)
+    yield Case("a row of the model too few is rejected", (p1[1:], hat1, [1, 2], u1), refuse=True)
+    yield Case("random numbers too few are rejected", (p1, hat1, [1, 2], u1[1:]), refuse=True)
+    yield Case("another vocabulary is rejected", (p1, hat1[:, 1:], [1, 2], u1), refuse=True)
+    yield Case("rows of the model that are not distributions are rejected", (2 * p1, hat1, [1, 2], u1), refuse=True)
+    yield Case("rows of the draft that are not distributions are rejected", (p1, hat1 / 2, [1, 2], u1), refuse=True)
+    yield Case("probabilities below 0 are rejected", (p1 - 2 * p1.amin(), hat1, [1, 2], u1), refuse=True)
+    yield Case("a random number of 1 is rejected", (p1, hat1, [1, 2], torch.ones_like(u1)), refuse=True)
     yield Case(LARGE, _drawn(draw, draw.whole(33, 50), 5))
 
 
@@ -313,7 +313,7 @@ def _(p, p_hat, guesses, u):
 
 
 @keep_guesses.mistake(
-    "sizes that do not fit, rows that are no chances, and numbers outside of [0, 1) must be refused with a ValueError"
+    "sizes that do not fit, rows that are not distributions, and numbers outside of [0, 1) must be rejected with a ValueError"
 )
 def _(p, p_hat, guesses, u):
     width = min(p.shape[1], p_hat.shape[1])
@@ -404,8 +404,8 @@ def _(draw):
         yield Case(f"a longer text, {number + 1} of 3", (ids, draw.whole(2, 4), draw.whole(2, 5)))
     yield Case("a text of one token", ([3], 2, 3))
     yield Case("an empty text", ([], 2, 3), robust="a text of the lesson has a token")
-    yield Case("runs of nothing are refused", ([1, 2, 1], 0, 3), refuse=True)
-    yield Case("a count below 1 is refused", ([1, 2, 1], 2, 0), refuse=True)
+    yield Case("runs of nothing are rejected", ([1, 2, 1], 0, 3), refuse=True)
+    yield Case("a count below 1 is rejected", ([1, 2, 1], 2, 0), refuse=True)
 
 
 def _run(longest, count):
@@ -580,11 +580,11 @@ def _(draw):
         arrivals = sorted(draw.wholes(0, 12, count).tolist())
         yield Case(f"many texts, {number + 1} of 3", (arrivals, draw.wholes(1, 9, count).tolist(), draw.whole(2, 4)))
     yield Case("no text", ([], [], 2), robust="a timetable of the lesson has texts")
-    yield Case("a length too few is refused", ([0, 1], [2], 2), refuse=True)
-    yield Case("no seat is refused", ([0, 1], [2, 2], 0), refuse=True)
-    yield Case("a text of no token is refused", ([0, 1], [2, 0], 2), refuse=True)
-    yield Case("falling arrivals are refused", ([2, 1], [2, 2], 2), refuse=True)
-    yield Case("arrivals before 0 are refused", ([-1, 1], [2, 2], 2), refuse=True)
+    yield Case("a length too few is rejected", ([0, 1], [2], 2), refuse=True)
+    yield Case("no seat is rejected", ([0, 1], [2, 2], 0), refuse=True)
+    yield Case("a text of no token is rejected", ([0, 1], [2, 0], 2), refuse=True)
+    yield Case("falling arrivals are rejected", ([2, 1], [2, 2], 2), refuse=True)
+    yield Case("arrivals before 0 are rejected", ([-1, 1], [2, 2], 2), refuse=True)
     count = draw.whole(33, 40)
     arrivals = sorted(draw.wholes(0, 50, count).tolist())
     yield Case(LARGE, (arrivals, draw.wholes(1, 9, count).tolist(), draw.whole(3, 6)))
@@ -652,7 +652,7 @@ def _(arrivals, lengths, seats):
 
 
 @done_at.mistake(
-    "lists of unequal length, falling or negative arrivals, and lengths or seats below 1 must be refused with a ValueError"
+    "lists of unequal length, falling or negative arrivals, and lengths or seats below 1 must be rejected with a ValueError"
 )
 def _(arrivals, lengths, seats):
     count = min(len(arrivals), len(lengths))
@@ -741,10 +741,10 @@ def _(draw):
         pool[table[-1], 1:] = float("nan")
     yield Case("NaN in slots of nobody", (q, spoilt_k, spoilt_v, table, length), robust="a pool of the lesson is clean")
     yield Case("scores of a million", (1e6 * q, k, v, table, length), robust="no lesson has such scores")
-    yield Case("no token is refused", (q, k, v, table, 0), refuse=True)
-    yield Case("a table too short is refused", (q, k, v, table[:1], slots + 1), refuse=True)
-    yield Case("a query of another width is refused", (q[1:], k, v, table, length), refuse=True)
-    yield Case("a smaller pool of values is refused", (q, k, v[:, 1:], table, length), refuse=True)
+    yield Case("no token is rejected", (q, k, v, table, 0), refuse=True)
+    yield Case("a table too short is rejected", (q, k, v, table[:1], slots + 1), refuse=True)
+    yield Case("a query of another width is rejected", (q[1:], k, v, table, length), refuse=True)
+    yield Case("a smaller pool of values is rejected", (q, k, v[:, 1:], table, length), refuse=True)
 
 
 def _pools(q, k_pool, v_pool, table, length):
@@ -811,7 +811,7 @@ def _(q, k_pool, v_pool, table, length):
 
 
 @read_blocks.mistake(
-    "a text without tokens, one that its table cannot hold, and sizes that do not fit must be refused with a ValueError"
+    "a text without tokens, one that its table cannot hold, and sizes that do not fit must be rejected with a ValueError"
 )
 def _(q, k_pool, v_pool, table, length):
     width, slots = min(len(q), k_pool.shape[2]), min(k_pool.shape[1], v_pool.shape[1])
@@ -902,7 +902,7 @@ def _(draw):
     yield Case("blocks of one slot", ([[1, 2, 3], [1, 2, 4], [2, 2]], 1))
     yield Case("a text without tokens", ([[], [1, 2]], 2), robust="a text of the lesson has a token")
     yield Case("no texts", ([], 2), robust="somebody always asks")
-    yield Case("no slot is refused", ([[1, 2]], 0), refuse=True)
+    yield Case("no slot is rejected", ([[1, 2]], 0), refuse=True)
 
 
 def _slots(slots):
@@ -961,7 +961,7 @@ def _(texts, slots):
     return len(full) + sum(len(text) % slots > 0 for text in texts)
 
 
-@blocks_for.mistake("fewer than one slot must be refused with a ValueError")
+@blocks_for.mistake("fewer than one slot must be rejected with a ValueError")
 def _(texts, slots):
     slots = max(slots, 1)
     full = {tuple(text[:end]) for text in texts for end in range(slots, len(text) + 1, slots)}

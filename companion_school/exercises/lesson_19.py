@@ -64,8 +64,8 @@ def _(draw):
         (torch.tensor([[0.0, 0.0, 1.0, 0.4]], dtype=torch.float64), 4, 2),
         robust="a trained matrix has no such group",
     )
-    yield Case("one bit is refused", (draw.normal(2, 4), 1, 2), refuse=True)
-    yield Case("a group that does not divide the columns is refused", (draw.normal(2, 6), 4, 4), refuse=True)
+    yield Case("one bit is rejected", (draw.normal(2, 4), 1, 2), refuse=True)
+    yield Case("a group that does not divide the columns is rejected", (draw.normal(2, 6), 4, 4), refuse=True)
 
 
 def _divides(W, bits, group):
@@ -139,7 +139,7 @@ def _(W, bits, group):
     return ((parts / step).round() * step).reshape(W.shape)
 
 
-@in_groups.mistake("fewer than 2 bits, and a group that does not divide the columns, must be refused with a ValueError")
+@in_groups.mistake("fewer than 2 bits, and a group that does not divide the columns, must be rejected with a ValueError")
 def _(W, bits, group):
     bits, group = max(bits, 2), group if W.shape[1] % group == 0 else W.shape[1]
     parts = W.reshape(-1, group)
@@ -214,10 +214,10 @@ def _(draw):
     rows, columns = draw.whole(3, 40), draw.whole(50, 200)
     yield Case("other sizes", (rows, columns, draw.whole(2, 8), draw.whole(7, 33), 16, draw.whole(1, 8)))
     yield Case("a group longer than a row", (2, 10, 4, 64))
-    yield Case("no row is refused", (0, 4, 4, 2), refuse=True)
-    yield Case("no bits are refused", (2, 4, 0, 2), refuse=True)
-    yield Case("no group is refused", (2, 4, 4, 0), refuse=True)
-    yield Case("a negative scale is refused", (2, 4, 4, 2, -1), refuse=True)
+    yield Case("no row is rejected", (0, 4, 4, 2), refuse=True)
+    yield Case("no bits are rejected", (2, 4, 0, 2), refuse=True)
+    yield Case("no group is rejected", (2, 4, 4, 0), refuse=True)
+    yield Case("a negative scale is rejected", (2, 4, 4, 2, -1), refuse=True)
 
 
 def _sizes(rows, columns, bits, group, scale_bits, zero_bits):
@@ -267,7 +267,7 @@ def _(rows, columns, bits, group, scale_bits=16, zero_bits=0):
     return rows * (columns * bits + -(-columns // group) * (scale_bits + zero_bits)) // 8
 
 
-@rounded_bytes.mistake("sizes below 1, and negative bits of a scale, must be refused with a ValueError")
+@rounded_bytes.mistake("sizes below 1, and negative bits of a scale, must be rejected with a ValueError")
 def _(rows, columns, bits, group, scale_bits=16, zero_bits=0):
     return -(-rows * (columns * bits + -(-columns // max(group, 1)) * (scale_bits + zero_bits)) // 8)
 
@@ -364,17 +364,17 @@ def _(draw):
     yield Case("many columns that go together", (draw.normal(6, 9), together, 0.1 + 0.2 * draw.uniform(6)))
     yield Case("one column", (draw.normal(3, 1), draw.normal(9, 1), 0.3 + draw.uniform(3)))
     yield Case(
-        "inputs that do not fit are refused",
+        "inputs that do not fit are rejected",
         (draw.normal(2, 4), draw.normal(20, 3), torch.ones(2).double()),
         refuse=True,
     )
     yield Case(
-        "steps that do not fit are refused",
+        "steps that do not fit are rejected",
         (draw.normal(2, 4), draw.normal(20, 4), torch.ones(4).double()),
         refuse=True,
     )
     yield Case(
-        "a step of 0 is refused",
+        "a step of 0 is rejected",
         (draw.normal(2, 4), draw.normal(20, 4), torch.tensor([1.0, 0.0]).double()),
         refuse=True,
     )
@@ -442,7 +442,7 @@ def _(W, x, step):
     return _column_by_column(W, x, step, center=True)
 
 
-@make_up.mistake("sizes that do not fit, and a step that is not above 0, must be refused with a ValueError")
+@make_up.mistake("sizes that do not fit, and a step that is not above 0, must be rejected with a ValueError")
 def _(W, x, step):
     width = min(W.shape[1], x.shape[1])
     step = torch.where(step > 0, step, 1.0).repeat(W.shape[0])[: W.shape[0]]
@@ -541,10 +541,10 @@ def _(draw):
     x, levels, dice = _asked(draw, FP4, 2, 5)
     yield Case("numbers beyond the levels", (x * 40, levels, dice))
     yield Case("numbers that are levels already", (FP4[draw.wholes(0, 14, 3, 5)], FP4, draw.uniform(3, 5)))
-    yield Case("one level is refused", (draw.normal(2, 3), FP4[:1], draw.uniform(2, 3)), refuse=True)
-    yield Case("levels that fall are refused", (draw.normal(2, 3), FP4.flip(0), draw.uniform(2, 3)), refuse=True)
-    yield Case("dice of another shape are refused", (draw.normal(2, 3), FP4, draw.uniform(3, 2)), refuse=True)
-    yield Case("dice of 1 and more are refused", (draw.normal(2, 3), FP4, draw.uniform(2, 3) + 1), refuse=True)
+    yield Case("one level is rejected", (draw.normal(2, 3), FP4[:1], draw.uniform(2, 3)), refuse=True)
+    yield Case("levels that fall are rejected", (draw.normal(2, 3), FP4.flip(0), draw.uniform(2, 3)), refuse=True)
+    yield Case("dice of another shape are rejected", (draw.normal(2, 3), FP4, draw.uniform(3, 2)), refuse=True)
+    yield Case("dice of 1 and more are rejected", (draw.normal(2, 3), FP4, draw.uniform(2, 3) + 1), refuse=True)
 
 
 def _fits_levels(x, levels, dice):
@@ -606,7 +606,7 @@ def _(x, levels, dice):
 
 
 @by_chance.mistake(
-    "levels that do not rise, fewer than two, and dice of another shape or range must be refused with a ValueError"
+    "levels that do not rise, fewer than two, and dice of another shape or range must be rejected with a ValueError"
 )
 def _(x, levels, dice):
     levels = levels.sort().values if len(levels) > 1 else torch.cat([levels, levels + 1])

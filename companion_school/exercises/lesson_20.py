@@ -63,8 +63,8 @@ def _(draw):
                 ids += [role, *draw.wholes(0, 9, draw.whole(1, 4)).tolist(), 20]
         yield Case(f"a longer conversation, {number + 1} of 3", (ids, 21, 22, 20))
     yield Case("an answer that is cut off", ([7, 1, 9, 8, 3, 4], 7, 8, 9), robust="conversations of the lesson end")
-    yield Case("no role at the beginning is refused", ([1, 2, 9, 8, 3, 9], 7, 8, 9), refuse=True)
-    yield Case("an empty conversation is refused", ([], 7, 8, 9), refuse=True)
+    yield Case("no role at the beginning is rejected", ([1, 2, 9, 8, 3, 9], 7, 8, 9), refuse=True)
+    yield Case("an empty conversation is rejected", ([], 7, 8, 9), refuse=True)
 
 
 def _roles(ids, user, assistant):
@@ -230,10 +230,10 @@ def _(draw):
     for adapter in spoilt:
         adapter[1:] = float("nan")
     yield Case("NaN in adapters of others", (x, weight, *spoilt, used, 0.25), robust="adapters of the lesson are clean")
-    yield Case("an adapter that is not there is refused", (x, weight, down, up, used + adapters, 0.25), refuse=True)
-    yield Case("a number below -1 is refused", (x, weight, down, up, used - 2, 0.25), refuse=True)
-    yield Case("a batch of another size is refused", (x[1:], weight, down, up, which, 0.25), refuse=True)
-    yield Case("an adapter too few is refused", (x, weight, down, up[1:], used, 0.25), refuse=True)
+    yield Case("an adapter that is not there is rejected", (x, weight, down, up, used + adapters, 0.25), refuse=True)
+    yield Case("a number below -1 is rejected", (x, weight, down, up, used - 2, 0.25), refuse=True)
+    yield Case("a batch of another size is rejected", (x[1:], weight, down, up, which, 0.25), refuse=True)
+    yield Case("an adapter too few is rejected", (x, weight, down, up[1:], used, 0.25), refuse=True)
 
 
 def _fitting(x, weight, down, up, which):
@@ -402,11 +402,11 @@ def _(draw):
         (cut, start.masked_fill(~counts, -math.inf), counts, 0.5),
         robust="fillers of the lesson have a chance",
     )
-    yield Case("a temperature of 0 is refused", (now, start, counts, 0.0), refuse=True)
-    yield Case("another shape of the start is refused", (now, start[1:], counts, 0.5), refuse=True)
-    yield Case("a mask of another shape is refused", (now, start, counts[:, :1], 0.5), refuse=True)
-    yield Case("one answer in place of two is refused", (now[:, :1], start[:, :1], counts[:, :1], 0.5), refuse=True)
-    yield Case("no pair is refused", (now[:0], start[:0], counts[:0], 0.5), refuse=True)
+    yield Case("a temperature of 0 is rejected", (now, start, counts, 0.0), refuse=True)
+    yield Case("another shape of the start is rejected", (now, start[1:], counts, 0.5), refuse=True)
+    yield Case("a mask of another shape is rejected", (now, start, counts[:, :1], 0.5), refuse=True)
+    yield Case("one answer in place of two is rejected", (now[:, :1], start[:, :1], counts[:, :1], 0.5), refuse=True)
+    yield Case("no pair is rejected", (now[:0], start[:0], counts[:0], 0.5), refuse=True)
 
 
 def _paired(now, start, counts, tau):
@@ -590,9 +590,9 @@ def _(draw):
     )
     yield Case("rewards of a millionth", (rewards * 1e-6,), robust="rewards of the lesson are 0 and 1")
     yield Case("rewards of a million", (rewards * 1e6,), robust="rewards of the lesson are 0 and 1")
-    yield Case("one axis is refused", (rewards[0],), refuse=True)
-    yield Case("three axes are refused", (rewards[None],), refuse=True)
-    yield Case("groups without an answer are refused", (rewards[:, :0],), refuse=True)
+    yield Case("one axis is rejected", (rewards[0],), refuse=True)
+    yield Case("three axes are rejected", (rewards[None],), refuse=True)
+    yield Case("groups without an answer are rejected", (rewards[:, :0],), refuse=True)
 
 
 def _groups(rewards):
@@ -776,14 +776,14 @@ def _(draw):
     yield Case(
         "minus infinity where nothing counts", (*cut, gain, counts, 0.2), robust="fillers of the lesson have a chance"
     )
-    yield Case("a clip of 0 is refused", (now, old, gain, counts, 0.0), refuse=True)
-    yield Case("a clip of 1 is refused", (now, old, gain, counts, 1.0), refuse=True)
-    yield Case("an advantage too few is refused", (now, old, gain[1:], counts, 0.2), refuse=True)
-    yield Case("a mask of another shape is refused", (now, old, gain, counts[:, 1:], 0.2), refuse=True)
+    yield Case("a clip of 0 is rejected", (now, old, gain, counts, 0.0), refuse=True)
+    yield Case("a clip of 1 is rejected", (now, old, gain, counts, 1.0), refuse=True)
+    yield Case("an advantage too few is rejected", (now, old, gain[1:], counts, 0.2), refuse=True)
+    yield Case("a mask of another shape is rejected", (now, old, gain, counts[:, 1:], 0.2), refuse=True)
     yield Case(
-        "an answer without a token is refused", (now, old, gain, counts & (gain[:, None] != gain[1]), 0.2), refuse=True
+        "an answer without a token is rejected", (now, old, gain, counts & (gain[:, None] != gain[1]), 0.2), refuse=True
     )
-    yield Case("no answer is refused", (now[:0], old[:0], gain[:0], counts[:0], 0.2), refuse=True)
+    yield Case("no answer is rejected", (now[:0], old[:0], gain[:0], counts[:0], 0.2), refuse=True)
 
 
 def _told(now, old, gain, counts, clip):
@@ -958,11 +958,11 @@ def _(draw):
     yield Case("many questions", (draw.wholes(0, drawn, 9).tolist(), drawn, draw.whole(3, 5)))
     yield Case("hard questions", (draw.wholes(0, 2, 7).tolist(), drawn, 6))
     yield Case("ten thousand answers", ([3, 500, 0], 10_000, 200), robust="the lesson draws 32")
-    yield Case("no question is refused", ([], 4, 2), refuse=True)
-    yield Case("more right than drawn is refused", ([5], 4, 2), refuse=True)
-    yield Case("a negative count is refused", ([2, -1], 4, 2), refuse=True)
-    yield Case("no try is refused", ([1], 4, 0), refuse=True)
-    yield Case("more tries than answers are refused", ([1], 4, 5), refuse=True)
+    yield Case("no question is rejected", ([], 4, 2), refuse=True)
+    yield Case("more right than drawn is rejected", ([5], 4, 2), refuse=True)
+    yield Case("a negative count is rejected", ([2, -1], 4, 2), refuse=True)
+    yield Case("no try is rejected", ([1], 4, 0), refuse=True)
+    yield Case("more tries than answers are rejected", ([1], 4, 5), refuse=True)
 
 
 def _drawn(right, drawn, k):

@@ -56,8 +56,8 @@ def _(draw):
     yield Case("as many tokens as numbers", (draw.normal(2, 5, 5), draw.normal(5), draw.normal(5, 5), 1e-6))
     zeros = torch.zeros_like(u)
     yield Case("a stream of zeros", (zeros, gain, table, 1e-6), robust="no stream of the lesson is 0")
-    yield Case("a gain of another width is refused", (u, gain[1:], table, 1e-6), refuse=True)
-    yield Case("a table of another width is refused", (u, gain, table[:, 1:], 1e-6), refuse=True)
+    yield Case("a gain of another width is rejected", (u, gain[1:], table, 1e-6), refuse=True)
+    yield Case("a table of another width is rejected", (u, gain, table[:, 1:], 1e-6), refuse=True)
 
 
 def _widths(u, gain, table):
@@ -178,11 +178,11 @@ def _(draw):
     yield Case("a large eps", (writes, gain, table, (2, 1), 0.5))
     yield Case("one word twice", (writes, gain, table, (1, 1), 1e-6))
     yield Case("as many parts as numbers", (draw.normal(4, 4), draw.normal(4), draw.normal(4, 4), (3, 1), 1e-6))
-    yield Case("a gain of another width is refused", (writes, gain[1:], table, (0, 1), 1e-6), refuse=True)
-    yield Case("a table of another width is refused", (writes, gain, table[:, 1:], (0, 1), 1e-6), refuse=True)
-    yield Case("a word beyond the table is refused", (writes, gain, table, (0, vocab), 1e-6), refuse=True)
-    yield Case("a word below 0 is refused", (writes, gain, table, (-1, 0), 1e-6), refuse=True)
-    yield Case("no parts are refused", (writes[:0], gain, table, (0, 1), 1e-6), refuse=True)
+    yield Case("a gain of another width is rejected", (writes, gain[1:], table, (0, 1), 1e-6), refuse=True)
+    yield Case("a table of another width is rejected", (writes, gain, table[:, 1:], (0, 1), 1e-6), refuse=True)
+    yield Case("a word beyond the table is rejected", (writes, gain, table, (0, vocab), 1e-6), refuse=True)
+    yield Case("a word below 0 is rejected", (writes, gain, table, (-1, 0), 1e-6), refuse=True)
+    yield Case("no parts are rejected", (writes[:0], gain, table, (0, 1), 1e-6), refuse=True)
 
 
 def _fits(writes, gain, table, words):
@@ -341,9 +341,9 @@ def _(draw):
         (draw.normal(1, 2, 6, 6).softmax(-1), uneven[:1]),
         robust="weights of the lesson are causal",
     )
-    yield Case("a text in which nothing comes again is refused", (_causal(draw, 1, 2, 3), uneven[1:, :3]), refuse=True)
-    yield Case("tokens of another length are refused", (_causal(draw, 2, 3, 5), uneven), refuse=True)
-    yield Case("a text too few is refused", (_causal(draw, 2, 3, 6), uneven[:1]), refuse=True)
+    yield Case("a text in which nothing comes again is rejected", (_causal(draw, 1, 2, 3), uneven[1:, :3]), refuse=True)
+    yield Case("tokens of another length are rejected", (_causal(draw, 2, 3, 5), uneven), refuse=True)
+    yield Case("a text too few is rejected", (_causal(draw, 2, 3, 6), uneven[:1]), refuse=True)
 
 
 def _told(weights, tokens):
@@ -502,9 +502,9 @@ def _(draw):
     for parts in (3, 4, 5, draw.whole(6, 8)):
         yield Case(f"{parts} parts", (draw.normal(*[2] * parts),), gradients=True)
     yield Case("a gap that the other text leads", (-5 - draw.uniform(2, 2, 2),))
-    yield Case("a table of three entries is refused", (draw.normal(2, 3),), refuse=True)
-    yield Case("a number is refused", (draw.normal(2)[0],), refuse=True)
-    yield Case("runs without a difference are refused", (torch.tensor([[1.0, 2.0], [3.0, 1.0]]).double(),), refuse=True)
+    yield Case("a table of three entries is rejected", (draw.normal(2, 3),), refuse=True)
+    yield Case("a number is rejected", (draw.normal(2)[0],), refuse=True)
+    yield Case("runs without a difference are rejected", (torch.tensor([[1.0, 2.0], [3.0, 1.0]]).double(),), refuse=True)
 
 
 def _ends(gaps):
@@ -656,12 +656,12 @@ def _(draw):
     yield Case(
         "as many features as numbers", (draw.normal(4, 4), draw.normal(4, 4), draw.normal(4), draw.normal(4, 4), 2)
     )
-    yield Case("more than there are features is refused", (u, into, bias, out, 2 * feature + 1), refuse=True)
-    yield Case("none to keep is refused", (u, into, bias, out, 0), refuse=True)
-    yield Case("another width is refused", (u, into[:, 1:], bias, out[:, 1:], 2), refuse=True)
-    yield Case("a feature too few to write is refused", (u, into, bias, out[1:], 2), refuse=True)
-    yield Case("a bias too few is refused", (u, into, bias[1:], out, 2), refuse=True)
-    yield Case("one vector is refused", (u[:1], into, bias, out, 2), refuse=True)
+    yield Case("more than there are features is rejected", (u, into, bias, out, 2 * feature + 1), refuse=True)
+    yield Case("none to keep is rejected", (u, into, bias, out, 0), refuse=True)
+    yield Case("another width is rejected", (u, into[:, 1:], bias, out[:, 1:], 2), refuse=True)
+    yield Case("a feature too few to write is rejected", (u, into, bias, out[1:], 2), refuse=True)
+    yield Case("a bias too few is rejected", (u, into, bias[1:], out, 2), refuse=True)
+    yield Case("one vector is rejected", (u[:1], into, bias, out, 2), refuse=True)
 
 
 def _sizes(u, into, bias, out, keep):

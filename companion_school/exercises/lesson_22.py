@@ -64,8 +64,8 @@ def _(draw):
     yield Case("no round: only divided", (draw.normal(rows, columns), 0))
     yield Case("a strong direction and weak ones", (draw.normal(4, 1) @ draw.normal(1, 5) + 0.05 * draw.normal(4, 5),))
     yield Case("zeros", (torch.zeros(3, 4, dtype=torch.float64),), robust="a gradient of zeros is rare")
-    yield Case("what is no matrix is refused", (draw.normal(4),), refuse=True)
-    yield Case("fewer than no rounds are refused", (draw.normal(2, 3), -1), refuse=True)
+    yield Case("what is no matrix is rejected", (draw.normal(4),), refuse=True)
+    yield Case("fewer than no rounds are rejected", (draw.normal(2, 3), -1), refuse=True)
 
 
 def _matrix(G, rounds):
@@ -136,7 +136,7 @@ def _(G, rounds=5):
     return _rounds(G / G.square().sum().sqrt(), rounds)
 
 
-@even_out.mistake("what is no matrix, and fewer than 0 rounds, must be refused with a ValueError")
+@even_out.mistake("anything but a matrix, and fewer than 0 rounds, must be rejected with a ValueError")
 def _(G, rounds=5):
     X = G if G.ndim == 2 else G.reshape(1, -1)
     return _rounds(_divided(X, X.square().sum().sqrt()), max(rounds, 0))
@@ -236,18 +236,18 @@ def _(draw):
         "zeros move nothing", (draw.normal(rows, columns), zeros, zeros, 0.1, 0.5), robust="a gradient of zeros is rare"
     )
     yield Case(
-        "another shape is refused", (draw.normal(3, 4), draw.normal(4, 3), draw.normal(3, 4), 0.1, 0.1), refuse=True
+        "another shape is rejected", (draw.normal(3, 4), draw.normal(4, 3), draw.normal(3, 4), 0.1, 0.1), refuse=True
     )
     yield Case(
-        "a momentum of another shape is refused",
+        "a momentum of another shape is rejected",
         (draw.normal(3, 4), draw.normal(3, 4), draw.normal(1, 4), 0.1, 0.1),
         refuse=True,
     )
     yield Case(
-        "a negative rate is refused", (draw.normal(3, 4), draw.normal(3, 4), draw.normal(3, 4), -0.1, 0.1), refuse=True
+        "a negative rate is rejected", (draw.normal(3, 4), draw.normal(3, 4), draw.normal(3, 4), -0.1, 0.1), refuse=True
     )
     yield Case(
-        "a negative decay is refused", (draw.normal(3, 4), draw.normal(3, 4), draw.normal(3, 4), 0.1, -0.1), refuse=True
+        "a negative decay is rejected", (draw.normal(3, 4), draw.normal(3, 4), draw.normal(3, 4), 0.1, -0.1), refuse=True
     )
 
 
@@ -324,7 +324,7 @@ def _(W, gradient, mean, rate, decay):
     return (1 - rate * decay) * W - rate * _longer(W) * _rounds(X / X.square().sum().sqrt(), 5), mean
 
 
-@muon_update.mistake("shapes that are not the same, and a negative rate or decay, must be refused with a ValueError")
+@muon_update.mistake("shapes that are not the same, and a negative rate or decay, must be rejected with a ValueError")
 def _(W, gradient, mean, rate, decay):
     gradient = gradient.reshape(W.shape)
     mean = 0.95 * mean.expand_as(W) + 0.05 * gradient
@@ -409,8 +409,8 @@ def _(draw):
         (torch.tensor([[1.0, 0.0], [-1.0, 0.5]], dtype=torch.float64),),
         robust="in the lesson the true gradient is seen",
     )
-    yield Case("one window is refused", (draw.normal(1, 4),), refuse=True)
-    yield Case("no matrix is refused", (draw.normal(5),), refuse=True)
+    yield Case("one window is rejected", (draw.normal(1, 4),), refuse=True)
+    yield Case("no matrix is rejected", (draw.normal(5),), refuse=True)
 
 
 def _two(gradients):
@@ -470,7 +470,7 @@ def _(gradients):
     return float((single - true) / true)
 
 
-@noise_in.mistake("fewer than two windows must be refused with a ValueError")
+@noise_in.mistake("fewer than two windows must be rejected with a ValueError")
 def _(gradients):
     gradients = gradients.reshape(len(gradients), -1)
     n, large, single = len(gradients), gradients.mean(dim=0).square().sum(), gradients.square().sum(dim=1).mean()

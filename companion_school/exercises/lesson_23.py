@@ -148,10 +148,10 @@ def _(draw):
     yield Case("one token", ([(a, b), (b, c)], 1))
     widths = draw.wholes(2, 9, 41).tolist()
     yield Case(LARGE, ([*pairwise(widths)], tokens, (0, draw.whole(1, 39))))
-    yield Case("no token is refused", ([(a, b)], 0), refuse=True)
-    yield Case("a frozen matrix that is not there is refused", ([(a, b)], tokens, (1,)), refuse=True)
-    yield Case("a negative index is refused", ([(a, b)], tokens, (-1,)), refuse=True)
-    yield Case("matrices that do not fit are refused", ([(a, b), (b + 1, c)], tokens), refuse=True)
+    yield Case("no token is rejected", ([(a, b)], 0), refuse=True)
+    yield Case("a frozen matrix that is not there is rejected", ([(a, b)], tokens, (1,)), refuse=True)
+    yield Case("a negative index is rejected", ([(a, b)], tokens, (-1,)), refuse=True)
+    yield Case("matrices that do not fit are rejected", ([(a, b), (b + 1, c)], tokens), refuse=True)
 
 
 def _products(matrices, tokens, frozen):
@@ -224,7 +224,7 @@ def _(matrices, tokens, frozen=()):
     return sum(products), _backward(products, frozen)
 
 
-@training_operations.mistake("matrices that do not fit must be refused with a ValueError")
+@training_operations.mistake("matrices that do not fit must be rejected with a ValueError")
 def _(matrices, tokens, frozen=()):
     if tokens < 1 or any(at not in range(len(matrices)) for at in frozen):
         raise ValueError("tokens, frozen")
@@ -316,9 +316,9 @@ def _(draw):
     yield Case("runs with noise", (n, t, scores, 1.5, 0.4, 0.6))
     yield Case("the wrong exponents", (n, t, scores, 1.2, 0.3, 0.7))
     yield Case("two runs are met exactly", (n[:2], t[:2], scores[:2], 1.0, 0.4, 0.6))
-    yield Case("one run is refused", (n[:1], t[:1], scores[:1], 1.0, 0.4, 0.6), refuse=True)
-    yield Case("tensors of different length are refused", (n, t[:-1], scores, 1.0, 0.4, 0.6), refuse=True)
-    yield Case("a score too few is refused", (n, t, scores[:-1], 1.0, 0.4, 0.6), refuse=True)
+    yield Case("one run is rejected", (n[:1], t[:1], scores[:1], 1.0, 0.4, 0.6), refuse=True)
+    yield Case("tensors of different length are rejected", (n, t[:-1], scores, 1.0, 0.4, 0.6), refuse=True)
+    yield Case("a score too few is rejected", (n, t, scores[:-1], 1.0, 0.4, 0.6), refuse=True)
 
 
 def _fit(parameters, tokens, scores, floor, alpha, delta, swap=False, sign=-1, root=True, mean=True, level=True):
@@ -365,7 +365,7 @@ def _(*given):
     return two, one, error
 
 
-@fit_factors.mistake("a fit of one run, or of tensors that do not belong together, must be refused with a ValueError")
+@fit_factors.mistake("a fit of one run, or of tensors that do not belong together, must be rejected with a ValueError")
 def _(parameters, tokens, scores, floor, alpha, delta):
     count = min(len(parameters), len(tokens), len(scores))
     rows = [torch.cat([x[:count], x[:count]]) for x in (parameters, tokens, scores)]
@@ -459,7 +459,7 @@ def _(draw):
     for at, name in enumerate(("budget", "first exponent", "second exponent", "first factor", "second factor")):
         given = [600.0, 0.5, 0.5, 2.0, 2.0]
         given[at] = 0.0
-        yield Case(f"a {name} of zero is refused", tuple(given), refuse=True)
+        yield Case(f"a {name} of zero is rejected", tuple(given), refuse=True)
 
 
 def _positive(*given):
@@ -510,7 +510,7 @@ def _(*given):
     return n, 20 * n
 
 
-@best_size.mistake("numbers that are not above zero must be refused with a ValueError")
+@best_size.mistake("numbers that are not above zero must be rejected with a ValueError")
 def _(compute, alpha, delta, one, two):
     compute, alpha, delta, one, two = (max(x, 1e-3) for x in (compute, alpha, delta, one, two))
     n = (alpha * one / (delta * two)) ** (1 / (alpha + delta)) * (compute / 6) ** (delta / (alpha + delta))
@@ -590,8 +590,8 @@ def _(draw):
     yield Case("four models, and much to write", (models, 10**6))
     yield Case("a single model", (models[:1], 5))
     yield Case("of equals the first", ([(5, 10), (5, 10)], 5))
-    yield Case("no model is refused", ([], 5), refuse=True)
-    yield Case("a negative number of tokens is refused", (pair, -1), refuse=True)
+    yield Case("no model is rejected", ([], 5), refuse=True)
+    yield Case("a negative number of tokens is rejected", (pair, -1), refuse=True)
 
 
 def _least(models, written, cost):
@@ -633,7 +633,7 @@ def _(models, written):
     return _least(models, written, lambda p, read: p)
 
 
-@cheapest.mistake("no model, or a negative number of tokens, must be refused with a ValueError")
+@cheapest.mistake("no model, or a negative number of tokens, must be rejected with a ValueError")
 def _(models, written):
     costs = [6 * p * read + 2 * p * max(written, 0) for p, read in models] or [0]
     return costs.index(min(costs))

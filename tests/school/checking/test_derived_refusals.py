@@ -88,7 +88,7 @@ def test_answers_that_refuse_too_little_are_found(id, answer):
 def test_a_refusal_holds_beside_nothing_to_do_and_an_axis_more_is_another_shape():
     write, norm = exercises()["0.5"], exercises()["0.3"]
     verdict = examine(key_of(write), in_this_process(lambda text, n, *rest: write(text, n, *rest) if n else [])).strict
-    assert verdict.shows == "an unknown word is refused" and "n = 0" in verdict.input
+    assert verdict.shows == "an unknown word is rejected" and "n = 0" in verdict.input
 
     def column(y, gain, eps):
         if len(gain) != y.shape[-1]:
