@@ -139,7 +139,9 @@ def _(W, bits, group):
     return ((parts / step).round() * step).reshape(W.shape)
 
 
-@in_groups.mistake("fewer than 2 bits, and a group that does not divide the columns, must be rejected with a ValueError")
+@in_groups.mistake(
+    "fewer than 2 bits, and a group that does not divide the columns, must be rejected with a ValueError"
+)
 def _(W, bits, group):
     bits, group = max(bits, 2), group if W.shape[1] % group == 0 else W.shape[1]
     parts = W.reshape(-1, group)

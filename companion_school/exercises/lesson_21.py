@@ -504,7 +504,9 @@ def _(draw):
     yield Case("a gap that the other text leads", (-5 - draw.uniform(2, 2, 2),))
     yield Case("a table of three entries is rejected", (draw.normal(2, 3),), refuse=True)
     yield Case("a number is rejected", (draw.normal(2)[0],), refuse=True)
-    yield Case("runs without a difference are rejected", (torch.tensor([[1.0, 2.0], [3.0, 1.0]]).double(),), refuse=True)
+    yield Case(
+        "runs without a difference are rejected", (torch.tensor([[1.0, 2.0], [3.0, 1.0]]).double(),), refuse=True
+    )
 
 
 def _ends(gaps):

@@ -247,7 +247,9 @@ def _(draw):
         "a negative rate is rejected", (draw.normal(3, 4), draw.normal(3, 4), draw.normal(3, 4), -0.1, 0.1), refuse=True
     )
     yield Case(
-        "a negative decay is rejected", (draw.normal(3, 4), draw.normal(3, 4), draw.normal(3, 4), 0.1, -0.1), refuse=True
+        "a negative decay is rejected",
+        (draw.normal(3, 4), draw.normal(3, 4), draw.normal(3, 4), 0.1, -0.1),
+        refuse=True,
     )
 
 
