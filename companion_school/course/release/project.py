@@ -19,9 +19,9 @@ from companion_school.build.stubs import given, names, reference
 from companion_school.build.workspace import TAKEN, lay_stubs
 
 UNGUIDED = (
-    "The guiding notebooks are not in it: they stand in the course's repository, in `notebooks/build`, and the wheel "
-    "has none. Release it again with `--notebooks FOLDER`, where FOLDER is the repository's `notebooks`; or hand them "
-    "out beside it."
+    "The guiding notebooks are missing, because the wheel does not contain them; they are in `notebooks/build` of the "
+    "course's repository. Release the project again with `--notebooks FOLDER`, where FOLDER is the repository's "
+    "`notebooks`, or hand them out separately."
 )
 
 
@@ -86,8 +86,8 @@ def _for_students(name: str, stages: Sequence[Stage], *, guided: bool) -> str:
     lines = [
         f"# {name}: your own transformer",
         "",
-        "In `transformer/` are the files that you write: signatures, docstrings with shapes, and nothing else. They "
-        "import `torch` and each other. What is marked `# given` is ready.",
+        "The folder `transformer/` contains the files that you complete: signatures and docstrings with shapes. They "
+        "import `torch` and each other. Code marked `# given` is complete.",
         "",
         "| stage | file | what you write | lessons | about | points |",
         "|---|---|---|---|---|---|",
@@ -98,51 +98,62 @@ def _for_students(name: str, stages: Sequence[Stage], *, guided: bool) -> str:
             f"| {stage.number} | `{stage.file}` | {asked} | {lessons} | {stage.minutes} min | {points_of(stage)} |"
         )
     if guided:
-        lines += ["", "`notebooks/` has a guide to each: what is to be written and why in this order, and what your "
-                  "own code then makes visible."]  # fmt: skip
+        lines += ["", "`notebooks/` has a guide to each stage. It explains what to write and in which order, and it "
+                  "shows what your own code can do afterwards."]  # fmt: skip
     lines += [
         "",
-        "Try a stage as often as you like, in this folder:",
+        "Check a stage as often as you like, in this folder:",
         "",
         f"    companion build check {stages[0].number}",
         "",
-        "The command comes with the course: `pip install executable-transformer`, or a checkout of its repository.",
+        'You get the command with `pip install "executable-transformer[school]"`, or with a checkout of the course\'s '
+        "repository.",
         "",
-        f"No file before the race may use {', '.join(f'`{word}`' for word in FORBIDDEN)}: one that does earns nothing. "
-        "Import PyTorch's public parts, numpy and Python's own everyday modules only; others may hide a name.",
+        f"Before the race, no file may use {', '.join(f'`{word}`' for word in FORBIDDEN)}. A file that does earns "
+        "nothing. Import only the public parts of PyTorch, numpy and everyday modules of Python, because other modules "
+        f"could hide one of these names.{_bans(stages)}",
         "",
-        "Hand in the folder `transformer`, or a zip of it. Each part of a stage earns its points by itself, and no "
-        "stage's points are lost by a fault in an earlier one.",
+        "Hand in the folder `transformer`, or a zip of it. Each part of a stage earns its own points, and a mistake in "
+        "an earlier stage costs no points in a later one.",
     ]
     return "\n".join(lines) + "\n"
+
+
+def _bans(stages: Sequence[Stage]) -> str:
+    """Return a sentence for each part that forbids further names in its file."""
+    banned = [(part, stage.file) for stage in stages for part in parts(stage.number) if part.forbidden]
+    return "".join(
+        f" `{part.title}` earns nothing if `{file}` uses {' or '.join(f'`{word}`' for word in part.forbidden)}."
+        for part, file in banned
+    )
 
 
 def _for_teachers(name: str, stages: Sequence[Stage], needed: set[int], *, guided: bool) -> str:
     hours, points = round(sum(stage.minutes for stage in stages) / 60), sum(map(points_of, stages))
     spec = ",".join(str(stage.number) for stage in stages)
     lines = [
-        f"# {name}: a page for whoever teaches",
+        f"# {name}: the instructor's page",
         "",
         f"{count(len(stages), 'stage')} of *Your own transformer*, {points} points, about {count(hours, 'hour')}.",
         "",
-        "Collect the folders, or zips of them, in one folder, each under its student's name, and grade them:",
+        "Collect the folders, or zips of them, in one folder, each under its student's name. Then grade them:",
         "",
         f"    companion grade hand-ins/ --pset {name} --seed-file secret.seed --out marks/{name}",
         "    companion course export marks/",
         f"    companion course alike hand-ins/ --build {spec}",
         "",
-        "A part earns its points where it is right on the public cases and on hidden ones that follow from your seed "
-        "file: with the student's earlier stages, or else with the references in their place. Code that is no Python, "
-        "does not end, or ends its process costs the part that it is in. `alike` names students whose files are alike, "
-        "and those who handed in the course's own.",
+        "A part earns its points if it is right on the public cases and on hidden cases drawn from your seed file, "
+        "either with the student's own files of earlier stages or with the references in their place. Code that never "
+        "ends, or that ends its process, costs only the part that it is in. `alike` names students whose files are "
+        "similar, and those who handed in the course's own.",
         "",
     ]
     if any(stage.number == OPEN for stage in stages):
-        race = "With `--race 1` every race.py trains for a minute, one after the other, and `board.csv` is the table."
+        race = "With `--race 1`, each race.py trains for one minute, one after the other, and `board.csv` ranks them."
         lines += [race, ""]
     if needed:
         files = ", ".join(f"`{STAGES[number].file}`" for number in sorted(needed))
-        lines += [f"The stages rest on {files}: handed out as the course's references.", ""]
+        lines += [f"The stages build on {files}, which are handed out as the course's references.", ""]
     if not guided:
         lines += [UNGUIDED, ""]
     for stage in stages:

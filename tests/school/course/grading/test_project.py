@@ -53,6 +53,9 @@ def test_a_project_is_handed_out_with_stubs_and_no_solution(course, capsys):
     assert main(["course", "release", "later", "--build", "4", "--out", "course"]) == 0
     taken = course / "course" / "release" / "later" / "transformer" / "attention.py"
     assert taken.read_text("utf-8").startswith("# taken:")
+    assert main(["course", "release", "six", "--build", "6", "--out", "course"]) == 0
+    told = (course / "course" / "release" / "six" / "README.md").read_text("utf-8")
+    assert "`AdamW` earns nothing if `training.py` uses `optim`." in told and "optim" not in page
 
 
 def test_the_guides_go_along_from_wherever_it_is_released_or_it_is_said_that_they_do_not(course, capsys, monkeypatch):
@@ -64,7 +67,7 @@ def test_the_guides_go_along_from_wherever_it_is_released_or_it_is_said_that_the
     capsys.readouterr()
     monkeypatch.setattr("companion.__file__", str(course / "site-packages" / "companion" / "__init__.py"))
     assert main(["course", "release", "bare", "--build", "2", "--out", "course"]) == 0
-    assert "guiding notebooks are not in it" in capsys.readouterr().out
+    assert "guiding notebooks are missing" in capsys.readouterr().out
     assert "--notebooks FOLDER" in (course / "course" / "bare.md").read_text("utf-8")
     assert "notebooks" not in (course / "course" / "release" / "bare" / "README.md").read_text("utf-8")
     assert main(["course", "release", "other", "--build", "2", "--out", "course", "--notebooks", "course"]) == 2
