@@ -202,7 +202,7 @@ def _described(name: str, definition: Any) -> dict[str, Any]:
     return {"name": name, "kind": "class", "bases": bases, "attributes": attributes}
 
 
-def _code(function: types.FunctionType) -> dict[str, Any]:
+def _code(function: Any) -> dict[str, Any]:
     if function.__code__.co_freevars:
         raise ValueError(f"{function.__name__}: expected a function without variables of another one around it")
     code = base64.b64encode(marshal.dumps(function.__code__)).decode()
