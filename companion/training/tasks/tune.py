@@ -1,10 +1,10 @@
-"""Fine-tuning tasks: a model that continues texts learns to answer (lesson 20).
+"""Fine-tuning tasks, in which a model that continues texts learns to answer (lesson 20).
 
     SupervisedTask   the answers of conversations, token by token (Ouyang et al. 2022, InstructGPT, section 3.5)
     PreferenceTask   the better of two answers (Rafailov et al. 2023, DPO)
     PolicyTask       the model's own answers, checked by a function (Shao et al. 2024, GRPO)
 
-All three are ordinary runs: the loop, the folder, the checkpoints and the log are those of `companion train`.
+All three are ordinary runs, with the same loop, folder, checkpoints and log as in `companion train`.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class Tuned:
         return value if name == "held_out_loss" else 1 - value
 
     def result(self) -> dict[str, Any]:
-        """Return the scores to store with a finished run; if answers were counted, with a confidence interval."""
+        """Return the scores to store with a finished run, with a confidence interval if answers were counted."""
         if self.counted is None:
             return dict(self.scores)
         low, high = wilson(*self.counted)
@@ -185,7 +185,7 @@ class TuneTask(Task):
     # Evaluation
 
     def right_share(self, model: Transformer, problems: Sequence[Problem], precision: str = "fp32") -> Tuned:
-        """Evaluate the fraction of problems that the model answers right with greedy decoding."""
+        """Evaluate the fraction of problems that the model answers correctly with greedy decoding."""
         assert self.settings.problems is not None
         task = checkable(self.settings.problems)
         answers = self.answers(model, [problem.messages for problem in problems], Sampling(0.0), precision=precision)
@@ -204,14 +204,14 @@ class TuneTask(Task):
         """Return the ids of the model's answers, each ended by a stop token or after `tokens` of them.
 
         Raises:
-            ValueError: for a conversation that leaves no room for an answer.
+            ValueError: if a conversation leaves no room for an answer.
         """
         prompts = [self.dialect.prompt(messages) for messages in conversations]
         room = model.config.context - max(map(len, prompts))
         if room < 1:
             longest = max(map(len, prompts))
             raise ValueError(
-                f"a prompt of {longest:,} tokens: leaves no room for an answer in the context of "
+                f"a prompt of {longest:,} tokens leaves no room for an answer in the context of "
                 f"{model.config.context:,}"
             )
         device = next(model.parameters()).device
@@ -268,10 +268,10 @@ class TuneTask(Task):
     # The trainer
 
     def trainer(self, updates: int, device: torch.device, precision: str, parallel: Parallel | None = None) -> Trainer:
-        """Make a tuner of the initial model, with adapters if they are requested.
+        """Make a trainer for the initial model, with adapters if they are requested.
 
         Raises:
-            ValueError: with several processes, and for adapters that no published layout can name.
+            ValueError: if there are several processes, or if no published layout has names for the adapters.
         """
         settings = self.settings
         if parallel is not None and parallel.world > 1:
@@ -331,7 +331,9 @@ def _check_fits(rows: Sequence[Row], context: int, where: str) -> None:
     """Raise `ValueError`, naming its origin, for a conversation that is longer than the context."""
     longest = max(len(row.ids) for row in rows)
     if longest > context + 1:
-        raise ValueError(f"{where}: {longest:,} tokens: expected at most {context + 1:,}, with the model's context")
+        raise ValueError(
+            f"{where}: {longest:,} tokens: expected at most {context + 1:,}, which the model's context allows"
+        )
 
 
 def _inputs_and_targets(rows: Sequence[Row]) -> tuple[Tensor, Tensor]:
@@ -348,7 +350,7 @@ def _inputs_and_targets(rows: Sequence[Row]) -> tuple[Tensor, Tensor]:
 def _chosen(number: int, batch: int, among: int, seed: int) -> list[int]:
     """Return the examples of micro-batch `number`.
 
-    Each pass uses all examples, in an order of its own.
+    Each pass uses all examples, in a different order.
     """
     places = [divmod(place, among) for place in range(number * batch, (number + 1) * batch)]
     orders = {turn: np.random.default_rng((seed, turn)).permutation(among) for turn in {turn for turn, _ in places}}
@@ -366,7 +368,7 @@ def read_for(targets: Tensor) -> Tensor:
 def answer_loss(model: nn.Module, tokens: Tensor, targets: Tensor) -> Scored:
     """Compute the next-token loss of the answers only (Ouyang et al. 2022, section 3.5; lesson 20, equation 20.1).
 
-    The tokens before them are read, but are never targets. `tokens` and `targets` are (row, token).
+    The tokens before the answers are read but are never targets. `tokens` and `targets` are (row, token).
     """
     out = model(tokens, counted=read_for(targets))
     return Scored(*cross_entropy_sum(out.logits, targets), out.routing)
@@ -600,10 +602,10 @@ class PolicyTask(TuneTask):
 
     Answers that earn more than others to the same problem are reinforced.
 
-    This makes frequent what the initial model only does sometimes. So its answers must vary in something that also pays
-    off on other problems. The following fractions of 500 held-out sums are answered right with the recipe in
-    `companion tune --help` (16 problems per step, rate 5e-5), from three initial models that show their steps in half
-    of their answers (`worked`):
+    Behaviour that the initial model shows only sometimes thereby becomes frequent. This requires that its answers vary
+    in a way that also helps with other problems. The following fractions of 500 held-out sums are answered right with
+    the recipe in `companion tune --help` (16 problems per step, rate 5e-5), from three initial models that show their
+    steps in half of their answers (`worked`):
 
         at the start        32.6 %   35.8 %   23.0 %
         after 30 updates    46.2 %   40.8 %   33.2 %
@@ -700,9 +702,9 @@ METHODS: dict[str, type[TuneTask]] = {"sft": SupervisedTask, "dpo": PreferenceTa
 
 
 def open_tune(settings: TuneSettings, files: Mapping[str, str] | None = None) -> TuneTask:
-    """Open the task of `settings`. `files`: the conversation format of an existing run.
+    """Open the task of `settings`. `files` contains the conversation format of an existing run.
 
     Raises:
-        ValueError: for an invalid start or file, and for a fine-tuning run whose files were changed.
+        ValueError: if the start or a file is invalid, or if the files of a fine-tuning run were changed.
     """
     return METHODS[settings.method](settings, Start.find(settings.start), files)
