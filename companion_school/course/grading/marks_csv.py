@@ -76,7 +76,8 @@ def _row(one: Settled, assignment: str, rule: Lateness | None) -> Row:
     }
     for line in one.lines:
         groups = "; ".join(f"{each.name}: {number(each.points)} of {number(each.most)}" for each in line.item.groups)
-        cells = (line.outcome, number(line.points) if one.counts and not line.waits else "", line.item.robust, groups)
+        points = number(line.points) if one.has_items and not line.waits else ""
+        cells = (line.outcome, points, line.item.robust, groups)
         row |= dict(zip(_columns(line.item), cells, strict=False))
     return row
 

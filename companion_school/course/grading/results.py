@@ -336,12 +336,13 @@ class Settled:
         """Final score; None if nothing could be graded or a person still has something to mark."""
         if self.total:
             return self.total.points
-        return round(self.earned - self.penalty, 4) if self.counts and not self.waits else None
+        tried = self.has_items or bool(self.changes)
+        return round(self.earned - self.penalty, 4) if tried and not self.waits else None
 
     @property
-    def counts(self) -> bool:
-        """True if answers could be looked for, or a person has changed a mark."""
-        return self.record.submission in TRIED or any(line.override for line in self.lines) or bool(self.changes)
+    def has_items(self) -> bool:
+        """True if the items have marks: answers could be looked for, or a person has changed the mark of an item."""
+        return self.record.submission in TRIED or any(line.override for line in self.lines)
 
     @property
     def headline(self) -> str:

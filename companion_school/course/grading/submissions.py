@@ -28,8 +28,9 @@ from companion_school.course.grading.archives import unpack
 
 KINDS = (".ipynb", ".py")
 CHOICE = (
-    "Of several notebooks, the one named after the problem set is graded; of several of those, the one uploaded last: "
-    "by the platform's number, then by the time of its commit or file (to the minute), then by the number in its name."
+    "If there are several notebooks, the one named after the problem set is graded. Among several of these, it is the "
+    "one uploaded last, by the platform's number, then by the time of its commit or file (to the minute), then by the "
+    "number in its name."
 )
 _SEVERAL = "several problem sets: "
 _COPY = re.compile(r"[ _-]*(?:\((\d{1,6})\)|copy(?:[ _-]?(\d{1,6}))?|-(\d{1,3}))$", re.IGNORECASE)

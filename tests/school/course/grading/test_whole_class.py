@@ -159,7 +159,7 @@ def test_a_class_goes_from_its_release_to_the_gradebooks(tmp_path, capsys, monke
     fill(sheet, {"dora": ("4", "Well compared."), "emmy": ("7", "")})
     assert main(["course", "mark", str(sheet), "--into", str(out)]) == 2
     assert (
-        "row 2, emmy: expected the points of one of the rubric's levels, 0, 1, 2, 3, 4, got 7"
+        "row 2, emmy: expected the points of one of the rubric's levels (0, 1, 2, 3, 4), or halfway between two, got 7"
         in capsys.readouterr().err
     )
     assert (out / "marks.csv").read_bytes() == before and not (out / "written.csv").exists()
