@@ -152,7 +152,8 @@ def _repeats(text, strip=True, blank=False, again=lambda line, seen: line in see
         raise ValueError("text")
     lines = [line.strip() if strip else line for line in lines if blank or line.strip()]
     lines = [line.lower() if lower else line for line in lines]
-    seen, repeated = [], []
+    seen: list[str] = []
+    repeated: list[str] = []
     for line in lines:
         repeated += [line] if again(line, seen) else []
         seen.append(line)
@@ -532,7 +533,7 @@ def _(signatures, bands):
     # a breadth-first search over a table of links
     parts = _whole_bands(signatures, bands)
     links = (parts[:, None] == parts[None]).all(dim=3).any(dim=2)
-    first = [None] * len(parts)
+    first: list[int | None] = [None] * len(parts)
     for start in range(len(parts)):
         waiting = [start] if first[start] is None else []
         while waiting:
@@ -559,7 +560,7 @@ def _(signatures, bands):
         return at
 
     for band in range(bands):
-        met = {}
+        met: dict[tuple, int] = {}
         for at, key in enumerate(map(tuple, signatures[:, band * rows : (band + 1) * rows].tolist())):
             one, other = root(met.setdefault(key, at)), root(at)
             parent[max(one, other)] = min(one, other)

@@ -182,18 +182,18 @@ def _(choices, nats, prior, rule):
 
 
 @choose.mistake("divide by bytes, not by characters: an é takes two")
-def _(*given):
-    return _best(_by(*given, size=len))
+def _(choices, nats, prior, rule):
+    return _best(_by(choices, nats, prior, rule, size=len))
 
 
 @choose.mistake("divide by bytes, not by words")
-def _(*given):
-    return _best(_by(*given, size=lambda text: len(text.split())))
+def _(choices, nats, prior, rule):
+    return _best(_by(choices, nats, prior, rule, size=lambda text: len(text.split())))
 
 
 @choose.mistake("subtract the prior: adding it favours what is probable without the question")
-def _(*given):
-    return _best(_by(*given, sign=1))
+def _(choices, nats, prior, rule):
+    return _best(_by(choices, nats, prior, rule, sign=1))
 
 
 @choose.mistake("a log-likelihood is negative, and the largest is the one nearest to 0: take the maximum")
@@ -202,8 +202,8 @@ def _(*given):
 
 
 @choose.mistake("multiplied by the bytes, long choices lose even more: divide")
-def _(*given):
-    return _best(_by(*given, size=lambda text: 1 / len(text.encode())))
+def _(choices, nats, prior, rule):
+    return _best(_by(choices, nats, prior, rule, size=lambda text: 1 / len(text.encode())))
 
 
 @choose.mistake("of equals the first is asked for, not the last")
@@ -615,7 +615,7 @@ def _valid(confidences, right, bins):
 def _binned(confidences, right, bins, *, top=True, ceil=False):
     """The questions of each bin that has any."""
     _valid(confidences, right, bins)
-    found = {}
+    found: dict[int, list] = {}
     for one, hit in zip(confidences, right, strict=True):
         at = math.ceil(one * bins) - 1 if ceil else int(one * bins)
         if top or at < bins:
@@ -701,7 +701,7 @@ def _(confidences, right, bins):
 def _(confidences, right, bins):
     # sums by bin in a dictionary
     _valid(confidences, right, bins)
-    sums = {}
+    sums: dict[int, tuple[float, int]] = {}
     for one, hit in zip(confidences, right, strict=True):
         at = min(math.floor(one * bins), bins - 1)
         sure, hits = sums.get(at, (0.0, 0))

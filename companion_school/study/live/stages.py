@@ -34,7 +34,8 @@ def pipeline(*, stages: int = 4, micro_batches: int = 4, caption: str = "") -> N
         color, alpha = ("white", 1.0) if kind == "F" else (figures.PALETTE["blue"], 0.45)
         ax.barh(stage, _length(kind), left=start, height=0.9, color=color, alpha=alpha, edgecolor="black")
         ax.text(start + _length(kind) / 2, stage, str(micro), ha="center", va="center", fontsize=9)
-    ax.set(xlim=(0, end), ylim=(stages - 0.4, -0.6), xlabel="time", ylabel="stage", yticks=range(stages), xticks=range(0, end + 1, 3))
+    ax.set(xlim=(0, end), xticks=range(0, end + 1, 3), xlabel="time")
+    ax.set(ylim=(stages - 0.4, -0.6), yticks=range(stages), ylabel="stage")
     ax.grid(False)
     bubble = 1 - micro_batches * (FORWARD + BACKWARD) / end
     moving.show(
