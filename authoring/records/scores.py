@@ -18,7 +18,7 @@ from authoring.comparisons.cells import names_of
 from authoring.records.stored import stored
 from companion_school.study.real import real_model
 
-CELLS = ("setup", "suites", "suite-names", "suite-others", "scored", "rounded", "judging")
+CELLS = ("setup", "suites", "suite-names", "suite-others", "suite-course", "scored", "rounded", "judging")
 SOME = 30
 """Number names that are asked with each prompt, by the rounded copies, and without the number."""
 LAST = 23
@@ -91,7 +91,7 @@ def scores(folder: Path) -> dict[str, Any]:
             found["prompts"][f"{style}, {shots}"] = (
                 found["names"]["as it is"][:SOME]
                 if known
-                else score(f"{style}-{shots}", lambda: names()[:SOME], ask, lesson["shown"](style, shots))
+                else score(f"{style}-{shots}", lambda: names()[:SOME], ask, lesson["solved"](style, shots))
             )
     found["sums"] = {"as it is": score("sums", sums, "{0[0]} + {0[1]} =")}
     found["course"] = course(score)
