@@ -282,5 +282,5 @@ def test_an_answer_without_source_is_checked_by_what_it_does():
     exec("def made(q, k):\n    return 1.0", namespace)
     with pytest.raises(NotYet, match="expected a tensor of shape"):
         check("2.5", namespace["made"])
-    with pytest.raises(NotYet, match="it uses softmax, which the exercise asks you to do without"):
+    with pytest.raises(NotYet, match="it uses softmax .perhaps inside .*, which the exercise asks you to do without"):
         check("2.3", eval("lambda scores, may_look: torch.softmax(scores, -1) * may_look", {"torch": torch}))
