@@ -5,6 +5,7 @@ import torch
 from companion_school.build.checks import USUAL
 from companion_school.build.isolated_modules import default_dtype, run_with
 from companion_school.build.parts import part
+from companion_school.checking.derived_cases import LARGE
 from companion_school.checking.exercise import Case
 
 
@@ -14,7 +15,7 @@ def LoRA(code, x, weights, rank, alpha):
     with default_dtype(x.dtype):
         linear = torch.nn.Linear(x.shape[-1], len(weights["linear.weight"]), bias=False)
         layer = code.LoRA(linear, rank, alpha)
-        fresh = layer.up.weight.detach().clone()
+        fresh, still = layer.up.weight.detach().clone(), not layer.down.weight.any()
     gives = run_with(lambda: layer, weights, x)
     with torch.no_grad():
         for name, weight in layer.named_parameters():
@@ -23,6 +24,7 @@ def LoRA(code, x, weights, rank, alpha):
     return {
         "what it gives": gives,
         "up at first": fresh,
+        "down is zero at first": still,
         "merged": merged.weight.detach(),
         "what is merged": type(merged).__name__,
     }
@@ -40,6 +42,8 @@ def _weights(draw, wide, out, rank):
 def _(draw):
     yield Case("rank 1, alpha 1", (draw.normal(1, 3), _weights(draw, 3, 2, 1), 1, 1.0))
     yield Case("rank 2, alpha 6: the change is tripled", (draw.normal(2, 3, 5), _weights(draw, 5, 4, 2), 2, 6.0))
+    wide = draw.whole(33, 40)
+    yield Case(LARGE, (draw.normal(2, wide), _weights(draw, wide, 3, 2), 2, 4.0))
 
 
 LoRA.mistake(
@@ -139,6 +143,7 @@ def _(draw):
     ids = draw.wholes(0, 12, 2, 5)
     yield Case("rank 2", (2, 4.0, ids, False), tolerance=1e-6)
     yield Case("merged", (1, 1.0, ids, True), tolerance=1e-6)
+    yield Case(LARGE, (2, 4.0, draw.wholes(0, 12, 1, draw.whole(33, 40)), False), tolerance=1e-6)
 
 
 put_adapters.mistake("the model is not frozen: its own weights learn as well", "    model.requires_grad_(False)\n", "")
@@ -187,6 +192,8 @@ def _(draw):
     yield Case("it fits exactly", ([3, 4], [5, 7], 9, 4))
     asked, told = ([draw.whole(3, 60) for _ in range(draw.whole(2, 5))] for _ in range(2))
     yield Case("other tokens", (asked, told, 0, 12))
+    asked = [draw.whole(3, 60) for _ in range(draw.whole(33, 40))]
+    yield Case(LARGE, (asked, told, 0, 64))
     yield Case("too long", ([3, 4, 6], [5, 7], 0, 4), refuse=True)
 
 

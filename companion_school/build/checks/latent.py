@@ -4,6 +4,7 @@ import torch
 
 from companion_school.build.isolated_modules import PlainCache, default_dtype, numbers_made, run_with
 from companion_school.build.parts import part
+from companion_school.checking.derived_cases import LARGE
 from companion_school.checking.exercise import Case
 
 _USUAL = {
@@ -238,8 +239,6 @@ LatentAttention_kept.mistake(
 LatentAttention_kept.mistake("the latents are normed after they were cached, so old ones are normed again: norm them before",
                              "        c = self.latent_norm(c)\n        if turn", "        if turn",
                              f"            {_CACHE}\n", f"            {_CACHE}\n        c = self.latent_norm(c)\n")  # fmt: skip
-LatentAttention_kept.mistake("`expanded` and `absorbed` are exchanged: a single token is computed with `absorbed`",
-                             "absorbed if x.shape[1] == 1 else expanded", "expanded if x.shape[1] == 1 else absorbed")  # fmt: skip
 LatentAttention_kept.variant(
     """
     class LatentAttention(nn.Module):
@@ -289,6 +288,7 @@ def _(draw):
     yield Case("latent attention in every block", (32, 4, draw.wholes(0, 10, 2, 5)), tolerance=0.08)
     rank = 32 + 2 * draw.whole(2, 12)
     yield Case("another rank, and a smaller turned key", (rank, 2, draw.wholes(0, 10, 3, 5)), tolerance=0.08)
+    yield Case(LARGE, (32, 4, draw.wholes(0, 10, draw.whole(33, 40), 5)), tolerance=0.08)
 
 
 put_latents.mistake(

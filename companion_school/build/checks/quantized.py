@@ -5,6 +5,7 @@ import torch
 from companion_school.build.checks import USUAL
 from companion_school.build.isolated_modules import default_dtype
 from companion_school.build.parts import part
+from companion_school.checking.derived_cases import LARGE
 from companion_school.checking.exercise import Case
 
 
@@ -25,6 +26,7 @@ def _(draw):
     rows, groups = draw.sizes(2, 2, 5)
     yield Case("several rows and groups", (draw.normal(rows, 6 * groups, dtype=torch.float32), 4, 6))
     yield Case("a group of zeros", (torch.zeros(2, 4), 8, 2))
+    yield Case("scales are rounded before they are used", (draw.normal(40, 64, dtype=torch.float32), 8, 32))
 
 
 quantize.mistake(
@@ -78,6 +80,7 @@ def dequantize(code, levels, scales):
 def _(draw):
     yield Case("two groups", (torch.tensor([[1, -2, 3, 4]], dtype=torch.int8), torch.tensor([[0.5, 2.0]]).half()))
     yield Case("several rows", (draw.wholes(-7, 7, 3, 8).to(torch.int8), draw.uniform(3, 2).half()))
+    yield Case(LARGE, (draw.wholes(-7, 7, 3, 40).to(torch.int8), draw.uniform(3, 5).half()))
 
 
 dequantize.mistake(
@@ -109,6 +112,7 @@ def _(draw):
     yield Case("1 and -2: 9 in the low half, 6 in the high half", (torch.tensor([[1, -2]], dtype=torch.int8),))
     yield Case("the smallest and the largest", (torch.tensor([[-7, 7, 7, -7]], dtype=torch.int8),))
     yield Case("several rows", (draw.wholes(-7, 7, 3, 10).to(torch.int8),))
+    yield Case(LARGE, (draw.wholes(-7, 7, 2, 2 * draw.whole(17, 20)).to(torch.int8),))
 
 
 pack.mistake(
@@ -164,6 +168,8 @@ def _(draw):
         "numbers of another dtype come back in theirs",
         (draw.normal(1, 8).bfloat16(), draw.normal(4, 8).bfloat16(), 8, 8),
     )
+    wide = 4 * draw.whole(9, 12)
+    yield Case(LARGE, (draw.normal(2, wide, dtype=torch.float32), draw.normal(5, wide, dtype=torch.float32), 8, 4))
 
 
 QuantizedLinear.mistake("the weights are kept as they were, and not rounded", "levels, scales = quantize(linear.weight.detach(), bits, group)",
@@ -216,8 +222,9 @@ def quantize_model(code, bits, group, ids):
 @quantize_model.cases
 def _(draw):
     ids = draw.wholes(0, 12, 2, 5)
-    yield Case("eight bits", (8, 8, ids), tolerance=1e-4)
-    yield Case("four bits", (4, 4, ids), tolerance=1e-4)
+    yield Case("eight bits", (8, 4, ids), tolerance=1e-4)
+    yield Case("four bits", (4, 8, ids), tolerance=1e-4)
+    yield Case(LARGE, (8, 4, draw.wholes(0, 12, 1, draw.whole(33, 40))), tolerance=1e-4)
 
 
 quantize_model.mistake("only the attention is rounded: the network's layers are linear as well", "for module in list(model.decoder.modules()):",

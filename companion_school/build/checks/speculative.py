@@ -5,6 +5,7 @@ import torch
 from companion_school.build.checks import USUAL
 from companion_school.build.isolated_modules import default_dtype
 from companion_school.build.parts import part
+from companion_school.checking.derived_cases import LARGE
 from companion_school.checking.exercise import Case
 
 
@@ -21,6 +22,7 @@ def _(draw):
     yield Case("another temperature", (logits, 0.5, {}))
     yield Case("temperature 0: the likeliest token has all", (logits, 0, {}))
     yield Case("what else is chosen is handed on", (logits, 1.3, {"top_k": 2}))
+    yield Case(LARGE, (2 * draw.normal(draw.whole(33, 40), 41), 0.8, {}))
 
 
 rows.mistake(
@@ -66,6 +68,8 @@ def _(draw):
         "a guess that the model would never make",
         (torch.tensor([0.25, 0.75, 0], dtype=torch.float64), torch.tensor([0, 0, 1.0], dtype=torch.float64)),
     )
+    vocab = draw.whole(33, 60)
+    yield Case(LARGE, (draw.normal(vocab).softmax(-1), draw.normal(vocab).softmax(-1)))
 
 
 correction.mistake(
@@ -112,6 +116,8 @@ def _(draw):
     yield Case("a guess that the model likes more is always accepted", (p, q, [0], 200), tolerance=0.05)
     right = [draw.whole(0, 3) for _ in range(draw.whole(6, 11))]
     yield Case("other sure guesses", (sure[[*right, 2]], sure[right], right, 3))
+    right = [draw.whole(0, 3) for _ in range(draw.whole(33, 40))]
+    yield Case(LARGE, (sure[[*right, 1]], sure[right], right, 3))
 
 
 _TEST = "if torch.rand((), generator=generator) * q[at, guess] >= p[at, guess]:"
@@ -180,6 +186,8 @@ def _(draw):
     yield Case("no token ahead", ([1, 2, 3, 1, 2], 0, 6))
     told = [draw.whole(6, 40) for _ in range(draw.whole(5, 9))]
     yield Case("a longer text", ([3, 4, *told, 5, 3, 4], 3, 41))
+    told = [draw.whole(6, 40) for _ in range(draw.whole(33, 60))]
+    yield Case(LARGE, ([3, 4, *told, 5, 3, 4], 3, 41))
 
 
 lookup.mistake(
@@ -240,7 +248,11 @@ def speculate(code, prompt, new, ahead, stop, guessing, vocab, choice):
 
     draft = {"lookup": lambda ids, n: code.lookup(ids, n, vocab), "wrong": wrong, "right": right}[guessing]
     told = list(code.speculate(own, draft, list(prompt), new, ahead, stop, seed=3, **choice))
-    return {"the text": [int(token) for token in told], "tokens in each pass": list(passes)}
+    made = list(passes)
+    own.embedding.weight.data.zero_()  # all tokens are equally probable, so a draw that comes again gives the same one
+    drawn = list(code.speculate(own, lambda ids, n: ([], one_hot([])), [1], 9, ahead, seed=3))
+    return {"the text": [int(token) for token in told], "tokens in each pass": made,
+            "each pass draws anew": len({int(token) for token in drawn}) > 1}  # fmt: skip
 
 
 @speculate.cases
@@ -257,6 +269,8 @@ def _(draw):
     yield Case("what else is chosen is handed on", (prompt, 8, 4, None, "lookup", 11, choice))
     yield Case("one token", (prompt, 1, 4, None, "lookup", 11, greedy))
     yield Case("another length", (prompt, draw.whole(7, 14), draw.whole(2, 5), None, "right", 11, greedy))
+    prompt = [draw.whole(0, 10) for _ in range(draw.whole(33, 40))]
+    yield Case(LARGE, (prompt, 5, 3, None, "right", 11, greedy))
 
 
 _SHORT = "            shorten(cache, len(text) - 1)  # the last token has not been read\n"
