@@ -402,9 +402,10 @@ def _(draw):
 train.mistake("the losses of micro-batches are added, not averaged", "loss_at(n) / accumulate", "loss_at(n)")
 train.mistake("the schedule counts micro-batches; it counts updates", "rate_at(update, updates, peak, warmup)",
               "rate_at(min(updates, update * accumulate), updates, peak, warmup)")  # fmt: skip
-train.mistake("each micro-batch makes an update; they are collected first", "            total += loss.item()",
-              "            total += loss.item()\n            adam.step(rate_at(update, updates, peak, warmup))",
-              "        adam.step(rate_at(update, updates, peak, warmup))\n        yield", "        yield")  # fmt: skip
+train.mistake("each micro-batch makes an update; they are collected first",
+              "            total += loss.item()\n        clip(model, most)\n        adam.step(rate_at(update, updates, peak, warmup))\n",
+              "            total += loss.item()\n            clip(model, most)\n"
+              "            adam.step(rate_at(update, updates, peak, warmup))\n")  # fmt: skip
 train.mistake(
     "the gradients are not clipped, or only after the step, when it is too late", "        clip(model, most)\n", ""
 )
@@ -413,8 +414,6 @@ train.mistake("the gradients are clipped after the step, which has cleared them:
               "        adam.step(rate_at(update, updates, peak, warmup))\n        clip(model, most)")  # fmt: skip
 train.mistake("only the last micro-batch's share of the loss comes back; expected the sum of the shares",
               "yield total", "yield loss.item()")  # fmt: skip
-train.mistake("the losses of an update are summed; expected their mean", "total += loss.item()",
-              "total += loss.item() * accumulate")  # fmt: skip
 train.mistake("the first micro-batches are left out: the first update takes 0 to accumulate - 1",
               "range((update - 1) * accumulate, update * accumulate)",
               "range(update * accumulate, (update + 1) * accumulate)")  # fmt: skip
@@ -533,6 +532,7 @@ def train_on_a_GPU(code, start, ids, updates):
 @train_on_a_GPU.cases
 def _(draw):
     yield Case("a text on a GPU", (draw.normal(5, 5), draw.wholes(0, 4, 21), 4), tolerance=1e-6)
+    yield Case(LARGE, (draw.normal(5, 5), draw.wholes(0, 4, draw.whole(33, 60)), 2), tolerance=1e-6)
 
 
 train_on_a_GPU.mistake(
@@ -560,6 +560,8 @@ def _(draw):
     yield Case("a piece of a name becomes another", (tensors, [("gate.", "up.")]))
     yield Case("several pieces of one name", (tensors, [("blocks.", "layers."), ("gate.", "up."), ("norm.", "ln.")]))
     yield Case("no pairs", (tensors, []))
+    many = {f"blocks.{n}.gate.weight": draw.normal(2) for n in range(draw.whole(33, 60))}
+    yield Case(LARGE, (many, [(f"blocks.{n}.", f"layers.{n}.") for n in range(len(many))]))
 
 
 renamed.mistake(
@@ -691,6 +693,8 @@ def load(code, fields, tensors, ids):
 @load.cases
 def _(draw):
     yield Case("a model of two blocks", (_CONFIG, _published(draw), draw.wholes(0, 6, 2, 5)), tolerance=1e-4)
+    ids = draw.wholes(0, 6, 1, draw.whole(33, 60))
+    yield Case(LARGE, (_CONFIG, _published(draw), ids), tolerance=1e-4)
 
 
 load.mistake(
