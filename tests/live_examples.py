@@ -187,7 +187,6 @@ EXAMPLES = {
         machine="8 H100s",
         caption="Figure 27.3. What hours buy.",
     ),
-    "bands": lambda: live.bands([0, 0, 0, 2, 18, 40, 48, 63, 39, 9], caption="Figure 24.3. Links by similarity."),
     "valley": lambda: live.valley(caption="Figure 14.3. A narrow valley."),
     "cut": lambda: live.cut(
         BytePairTokenizer.train(["the cat sat on the mat, the cat sat"] * 3, 300),

@@ -1,4 +1,4 @@
-"""exercises/PLAN.md: the course in 12 and in 6 weeks, with minutes, hand-ins, and the commands that create them."""
+"""exercises/PLAN.md: the course in 14 and in 6 weeks, with minutes, hand-ins, and the commands that create them."""
 
 from __future__ import annotations
 
@@ -33,12 +33,14 @@ class Plan:
         hand_in: Maximum number of exercises of each kind (`DIFFICULTIES`) to hand in per lesson.
         weeks: The weeks.
         written: Whether answers in words are handed in as well.
+        optional: Lessons that the plan leaves to the students.
     """
 
     about: str
     hand_in: dict[int, int]
     weeks: tuple[Week, ...]
     written: bool = False
+    optional: tuple[int, ...] = ()
 
 
 PLANS = (
@@ -58,12 +60,14 @@ PLANS = (
             Week((16, 17), (11,)),
             Week((18, 19, 20), (12,)),
             Week((21, 22, 23)),
+            Week((24, 25)),
+            Week((26, 27)),
         ),
         written=True,
     ),
     Plan(
-        "An intensive course that covers every lesson. Students hand in one *write* and one *think* exercise per "
-        "lesson, and build the stages that lead to a trained decoder that writes text.",
+        "An intensive course of lessons 00 to 23. Students hand in one *write* and one *think* exercise per lesson, "
+        "and build the stages that lead to a trained decoder that writes text.",
         {2: 1, 3: 1},
         (
             Week((0, 1, 2, 3), (2,)),
@@ -74,6 +78,7 @@ PLANS = (
             Week((19, 20, 21, 22, 23), (7,)),
         ),
         written=True,
+        optional=(24, 25, 26, 27),
     ),
 )
 
@@ -82,8 +87,8 @@ def faults(plan: Plan, lessons: Sequence[Lesson]) -> Iterator[str]:
     """Yield the faults of a plan: missing lessons, and lessons or stages before the ones that they build on."""
     needs = {lesson.number: lesson.needs for lesson in lessons}
     read = [number for week in plan.weeks for number in week.lessons]
-    if sorted(read) != sorted(needs):
-        yield f"lessons {sorted(read)} are planned, and the course has {sorted(needs)}"
+    if sorted([*read, *plan.optional]) != sorted(needs):
+        yield f"lessons {sorted([*read, *plan.optional])} are planned, and the course has {sorted(needs)}"
     seen: set[int] = set()
     written: set[int] = set()
     for at, week in enumerate(plan.weeks, 1):
@@ -193,7 +198,7 @@ def render(lessons: Sequence[Lesson]) -> str:
     """Return the page with both plans."""
     kinds = ", ".join(f"*{kind}*" for kind in DIFFICULTIES.values())
     opening = (
-        "# Two course schedules\n\nThis page is for instructors: a schedule for twelve weeks and one for six. "
+        "# Two course schedules\n\nThis page is for instructors: a schedule for fourteen weeks and one for six. "
         "[INSTRUCTORS.md](INSTRUCTORS.md) explains how to create, hand out and grade a problem set. Reading times come "
         "from the start of each lesson; times for exercises and stages assume that the student has just read the "
         "lesson. The stages are the files of [*Your own transformer*](../build/01_tokenizer.ipynb). Each lesson and "
@@ -225,6 +230,7 @@ def _section(plan: Plan, weeks: Sequence[Load]) -> str:
         str(number) for number in STAGES if not any(stage.number == number for w in weeks for stage in w.stages)
     ]
     without = f" Stages {', '.join(left_out)} are optional." if left_out else ""
+    without += f" Lessons {', '.join(map(str, plan.optional))} are optional as well." if plan.optional else ""
     return (
         f"\n## {len(weeks)} weeks\n\n{plan.about} For each lesson, students hand in at most {kinds}.{without} "
         f"The longest week takes {longest / 60:.0f} hours; the whole course takes {sum(total) / 60:.0f}.\n\n"

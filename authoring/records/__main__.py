@@ -1,5 +1,5 @@
 """Make the records that ship: `python -m authoring.records story`, `law`, `cache`, `recall`, `heads`,
-`answering`, `rounding`, `steps`, `inside`, `scores` or `live`.
+`answering`, `rounding`, `steps`, `inside`, `evening`, `data`, `scores` or `live`.
 
 A record takes minutes to an hour on one core. An interrupted run resumes from its results in `build/records`. Nothing
 is written to the package until a record is complete.
@@ -16,6 +16,8 @@ import torch
 
 from authoring.records.answering import answering
 from authoring.records.cache import cache
+from authoring.records.data import data
+from authoring.records.evening import evening
 from authoring.records.heads import heads
 from authoring.records.inside import inside
 from authoring.records.law import law
@@ -47,7 +49,7 @@ def main(arguments: list[str] | None = None) -> int:
             found = live(folder, SHIPPED / "live")
         elif name != "story":
             made = {"law": law, "cache": cache, "recall": recall, "heads": heads, "rounding": rounding, "steps": steps}
-            made |= {"inside": inside, "scores": scores}
+            made |= {"inside": inside, "evening": evening, "data": data, "scores": scores}
             found = made[name](folder)
         else:
             found, model, tokenizer = story(folder)

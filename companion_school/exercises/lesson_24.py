@@ -614,6 +614,7 @@ def _(draw):
     yield Case("four sources", (sizes, draw.whole(1000, 90_000), 0.7))
     yield Case("a negative power favours the small ones", (sizes, 5000, -0.5))
     yield Case("a single source", ([250], 1000, 0.3))
+    yield Case("a source of one token", ([1, 50], 100, 0.5))
     yield Case("equal sources", ([70, 70], 700, 0.4))
     yield Case("a run of no tokens", (sizes, 0, 0.5))
     yield Case("no source is refused", ([], 1000, 0.5), refuse=True)

@@ -7,6 +7,7 @@ measurements in real.json.
     story/          story model of lesson 14: safetensors in half precision, configuration and tokenizer
     law.json        training runs of several sizes, for the scaling law of lesson 23
     cache.json      kinds of attention with caches of equal size in bytes, for lesson 15
+    data.json       training runs on raw, deduplicated, filtered and mixed text, for lesson 24
     recall.json     recall of pairs by layers with tables and by softmax attention, for lesson 17
     heads.json      effect of heads for later tokens on the loss of the next token, for lesson 18
     rounding.json   loss of small models after rounding of their weights, for lesson 19
@@ -15,6 +16,7 @@ measurements in real.json.
     answering/      model trained on exercise books, with which lesson 20 begins: safetensors in half precision and
                     configuration
     inside.json     heads and residual streams of small story models, and how heads form, for lesson 21
+    evening.json    a small model from its texts to its answers, for lesson 27
     scores.json     answers of SmolLM2, of rounded copies and of a judge to four suites of questions, for lesson 25
     real.json       measurements on SmolLM2 and MiniLM, by the cells' names (see `companion_school.study.real`)
     smollm2.json    logits of transformers for SmolLM2, with which stage 10 of *Your own transformer* compares
@@ -36,7 +38,21 @@ from companion.files.models import load_model
 from companion.ground.fields import shown
 from companion.transformer import Transformer
 
-NAMES = ("answering", "cache", "heads", "inside", "law", "live", "recall", "rounding", "scores", "steps", "story")
+NAMES = (
+    "answering",
+    "cache",
+    "data",
+    "evening",
+    "heads",
+    "inside",
+    "law",
+    "live",
+    "recall",
+    "rounding",
+    "scores",
+    "steps",
+    "story",
+)
 
 
 def record(name: str) -> dict[str, Any]:

@@ -5,7 +5,20 @@ import json
 import pytest
 import torch
 
-from authoring.records import adapted, answering, cache, heads, inside, law, recall, rounding, steps, story
+from authoring.records import (
+    adapted,
+    answering,
+    cache,
+    data,
+    evening,
+    heads,
+    inside,
+    law,
+    recall,
+    rounding,
+    steps,
+    story,
+)
 from companion.config.model import FeedForwardConfig, ModelConfig
 from companion.data.stories import keeps, stories
 from companion.transformer import Transformer
@@ -19,8 +32,8 @@ def text():
 
 
 def test_a_name_that_is_no_record_is_refused_with_those_there_are():
-    known = "answering, cache, heads, inside, law, live, recall, rounding, steps, story"
-    with pytest.raises(ValueError, match=f"record 'other': expected one of {known}"):
+    assert list(NAMES) == sorted(NAMES)
+    with pytest.raises(ValueError, match=f"record 'other': expected one of {', '.join(NAMES)}"):
         record("other")
 
 
@@ -77,7 +90,6 @@ def test_the_law_record_holds_the_trials_that_its_command_makes():
         assert list(trial["scores"]) == [str(update) for update in at] and at[-1] == trial["updates"]
     costs = {trial["parameters"] * trial["updates"] for trial in found["equal"]}
     assert max(costs) < 1.01 * min(costs)
-    assert NAMES == ("answering", "cache", "heads", "inside", "law", "live", "recall", "rounding", "steps", "story")
 
 
 def test_the_cache_record_holds_every_kind_from_every_start_at_both_budgets():
@@ -179,3 +191,27 @@ def test_the_record_of_looks_inside_has_every_start_at_every_moment():
     asked = [(start, updates) for updates in (0, *inside.BUDGETS) for start in inside.STARTS]
     assert [(one["start"], one["updates"]) for one in found["streams"]] == asked
     assert all(0 <= share <= 1 for one in found["streams"] for share in (one["probe"], *one["purity"]))
+
+
+def test_the_record_of_data_has_every_text_from_every_start_at_both_budgets():
+    found = record("data")
+    asked = [(text, start) for text in data.TEXTS for start in data.STARTS]
+    assert [(run["setting"], run["start"]) for run in found["texts"]] == asked
+    for run in found["texts"]:
+        assert list(run["scores"]) == [str(updates) for updates in (*data.LOOKS, data.UPDATES)]
+        assert all(1 < bits < 4.5 for scores in run["scores"].values() for bits in scores.values())
+
+
+def test_the_record_of_an_evening_has_its_pilots_and_every_way_to_a_longer_context_from_every_start():
+    found = record("evening")
+    assert [run["width"] for run in found["pilots"]] == list(evening.PILOTS)
+    assert all(list(run["scores"]) == [str(look) for look in evening.LOOKS] for run in found["pilots"])
+    trained, longer = found["trained"], found["longer"]
+    operations = 6 * trained["parameters"] * 1024 * trained["updates"]
+    assert abs(operations / evening.BUDGET - 1) < 0.01 and found["cost"]["training"][0] == operations
+    assert trained["interval"][0] < trained["score"] < trained["interval"][1]
+    assert [run["start"] for run in longer] == list(evening.STARTS)
+    for run in longer:
+        last = {how: rows[1][2] for how, rows in run["rows"].items()}
+        assert min(last, key=last.get) == "context 64" and max(last, key=last.get) == "interpolated"
+    assert found["answers"]["right"] < found["openings"]["right"] <= 48

@@ -193,7 +193,7 @@ def _(draw):
     asked, told = ([draw.whole(3, 60) for _ in range(draw.whole(2, 5))] for _ in range(2))
     yield Case("other tokens", (asked, told, 0, 12))
     asked = [draw.whole(3, 60) for _ in range(draw.whole(33, 40))]
-    yield Case(LARGE, (asked, told, 0, 64))
+    yield Case(LARGE, (asked, told, 2, 64))
     yield Case("too long", ([3, 4, 6], [5, 7], 0, 4), refuse=True)
 
 

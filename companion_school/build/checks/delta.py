@@ -6,6 +6,7 @@ import torch.nn.functional as F
 from companion_school.build.checks import USUAL
 from companion_school.build.isolated_modules import default_dtype, run_with
 from companion_school.build.parts import part
+from companion_school.checking.derived_cases import LARGE
 from companion_school.checking.exercise import Case
 
 
@@ -37,6 +38,9 @@ def _(draw):
     beta = draw.uniform(batch, heads, tokens)
     yield Case("several heads and tokens", (q, k, v, beta, None))
     yield Case("it goes on with a state", (q, k, v, beta, draw.normal(batch, heads, d_k, d_v)))
+    tokens = draw.whole(33, 60)
+    q, k, v = draw.normal(1, 2, tokens, 3), _unit(draw.normal(1, 2, tokens, 3)), draw.normal(1, 2, tokens, 2)
+    yield Case(LARGE, (q, k, v, draw.uniform(1, 2, tokens), None))
 
 
 _WRITE = "state = state + beta[:, :, t, None, None] * (key.mT @ missing)"
@@ -110,6 +114,8 @@ def _(draw):
     yield Case("one head, token by token", (draw.normal(1, 3, 4), _layer(draw, 4, 1), 1, [1, 1, 1]))
     yield Case("three heads, in two pieces", (draw.normal(2, 5, 6), _layer(draw, 6, 3), 3, [3, 2]))
     yield Case("a single token", (draw.normal(2, 1, 6), _layer(draw, 6, 2), 2, [1]))
+    tokens = draw.whole(33, 60)
+    yield Case(LARGE, (draw.normal(1, tokens, 4), _layer(draw, 4, 2), 2, [tokens - 9, 9]))
 
 
 DeltaLayer.mistake(
@@ -198,6 +204,7 @@ def _(draw):
     yield Case("a state in every block", ((), ids))
     yield Case("attention in the last block", ((2,), ids))
     yield Case("attention in the first block, whose cache says where the others are", ((0,), ids))
+    yield Case(LARGE, ((1,), draw.wholes(0, 12, draw.whole(33, 60), 5)))
 
 
 put_states.mistake(

@@ -289,6 +289,7 @@ def _(draw):
     experts, batch, tokens = draw.sizes(3, 3, 7)
     ids = draw.wholes(0, 10, batch, tokens)
     yield Case("experts, visits and places as asked for", (experts, 1, draw.whole(9, 16) / 8, ids), tolerance=0.08)
+    yield Case(LARGE, (6, 2, None, draw.wholes(0, 10, 2, draw.whole(33, 60))), tolerance=0.08)
 
 
 put_experts.mistake(
@@ -334,6 +335,7 @@ def Experts_on_a_GPU(code, x, router, gate, inner, outer, top_k, capacity):
 def _(draw):
     weights = draw.normal(4, 6), draw.normal(4, 6, 5), draw.normal(4, 6, 5), draw.normal(4, 5, 6)
     yield Case("tokens on a GPU", (draw.normal(2, 7, 6), *weights, 2, 0.8))
+    yield Case(LARGE, (draw.normal(2, draw.whole(33, 60), 6), *weights, 2, 1.5))
 
 
 Experts_on_a_GPU.mistake(

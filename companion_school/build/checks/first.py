@@ -5,6 +5,7 @@ import torch
 from companion_school.build.elsewhere import elsewhere
 from companion_school.build.isolated_modules import run_with
 from companion_school.build.parts import part
+from companion_school.checking.derived_cases import LARGE
 from companion_school.checking.exercise import Case
 
 _USUAL = {
@@ -32,6 +33,7 @@ def _(draw):
     yield Case("one symbol", (torch.tensor([[3]]), 1, _weights(draw, 5, 6)), tolerance=1e-4)
     yield Case("a word", (draw.wholes(0, 4, 1, 7), 1, _weights(draw, 5, 6)), tolerance=1e-4)
     yield Case("several words, several heads", (draw.wholes(0, 6, 3, 5), 2, _weights(draw, 7, 8)), tolerance=1e-4)
+    yield Case(LARGE, (draw.wholes(0, 8, 2, draw.whole(33, 60)), 2, _weights(draw, 9, 8)), tolerance=1e-4)
 
 
 _SUM = "self.embedding(ids) + waves(positions, self.embedding.embedding_dim)"
@@ -98,6 +100,8 @@ def _(draw):
     yield Case("one update", (start, idle, data, 1, 0.1))
     yield Case("several updates, each with its own loss", (start, idle, data, 4, 0.05))
     yield Case("no updates", (start, idle, data, 0, 0.1))
+    wide = draw.whole(33, 60)
+    yield Case(LARGE, (draw.normal(wide, 2), draw.normal(4), draw.normal(3, 5, wide), 3, 0.01))
 
 
 _STEP = "weight -= rate * weight.grad"
@@ -170,6 +174,7 @@ def FirstModel_on_a_GPU(code, ids, seed):
 @FirstModel_on_a_GPU.cases
 def _(draw):
     yield Case("words on a GPU", (draw.wholes(0, 6, 3, 5), draw.whole(1, 99)), tolerance=1e-4)
+    yield Case(LARGE, (draw.wholes(0, 6, 2, draw.whole(33, 60)), draw.whole(1, 99)), tolerance=1e-4)
 
 
 FirstModel_on_a_GPU.mistake(

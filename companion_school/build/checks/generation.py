@@ -343,6 +343,7 @@ def _(draw):
     weights = _model(draw)
     yield Case("the likeliest", (weights, [3, 5], 5, 0.0))
     yield Case("drawn by a seed", (weights, [2, 7, 1], 5, 0.9))
+    yield Case(LARGE, (weights, draw.wholes(0, 10, draw.whole(33, 60)).tolist(), 3, 0.0))
 
 
 generate_on_a_GPU.mistake(

@@ -124,6 +124,8 @@ def _weights(draw, d_ff):
 def _(draw):
     for shows, d_ff in (("at once, and in pieces with caches", 12), ("a wider network", 20)):
         yield Case(shows, (draw.wholes(0, 12, 2, 5), _weights(draw, d_ff), _HEADS, _LAYERS, d_ff))
+    ids = draw.wholes(0, 12, draw.whole(33, 60), 5)
+    yield Case(LARGE, (ids, _weights(draw, 12), _HEADS, _LAYERS, 12))
     weights = _weights(draw, 12) | {"positions.weight": draw.normal(4, _D)}
     ids = draw.wholes(0, 12, 1, 5)
     yield Case("a text longer than the learned positions", (ids, weights, _HEADS, _LAYERS, 12), refuse=True)

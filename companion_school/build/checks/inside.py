@@ -5,6 +5,7 @@ import torch
 from companion_school.build.checks import USUAL
 from companion_school.build.isolated_modules import default_dtype
 from companion_school.build.parts import part
+from companion_school.checking.derived_cases import LARGE
 from companion_school.checking.exercise import Case
 
 
@@ -36,6 +37,7 @@ def streams(code, layers, ids, others):
 def _(draw):
     yield Case("one block", (1, draw.wholes(0, 12, 1, 3), draw.wholes(0, 12, 1, 4)))
     yield Case("three blocks", (3, draw.wholes(0, 12, 2, 5), draw.wholes(0, 12, 1, 2)))
+    yield Case(LARGE, (2, draw.wholes(0, 12, 1, draw.whole(33, 60)), draw.wholes(0, 12, 1, 3)))
 
 
 streams.mistake(
@@ -113,6 +115,7 @@ def _(draw):
         "a model with a head of its own",
         (draw.normal(3, width), draw.normal(width), draw.normal(vocab, width), draw.normal(vocab, width)),
     )
+    yield Case(LARGE, (draw.normal(draw.whole(33, 60), width), draw.normal(width), draw.normal(vocab, width), None))
 
 
 lens.mistake("the last norm is left out", "model.decoder.norm(stream) @", "stream @")
@@ -148,6 +151,7 @@ def _(draw):
     yield Case("of equal ones none is likelier than the other", (torch.tensor([2.0, 2.0, 3.0]), 0))
     logits = draw.normal(20)
     yield Case("twenty tokens", (logits, draw.whole(0, 19)))
+    yield Case(LARGE, (draw.normal(draw.whole(33, 60)), draw.whole(0, 32)))
 
 
 rank_of.mistake(
@@ -184,6 +188,7 @@ def _(draw):
     ids = draw.wholes(0, 12, 2, 5)
     for layer, head in ((0, 0), (1, 2), (2, 3)):
         yield Case(f"head {head} of layer {layer}", (layer, head, ids))
+    yield Case(LARGE, (1, 2, draw.wholes(0, 12, 1, draw.whole(33, 60))))
 
 
 without_head.mistake("the whole attention is silent, not one head", "heads[..., head, :] = 0", "heads[..., :, :] = 0")
@@ -243,6 +248,7 @@ def _(draw):
     ids = draw.wholes(0, 12, 2, 5)
     for layer, position in ((0, 1), (1, 3), (2, -1)):
         yield Case(f"layer {layer}, position {position}", (layer, position, draw.normal(16), ids))
+    yield Case(LARGE, (1, 30, draw.normal(16), draw.wholes(0, 12, 1, draw.whole(33, 60))))
 
 
 patched.mistake(

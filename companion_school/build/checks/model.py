@@ -313,6 +313,7 @@ def Transformer_on_a_GPU(code, sizes, ids, seed):
 @Transformer_on_a_GPU.cases
 def _(draw):
     yield Case("a text on a GPU", (_SIZES, draw.wholes(0, 18, 2, 5), draw.whole(1, 99)), tolerance=1e-4)
+    yield Case(LARGE, (_SIZES, draw.wholes(0, 18, 2, draw.whole(33, 60)), draw.whole(1, 99)), tolerance=1e-4)
 
 
 Transformer_on_a_GPU.mistake(

@@ -169,6 +169,8 @@ def _(draw):
     nested = {name: value for name, value in fields.items() if name != "rope_theta"}
     nested |= {"rope_parameters": {"rope_type": "default", "rope_theta": 20.0}}
     yield Case("the base in `rope_parameters`, where newer files have it", (nested, tensors, ids), tolerance=1e-4)
+    ids = draw.wholes(0, 12, draw.whole(33, 60), 7)
+    yield Case(LARGE, (*given["qwen3"], ids), tolerance=1e-4)
     yield Case("an unknown layout is refused", (fields | {"model_type": "mamba"}, tensors, ids), refuse=True)
     yield Case(
         "what the own model does not do is refused", (fields | {"hidden_act": "relu"}, tensors, ids), refuse=True

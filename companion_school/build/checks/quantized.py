@@ -80,7 +80,8 @@ def dequantize(code, levels, scales):
 def _(draw):
     yield Case("two groups", (torch.tensor([[1, -2, 3, 4]], dtype=torch.int8), torch.tensor([[0.5, 2.0]]).half()))
     yield Case("several rows", (draw.wholes(-7, 7, 3, 8).to(torch.int8), draw.uniform(3, 2).half()))
-    yield Case(LARGE, (draw.wholes(-7, 7, 3, 40).to(torch.int8), draw.uniform(3, 5).half()))
+    groups = draw.whole(9, 12)
+    yield Case(LARGE, (draw.wholes(-7, 7, 3, 4 * groups).to(torch.int8), draw.uniform(3, groups).half()))
 
 
 dequantize.mistake(

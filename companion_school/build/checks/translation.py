@@ -323,6 +323,8 @@ def _(draw):
         yield Case(
             f"a row that has written {stop}, the stop token, is filled with it", (source, real, 1, stop, 7, weights)
         )
+    source = draw.wholes(0, 10, draw.whole(33, 60), 5)
+    yield Case(LARGE, (source, torch.ones_like(source).bool(), 1, 3, 4, weights))
 
 
 translate.mistake(
@@ -390,6 +392,8 @@ def translate_on_a_GPU(code, source, real, weights):
 def _(draw):
     real = torch.arange(5) < torch.tensor([[3], [5], [4]])
     yield Case("sources on a GPU", (draw.wholes(0, 10, 3, 5), real, _model(draw)))
+    source = draw.wholes(0, 10, draw.whole(33, 60), 5)
+    yield Case(LARGE, (source, torch.ones_like(source).bool(), _model(draw)))
 
 
 translate_on_a_GPU.mistake(

@@ -67,7 +67,7 @@ def plan(
         ax.plot(parameters, tokens, "s", color="black", fillstyle="none", linestyle="none")
         ax.annotate(name, (parameters, tokens), xytext=(7, -3), textcoords="offset points", fontsize=9)
     ax.set(xscale="log", yscale="log", xlabel="parameters", ylabel="tokens", xlim=SIZES, ylim=TOKENS)
-    ax.legend(loc="lower left", fontsize=9)
+    ax.legend(loc="lower right", fontsize=9)
     moving.show(
         "plan",
         {

@@ -224,7 +224,7 @@ def test_progress_is_kept_from_day_to_day(capsys, home):
         "lesson 02: 1 of " in (said := capsys.readouterr().out) and "lesson 03: 0 of " in said and "  2.5" not in said
     )
     for wrong in (99, "x", -1):
-        with pytest.raises(ValueError, match="lesson must be a number from 0 to 23, or 'all'; got"):
+        with pytest.raises(ValueError, match="lesson must be a number from 0 to 27, or 'all'; got"):
             progress(wrong)
     progress("all")
     (line,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("  2.5")]
@@ -251,7 +251,7 @@ def test_an_exercise_that_is_none_is_told_with_those_there_are():
         check("2.9")
     for id in ("99.1", "softmax", "2.3.1", ""):
         with pytest.raises(
-            ValueError, match=rf"exercise '{id}': expected a lesson \(0 to 23\), a dot and a number, as in"
+            ValueError, match=rf"exercise '{id}': expected a lesson \(0 to 27\), a dot and a number, as in"
         ):
             hint(id)
 

@@ -93,6 +93,10 @@ def budget(laws=(LAW,), compute=7.9e10, runs=((1, 22_776, 2.6),), **others):
     live.budget(laws, compute=compute, runs=runs, **others)
 
 
+def plan(machines=None, known=None, machine="laptop", **others):
+    live.plan(machines or {"laptop": (5e10, 1.0, 40)}, known=known or {}, machine=machine, **others)
+
+
 def rewritten(keys=None, values=("red", "blue"), writes=(("a", "red"),), decay=0.9):
     live.rewritten(keys or {"a": (1, 0), "b": (0, 1)}, values, writes, decay=decay)
 
@@ -548,6 +552,11 @@ def test_every_token_stands_in_one_queue_at_every_moment(shown):
         (lambda: film(curves={"one": [0.0, 2.0, 0.0, 0.0]}), "curves, one: expected 4 fractions from 0 to 1"),
         (lambda: film(tokens="xy"), "maps: expected two maps of 2 by 2 for each of 4 moments"),
         (lambda: film(maps=[[torch.eye(3)]] * 4), "maps: expected two maps of 3 by 3"),
+        (lambda: plan(machines={"laptop": (0, 1.0, 40)}), "machines: expected one to five with numbers above 0"),
+        (lambda: plan(known={"one": (10, 1e9)}), "known: expected sizes and tokens within the axes, got one"),
+        (lambda: plan(machine="phone"), "machine: expected one of laptop, got 'phone'"),
+        (lambda: plan(hours=3), r"hours: expected one of \(0.25, .*\), got 3"),
+        (lambda: plan(ratio=7), r"ratio: expected one of \(1, .*\), got 7"),
         (lambda: budget(laws=[]), r"laws: expected one to six laws with different floors, got the floors \[\]"),
         (lambda: budget(laws=[LAW, LAW]), r"laws: expected .* got the floors \[1.0, 1.0\]"),
         (lambda: budget(compute=0), "compute: expected a number above 0, got 0"),

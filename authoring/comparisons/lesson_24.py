@@ -1,0 +1,33 @@
+"""Comparisons for lesson 24: the same compute on differently cleaned text, and generations of models."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from authoring.comparisons.cells import names_of, row
+from authoring.records.data import LOOKS, STARTS, TEXTS, UPDATES, Trials
+
+FOLDER = Path(__file__).parents[2] / "build" / "records" / "data"
+
+
+def cleaned() -> dict[tuple[str, int, str], list[float]]:
+    """Compare held-out bits per byte of models trained on each of the cleaned texts."""
+    trial, found = Trials(FOLDER), {}
+    for name in TEXTS:
+        runs = [trial(name, start)["scores"] for start in STARTS]
+        for updates in (*LOOKS, UPDATES):
+            for test in ("prose", "second prose", "stories"):
+                found[name, updates, test] = [run[str(updates)][test] for run in runs]
+                print(row(name, f"{updates} updates", test, found[name, updates, test]), flush=True)
+    return found
+
+
+def generations() -> dict[tuple[str, int], list[float]]:
+    """Compare the share of different words that is left after ten generations, by the text that each one reads."""
+    names, found = names_of("24", "setup", "generations", "collapse", "lives"), {}
+    for size in (8000, 32_000):
+        for keep in names["lives"]:
+            runs = [names["distinct"](keep, size, start) for start in STARTS]
+            found[keep, size] = [run[-1] / run[0] for run in runs]
+            print(row(keep, f"{size} words", "share of words left", found[keep, size]), flush=True)
+    return found

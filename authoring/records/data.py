@@ -1,0 +1,53 @@
+"""Record for lesson 24: models of one size, trained for the same compute on differently cleaned text.
+
+The lesson's own `trial` is run from three starts on its crawl: raw, deduplicated, filtered, both, and chosen by a
+classifier. Each trial is stored in `build/records/data` and not repeated.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from authoring.comparisons.cells import names_of
+from authoring.records.stored import stored
+
+STARTS = (0, 1, 2)
+LOOKS = (120,)
+UPDATES = 360
+TEXTS = ("raw", "deduplicated", "filtered", "both", "chosen")
+
+
+class Trials:
+    """The lesson's `trial`, with its results stored in a folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    @cached_property
+    def _names(self) -> dict[str, Any]:
+        cells = ("setup", "crawl", "rules", "cleaned", "sets-up-text", "trial", "classifier", "chosen")
+        return names_of("24", *cells)
+
+    def __call__(self, text: str, start: int) -> dict[str, Any]:
+        """Return one trial's record: its text and start, and the score of each test by update.
+
+        Args:
+            text: one of `TEXTS`.
+            start: seed of the model and of the order of the batches.
+        """
+
+        def make() -> dict[str, Any]:
+            pages = self._names["texts"][text]
+            scores = self._names["trial"](pages, UPDATES, at=LOOKS, start=start)
+            rounded = {at: {test: round(bits, 4) for test, bits in found.items()} for at, found in scores.items()}
+            return {"setting": text, "start": start, "scores": rounded}
+
+        return stored(self.folder / f"text-{text}-{start}.json", make)
+
+
+def data(folder: Path) -> dict[str, Any]:
+    """Return the record: the trials by text and start."""
+    trial = Trials(folder)
+    return {"texts": [trial(name, start) for name in TEXTS for start in STARTS]}
