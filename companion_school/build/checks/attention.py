@@ -35,7 +35,7 @@ def _(draw):
 
 
 attend.mistake("the scores are not divided by the root of d_head", " / math.sqrt(q.shape[-1])", "")
-attend.mistake("you divide the scores by d_head; it is its root", "math.sqrt(q.shape[-1])", "q.shape[-1]")
+attend.mistake("you divide the scores by d_head; divide by its root", "math.sqrt(q.shape[-1])", "q.shape[-1]")
 attend.mistake(
     "you multiply the scores by the root of d_head; divide by it",
     "/ math.sqrt(q.shape[-1])",
@@ -81,7 +81,7 @@ attend.mistake(
 )  # fmt: skip
 attend.mistake("the weights are no softmax: apply it to the scores before they weigh the values", ".softmax(-1)", "")
 attend.mistake(
-    "the mask is turned round: True means that a query may look, so what is hidden is ~mask",
+    "the mask is inverted: True means that a query may look, so what is hidden is ~mask",
     "masked_fill(~mask", "masked_fill(mask",
 )  # fmt: skip
 attend.mistake("the mask is never used", "if mask is not None:", "if False:")
@@ -173,16 +173,18 @@ def _(draw):
 
 
 causal.mistake(
-    "a query may look at its own place, too: the diagonal is True", "tril(keys - queries)", "tril(keys - queries - 1)"
+    "a query may look at its own position, too: the diagonal is True",
+    "tril(keys - queries)",
+    "tril(keys - queries - 1)",
 )
 causal.mistake("the mask lets each query look ahead, and hides what came before", "tril", "triu")
-causal.mistake("the mask is turned round: True means may look", "torch.ones(queries, keys, dtype=torch.bool)"
+causal.mistake("the mask is inverted: True means that a query may look", "torch.ones(queries, keys, dtype=torch.bool)"
                ".tril(keys - queries)", "~torch.ones(queries, keys, dtype=torch.bool).tril(keys - queries)")  # fmt: skip
 causal.mistake(
     "with fewer queries than keys the last query is at the last key; yours begin at the first", "tril(keys - queries)",
     "tril()",
 )  # fmt: skip
-causal.mistake("each query sees one place too far ahead", "tril(keys - queries)", "tril(keys - queries + 1)")
+causal.mistake("each query sees one position too far ahead", "tril(keys - queries)", "tril(keys - queries + 1)")
 causal.mistake("the mask holds numbers; expected truth values, torch.bool", ", dtype=torch.bool", "")
 causal.mistake(
     "rows and columns are exchanged: it is (query, key)", "torch.ones(queries, keys", "torch.ones(keys, queries"
@@ -437,7 +439,7 @@ def _(draw):
     x, source, weights = draw.normal(batch, tokens, 6), draw.normal(batch, keys, 6), _weights(draw, 6, 6)
     yield Case("x asks, the source answers", (x, source, None, *weights, 2), gradients=True)
     real = torch.arange(keys) < draw.wholes(1, keys, batch, 1)
-    yield Case("filler of the source is hidden", (x, source, real[:, None, None], *weights, 3))
+    yield Case("padding of the source is hidden", (x, source, real[:, None, None], *weights, 3))
 
 
 Attention_elsewhere.mistake(
@@ -493,9 +495,9 @@ Attention_kept.mistake(
     "`turn` is given all heads side by side; split queries and keys first, then rotate them", _TURN,
     "q, k = split(turn(self.query(x)), self.heads), split(turn(self.key(source)), self.kv_heads)",
 )  # fmt: skip
-Attention_kept.mistake("only the queries are turned", _TURN, "q = turn(q)")
+Attention_kept.mistake("only the queries are rotated; the keys are as well", _TURN, "q = turn(q)")
 Attention_kept.mistake(
-    "the values are turned, too; places are for scores alone", _TURN, _TURN + "\n            v = turn(v)"
+    "the values are rotated, too; positions affect only the scores", _TURN, _TURN + "\n            v = turn(v)"
 )
 Attention_kept.mistake("the `cache` is not used", "if cache is not None:", "if False:")
 Attention_kept.mistake(
@@ -503,7 +505,7 @@ Attention_kept.mistake(
     "cache.extend(k, v)",
 )  # fmt: skip
 Attention_kept.mistake(
-    "the keys are turned after they were kept: old keys turn a second time, at other places",
+    "the keys are rotated after they were cached, so old keys are rotated again, at other positions",
     "            q, k = turn(q), turn(k)\n        if cache is not None:\n            k, v = cache.extend(k, v)",
     "            q = turn(q)\n        if cache is not None:\n            k, v = cache.extend(k, v)\n"
     "        if turn is not None:\n            k = turn(k)",

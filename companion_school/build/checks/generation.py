@@ -357,7 +357,7 @@ generate_on_a_GPU.mistake(
     "unread, text = token[None], torch.cat([text, token[None]], dim=1)",
 )
 generate_on_a_GPU.mistake(
-    "the dice are on the CPU and the logits on the GPU: take `logits.cpu()` before you draw, and a seed gives the same text everywhere",
+    "the generator is on the CPU and the logits are on the GPU: take `logits.cpu()` before you draw, so that a seed gives the same text everywhere",
     "[0, -1].cpu()",
     "[0, -1]",
 )  # fmt: skip

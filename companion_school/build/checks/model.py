@@ -226,7 +226,7 @@ def _(draw):
     yield Case(LARGE, (_SIZES, weights, draw.wholes(0, 18, 1, draw.whole(36, 42)), 34))
 
 
-Transformer_goes_on.mistake("what comes after the cache is put at places from 0 on: go on at len(caches[0])", "torch.arange(seen, seen + new",
+Transformer_goes_on.mistake("the positions after the cache begin at 0 again: go on at len(caches[0])", "torch.arange(seen, seen + new",
                             "torch.arange(0, new")  # fmt: skip
 Transformer_goes_on.mistake(
     "the mask knows nothing of the tokens in the cache: it is (new, seen + new), causal(new, seen + new)",
@@ -250,7 +250,7 @@ Transformer_goes_on.mistake(
     "ids.shape[0]",
 )
 Transformer_goes_on.mistake(
-    "the places go on one too far",
+    "the positions after the cache begin one too far",
     "torch.arange(seen, seen + new",
     "torch.arange(seen + bool(seen), seen + new + bool(seen)",
 )

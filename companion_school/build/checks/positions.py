@@ -149,7 +149,7 @@ rotate.mistake(
     "    a, b = x[..., 0::2], x[..., 1::2]\n"
     "    return torch.stack([a * cos - b * sin, a * sin + b * cos], dim=-1).flatten(-2)",
 )  # fmt: skip
-rotate.mistake("it turns the other way round, clockwise", "[a * cos - b * sin, a * sin + b * cos]",
+rotate.mistake("it rotates the other way, clockwise", "[a * cos - b * sin, a * sin + b * cos]",
                "[a * cos + b * sin, b * cos - a * sin]")  # fmt: skip
 rotate.mistake(
     "the second half has the sign of the first: it is a sin + b cos", "a * sin + b * cos", "a * sin - b * cos"
@@ -160,7 +160,7 @@ rotate.mistake(
 rotate.mistake("sine and cosine are exchanged", "cos, sin = angles.cos()", "sin, cos = angles.cos()")
 rotate.mistake("the positions begin at 1; the first place is 0", "angles = places[:, None] * frequencies(x.shape[-1]",
                "angles = (places[:, None] + 1) * frequencies(x.shape[-1]")  # fmt: skip
-rotate.mistake("the places are counted from 0, whatever is given: with a cache, new tokens come later",
+rotate.mistake("the positions are counted from 0, whatever is given: with a cache, new tokens come later",
                "angles = places[:, None] * frequencies(x.shape[-1]",
                "angles = torch.arange(x.shape[-2])[:, None] * frequencies(x.shape[-1]")  # fmt: skip
 rotate.mistake(

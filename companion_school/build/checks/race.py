@@ -113,7 +113,7 @@ race.mistake("the model takes whole windows alone; the last one of a text is sho
              _counting(_LOGITS, "table[ids.view(1, 64)].log()"))  # fmt: skip
 race.mistake("no merges are an empty list", _counting("[], 64", "None, 64"))
 race.mistake("the context is missing: how many tokens does your model want at once?", _counting("[], 64", "[], None"))
-race.mistake("what never came has the chance 0, whose logarithm is no number", _counting("0.01", "0.0"))
+race.mistake("a token that never occurred has probability 0, whose logarithm is infinite", _counting("0.01", "0.0"))
 race.mistake("probabilities come back; expected logits, as before a softmax", _counting(_LOGITS, "table[ids]"))
 race.mistake("dropout is still on: give the model back with `eval()`", _counting(_LOGITS, f"F.dropout({_LOGITS}, 0.3)"))
 race.mistake("PyTorch's default dtype or its gradients are not put back",

@@ -112,7 +112,7 @@ def _(draw):
 
 _LOSS = "return -logs.where(scored, 0).sum() / scored.sum()"
 loss_of.mistake(
-    "filler is counted in the number of tokens: divide by how many are scored", "/ scored.sum()", "/ scored.numel()"
+    "padding is counted in the number of tokens: divide by how many are scored", "/ scored.sum()", "/ scored.numel()"
 )
 loss_of.mistake("-100 is ignored, whatever `ignore` says", "scored = targets != ignore", "scored = targets != -100")
 loss_of.mistake("the logarithms are averaged over the vocabulary; only the target's counts: `gather` it",
@@ -120,7 +120,7 @@ loss_of.mistake("the logarithms are averaged over the vocabulary; only the targe
                 "logits.log_softmax(-1).mean(-1)")  # fmt: skip
 loss_of.mistake("the logarithm of a probability that has become 0 is infinite: take `log_softmax`",
                 "logits.log_softmax(-1)", "logits.softmax(-1).log()")  # fmt: skip
-loss_of.mistake("filler is scored: `ignore` is not looked at", "scored = targets != ignore",
+loss_of.mistake("padding is scored: `ignore` is not used", "scored = targets != ignore",
                 "scored = targets == targets")  # fmt: skip
 loss_of.mistake("the sum is not divided: expected the mean over what is scored", " / scored.sum()", "")
 loss_of.mistake("the sign: -ln p is positive", "return -logs", "return logs")

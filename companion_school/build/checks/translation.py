@@ -67,7 +67,7 @@ def _(draw):
     all_real = torch.ones(2, 1, 1, 5, dtype=torch.bool)
     yield Case("it looks at itself and at the source", (x, source, causal, all_real, weights), gradients=True)
     seen = (torch.arange(5) < torch.tensor([[3], [5]]))[:, None, None]
-    yield Case("the source's filler is not seen", (x, source, causal, seen, weights))
+    yield Case("the source's padding is not seen", (x, source, causal, seen, weights))
     length = draw.whole(33, 40)
     source, seen = draw.normal(2, length, _D), torch.arange(length) < torch.tensor([[length - 3], [length]])
     yield Case(LARGE, (x, source, causal, seen[:, None, None], weights))
@@ -79,7 +79,7 @@ CrossBlock.mistake("what the source says replaces the stream; it is added", _CRO
 CrossBlock.mistake(
     "the queries are not normed before they ask the source", _CROSS, _CROSS.replace("self.cross_norm(x)", "x")
 )
-CrossBlock.mistake("the source's filler is looked at: pass `seen` on", _CROSS, _CROSS.replace(", seen", ""))
+CrossBlock.mistake("the source's padding is looked at: pass `seen` on", _CROSS, _CROSS.replace(", seen", ""))
 CrossBlock.mistake(
     "the source is normed once more; its encoder has done that", _CROSS,
     _CROSS.replace("source, seen", "self.cross_norm(source), seen"),
@@ -165,7 +165,7 @@ def _(draw):
     yield Case("one source, one target", (source[:1], everywhere[:1], target[:1], weights, 1e4))
     yield Case("two of equal length", (source, everywhere, target, weights, 1e4))
     real = torch.arange(5) < torch.tensor([[3], [5]])
-    yield Case("a source with filler", (source, real, target, weights, 1e4))
+    yield Case("a source with padding", (source, real, target, weights, 1e4))
     yield Case("the base of the configuration", (source, real, target, weights, 100.0))
     length = draw.whole(33, 40)
     everywhere = torch.ones(1, length, dtype=torch.bool)
@@ -182,14 +182,14 @@ Translator.mistake("the encoder's mask is inverted: `real` is True where a token
                    "mask=real[:, None, None]", "mask=~real[:, None, None]")  # fmt: skip
 Translator.mistake("the decoder's blocks have no cross-attention: give its stack the class `CrossBlock`",
                    "Stack(config, CrossBlock)", "Stack(config)")  # fmt: skip
-Translator.mistake("the encoder looks at filler", "mask=real[:, None, None]", "mask=None")
+Translator.mistake("the encoder looks at padding", "mask=real[:, None, None]", "mask=None")
 Translator.mistake(
     "the decoder looks ahead: its own attention needs a causal mask",
     "self.embedding(target), mask=mask",
     "self.embedding(target), mask=None",
 )
 Translator.mistake(
-    "the decoder looks at filler of the source", "source=memory, seen=seen)", "source=memory, seen=None)"
+    "the decoder looks at padding of the source", "source=memory, seen=seen)", "source=memory, seen=None)"
 )
 Translator.mistake("the decoder has no positions", ", turn=self.turn(target), source", ", source")
 Translator.mistake("the encoder has no positions", ", turn=self.turn(source))", ")")
@@ -352,7 +352,9 @@ translate.mistake(
     "target[:, 1:].ne(stop).all(), stop)",
 )  # fmt: skip
 translate.mistake(
-    "the filler of the sources is seen", "model.encode(source, real), torch", "model.encode(source, real | True), torch"
+    "the padding of the sources is seen",
+    "model.encode(source, real), torch",
+    "model.encode(source, real | True), torch",
 )
 translate.variant(
     """
