@@ -121,7 +121,8 @@ def test_the_sentence_names_what_agrees_the_line_and_what_would_mend_it(tmp_path
     said = where(5, folder(tmp_path, 5, **bug.sources))
     lead = "Compared step by step with the course's code, in block 0: "
     assert said.startswith(f"{lead}the keys in heads before rotation, the positions of the tokens")
-    assert "are the same, but the keys after rotation differ: " in said and "attention.py, between line" in said
+    assert "are the same" in said and "the keys after rotation differ: " in said
+    assert "attention.py, between line" in said
     assert said.endswith("They are right once keys are turned as queries are.")
 
 
