@@ -118,6 +118,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     Returns:
         The exit code: 0 for success, 2 for bad input, 130 after Ctrl-C, and 1 for anything else.
+
+    Raises:
+        Exception: The error itself, if it is a bug of the package and not an answer to bad input.
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
     if arguments[:1] == ["help"]:

@@ -168,7 +168,7 @@ def test_a_file_that_is_no_settings_of_a_task_is_refused(text: str, empty: Path,
     [
         (["--from", "xx"], "language 'xx': expected one of de (German), en (English), fr (French)"),
         (["--from", "en"], "from 'en' to 'en': expected two different languages"),
-        (["--context", "9"], "--context 9: expected at least 15, the tokens of the longest name"),
+        (["--context", "9"], "--context 9: expected at least 15, the number of tokens in the longest name"),
         (["--source-pieces", "syllables"], "source-pieces"),
         (["--data", "words.txt"], "--data"),
         (["--steps", "0"], "--steps 0: expected a whole number >= 1"),
@@ -311,7 +311,7 @@ def test_evaluation_prints_exact_match_by_length_with_its_interval(at_home: Path
         (["evaluate", "--run", "runs/number-words-de-en", "--data", "notes.txt"], "--data: only for runs on text"),
         (["evaluate", "--run", "runs/number-words-de-en", "--numbers", "0"], "--numbers 0: expected a whole number"),
         (["evaluate", "--run", "runs/number-words-de-en", "--beams", "0"], "--beams 0: expected a whole number"),
-        (["evaluate", "--run", "runs/text", "--numbers", "5"], "--numbers: expected a run of number-words with it"),
+        (["evaluate", "--run", "runs/text", "--numbers", "5"], "--numbers: only for runs of number-words"),
         (
             ["generate", "--run", "runs/number-words-de-en", "--prompt", "a"],
             "got number-words; try `companion translate`",
