@@ -240,7 +240,7 @@ def test_a_prepared_copy_may_write_and_propose():
     [
         ({"draft": "bigram"}, "draft='bigram': expected 'ngram', 'own', a Transformer or a function"),
         ({"draft": 3}, "draft=3: expected 'ngram'"),
-        ({"draft": drawn(CONFIG.with_(vocab=8))}, "draft has vocab=8: expected 7, the model's own vocabulary"),
+        ({"draft": drawn(CONFIG.with_(vocab=8))}, "draft has vocab=8: expected 7, with the same ids"),
         ({"draft": drawn(CONFIG.with_(context=11))}, "draft has context=11: expected at least 12, so that its cache"),
         ({"draft": drawn(CONFIG.with_(stack="encoder_decoder"))}, "draft has stack='encoder_decoder': expected 'dec"),
         ({"draft": "ngram", "compile": True}, "compile=True cannot be used together with draft"),

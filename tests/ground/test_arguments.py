@@ -328,7 +328,7 @@ MISUSES = {
     "a model of a dictionary": (lambda: Transformer({"vocab": 3}), "config={'vocab': 3}: expected a ModelConfig"),
     "an unknown field": (lambda: config().with_(colour=3), "colour=3: expected one of the fields vocab"),
     "a folder that is a number": (lambda: load_pretrained(3), "name=3: expected"),
-    "a dtype as text": (lambda: load_pretrained(".", dtype="bf16"), "dtype='bf16': expected a floating torch.dtype"),
+    "a dtype as text": (lambda: load_pretrained(".", dtype="bf16"), "dtype='bf16': expected a floating-point dtype"),
     "a whole-number dtype": (lambda: load_pretrained(".", dtype=torch.int8), "dtype=torch.int8: expected a floating"),
     "no device": (lambda: load_pretrained(".", device="gpu"), "device='gpu': expected"),
     "training no model": (lambda: trained(model="x"), "model='x': expected a Transformer"),

@@ -137,9 +137,9 @@ def test_what_does_not_fit_is_refused(unchecked):
     layer = MoE(6, FeedForwardConfig(7), MoEConfig(4, 2, balanced=True))
     with pytest.raises(ValueError, match="balanced=False: expected a layer with a balancing bias"):
         update_bias(MoE(6, FeedForwardConfig(7), MoEConfig(4, 2)), torch.ones(4, dtype=torch.long), 0.1)
-    with pytest.raises(ValueError, match="counts of shape .3,.: expected one number for each of 4 experts"):
+    with pytest.raises(ValueError, match="counts of shape .3,.: expected one count for each of 4 experts"):
         update_bias(layer, torch.ones(3, dtype=torch.long), 0.1)
     with pytest.raises(ValueError, match="rate=-0.1: expected a number >= 0"):
         update_bias(layer, torch.ones(4, dtype=torch.long), -0.1)
-    with pytest.raises(ValueError, match="counts of shape .1,.: expected one number for each of 5 experts"):
+    with pytest.raises(ValueError, match="counts of shape .1,.: expected one count for each of 5 experts"):
         switch_loss(routed()[1], torch.ones(1, dtype=torch.long))
