@@ -366,7 +366,10 @@ def test_beam_search_leaves_the_model_as_it_was():
         ({"early_stopping": "always"}, "early_stopping='always': expected True, False or 'never'"),
         ({"prompts": [[]]}, "is empty: expected at least one token"),
         ({"prompts": [[4]]}, "token id 4: expected a whole number from 0 to 3"),
-        ({"max_new_tokens": 12}, "a prompt of 1 tokens and max_new_tokens=12 add up to 13; expected at most context=12"),
+        (
+            {"max_new_tokens": 12},
+            "a prompt of 1 tokens and max_new_tokens=12 add up to 13; expected at most context=12",
+        ),
         ({"stop": [9]}, "stop: token id 9"),
         ({"rules": Rules(never=[0, 1], min_new_tokens=1), "stop": [2, 3]}, "exclude all 4 token ids"),
         ({"source": [[1]]}, "stack='decoder' got one; a source is required for encoder_decoder"),

@@ -255,7 +255,11 @@ def test_steps_read_the_weights_in_the_form_asked_for():
 def test_what_does_not_fit_is_refused_and_nothing_changes(models):
     server = Server(models["rotary"], rows=2, tokens=11, block=3)
     for prompt, asked, message in (
-        ([1, 2, 3], {"max_new_tokens": 8}, "a prompt of 3 tokens and max_new_tokens=8 add up to 11; expected at most 10"),
+        (
+            [1, 2, 3],
+            {"max_new_tokens": 8},
+            "a prompt of 3 tokens and max_new_tokens=8 add up to 11; expected at most 10",
+        ),
         (
             [1] * 10,
             {},
