@@ -49,14 +49,16 @@ broken(
     "gives for each text the index of the first text of its group.",
     """
 def divided(texts, group, every=10):
-    test = [text for at, text in enumerate(texts) if at % every == 0]
-    train = [text for at, text in enumerate(texts) if at % every != 0]
+    chosen = [at % every == 0 for at in range(len(texts))]
+    test = [text for text, one in zip(texts, chosen, strict=True) if one]
+    train = [text for text, one in zip(texts, chosen, strict=True) if not one]
     return train, test
 """,
     """
 def divided(texts, group, every=10):
-    test = [text for at, text in enumerate(texts) if group[at] % every == 0]
-    train = [text for at, text in enumerate(texts) if group[at] % every != 0]
+    chosen = [group[at] % every == 0 for at in range(len(texts))]
+    test = [text for text, one in zip(texts, chosen, strict=True) if one]
+    train = [text for text, one in zip(texts, chosen, strict=True) if not one]
     return train, test
 """,
     "texts, group = ['a', 'b', 'c', 'a!'], [0, 1, 2, 0]\n"

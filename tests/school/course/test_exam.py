@@ -206,6 +206,8 @@ AGAIN = {
     "25.paired": lambda n: tosses(int(n[1]), int(n[2])),
     "26.ring": lambda n: sum(n[1] * n[2] / n[0] / n[3] for _ in range(2 * int(n[0]) - 2)),
     "26.bubble": lambda n: shrinks(*n[:3]),
+    "27.dollars": lambda n: math.sqrt(n[-2] / n[-3] * 3.6 * n[-4] / 6 / n[-1] * 1e6),
+    "27.energy": lambda n: n[-1] * sum(n[-3] / 1000 for _ in range(int(n[-2]))),
 }
 
 
