@@ -137,7 +137,7 @@ def _(draw):
     yield Case("nothing repeats", ("one\ntwo\nthree\nfour",))
     yield Case("spaces at both ends do not count", ("  first line\nfirst line  \n\tlast",))
     yield Case("blank lines are not lines", ("a page\n\n   \na page\n\n\nits end\n",))
-    yield Case("case makes a difference", ("Sale\nsale\nSALE\nsale",))
+    yield Case("capitals are letters of their own", ("Sale\nsale\nSALE\nsale",))
     yield Case("one line", ("alone",))
     words = ["rugs", "a pan", "toys", "tin roofs", "lamp"]
     drawn = [words[draw.whole(0, 4)] for _ in range(12)]
@@ -183,7 +183,7 @@ def _(text):
     return _repeats(text, again=lambda line, seen: seen[-1:] == [line])
 
 
-@repeated_lines.mistake("case makes a difference")
+@repeated_lines.mistake("capitals are letters of their own")
 def _(text):
     return _repeats(text, lower=True)
 

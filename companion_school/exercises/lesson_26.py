@@ -515,7 +515,7 @@ def _(draw):
     processes, queries, width = draw.sizes(3, 2, 6)
     outputs, sums = draw.normal(processes, queries, width), draw.normal(processes, queries)
     yield Case("several queries", (outputs, sums))
-    yield Case("one process: its own output", (outputs[:1], sums[:1]))
+    yield Case("one alone", (outputs[:1], sums[:1]))
     yield Case("equal sums: the mean", (outputs, torch.zeros(processes, queries, dtype=double)))
     hidden = sums.clone()
     hidden[0] = -math.inf

@@ -288,7 +288,7 @@ def _(draw):
     nats = [3 * draw.uniform(length) for length in lengths]
     size = [draw.wholes(1, 6, length) for length in lengths]
     yield Case("texts of different length", (nats, size, [0, 3, 6]))
-    yield Case("the last part is reached by some", (nats, size, [0, 5, max(lengths)]))
+    yield Case("long documents", (nats, size, [0, 5, max(lengths)]))
     yield Case("one part is the whole", (nats, size, [0, 20]))
     yield Case("parts of unequal width, and not from 0", (nats, size, [1, 2, 6, 7]))
     yield Case("one text", (nats[:1], size[:1], [0, 2, 5]))
