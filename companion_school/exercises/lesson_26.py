@@ -520,7 +520,7 @@ def _(draw):
     hidden = sums.clone()
     hidden[0] = -math.inf
     yield Case(
-        "a process that sees no key", (outputs, hidden), right="in a causal ring the first queries meet such processes"
+        "all keys hidden from one", (outputs, hidden), right="in a causal ring the first queries meet such processes"
     )
     nan = outputs.clone()
     nan[0] = math.nan
