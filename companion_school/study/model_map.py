@@ -39,6 +39,10 @@ AROUND = (
     ("looking inside a trained model", "21"),
     ("better steps", "22"),
     ("how large it should be", "23"),
+    ("what it should read", "24"),
+    ("how good it is", "25"),
+    ("more than one chip", "26"),
+    ("from start to finish", "27"),
 )
 """Text and lesson, from top to bottom."""
 HEIGHT = 0.6
@@ -52,7 +56,7 @@ def draw() -> Figure:
     for bottom, text, lesson, color in PATH:
         _box(ax, 1.3, bottom, 5.6, text, lesson, figures.PALETTE[color])
     for place, (text, lesson) in enumerate(AROUND):
-        _box(ax, 7.9, 7.45 - 7.3 * place / (len(AROUND) - 1), 4.4, text, lesson, "white", height=0.43)
+        _box(ax, 7.9, 7.45 - 7.3 * place / (len(AROUND) - 1), 4.4, text, lesson, "white", height=0.34)
     ax.text(7.9, 9.4, "This lesson, 00, walks down the left side.", fontsize=10.5, style="italic", va="center")
     ax.text(7.9, 8.2, "Around the model", fontsize=12, weight="bold")
     ax.add_patch(Rectangle((1.0, 2.1), 6.2, 6.35, fill=False, linestyle="--", edgecolor="black"))
