@@ -8,15 +8,13 @@ from __future__ import annotations
 import copy
 import time
 from collections.abc import Callable
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from authoring.comparisons.cells import names_of
 from authoring.records.adapted import adapted
-from authoring.records.stored import stored
+from authoring.records.stored import LessonRuns, stored
 from companion.files.models import load_model, save_model
 from companion.transformer import Transformer
 
@@ -53,16 +51,10 @@ CELLS = (
 )
 
 
-class Runs:
+class Runs(LessonRuns):
     """The lesson's training runs, with their results stored in a folder."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-
-    @cached_property
-    def lesson(self) -> dict[str, Any]:
-        """The names that the lesson's cells define."""
-        return names_of("20", *CELLS)
+    number, cells = "20", CELLS
 
     def _kept(self, name: str, start: int, make: Callable[[Transformer, torch.Generator], None]) -> Transformer:
         """Load the model of one start, in half precision as it ships, or train and save it first."""

@@ -5,14 +5,12 @@ The runs use the lesson's own `trained` and `loss_of`. Each is stored in `build/
 
 from __future__ import annotations
 
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from authoring.comparisons.cells import names_of
-from authoring.records.stored import stored
+from authoring.records.stored import LessonRuns, stored
 from companion.config.model import AttentionConfig, LatentConfig
 
 STARTS = (0, 1, 2)
@@ -29,25 +27,20 @@ BUDGETS = {300: tuple(KINDS), 900: tuple(KINDS)[:-1]}
 """The kinds that are trained, by the number of updates."""
 
 
-class Runs:
+class Runs(LessonRuns):
     """The lesson's training runs, with their results stored in a folder."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-
-    @cached_property
-    def _names(self) -> dict[str, Any]:
-        return names_of("15", "setup", "sets-up-text")
+    number, cells = "15", ("setup", "sets-up-text")
 
     def __call__(self, kind: str, start: int, updates: int) -> dict[str, Any]:
         """Return one run's record: values cached per token and layer, weights of attention, and loss on unseen text."""
         file = self.folder / f"{kind.replace(' ', '').replace(',', '_')}-{start}-{updates}.json"
 
         def make() -> dict[str, Any]:
-            config = self._names["small_decoder"](KINDS[kind])
-            model = self._names["trained"](config, start, updates)
+            config = self.lesson["small_decoder"](KINDS[kind])
+            model = self.lesson["trained"](config, start, updates)
             with torch.no_grad():
-                loss = self._names["loss_of"](model)
+                loss = self.lesson["loss_of"](model)
             return {
                 "kind": kind,
                 "start": start,

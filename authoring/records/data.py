@@ -6,12 +6,10 @@ classifier. Each trial is stored in `build/records/data` and not repeated.
 
 from __future__ import annotations
 
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from authoring.comparisons.cells import names_of
-from authoring.records.stored import stored
+from authoring.records.stored import LessonRuns, stored
 
 STARTS = (0, 1, 2)
 LOOKS = (120,)
@@ -19,16 +17,10 @@ UPDATES = 360
 TEXTS = ("raw", "deduplicated", "filtered", "both", "chosen")
 
 
-class Trials:
+class Trials(LessonRuns):
     """The lesson's `trial`, with its results stored in a folder."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-
-    @cached_property
-    def _names(self) -> dict[str, Any]:
-        cells = ("setup", "crawl", "rules", "cleaned", "sets-up-text", "trial", "classifier", "chosen")
-        return names_of("24", *cells)
+    number, cells = "24", ("setup", "crawl", "rules", "cleaned", "sets-up-text", "trial", "classifier", "chosen")
 
     def __call__(self, text: str, start: int) -> dict[str, Any]:
         """Return one trial's record: its text and start, and the score of each test by update.
@@ -39,8 +31,8 @@ class Trials:
         """
 
         def make() -> dict[str, Any]:
-            pages = self._names["texts"][text]
-            scores = self._names["trial"](pages, UPDATES, at=LOOKS, start=start)
+            pages = self.lesson["texts"][text]
+            scores = self.lesson["trial"](pages, UPDATES, at=LOOKS, start=start)
             rounded = {at: {test: round(bits, 4) for test, bits in found.items()} for at, found in scores.items()}
             return {"setting": text, "start": start, "scores": rounded}
 

@@ -15,8 +15,7 @@ from typing import Any
 
 import torch
 
-from authoring.comparisons.cells import names_of
-from authoring.records.stored import stored
+from authoring.records.stored import LessonRuns, stored
 from companion import Sampling, account, complete
 from companion.data.batches import encode_documents
 from companion.data.corpora import Document
@@ -35,36 +34,17 @@ FURTHER, TUNED, OPENINGS, TALKS = 60, 60, 150, 600
 STARTS = (0, 1, 2)
 ITEMS, TOLD = 100, 40
 CELLS = (
-    *("setup", "raw-folder", "inspect", "cleaned", "clean-first", "sets-up-pilots", "tokens", "pilot"),
-    *("fitted", "advice", "command", "train-tales"),
-    *(
-        "score",
-        "interval",
-        "suite",
-        "asked",
-        "stretch",
-        "further",
-        "extend",
-        "lengthened",
-        "talks",
-        "tune",
-        "right-animals",
-        "round",
-    ),
-)
+    "setup", "raw-folder", "inspect", "cleaned", "clean-first", "sets-up-pilots", "tokens", "pilot", "fitted", "advice",
+    "command", "train-tales", "score", "interval", "suite", "asked", "stretch", "further", "extend", "lengthened",
+    "talks", "tune", "right-animals", "round",
+)  # fmt: skip
 """Cells of the lesson that define functions, and the page's texts."""
 
 
-class Evening:
+class Evening(LessonRuns):
     """The steps of the pipeline, with their results stored in a folder."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-
-    @cached_property
-    def lesson(self) -> dict[str, Any]:
-        """The names that the lesson's cells define."""
-        return names_of("27", *CELLS)
+    number, cells = "27", CELLS
 
     def pilot(self, width: int) -> dict[str, Any]:
         """Return one pilot run on the page's own texts: its parameters, and its score by update."""

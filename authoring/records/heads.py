@@ -6,34 +6,27 @@ repeated.
 
 from __future__ import annotations
 
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from authoring.comparisons.cells import names_of
-from authoring.records.stored import stored
+from authoring.records.stored import LessonRuns, stored
 
 STARTS, BUDGETS, AHEAD = (0, 1, 2), (300, 900), 3
 
 
-class Runs:
+class Runs(LessonRuns):
     """The lesson's training runs, with their results stored in a folder."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-
-    @cached_property
-    def _names(self) -> dict[str, Any]:
-        return names_of("18", "setup", "sets-up-text", "rung-heads", "sets-up-learn", "sets-up-scores")
+    number, cells = "18", ("setup", "sets-up-text", "rung-heads", "sets-up-learn", "sets-up-scores")
 
     def __call__(self, heads: int, start: int, updates: int) -> dict[str, Any]:
         """Return one run's record: next-token loss on unseen stories, and each head's agreement with the model."""
         file = self.folder / f"{heads}-{start}-{updates}.json"
 
         def make() -> dict[str, Any]:
-            lesson = self._names
+            lesson = self.lesson
             model = lesson["small_model"](start, layers=2, d_model=64)
             own = lesson["OwnHeads"](64, heads) if heads else None
             lesson["learn"](model, own, start, updates)

@@ -9,12 +9,10 @@ from __future__ import annotations
 
 import hashlib
 import json
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from authoring.comparisons.cells import names_of
-from authoring.records.stored import stored
+from authoring.records.stored import LessonRuns, stored
 
 STARTS = (0, 1, 2)
 LOOKS = (50, 80, 120, 170, 240)
@@ -30,15 +28,10 @@ LARGE = 208
 """Width of a model with 8.3 times the parameters of the lesson's largest."""
 
 
-class Trials:
+class Trials(LessonRuns):
     """The lesson's `trial`, with its results stored in a folder."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-
-    @cached_property
-    def _names(self) -> dict[str, Any]:
-        return names_of("23", "setup", "sets-up-text", "trial")
+    number, cells = "23", ("setup", "sets-up-text", "trial")
 
     def __call__(self, width: int, updates: int, **more: Any) -> dict[str, Any]:
         """Return one trial's record: its settings, the number of parameters, and the score by update."""
@@ -46,7 +39,7 @@ class Trials:
         file = self.folder / f"{hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()[:16]}.json"
 
         def make() -> dict[str, Any]:
-            parameters, scores = self._names["trial"](**asked)
+            parameters, scores = self.lesson["trial"](**asked)
             return asked | {"parameters": parameters, "scores": {u: round(s, 4) for u, s in scores.items()}}
 
         return stored(file, make)

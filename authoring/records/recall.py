@@ -5,12 +5,10 @@ The runs use the lesson's own `learn` and `recalled`. Each is stored in `build/r
 
 from __future__ import annotations
 
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from authoring.comparisons.cells import names_of
-from authoring.records.stored import stored
+from authoring.records.stored import LessonRuns, stored
 
 STARTS = (0, 1, 2)
 KINDS = ("linear", "delta", "softmax", "decay", "gated delta", "hybrid")
@@ -18,22 +16,17 @@ BUDGETS = (450, 1800)
 """Updates after which the model of a run is tested. The rate is constant, so one run serves both."""
 
 
-class Runs:
+class Runs(LessonRuns):
     """The lesson's training runs, with their results stored in a folder."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-
-    @cached_property
-    def _names(self) -> dict[str, Any]:
-        return names_of("17", "setup", "tables", "sets-up-layer", "sets-up-texts", "training")
+    number, cells = "17", ("setup", "tables", "sets-up-layer", "sets-up-texts", "training")
 
     def __call__(self, kind: str, start: int) -> dict[str, Any]:
         """Return one run's record: right answers per 100 at each budget, by numbers of pairs and of repeated pairs."""
         file = self.folder / f"{kind.replace(' ', '_')}-{start}.json"
 
         def make() -> dict[str, Any]:
-            _, found = self._names["learn"](kind, start, BUDGETS[-1], at=BUDGETS)
+            _, found = self.lesson["learn"](kind, start, BUDGETS[-1], at=BUDGETS)
             right = {
                 str(updates): [[pairs, again, round(share, 1)] for (pairs, again), share in of.items()]
                 for updates, of in found.items()

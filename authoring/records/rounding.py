@@ -7,15 +7,13 @@ The runs use the lesson's own `learn`, `to_levels`, `affine`, `second_order` and
 from __future__ import annotations
 
 import copy
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from authoring.comparisons.cells import names_of
-from authoring.records.stored import stored
+from authoring.records.stored import LessonRuns, stored
 
 STARTS, BUDGETS, BITS, GROUP, LOUDER = (0, 1, 2), (100, 300), 3, 32, 30
 CELLS = ("setup", "rung-rounding", "measure", "read-by", "rung-second-order", "one-matrix", "rung-aware", "small-model",
@@ -24,23 +22,18 @@ WAYS = ("per row", "plain", "affine", "second order", "aware")
 """Rounding to the nearest level per row, and four kinds of rounding in groups."""
 
 
-class Runs:
+class Runs(LessonRuns):
     """Models of the lesson, trained and rounded, with the cost of rounding stored in a folder."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-
-    @cached_property
-    def _names(self) -> dict[str, Any]:
-        return names_of("19", *CELLS)
+    number, cells = "19", CELLS
 
     def __call__(self, start: int, updates: int) -> dict[str, Any]:
         """Return one run's record: the percent by which each way of rounding increases bits per byte on new stories."""
         file = self.folder / f"{start}-{updates}.json"
 
         def make() -> dict[str, Any]:
-            model = self._names["small_model"](start)
-            self._names["learn"](model, start, updates)
+            model = self.lesson["small_model"](start)
+            self.lesson["learn"](model, start, updates)
             models = {"plain model": model, "loud channels": _loud(model, start)}
             more = {title: self._lost(of) for title, of in models.items()}
             return {"start": start, "updates": updates, "more": more}
@@ -48,7 +41,7 @@ class Runs:
         return stored(file, make)
 
     def _lost(self, model: Any) -> dict[str, float]:
-        lesson = self._names
+        lesson = self.lesson
         rows = lesson["read_by"](model, lesson["calibration"])
         levels, before = lesson["to_levels"], lesson["bits_of"](model)
         how = {

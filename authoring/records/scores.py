@@ -14,8 +14,7 @@ from typing import Any
 
 import torch
 
-from authoring.comparisons.cells import names_of
-from authoring.records.stored import stored
+from authoring.records.stored import LessonRuns, stored
 from companion_school.study.real import real_model
 
 CELLS = ("setup", "suites", "suite-names", "suite-others", "suite-course", "scored", "rounded", "judging")
@@ -25,15 +24,10 @@ LAST = 23
 """Last lesson whose questions the record holds."""
 
 
-class Scores:
+class Scores(LessonRuns):
     """The lesson's scores, with results stored in a folder."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-
-    @cached_property
-    def lesson(self) -> dict[str, Any]:
-        return names_of("25", *CELLS)
+    number, cells = "25", CELLS
 
     @cached_property
     def model(self) -> tuple[Any, Any]:

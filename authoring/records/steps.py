@@ -7,12 +7,10 @@ repeated.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from authoring.comparisons.cells import names_of
-from authoring.records.stored import stored
+from authoring.records.stored import LessonRuns, stored
 
 STARTS = (0, 1, 2)
 CELLS = ("setup", "rung-orthogonal", "rung-muon", "sets-up-text", "small-model", "rates-of", "learn", "take-step")
@@ -72,22 +70,17 @@ def asked() -> Iterator[Run]:
                     yield Run("widths", "AdamW", WIDTHS[0], rate, updates, start)
 
 
-class Runs:
+class Runs(LessonRuns):
     """The lesson's training runs, with their results stored in a folder."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-
-    @cached_property
-    def _names(self) -> dict[str, Any]:
-        return names_of("22", *CELLS)
+    number, cells = "22", CELLS
 
     def __call__(self, run: Run) -> dict[str, Any]:
         """Return a run's settings and its loss on unseen stories, in nats per token."""
         file = self.folder / ("-".join(map(str, run)) + ".json")
 
         def make() -> dict[str, Any]:
-            lesson = self._names
+            lesson = self.lesson
             model = lesson["small_model"](run.start, run.width, run.way == "muP")
             long = {"updates": run.long or run.updates, "stop": run.updates}
             rest = {"other": OTHER[run.part]}

@@ -5,8 +5,32 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
+
+from authoring.comparisons.cells import names_of
+
+
+class LessonRuns:
+    """Runs of a lesson's own cells, with their results stored in a folder.
+
+    Attributes:
+        number: The lesson's number, such as "04".
+        cells: Names of the cells that define what the runs use.
+        folder: Folder for the results.
+    """
+
+    number: ClassVar[str]
+    cells: ClassVar[tuple[str, ...]]
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    @cached_property
+    def lesson(self) -> dict[str, Any]:
+        """The names that the cells define."""
+        return names_of(self.number, *self.cells)
 
 
 def stored(file: Path, make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
