@@ -87,20 +87,35 @@ def prefill_stream(
         ragged = len(set(map(len, source))) > 1
         real = torch.arange(ids.shape[1], device=ids.device) < lengths[:, None] if ragged else None
         memory = model.encode(ids, real=real)
-    tokens, lengths = padded(prompts).to(weight.device), _lengths(prompts, weight.device)
     empty = KVCache.create(model.config, len(prompts), slots, dtype=weight.dtype, device=weight.device, bucket=bucket)
+    stream, cache, lengths = read_rows(model, prompts, empty, memory)
+    last = stream[torch.arange(len(prompts), device=weight.device), lengths - 1]
+    return last, cache, memory
+
+
+def read_rows(
+    model: Transformer, rows: Sequence[Sequence[int]], cache: KVCache, memory: Memory | None = None
+) -> tuple[Float[Tensor, "batch token d_model"], KVCache, Int[Tensor, "batch"]]:
+    """Read rows of unequal lengths after the texts in a cache, in one pass.
+
+    Returns:
+        The stream, padded on the right; the cache without the padding; and the length of each row.
+    """
+    device = model.embedding.weight.device
+    tokens, lengths = padded(rows).to(device), _lengths(rows, device)
     positions, scaling = None, model.config.positions.scaling
     if scaling is not None and scaling.by_length:  # the scaling of a row depends on its own length, not on its padding
-        positions = torch.arange(tokens.shape[1], device=tokens.device).minimum(lengths[:, None] - 1)
+        places = torch.arange(tokens.shape[1], device=device).minimum(lengths[:, None] - 1)
+        positions = cache.lengths[:, None] + places
     counted = None
-    if empty.states is not None and len(set(map(len, prompts))) > 1:  # a recurrent state must not see padding
-        counted = torch.arange(tokens.shape[1], device=tokens.device) < lengths[:, None]
-    stream, _, cache = model.features(tokens, source=memory, cache=empty, positions=positions, counted=counted)
-    assert cache is not None
+    if cache.states is not None and len(set(map(len, rows))) > 1:  # a recurrent state must not see padding
+        counted = torch.arange(tokens.shape[1], device=device) < lengths[:, None]
+    before = cache.lengths
+    stream, _, grown = model.features(tokens, source=memory, cache=cache, positions=positions, counted=counted)
+    assert grown is not None
     # Padding is on the right, where no real token can see it. The rewind frees its slots, so that its keys are
     # overwritten.
-    last = stream[torch.arange(len(prompts), device=weight.device), lengths - 1]
-    return last, cache.rewind(lengths), memory
+    return stream, grown.rewind(before + lengths), lengths
 
 
 def stretched_after(model: Transformer) -> int | None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
-from torch import Tensor
 
+from companion.generation.prefill_decode import read_rows
 from companion.layers.cache import KVCache
 from companion.transformer import Transformer
 
@@ -74,32 +74,22 @@ def _check(
         raise ValueError(f"read: expected one row with room for {needed} tokens, got {read.batch} with room for {room}")
 
 
-def _padded(rows: Sequence[Ids], device: torch.device) -> Tensor:
-    longest = max(map(len, rows))
-    return torch.tensor([[*row, *[0] * (longest - len(row))] for row in rows], device=device)
-
-
 def _scored(
     model: Transformer, prompts: Sequence[Ids], choices: Sequence[Sequence[Ids]], read: KVCache | None
 ) -> list[list[float]]:
     weight = model.embedding.weight
-    longest = max(map(len, prompts)) + max(len(choice) for several in choices for choice in several)
     if read is None:
+        longest = max(map(len, prompts)) + max(len(choice) for several in choices for choice in several)
         cache = KVCache.create(model.config, len(prompts), longest, dtype=weight.dtype, device=weight.device)
     else:
         cache = read.select(torch.zeros(len(prompts), dtype=torch.long, device=weight.device))
-    tokens = _padded(prompts, weight.device)
-    lengths = torch.tensor([len(prompt) for prompt in prompts], device=weight.device)
-    counted = torch.arange(tokens.shape[1], device=weight.device) < lengths[:, None]
-    out = model.features(tokens, cache=cache, counted=counted)
-    ends = out.stream[torch.arange(len(prompts), device=weight.device), lengths - 1]
+    stream, cache, lengths = read_rows(model, prompts, cache)
+    ends = stream[torch.arange(len(prompts), device=weight.device), lengths - 1]
     first = model.head(ends).float().log_softmax(-1)
     found = [[first[row, choice[0]].item() for choice in several] for row, several in enumerate(choices)]
     # the last token of a choice is predicted but not read, so choices of one token are done
     longer = [(row, at) for row, several in enumerate(choices) for at, one in enumerate(several) if len(one) > 1]
     if longer:
-        assert out.cache is not None
-        cache = out.cache.rewind(lengths + (0 if read is None else read.filled))
         sums = _later(model, cache, [row for row, _ in longer], [choices[row][at] for row, at in longer])
         for (row, at), nats in zip(longer, sums, strict=True):
             found[row][at] += nats
@@ -109,8 +99,9 @@ def _scored(
 def _later(model: Transformer, cache: KVCache, rows: list[int], choices: Sequence[Ids]) -> list[float]:
     """Return the log-likelihood of each choice without its first token, after the text in its row of the cache."""
     device = model.embedding.weight.device
-    tokens = _padded([choice[:-1] for choice in choices], device)
-    stream = model.features(tokens, cache=cache.select(torch.tensor(rows, device=device))).stream
+    stream, _, _ = read_rows(
+        model, [choice[:-1] for choice in choices], cache.select(torch.tensor(rows, device=device))
+    )
     sums = []
     for row, choice in enumerate(choices):
         logs = model.head(stream[row, : len(choice) - 1]).float().log_softmax(-1)

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from companion import AttentionConfig, FeedForwardConfig, KVCache, ModelConfig, Transformer, WindowConfig
+from companion.config.model import PositionConfig, RotaryScaling
 from companion.training.choices import log_likelihoods
 
 PROMPTS = [[3, 1, 4], [1, 5, 9, 2, 6], [7]]
@@ -41,6 +42,14 @@ def test_text_before_the_prompts_is_read_from_a_cache_and_stays_in_it() -> None:
         found = log_likelihoods(model, PROMPTS, CHOICES, read=read)
         for prompt, several, scores in zip(PROMPTS, CHOICES, found, strict=True):
             assert scores == pytest.approx([plain(model, before + prompt, one) for one in several], abs=1e-5)
+
+
+def test_rotations_that_depend_on_the_length_of_a_text_do_not_depend_on_its_padding() -> None:
+    model = small(positions=PositionConfig("rotary", scaling=RotaryScaling("dynamic", 2.0, 3)))
+    together = log_likelihoods(model, PROMPTS, CHOICES)
+    for prompt, several, scores in zip(PROMPTS, CHOICES, together, strict=True):
+        alone = [log_likelihoods(model, [prompt], [[choice]])[0][0] for choice in several]
+        assert scores == pytest.approx(alone, abs=1e-5)
 
 
 def test_a_choice_is_never_more_likely_than_one_with_which_it_begins() -> None:
