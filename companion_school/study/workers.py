@@ -16,7 +16,6 @@ import base64
 import builtins
 import dis
 import importlib
-import json
 import marshal
 import os
 import subprocess
@@ -32,8 +31,9 @@ from typing import IO, Any
 
 import torch
 import torch.distributed as dist
-from safetensors.torch import load, save
 from torch import Tensor
+
+from companion_school.checking.codec import pack, unpack
 
 PATIENCE = timedelta(seconds=120)
 """How long a process waits for another one before it fails."""
@@ -103,8 +103,13 @@ class Workers:
         world = self.count if processes is None else processes
         if not isinstance(world, int) or not 1 <= world <= self.count:
             raise ValueError(f"processes={processes!r}: expected a whole number from 1 to {self.count}")
-        asked = {"function": function.__name__, "world": world, "definitions": list(_definitions(function))}
-        message = _packed({**asked, "arguments": list(arguments)}, meeting=self._meeting())
+        message = _packed({
+            "function": function.__name__,
+            "definitions": list(_definitions(function)),
+            "arguments": list(arguments),
+            "world": world,
+            "meeting": self._meeting(),
+        })  # fmt: skip
         if not self._running:
             self._start()
         try:
@@ -249,41 +254,12 @@ def _define(described: Mapping[str, Any], names: dict[str, Any]) -> None:
         names[name] = types.new_class(name, bases, exec_body=lambda space: space.update(body))
 
 
-# Messages: JSON, with its tensors behind it
+# Messages: packed values, each after its length in bytes
 
 
-def _packed(value: Any, **more: Any) -> bytes:
-    tensors: list[Tensor] = []
-
-    def plain(one: Any) -> Any:
-        if isinstance(one, Tensor):
-            tensors.append(one.detach().contiguous())
-            return {"tensor": len(tensors) - 1}
-        if isinstance(one, Mapping):
-            return {"dict": [[plain(key), plain(entry)] for key, entry in one.items()]}
-        if isinstance(one, tuple):
-            return {"tuple": [plain(entry) for entry in one]}
-        return [plain(entry) for entry in one] if isinstance(one, list) else one
-
-    text = json.dumps(plain({**value, **more})).encode()
-    blob = save({str(at): tensor.clone() for at, tensor in enumerate(tensors)})
-    return len(text).to_bytes(8, "big") + len(blob).to_bytes(8, "big") + text + blob
-
-
-def _unpacked(text: bytes, blob: bytes) -> Any:
-    tensors = load(blob)
-
-    def value(one: Any) -> Any:
-        if isinstance(one, list):
-            return [value(entry) for entry in one]
-        if not isinstance(one, dict):
-            return one
-        [(kind, content)] = one.items()
-        if kind == "tensor":
-            return tensors[str(content)]
-        return tuple(map(value, content)) if kind == "tuple" else {value(key): value(entry) for key, entry in content}
-
-    return value(json.loads(text))
+def _packed(value: Any) -> bytes:
+    message = pack(value)
+    return len(message).to_bytes(8, "big") + message
 
 
 def _write(pipe: IO[bytes], message: bytes) -> None:
@@ -292,9 +268,7 @@ def _write(pipe: IO[bytes], message: bytes) -> None:
 
 
 def _read(pipe: IO[bytes]) -> Any:
-    sizes = _exactly(pipe, 16)
-    text = _exactly(pipe, int.from_bytes(sizes[:8], "big"))
-    return _unpacked(text, _exactly(pipe, int.from_bytes(sizes[8:], "big")))
+    return unpack(_exactly(pipe, int.from_bytes(_exactly(pipe, 8), "big")))
 
 
 def _exactly(pipe: IO[bytes], count: int) -> bytes:
