@@ -13,6 +13,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -26,7 +27,8 @@ from companion.ground.device import find_device, versions
 from companion.ground.installed import installed
 
 PARTS = {"decode": decode.compare, "prefill": prefill.compare, "training": training.compare}
-ALL = [*PARTS, "memory", "growth", "smollm2"]
+TABLES: dict[str, ModuleType] = {"memory": memory, "growth": growth}
+ALL = [*PARTS, *TABLES, "smollm2"]
 
 
 def parser() -> argparse.ArgumentParser:
@@ -78,25 +80,20 @@ def main(argv: Sequence[str] | None = None) -> int:
     record: dict[str, Any] = {"machine": machine, "ceiling": limits, "versions": versions() | peers}
     print(report.preamble(record), flush=True)
     comparisons: list[Comparison] = []
-    record |= {"memory": [], "growth": []}
+    record |= {name: [] for name in TABLES}
     for size in (size.quick() if flags.quick else size for size in sizes):
         for part in (part for part in PARTS if part in flags.only):
             with quiet():
                 comparisons.append(PARTS[part](size, setting))
             print("\n" + report.table(comparisons[-1]), flush=True)
             report.write_json(out / "bench.json", record, comparisons)
-        if "memory" in flags.only:
-            with quiet():
-                kept = memory.compare(size, setting)
-            record["memory"] += [asdict(one) | {"size": size.name} for one in kept]
-            print("\n" + memory.report(kept, size), flush=True)
-            report.write_json(out / "bench.json", record, comparisons)
-        if "growth" in flags.only:
-            with quiet():
-                points = growth.compare(size, setting)
-            record["growth"] += [asdict(point) | {"size": size.name} for point in points]
-            print("\n" + growth.report(points, size), flush=True)
-            report.write_json(out / "bench.json", record, comparisons)
+        for name, table in TABLES.items():
+            if name in flags.only:
+                with quiet():
+                    found = table.compare(size, setting)
+                record[name] += [asdict(one) | {"size": size.name} for one in found]
+                print("\n" + table.report(found, size), flush=True)
+                report.write_json(out / "bench.json", record, comparisons)
     if "smollm2" in flags.only:
         try:
             with quiet():

@@ -87,8 +87,8 @@ def faults(plan: Plan, lessons: Sequence[Lesson]) -> Iterator[str]:
     """Yield the faults of a plan: missing lessons, and lessons or stages before the ones that they build on."""
     needs = {lesson.number: lesson.needs for lesson in lessons}
     read = [number for week in plan.weeks for number in week.lessons]
-    if sorted([*read, *plan.optional]) != sorted(needs):
-        yield f"lessons {sorted([*read, *plan.optional])} are planned, and the course has {sorted(needs)}"
+    if (planned := sorted([*read, *plan.optional])) != sorted(needs):
+        yield f"lessons {planned} are planned, and the course has {sorted(needs)}"
     seen: set[int] = set()
     written: set[int] = set()
     for at, week in enumerate(plan.weeks, 1):
