@@ -45,6 +45,7 @@ def test_a_decode_step_looks_at_none(config):
         for _ in range(3):
             logits, cache = decode(model, tokens, cache, None)
             tokens = logits.argmax(-1)
+    assert tokens.device.type == "meta" and cache.filled == 3
 
 
 def test_what_waits_is_noticed():

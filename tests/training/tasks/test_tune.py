@@ -114,6 +114,8 @@ def test_padding_changes_no_loss_no_bias_and_no_gradient(method, gating):
         update = tuner.update()
         counts = [one.counts for one in scored.routing]
         made.append((counts, [scored.nats, *balance], gradients, [*model.state_dict().values()], update))
-    for alone, padded in zip(*(one[:4] for one in made), strict=True):
-        torch.testing.assert_close(padded, alone, rtol=1e-4, atol=5e-6)
+    for alone, padded in zip(*((*one[:2], one[3]) for one in made), strict=True):
+        torch.testing.assert_close(padded, alone, rtol=1e-5, atol=1e-6)
+    for alone, padded in zip(made[0][2], made[1][2], strict=True):  # sums, which round like their largest entries
+        torch.testing.assert_close(padded, alone, rtol=1e-5, atol=1e-6 * max(1.0, alone.abs().max().item()))
     assert made[0][4].tokens == made[1][4].tokens and sum(made[0][0][0]) == 2 * (17 + 5 + 11 + 8)
