@@ -23,6 +23,7 @@ PRODUCTS = {"mm", "addmm", "bmm"}
 
 def of_a_step(config: ModelConfig, device: torch.device, dtype: torch.dtype = torch.float32) -> Counter[str]:
     """Count the kernels of a decode step of one row by kind: `"products"`, `"attention"` and `"fused"` loops."""
+    import torch._inductor.config
     from torch._inductor.utils import get_code
 
     model = Transformer(config).to(device, dtype).eval()
@@ -31,8 +32,9 @@ def of_a_step(config: ModelConfig, device: torch.device, dtype: torch.dtype = to
     def step(tokens: Tensor) -> Tensor:
         return decode(model, tokens, cache.ready(1).rounded(config.context), None)[0]
 
-    with torch.inference_mode():
-        compiled = torch.compile(step, backend="inductor")
+    # A graph out of the compiler's cache has no source code.
+    with torch.inference_mode(), torch._inductor.config.patch(fx_graph_cache=False):
+        compiled = torch.compile(step, backend="inductor", fullgraph=True)
         code = "\n".join(get_code(compiled, torch.zeros(1, dtype=torch.long, device=device)))
     found: Counter[str] = Counter()
     for fused, extern, operator in CALL.findall(code[code.index("def call(") :]):

@@ -28,19 +28,21 @@ CHIP = Chip(2e11, 1e10)
 
 
 def test_the_rehearsal_writes_the_page_that_it_prints(tmp_path, capsys):
-    parts = ["prefill", "processes", "tests"]
+    parts = ["prefill", "processes", "kernels", "tests"]
     assert gpu.main(["--rehearsal", "--only", *parts, "--out", str(tmp_path)]) == 0
     printed = capsys.readouterr().out
     record, text = json.loads((tmp_path / "gpu.json").read_text()), (tmp_path / "gpu.txt").read_text()
     assert record["rehearsal"] and "a rehearsal on the CPU" in text and "goal" not in text
     assert set(text.splitlines()) - {""} <= set(printed.splitlines())
     assert [(part["name"], part["status"]) for part in record["parts"]] == [
-        *(("prefill", "done"), ("processes", "done"), ("tests", "done")),
+        *(("prefill", "done"), ("processes", "done"), ("kernels", "done"), ("tests", "done")),
     ]
-    _, processes, collected = (part["found"] for part in record["parts"])
+    _, processes, kernels, collected = (part["found"] for part in record["parts"])
     assert [json.loads(line) for line in (tmp_path / "tests.jsonl").read_text().splitlines()] == collected
     found = re.fullmatch(r"0 of (\d+) tests passed, (\d+) skipped", collected[0]["remark"])
     assert found and int(found[1]) == int(found[2]) >= 53
+    said = "a layer of a compiled decode step is 13 kernels: 1 attention, 5 fused, 7 products"
+    assert kernels == [{"remark": said}]
     losses = [float(one["remark"].split(": ")[1]) for one in processes if "loss" in one.get("remark", "")]
     assert len(losses) == 3 and losses[0] == pytest.approx(losses[2], abs=1e-4)
 
@@ -49,14 +51,12 @@ def test_every_other_part_is_rehearsed_too(tmp_path, monkeypatch):
     """In this process, to save the start of theirs."""
     monkeypatch.setattr(torch, "compile", torch.compile)  # which the rehearsal replaces, and this puts back
     found = {}
-    for name in ("ceiling", "training", "memory", "kernels", "decode"):
+    for name in ("ceiling", "training", "memory", "decode"):
         assert gpu.run_part(name, str(tmp_path / name), True, CHIP) == 0
         *found[name], end = map(json.loads, (tmp_path / name).read_text().splitlines())
         assert end == {"end": ""}
     torch._dynamo.reset()
     assert min(found["ceiling"][0]["chip"]) > 0 and "ours" in found["memory"][0]["remark"]
-    said = "a layer of a compiled decode step is 13 kernels: 1 attention, 5 fused, 7 products"
-    assert found["kernels"] == [{"remark": said}]
     titles = [one["comparison"]["title"] for one in found["training"]]
     assert ["compiled" in title for title in titles] == [False, True, True] and "Muon" in titles[2]
     [decoded] = [one["comparison"] for one in found["decode"]]

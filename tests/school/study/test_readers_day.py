@@ -127,7 +127,7 @@ def test_a_day_leaves_git_clean_and_an_update_loses_no_answer(day):
     assert "02_exercises.ipynb is yours and was left as it is; the new version is 02_exercises_new.ipynb" in told
     assert answer in [cell.source for cell in nbformat.read(mine / EXERCISES, as_version=4).cells]
     beside = mine / EXERCISES.replace("exercises.ipynb", "exercises_new.ipynb")
-    assert "These belong to" in beside.read_text(encoding="utf-8")
+    assert "Here are the exercises" in beside.read_text(encoding="utf-8")
     assert "attention, again" in (mine / LESSON).read_text(encoding="utf-8")
     assert (mine / "map.md").read_text() == "A new map.\n" and (mine / "sizing.md").exists()
     assert [right for _, right in read_answers()[find_question("2.a").key]] == [True]
