@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from companion_school.questions import spaced_repetition
-from companion_school.questions.question import Question, Verdict, find_question, questions
+from companion_school.questions.question import LETTERS, Question, Verdict, find_question, questions
 from companion_school.questions.terminal import named, readable
 from companion_school.study.assets import asset
 
@@ -96,13 +96,22 @@ def given() -> JSON:
     """Return the latest answer to each question in the reader's progress, for question.js.
 
     The keys are those of the questions. Each value is a list of the reader's text and, for a prediction, whether the
-    outcome was as expected (otherwise None).
+    outcome was as expected (otherwise None). If choices were reordered after a right answer, the letter follows the
+    right choice; a wrong answer whose letter is now the right one is left out.
     """
     from IPython.display import JSON
 
-    kinds = {question.key: question.kind for question in questions().values()}
-    latest = spaced_repetition.latest_answers().items()
-    return JSON({key: [text, right if kinds.get(key) == "predict" else None] for key, (text, right) in latest})
+    asked = {question.key: question for question in questions().values()}
+    found: dict[str, list[object]] = {}
+    for key, (text, right) in spaced_repetition.latest_answers().items():
+        question = asked.get(key)
+        if question is not None and question.kind == "choice" and question.right is not None:
+            letter = LETTERS[question.answers.index(question.right)]
+            if not right and text.lower() == letter:
+                continue
+            text = letter if right else text
+        found[key] = [text, right if question is not None and question.kind == "predict" else None]
+    return JSON(found)
 
 
 def review() -> None:

@@ -2,6 +2,7 @@
 
 import json
 import math
+from dataclasses import replace
 from datetime import date, timedelta
 from importlib.resources import files
 
@@ -241,6 +242,16 @@ def test_a_notebook_is_given_back_the_latest_answer_to_each_question(course, cap
     answer("5.a", " it grows ", as_expected=False)
     assert asking.given()._repr_json_()[0] == {"2/size": ["b", None], "5/guess": ["it grows", False]}
     assert [row[2:] for row in json.loads((course / "questions.json").read_text("utf-8"))["2/size"]] == [[], ["b"]]
+
+
+def test_an_answer_stays_right_or_wrong_when_choices_are_reordered(course, monkeypatch):
+    it_stays, sixteen, many = SIZE.answers
+    reordered = {**COURSE, "2.a": replace(SIZE, answers=(sixteen, many, it_stays))}
+    answer("2.a", "b")
+    monkeypatch.setattr(asking, "questions", lambda: reordered)
+    assert asking.given()._repr_json_()[0] == {"2/size": ["a", None]}
+    answer("2.a", "a")  # "it stays", which was wrong
+    assert asking.given()._repr_json_()[0] == {}
 
 
 def test_what_cannot_be_understood_is_named_and_left(course):
