@@ -1,8 +1,8 @@
 """Old ids of exercises, questions and other items that have moved to another lesson.
 
-An old id goes on working wherever a reader or a course has written it down: in saved progress and answers, in
-`check(...)` of an old copy of a notebook, in the schedule of `companion review`, and in the lists of a problem set. The
-lesson that an item has left never gives its number or letter to another one.
+An old id still works wherever a reader or a course has written it down: in saved progress and answers, in `check(...)`
+of an old copy of a notebook, in the schedule of `companion review`, and in the lists of a problem set. The lesson that
+an item has left never reuses its number or letter.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from typing import TypeVar
 Entry = TypeVar("Entry")
 
 MOVED: dict[str, str] = {
-    # out of lesson 14 into lesson 23
+    # from lesson 14 to lesson 23
     "14.i": "23/follow",
     "14.j": "23/budget",
     "14.k": "23/half-way",
-    # out of lesson 19 into lesson 22
+    # from lesson 19 to lesson 22
     "19.4": "22.1",
     "19.5": "22.2",
     "19.6": "22.3",

@@ -55,7 +55,7 @@ class Bug:
             if what == "delete":
                 found += [start, start + 1]  # the lines around the missing code
             elif what != "equal":
-                opens = new[end - 1].endswith(":")  # a wrong condition shows in the first line of its block
+                opens = new[end - 1].endswith(":")  # a wrong condition is noticed in the first line of its block
                 found += range(start + 1, end + 1 + opens)
         return found
 

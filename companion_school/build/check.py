@@ -206,7 +206,7 @@ def _follow(
         if ended:
             return None, begun
         if time.monotonic() > end:
-            if begun is None and len(found) > already:  # stop the search for the first difference
+            if begun is None and len(found) > already:  # end the search for the first difference
                 return None, None
             took = f"it did not end in {begun.seconds:g} seconds" if begun else "it did not begin"
             note(Found((begun or left[0]).name, Result.TIMEOUT.value, took))

@@ -161,7 +161,8 @@ def where(stage: Stage, folder: Path, guess: bool = True) -> str | None:
     Args:
         stage: The stage.
         folder: The learner's folder.
-        guess: Suggest a fix. A mistake that the cases have already named knows more than a single tensor does.
+        guess: Suggest a fix. Pass False if the cases have already named a mistake, because that says more than a single
+            tensor.
     """
     from companion_school.build import first_difference  # imported late: only needed when something is wrong
 

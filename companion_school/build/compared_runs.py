@@ -128,7 +128,7 @@ class Streams:
         differing node counts unless a later node that depends on it agrees.
         """
         wrong = [key for key in self.ends() if self.seen[key].state is State.DIFFERS]
-        if self.mine.error is not None:  # the run did not reach its ends, and a difference before may be the reason
+        if self.mine.error is not None:  # the run did not reach its ends, possibly because of an earlier difference
             agreed = {key for key in self.nodes if self.seen[key].state is State.AGREES}
             absolved = {old for key in agreed for old in self._all_before(key)}
             wrong += [key for key, seen in self.seen.items() if seen.state is State.DIFFERS and key not in absolved]

@@ -191,7 +191,7 @@ def race(
 
 
 def _learners(folder: Path, name: str | None) -> tuple[World, str]:
-    """Return the learner's files and the name of the run, with the plain race if race.py is not written yet."""
+    """Return the learner's files and the name of the run, and the plain race if race.py is not written yet."""
     sources = read_sources(folder)
     files = {module: str(folder / f"{module}.py") for module in sources}
     is_plain = is_untouched(STAGE.number, sources.get(STAGE.module, stub(STAGE.number)))
@@ -299,7 +299,7 @@ def _name(axes: Any, rows: Sequence[tuple[float, str, str]]) -> None:
     for at in range(1, len(heights)):  # move each name at least one line above the one before
         heights[at] = max(heights[at], heights[at - 1] + step)
     limit = 1.0
-    for at in reversed(range(len(heights))):  # push names that would leave the figure down again
+    for at in reversed(range(len(heights))):  # move names that would leave the figure back down
         heights[at] = limit = min(heights[at], limit)
         limit -= step
     for (bits, name, color), height in zip(rows, heights, strict=True):

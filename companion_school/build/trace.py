@@ -316,7 +316,7 @@ class Recorder(TorchFunctionMode):
     def _ends(self, module: nn.Module, given: tuple[Any, ...], gave: Any) -> None:
         if self._busy:
             return
-        while self._modules:  # modules above it on the stack were left by an exception
+        while self._modules:  # an exception has left the modules above it on the stack
             opened, call = self._modules.pop()
             if opened is module:
                 with self.unseen():

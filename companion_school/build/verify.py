@@ -1,4 +1,4 @@
-"""Whether a stage's check does what it must: what is right passes, known mistakes are named, mutants are noticed.
+"""Verify a stage's check: right answers pass, known mistakes are named, and mutants are caught.
 
 python -m companion_school.build.verify 2 --mutants
 """
@@ -26,7 +26,7 @@ _SECONDS = 20.0  # CPU time limit for one mutant on one part
 
 
 def faults(part: Part, seeds: Sequence[int] = SEEDS, naming: Sequence[int] = SEEDS) -> Iterator[str]:
-    """Yield a sentence for each fault of a part's check; none if the check is as it should be.
+    """Yield a sentence for each fault of a part's check; yield nothing if the check works.
 
     Args:
         part: The part.
@@ -37,7 +37,7 @@ def faults(part: Part, seeds: Sequence[int] = SEEDS, naming: Sequence[int] = SEE
     for seed in seeds:
         key = key_of(exercise, seed)
         for number, answer in enumerate([exercise.reference, *exercise.variants]):
-            watched = part.watched if seed == seeds[0] else ()  # the operators do not depend on the seed
+            watched = part.watched if seed == seeds[0] else ()  # the operators are the same for every seed
             verdict = examine(key, in_this_process(answer, watched))
             if verdict.result is not Result.RIGHT:
                 who = f"variant {number}" if number else "the reference"

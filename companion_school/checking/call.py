@@ -96,12 +96,13 @@ def in_this_process(answer: Answer, forbidden: Collection[str] = (), watch: Watc
         watch: Watch that notices forbidden operators.
     """
     watch = watch or Watch(forbidden)
-    # Each entry holds a returned value, a copy from when it was last checked, and whether it has been overwritten here.
+    # Each entry holds a returned value, its copy from the last check, and a flag that is True once it has been
+    # overwritten here.
     earlier: deque[tuple[Any, Any, bool]] = deque(maxlen=KEPT)
 
     def call(case: Case, again: bool = False) -> Outcome:
         arguments = [copied(value, case.gradients, again and case.layout) for value in case.arguments]
-        if again:  # a caller may write into a result
+        if again:  # overwrite earlier results, as a caller may
             for at, (value, _, written) in enumerate(earlier):
                 if not written:
                     overwrite(value)
@@ -135,13 +136,15 @@ def _called(answer: Answer, arguments: Sequence[Any], case: Case, watch: Watch) 
     except KeyboardInterrupt:
         if not case.is_robust:
             raise
-        return None, Outcome(result=Result.TIMEOUT)  # stopped by hand on a case that costs no point, so go on
+        # Stopped by hand on a case that costs no point, so continue with the next one
+        return None, Outcome(result=Result.TIMEOUT)
     except Exception as error:
-        if type(error) is NotImplementedError and not str(error):  # PyTorch's own have a message
+        if type(error) is NotImplementedError and not str(error):  # PyTorch's own errors of this type have a message
             return None, Outcome(result=Result.MISSING)
         if watch.seen:
             return None, _refused(watch)
-        kind = "ValueError" if isinstance(error, ValueError) else type(error).__name__  # as `except` sees it
+        # Any subclass counts, as in `except ValueError`
+        kind = "ValueError" if isinstance(error, ValueError) else type(error).__name__
         return None, Outcome(error=(kind, str(error)))
     if watch.seen:
         return None, _refused(watch)
@@ -258,9 +261,9 @@ def _places(value: Any) -> Iterator[tuple[str, int]]:
 
 
 def overwrite(value: Any) -> None:
-    """Overwrite a result with rubbish, as a caller might."""
+    """Overwrite a result with meaningless values, as a caller might."""
     if isinstance(value, torch.Tensor):
-        with torch.no_grad(), suppress(RuntimeError):  # an expanded tensor cannot be written into
+        with torch.no_grad(), suppress(RuntimeError):  # writing into an expanded tensor raises
             value.fill_(_RUBBISH)
     elif isinstance(value, tuple):
         for part in value:
@@ -315,12 +318,13 @@ def with_python_numbers(value: Any) -> Any:
 
 def identical(now: Any, was: Any) -> bool:
     """Return True if nothing in a value has changed; NaN counts as equal to NaN."""
-    if now is was:  # values that `copied` does not copy
+    if now is was:  # the same object, of a type that `copied` does not copy
         return True
     if isinstance(was, torch.Tensor):
         if not isinstance(now, torch.Tensor) or now.shape != was.shape or now.dtype != was.dtype:
             return False
-        return torch.equal(now, was) or difference(now.detach(), was, 0.0, told=False) is None  # NaN is NaN
+        # Treat NaN as equal to NaN
+        return torch.equal(now, was) or difference(now.detach(), was, 0.0, told=False) is None
     if isinstance(was, (list, tuple)):
         return len(now) == len(was) and all(identical(a, b) for a, b in zip(now, was, strict=True))
     if isinstance(was, Mapping):

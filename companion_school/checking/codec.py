@@ -18,7 +18,8 @@ from .call import Outcome, Result
 from .exercise import Case
 
 _HEAD = struct.Struct("<qq")  # the lengths of the JSON text and of the tensors
-_PLAIN = frozenset({bool, int, str, type(None)})  # same in JSON; the types of most items in long lists
+# Types that JSON stores unchanged; most items of long lists have one of them
+_PLAIN = frozenset({bool, int, str, type(None)})
 
 
 def pack(value: Any) -> bytes:
@@ -48,7 +49,7 @@ def unpack(data: bytes) -> Any:
 
 
 def same_as(value: Any) -> Hashable:
-    """Return a key that is equal for two values exactly if `pack` gives the same bytes, in a third of the time."""
+    """Return a key, equal for two values exactly if `pack` gives the same bytes for them, but three times as fast."""
     tensors: dict[str, torch.Tensor] = {}
     text = json.dumps(_written(value, tensors))
     numbers = [tensor.reshape(-1).view(torch.uint8).numpy().tobytes() for tensor in tensors.values()]
@@ -58,7 +59,7 @@ def same_as(value: Any) -> Hashable:
 def _written(value: Any, tensors: dict[str, torch.Tensor]) -> Any:
     if isinstance(value, torch.Tensor):
         name, strides = str(len(tensors)), value.stride()
-        order = sorted(range(len(strides)), key=lambda axis: -strides[axis])  # the axes as they are in memory
+        order = sorted(range(len(strides)), key=lambda axis: -strides[axis])  # the order of the axes in memory
         # Clone, because safetensors rejects tensors that share memory.
         tensors[name] = value.detach().permute(order).clone(memory_format=torch.contiguous_format)
         return {"tensor": name} if order == sorted(order) else {"tensor": [name, order]}

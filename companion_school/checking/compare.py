@@ -10,7 +10,7 @@ import torch
 
 MOST_NUMBERS = 16
 LONGEST = 1000  # characters in the description of a list
-_ENTRIES = 4  # of a dict that are described
+_ENTRIES = 4  # entries of a dict that are described
 _NUMBER = 1e-11  # tolerance of a Python float; ints must be equal
 _SINGLE = 1e-6  # errors below this suggest float32
 SINGLE = 1e-5
@@ -180,13 +180,13 @@ def _tensor_difference(
 
 
 def _close(found: torch.Tensor, expected: torch.Tensor, allowed: float) -> bool:
-    if torch.equal(found, expected):  # the usual case, decided in a tenth of the time
+    if torch.equal(found, expected):  # the usual case; this test takes a tenth of the time
         return True
     if not expected.is_floating_point():
         return False
     found, expected = found.double(), expected.double()
-    # The largest deviation decides, in a third of the operations of isclose. If it is NaN, one side or both have NaN
-    # or infinity.
+    # The largest deviation decides, which takes a third of the operations of isclose. If it is NaN, one side or both
+    # have NaN or infinity.
     over = ((found - expected).abs() - (allowed + allowed * expected.abs())).max().item()
     if over != over:
         return bool(torch.isclose(found, expected, rtol=allowed, atol=allowed, equal_nan=True).all())

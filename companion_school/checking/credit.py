@@ -35,7 +35,7 @@ def examine_groups(key: AnswerKey, call: Call) -> list[Verdict]:
 
 
 def earned(verdicts: Sequence[Verdict]) -> list[bool]:
-    """Say for each group if it earns its points: it must be right, and so must the first group."""
+    """Return for each group True if it earns its points: it must be right, and so must the first group."""
     return [verdict.is_right and verdicts[0].is_right for verdict in verdicts]
 
 
@@ -56,7 +56,7 @@ def without_groups(key: AnswerKey, left_out: Collection[int]) -> AnswerKey:
 
 
 def with_cases(key: AnswerKey, kept: Sequence[int]) -> AnswerKey:
-    """Return the key with only the cases of these indices."""
+    """Return the key with only the cases at these indices."""
 
     def at_kept(gives: Callable[[int], Outcome]) -> Callable[[int], Outcome]:
         return lambda index: gives(kept[index])

@@ -1,9 +1,9 @@
-"""Derive further cases from an exercise's own ones by general laws (metamorphic tests).
+"""Derive further cases from an exercise's own cases by general laws (metamorphic tests).
 
 One of the exercise's cases is varied, and the reference gives the expected result: each axis cut to size one, rows on
 very different levels, a large number added to all entries, one NaN, another dtype, other numbers in the same shapes
 (which defeats results cached by shape). A variation is dropped if the reference rejects it or gives NaN by itself,
-because the statement promises nothing there. An exercise is excused from a law by name, with a reason (`excused`).
+because the statement promises nothing there. An exercise can opt out of a law by name, with a reason (`excused`).
 
 Rejected inputs are derived in the same way. A statement names them once ("if the shapes differ"), but there are many
 ways to break such a sentence, and a check that tries only one of them lets the others pass.
@@ -11,7 +11,7 @@ ways to break such a sentence, and a check that tries only one of them lets the 
 The remaining laws need no cases of their own (see `examine`): each case is called a second time after the others, with
 another memory layout; the arguments and earlier results must stay unchanged; and no memory may be shared.
 
-Laws about inputs that a reader may well meet (any shape, other numbers, equal numbers) belong to the mark *right*.
+Laws about inputs that a reader is likely to meet (any shape, other numbers, equal numbers) belong to the mark *right*.
 Extremes, NaN, another dtype, memory, rejected inputs and values that miss a limit by a rounding error belong to
 *robust* (`EXTREME`). An exercise can decide otherwise, with a reason (`Exercise.right`, `Exercise.robust`).
 """
@@ -66,13 +66,14 @@ _STEP, _FAR = 1000.0, 1e4
 _LONG = 33  # least length of a stretched axis, longer than any axis that a reader is shown
 _MOST_ENTRIES = 20_000  # limit on the entries of all tensors of such a case
 _COARSE = 1e-9  # tolerance in float64 where large numbers cancel
-_FAR_OFF = 1e-7  # and where a number as large as `_FAR` multiplies what is left; in float32 it would be 1e-3
+# Tolerance where the result is also multiplied by a number as large as `_FAR`; in float32 it would be 1e-3
+_FAR_OFF = 1e-7
 
 
 def law_cases(
     exercise: Exercise, cases: Sequence[Case], call: Callable[[Case], Any], others: Sequence[Callable[[Case], Any]] = ()
 ) -> list[Case]:
-    """Derive cases from an exercise's own by all laws from which it is not excused.
+    """Derive cases from an exercise's own cases by all laws that it has not opted out of.
 
     Args:
         exercise: The exercise.
@@ -101,7 +102,7 @@ def law_cases(
         why = _robust(exercise, name)
         made = (replace(case, shows=NAMES[name], robust=why, right="") for case in make(base))
         held = (case for case in made if _holds(case, call))
-        if name == "nan":  # where a right answer does not read the number, nothing has to show it
+        if name == "nan":  # a right answer may ignore the NaN, so the result need not show it
             held = (case for case in held if all(_shows_nan(other(case)) for other in others))
         found += islice(held, _MOST)
     if not {"large", "one"} & {*exercise.excused}:
@@ -131,7 +132,7 @@ def _robust(exercise: Exercise, name: str) -> str:
 
 
 def _holds(case: Case, call: Callable[[Case], Any]) -> bool:
-    """Return True if the reference gives a result, and the result has NaN exactly if the case asks for NaN."""
+    """Return True if the reference gives a result that contains NaN if and only if the case asks for NaN."""
     value = call(case).value  # None if the reference or PyTorch raised
     return value is not None and holds_nan(value) == case.only_nan
 
@@ -204,8 +205,8 @@ def _cut(value: Any, size: int, zeroed: bool) -> Any:
 def _larges(case: Case) -> Iterator[Case]:
     """Stretch each axis in every argument that has it, to a multiple of its size so that it keeps its divisors.
 
-    Where no argument is a tensor, the lengths of lists and texts are stretched in the same way, and where there are
-    none of these either, the whole numbers.
+    If no argument is a tensor, the lengths of lists and texts are stretched in the same way. If there are no lists or
+    texts either, the whole numbers are.
     """
     tensors, sizes = _tensors(case.arguments), _sizes(case) or _lengths(case.arguments) or _wholes(case.arguments)
     for size in sizes:
@@ -239,7 +240,7 @@ def _stretched(value: Any, size: int, times: int) -> Any:
         for axis, length in enumerate(value.shape):
             if length == size:
                 copies = [value * (1 + copy / 64) if value.is_floating_point() else value for copy in range(times)]
-                value = torch.cat(copies, dim=axis)  # scaled, so that the copies are not equal
+                value = torch.cat(copies, dim=axis)  # scaled, so that no two copies are equal
         return value.clone()
     if isinstance(value, dict):
         return {key: _stretched(part, size, times) for key, part in value.items()}
@@ -285,7 +286,7 @@ def _instead(value: Any, old: torch.Tensor, new: torch.Tensor) -> Any:
 
 
 def _levels(case: Case) -> Iterator[Case]:
-    """Put columns on very different levels, with another highest column in each row; and separately the rows.
+    """Put the columns on very different levels, each row with another highest column; in another case, the rows.
 
     The highest entries include those that a mask hides.
     """
@@ -333,7 +334,7 @@ def _others(case: Case) -> Iterator[Case]:
         other = value
         if isinstance(value, torch.Tensor) and whole:
             other = value.flip(tuple(range(value.dim())))
-        elif type(value) is float and 1.5 * value != value:  # not 0, not infinite
+        elif type(value) is float and 1.5 * value != value:  # neither 0 nor infinite
             other = 1.5 * value
         elif isinstance(value, list) and all(type(part) is int for part in value):
             other = value[::-1]
@@ -406,7 +407,7 @@ def _with(case: Case, at: int, value: Any) -> Case:
 
 REFUSED = "invalid input is rejected, whichever argument it is"
 _MOST_REFUSALS, _MOST_BESIDE = 24, 8
-_UNPACKED = "to unpack"  # from Python's message for a tuple of another length, which is no deliberate rejection
+_UNPACKED = "to unpack"  # part of Python's message for a tuple of another length, which is not a deliberate rejection
 
 
 class Gave(Protocol):

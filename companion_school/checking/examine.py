@@ -183,11 +183,11 @@ class _CalledOnce:
 
     @staticmethod
     def _place(case: Case) -> tuple[int, bool, int | None]:
-        return id(case.arguments), case.gradients, case.room  # all that a call depends on
+        return id(case.arguments), case.gradients, case.room  # everything that a call depends on
 
 
 def _apart(exercise: Exercise, cases: Iterable[Case]) -> Iterator[Case]:
-    """Yield the cases without their gradients and, after all others, once more with them, as robust ones.
+    """Yield the cases without their gradients and, after all others, once more with them, as cases of *robust*.
 
     A tensor that requires gradients is special: numpy does not accept it, and it cannot be written into in place. In an
     exercise about gradients the cases stay as they are. For an answer without arguments, the tolerance is made
@@ -298,7 +298,7 @@ def call_faults(
 ) -> Iterator[tuple[str, str]]:
     """Yield the kind (`exercise.KINDS`) and a description of each fault of a call.
 
-    A wrong value is reported alone.
+    If the value is wrong, nothing else is reported.
     """
     fault = _value_fault(case, outcome, expected, told)
     if fault is not None:
@@ -328,7 +328,7 @@ def call_faults(
 
 
 def _value_fault(case: Case, outcome: Outcome, expected: Outcome, told: bool) -> str | None:
-    """Describe what is wrong with the value or the error of a call, ignoring types and precision; else return None."""
+    """Describe what is wrong with the value or the error of a call, ignoring types and precision; None if nothing."""
     if outcome.result is Result.TIMEOUT:
         return "it did not finish within its time limit" + "; expected a ValueError" * case.refuse
     if outcome.result is Result.CRASHED:
@@ -353,7 +353,7 @@ def _value_fault(case: Case, outcome: Outcome, expected: Outcome, told: bool) ->
     if far_off(value, wanted, case.tolerance, exact_zero=zero) is None:
         return None
     if not case.arguments and type(value) is type(wanted):
-        return f"{describe(value)} is not it"  # do not reveal the only right answer
+        return f"{describe(value)} is not it"  # say no more, because that would reveal the only right answer
     return difference(value, wanted, case.tolerance, exact_zero=zero) if told else fault
 
 

@@ -21,7 +21,7 @@ An exercise is written once, as a function in `lesson_NN.py` whose body between 
     def _(scores, may_look): ...
 
 The stub, hints and solution that a reader sees, the files that an instructor hands out, and the cases for grading are
-all made from this definition.
+all generated from this definition.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class Case:
         shows: The property that fails if the answer is wrong here, in words: "rows add up to one".
         arguments: The arguments of the call.
         refuse: The arguments are bad, and the answer must raise a `ValueError`.
-        gradients: Also compare the gradients with respect to all floating-point tensors among the arguments.
+        gradients: Compare the gradients too, with respect to all floating-point tensors among the arguments.
         tolerance: Absolute and relative tolerance of a number; by default it depends on the dtype.
         exact_zero: Entries that are expected to be 0 must be exactly 0. None: as the `Exercise` says.
         only_nan: The result only has to contain NaN, or the arguments to be rejected.
@@ -204,7 +204,7 @@ class Exercise:
         minutes: Expected time for someone who has just read the lesson.
         forbidden: Names that an answer must not use, such as "softmax" where the exercise is the softmax.
         exact_zero: The statement asks for exact zeros: where the reference gives 0, an answer must, too.
-        excused: Laws (`derived_cases.EXCUSES`) that do not hold here, each with the reason.
+        excused: Laws (`derived_cases.EXCUSES`) that do not hold here, each with a reason.
         right: Laws, `KINDS` of faults and properties of cases that belong to *right* here and not to *robust*, as they
             would by default; each with the reason.
         robust: Laws and properties of cases that belong to *robust* here and not to *right*; each with the reason.
@@ -343,7 +343,7 @@ def exercise(
     room: Callable[..., int] | None = None,
     groups: Sequence[Group] = (),
 ) -> Callable[[Answer], Exercise]:
-    """Decorate a reference solution, and make an `Exercise` of it.
+    """Decorate a reference solution to turn it into an `Exercise`.
 
     The lesson's table reads `title`, `task`, `points`, `difficulty` and `minutes` from the text of the call, so write
     them as literals.
@@ -442,7 +442,7 @@ def _check_groups(id: str, groups: Sequence[Group], points: int) -> None:
 
 
 def _parts(id: str, reference: Answer) -> tuple[str, str]:
-    """Return stub and solution: the function's text without decorator and docstring, without and with its body."""
+    """Return stub and solution: the text without decorator and docstring, first without the body, then with it."""
     text = textwrap.dedent(inspect.getsource(reference))
     tree = ast.parse(text).body[0]
     assert isinstance(tree, ast.FunctionDef)

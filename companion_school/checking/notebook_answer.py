@@ -104,7 +104,6 @@ class Printed(io.TextIOBase):
         self._start, self._ends, self._size = "", 0, 0
 
     def writable(self) -> bool:
-        """Return True."""
         return True
 
     def write(self, text: str) -> int:

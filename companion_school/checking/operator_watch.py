@@ -19,7 +19,7 @@ import sys
 import threading
 from collections.abc import Collection, Mapping
 from functools import lru_cache
-from inspect import CO_OPTIMIZED  # set for functions, but not for the bodies of modules and classes
+from inspect import CO_OPTIMIZED  # a flag of functions that the bodies of modules and classes do not have
 from itertools import accumulate
 from pathlib import Path
 from types import ModuleType
@@ -48,7 +48,7 @@ _AUTOGRAD = frozenset({
 _ENGINE = ("autograd::engine::", "aten::_make_dual", "aten::_fw_primal")
 _SHORT = {"scaled_dot_product_attention": "scaled_dot_product", "optim": "optimizer"}
 _MODULE = "the module "
-_MARK = "aten::empty"  # the first operator under every watch
+_MARK = "aten::empty"  # every watch sees this operator first
 
 
 class Watch:
@@ -108,7 +108,7 @@ class Watch:
         begun = (event.name() for events in threads for event in events if event.kind() == "push")
         if next(begun, None) != _MARK:
             self.seen.append("something that stops PyTorch's own record of operators")
-        # There are thousands of events, so read only their names. The end of an operator has none.
+        # There are thousands of events, so read only their names. The event that ends an operator has no name.
         names = dict.fromkeys(name for events in threads for name in map(ProfilerEvent.name, events))
         self.seen += [_short(name) for name in names if self._is_forbidden(name)]
         self.peak = _peak(threads) if self.measures else 0
@@ -297,7 +297,8 @@ def forbidden_uses(source: str, forbidden: Collection[str], beside: Collection[s
 
 def _hidden_modules(nodes: Collection[ast.AST], beside: Collection[str]) -> set[str]:
     """Find modules through which a name can be hidden: others than `_MODULES`, and PyTorch or sys as a value."""
-    known = {"torch": "torch", "math": "math"}  # modules by the names that code has for them; these are there already
+    # Full names of modules, by their names in the code; these two need no import
+    known = {"torch": "torch", "math": "math"}
     used: list[str] = []
     for node in nodes:
         if isinstance(node, ast.Import):
@@ -308,7 +309,7 @@ def _hidden_modules(nodes: Collection[ast.AST], beside: Collection[str]) -> set[
             inner = {one.asname or one.name: f"{node.module}.{one.name}" for one in node.names}
             used += [path for path in inner.values() if _module_at(path) is not None]
             known |= inner
-    inside: set[int] = set()  # what a longer path of names holds, or an assignment of a module to a name
+    inside: set[int] = set()  # parts of a longer dotted name, or of the assignment of a module to a name
     for node in nodes:
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ("getattr", "hasattr"):
             inside |= {*map(id, node.args[:1])}
@@ -321,7 +322,7 @@ def _hidden_modules(nodes: Collection[ast.AST], beside: Collection[str]) -> set[
     found = set()
     for node in nodes:
         if not isinstance(node, (ast.Attribute, ast.Name)) or id(node) in inside or not (path := _path(node, known)):
-            continue  # `ast.walk` comes to the whole of a path first
+            continue  # `ast.walk` visits a whole dotted name before its parts
         inside |= {id(part) for part in ast.walk(node) if part is not node}
         parts = path.split(".")
         used += [other for end in range(1, len(parts)) if _module_at(other := ".".join(parts[: end + 1])) is not None]

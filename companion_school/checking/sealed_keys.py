@@ -47,7 +47,7 @@ class Sealed:
     offered: tuple[Any, ...] = ()
 
     def examine(self, call: Call) -> Verdict:
-        """Examine an answer. Without the right results, check only its kind and that it matches no known mistake."""
+        """Examine an answer. Without the right results, check only its kind and the known mistakes."""
         return examine(self.key, call) if self.knows_answers else _examine_kind(self.key, call, self.offered)
 
     def examine_group(self, number: int, call: Call) -> Verdict:
@@ -184,5 +184,5 @@ def _examine_kind(key: AnswerKey, call: Call, offered: Sequence[Any] = ()) -> Ve
 def _kind_or_none(value: Any) -> Any:
     try:
         return kind_of(value)
-    except TypeError:  # no exercise expects a type that has no empty value
+    except TypeError:  # such a type has no empty value, and no exercise expects it
         return None

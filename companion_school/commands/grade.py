@@ -94,7 +94,7 @@ def parser() -> Parser:
 
 
 def _add_how(parser: Parser) -> None:
-    """Add the flags that say how to grade, as opposed to what."""
+    """Add the flags that say how to grade, as opposed to what to grade."""
     parser.add_argument("--jobs", type=Count, default=2, help="number of submissions graded in parallel")
     parser.add_argument(
         "--out", type=str, default="marks", metavar="FOLDER", help="output folder for marks.csv and feedback/"

@@ -140,7 +140,7 @@ def patched(
     columns = torch.arange(len(states))
 
     def put(*passed: Any) -> Any:
-        given = passed[-1]  # the input or the output of the block
+        given = passed[-1]  # the block's input in a pre-hook, its output in a forward hook
         x, *others = given if isinstance(given, tuple) else (given,)
         x = x.index_put((columns, first + columns), states.to(x.dtype))
         return (x, *others) if isinstance(given, tuple) else x

@@ -65,7 +65,7 @@ def save_live(path: Path, model: Transformer, said: Mapping[str, Any], *, rounde
     Args:
         path: The file to write.
         model: The model. Its parameters are converted to float32.
-        said: Further entries of the header.
+        said: Additional entries for the header.
         rounded: Store matrices as int8; otherwise everything is stored in float32.
 
     Raises:

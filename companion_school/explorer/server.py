@@ -306,7 +306,7 @@ class _Answer(BaseHTTPRequestHandler):
         self.send_header("Content-Type", f"{kind}; charset=utf-8" if kind.startswith("text") else kind)
         if size is not None:  # else the body ends where the connection does
             self.send_header("Content-Length", str(size))
-        self.send_header("Access-Control-Allow-Origin", "*")  # a notebook's frame has the notebook's origin
+        self.send_header("Access-Control-Allow-Origin", "*")  # a page in a notebook's frame has the notebook's origin
         self.send_header("Cache-Control", "no-store")
         self.end_headers()
 

@@ -53,8 +53,8 @@ def read_number(text: str) -> float | None:
     text = re.sub(r"(?<=\d)\s+(?=\d)", "", text)
     text = _COMMAS.sub(lambda found: found[0].replace(",", ""), text).replace(",", ".")
     text = _BARE.sub(r"\1(\2)", text).strip()
-    text = re.sub(r"(?<![\w.])0+(?=\d)", "", text)  # because 007 is a syntax error in Python
-    if not _ARITHMETIC.fullmatch(text):  # because Python also parses 0x10 and comments
+    text = re.sub(r"(?<![\w.])0+(?=\d)", "", text)  # leading zeros are a syntax error in Python
+    if not _ARITHMETIC.fullmatch(text):  # Python would also parse 0x10 and comments
         return None
     try:
         number = _value(ast.parse(text, mode="eval").body)

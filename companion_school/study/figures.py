@@ -36,7 +36,7 @@ from companion_school.study.plotted_numbers import read_off
 
 DPI = 100  # pixels per inch on the page
 SHARPNESS = 2  # pixels of the picture per pixel on the page, for high-resolution screens
-COLORS = 128  # in a stored picture
+COLORS = 128  # number of colours in a stored picture
 SMALLEST_PRINT = 8.0  # points; at 100 dpi this is the size of a footnote
 
 # A curve's dash and marker change together with its colour, so that the figure also works in black and white.
@@ -406,7 +406,7 @@ def _name_ticks(ax: Axes, letter: str, names: Sequence[object] | None, count: in
             axis.set_ticks(range(count))
         return
     texts = [str(name).replace(" ", "␣").replace("\n", "⏎").replace("\t", "⇥") for name in names]
-    # parse_math: a token may be a dollar sign
+    # parse_math is False because a token may be a dollar sign
     axis.set_ticks(range(count), texts, parse_math=False)
     if letter == "x" and sum(map(len, texts)) > 5 * count and count > 2:
         axis.set_tick_params(rotation=45)

@@ -1,6 +1,6 @@
 """IPython extension of the course's kernel: a NameError says which cells to run first.
 
-A notebook shows yesterday's results, but its kernel has forgotten yesterday's variables.
+A notebook still shows yesterday's results, but its kernel has forgotten yesterday's variables.
 """
 
 from __future__ import annotations

@@ -59,7 +59,7 @@ def _is_data(line: Line2D, ax: Axes) -> bool:
 def _points(line: Line2D) -> tuple[np.ndarray, np.ndarray]:
     try:
         return np.asarray(line.get_xdata(), dtype=float), np.asarray(line.get_ydata(), dtype=float)
-    except (TypeError, ValueError):  # names instead of numbers along an axis
+    except (TypeError, ValueError):  # the axis has names instead of numbers
         return np.empty(0), np.empty(0)
 
 

@@ -188,7 +188,8 @@ def command(root: Path) -> list[str]:
     flags = [
         f"--ServerApp.root_dir={root}",
         f"--LabApp.default_url=/lab/tree/{MINE}/{START}",
-        "--ServerApp.answer_yes=True",  # one Ctrl-C stops the lab; its question would vanish in the terminal's lines
+        # A single Ctrl-C stops the lab, because its question would get lost among the lines in the terminal
+        "--ServerApp.answer_yes=True",
         "--LabApp.custom_css=True",
         "--LabApp.expose_app_in_browser=True",  # so that an answer to a question reaches the reader's progress
         f"--ServerApp.tornado_settings={settings!r}",

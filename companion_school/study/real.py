@@ -7,9 +7,9 @@
 
     found = perplexities()
 
-Where the model is on this machine, the function runs, and its result must agree with the record. Otherwise the call
-returns the record and says how to get the model. Nothing is downloaded. `python -m authoring.records.real 02` measures
-and records the results of a lesson's cells.
+If the model is on this machine, the function runs, and its result must agree with the record. Otherwise the call
+returns the record and prints how to get the model. Nothing is downloaded. `python -m authoring.records.real 02`
+measures and records the results of a lesson's cells.
 """
 
 from __future__ import annotations
@@ -57,17 +57,17 @@ Load = Callable[[Path], Any]
 
 @cache
 def real_model(name: str, load: Load | None = None) -> tuple[Any, PublishedTokenizer] | None:
-    """Load a published model for reading, once in a process.
+    """Load a published model in evaluation mode, once per process.
 
     Args:
         name: "smollm2" or "minilm".
-        load: What reads the folder, such as the `load` of a reader's own transformer.
+        load: Function that reads the folder, such as the `load` of a reader's own transformer (default: the library's).
 
     Returns:
-        The model in single precision and its tokenizer. None if the model is not on this machine.
+        The model and its tokenizer, or None if the model is not on this machine. The library loads it in float32.
 
     Raises:
-        ValueError: The name is another one.
+        ValueError: The name is not "smollm2" or "minilm".
     """
     if name not in NAMES:
         raise ValueError(f"name: expected one of {', '.join(NAMES)}, got {shown(name)}")
@@ -80,16 +80,18 @@ def real_model(name: str, load: Load | None = None) -> tuple[Any, PublishedToken
 def on_real_model(
     name: str, key: str, load: Load | None = None
 ) -> Callable[[Callable[[Any, PublishedTokenizer], Any]], Callable[[], Any]]:
-    """Make a function of a real model and its tokenizer one without arguments, which works without the model too.
+    """Decorate a function of a real model and its tokenizer, so that it takes no arguments and works without the model
+    too.
 
     Args:
         name: "smollm2" or "minilm".
-        key: Name of the record, which begins with the lesson, "02/divisors", or the stage, "build/10/capital".
-        load: What reads the model's folder; by default the library. A notebook of *Your own transformer* names its own.
+        key: Name of the record. It begins with the lesson, as in "02/divisors", or the stage, as in "build/10/capital".
+        load: Function that reads the model's folder, such as the one that a reader of *Your own transformer* wrote
+            (default: the library's).
 
     Returns:
-        A decorator. The decorated function returns numbers, texts, and lists and dictionaries of them. Under keys
-        that begin with "≈" stand times, which differ from machine to machine and are not compared.
+        A decorator. The decorated function returns numbers, texts, and lists and dictionaries of them. Values under
+        keys that begin with "≈" are times, which differ between machines and are not compared.
 
     Raises:
         ValueError: There is no such model or record, or the result differs from the record.
@@ -119,7 +121,7 @@ def on_real_model(
 
 
 def plain(value: Any) -> Any:
-    """Return a result as JSON knows it: six digits a number, lists for tensors and tuples."""
+    """Convert a result to JSON types: floats with six digits, and lists for tensors and tuples."""
     if isinstance(value, Tensor):
         value = value.tolist()
     if isinstance(value, dict):
@@ -130,7 +132,7 @@ def plain(value: Any) -> Any:
 
 
 def difference(found: Any, known: Any, where: str = "the result") -> str | None:
-    """Say where a measured result differs from its record by more than rounding, or None if it does not."""
+    """Describe where a measured result differs from its record by more than rounding; return None if it does not."""
     if isinstance(found, dict) and isinstance(known, dict) and [*found] == [*known]:
         pairs = [(f"{where}[{key!r}]", found[key], known[key]) for key in found if not key.startswith("≈")]
     elif isinstance(found, list) and isinstance(known, list) and len(found) == len(known):

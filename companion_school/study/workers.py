@@ -150,7 +150,7 @@ class Workers:
         return replies
 
 
-# What a function needs: everything that it looks up in its module
+# What a function needs: every name that it looks up in its module
 
 
 def _looked_up(code: types.CodeType) -> Iterator[str]:
@@ -215,7 +215,7 @@ def _code(function: Any) -> dict[str, Any]:
 
 
 def _elsewhere(name: str, value: Any) -> dict[str, Any]:
-    """Describe a name that can be imported, or data."""
+    """Describe a name that refers to data or to something that can be imported."""
     if isinstance(value, types.ModuleType):
         return {"name": name, "kind": "import", "module": value.__name__, "of": ""}
     module, of = getattr(value, "__module__", None), getattr(value, "__qualname__", None)
@@ -285,7 +285,7 @@ def _exactly(pipe: IO[bytes], count: int) -> bytes:
 
 
 class _Counted:
-    """`dist.send` and `dist.isend`, with their bytes and calls counted."""
+    """Wrap `dist.send` and `dist.isend` to count their calls and bytes."""
 
     def __init__(self) -> None:
         self.sent = self.messages = 0
@@ -307,11 +307,11 @@ def _answer(asked: Mapping[str, Any], rank: int, counter: _Counted) -> dict[str,
         _define(described, names)
     store = dist.FileStore(asked["meeting"], asked["world"])
     dist.init_process_group("gloo", store=store, rank=rank, world_size=asked["world"], timeout=PATIENCE)
-    dist.barrier()  # until all are here
+    dist.barrier()  # wait until all processes are here
     counter.sent = counter.messages = 0
     result = names[asked["function"]](*asked["arguments"])
     made = {"result": result, "sent": counter.sent, "messages": counter.messages}
-    dist.barrier()  # so that no process leaves while another one still waits for it
+    dist.barrier()  # no process may leave while another one still waits for it
     return made
 
 
@@ -319,7 +319,7 @@ def main(rank: int) -> None:
     """Answer what comes through the pipe until it closes."""
     torch.set_num_threads(1)
     pipe = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # whatever prints must not get into the messages
+    os.dup2(2, 1)  # printed text must not get into the messages
     counter = _Counted()
     import companion.transformer  # noqa: F401  loaded while the notebook goes on
 
@@ -332,7 +332,7 @@ def main(rank: int) -> None:
             reply = _packed(_answer(asked, rank, counter))
         except Exception:
             reply = _packed({"error": traceback.format_exc()})
-        _write(pipe, reply)  # before the others notice that this process has left
+        _write(pipe, reply)  # reply before the others notice that this process has left
         if dist.is_initialized():
             dist.destroy_process_group()
 

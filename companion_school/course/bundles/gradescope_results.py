@@ -132,7 +132,8 @@ def _tests(mark: Mark) -> list[dict[str, Any]]:
     seen: set[str] = set()
     weak = f"What would make it robust {STAR}:\n{mark.unstood}" if mark.unstood else ""
     told = {"public": _said(mark.public, mark.notes), "hidden": _said(mark.hidden, () if mark.public else mark.notes)}
-    if mark.section:  # all points of a project's part are hidden ones, so the hidden test reports the public failure
+    # A project's part has only hidden points, so its hidden test also reports a failure on the public cases
+    if mark.section:
         told["hidden"] = told["public"]
     for number, each in enumerate(mark.earned, 1):
         for kind, most, has in (("public", each.part.public, each.public), ("hidden", each.part.hidden, each.hidden)):

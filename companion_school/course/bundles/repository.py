@@ -118,7 +118,7 @@ def clone_all(table: Path, to: Path) -> Iterator[tuple[str, str]]:
 def _clone(address: str, place: Path) -> str:
     """Clone or update one repository; return an error message, or "" on success."""
     quiet = ["-c", "core.symlinks=false", "-c", "core.hooksPath=/dev/null", "-c", "core.fsmonitor=false"]
-    # All of these settings are git's own. They keep it from running anything that a repository brings along.
+    # All of these are settings of git itself. They keep it from running anything that a repository contains.
     environment = os.environ | {"GIT_TERMINAL_PROMPT": "0", "GIT_LFS_SKIP_SMUDGE": "1",
                                 "GIT_ALLOW_PROTOCOL": "https:ssh:file"}  # fmt: skip
     if (place / ".git").is_dir():

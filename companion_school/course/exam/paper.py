@@ -60,7 +60,7 @@ def lessons_in(text: str, what: str = "--lessons") -> list[int]:
 def asked(question: Question, secret: bytes, version: str) -> Asked:
     """Return a question with the numbers of one version.
 
-    The numbers differ from those of all earlier versions unless 50 draws bring nothing new.
+    The numbers differ from those of all earlier versions unless 50 draws give no new ones.
     """
     made: list[Asked] = []
     for letter in VERSIONS[: VERSIONS.index(version) + 1]:

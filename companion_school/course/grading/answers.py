@@ -29,7 +29,7 @@ LONGEST_TEXT = 20_000
 
 TEXT_STUB = "YOUR ANSWER HERE"
 _MOST_MAGICS = 200
-_NEAR = 0.75  # least likeness of a misspelled name, from 0 to 1
+_NEAR = 0.75  # lowest similarity of a misspelled name, from 0 to 1
 _HEADING = re.compile(r"## \d+\.\w")  # heading of an exercise: ## 2.3 A softmax that can hide
 # Names of the cells of a problem set, from nbgrader's `grade_id` or the cell's id.
 _RELEASED = re.compile(r"(about|imports|(statement|answer|public|hidden|run|written)_\w+)$")
@@ -37,7 +37,7 @@ _SHELL = re.compile(r"[^=#'\"]*=[ \t]*[!%]")  # as in here = !pwd
 _LINES = re.compile("\r\n|\r|\n")  # Python's line endings; str.splitlines also splits at others
 _PERCENT = re.compile(r"^# %%.*$", re.MULTILINE)
 _IMPORTS = (ast.Import, ast.ImportFrom)
-_FAULTS = (SyntaxError, ValueError, RecursionError, MemoryError)  # the last two come from deeply nested code
+_FAULTS = (SyntaxError, ValueError, RecursionError, MemoryError)  # deeply nested code raises the last two
 
 
 class Unreadable(ValueError):
@@ -114,7 +114,7 @@ class Submission:
         return Answer(self._program(chosen), None, tuple(notes))
 
     def nearly(self, name: str, asked: Collection[str]) -> Iterator[str]:
-        """Yield a remark if there is a function whose name is nearly this one and that is not asked for itself."""
+        """Yield a remark if there is a function whose name is nearly this one and is not itself asked for."""
         others = {one.node.name for one in self._statements if isinstance(one.node, ast.FunctionDef)} - {*asked}
         for other in get_close_matches(name, sorted(others), 1, _NEAR):
             yield f"there is a function {other}; was it meant to be {name}?"

@@ -57,7 +57,7 @@ DISCREET = {
     Result.TIMEOUT: "it did not finish within its time limit on an input that is not shown",
     Result.REFUSED: "it did something that an answer may not do, on an input that is not shown",
 }
-_MOST_NAMED = 6  # kinds of cases that a page names
+_MOST_NAMED = 6  # number of kinds of cases that a page names
 _one_by_one = threading.RLock()  # references run in several threads but share PyTorch's random generator
 
 
@@ -252,7 +252,7 @@ def begin(
     nothing = [False] * len(book)
     public_key = keys.public(exercise)
     public, passed = try_answer(worker, program, [public_key], nothing)
-    if is_constant(exercise):  # there is only this one case, and a public verdict on it would reveal the answer
+    if is_constant(exercise):  # there is only one case, and a public verdict on it would reveal the answer
         hidden = _discreet(public, public_key)
         if hidden.result is Result.WRONG:
             hidden = replace(hidden, fault=public.fault if public.fault.startswith(NOT_OFFERED) else NOT_IT)
@@ -321,7 +321,7 @@ def _outcome_of(tried: Sequence[AnswerKey], run: Run, groups: int) -> tuple[Verd
     try:
         verdict = _judged(tried, run)
         if not verdict.is_right and groups == 1:
-            with suppress(Exception):  # it compares results that `examine` has not come to
+            with suppress(Exception):  # it compares results that `examine` has not reached
                 verdict = replace(verdict, already=_already(tried[0], run))
         if run.stopped is not None:
             if run.at is not None and run.stopped.result is not Result.REFUSED:

@@ -2,9 +2,9 @@
 
 A race trains in the grader's sandbox and returns the merges of its tokenizer. This process encodes the held-out text
 with those merges and the course's tokenizer. It sends windows of the text to the sandbox, each time one token longer,
-receives logits for the next token, and computes the bits itself. So a race cannot report its own score, read the text
-while it trains, or look ahead. One thing is taken on trust, as the board says: that race.py does not itself contain the
-held-out text.
+receives logits for the next token, and computes the bits itself. A race can therefore not report its own score, read
+the text while it trains, or look ahead. One thing is taken on trust, as the board says: that race.py does not itself
+contain the held-out text.
 """
 
 from __future__ import annotations

@@ -234,7 +234,7 @@ ATTACKS: dict[str, tuple[str, tuple[str, ...]]] = {
     ),
     "sends replies in advance": (
         f"{_FRAMES}\nfor _ in range(50): send(codec.pack_outcome(outcome(scores)))\nreturn scores",
-        ("wrong", "timeout"),  # since nobody reads the replies, sending blocks in the end
+        ("wrong", "timeout"),  # replies are not read, so sending blocks in the end
     ),
 }
 

@@ -85,14 +85,14 @@ class Mutant:
 
 
 def mutants(exercise: Exercise) -> Iterator[Mutant]:
-    """Yield every distinct mutant of an exercise's reference."""
+    """Yield all distinct mutants of an exercise's reference."""
     for change, line, text in changed_texts(exercise.solution):
         if (answer := _function(text, exercise)) is not None:
             yield Mutant(exercise.id, change, line, answer)
 
 
 def changed_texts(source: str, name: str | None = None) -> Iterator[tuple[str, int, str]]:
-    """Yield every distinct mutant of a source text.
+    """Yield all distinct mutants of a source text.
 
     Args:
         source: Python code.
@@ -149,7 +149,7 @@ def _line(node: ast.AST) -> str:
 def _function(text: str, exercise: Exercise) -> Answer | None:
     names = dict(vars(inspect.getmodule(exercise.reference)))
     try:
-        exec(compile(text, f"mutant of {exercise.id}", "exec"), names)  # our own text
+        exec(compile(text, f"mutant of {exercise.id}", "exec"), names)  # the text is our own
     except (SyntaxError, ValueError):
         return None
     return names[exercise.name]

@@ -37,7 +37,8 @@ SEEDS = (0, 1, 2)
 WANTED = 0.95
 """Minimum share of the mutants, without equivalent ones, that the checks must kill."""
 
-_SECONDS, _MEMORY = 1.0, 3 * 2**30  # processor seconds per mutant; bytes beyond what the process uses at its start
+# CPU seconds per mutant; memory limit in bytes, in addition to what the process uses at its start
+_SECONDS, _MEMORY = 1.0, 3 * 2**30
 
 
 @dataclass(frozen=True)

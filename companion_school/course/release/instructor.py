@@ -39,7 +39,7 @@ def page(pset: ProblemSet) -> str:
 
 
 def _secrecy(exercise: Exercise) -> str:
-    """Describe which part of the hidden check depends on the instructor's seed."""
+    """Describe which part of the hidden check depends on the instructor's secret."""
     if is_own(exercise.id):
         return "each student's own"
     if is_constant(exercise):

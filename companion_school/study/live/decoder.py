@@ -13,8 +13,8 @@ from matplotlib.figure import Figure
 from companion_school.study import figures
 from companion_school.study.live import moving
 
-MASKS = {"strict": -1, "inclusive": 0, "one too wide": 1}  # slot i looks at the inputs up to i + this
-SHIFTS = {"not shifted": 0, "shifted": 1, "shifted twice": 2}  # input i is the target this many positions before
+MASKS = {"strict": -1, "inclusive": 0, "one too wide": 1}  # slot i sees the inputs up to index i plus this number
+SHIFTS = {"not shifted": 0, "shifted": 1, "shifted twice": 2}  # input i is the target this number of positions earlier
 
 
 def writing(
@@ -67,7 +67,7 @@ def writing(
 
 
 def _looks_at(own: np.ndarray, cross: np.ndarray, source: list[str], inputs: list[str], says: list[str]) -> Figure:
-    """Draw the still picture: lines up to the source for the second look, and arcs to the left for the first one.
+    """Draw the still picture: lines up to the source for cross-attention, and arcs to the left for self-attention.
 
     A line is thicker for a larger weight.
     """
@@ -166,7 +166,7 @@ def sees(slots: int, shift: int, mask: int) -> np.ndarray:
     target j - shift.
     """
     slot, target = np.indices((slots, slots))
-    place = target + shift  # position of the input that is this target
+    place = target + shift  # index of the input that equals this target
     return (place < slots) & ((place <= slot + mask) | (place == slot))
 
 

@@ -62,7 +62,7 @@ def edits(models: Mapping[str, Sequence[tuple[str, ModelConfig]]], *, caption: s
         "With each edit a part of it changes: positions, norms, biases, the gate, the table of the way out, shared "
         "keys, experts. Bars beside it show how many numbers each part has.",
         caption=caption,
-        colors=8,  # three of bars, and five for print
+        colors=8,  # three for the bars and five for the text
         numbers=[
             (
                 f"sizes of {size}",
@@ -195,7 +195,7 @@ def memory(
     train = {name: 16 * count / 1e9 for name, count in counts.items()}
     fig, ax = figures.subplots(width=7.2, height=3.8)
     looks = ("hold", hold, "blue", "o"), ("write one text", one, "green", "D"), ("train", train, "red", "s")
-    for level, (label, needs, color, marker) in zip((-0.22, 0, 0.22), looks, strict=True):  # or they overlap
+    for level, (label, needs, color, marker) in zip((-0.22, 0, 0.22), looks, strict=True):  # otherwise they overlap
         look = {"color": figures.PALETTE[color], "marker": marker, "linestyle": "none", "markersize": 7}
         ax.plot([needs[name] for name in models], [row + level for row in range(len(models))], label=label, **look)
     for row in range(1, len(models)):

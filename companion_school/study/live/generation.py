@@ -154,7 +154,7 @@ def roofline(
     ax.plot(at, [chip.attainable(i) for i in at], "o", color=figures.PALETTE["blue"], label=label)
     for batch, i in zip(shown, at, strict=True):
         ax.annotate(str(batch), (i, chip.attainable(i)), xytext=(8, -12), textcoords="offset points")
-    long = kept[len(kept) // 2]  # the same texts, with a cache each
+    long = kept[len(kept) // 2]  # the same texts, each with a cache
     back = intensity(shown[-1], long)
     label = f"{shown[-1]} texts, {long:,} tokens kept of each"
     ax.plot([back], [chip.attainable(back)], "s", color=figures.PALETTE["orange"], label=label)

@@ -26,7 +26,8 @@ LARGEST = 42_000  # limit on the bytes of one output
 STILL_COLORS = 16  # enough for bars, lines and text, with half the bytes of a still figure's picture
 
 # JupyterLab listens for shortcuts further out on the page. A figure stops its key presses from getting there, because
-# the arrow keys would move from cell to cell. Ctrl+S still saves. If a script fails, the still picture comes back.
+# the arrow keys would otherwise move between cells. Ctrl+S still saves. If a script fails, the still picture comes
+# back.
 _START = """
 for (const figure of document.querySelectorAll('figure[data-live="%s"]:not([data-alive])')) {
 figure.dataset.alive = "yes";

@@ -102,5 +102,5 @@ def _still(rows: dict[str, np.ndarray], words: Sequence[str], start: int) -> fig
 
 
 def _unit(rows: np.ndarray) -> np.ndarray:
-    """Rows of mean square 1."""
+    """Scale rows to a mean square of 1."""
     return rows / np.sqrt(np.square(rows).mean(-1, keepdims=True))

@@ -1,1 +1,1 @@
-"""The wall that students' code runs behind: `parent` asks, `child` runs, `confine` takes rights away."""
+"""The sandbox for students' code: `parent` sends cases, `child` runs the code, and `wall` takes away its rights."""

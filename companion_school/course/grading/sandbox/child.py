@@ -1,11 +1,10 @@
-"""The process that runs students' code behind a wall. It never imports companion, and decides no mark.
+"""The process that runs students' code behind a wall. It never imports companion and decides no marks.
 
-`wall.Wall.command` starts it as  python -I child.py WALL ANSWERS ENGINE SOCKET NAME FOLDER. It loads torch once, and
-from the folder ENGINE (`companion_school/checking`) it loads the modules that call an answer and pack its result. For
-each order that comes over its socket (limits and the channel to use) it forks. The fork gives up its rights
-(`wall.py`),
-defines the student's program, and answers the cases that come over the channel, one at a time. The first message names
-the program. Everything that goes back is packed values (`codec.py`).
+`wall.Wall.command` starts it as python -I child.py WALL ANSWERS ENGINE SOCKET NAME FOLDER. It loads torch once, and it
+loads the modules that call an answer and pack its result from the folder ENGINE (`companion_school/checking`). For each
+order on its socket (the limits and the channel to use) it forks. The fork gives up its rights (`wall.py`), defines the
+student's program, and answers the cases on the channel, one at a time. The first message names the program. All replies
+are packed values (`codec.py`).
 """
 
 from __future__ import annotations
@@ -46,8 +45,7 @@ def _load(name: str, file: Path) -> Any:
 
 
 def _engine(folder: Path) -> dict[str, Any]:
-    """Return the modules of the engine by name. They are in a package with its own name, which cannot be imported
-    later."""
+    """Return the modules of the engine by name. Answers cannot import their package."""
     _load("engine", folder / "__init__.py")
     modules = {
         name: importlib.import_module(f"engine.{name}") for name in ("exercise", "call", "codec", "operator_watch")
@@ -93,7 +91,7 @@ def main() -> None:
     """Load everything that answers need, report it, and fork for each order until the socket is closed."""
     wall_file, answers_file, engine_folder, descriptor, name, folder = sys.argv[1:]
     control = socket.socket(fileno=int(descriptor))
-    os.chdir(folder)  # empty, and nobody may write into it
+    os.chdir(folder)  # an empty folder that is not writable
     makedirs = _pretend_a_place(folder)
     sys.argv[:] = [""]
     import numpy
@@ -110,7 +108,7 @@ def main() -> None:
     sys.path[:] = [path for path in sys.path if Path(path).resolve() in homes or _is_under(path, library)]
     sys.meta_path[:] = [finder for finder in sys.meta_path if "__editable__" not in getattr(finder, "__module__", "")]
     sys.dont_write_bytecode = True
-    square = torch.ones(64, 64, requires_grad=True)  # what starts at the first use starts now
+    square = torch.ones(64, 64, requires_grad=True)  # run whatever starts at its first use now, before the fork
     (square @ square).softmax(0).exp().sum().backward()
     engine["codec"].unpack(engine["codec"].pack(square))
     with engine["operator_watch"].Watch(["softmax"]):
@@ -151,7 +149,7 @@ def main() -> None:
 
 
 def _as_it_is(model: Any = None, **_: Any) -> Any:
-    """A replacement for `torch.compile` that compiles nothing, because compiling takes longer than an answer may."""
+    """Replace `torch.compile` and compile nothing, because compiling takes longer than the time limit of an answer."""
     return (lambda function: function) if model is None else model
 
 
@@ -187,8 +185,7 @@ def _end(child: int, children: dict[int, int], wall: Any) -> int:
 
 
 def _address_space() -> int:
-    """Return the bytes that are already mapped, to which a memory limit must be added, or 0 if the system does not
-    tell."""
+    """Return the number of mapped bytes, which every memory limit is added to; 0 if the system does not say."""
     try:
         with open("/proc/self/statm") as file:
             return int(file.read().split()[0]) * resource.getpagesize()
@@ -217,13 +214,13 @@ def _serve_part(descriptor: int, order: dict[str, Any], tools: _Tools) -> None:
     os.setsid()
     null = os.open(os.devnull, os.O_RDWR)
     for standard in (0, 1, 2):
-        os.dup2(null, standard)  # whatever it prints is nobody's
+        os.dup2(null, standard)  # discard whatever it prints
     os.closerange(3, descriptor)
     os.closerange(descriptor + 1, 4096)
     channel = socket.socket(fileno=descriptor)
     os.environ.clear()
     with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as score:
-        score.write("1000")  # where memory runs out, this process goes first, and the grader stays
+        score.write("1000")  # if memory runs out, the system kills this process first and not the grader
     folder = tools.wall.give_up(order["user"], order["writes"])
     _limit(order["cpu"], order["memory"], order["writes"])
     if order["writes"]:
@@ -236,7 +233,7 @@ def _serve_part(descriptor: int, order: dict[str, Any], tools: _Tools) -> None:
 
 
 def _limit(cpu_seconds: int, memory: int, writes: int) -> None:
-    """Set the limits on resources; `memory` is the maximum of mapped bytes, and `writes` that of a file.
+    """Set the resource limits: `memory` in mapped bytes, and `writes` in bytes per file.
 
     Limits that this system does not have are omitted (on macOS, memory).
     """
@@ -245,7 +242,7 @@ def _limit(cpu_seconds: int, memory: int, writes: int) -> None:
         "RLIMIT_AS": (memory, memory),
         "RLIMIT_FSIZE": (writes, writes),
         "RLIMIT_NOFILE": (64, 64),
-        "RLIMIT_NPROC": (0, 0),  # also no threads; root is above it, and runs nothing behind a wall
+        "RLIMIT_NPROC": (0, 0),  # no threads either; root is exempt, but runs nothing behind a wall
         "RLIMIT_CORE": (0, 0),
         "RLIMIT_MSGQUEUE": (0, 0),
     }
@@ -256,7 +253,7 @@ def _limit(cpu_seconds: int, memory: int, writes: int) -> None:
 
 
 def _read(channel: socket.socket, tools: _Tools) -> None:
-    """Find the answers in a student's files, which are untrusted and may be built to take forever."""
+    """Find the answers in a student's files. They are untrusted and may be built to take forever to read."""
     order = json.loads(receive(channel))
     files = [(name, receive(channel, tools.reading.LARGEST)) for name in order["files"]]
     found: dict[str, Any] = {}
@@ -301,7 +298,8 @@ def _serve(channel: socket.socket, program: dict[str, Any], engine: dict[str, An
     def define() -> Any:
         code = compile(program["source"], NOTEBOOK, "exec")
         lines = program["source"].splitlines(keepends=True)
-        linecache.cache[NOTEBOOK] = (len(program["source"]), None, lines, NOTEBOOK)  # for what asks for its text
+        # So that tracebacks and `inspect` find the source
+        linecache.cache[NOTEBOOK] = (len(program["source"]), None, lines, NOTEBOOK)
         with watch:
             exec(code, names)
         if not callable(names.get(program["name"])):
@@ -325,7 +323,7 @@ def _serve(channel: socket.socket, program: dict[str, Any], engine: dict[str, An
 
 
 def _named(error: BaseException) -> tuple[str, str]:
-    """Return the type and message of an error, whatever its own methods do."""
+    """Return the type and message of an error, even if its own methods fail."""
     try:
         return type(error).__name__, str(error)[:1000]
     except BaseException:

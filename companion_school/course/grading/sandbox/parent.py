@@ -41,8 +41,7 @@ _ROOM = 4 * 2**20
 
 
 def _ids() -> Iterator[int]:
-    """Yield user ids for students' processes: each process gets another one, and each grader starts at a different
-    id."""
+    """Yield user ids for students' processes: a new one for each process, from a start of each grader's own."""
     with contextlib.suppress(OSError):
         users = wall.spare_users(Path("/proc/self/uid_map").read_text())
         begin = os.getpid() * 2**15 % len(users)
@@ -55,7 +54,7 @@ _users = _ids()
 
 @dataclass(frozen=True)
 class Limits:
-    """Limits for one part of an exercise, which runs all its cases in a process of its own.
+    """Limits for one part of an exercise. All cases of a part run in a process of its own.
 
     Raises `ValueError` if no time is given, or less memory than a small tensor needs.
     """
@@ -122,7 +121,7 @@ class Surveyed:
 
 @dataclass
 class Run:
-    """The results of a program: outcomes by the index of their case, and if it stopped early, why and where."""
+    """The results of a program: its outcomes by case index and, if it stopped early, the reason and the case."""
 
     outcomes: dict[int, list[Outcome]] = field(default_factory=dict)
     stopped: Outcome | None = None
@@ -143,7 +142,7 @@ class Worker:
         self.seconds, self.received = 0.0, 0
         self._process: subprocess.Popen[bytes] | None = None
         self._folder = tempfile.TemporaryDirectory(prefix="companion-grade-")
-        os.chmod(self._folder.name, 0o555)  # empty, and it stays so
+        os.chmod(self._folder.name, 0o555)  # it is empty and stays empty
 
     def __enter__(self) -> Worker:
         self._start()
@@ -179,7 +178,7 @@ class Worker:
     ) -> tuple[dict[str, str], dict[str, list[tuple[str, str]]]]:
         """Return a student's text below each of these lines, and with `runs` also what a marker should see beside it.
 
-        The files are read in a process of its own. The errors are those of `read`.
+        The files are read in a separate process. The errors are those of `read`.
         """
         found = self._read(files, {"written": list(lines), "runs": runs})
         shown = {
@@ -232,7 +231,7 @@ class Worker:
         return made
 
     def run(self, program: Program, cases: Sequence[Case], order: Sequence[int]) -> Run:
-        """Define the names of a program, and call its function on the cases in this order, in a process of its own."""
+        """Run a program in a process of its own, and call its function on the cases in this order."""
         run = Run()
 
         def converse(call: Callable[[Case, bool], Outcome]) -> Run:
@@ -258,7 +257,7 @@ class Worker:
         return run
 
     def talk(self, program: Program, use: Callable[[Callable[..., Outcome]], T]) -> T:
-        """Define the names of a program in a process of its own, and give `use` a function that calls it on a case.
+        """Run a program in a process of its own, and pass `use` a function that calls it on a case.
 
         Each call returns an outcome, however it ends. Afterwards, `self.seconds` and `self.received` are the duration
         of the
@@ -266,7 +265,8 @@ class Worker:
 
         Args:
             program: The program to run.
-            use: Receives the function. It may call it on a case, or on a case for the second time (`again`).
+            use: Receives the function. It may call it with a case, and with `again` if this is the second call on that
+                case.
 
         Raises:
             ValueError: The names cannot be defined.
@@ -275,14 +275,14 @@ class Worker:
         return self._in_a_fork(lambda channel: self._converse(channel, program, use), writes=room)
 
     def _in_a_fork(self, converse: Callable[[socket.socket], T], *, reads: bool = False, writes: int = 0) -> T:
-        """Return the result of a conversation with a process of its own, which is ended in any case."""
+        """Return the result of a conversation with a process of its own, which is always ended afterwards."""
         ours, theirs = socket.socketpair()
         part = None
         try:
             with ours, theirs:
                 try:
                     part = self._fork(theirs, reads, writes)
-                except (OSError, EOFError, ValueError):  # no student's doing: none has begun
+                except (OSError, EOFError, ValueError):  # not the student's fault: no answer has begun
                     self._replace()
                     part = self._fork(theirs, reads, writes)
                 theirs.close()
@@ -308,7 +308,7 @@ class Worker:
                 return Outcome(result=Result.TIMEOUT)
             except (OSError, EOFError):
                 return Outcome(result=Result.CRASHED)
-            except Exception:  # whatever somebody else's bytes do to the parsers
+            except Exception:  # foreign bytes can make the parsers raise anything
                 return Outcome(result=Result.CRASHED, error=("Malformed", "it sent something that is no result"))
 
         def call(case: Case, again: bool = False) -> Outcome:
@@ -320,7 +320,7 @@ class Worker:
             raise _Undefined(defined)
         return use(call)
 
-    # the process
+    # The process
 
     def _start(self) -> None:
         ours, theirs = socket.socketpair()
@@ -367,7 +367,7 @@ class Worker:
             "reads": reads,
             "writes": writes,
             "cpu": 2 * int(self.limits.seconds * busy())
-            + 2,  # beyond the clock's limit: for what uses several processors
+            + 2,  # more than the wall-clock limit, for programs that use several processors
             "memory": int(self.limits.memory_gib * 2**30),
             "user": next(_users),
         }
@@ -402,7 +402,7 @@ class Worker:
 
 
 class _Undefined(ValueError):
-    """Raised for a program whose names cannot be defined; `outcome` gives the reason."""
+    """Raised for a program that fails before its function is called; `outcome` gives the reason."""
 
     def __init__(self, outcome: Outcome) -> None:
         kind, text = outcome.error or ("", "it ended its process" if outcome.result else "")
@@ -431,7 +431,7 @@ class _Timed:
 
 
 def believable(outcome: Outcome, case: Case | None) -> Outcome:
-    """Return an outcome if a process that runs a student's code can know it. Raises `ValueError` otherwise.
+    """Return an outcome if a process that runs a student's code can know it; raise `ValueError` otherwise.
 
     Such a process can know the result of its call, that nothing was written, and that something was denied, but not
     that an

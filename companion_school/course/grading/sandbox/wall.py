@@ -96,12 +96,13 @@ class Bubblewrap(Wall):
         if os.geteuid() == 0:
             rights += ["CAP_SETUID", "CAP_SETGID", "CAP_KILL"]
         else:
-            flags += ["--unshare-user", "--uid", "0", "--gid", "0"]  # any other has no rights over its own processes
+            # As any other user, it would have no rights over its own processes
+            flags += ["--unshare-user", "--uid", "0", "--gid", "0"]
         flags += [word for right in rights for word in ("--cap-add", right)]
         flags += ["--proc", "/proc", "--dev", "/dev", "--tmpfs", "/dev/shm", "--dir", "/tmp"]
         for path in _shown():
             for folder in [*Path(path).parents][-2::-1]:
-                flags += ["--dir", str(folder)]  # else only the owner gets through it
+                flags += ["--dir", str(folder)]  # otherwise only the owner can enter it
             flags += ["--symlink", os.readlink(path), path] if os.path.islink(path) else ["--ro-bind", path, path]
         hidden = _copies_of_the_course()
         flags += [word for path in hidden for word in ("--tmpfs", path)]
@@ -133,10 +134,10 @@ class Bubblewrap(Wall):
         with open("/proc/self/uid_map") as known:
             has_other_users = int(known.readline().split()[2]) > 1
         _kernel("unshare", _NEW_MOUNTS | _NEW_IPC)
-        ctypes.CDLL(None).umount2(b"/proc/sys", _DETACH)  # which bwrap makes read-only
+        ctypes.CDLL(None).umount2(b"/proc/sys", _DETACH)  # bwrap makes this read-only
         _without_shared_memory()
-        _kernel("umount2", b"/proc", _DETACH)  # in which the worker could be looked into
-        own = 0 if has_other_users else _NEW_USERS  # keyrings are a user's
+        _kernel("umount2", b"/proc", _DETACH)  # through which a part could inspect the worker
+        own = 0 if has_other_users else _NEW_USERS  # keyrings are per user
         _room_for_files("/tmp", writes)
         _without_namespaces("/tmp", own)
         if has_other_users:
@@ -157,7 +158,7 @@ class AnotherUser(Wall):
     def give_up(self, user: int, writes: int = 0) -> str:
         folder = os.getcwd()
         libc = ctypes.CDLL(None, use_errno=True)
-        is_apart = libc.unshare(_NEW_MOUNTS | _NEW_IPC | _NEW_NETWORK) == 0  # in most containers root may not do so
+        is_apart = libc.unshare(_NEW_MOUNTS | _NEW_IPC | _NEW_NETWORK) == 0  # root may not do this in most containers
         if is_apart:
             _without_shared_memory()
             _kernel("mount", b"none", b"/", None, _PRIVATE, None)
@@ -165,9 +166,9 @@ class AnotherUser(Wall):
             _without_namespaces(folder)
         _become(user)
         if not is_apart:
-            libc.unshare(_NEW_USERS | _NEW_IPC | _NEW_NETWORK)  # and this, not everywhere; see `reaches_network`
+            libc.unshare(_NEW_USERS | _NEW_IPC | _NEW_NETWORK)  # not every system allows this; see `reaches_network`
         _without_capabilities()
-        return folder if is_apart else "/tmp"  # what is left there is removed by `sweep`
+        return folder if is_apart else "/tmp"  # `sweep` removes what is left there
 
     def sweep(self, user: int) -> None:
         _remove_shared_memory(user)
@@ -249,8 +250,8 @@ def spare_users(mapped: str) -> range:
         mapped: The text of /proc/self/uid_map, which lists the existing ids. A container may have few of them.
     """
     ends = [int(first) + int(many) for first, _, many in (line.split() for line in mapped.splitlines())]
-    last = max(ends, default=2**32) - 2  # the last one is nobody in particular
-    if last < 2000:  # a namespace of one user, in which no process becomes another one
+    last = max(ends, default=2**32) - 2  # the last id is that of "nobody"
+    if last < 2000:  # a namespace with a single user, in which a process cannot change its user
         last = 2**32
     first = 1_900_000_000 if last > 2_100_000_000 else max(1000, last - _MOST_USERS)
     return range(first, min(first + _MOST_USERS * 2**12, last))
@@ -300,7 +301,7 @@ def _open_folders() -> tuple[str, ...]:
 
 
 def _room_for_files(folder: str, size: int) -> None:
-    """Mount a file system in memory on `folder`, for this process alone; nothing for a size of 0."""
+    """Mount an in-memory file system on `folder` that only this process sees; do nothing for a size of 0."""
     if size:
         _kernel("mount", b"tmpfs", os.fsencode(folder), b"tmpfs", _NO_PROGRAMS, f"size={size},nr_inodes=64".encode())
 
@@ -308,7 +309,7 @@ def _room_for_files(folder: str, size: int) -> None:
 def _without_namespaces(folder: str, last: int = 0) -> None:
     """Make `folder` the root of the file system, because the kernel then denies this process new namespaces.
 
-    last:  the namespaces that it gets before that.
+    last: the namespaces that it still gets before that.
     """
     _kernel("mount", b"/", os.fsencode(folder), None, _BIND, None)
     if last:
@@ -325,7 +326,7 @@ def _without_shared_memory() -> None:
 
 
 def _remove_shared_memory(user: int) -> None:
-    """Remove a user's System V shared memory, which outlives every process."""
+    """Remove a user's System V shared memory, which would outlive the user's processes."""
     left = []
     for kind, call in (("shm", "shmctl"), ("sem", "semctl"), ("msg", "msgctl")):
         with contextlib.suppress(OSError), open(f"/proc/sysvipc/{kind}") as file:
@@ -338,7 +339,7 @@ def _remove_shared_memory(user: int) -> None:
         os.waitpid(child, 0)
         return
     with contextlib.suppress(BaseException):
-        _become(user)  # its owner may remove it, and root without further rights may not
+        _become(user)  # the owner may remove it, but root without further rights may not
         libc = ctypes.CDLL(None)
         for call, number in left:
             getattr(libc, call)(number, *[0] * (call == "semctl"), _REMOVE, None)
