@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from multiprocessing import get_context
@@ -90,7 +90,7 @@ def prove(
             found += done
         if of_hostile is not None:
             found += of_hostile.result()
-    return Proof(len(chosen), tuple(found), (*EACH, "hostile") if whole else EACH)
+    return Proof(len(chosen), tuple(found), (*EACH, "hostile") if whole else _tried(EACH, found))
 
 
 def prove_on_seeds(ids: Iterable[str] | None, seeds: int, *, jobs: int = 2) -> Proof:
@@ -112,7 +112,13 @@ def prove_on_seeds(ids: Iterable[str] | None, seeds: int, *, jobs: int = 2) -> P
     with ProcessPoolExecutor(jobs, mp_context=get_context("spawn"), initializer=_one_thread) as pool:
         tried = pool.map(_seed_trials, chosen, [seeds] * len(chosen))
         found = [trial for done in counted(tried, total=len(chosen), unit="exercise") for trial in done]
-    return Proof(len(chosen), tuple(found), ON_MANY_SEEDS, seeds)
+    return Proof(len(chosen), tuple(found), ON_MANY_SEEDS if ids is None else _tried(ON_MANY_SEEDS, found), seeds)
+
+
+def _tried(kinds: Sequence[str], trials: Iterable[Trial]) -> tuple[str, ...]:
+    """Return the kinds that a few exercises have to cover: a single one may have no second right answer."""
+    found = {trial.kind for trial in trials}
+    return tuple(kind for kind in kinds if kind in found or kind == "reference")
 
 
 def _seed_trials(id: str, seeds: int) -> list[Trial]:

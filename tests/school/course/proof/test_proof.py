@@ -79,6 +79,12 @@ def test_right_answers_stand_other_seeds_and_answers_for_some_sizes_do_not(capsy
     assert {trial.fault for trial in seed_trials(part, 2, strict=False)} == {None}
 
 
+def test_an_exercise_without_sizes_is_proved_by_what_it_has(capsys):
+    assert main(["course", "verify", "24.1", "--seeds", "2", "--jobs", "1"]) == 0
+    told = capsys.readouterr().out
+    assert "sizes" not in told and told.endswith("everything is as it must be\n")
+
+
 def test_what_loses_a_mark_on_a_seed_and_what_is_right_for_some_sizes_is_told():
     exercise = exercises()["2.5"]
     small = replace(
