@@ -41,7 +41,7 @@ from companion.training.distributed.parallel import Parallel
 from companion.training.exact_match import wilson
 from companion.training.fine_tuning import Tuner
 from companion.training.hyperparameters import TrainingConfig
-from companion.training.losses import Batch, Loss, Scored, cross_entropy_sum
+from companion.training.losses import Batch, Loss, Scored, head_cross_entropy_sum
 from companion.training.plot import plot_tuning
 from companion.training.precision import autocast
 from companion.training.preferences import group_advantages, policy_loss, preference_loss, target_log_probs
@@ -365,13 +365,13 @@ def read_for(targets: Tensor) -> Tensor:
     return (targets != IGNORE).flip(-1).cummax(-1).values.flip(-1)
 
 
-def answer_loss(model: nn.Module, tokens: Tensor, targets: Tensor) -> Scored:
+def answer_loss(model: Transformer, tokens: Tensor, targets: Tensor) -> Scored:
     """Compute the next-token loss of the answers only (Ouyang et al. 2022, section 3.5; lesson 20, equation 20.1).
 
     The tokens before the answers are read but are never targets. `tokens` and `targets` are (row, token).
     """
-    out = model(tokens, counted=read_for(targets))
-    return Scored(*cross_entropy_sum(out.logits, targets), out.routing)
+    stream, routing, _ = model.features(tokens, counted=read_for(targets))
+    return Scored(*head_cross_entropy_sum(model, stream, targets), routing)
 
 
 def _pair_loss(
