@@ -104,6 +104,7 @@ class Printed(io.TextIOBase):
         self._start, self._ends, self._size = "", 0, 0
 
     def writable(self) -> bool:
+        """Return True, because this stream only takes text."""
         return True
 
     def write(self, text: str) -> int:
