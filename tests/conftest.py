@@ -1,6 +1,10 @@
-"""Every test runs with the companion's shape annotations checked: a tensor of another shape or type than its signature
-says is an error here, while the package itself pays nothing for it. And every test, and every command and notebook that
-it starts, runs with the help topics of Python emptied: they differ between versions, and nothing may depend on them."""
+"""Setup of all tests.
+
+Every test runs with the companion's shape annotations checked, so that a tensor whose shape or type differs from the
+signature is an error here, although the package itself does not pay for these checks. Every test, and every command and
+notebook that it starts, also runs with Python's help topics emptied. They differ between versions, and nothing may
+depend on them.
+"""
 
 import gc
 import importlib.util
@@ -13,7 +17,7 @@ import jaxtyping
 import pytest
 from jaxtyping import config, install_import_hook
 
-gc.disable()  # while modules and tests are read, all of which stay
+gc.disable()  # no garbage collection while modules and tests are loaded, because all of them stay
 
 ROOT = Path(__file__).parents[1]
 WITH_SHAPES = [
@@ -23,10 +27,10 @@ WITH_SHAPES = [
     if path.stem != "__init__" and "\nfrom jaxtyping import" in path.read_text(encoding="utf-8")
 ]
 """The modules whose signatures say shapes; to check every call of the others would take as long as all the rest."""
-if importlib.util.find_spec("beartype") is not None:  # `make gpu` runs its tests also where it is not installed
+if importlib.util.find_spec("beartype") is not None:  # `make gpu` also runs its tests without beartype
     import shapes
 
-    jaxtyping.jaxtyped = shapes.like_calls_once  # the name by which the hook decorates
+    jaxtyping.jaxtyped = shapes.like_calls_once  # the import hook decorates functions with this name
     install_import_hook(WITH_SHAPES, "shapes.check")
 
 collect_ignore = [] if importlib.util.find_spec("peft") is not None else ["families/test_peft.py"]
@@ -39,7 +43,7 @@ os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [LEFT_OUT, os.environ.ge
 
 @pytest.fixture
 def unchecked() -> Iterator[None]:
-    """For tests of what the package itself says to a caller whose types are wrong, as it runs outside the tests."""
+    """Disable the shape checks, for tests of the package's own errors about arguments of a wrong type."""
     config.update("jaxtyping_disable", True)
     yield
     config.update("jaxtyping_disable", False)
@@ -97,7 +101,7 @@ SLOW_ALONE = frozenset(Path(__file__).with_name("slow.txt").read_text("utf-8").s
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """What needs a GPU is skipped where there is none."""
+    """Skip tests that need a GPU if there is none."""
     if item.get_closest_marker("gpu") is not None:
         import torch
 
@@ -106,8 +110,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What takes long comes first (`SLOW`, the lessons, then `LONG`), so that the last minutes are short tests in every
-    process; `make quick` leaves `SLOW` and `SLOW_ALONE` out."""
+    """Sort the longest tests first (`SLOW`, the lessons, then `LONG`), so that each process ends with short ones."""
     here = Path(__file__).parent
     slow = {here / name: place for place, name in enumerate(SLOW)}
     long = {here / name: len(slow) + 1 + place for place, name in enumerate(LONG)}
@@ -123,8 +126,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """What is there now stays, a million objects: whoever looks for rubbish need not go through them again and again,
-    which was a twentieth of the time of all tests."""
+    """Freeze the million objects that exist now, because scanning them took a twentieth of all tests' time."""
     gc.freeze()
-    gc.set_threshold(20_000, 20, 20)  # and less often, as each test makes thousands that go by themselves
+    # Collect less often, because each test makes thousands of objects that are freed without it
+    gc.set_threshold(20_000, 20, 20)
     gc.enable()

@@ -1,5 +1,7 @@
-"""GGUF files as llama.cpp's converter writes them, of models and tokenizers of `transformers`: with `gguf`'s own writer
-and its own table of names, so that nothing of ours is among what ours is compared with."""
+"""GGUF files of models and tokenizers of `transformers`, as llama.cpp's converter writes them.
+
+They are written with `gguf`'s own writer and table of names, so that the comparison does not depend on any of our code.
+"""
 
 import gguf
 import numpy as np
@@ -9,14 +11,14 @@ NAMES = {"gemma3_text": "gemma3", "gpt_oss": "gpt-oss"}
 
 
 def interleaved(weight, heads):
-    """The rows of queries or keys as llama.cpp has them for LLaMA (`permute` of its converter)."""
+    """Return the rows of queries or keys in llama.cpp's order for LLaMA (`permute` of its converter)."""
     return (
         weight.reshape(heads, 2, weight.shape[0] // heads // 2, *weight.shape[1:]).swapaxes(1, 2).reshape(weight.shape)
     )
 
 
 def stored(theirs):
-    """The tensors of a model, by their names in a file."""
+    """Return the tensors of a model by their names in the file."""
     config, kind = theirs.config, theirs.config.model_type
     name = NAMES.get(kind, kind)
     architecture = next(a for a, text in gguf.MODEL_ARCH_NAMES.items() if text == name)
@@ -49,7 +51,7 @@ def stored(theirs):
 
 
 def write(path, theirs, keys=(), tokenizer=None, kind="F32", further=(), raw=()):
-    """A model of `transformers` as a GGUF file.
+    """Write a model of `transformers` as a GGUF file.
 
     keys:       further keys of its architecture, which replace the usual ones; `None` takes one away.
     tokenizer:  keys of `tokenizer.ggml`; none: a vocabulary of as many tokens as the model has.
@@ -98,7 +100,7 @@ def write(path, theirs, keys=(), tokenizer=None, kind="F32", further=(), raw=())
 
 
 def add(writer, key, value):
-    """A key of any kind."""
+    """Write a key of any type."""
     if value is None:
         return
     if isinstance(value, list):
@@ -109,7 +111,7 @@ def add(writer, key, value):
 
 
 def drawn(config, seed=0):
-    """A model of `transformers` with random weights that matter."""
+    """Return a model of `transformers` with random weights that all affect the logits."""
     import transformers
 
     torch.manual_seed(seed)

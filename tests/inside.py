@@ -1,4 +1,4 @@
-"""Every tensor of the explorer's engine beside PyTorch's."""
+"""Compare every tensor of the explorer's engine with PyTorch's."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ const openModel = (text) => {
 
 
 def texts_of(name: str, count: int = 100) -> list[dict[str, Any]]:
-    """Texts for a model, as `passOf` takes them: stories, and ten texts that are none."""
+    """Return texts for a model, in the form that `passOf` takes: stories, and ten texts that are not stories."""
     if name == "translator":
         words, numbers = number_words.task("de", "en"), number_words.held_out(count, seed=5)
         german = number_names.language("de")
@@ -63,13 +63,13 @@ def texts_of(name: str, count: int = 100) -> list[dict[str, Any]]:
 
 
 def base64_of(file: Path) -> str:
-    """A file as a page is given it."""
+    """Return a file in base64, as a page receives it."""
     return base64.b64encode(file.read_bytes()).decode()
 
 
 @torch.no_grad()
 def with_answers(found: Rows, model: Transformer) -> Rows:
-    """The same, and what each chosen expert answered."""
+    """Add the output of each chosen expert to the rows."""
     for name, module in model.named_modules():
         if isinstance(module, MoE):
             x, chosen = torch.stack(found[f"{name}_norm"]), torch.stack(found[f"{name}.experts"])
@@ -78,14 +78,17 @@ def with_answers(found: Rows, model: Transformer) -> Rows:
 
 
 def differences(said: dict[str, Any], numbers: np.ndarray, model: Transformer) -> dict[str, float]:
-    """By name the largest difference of a pass of the engine from PyTorch's, as a share of that tensor's largest
-    number where that is above one. Raises `AssertionError` for a tensor that only one has, or of another size."""
+    """Return the largest difference between the engine's and PyTorch's values of each tensor.
+
+    If a tensor's largest value is above one, the difference is relative to it. Raises `AssertionError` for a tensor
+    that only one of them has, or whose size differs.
+    """
     expected = with_answers(inside(model, said["tokens"], said["source"]), model)
     turned = model.config.positions.kind == "rotary"
-    otherwise = ("embedding", "coder", ".attention", ".cross", ".outer", ".values")  # ours have other names
+    otherwise = ("embedding", "coder", ".attention", ".cross", ".outer", ".values")  # our names for these differ
 
     def shared(name: str) -> bool:
-        plain = ".turned" in name and (not turned or "cross" in name)  # of what is not turned, the engine keeps none
+        plain = ".turned" in name and (not turned or "cross" in name)  # the engine does not store what is not rotated
         return name.endswith(".embedding") or not (plain or name.endswith(otherwise))
 
     assert {name for name in expected if shared(name)} == {name for name, _ in said["names"]}

@@ -1,4 +1,4 @@
-"""One call of every figure that moves, for the tests and for the browser."""
+"""One call of every moving figure, for the tests and for the browser."""
 
 import math
 

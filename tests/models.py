@@ -1,4 +1,4 @@
-"""Models for the tests: every weight drawn, so that predictions differ from token to token and place to place."""
+"""Models for the tests, with random weights everywhere, so that predictions differ between tokens and positions."""
 
 import torch
 
@@ -6,7 +6,7 @@ from companion import ModelConfig, Transformer
 
 
 def drawn(config: ModelConfig, seed: int = 0, std: float = 0.4) -> Transformer:
-    """A model whose predictions are far from uniform; its norms have gains and biases of their own."""
+    """Return a model whose predictions are far from uniform, and whose norms have random gains and biases."""
     torch.manual_seed(seed)
     model = Transformer(config)
     with torch.no_grad():

@@ -1,11 +1,11 @@
-"""Runs as earlier versions wrote them."""
+"""Runs in the format of earlier versions."""
 
 import json
 from pathlib import Path
 
 
 def forget_digests(run: Path) -> None:
-    """Make it a run of before its files had digests: such a run may be written by hand."""
+    """Turn a run into one from before its files had digests; such a run may have been edited by hand."""
     for path in (run / "run.json", run / "result.json", *run.glob("checkpoints/*/state.json")):
         if path.exists():
             kept = {name: value for name, value in json.loads(path.read_text()).items() if name != "digest"}

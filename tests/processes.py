@@ -1,7 +1,7 @@
-"""Small runs to be trained by one process or by several, and what one of several does for a test.
+"""Small training runs for one or several processes, and what each process does in the tests.
 
-`python tests/processes.py HOME [WORLD PORT PARTS]...` is as many as are wanted, and then as many others, all forked
-once PyTorch and the compiler that its optimizers load are imported; `launch` starts them and waits.
+`python tests/processes.py HOME [WORLD PORT PARTS]...` starts one group of processes after the other. All are forked
+after PyTorch and the compiler that its optimizers load have been imported. `launch` starts this script and waits.
 """
 
 import gc
@@ -57,7 +57,7 @@ TRANSLATION = ModelConfig(
     8,
     2,
     7,
-    AttentionConfig(2),  # a bias of the keys has no gradient but rounding, which Adam would blow up to full steps
+    AttentionConfig(2),  # the gradient of a key bias is only a rounding error, which Adam would amplify to full steps
     FeedForwardConfig(12, "relu", bias=True),
     positions=PositionConfig("learned"),
     norm=NormConfig("layer", "post"),
@@ -88,7 +88,7 @@ def padded_loss(model: Transformer, tokens: Tensor, targets: Tensor) -> Scored:
 
 
 def batches(name: str) -> Callable[[int], tuple[Tensor, ...]]:
-    """Five rows, with padding that differs from row to row and from batch to batch."""
+    """Return batches of five rows, whose padding differs between rows and between batches."""
     ids = torch.arange(400) ** 2 % 22 + 1
     windows = TrainingBatches([ids], context=9, batch=5, seed=8)
 
@@ -112,7 +112,7 @@ def batches(name: str) -> Callable[[int], tuple[Tensor, ...]]:
 
 
 def make(name: str, parallel: Parallel | None = None, *, loss: Loss | None = None, accumulate: int = 2) -> Trainer:
-    """The trainer of one of `MODELS`: the same in every process, for any number of them."""
+    """Return the trainer of one of `MODELS`, which is the same in every process, whatever their number."""
     if name == "translation":
         accumulate = 1
     torch.manual_seed(4)
@@ -134,7 +134,7 @@ def train(trainer: Trainer, until: int = UPDATES) -> list[dict[str, Any]]:
 
 
 def everything(trainer: Trainer) -> dict[str, Tensor]:
-    """Weights and optimizer: a collective."""
+    """Return the weights and the optimizer state, with a collective operation."""
     return {**{f"weights/{name}": tensor for name, tensor in trainer.weights().items()}, **trainer.state()}
 
 
@@ -143,15 +143,15 @@ def load(trainer: Trainer, kept: dict[str, Tensor], done: int) -> None:
     trainer.load(weights, {name: t for name, t in kept.items() if not name.startswith("weights/")}, done)
 
 
-# What a process does
+# The work of a process
 
 
 def equal(folder: Path, world: int) -> None:
-    """Train what `KINDS` says, and go on from what two processes had halfway."""
+    """Train what `KINDS` lists, and resume from where two processes stopped halfway."""
     for kind in KINDS[world]:
         name, shard, experts = kind
         parallel = Processes(torch.device("cpu"), shard=shard, experts=experts)
-        # With a single micro-batch, the experts' load is counted another way.
+        # With a single micro-batch, the experts' load is counted in a different way.
         trainer = make(name, parallel, accumulate=1 if title(kind) == "experts-ddp" else 2)
         made = train(trainer, HALF)
         keep(folder / title(kind) / "half", parallel, made, everything(trainer))
@@ -168,11 +168,11 @@ def keep(folder: Path, parallel: Parallel, made: list[dict[str, Any]], kept: dic
     if parallel.main:
         save_tensors(folder / "end.safetensors", kept)
         (folder / "updates.json").write_text(json.dumps(made))
-    parallel.agree(False)  # until all are here
+    parallel.agree(False)  # wait until all are here
 
 
 def agree(folder: Path, world: int) -> None:
-    """What processes tell each other, and how all fail together; each writes down what it saw."""
+    """Test that processes agree and fail together; each one writes down what it saw."""
     parallel = Processes(torch.device("cpu"))
     rank = parallel.rank
     seen: dict[str, Any] = {
@@ -212,7 +212,7 @@ def agree(folder: Path, world: int) -> None:
 
 
 def evaluated(parallel: Parallel | None, *, shard: bool = True) -> Evaluation:
-    """A trained model's loss on some batches; a collective."""
+    """Return a trained model's loss on some batches, with a collective operation."""
     trainer = make("text", None if parallel is None else Processes(torch.device("cpu"), shard=shard))
     train(trainer, 3)
     measured = trainer.evaluate([batches("text")(number) for number in range(70, 73)], 99)
@@ -221,7 +221,7 @@ def evaluated(parallel: Parallel | None, *, shard: bool = True) -> Evaluation:
 
 
 def stop(folder: Path, world: int) -> None:
-    """Ctrl-C in process 1 alone, during its fourth update."""
+    """Interrupt only process 1 with Ctrl-C during its fourth update."""
     parallel = Processes(torch.device("cpu"))
     trainer = make("text", parallel)
     update = trainer.update
@@ -239,7 +239,7 @@ def stop(folder: Path, world: int) -> None:
 
 
 def lose(folder: Path, world: int) -> None:
-    """The last process is killed before its fourth update."""
+    """Kill the last process before its fourth update."""
     parallel = Processes(torch.device("cpu"))
     trainer = make("text", parallel)
     train(trainer, 3)
@@ -271,9 +271,10 @@ def environment(rank: int, world: int, port: int) -> dict[str, str]:
 
 
 def launch(wanted: dict[int, str], home: Path, seconds: float = 250) -> dict[int, list[tuple[int, str]]]:
-    """Run, for each number of processes and one after the other, the parts named, in the folder of that number; the
-    exit code and the standard error of each. They meet at a store that is kept here, as one of `torchrun` is, so that
-    it outlives them."""
+    """Run the named parts for each number of processes in turn; return their exit codes and standard errors.
+
+    The processes meet at a store in this process, as at that of `torchrun`, which outlives them.
+    """
     stores, arguments = [], []
     for world, parts in wanted.items():
         for part in parts.split():
@@ -295,22 +296,23 @@ def launch(wanted: dict[int, str], home: Path, seconds: float = 250) -> dict[int
 
 
 def main(home: str, *wanted: str) -> None:
-    """Become so many processes, wait for all of them, and go on with the next number of them."""
+    """Fork the requested number of processes, wait for all of them, and continue with the next number."""
     import companion.commands.generate
     import companion.commands.main  # noqa: F401
 
     pid = os.fork()
-    if pid == 0:  # one that trains alone; what it has imported then is its own
+    if pid == 0:  # a process that trains by itself; its imports from here on are its own
         trainer = make("text")
         train(trainer, 2)
         load(make("text"), everything(trainer), 2)
         Path(home, "compiler.json").write_text(json.dumps("torch._dynamo" in sys.modules))
         os._exit(0)
     os.waitpid(pid, 0)
-    import torch._dynamo  # once for all of them
+    import torch._dynamo  # imported once for all of them
     import torch.distributed.fsdp  # noqa: F401
 
-    gc.freeze()  # else each would go through all that is imported, and so make it its own, page by page
+    # Otherwise garbage collection in each process would touch, and so copy, the memory pages of all that is imported
+    gc.freeze()
     for world, port, parts in zip(wanted[::3], wanted[1::3], wanted[2::3], strict=True):
         folder, started = Path(home, world), []
         for rank in range(int(world)):
@@ -321,7 +323,7 @@ def main(home: str, *wanted: str) -> None:
                     os.dup2(errors.fileno(), 2)
                 code = one(parts, str(folder))
                 sys.stderr.flush()
-                os._exit(code)  # without taking apart all that is imported
+                os._exit(code)  # without tearing down all that is imported
             started.append(pid)
         codes = [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in started]
         (folder / "codes.json").write_text(json.dumps(codes))

@@ -1,4 +1,4 @@
-"""Scripts of pages, run by Node, or where there is none by a browser without a window."""
+"""Run scripts of pages in Node or, if there is none, in a headless browser."""
 
 from __future__ import annotations
 
@@ -29,8 +29,7 @@ document.getElementById("written").textContent = JSON.stringify(written);
 
 
 def run(script: str, given: Any, folder: Path, *, browser: bool = NODE is None) -> Path:
-    """Run a script with `given` in its `given`, in a folder, where it may leave texts and bytes by
-    `write(name, content)`."""
+    """Run a script with the variable `given` in a folder, where it may write files with `write(name, content)`."""
     (_by_browser if browser else _by_node)(script, json.dumps(given), folder)
     return folder
 

@@ -1,9 +1,9 @@
-"""The runtime checker behind the companion's shape annotations, as mypy reads them: an int will do for a float.
+"""The runtime checker for the companion's shape annotations; as in mypy, an int is accepted for a float.
 
-Whether a call fits its annotations follows from the types of what is given and returned, from the shapes of tensors,
-and from the words among the arguments. So of calls that are alike in these one is checked: a training makes the same
-few a thousand times, and to check each was two fifths of the time of the tests of layers. What is being compiled is
-checked where it runs as it is written.
+If a call fits its annotations depends only on the types of its arguments and results, on the shapes of tensors, and on
+strings that are identifiers. So only one of several calls that agree in these is checked. Training makes the same few
+calls thousands of times, and checking each of them took two fifths of the time of the layers' tests. Compiled code is
+not checked; the same code is checked where it runs uncompiled.
 """
 
 from __future__ import annotations
@@ -33,8 +33,7 @@ _telling: set[type] = {bool, int, float, type(None)}
 
 
 def _like_objects_once(checked: Any, plain: Any) -> Any:
-    """The class with its checks, of which objects that are made alike need one, and none where a call is compiled: no
-    compiler follows them."""
+    """Let a class check only one of several objects that are created alike, and none in compiled code."""
     if not inspect.isclass(checked) or plain is None or vars(checked)["__init__"] is plain:
         return checked
     with_checks = checked.__init__
@@ -55,7 +54,7 @@ def _like_objects_once(checked: Any, plain: Any) -> Any:
 
 
 def like_calls_once(function: Any = None, *, typechecker: Any) -> Any:
-    """The library's decorator, but of calls that are alike one is checked, and of objects that are made alike."""
+    """Replace the library's decorator; check only one of several calls, or objects, that are alike."""
     if function is None:
         return partial(like_calls_once, typechecker=typechecker)
     if not inspect.isfunction(function):
@@ -65,12 +64,13 @@ def like_calls_once(function: Any = None, *, typechecker: Any) -> Any:
     here = threading.local()
 
     def call(*args: Any, **kwargs: Any) -> Any:
-        results = getattr(here, "results", None)  # one is there to be looked at, and the function was called before
+        # A stored result means that the function was called already, and only its result is to be checked
+        results = getattr(here, "results", None)
         return results.pop() if results else function(*args, **kwargs)
 
     @cache
     def checked() -> Callable[..., Any]:
-        """Made at the first call: most functions of a package are called in few processes."""
+        """Built at the first call, because most functions of a package are called in few processes."""
         there = FunctionType(call.__code__, function.__globals__, function.__name__, None, call.__closure__)
         return every_call(wraps(function)(there), typechecker=typechecker)
 
@@ -98,7 +98,7 @@ def like_calls_once(function: Any = None, *, typechecker: Any) -> Any:
 
 
 def kind_of(value: Any) -> Hashable:
-    """All that an annotation can say of a value; `None` where its type says too little for that."""
+    """Return everything that an annotation can depend on; `None` if the value's type does not determine that."""
     kind = type(value)
     if kind in _telling:
         return kind
@@ -107,12 +107,12 @@ def kind_of(value: Any) -> Hashable:
     if kind is tuple:
         inside = tuple([kind_of(one) for one in value])
         return None if None in inside else inside
-    if kind in (list, set, frozenset):  # of whatever length
+    if kind in (list, set, frozenset):  # of any length
         numbers = frozenset(map(type, value))
         kinds = numbers if numbers <= {int, float, bool} else frozenset(map(kind_of, value))
         return None if None in kinds else (kind, kinds)
     if isinstance(value, type) or (kind is str and value.isidentifier()):
-        return value  # an annotation may ask for one of some words
+        return value  # an annotation may require one of several words
     if kind in (str, torch.Size, GeneratorType):
         return kind
     if issubclass(kind, Iterable) and not issubclass(kind, nn.Module) and not kind.__module__.startswith("companion."):

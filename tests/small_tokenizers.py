@@ -14,7 +14,7 @@ LINES = [
 
 
 def byte_level(folder: Path) -> int:
-    """GPT-2's kind of tokenizer; how many tokens it has."""
+    """Write GPT-2's kind of tokenizer, and return its number of tokens."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
@@ -28,7 +28,7 @@ def byte_level(folder: Path) -> int:
 
 
 def with_spaces_marked(folder: Path) -> int:
-    """LLaMA's kind: a text's first space is not its own, and <s> begins it."""
+    """Write LLaMA's kind: the first space of a text is added by the tokenizer, and <s> begins it."""
     tokenizer = Tokenizer(models.BPE(unk_token="<unk>"))
     tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="first")
     tokenizer.decoder = decoders.Metaspace(prepend_scheme="first")
@@ -42,7 +42,7 @@ def with_spaces_marked(folder: Path) -> int:
 
 
 def two_languages(folder: Path) -> int:
-    """Marian's kind."""
+    """Write Marian's kind."""
     (folder / "text").write_text("\n".join(LINES * 5), "utf-8")
     vocab = ["</s>", "<unk>"]
     for side, size in (("source", 50), ("target", 54)):

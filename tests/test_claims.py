@@ -1,4 +1,4 @@
-"""The ledger of claims: every claim of what is taught is executed by a cell or a test, and the map to it is true."""
+"""The ledger of claims: a cell or a test executes every claim that the lessons make, as claims.toml says."""
 
 import ast
 import csv
@@ -25,12 +25,12 @@ def ledger():
 
 
 def claims_map():
-    """The entries of claims.toml."""
+    """Return the entries of claims.toml."""
     return tomllib.loads((HERE / "claims.toml").read_text(encoding="utf-8"))
 
 
 def form_fault(key, entry, rows):
-    """What is wrong with an entry by itself, or None."""
+    """Return what is wrong with an entry by itself, or None."""
     if key not in rows:
         return f"{key} is not in ledger.csv"
     kinds = [kind for kind in KINDS if kind in entry]
@@ -47,7 +47,7 @@ def form_fault(key, entry, rows):
 
 
 def cell_fault(key, lesson, cells):
-    """Why no cell of the lesson executes the claim, or None."""
+    """Return the reason why no cell of the lesson executes the claim, or None."""
     naming = [cell for cell in cells if key in claimed(cell)]
     if not naming:
         return f"{key}: no code cell of {lesson} says `:claims: {key}`"
@@ -60,7 +60,7 @@ def cell_fault(key, lesson, cells):
 
 
 def fault_of_test(key, node, root=ROOT):
-    """Why the test that is to execute the claim does not, or None."""
+    """Return the reason why the test that should execute the claim does not, or None."""
     path, *names = node.split("::")
     if not names or not (root / path).is_file():
         return f"{key}: no test file {path}"
@@ -81,7 +81,7 @@ def fault_of_test(key, node, root=ROOT):
 
 @cache
 def cells_of(name):
-    """The cells of a lesson, and those of its deeper notebook: a claim is at home in both."""
+    """Return the cells of a lesson and of its deeper notebook, because a claim may be in either."""
     found = [lesson for lesson in with_deeper(lessons()) if lesson.name in (name, f"deeper/{name}")]
     return [cell for lesson in found if lesson.notebook.exists() for cell in lesson.built]
 

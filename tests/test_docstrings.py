@@ -1,4 +1,4 @@
-"""What a reader may use says what it does: docstrings, shapes and errors of the companion's public names."""
+"""Public names are documented: docstrings, shapes and errors."""
 
 import ast
 import json
@@ -15,13 +15,13 @@ from authoring.lesson import NOTEBOOKS, ROOT
 
 # The predicates of masks are called with index tensors of any shapes that broadcast together.
 ANY_SHAPE = {"companion/layers/masks.causal"}
-# One page, which imports nothing but torch: its shapes stand in docstrings, and a class's says what its `forward` does.
+# One page, which only imports torch: docstrings state its shapes, and a class's docstring says what its `forward` does.
 PAGE = "companion/page"
 
 
 @cache
 def audited():
-    """The modules that `companion` hands on or that lessons and deeper notebooks import."""
+    """Return the modules that `companion` exports or that lessons and deeper notebooks import."""
     handed_on = modules_named(ast.parse(f"from companion import {', '.join(companion.__all__)}"))
     notebooks = [NOTEBOOKS, NOTEBOOKS / "deeper"]
     pages = [json.loads(p.read_text(encoding="utf-8")) for n in notebooks for p in n.glob("[0-9][0-9]_*.ipynb")]
@@ -37,7 +37,7 @@ def module(name):
 
 
 def public(body, above=""):
-    """The public functions and classes, and the methods of these: (name, node)."""
+    """Yield (name, node) for the public functions and classes, and for the methods of these."""
     for node in body:
         if isinstance(node, ast.FunctionDef | ast.ClassDef) and not node.name.startswith("_"):
             yield above + node.name, node
@@ -50,7 +50,7 @@ def undocumented(tree):
 
 
 def says_above(name, method):
-    """Whether a method overrides one of ours that says what it does."""
+    """Return True if a method overrides a documented one of ours."""
     where, _, method = method.rpartition(".")
     if not where:
         return False
@@ -60,7 +60,7 @@ def says_above(name, method):
 
 
 def without_shape(tree):
-    """Parameters and results that are a tensor, and of which the signature does not say which axes it has."""
+    """Return the tensor parameters and results whose axes the signature does not name."""
     found = []
     for name, node in public(tree.body):
         if isinstance(node, ast.FunctionDef):
@@ -72,7 +72,7 @@ def without_shape(tree):
 
 
 def silent_errors(tree):
-    """Functions, and classes by what makes them, that raise and do not say so."""
+    """Return the functions and constructors that raise without saying so."""
     found = []
     for name, node in public(tree.body):
         bodies = [node]
@@ -118,7 +118,8 @@ def test_what_raises_says_so(name):
 @pytest.mark.parametrize("name", companion.__all__)
 def test_exported_name_is_documented_in_its_own_words(name):
     documented = getattr(companion, name)
-    assert documented.__doc__ and not documented.__doc__.startswith(f"{name}(")  # what a dataclass writes by itself
+    # A dataclass generates such a docstring
+    assert documented.__doc__ and not documented.__doc__.startswith(f"{name}(")
 
 
 def test_an_equation_that_is_named_stands_in_its_lesson():

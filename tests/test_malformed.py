@@ -1,8 +1,8 @@
-"""Malformed input works or is rejected in one sentence: configurations, calls, files and command lines, made at random.
+"""Random malformed configurations, calls, files and command lines either work or are rejected in one sentence.
 
-Rejected means a `ValueError` that names what is wrong, or from a command exit code 2 and one error on standard error,
-with the files byte for byte as they were. Everything else is a fault, above all a traceback from deep inside PyTorch, a
-wrong result, and NaN. The cases are the same on every machine, and hypothesis shrinks a fault to its smallest form.
+A rejection is a `ValueError` that names what is wrong, or for a command, exit code 2, one error on standard error, and
+unchanged files. Everything else is a fault, above all a traceback from deep inside PyTorch, a wrong result, or NaN. The
+cases are the same on every machine, and hypothesis shrinks each failure to a minimal one.
 """
 
 import copy
@@ -41,7 +41,7 @@ odd = st.one_of(st.sampled_from(NUMBERS), st.sampled_from(OTHERS), st.integers(-
 
 
 def cases(count):
-    """The decorators of a test over `count` random cases, the same ones each time."""
+    """Return a decorator that runs a test on `count` random cases, the same ones each time."""
 
     def decorated(strategy):
         def over(test):
@@ -58,7 +58,7 @@ def cases(count):
 
 @st.composite
 def changed(draw, good, most=2):
-    """A good JSON object with some fields, also of inner objects, odd, missing or unknown; and the fields' names."""
+    """Draw a good JSON object with some fields, also of inner objects, odd, missing or unknown; and their names."""
     value, names = copy.deepcopy(good), []
     for _ in range(draw(st.integers(0, most))):
         place = value
@@ -78,7 +78,7 @@ def changed(draw, good, most=2):
 
 @st.composite
 def damaged(draw, good):
-    """A file that was cut or lengthened, or has other bytes in some places."""
+    """Draw a file that was truncated or extended, or in which some bytes differ."""
     data = bytearray(good)
     how, at = draw(st.sampled_from(["flip", "cut", "insert", "other"])), draw(st.integers(0, max(0, len(good) - 1)))
     if how == "flip":
@@ -100,7 +100,7 @@ REJECTED = object()
 
 
 def tried(call, names):
-    """The result of a call, or `REJECTED` if it raises a `ValueError` that has one of the names in it."""
+    """Return the result of a call, or `REJECTED` if it raises a `ValueError` that contains one of the names."""
     try:
         return call()
     except ValueError as error:
@@ -140,7 +140,7 @@ def test_a_configuration_makes_a_model_that_runs_or_is_rejected(case):
     if config is REJECTED:
         return
     assert ModelConfig.from_json(config.to_json()) == config
-    model = tried(lambda: Transformer(config), [f"{name}=" for name in names])  # it may not fit into this machine
+    model = tried(lambda: Transformer(config), [f"{name}=" for name in names])  # it may not fit into memory
     if model is not REJECTED:
         tokens = torch.zeros(1, min(3, config.context), dtype=torch.long)
         source = {"source": tokens} if config.stack == "encoder_decoder" else {}
@@ -169,7 +169,7 @@ def logits(**choices):
 
 
 def rows(**choices):
-    """The logits of the same call, one row at a time."""
+    """Return the logits of the same call, computed one row at a time."""
     tokens, found = choices.pop("tokens", IDS), []
     for row in range(len(tokens)):
         own = {n: v[row : row + 1] if v is not None and v.ndim > 1 and len(v) == len(tokens) else v
@@ -197,7 +197,7 @@ def beams(**choices):
     return torch.tensor([beam.log_probability for beam in beam_search(MODEL, [[1]], **choices)[0]])
 
 
-CALLS = {  # what it must be equal to: the same call, written another way
+CALLS = {  # pairs of results that must be equal: the same call, written in another way
     "tokens": lambda value: (logits(tokens=value), rows(tokens=value)),
     "positions": lambda value: (logits(positions=value), rows(positions=value)),
     "mask": lambda value: (logits(mask=value), rows(mask=value)),
@@ -249,7 +249,7 @@ def trainer():
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
-    """The files of a run that has made two updates, by name."""
+    """Return the files of a run with two updates, by name."""
     folder, one = RunFolder(tmp_path_factory.mktemp("run") / "good"), trainer()
     record = {"settings": TextSettings().what_matters(), "updates": 9, "evaluations": 2, "precision": "fp32"}
     record |= {"text": {"title": "a text", "fingerprint": "0"}, "bytes_per_token": 2.5, "parameters": one.parameters}

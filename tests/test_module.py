@@ -1,6 +1,6 @@
-"""What PyTorch offers a module, times our kinds of model: what the README's table says of each is tried here.
+"""PyTorch's features for modules, with each of our kinds of model: tests of the table in the README.
 
-DDP and FSDP are tried in tests/training/test_distributed.py, AOTInductor in tests/generation/test_compiled_steps.py.
+DDP and FSDP are tested in tests/training/test_distributed.py, AOTInductor in tests/generation/test_compiled_steps.py.
 """
 
 import copy
@@ -41,7 +41,7 @@ KINDS = {
 
 
 class Scores(nn.Module):
-    """The logits alone, of a call with one argument; an encoder-decoder reads the first four tokens as its source."""
+    """A module that returns only the logits, with one argument; for an encoder-decoder, four tokens are the source."""
 
     def __init__(self, kind, layers=2):
         super().__init__()
@@ -72,8 +72,10 @@ def model(request):
 
 @pytest.fixture(params=list(KINDS))
 def followed(request):
-    """As deep as it need be for layers of two kinds, and for two that read the same source: a compiler follows each
-    layer anew, which takes long."""
+    """Make a model just deep enough for two kinds of layers, or for two that read the same source.
+
+    A compiler traces each layer separately, which takes long.
+    """
     return Scores(request.param, 2 if request.param in ("local layers", "linear layers", "encoder-decoder") else 1)
 
 
@@ -87,14 +89,14 @@ def energy(model, parameters, tokens):
 
 
 def test_compile_follows_other_lengths_without_a_break(followed, unchecked):
-    # Lengths are symbols from the first call on; tests/ground/test_annotations.py tries how they become symbols.
+    # Lengths are symbolic from the first call on; tests/ground/test_annotations.py tests how they become symbolic.
     compiled = torch.compile(followed, fullgraph=True, dynamic=True, backend="eager")
     for tokens in (7, 12, 5):
         assert_close(compiled(ids(tokens)), followed(ids(tokens)))
 
 
 def test_export_follows_other_sizes(followed, unchecked):
-    least = WINDOW + 1 if followed.model.config.attention.window else 5  # of a mask: longer than the window
+    least = WINDOW + 1 if followed.model.config.attention.window else 5  # for a mask: longer than the window
     sizes = {0: torch.export.Dim("batch", min=2, max=CONTEXT), 1: torch.export.Dim("token", min=least, max=CONTEXT)}
     exported = torch.export.export(followed, (ids(7),), dynamic_shapes=(sizes,)).module()
     for tokens, batch in ((7, 3), (12, 3), (7, 4), (12, 5)):

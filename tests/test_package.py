@@ -1,6 +1,6 @@
-"""What the wheels and the sdist hold: all that the package reads when it runs, and nothing of what makes the course.
+"""The wheels and the sdist contain everything that the package reads at run time, and nothing that builds the course.
 
-They are built by the backend alone, from a copy and without a network; `make package` installs them, and looks.
+The build backend builds them from a copy and without a network; `make package` installs and tests them.
 """
 
 import re
@@ -38,8 +38,7 @@ BUILD = "import sys; from setuptools import build_meta; getattr(build_meta, sys.
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory):
-    """A folder with both: the sdist from a checkout in which also lies what must not be in it, and the wheel from the
-    sdist, as `python -m build` does it."""
+    """Build both like `python -m build`: the sdist from a checkout with other files in it, and the wheel from that."""
     folder = tmp_path_factory.mktemp("a checkout, é")
     copy = folder / "checkout"
     shutil.copytree(ROOT / "companion", copy / "companion", ignore=shutil.ignore_patterns("__pycache__"))
@@ -65,7 +64,7 @@ def build(what, source, into):
 
 @pytest.fixture(scope="module")
 def wheel(built):
-    """Every file's content by its path."""
+    """Return the content of every file by its path."""
     [path] = built.glob("*.whl")
     with zipfile.ZipFile(path) as file:
         return {name: file.read(name) for name in file.namelist() if not name.endswith("/")}
@@ -78,7 +77,7 @@ def metadata(wheel):
 
 
 def package_files(package="companion"):
-    """Every file of the package, as this checkout has it."""
+    """Return every file of the package in this checkout."""
     found = {path.relative_to(ROOT).as_posix() for path in (ROOT / package).rglob("*") if path.is_file()}
     return {name for name in found if "__pycache__" not in name} - STAYS
 
@@ -133,17 +132,18 @@ def test_the_wheel_says_what_it_is_and_what_it_needs(wheel, metadata):
 def test_the_index_shows_a_page_that_needs_no_repository(metadata):
     assert metadata.get_payload().strip() == PAGE.strip() and metadata["Description-Content-Type"] == "text/markdown"
     links = re.findall(r"\]\(([^)]+)\)", PAGE)
-    there = [link for link in links if not link.startswith("https://")]  # files of the package, named in the text too
+    # Links to files of the package, which the text also names
+    there = [link for link in links if not link.startswith("https://")]
     assert "page.py" in there and len(there) < len(links)
     assert all((ROOT / "companion" / file).is_file() for file in there)
     assert f"pip install {PROJECT['name']}" in PAGE
 
 
 def test_the_version_stands_in_one_place(wheel):
-    """`companion doctor` and `--version` ask the installation; tests/test_repository.py looks at the citation."""
+    """`companion doctor` and `--version` ask the installation; tests/test_repository.py checks the citation."""
     number = PROJECT["version"].encode()
     code = [name for name in wheel if name.endswith((".py", ".pyi"))]
-    code = [name for name in code if not name.endswith("/catalogue.py")]  # of packages that bring models
+    code = [name for name in code if not name.endswith("/catalogue.py")]  # from packages that bring models
     assert not [name for name in code if re.search(rb"[\"']" + re.escape(number) + rb"[\"']", wheel[name])]
     assert not [name for name in code if b"__version__ =" in wheel[name]]
 
@@ -156,7 +156,7 @@ def test_every_python_of_the_classifiers_is_one_that_may_install_it():
 
 
 def test_the_pages_examples_print_what_they_say(tmp_path, monkeypatch, capsys):
-    """As `make package` runs them in an empty environment; its commands it runs too."""
+    """`make package` runs them, and the page's commands too, in an empty environment."""
     monkeypatch.setenv("COMPANION_HOME", str(tmp_path))
     examples = [example for page in (PAGE, SCHOOLS_PAGE) for example in blocks(page, "python")]
     promises = [promised(example) for example in examples]

@@ -1,4 +1,4 @@
-"""The page and the package are one model: the same weights, numbers, texts and updates."""
+"""The page and the package contain the same model: the same weights, numbers, texts and updates."""
 
 import ast
 from pathlib import Path
@@ -29,7 +29,7 @@ def float64():
 
 
 def pair(kind):
-    """The page's model and the package's, with the package's weights, loaded strictly."""
+    """Return the page's model and the package's, with the package's weights loaded strictly into both."""
     torch.manual_seed(3)
     kv_heads = {"dense": HEADS, "grouped": 1}.get(kind, 2)
     config = ModelConfig(
@@ -52,7 +52,7 @@ def pair(kind):
 
 
 def sources(batch=3, longest=11):
-    """Sources of unequal length, filled up."""
+    """Return sources of unequal length, padded."""
     generator = torch.Generator().manual_seed(8)
     ids = torch.randint(3, VOCAB, (batch, longest), generator=generator)
     lengths = torch.tensor([longest, 4, 7])[:batch, None]
@@ -126,8 +126,8 @@ def test_translation_is_the_packages():
         assert row[: len(text)] == text and set(row[len(text) :]) <= {STOP}
 
 
-# Several batches make an update in the same lines for every kind, but the package counts visits of experts beside them,
-# and the batches of the translator are others.
+# Several batches make an update in the same lines for every kind. But the package also counts the tokens of each
+# expert, and the translator has other batches.
 @pytest.mark.parametrize(("kind", "accumulate"), [*((kind, 1) for kind in KINDS), ("translator", 3), ("experts", 3)])
 def test_twenty_updates_are_the_packages(kind, accumulate):
     ours, theirs = pair(kind)
@@ -157,7 +157,7 @@ def test_twenty_updates_are_the_packages(kind, accumulate):
     config = TrainingConfig(updates=20, warmup=3, accumulate=accumulate)
     trainer = Trainer(theirs, pairs if kind == "translator" else batch, config, loss=other)
     for loss in losses:
-        assert trainer.update().loss == pytest.approx(loss, abs=1e-6)  # which the trainer reports in fp32
+        assert trainer.update().loss == pytest.approx(loss, abs=1e-6)  # the trainer reports it in fp32
     assert losses[-1] < losses[0]
     named = dict(theirs.named_parameters())
     for name, weight in ours.named_parameters():

@@ -1,4 +1,4 @@
-"""What the README, the Makefile, pyproject.toml and environment.yml promise each other."""
+"""The README, the Makefile, pyproject.toml and environment.yml agree with each other."""
 
 import ast
 import io
@@ -22,7 +22,7 @@ TARGETS = set(" ".join(re.findall(r"^([a-z][a-z -]*):(?!=)", MAKEFILE, re.MULTIL
 
 
 def commands(text):
-    """The lines of all shell blocks, comments cut off."""
+    """Return the lines of all shell blocks without comments."""
     blocks = re.findall(r"^```(?:bash|sh|shell|powershell|bat)\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
     return [line.split("#")[0].strip() for block in blocks for line in block.splitlines() if line.strip()]
 
@@ -61,7 +61,7 @@ def test_makefile_installs_extras_that_exist():
 
 
 def test_makefile_works_in_a_folder_of_any_name():
-    """Make cannot handle a space in a path, so none that leads through the checkout's parents may occur."""
+    """Make cannot handle a space in a path, so the Makefile must not use absolute paths."""
     for absolute in ("CURDIR", "abspath", "realpath", "MAKEFILE_LIST"):
         assert absolute not in MAKEFILE
     assert re.findall(r"(?:^|[\s'\"])(/\w[^\s'\"]*)", MAKEFILE, re.MULTILINE) == []
@@ -157,7 +157,7 @@ def test_licences_are_named():
 
 
 def test_long_functions_are_few_and_each_has_its_reason():
-    """A function is one thought, of at most 40 lines; tests/long_functions.toml names the longer ones, and why."""
+    """A function has at most 40 lines; tests/long_functions.toml lists the longer ones with their reasons."""
     known = {
         f"{file}::{name}": entry
         for file, functions in tomllib.loads((Path(__file__).parent / "long_functions.toml").read_text("utf-8")).items()
@@ -171,7 +171,7 @@ def test_long_functions_are_few_and_each_has_its_reason():
     found = {
         f"{path.relative_to(ROOT).as_posix()}::{name}": lines
         for path in files
-        if not re.fullmatch(r"lesson_\d\d\.py", path.name)  # the lessons' exercises: texts in the form of code
+        if not re.fullmatch(r"lesson_\d\d\.py", path.name)  # the lessons' exercises are texts in the form of code
         for name, lines in function_lengths(path.read_text("utf-8")).items()
     }
     long = {name: lines for name, lines in found.items() if lines > 40}
@@ -183,9 +183,11 @@ def test_long_functions_are_few_and_each_has_its_reason():
 
 
 def function_lengths(source):
-    """The lines of code of every function, by its qualified name: what stands between its signature and its end,
-    with the functions inside it. A signature says what there is and not what is done, so it does not count, nor do
-    docstrings, comments and blank lines."""
+    """Return the number of code lines of every function, by its qualified name.
+
+    These are the lines between its signature and its end, including those of inner functions. The signature,
+    docstrings, comments and blank lines do not count.
+    """
     aside = (tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER)
     code = {
         line
@@ -202,7 +204,8 @@ def function_lengths(source):
                 inner = [*names, child.name]
                 if ast.get_docstring(child, clean=False) is not None:
                     code.difference_update(range(child.body[0].lineno, child.body[0].end_lineno + 1))
-            if isinstance(child, ast.stmt | ast.excepthandler | ast.match_case):  # an expression holds no function
+            # An expression contains no function definition
+            if isinstance(child, ast.stmt | ast.excepthandler | ast.match_case):
                 visit(child, inner)
             if inner is not names and not isinstance(child, ast.ClassDef):
                 lengths[".".join(inner)] = len(code.intersection(range(child.body[0].lineno, child.end_lineno + 1)))

@@ -1,5 +1,8 @@
-"""What the package needs to be imported: the models and their commands the base alone, the school its extra besides.
-And what a notebook needs that is opened where there is nothing but the installed package, as in Colab."""
+"""Requirements of the package.
+
+The models and their commands can be imported with only the base requirements, the school with its extra. A notebook
+that is opened outside of a checkout, as in Colab, needs only the installed package.
+"""
 
 import ast
 import json
@@ -21,7 +24,7 @@ SCHOOLS_PROJECT = tomllib.loads((ROOT / "school" / "pyproject.toml").read_text(e
 EXTRAS = PROJECT["optional-dependencies"]
 MODULES = {"IPython": "ipykernel", "PIL": "pillow", "yaml": "pyyaml", "cycler": "matplotlib", "markupsafe": "jinja2"}
 """The package that brings a module of another name."""
-LEARNERS = ROOT / "companion_school" / "build" / "references"  # files that import each other as a learner's do
+LEARNERS = ROOT / "companion_school" / "build" / "references"  # files that import each other, like a learner's
 FILES = sorted({file for package in PACKAGES for file in package.rglob("*.py")} - set(LEARNERS.glob("*.py")))
 OWN = {package.name for package in PACKAGES}
 TOOLS = ("commands", "examples", "__main__.py")
@@ -38,8 +41,10 @@ def brought(lines):
 
 
 def imports(node, local):
-    """What a module imports where it is loaded, and if `local` what its functions do; not what only types need, nor
-    what it can do without."""
+    """Yield what a module imports when it is loaded and, with `local`, what its functions import.
+
+    Imports only for type checkers and optional ones do not count.
+    """
     for child in ast.iter_child_nodes(node):
         if isinstance(child, ast.If) and "TYPE_CHECKING" in ast.unparse(child.test):
             continue
@@ -65,7 +70,7 @@ def of(file, local):
 
 
 def test_the_library_never_imports_the_school():
-    """Neither at load time nor in a function nor by a string, as in `import_module("companion_school.x")`."""
+    """This covers imports at load time, in functions, and by a string, as in `import_module("companion_school.x")`."""
     library = [file for file in FILES if file.is_relative_to(LIBRARY)]
     over = {file.relative_to(ROOT).as_posix(): found for file in library if (found := named_of_the_school(read(file)))}
     assert len(library) > 100 and over == {}
@@ -89,7 +94,7 @@ def test_a_model_never_imports_a_tool():
 
 def test_no_modules_and_no_parts_import_each_other_in_a_circle():
     TopologicalSorter({module: imports_of(module) for module in modules()}).prepare()
-    order = parts()  # the school is one part
+    order = parts()  # the school counts as one part
     places = [order.index(f"companion/{part}") for part in ("config", "layers", "transformer", "training", "commands")]
     assert places == sorted(places) and order.index("companion_school") > order.index("companion/training")
 
@@ -136,13 +141,13 @@ def test_a_notebook_needs_nothing_but_the_package_with_its_extra_for_notebooks(n
     pictures = [
         found for cell in cells for found in re.findall(r"!\[[^\]]*\]\((?!https:)([^)]+)\)", "".join(cell["source"]))
     ]
-    if notebook.name == "start.ipynb":  # which is opened from a checkout or from the reader's copy of it
+    if notebook.name == "start.ipynb":  # opened from a checkout or from the reader's copy of it
         pictures = [picture for picture in pictures if not (notebook.parent / picture).is_file()]
     assert not pictures, f"{pictures}: a picture that lies in a file is not there"
 
 
 def needs(code, folder, allowed):
-    """What a notebook asks for that no installation brings: modules, and files of the checkout."""
+    """Return the modules and files of a checkout that a notebook needs but that no installation provides."""
     tree = ast.parse(code)
     named = {name.partition(".")[0] for name in imports(tree, local=True)} - {*OWN, *sys.stdlib_module_names}
     texts = {node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)}

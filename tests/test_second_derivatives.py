@@ -1,7 +1,7 @@
-"""What has a backward pass of its own: its gradient can be differentiated again, or says that it cannot.
+"""Custom backward passes can be differentiated a second time, or raise if they cannot.
 
-PyTorch records what a hand-written backward pass does; where it does something that is not recorded, a second
-derivative lacks a part without a word. So each of them is named here, with the test that differentiates it twice.
+PyTorch records the operations of a hand-written backward pass. If one of them is not recorded, a second derivative
+silently lacks a part. So each backward pass is listed here with the test that differentiates it twice.
 """
 
 import ast
@@ -37,7 +37,7 @@ TESTS = {
 
 
 def by_hand():
-    """Each `torch.autograd.Function` of the package, and each operator of its own with a backward pass."""
+    """Return each `torch.autograd.Function` of the package, and each custom operator with a backward pass."""
     for path in sorted((ROOT / "companion").rglob("*.py")):
         text, name = path.read_text(encoding="utf-8"), path.relative_to(ROOT / "companion").as_posix()
         yield from (f"{name} {found}" for found in re.findall(r"^class (\w+)\(.*\bFunction\)", text, re.M))
@@ -59,7 +59,7 @@ def test_rows_in_another_order():
 
 
 def test_products_of_groups():
-    """PyTorch's own product is differentiated twice; the one that a compiler does not look into says that it is not."""
+    """PyTorch's own product can be differentiated twice; the one that compilers do not trace raises."""
     rows = torch.randn(6, 8, requires_grad=True)
     matrices = torch.randn(2, 8, 12, requires_grad=True)
     ends = torch.tensor([2, 6], dtype=torch.int32)
@@ -76,7 +76,7 @@ def test_products_of_groups():
 
 
 def test_rows_of_other_processes():
-    """In a group of one the exchange gives back what it is given: so do its first and second derivatives."""
+    """In a group of one process the exchange is the identity, and so are its derivatives."""
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     try:
         x = torch.randn(5, 3, dtype=torch.float64, requires_grad=True)

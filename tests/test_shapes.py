@@ -1,4 +1,4 @@
-"""The runtime shape checker is on in the tests, over the whole package, and its message names the axis."""
+"""The runtime shape checker is active in the tests for the whole package, and its message names the axis."""
 
 from dataclasses import dataclass
 from typing import Literal

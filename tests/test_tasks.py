@@ -1,4 +1,7 @@
-"""The tasks that need no make: what they run, and when the environment is made again. Nothing is installed here."""
+"""The tasks of tasks.py, which need no make: the commands that they run, and when the environment is rebuilt.
+
+Nothing is installed here.
+"""
 
 import ast
 import os
@@ -26,7 +29,7 @@ PYPROJECT = "[project]\nname = 'the-course'\n[project.optional-dependencies]\n" 
 
 
 class Calls(list):
-    """Commands that are noted instead of run; those that contain `fails` end with 3."""
+    """Record commands instead of running them; those that contain `fails` end with exit code 3."""
 
     fails = "nothing"
 
@@ -39,13 +42,13 @@ class Calls(list):
 def calls(monkeypatch):
     noted = Calls()
     monkeypatch.setattr(tasks, "call", noted)
-    monkeypatch.setattr(tasks.shutil, "rmtree", lambda path, **options: None)  # what others read meanwhile stays
+    monkeypatch.setattr(tasks.shutil, "rmtree", lambda path, **options: None)  # files that other tests are reading stay
     return noted
 
 
 @pytest.fixture
 def environment(tmp_path, monkeypatch):
-    """A checkout in a folder with a space in its name, with an environment in which nothing is installed yet."""
+    """Make a checkout in a folder with a space in its name, with an environment in which nothing is installed yet."""
     monkeypatch.setattr(tasks, "takes_cpu_build", lambda: False)
     root = tmp_path / "a course, é"
     python = python_in(root / ".venv")
@@ -56,7 +59,7 @@ def environment(tmp_path, monkeypatch):
 
 
 def installed(environment):
-    """What pip was asked for since last time."""
+    """Return what pip was asked for since the last call."""
     asked = [command[5:] for command in environment.call if command[:2] == ("-m", "pip")]
     environment.call.clear()
     return asked
@@ -187,7 +190,7 @@ def test_an_environment_without_a_python_or_without_pip_is_made_anew(environment
     assert environment.call[1] == ("-m", "venv", str(environment.folder))
     environment.call.fails = "--upgrade"
     python_in(environment.folder).unlink()
-    environment.make()  # without a network the pip that is there has to do
+    environment.make()  # without a network, the installed pip has to do
     environment.call.fails = "venv"
     with pytest.raises(Refused, match="apt install python3-venv"):
         environment.make()
@@ -208,7 +211,7 @@ def test_the_whole_proof_has_all_its_parts(calls):
 
 
 def test_what_a_reader_relies_on_is_there_and_needs_no_other_system():
-    """No pipe, no limit, no process that is killed or forked: what Windows does not have."""
+    """They use no pipes, no limits, and do not kill or fork processes, because Windows cannot do that."""
     paths = [ROOT / name for name in tasks.READER]
     files = [file for path in paths for file in (sorted(path.rglob("*.py")) if path.is_dir() else [path])]
     assert len(files) > 40

@@ -39,7 +39,7 @@ def config(**changes):
 def model(**changes):
     torch.manual_seed(0)
     built = Transformer(config(**changes)).double()
-    for parameter in built.parameters():  # norms with gains and biases of their own, so that a forgotten one shows
+    for parameter in built.parameters():  # norms with random gains and biases, so that a forgotten one is noticed
         if parameter.ndim == 1:
             nn.init.normal_(parameter, mean=1.0, std=0.2)
     return built
@@ -100,7 +100,7 @@ VARIANTS += [
 @pytest.mark.parametrize("training", [True, False])
 @pytest.mark.parametrize("variant", VARIANTS, ids=str)
 def test_no_logit_depends_on_a_later_token(variant, training):
-    # Dropout is on but drops almost nothing, and the same: what is tested is the code path of training mode.
+    # Dropout is on but drops almost nothing, because only the code path of training mode is tested.
     net = model(**variant, dropout=1e-9).train(training)
     text = tokens()
     before = net(text).logits
@@ -184,7 +184,7 @@ def load_stack(ours, theirs, pre):
 
 
 def pairs(ours, theirs, pre):
-    """Parameters of the two stacks side by side; PyTorch keeps query, key and value in one."""
+    """Return the parameters of both stacks in pairs; PyTorch stores query, key and value in one."""
     for block, layer in zip(ours.blocks, theirs.layers, strict=True):
         norms = [block.attention_norm, block.feed_forward_norm]
         attentions = [(block.attention, layer.self_attn)]
@@ -229,11 +229,11 @@ def test_stacks_equal_pytorchs_with_copied_weights_forward_and_backward(stack, p
     if not pre:
         theirs.encoder.norm = theirs.decoder.norm = None
     target, source = tokens(), tokens(length=5, seed=1)
-    # Targets are padded inside too, where an attention that forgot the mask would see it; the first token is real.
+    # Targets are padded inside too, where attention without the mask would see the padding; the first token is real.
     target_real, source_real = torch.ones(3, 7, dtype=torch.bool), torch.ones(3, 5, dtype=torch.bool)
     if padded:
         target_real[1, 4:] = target_real[2, 2] = source_real[0, 3:] = source_real[2, 1:] = False
-    later = torch.ones(7, 7, dtype=torch.bool).triu(1)  # True: may not look, in PyTorch's masks
+    later = torch.ones(7, 7, dtype=torch.bool).triu(1)  # in PyTorch's masks, True means hidden
     hidden = dict(src_key_padding_mask=~source_real, memory_key_padding_mask=~source_real)
     y, x = net._embed(target, torch.arange(7)), net._embed(source, torch.arange(5))
     stacks = []
@@ -256,7 +256,7 @@ def test_stacks_equal_pytorchs_with_copied_weights_forward_and_backward(stack, p
     expected = net.head(expected)
     real = source_real if stack == "encoder" else target_real
     torch.testing.assert_close(out[real], expected[real], atol=1e-10, rtol=0)
-    # The gradient of the same weighted sum, at every parameter of the stacks and at the embeddings.
+    # Return the gradients of the same weighted sum with respect to all parameters of the stacks and the embeddings.
     weights = torch.randn(out[real].shape, dtype=torch.float64)
     (out[real] * weights).sum().backward()
     embedded = net.embedding.weight.grad.clone()
@@ -278,7 +278,7 @@ def test_keys_and_values_of_a_source_are_projected_once_and_then_read():
         if name.endswith(("cross.key", "cross.value", "cross.query", "encoder")):
             module.register_forward_hook(lambda module, args, out, name=name: calls.append(name))
     memory, cache = net.encode(source), KVCache.create(net.config, 3, 7, dtype=torch.float64)
-    assert len(calls) == 1 + 2 * 2  # the encoder, and keys and values of each of two layers
+    assert len(calls) == 1 + 2 * 2  # the encoder, and the keys and values of two layers
     calls.clear()
     for t in range(7):
         cache = net(target[:, t : t + 1], source=memory, cache=cache).cache
@@ -291,7 +291,7 @@ def test_rows_of_a_memory_can_be_chosen_and_repeated():
     target, source = tokens(), tokens(length=5, seed=1)
     real = torch.tensor([[True] * 5, [True] * 3 + [False] * 2, [True] * 4 + [False]])
     rows = torch.tensor([2, 0, 2, 1])
-    for some in (None, real, real[:1]):  # none, one for each row, one for all
+    for some in (None, real, real[:1]):  # none, one for each row, or one for all
         memory = net.encode(source, real=some)
         expected = net(target, source=memory).logits[rows]
         torch.testing.assert_close(net(target[rows], source=memory.select(rows)).logits, expected, atol=1e-12, rtol=0)
@@ -342,8 +342,8 @@ def test_the_stream_keeps_its_size_with_depth_and_logits_start_with_variance_one
         stream = start = net.embedding(tokens(8, 16))
         for block in net.decoder.blocks:
             stream, _ = block(stream)
-        assert 1.5 < stream.std() / start.std() < 3  # without the smaller writes: 2, 6 and 11
-        assert 0.6 < net(tokens(8, 16)).logits.std() < 1.6  # with a fixed 0.02: 0.2
+        assert 1.5 < stream.std() / start.std() < 3  # without scaling down the residual writes: 2, 6 and 11
+        assert 0.6 < net(tokens(8, 16)).logits.std() < 1.6  # with a fixed standard deviation of 0.02: 0.2
 
 
 def test_routing_comes_back_with_the_output_one_per_layer():
@@ -361,7 +361,7 @@ def test_dropout_acts_in_training_and_never_in_evaluation():
         assert same is not mode
     attention = net.train().decoder.blocks[0].attention
     x = torch.randn(2, 5, 12, dtype=torch.float64)
-    assert not torch.equal(attention(x), attention(x))  # the weights themselves are dropped too
+    assert not torch.equal(attention(x), attention(x))  # the attention weights are dropped too
 
 
 def test_scaled_embeddings_enter_the_stream_times_the_root_of_their_width():
@@ -399,7 +399,7 @@ def test_a_layer_without_positions_sees_the_same_tokens_in_any_numbering():
     every.load_state_dict(net.state_dict())
     assert not torch.allclose(net(tokens()).logits, every(tokens()).logits)
     alone = [net.decoder.blocks[i].attention.rotary for i in (0, 2, 3)]
-    assert net.decoder.rotaries == alone[:1] and net.decoder.turns == [0, None, 0, 0]  # angles are made once
+    assert net.decoder.rotaries == alone[:1] and net.decoder.turns == [0, None, 0, 0]  # angles are computed once
 
 
 def test_local_and_global_layers_turn_by_bases_of_their_own():

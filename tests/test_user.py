@@ -1,4 +1,4 @@
-"""The types that a user sees: a file with every public name passes `mypy --strict`, and runs."""
+"""Types for users: a file with every public name passes `mypy --strict` and runs."""
 
 import ast
 import subprocess

@@ -1,5 +1,8 @@
-"""The model of lesson 00: every intermediate result in the companion's own modules, against numbers calculated
-independently with 40-digit arithmetic, and the claims of its source that need more than a notebook cell."""
+"""The model of lesson 00: all intermediate results in the companion's modules.
+
+They are compared with numbers that were calculated independently with 40-digit arithmetic. Claims of the lesson's
+source that need more than a notebook cell are tested here too.
+"""
 
 from dataclasses import replace
 
@@ -57,7 +60,7 @@ EXPECTED = {
           [0.0538, 0.1323, 0.0802, 0.0925, 0.0897, 0.0311, 0.1384, 0.3373, 0.0219, 0.0229]],
 }
 # fmt: on
-EXPERT_ANSWERS = {  # (word, expert): what this expert makes of it
+EXPERT_ANSWERS = {  # (word, expert): this expert's output for the word
     (0, 3): [1.2332, -2.4664, -1.419, 1.419],
     (0, 0): [-0.7095, -0.7095, 0, -0.7095],
     (1, 0): [-0.9111, -0.9111, 0, -0.9111],
@@ -68,14 +71,14 @@ EXPERT_ANSWERS = {  # (word, expert): what this expert makes of it
 
 
 def decimals(tensor):
-    """Nested lists of the four decimals that the lesson prints; -0.0 is 0.0."""
+    """Return nested lists with the four decimals that the lesson prints; -0.0 becomes 0.0."""
     numbers = tensor.detach().double()
     flat = [round(x, 4) + 0.0 for x in numbers.flatten().tolist()]
     return torch.tensor(flat, dtype=torch.float64).view(numbers.shape).tolist()
 
 
 def calculated(dtype):
-    """The intermediate results, taken from the companion's modules while the model runs."""
+    """Return the intermediate results, recorded in the companion's modules while the model runs."""
     model = micro_example.model(micro_example.weights(dtype))
     block = model.decoder.blocks[0]
     seen = {}
@@ -131,7 +134,7 @@ def test_parameters_are_counted():
 
 
 def test_printed_router_scores_can_be_reached_after_attention():
-    """Claim S2-60: with this router the printed scores come out, but not from the normalised counting table."""
+    """Claim S2-60: this router gives the printed scores, but not from the normalized counting table."""
     seen, _, _ = calculated(torch.float64)
     scores = torch.tensor([[2.1, 0.5, 1.3, 3.5], [4.2, 3.1, 1.1, 0.9], [0.8, 4.5, 2.5, 3.3]], dtype=torch.float64)
     router = torch.linalg.pinv(seen["normed"]) @ scores
@@ -153,13 +156,13 @@ def test_vocabularies_of_published_models():
 
 
 def test_scaling_keeps_the_softmax_out_of_saturation_when_heads_are_wide():
-    """Claim S2-33: dividing by sqrt(d_k) steadies gradients for wide heads; at width 4 it hardly matters."""
+    """Claim S2-33: dividing by sqrt(d_k) stabilizes gradients for wide heads; at width 4 it hardly matters."""
     generator = torch.Generator().manual_seed(0)
 
     def median_slope(width, scale):
         q, k = (torch.randn(64, width, generator=generator, dtype=torch.float64) for _ in range(2))
         p = (q @ k.T * scale).softmax(-1)
-        slopes = torch.diag_embed(p) - p[:, :, None] * p[:, None, :]  # the softmax's Jacobian, one for each row
+        slopes = torch.diag_embed(p) - p[:, :, None] * p[:, None, :]  # the softmax's Jacobian for each row
         return slopes.flatten(1).norm(dim=1).median()
 
     wide, narrow = 1024, 4
@@ -168,7 +171,7 @@ def test_scaling_keeps_the_softmax_out_of_saturation_when_heads_are_wide():
 
 
 class Moved(TorchDispatchMode):
-    """Counts the numbers that operations read and write."""
+    """Count the elements that operations read and write."""
 
     numbers = 0
 
@@ -179,9 +182,12 @@ class Moved(TorchDispatchMode):
 
 
 def test_a_simpler_formula_is_not_a_faster_one():
-    """Claim S2-47: whether RMSNorm is faster than LayerNorm depends on the kernels. Written out it computes half as
-    much as the fused LayerNorm and moves more than three times as many numbers; which of them decides, depends on the
-    machine: from 1.0 times as long, with PyTorch's kernels without vectors, to 10 times, where memory is fresh."""
+    """Claim S2-47: RMSNorm may be faster or slower than LayerNorm, depending on the kernels.
+
+    Written out in PyTorch, RMSNorm computes half as much as the fused LayerNorm but moves more than three times as many
+    elements. The machine decides which of these matters: it takes from 1.0 times as long, with PyTorch's kernels
+    without vector instructions, to 10 times, with newly allocated memory.
+    """
     x, gain, bias = torch.randn(4096, 1024), torch.ones(1024), torch.zeros(1024)
     with Moved() as written_out:
         rms = x * torch.rsqrt(x.square().mean(-1, keepdim=True) + 1e-6) * gain
@@ -206,12 +212,12 @@ def test_many_more_parameters_than_are_used():
     assert total == 46_702_792_704
     assert total - experts * 6 // 8 == 12_879_925_248
     one = experts // (32 * 8)
-    assert one == 3 * 4096 * 14336  # not smaller than a dense network
+    assert one == 3 * 4096 * 14336  # as large as a dense network
     assert one * 2 + 8 * 4096 < one * 8  # two experts and the router, whatever the number of experts
 
 
 def test_rotating_values_would_break_the_shift():
-    """Claims S2-20, S2-26: scores depend on the distance alone, and rotated values would not."""
+    """Claims S2-20, S2-26: scores only depend on the distance, which rotated values would violate."""
     g = torch.Generator().manual_seed(1)
     q, k, v = (torch.randn(1, 2, 5, 6, generator=g, dtype=torch.float64) for _ in range(3))
 
@@ -225,7 +231,7 @@ def test_rotating_values_would_break_the_shift():
 
 
 def test_the_trained_twin_has_learned_its_sentences_and_answers_what_they_leave_open():
-    """With two decimals: sure where the ten sentences are, and a share for each word where they go on differently."""
+    """With two decimals, it is certain where its ten sentences are, and splits the probability where they differ."""
     w, ids = micro_example.trained(), micro_example.sentences()
     model = Transformer(replace(micro_example.config(), moe=None)).double().eval()
     single = micro_example.weights()._replace(**{name: part for name, part in w._asdict().items() if name[0] != "W"})
@@ -235,7 +241,7 @@ def test_the_trained_twin_has_learned_its_sentences_and_answers_what_they_leave_
     model.load_state_dict(named | {inner: w.W1.T, outer: w.W2.T})
     logits = model(ids[:, :-1]).logits
     loss = F.cross_entropy(logits.flatten(0, 1), ids[:, 1:].flatten(), ignore_index=0)
-    assert 0.3229 < loss < 0.33  # the least there is: four words are one of two, six one of three, of 29
+    assert 0.3229 < loss < 0.33  # the minimum: of 29 words, four are one of two and six one of three
 
     def say(text):
         return model(torch.tensor([[micro_example.VOCABULARY.index(x) for x in text.split()]])).logits[0, -1]
@@ -245,4 +251,4 @@ def test_the_trained_twin_has_learned_its_sentences_and_answers_what_they_leave_
         ("hello boss the boss is", "happy"),
         ("hello ai is", "new"),
     ):
-        assert micro_example.VOCABULARY[say(text).argmax()] == word  # never read
+        assert micro_example.VOCABULARY[say(text).argmax()] == word  # this text was not in the training data

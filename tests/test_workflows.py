@@ -1,6 +1,6 @@
-"""What runs where the project is kept: `make` targets and nothing else, the quick one first, with few rights.
+"""The workflows on GitHub only run `make` targets, the quick one first, with few permissions.
 
-Whether GitHub understands the files is asked by `make workflows`.
+`make workflows` checks that GitHub accepts the files.
 """
 
 import re

@@ -4,7 +4,7 @@ import os
 
 import torch
 
-os.environ.setdefault("HF_HUB_OFFLINE", "1")  # before the import: nothing here may look for a network
+os.environ.setdefault("HF_HUB_OFFLINE", "1")  # before the import, so that nothing here tries to use a network
 import transformers
 
 
@@ -106,14 +106,14 @@ def marian(**changes):
     model = _drawn(transformers.MarianMTModel(config))
     model.final_logits_bias.normal_()
     for stack in (model.model.encoder, model.model.decoder):
-        positions = stack.embed_positions  # not learned: drawn anew they would be another model
+        positions = stack.embed_positions  # they are not learned, and drawing them anew would give another model
         positions.weight.copy_(positions.create_weight())
     return model
 
 
 @torch.no_grad()
 def _drawn(model):
-    """Every weight, gain and bias drawn anew: at their first values some of them could be swapped unnoticed."""
+    """Draw all weights, gains and biases anew, because at their initial values some could be swapped unnoticed."""
     torch.manual_seed(5)
     for p in model.parameters():
         p.normal_(std=0.3)

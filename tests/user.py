@@ -1,4 +1,4 @@
-"""A user's file: every public name of companion once, as somebody writes it who checks types with `mypy --strict`."""
+"""A user's file that uses every public name of companion once and is checked with `mypy --strict`."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ from companion import (
 
 
 def config() -> ModelConfig:
-    """A small decoder with experts."""
+    """Return the configuration of a small decoder with experts."""
     return ModelConfig(
         vocab=17,
         d_model=16,
@@ -92,7 +92,7 @@ def config() -> ModelConfig:
 
 
 def latent_layer(x: Tensor) -> Tensor:
-    """A layer that keeps latents."""
+    """Run a layer with latent attention."""
     config = AttentionConfig(heads=4, latent=LatentConfig(rank=8, d_rope=2))
     layer = LatentAttention(16, config, positions=PositionConfig("rotary"))
     answer: Tensor = layer(x, positions=torch.arange(x.shape[1]))
@@ -100,7 +100,7 @@ def latent_layer(x: Tensor) -> Tensor:
 
 
 def linear_layer(x: Tensor) -> Tensor:
-    """A layer that keeps a matrix a head; and its recurrence alone."""
+    """Run a layer with a matrix-valued state per head, and only its recurrence."""
     layer = LinearAttention(16, AttentionConfig(heads=4, linear=LinearConfig(heads=2, key_heads=1, d_v=6)))
     answer: Tensor = layer(x)
     q = k = v = torch.zeros(1, 2, 3, 4)
@@ -110,7 +110,7 @@ def linear_layer(x: Tensor) -> Tensor:
 
 
 def written(model: Transformer, folder: Path) -> list[list[int]]:
-    """Text from a model, in every way; and the model saved and loaded."""
+    """Generate text from a model in every way, save it and load it."""
     prompts = [[1, 2, 3]]
     out: list[list[int]] = complete(model, prompts, max_new_tokens=3, sampling=Sampling(temperature=0.0))
     for step in generate(model, prompts, max_new_tokens=2, draft=Draft("ngram")):
@@ -126,7 +126,7 @@ def written(model: Transformer, folder: Path) -> list[list[int]]:
 
 
 def published(folder: Path) -> Transformer:
-    """A published model from its folder, written once more in the layout that it had."""
+    """Load a published model from its folder, and write it again in the same layout."""
     model: Transformer = load_pretrained(folder, dtype=torch.float32)
     kind: str = export_model(folder / "again", model).kind
     assert kind
@@ -134,7 +134,7 @@ def published(folder: Path) -> Transformer:
 
 
 def tuned(model: Transformer, folder: Path) -> Tensor:
-    """Adapters in a model, in the files that peft reads; and the losses that tune them."""
+    """Put adapters into a model, save them in peft's files, and compute the losses that tune them."""
     adapt(model, 2)
     parts: list[LowRank] = [module for module in model.modules() if isinstance(module, LowRank)]
     save_adapters(folder / "adapters", model)
@@ -149,7 +149,7 @@ def tuned(model: Transformer, folder: Path) -> Tensor:
 
 
 def layers(x: Tensor) -> Tensor:
-    """Layers by themselves, (batch, token, d_model)."""
+    """Run single layers on (batch, token, d_model)."""
     one = config()
     x = Attention(16, one.attention, causal=True)(LayerNorm(16)(x))
     x = FeedForward(16, one.feed_forward)(RMSNorm(16)(x))
@@ -164,7 +164,7 @@ def layers(x: Tensor) -> Tensor:
 
 
 def attention() -> list[Tensor]:
-    """Attention, in every way, on (batch, head, token, d_head)."""
+    """Run attention in every way on (batch, head, token, d_head)."""
     q, k, v = torch.randn(3, 1, 2, 6, 8).unbind(0)
     angles: Tensor = rotary_angles(torch.arange(6), 8)
     q, k = rotate(q, angles), rotate(k[..., half_from_interleaved(8)], angles)
@@ -179,20 +179,20 @@ def attention() -> list[Tensor]:
 
 
 def given(model: Transformer, tokens: Tensor) -> Tensor:
-    """What a call of a model gives, without a type said twice."""
+    """Check the inferred type of a model call's result."""
     return model(tokens).logits
 
 
 def attended(layer: Attention | LatentAttention | LinearAttention | FeedForward | LayerNorm, x: Tensor) -> Tensor:
-    """And a call of a layer."""
+    """Check the inferred type of a layer call's result."""
     return layer(x)
 
 
 def told(out: Output, memory: Memory | None = None, cross: CrossCache | None = None) -> tuple[Tensor, KVCache | None]:
-    """What a call of a model gives."""
+    """Check the types of the fields of a model's result."""
     return out.logits, out.cache
 
 
 def costs() -> list[str]:
-    """The modules of costs."""
+    """Use the modules of `costs`."""
     return [account.__name__, chips.__name__, sizing.__name__]

@@ -36,7 +36,7 @@ BEFORE = "```{question} six\n"
 
 @pytest.fixture(scope="session")
 def small_lesson(tmp_path_factory):
-    """Built once by a kernel, with a figure."""
+    """Build the small lesson, with a figure, once in a kernel."""
     folder = tmp_path_factory.mktemp("course with a space, é")
     shutil.copytree(HERE / "small", folder / "authoring")
     lesson = Lesson.of(folder / "authoring" / "lessons" / "02_small.md", folder / "notebooks")
@@ -49,13 +49,13 @@ def small_lesson(tmp_path_factory):
 
 @pytest.fixture
 def copied(small_lesson, tmp_path):
-    """The same lesson in a folder of its own, to be changed."""
+    """Copy the lesson into a folder of its own, where a test may change it."""
     shutil.copytree(small_lesson.notebook.parents[1], tmp_path / "course")
     return Lesson.of(tmp_path / "course" / "authoring" / "lessons" / "02_small.md", tmp_path / "course" / "notebooks")
 
 
 def run_here(lesson):
-    """What executes the cells in this process: for lessons that print and nothing else."""
+    """Execute the cells in this process; this is enough for lessons that only print."""
     names, asked = {}, {question.id: question for question in lesson.questions}
     cells = [NotebookNode(cell) for cell in lesson.cells]
     for count, cell in enumerate((cell for cell in cells if cell.cell_type == "code"), 1):
@@ -74,7 +74,7 @@ def run_here(lesson):
 
 @pytest.fixture
 def small(tmp_path, monkeypatch):
-    """Makes the lesson after replacements in its source and its deeper one, and builds both without a kernel."""
+    """Return a function that replaces texts in the lesson's sources, and builds both notebooks without a kernel."""
     monkeypatch.setattr(build, "execute", run_here)
 
     def make(old="", new="", *, deeper=("", ""), built=True):

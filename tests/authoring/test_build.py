@@ -1,4 +1,4 @@
-"""The builder: reproducible, frugal, and precise about what is stale."""
+"""The builder is reproducible, does no unnecessary work, and names exactly what is stale."""
 
 import dataclasses
 import json
@@ -22,7 +22,7 @@ def outputs(lesson):
 
 @pytest.fixture
 def executed(small_lesson, monkeypatch):
-    """Execution made quick: what the small lesson's cells gave when they were really run."""
+    """Replace execution by the outputs that the small lesson's cells gave when they were really run."""
     stored = nbformat.read(small_lesson.notebook, as_version=4)
     monkeypatch.setattr(build, "execute", lambda lesson: stored.cells)
 
@@ -62,7 +62,7 @@ def test_a_changed_question_is_found_and_shown_without_execution(copied, monkeyp
 
 
 def test_what_nbval_found_different_is_executed_once(copied, monkeypatch, tmp_path, capsys):
-    """As `make notebooks` does after `make test-notebooks`: pytest's cache names the cells."""
+    """pytest's cache names the cells, as after `make test-notebooks`, and `make notebooks` reads it."""
     stored, ran = nbformat.read(copied.notebook, as_version=4), []
     monkeypatch.setattr(build, "execute", lambda lesson: ran.append(lesson.name) or stored.cells)
     root = copied.notebook.parents[1]
@@ -72,7 +72,7 @@ def test_what_nbval_found_different_is_executed_once(copied, monkeypatch, tmp_pa
         assert build._build_all([copied], rerun=False, jobs=1, known=build.Known())
         return capsys.readouterr().out
 
-    assert "up to date" in built() and ran == []  # there is no cache
+    assert "up to date" in built() and ran == []  # the cache is missing
     build.LAST_FAILED.parent.mkdir(parents=True)
     for failed in (
         "notebooks/deeper/02_small.ipynb::Cell 3",

@@ -1,4 +1,4 @@
-"""What lessons compare: each statement names a cell, a function that runs it again, and enough starts and budgets."""
+"""Each comparison in the lessons names a cell, a function that repeats it, and enough starts and budgets."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""Each rule of the contract, fed a small lesson that breaks it."""
+"""Each rule of the contract is tested on a small lesson that breaks it."""
 
 import os
 import re
@@ -26,7 +26,7 @@ SYMBOLS = {symbol: {2: "a letter of the small lesson"} for symbol in ("n", "v", 
 
 @pytest.fixture
 def changed(small_lesson, tmp_path):
-    """Makes a lesson from the small one after replacements in its source, its outputs kept."""
+    """Return a function that makes a lesson by replacements in the small one's source, with the same outputs."""
     executed = {cell.metadata.name: cell for cell in small_lesson.built if "name" in cell.metadata}
 
     def make(old="", new="", *more):

@@ -1,4 +1,4 @@
-"""The table of a lesson's exercises says what the exercises say."""
+"""A lesson's table of exercises agrees with the exercises."""
 
 import re
 

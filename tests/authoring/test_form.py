@@ -1,4 +1,4 @@
-"""Each rule of a lesson, fed a small one that breaks it; and what the builder makes of its directives."""
+"""Each rule for lessons is tested on a small lesson that breaks it, and so are the builder's directives."""
 
 import re
 
@@ -35,7 +35,7 @@ def test_a_good_lesson_and_its_deeper_notebook_have_no_fault(small):
 @pytest.mark.parametrize(
     "old, new, message",
     [
-        # parts and sittings
+        # parts and sections
         ("# A small", "A small second", "begins with its title"),
         ("form hold?**", "form hold.**", "must be the lesson's question"),
         ("{{ head }}\n", "", "the line `{{ head }}` is missing"),
@@ -58,11 +58,12 @@ def test_a_good_lesson_and_its_deeper_notebook_have_no_fault(small):
         ("\nIt is 14.\n", VISIBLE % "try:\n    print(1)\nexcept ValueError:\n    pass", "`try` in a visible cell"),
         ("\nIt is 14.\n", VISIBLE % "unused = 3", SILENT),
         ("\nIt is 14.\n", VISIBLE % "assert 1 + 1 == 2", SILENT),
-        ("\nIt is 14.\n", VISIBLE % "def sure(steps):\n    a = 3\n    return a", SILENT),  # names of its own
+        ("\nIt is 14.\n", VISIBLE % "def sure(steps):\n    a = 3\n    return a", SILENT),  # local names
         ("\nIt is 14.\n", VISIBLE % "late = 3" + USED % "late", None),
         ("\nIt is 14.\n", VISIBLE % "late = 3" + USED % 1 + USED % "late", None),
         ("\nIt is 14.\n", VISIBLE % "late = 3" + USED % 1 + USED % 2 + USED % "late", SILENT),
-        ("\nIt is 14.\n", VISIBLE % "late = 3" + VISIBLE % "late = 4\nprint(4)", SILENT),  # written over, not used
+        # Assigned twice and never used
+        ("\nIt is 14.\n", VISIBLE % "late = 3" + VISIBLE % "late = 4\nprint(4)", SILENT),
         ("\nIt is 14.\n", VISIBLE % "late = 3" + VISIBLE % "late += 1\nprint(4)", None),
         ("\nIt is 14.\n", VISIBLE % f"print('{'x' * 81}')", "a printed line of 81 columns; at most 80"),
         ("\nIt is 14.\n", VISIBLE % f"print(1)  # {'x' * 80}", "a line of code of \\d+ columns; at most 88"),
@@ -76,7 +77,7 @@ def test_a_good_lesson_and_its_deeper_notebook_have_no_fault(small):
         ("\nIt is 14.\n", FOLDED % "# checks it\nassert True\nprint('checked: all')", "says it with numbers"),
         # claims
         ("# checks (2.1)\n", "# checks (2.1), claim S0-04\n", "a reader sees S0-04: claims are an option of the cell"),
-        ("A walk", "A walk (S0-04)", None),  # in a question, which is no Markdown of the lesson
+        ("A walk", "A walk (S0-04)", None),  # in a question, which is not part of the lesson's Markdown
         ("squares of independent", "squares (S0-04) of independent", "a reader sees S0-04"),
         (":claims: S0-04", ":claims: S0-4", "`:claims: S0-4`: expected rows of the ledger"),
         ("assert sum(a * a for a in steps) == 14  # (2.2)", "# (2.2)", "names an equation and asserts nothing"),
@@ -128,7 +129,7 @@ def test_a_letter_that_a_deeper_notebook_borrows_is_known_there_alone(small):
     assert any("$s" in text for text in texts(lesson.deeper, symbols))
 
 
-# --- what cannot be built: the message says where, and nothing is built
+# --- sources that cannot be built: the message gives the location, and nothing is built
 
 
 CHOICE = "- [x] twice as far | The root of 4 is 2."
@@ -277,7 +278,7 @@ def test_a_handle_without_a_still_figure_is_refused_with_its_place(small, monkey
     assert lesson.notebook.read_bytes() == before
 
 
-# --- what the builder makes of it
+# --- what the builder produces
 
 
 def test_minutes_are_counted(small):
@@ -285,7 +286,7 @@ def test_minutes_are_counted(small):
     first, *_ = lesson.sittings
     assert (first.code_lines, first.equations, first.asked) == (6, 1, ["2.a", "2.b", "2.c"])
     assert first.reading == pytest.approx(first.words / 100 + 6 / 10 + 1 / 2 + 3)
-    assert first.printing == 1 and first.exact == pytest.approx(first.reading + 1 / 4)  # no checks
+    assert first.printing == 1 and first.exact == pytest.approx(first.reading + 1 / 4)  # the cell has no checks
     waits = FOLDED.replace(":tags", ":seconds: 90\n:tags") % "# draws a\nlive.home()"
     still = FOLDED % "# draws b\nfigures.show(1)\nprint(1)"
     shown = small("\nIt is 14.\n", waits + still, built=False).sittings[1]
@@ -305,7 +306,7 @@ def test_minutes_are_counted(small):
     )
     assert f"*{first.minutes} minutes*" in lesson.cells[1].source
     listed = [part for part in lesson.parts if part.title == "Exercises"]
-    assert listed[0].words < 10 and minutes.LONGEST_LESSON == 60  # the table is not read from end to end
+    assert listed[0].words < 10 and minutes.LONGEST_LESSON == 60  # readers do not read the table from end to end
 
 
 def test_folded_cells_are_hidden_and_claims_are_metadata(small):

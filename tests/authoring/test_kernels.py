@@ -1,4 +1,4 @@
-"""A kernel that is forked is the kernel that a reader gets, but for the time that loading takes."""
+"""A forked kernel behaves like the kernel that a reader gets, except that it starts faster."""
 
 import json
 
@@ -23,7 +23,7 @@ print(json.dumps({
 
 
 def said(manager: KernelManager, code: str) -> str:
-    """What a new kernel prints for this code; and that it ends when it is told to."""
+    """Return what a new kernel prints for this code, and check that it ends when it is told to."""
     client = manager.blocking_client()
     client.start_channels()
     printed: list[str] = []
@@ -51,6 +51,6 @@ def test_a_forked_kernel_is_that_of_a_reader(monkeypatch: pytest.MonkeyPatch, tm
     plain = json.loads(said(start(tmp_path), ASKED))
     kernels.fork_kernels()
     forked = json.loads(said(start(tmp_path), ASKED))
-    assert forked.pop("drawn") != plain.pop("drawn")  # without a seed
+    assert forked.pop("drawn") != plain.pop("drawn")  # not seeded
     assert forked == plain
     assert forked["group"] and forked["loaded"] == [False, False]

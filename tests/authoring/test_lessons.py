@@ -1,4 +1,4 @@
-"""Every lesson is what its source builds, and keeps the contract of authoring/README.md."""
+"""Every lesson is up to date with its source and keeps the contract of authoring/README.md."""
 
 import tomllib
 

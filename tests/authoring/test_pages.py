@@ -1,4 +1,4 @@
-"""The pages beside the lessons: up to date, with links that lead somewhere, and complete."""
+"""The pages beside the lessons are complete and up to date, and their links lead somewhere."""
 
 import re
 import xml.etree.ElementTree as ElementTree
@@ -24,7 +24,7 @@ PICTURES = [page.path for page in command.PAGES if page.path.suffix in (".png", 
 
 @pytest.fixture
 def lesson(tmp_path):
-    """Makes a lesson from the texts of its cells: those that begin with `#%` are code."""
+    """Return a function that makes a lesson from the texts of its cells; those that begin with `#%` are code."""
 
     def make(*cells, name="02_small", needs="nothing."):
         parts = [
@@ -140,7 +140,7 @@ def test_symbols_of_a_row_are_told_apart(cell, symbols):
     assert atoms(cell) == symbols
 
 
-# --- where texts differ
+# --- where two texts differ
 
 
 def test_every_claim_that_is_corrected_is_listed_once():

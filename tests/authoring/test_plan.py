@@ -1,4 +1,4 @@
-"""The plans of weeks: what cannot be taught in an order is found, and every command of the page is one."""
+"""Weekly plans: an order that cannot be taught is detected, and every command on the page exists."""
 
 import re
 import shlex

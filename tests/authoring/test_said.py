@@ -1,4 +1,4 @@
-"""Numbers that text says by hand: a result is found beside the cell that prints it; inputs and formulas are not."""
+"""Numbers written by hand: a result is matched with the cell that prints it; inputs and formulas are ignored."""
 
 import nbformat
 

@@ -1,4 +1,4 @@
-"""The course as pages, as far as that needs no browser: what notebooks become, and what is refused."""
+"""Tests of the site that need no browser: how notebooks are converted, and what raises an error."""
 
 import base64
 import html
@@ -71,7 +71,7 @@ def write(path, /, *cells, **metadata):
 
 @pytest.fixture
 def course(tmp_path):
-    """A course of one lesson, with its exercises, and all that stands beside."""
+    """Make a course of one lesson, with its exercises and everything else that a course has."""
     folder = tmp_path / "notebooks"
     folder.mkdir()
     lesson = {"number": "02", "file": "02_small.ipynb", "title": "Small", "question": "Why?", "minutes": 3}
@@ -253,7 +253,7 @@ def test_links_to_files_need_the_repositorys_address(course):
         assert press.links.in_prose(f"<summary>{link}</summary>", page, "", str) == "<summary>On a page.</summary>"
         bar = repository.bar(address, press.links.course.pages["02_small.ipynb"])
         assert bool(bar) == bool(address)
-        if address:  # Colab opens the notebook alone: what it imports has to be installed first
+        if address:  # Colab opens only the notebook, so what it imports has to be installed first
             assert "%pip install &quot;executable-transformer[colab] @ git+https://github.com/o/n&quot;" in bar
             assert "&quot;executable-transformer-school @ git+https://github.com/o/n#subdirectory=school&quot;" in bar
 
@@ -349,7 +349,7 @@ def test_code_has_spans_only_where_they_have_a_colour():
     ],
 )
 def test_the_search_knows_a_formula_without_marks_of_tex(mathml_of_it, said):
-    """The elements are Pandoc's for a fraction with a root, a sign in blackboard bold, and two aligned lines."""
+    """The elements are those of Pandoc for a fraction with a root, a blackboard bold letter, and two aligned lines."""
     assert search.in_a_line(f'<math display="block"><mrow>{mathml_of_it}</mrow></math>') == said
 
 
@@ -375,7 +375,7 @@ def test_other_names_belong_to_terms_and_are_none_themselves():
 
 
 def diagrams(widths, *, legend=False, labels=True):
-    """A picture of diagrams side by side: a frame for each, a label under it, and maybe a line over all of them."""
+    """Return a picture of diagrams side by side, each in a frame with a label, and perhaps a line above them all."""
     image = Image.new("RGB", (sum(widths) + 20 * (len(widths) + 1), 300), "white")
     pen, x = ImageDraw.Draw(image), 20
     for width in widths:
@@ -401,9 +401,9 @@ def test_diagrams_side_by_side_stand_below_one_another_on_a_phone():
 @pytest.mark.parametrize(
     ("picture", "width"),
     [
-        (diagrams([400, 500]), 440),  # fits as it is
+        (diagrams([400, 500]), 440),  # fits without changes
         (diagrams([900]), 470),  # one diagram
-        (diagrams([400, 500], labels=False), 480),  # boxes without axes: a formula
+        (diagrams([400, 500], labels=False), 480),  # boxes without axes, which are a formula
         (diagrams([150, 150, 150, 150, 150]), 450),  # boxes in a row
     ],
 )

@@ -1,4 +1,4 @@
-"""Results of long runs are made once, and read from then on."""
+"""Results of long runs are computed once and then read from files."""
 
 import json
 

@@ -1,6 +1,6 @@
-"""`make bench`: everybody computes the same function before anybody is timed, and the figures are what they say.
+"""`make bench` times only implementations that compute the same function, and its figures are correct.
 
-Nothing here asserts a speed.
+No test asserts a speed.
 """
 
 import gc
@@ -40,7 +40,7 @@ def setting():
 
 @pytest.fixture
 def short(monkeypatch):
-    """A sample is one run, and the machine's ceiling the best of the runs of a moment: no figure is asserted here."""
+    """Make each sample a single run, and measure the machine's ceiling only briefly: no figure is asserted here."""
     monkeypatch.setattr(compare, "interleaved", partial(compare.interleaved, least=0.0))
     best = chips._best_seconds
     monkeypatch.setattr(chips, "_best_seconds", lambda run, device, seconds=0.0: best(run, device, 0.01))
@@ -50,7 +50,7 @@ def names(comparison):
     return {row.name for row in comparison.rows}
 
 
-# The whole of it
+# The whole benchmark
 
 
 def test_one_run_prints_and_writes_the_same(tmp_path, capsys, short):
@@ -131,7 +131,7 @@ def test_half_precision_is_compared_in_both_types(setting):
         assert names(found) >= {OURS, *INSTALLED}
 
 
-# Our weights in other people's models
+# Our weights in other libraries' models
 
 
 @pytest.mark.parametrize("name", sorted(INSTALLED))
@@ -169,7 +169,7 @@ def test_an_unknown_peer_is_refused():
 
 
 def test_the_file_for_llama_cpp_holds_our_model(tmp_path):
-    """`companion` reads the file as any other GGUF file of LLaMA's, with grouped heads, and gives the same logits."""
+    """`companion` reads the file like any other LLaMA file in GGUF, with grouped heads, and gives the same logits."""
     config = TINY.config.with_(attention=AttentionConfig(heads=6, kv_heads=2, d_head=10), d_model=60, layers=3)
     ours = drawn(config)
     llama_cpp.write(ours, tmp_path / "ours.gguf")
@@ -179,7 +179,7 @@ def test_the_file_for_llama_cpp_holds_our_model(tmp_path):
 
 
 def test_llama_bench_is_asked_with_our_weights_and_read(tmp_path, monkeypatch, setting):
-    """A stand-in on the path: it looks at the file that it is given, and answers as llama-bench does."""
+    """A stand-in on the path inspects the file that it is given and answers as llama-bench does."""
     program = tmp_path / "llama-bench"
     program.write_text(f"""#!{sys.executable}
 import json, sys
@@ -228,7 +228,7 @@ def test_every_format_of_ours_is_compared_and_a_missing_peer_is_named(tmp_path, 
     rows = {row.name: row.share * row.seconds.median for row in writing.rows}
     assert (
         rows["ours, fp32"] > rows["ours, fp16"] > rows["ours, int8"] > rows["ours, int4"]
-    )  # the bytes that each reads
+    )  # the bytes that each of them reads
 
 
 def test_llama_cpp_is_asked_in_its_own_process_and_its_fp32_must_write_our_tokens(
@@ -274,11 +274,11 @@ def test_a_step_after_many_tokens_is_that_of_a_cache_which_has_read_them(setting
     assert logits.shape == (2, TINY.config.vocab) and cache.filled == 9 and cache.lengths.tolist() == [9, 9]
 
 
-# What is counted
+# Counts
 
 
 def test_bytes_kept_for_the_backward_pass_by_hand():
-    """A linear layer keeps its input and a square its own; the weights do not count, and each storage counts once."""
+    """A linear layer stores its input and a square its own; weights do not count, and each storage counts once."""
     layer, x = torch.nn.Linear(5, 7), torch.randn(3, 5)
     assert memory.kept_for_backward(lambda: layer(x).square().sum(), layer) == 4 * (3 * 5 + 3 * 7)
     assert memory.kept_for_backward(lambda: (layer(x) + layer(x)).sum(), layer) == 4 * 3 * 5
@@ -292,7 +292,7 @@ def test_the_peak_of_a_step_by_hand():
         c = b + 1
         c.add_(b.view(10, 100).flatten())
     assert live.most == live.now == 8000
-    layer = torch.nn.Linear(100, 50, bias=False)  # at most: the weight's gradient, the output's and the input
+    layer = torch.nn.Linear(100, 50, bias=False)  # at most the gradients of the weight, of the output and of the input
     x = torch.zeros(30, 100)
     assert memory.peak_of_step(lambda: layer(x).sum(), layer) in range(4 * 5000, 4 * (5000 + 2 * 1500) + 100)
     assert layer.weight.grad is None
@@ -380,7 +380,7 @@ def test_a_difference_is_relative_and_what_cannot_be_compared_differs():
 
 
 def test_more_than_the_ceiling_is_explained(setting):
-    """A share above one is no share: the table says what it means."""
+    """A share above one is impossible, so the table explains it."""
     for bound, words in (("compute", "kept the machine busy"), ("memory", "stay in a cache before it")):
         for least, expected in ((1e9, True), (1e-9, False)):
             comparison = Comparison("train", "a step", "tiny", 1, 1.0, least, bound)

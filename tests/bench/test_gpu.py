@@ -1,4 +1,4 @@
-"""`make gpu` without a GPU: the rehearsal runs all that a GPU would, and what goes wrong in a part stays there."""
+"""`make gpu` without a GPU: the rehearsal runs everything that a GPU would, and an error in one part stays there."""
 
 import json
 import re
@@ -48,8 +48,8 @@ def test_the_rehearsal_writes_the_page_that_it_prints(tmp_path, capsys):
 
 
 def test_every_other_part_is_rehearsed_too(tmp_path, monkeypatch):
-    """In this process, to save the start of theirs."""
-    monkeypatch.setattr(torch, "compile", torch.compile)  # which the rehearsal replaces, and this puts back
+    """Run the parts in this process, which saves the time to start others."""
+    monkeypatch.setattr(torch, "compile", torch.compile)  # the rehearsal replaces this, and monkeypatch restores it
     found = {}
     for name in ("ceiling", "training", "memory", "decode"):
         assert gpu.run_part(name, str(tmp_path / name), True, CHIP) == 0
@@ -64,7 +64,7 @@ def test_every_other_part_is_rehearsed_too(tmp_path, monkeypatch):
 
 
 def test_all_of_it_works_with_nothing_but_torch_numpy_safetensors_jaxtyping_and_pytest():
-    """The packages that may be missing are hidden; companion's public names and the GPU's tests are all there."""
+    """Without the packages that may be missing, companion's public names and the GPU's tests can be imported."""
     hidden = "lazy_loader tokenizers tqdm jsonargparse num2words yaml beartype hypothesis nbval transformers matplotlib"
     script = f"""
 import sys
@@ -129,7 +129,7 @@ def test_the_goals_by_hand():
 
 
 def test_recorded_steps_write_the_text_of_plain_ones(monkeypatch):
-    """A graph that is replayed runs the same operations on the same memory: here they are run again instead."""
+    """Replaying a graph runs the same operations on the same memory, so the stand-in runs them again."""
     monkeypatch.setattr(
         cuda_graphs.RecordedDecode, "_record", lambda self, last: SimpleNamespace(replay=lambda: self._once(last))
     )
@@ -140,13 +140,13 @@ def test_recorded_steps_write_the_text_of_plain_ones(monkeypatch):
         prompt = torch.tensor([[5, 3, 1]])
         out = model(prompt, cache=KVCache.create(config, 1, 40, bucket=8))
         recorded = cuda_graphs.RecordedDecode(model, out.logits[:, -1].argmax(-1), out.cache)
-        for _ in range(2):  # and once more from the beginning
+        for _ in range(2):  # twice, each time from the beginning
             text = [recorded.tokens.item()] + [recorded.advance().item() for _ in range(29)]
             assert text == expected and len(recorded._graphs) == 4
             again = model(prompt, cache=KVCache.create(config, 1, 40, bucket=8))
             recorded.start(again.logits[:, -1].argmax(-1), again.cache)
     write = cuda_graphs.RecordedWriter(model, cuda_graphs.decode)
-    for _ in range(2):  # with the graph that there is
+    for _ in range(2):  # with the graph that exists already
         assert write(prompt, 30) == expected
 
 

@@ -1,4 +1,4 @@
-"""The command: what it prints, what it refuses, and that a killed run comes back as if nothing had happened."""
+"""The commands: their output, the input that they reject, and runs that resume exactly after they were killed."""
 
 import json
 import os
@@ -37,14 +37,17 @@ def story(name: str) -> str:
 
 @pytest.fixture(autouse=True)
 def elsewhere(tmp_path: Path, monkeypatch) -> None:
-    """Every test has an empty working directory of its own: runs are made there, and `refused` reads all that is in
-    it, which in a checkout with its environment would be gigabytes."""
+    """Give every test an empty working directory.
+
+    Runs are created there, and `refused` reads everything in it, which in a checkout with its environment would be
+    gigabytes.
+    """
     monkeypatch.chdir(tmp_path)
 
 
 @pytest.fixture
 def books(tmp_path: Path) -> Path:
-    """A folder of small texts beside which runs are made; the working directory is its parent."""
+    """Make a folder of small texts; the working directory is its parent."""
     folder = tmp_path / "books"
     folder.mkdir()
     for name in ("Ada", "Blaise", "Carl", "Emmy", "Grace", "Kurt", "Sofya", "Évariste"):
@@ -54,7 +57,7 @@ def books(tmp_path: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory) -> Path:
-    """The folder with one finished run in it."""
+    """Make the folder with one finished run in it."""
     home = tmp_path_factory.mktemp("trained")
     (home / "books").mkdir()
     for name in ("Ada", "Blaise", "Carl", "Emmy", "Grace"):
@@ -74,7 +77,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 
 def refused(arguments: list[str], capsys) -> str:
-    """Run a command that must fail as bad input does; its message."""
+    """Run a command that must fail with a usage error, and return its message."""
     before = contents(Path())
     code = main(arguments)
     assert code == 2
@@ -130,7 +133,7 @@ def test_a_finished_run_says_so_and_other_settings_are_refused(books: Path, caps
 
 
 def test_the_default_text_is_the_course_and_a_run_from_before_says_how_to_go_on(tmp_path, monkeypatch, capsys) -> None:
-    """With the help topics of Python emptied, as they are in all tests (conftest.py)."""
+    """Python's help topics are empty, as in all tests (conftest.py)."""
     monkeypatch.chdir(tmp_path)
     small = ["--d-model", "16", "--layers", "1", "--heads", "2", "--context", "64", "--vocab", "1024", "--steps", "2"]
     assert main(["train", *small]) == 0
@@ -145,7 +148,7 @@ def test_the_default_text_is_the_course_and_a_run_from_before_says_how_to_go_on(
     assert "held out of the prose of this course, first edition: 28 documents" in capsys.readouterr().out
     assert "without its help topics" in refused(["train", "--data", "python", *small], capsys)
 
-    # As a run on the text of Python's help() was recorded when that was the default.
+    # This is what a run on the text of Python's help() recorded when that was the default.
     record["data"] = record["settings"]["data"] = []
     record["text"] |= {"title": "the language reference of Python 3.11.7", "fingerprint": "0123456789abcdef"}
     (run / "run.json").write_text(json.dumps(record))
@@ -181,7 +184,8 @@ def test_kill_9_and_run_again_gives_the_weights_of_an_uninterrupted_run(books: P
     environment = {**os.environ, "OMP_NUM_THREADS": str(torch.get_num_threads())}
     root = Path(__file__).parents[2]
     environment["PYTHONPATH"] = os.pathsep.join([str(root), os.environ.get("PYTHONPATH", "")])
-    kill = getattr(signal, "SIGKILL", signal.SIGTERM)  # which Windows has not, where another ends a process as abruptly
+    # Windows does not have it; there, another signal ends a process as abruptly
+    kill = getattr(signal, "SIGKILL", signal.SIGTERM)
     script = (
         "import os, sys\nfrom companion.training.trainer import Trainer\nupdate = Trainer.update\n"
         f"def killed(self):\n    self.done == 8 and os.kill(os.getpid(), {int(kill)})\n    return update(self)\n"
@@ -235,7 +239,7 @@ def test_minutes_fix_the_steps_once_and_a_short_text_bounds_them(books: Path, ca
     record = json.loads(Path("runs/books/run.json").read_text())
     assert record["updates"] >= 1 and record["settings"]["minutes"] == 0.01 and record["settings"]["steps"] is None
     capsys.readouterr()
-    assert main(arguments) == 0  # the speed is not measured again: the run is found finished
+    assert main(arguments) == 0  # the speed is not measured again, because the finished run is found
     assert "this run is finished" in capsys.readouterr().out
 
 
@@ -314,8 +318,8 @@ def test_a_checkpoint_cut_in_half_and_one_of_another_model_are_refused(books: Pa
     capsys.readouterr()
     for command in (["generate", "--prompt", "The "], ["evaluate"]):
         assert "expected a complete safetensors file" in refused(command, capsys)
-    Path("runs/books/result.json").unlink()  # as if it had been killed before the end
-    shutil.rmtree("runs/books/checkpoints/step-00000011")  # the one to fall back to
+    Path("runs/books/result.json").unlink()  # as if the run had been killed before the end
+    shutil.rmtree("runs/books/checkpoints/step-00000011")  # the checkpoint to fall back to
     assert "no checkpoint is complete" in refused(["train", "--data", "books", *SMALL], capsys)
     (checkpoint / "model.safetensors").write_bytes(weights)
     config = ModelConfig.from_json((checkpoint / "config.json").read_text())
@@ -351,7 +355,7 @@ def test_a_prompt_cannot_command_the_terminal(at_home: Path, capsys) -> None:
 
 
 def test_what_a_model_writes_cannot_command_the_terminal(at_home: Path, capsys, monkeypatch) -> None:
-    """Bytes are tokens: a model may write an escape, alone, in a list of texts, and in JSON. So may \\x9b be."""
+    """Bytes are tokens, so a model may write an escape or \x9b: in a single text, in a list of texts, and in JSON."""
     tokenizer = BytePairTokenizer.load("runs/books/tokenizer.json")
     ids = tokenizer.encode("ä\x1b[2J\x9b1m\rnew")
     monkeypatch.setattr(writer, "_steps", lambda writer, rows, *rest: iter([[i] * len(rows) for i in ids]))
@@ -392,7 +396,7 @@ def test_greedy_text_goes_on_past_the_context_and_unequal_prompts_do_not_disturb
     flags = [flag for prompt in prompts for flag in ("--prompt", prompt)]
     assert main([*command, *flags]) == 0
     assert capsys.readouterr().out.rstrip("\n") == f"[1] {alone[0]}\n\n[2] {alone[1]}"
-    assert main(["generate", "--prompt", "The ", "--tokens", "60", "--seed", "1"]) == 0  # context is 24
+    assert main(["generate", "--prompt", "The ", "--tokens", "60", "--seed", "1"]) == 0  # the context is 24
 
 
 @pytest.mark.parametrize(

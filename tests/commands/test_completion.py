@@ -1,4 +1,4 @@
-"""The scripts of `companion completion`, read by a shell that completes what a user has typed."""
+"""The scripts of `companion completion`, executed by a shell that completes what a user has typed."""
 
 import shutil
 import subprocess

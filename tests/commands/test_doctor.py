@@ -1,4 +1,4 @@
-"""The receipt: it fits on a screen, says what is not as it should be, and what to do about it."""
+"""The report of `companion doctor` fits on a screen, names what is wrong, and says what to do about it."""
 
 import json
 
@@ -54,7 +54,7 @@ def test_every_comparison_notices_what_it_is_for(monkeypatch) -> None:
     linear = F.linear
 
     def by_place(x, weight):
-        """A product that depends on the matrix's address, on the number of rows, and on the threads."""
+        """Return a product that depends on the matrix's address, the number of rows and the number of threads."""
         odd = (weight.data_ptr() % 64 != 0) or len(x) == 1 or torch.get_num_threads() == 1
         return linear(x, weight) * (1 + 1e-6 * odd)
 
@@ -113,8 +113,9 @@ def test_kernels_that_the_processor_has_are_taken() -> None:
         "ONEDNN_MAX_CPU_ISA": "sse41",
     }
     doctor.refuse_unknown_settings(given, {"sse4_1", "sse4_2", "avx", "avx2"})
-    doctor.refuse_unknown_settings({"ATEN_CPU_CAPABILITY": "avx512"}, None)  # nobody knows what this one has
-    for name, value in given.items():  # and each only because this one has them
+    # The capabilities of this processor are unknown
+    doctor.refuse_unknown_settings({"ATEN_CPU_CAPABILITY": "avx512"}, None)
+    for name, value in given.items():  # each setting counts only because the processor supports it
         with pytest.raises(ValueError, match=f"^{name}={value}: this processor does not have it"):
             doctor.refuse_unknown_settings({name: value}, {"avx512f"})
 

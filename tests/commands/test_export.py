@@ -1,5 +1,8 @@
-"""`companion export`: what is written of a run and of a checkpoint is read, and written with, by `transformers`; and
-`companion generate --prompts`: many prompts at once, each with the text that it has alone."""
+"""`companion export` and `companion generate --prompts`.
+
+`transformers` loads the exported runs and checkpoints and generates the same text, and each prompt of a batch gets the
+same text as when it is generated separately.
+"""
 
 import json
 import math
@@ -20,7 +23,7 @@ from companion.training.run_folder import RunFolder
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory) -> Path:
-    """A folder with a run, and a published checkpoint with its tokenizer."""
+    """Make a folder with a run, and with a published checkpoint and its tokenizer."""
     home = tmp_path_factory.mktemp("trained")
     (home / "book.txt").write_text("\n".join(LINES * 9), "utf-8")
     small = ["--d-model", "16", "--layers", "2", "--heads", "4", "--kv-heads", "2", "--context", "32", "--vocab", "280"]
@@ -70,7 +73,7 @@ def test_transformers_writes_with_a_run_what_generate_writes(home: Path, capsys)
     assert said(
         capsys, "generate", "--run", "run", "--prompt", "The lazy fox", "--tokens", "9", "--temperature", "0"
     ) == (tokenizer.decode(row, skip_special_tokens=True) + "\n")
-    drawn = ["--prompt", "The lazy fox", "--tokens", "9", "--seed", "5"]  # as a run draws where nobody says otherwise
+    drawn = ["--prompt", "The lazy fox", "--tokens", "9", "--seed", "5"]  # a run samples by default
     texts = [said(capsys, "generate", *source, *drawn) for source in (["--run", "run"], ["--checkpoint", "out"])]
     assert texts[0] == texts[1]
 
@@ -106,7 +109,7 @@ def test_a_checkpoint_is_measured_as_transformers_measures_it(home: Path, capsys
     ids = load_tokenizer("llama").encode(text)
     assert ids[0] == 1 and len(ids) > 40
     losses, done = [], 0
-    while done < len(ids) - 1:  # the window moves on by half of it, and only what is new is scored
+    while done < len(ids) - 1:  # the window moves by half of its length, and only the new tokens are scored
         end = min(16 if done == 0 else done + 8, len(ids) - 1)
         first = max(0, end - 16)
         with torch.no_grad():
@@ -170,7 +173,7 @@ def test_prompts_of_a_file_are_written_at_once_as_each_alone(home: Path, capsys)
     found = many(capsys, "\n".join(prompts), *flags, "--at-once", "3")
     wanted = said(capsys, "generate", *flags, *(flag for prompt in prompts for flag in ("--prompt", prompt)))
     texts = re.split(r"\n?\n?\[\d\] ", wanted[:-1])[1:]
-    assert [printable(one["prompt"] + one["text"]) for one in found] == texts  # JSON has them as they are
+    assert [printable(one["prompt"] + one["text"]) for one in found] == texts  # JSON contains them unchanged
     objects = [
         {"prompt": "The lazy fox", "temperature": 0, "tokens": 5},
         {"prompt": "long " * 90},

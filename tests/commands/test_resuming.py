@@ -1,4 +1,4 @@
-"""Whether a run is the one that a command asks for."""
+"""A command resumes a run only if it is the run that the command asks for."""
 
 import json
 from dataclasses import asdict

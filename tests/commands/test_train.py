@@ -1,4 +1,4 @@
-"""What `companion train` says when something is not as it should be, and that the same command then goes on."""
+"""`companion train` reports each problem, and afterwards the same command resumes the run."""
 
 import errno
 import json
@@ -26,7 +26,7 @@ TRAIN = [
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory) -> Path:
-    """A folder with texts, and two runs: `one`, stopped after four of six updates; `whole`, not stopped."""
+    """Make a folder with texts and two runs: `one`, stopped after four of six updates, and `whole`, not stopped."""
     from companion.training.trainer import Trainer
 
     home = tmp_path_factory.mktemp("made")
@@ -52,7 +52,7 @@ def made(tmp_path_factory) -> Path:
 
 @pytest.fixture
 def home(made: Path, tmp_path: Path, monkeypatch) -> Path:
-    """A copy of it, to spoil."""
+    """Make a copy of the folder, for tests that damage it."""
     shutil.copytree(made, tmp_path / "home")
     monkeypatch.chdir(tmp_path / "home")
     return tmp_path / "home"
@@ -131,7 +131,7 @@ def replace(path: Path) -> None:
 
 def forget(path: Path) -> None:
     record = json.loads(path.read_text())
-    del record["updates"], record["digest"]  # with it, the change itself would be noticed
+    del record["updates"], record["digest"]  # otherwise the digest would reveal the change
     path.write_text(json.dumps(record))
 
 
@@ -157,7 +157,7 @@ GOES_ON = "runs/one has not changed; once that is fixed, the same command resume
 def test_what_is_damaged_is_named_nothing_is_touched_and_with_it_back_the_command_goes_on(
     path, spoil, messages, home: Path, capsys
 ) -> None:
-    shutil.rmtree("runs/one/checkpoints/step-00000003")  # one to fall back to would do
+    shutil.rmtree("runs/one/checkpoints/step-00000003")  # an earlier checkpoint would do
     kept = shutil.copytree(home, home.with_name("kept"))
     spoil(Path(path))
     before = state(home)
@@ -224,7 +224,7 @@ def test_a_full_disk_is_said_with_the_command_that_goes_on(what, message, standi
 
 def test_a_run_that_diverges_says_what_to_change(home: Path, capsys) -> None:
     arguments = [*TRAIN, "--out", "runs/wild", "--learning-rate", "1e30", "--clip", "1e30", "--warmup", "0"]
-    for _ in range(2):  # and again, to the same point
+    for _ in range(2):  # twice, to the same point
         assert main(arguments) == 1
         error = capsys.readouterr().err
         assert "is nan at update 2" in error or "is inf at update 2" in error
@@ -240,7 +240,7 @@ def test_two_processes_do_not_train_into_one_folder(home: Path, capsys) -> None:
         assert main(TRAIN) == 2
         error = capsys.readouterr().err
         assert f"runs/one: another process ({os.getpid()} on " in error and "choose another --out" in error
-        assert main(["generate", "--run", "runs/one", "--prompt", "The ", "--tokens", "3"]) == 0  # readers may
+        assert main(["generate", "--run", "runs/one", "--prompt", "The ", "--tokens", "3"]) == 0  # reading is allowed
     assert state(home) == before
     with RunFolder("runs/new").lock():
         assert main([*TRAIN, "--out", "runs/new"]) == 2
@@ -248,11 +248,11 @@ def test_two_processes_do_not_train_into_one_folder(home: Path, capsys) -> None:
     assert main(TRAIN) == 0
 
 
-# watching
+# logging
 
 
 class Writer:
-    """Stands for TensorBoard's, which need not be installed here."""
+    """Stand-in for TensorBoard's writer, which need not be installed here."""
 
     made: list["Writer"] = []  # noqa: RUF012
 
@@ -284,7 +284,7 @@ def test_tensorboard_gets_the_log_and_forgets_what_is_made_again(home: Path, mon
     (writer,) = Writer.made
     assert writer.log_dir == Path("runs/one/tensorboard") and writer.purge_step is None and writer.closed
     scalars = writer.scalars
-    assert [step for tag, step in scalars if tag == "train/loss"] == [1, 2, 3, 4, 5, 6]  # the log's past as well
+    assert [step for tag, step in scalars if tag == "train/loss"] == [1, 2, 3, 4, 5, 6]  # the log's earlier entries too
     assert {"train/learning_rate", "train/tokens_per_second", "held_out/bits_per_byte"} <= {tag for tag, _ in scalars}
     shutil.copytree("runs/one/tensorboard", kept / "tensorboard")
     assert main([*TRAIN, "--out", str(kept), "--tensorboard"]) == 0
@@ -295,7 +295,7 @@ def test_tensorboard_gets_the_log_and_forgets_what_is_made_again(home: Path, mon
 def test_the_best_checkpoint_can_be_put_to_use(home: Path, capsys) -> None:
     run = RunFolder("runs/whole")
     best = home / "runs/whole/checkpoints/step-00000002"
-    forget_digests(run.path)  # a run of before there were any, whose files may be written by hand
+    forget_digests(run.path)  # an earlier run without digests, whose files may have been written by hand
     path = run.checkpoint() / "state.json"
     kept = json.loads(path.read_text())
     assert kept["best"] == {
@@ -350,7 +350,7 @@ def test_more_steps_make_a_finished_or_a_stopped_run_longer(home, capsys):
     assert folder.finished and folder.checkpoint().name == "step-00000009" and next(folder.entries()) == first
     rates = {entry["update"]: entry["learning_rate"] for entry in folder.entries() if "learning_rate" in entry}
     assert list(rates) == [*range(1, 10)] and rates[9] == min(rates[u] for u in (7, 8, 9)) < rates[7]
-    assert main([*TRAIN, "--out", "runs/one", "--steps", "7"]) == 0  # it stood at update 4 of 6
+    assert main([*TRAIN, "--out", "runs/one", "--steps", "7"]) == 0  # it was at update 4 of 6
     assert "going on after update 4" in capsys.readouterr().out
     assert main(["evaluate", "--run", "runs/whole"]) == 0
 

@@ -1,4 +1,4 @@
-"""Translating number names from the command line: train, translate, evaluate, and everything that is refused."""
+"""Translation of number names from the command line: train, translate, evaluate, and every input that is rejected."""
 
 import io
 import json
@@ -27,7 +27,7 @@ def measured_on(patch: pytest.MonkeyPatch, numbers: int, briefly: int) -> None:
 
 @pytest.fixture(scope="module")
 def learned(tmp_path_factory) -> Path:
-    """A folder with a run that has learned most of German to English, in seconds; and a newer one on text."""
+    """Make a folder with a run that has learned most of German to English, in seconds, and a newer run on text."""
     home = tmp_path_factory.mktemp("learned")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(home)
@@ -35,7 +35,7 @@ def learned(tmp_path_factory) -> Path:
         assert main([*TRAIN, "--steps", "160", "--batch", "48"]) == 0
     (home / "runs" / "text").mkdir()
     (home / "runs" / "text" / "run.json").write_text(json.dumps({"settings": {"seed": 0}}))
-    os.utime(home / "runs" / "text" / "run.json", (2e9, 2e9))  # the newest of all
+    os.utime(home / "runs" / "text" / "run.json", (2e9, 2e9))  # this one is the newest
     return home
 
 
@@ -48,7 +48,7 @@ def at_home(learned: Path, monkeypatch) -> Path:
 
 @pytest.fixture
 def empty(tmp_path: Path, monkeypatch) -> Path:
-    """An empty folder, in which runs are measured on few numbers."""
+    """Make an empty folder, in which runs are evaluated on few numbers."""
     monkeypatch.chdir(tmp_path)
     measured_on(monkeypatch, 40, 8)
     return tmp_path
@@ -59,7 +59,7 @@ def files() -> dict[str, bytes]:
 
 
 def refused(arguments: list[str], capsys) -> str:
-    """Run a command that must fail as bad input does; its message."""
+    """Run a command that must fail with a usage error, and return its message."""
     before = files()
     code = main(arguments)
     said = capsys.readouterr()
@@ -143,7 +143,7 @@ def test_other_settings_and_another_task_are_refused_on_the_same_folder(empty: P
     assert "--task: number-words in the run, text now" in refused(["train", "--out", "runs/one"], capsys)
     record = json.loads(Path("runs/one/run.json").read_text())
     record["text"] |= {"fingerprint": "another", "num2words": "0.4.2"}
-    del record["digest"]  # with it, the change itself would be noticed
+    del record["digest"]  # otherwise the digest would reveal the change
     Path("runs/one/run.json").write_text(json.dumps(record))
     assert "has changed since" in refused([*TRAIN, *TINY, "--out", "runs/one"], capsys)
     for command in (["translate", "zwei"], ["evaluate"]):

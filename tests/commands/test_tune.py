@@ -1,4 +1,4 @@
-"""`companion tune` and `companion chat`: from a trained model to one that answers, killed and gone on with."""
+"""`companion tune` and `companion chat`: from a trained model to one that answers, including resumed runs."""
 
 import io
 import json
@@ -43,7 +43,7 @@ METHODS = {
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory) -> Path:
-    """A folder with a run on text, and one of each method, killed after two of four updates and gone on with."""
+    """Make a folder with a run on text, and one of each method, killed after two of four updates and then resumed."""
     home = tmp_path_factory.mktemp("made")
     (home / "books").mkdir()
     for name in ("Ada", "Carl", "Emmy"):
@@ -63,7 +63,7 @@ def made(tmp_path_factory) -> Path:
 
 @pytest.fixture
 def home(made, tmp_path, monkeypatch) -> Path:
-    """A copy of it, to spoil."""
+    """Make a copy of the folder, for tests that damage it."""
     monkeypatch.chdir(shutil.copytree(made, tmp_path / "home"))
     monkeypatch.setattr(os, "fsync", lambda descriptor: None)
     monkeypatch.setattr("companion.training.tasks.tune.MEASURED", 20)
@@ -83,7 +83,7 @@ def kept(run: str) -> tuple[dict, dict, list]:
 
 @pytest.mark.parametrize("method", METHODS)
 def test_a_run_that_is_killed_ends_as_one_that_was_not(method, home, monkeypatch):
-    """In the middle of an update, after the first of its steps: nothing of it is kept."""
+    """The run is killed in the middle of an update, after its first step, and nothing of that update is saved."""
     from companion.training.trainer import Trainer
 
     update, calls = Trainer.update, []
@@ -230,7 +230,7 @@ def test_another_start_or_file_is_noticed(home, capsys):
     assert "talks.jsonl has changed since" in capsys.readouterr().err
 
 
-# talking
+# chat
 
 
 def talked(lines: str, monkeypatch, *flags: str) -> int:

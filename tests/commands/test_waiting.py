@@ -1,4 +1,4 @@
-"""Whoever waits sees that something happens: a bar on a terminal, and nothing in a pipe or for a program."""
+"""A progress bar is shown on a terminal, and nothing in a pipe or for a program."""
 
 import io
 import shutil
@@ -29,7 +29,7 @@ class Terminal(io.StringIO):
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory) -> Path:
-    """A folder with a run, a tuned run, a published checkpoint, and the first stages of the build track."""
+    """Make a folder with a run, a tuned run, a published checkpoint, and the first stages of the build track."""
     home = tmp_path_factory.mktemp("made")
     (home / "book.txt").write_text("\n".join(LINES * 9), "utf-8")
     small = [
@@ -147,6 +147,6 @@ def test_a_wait_without_parts_says_how_long_it_is_by_now_and_goes_when_it_is_ove
         until = time.monotonic() + 30
         while terminal.getvalue().count("the long way: 00:0") < 2 and time.monotonic() < until:
             time.sleep(0.01)
-        raise KeyError  # what goes wrong ends it, too
+        raise KeyError  # an error ends the bar as well
     shown = terminal.getvalue()
     assert shown.count("the long way: 00:0") >= 2 and shown.endswith("\r") and shown.split("\r")[-2].isspace()

@@ -1,4 +1,4 @@
-"""Configurations: JSON round trip, and a clear word for what cannot be."""
+"""Configurations: the JSON round trip, and clear errors for what is impossible."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Models that no machine can hold are refused by counting, in a sentence, before anything is made of them."""
+"""Models too large for any machine are rejected by counting their parameters, before anything is built."""
 
 from dataclasses import replace
 
@@ -39,7 +39,7 @@ def test_a_size_that_nobody_has_is_refused_by_name(name, size):
 def test_on_a_device_without_numbers_what_pytorch_can_count_is_made(name):
     size = 10**8
     with torch.device("meta"):
-        if name != "layers":  # each of which is made of objects in memory
+        if name != "layers":  # every layer would be an object in memory
             Transformer(SIZES[name](size))
         with pytest.raises(ValueError, match=rf"^{name}=10000000.*(this model needs|expected sizes that)"):
             Transformer(SIZES[name](size**4))

@@ -1,4 +1,4 @@
-"""The account: what is counted from a configuration equals what the model has, does and keeps."""
+"""The account: the numbers computed from a configuration equal the model's parameters, operations and memory."""
 
 from dataclasses import replace
 
@@ -113,7 +113,7 @@ def configs(draw, stacks=("decoder", "encoder", "encoder_decoder")):
 
 
 def part_of(name):
-    """Which part of the account a parameter of the model belongs to."""
+    """Return the part of the account to which a parameter belongs."""
     for key, part in (
         ("transform", "head"),
         ("unembedding", "head"),
@@ -196,7 +196,7 @@ def test_the_gradient_costs_twice_the_forward_pass():
     model = Transformer(PLAIN)
     tokens = torch.zeros(2, 9, dtype=torch.long)
     counted = counted_flops(lambda: model(tokens).logits.sum().backward())
-    # The CPU's fused attention has its backward pass counted neither by PyTorch nor here: it is added by the formula.
+    # Neither PyTorch nor this counter counts the backward pass of the CPU's fused attention, so the formula adds it.
     scores = forward_flops(PLAIN, 9, batch=2).scores
     assert counted + 2 * scores == train_flops(PLAIN, 9, batch=2)
 
@@ -206,7 +206,7 @@ def test_causal_credit_counts_the_pairs_under_the_mask():
     assert used.scores * 81 == whole.scores * 45  # 9 * 10 / 2 of 9 * 9 pairs
     assert used.total - used.scores == whole.total - whole.scores
     steps = [forward_flops(GROUPED, 1, cached=t).scores for t in range(9)]
-    assert sum(steps) == used.scores  # step by step no pair is computed in vain
+    assert sum(steps) == used.scores  # step by step, no pair is computed in vain
 
 
 @pytest.mark.parametrize("config", [PLAIN, GROUPED, EXPERTS], ids=["plain", "grouped", "experts"])
@@ -252,7 +252,7 @@ def test_writing_1024_tokens_costs_530_times_more_without_a_cache():
 @given(configs(stacks=("decoder",)), st.integers(1, 9), st.integers(1, 3), st.booleans())
 def test_cache_bytes_are_those_of_the_tensors(config, tokens, batch, wide):
     dtype = torch.float64 if wide else torch.bfloat16
-    tokens += 150 * (tokens % 2)  # so many that local layers roll
+    tokens += 150 * (tokens % 2)  # enough tokens for the local layers' caches to roll
     cache = KVCache.create(config, batch, tokens, dtype=dtype, device="meta")
     states = cache.states
     kept = () if states is None else (*states.matrices, *states.tails, *states.logs)
@@ -262,7 +262,7 @@ def test_cache_bytes_are_those_of_the_tensors(config, tokens, batch, wide):
 
 @pytest.mark.parametrize("cached", [0, 3, 4, 5, 40])
 def test_local_layers_are_credited_with_what_the_window_shows(cached):
-    """Counted by hand: of each new token the keys that it sees, and that any new token sees."""
+    """Counted by hand: for each new token the keys that it sees, and the keys that any new token sees."""
     config = PLAIN.with_(attention=AttentionConfig(heads=3, window=WindowConfig(5, (True, False, True))))
     pair = 2 * 3 * (4 + 4)
     for tokens in (1, 2, 7):
@@ -270,7 +270,7 @@ def test_local_layers_are_credited_with_what_the_window_shows(cached):
         assert forward_flops(config, tokens, cached=cached, causal=True).scores == pair * used
         near = cached + tokens - max(0, cached - 4)
         assert forward_flops(config, tokens, cached=cached).scores == pair * tokens * (2 * near + cached + tokens)
-    numbers = 2 * min(cached + 1, 5) + cached + 1  # keys and values of one step, over the layers
+    numbers = 2 * min(cached + 1, 5) + cached + 1  # keys and values of one step, summed over the layers
     assert decode_bytes(config, cached) - decode_bytes(config, 0) == (numbers - 3) * 3 * (4 + 4) * 4
 
 
@@ -331,7 +331,7 @@ def test_bytes_of_weights_and_training():
 def test_a_decode_step_reads_the_weights_that_take_part_and_the_cache():
     half = torch.bfloat16
     assert decode_bytes(GROUPED, 9, dtype=half) == weights_bytes(GROUPED, half) + cache_bytes(GROUPED, 10, dtype=half)
-    # Untied: of the embedding table one row a token. Experts: the chosen two of five for one row, more for more rows.
+    # Untied: one row of the embedding table per token. Experts: the chosen two of five for one row, more for more rows.
     rest = parameters(EXPERTS).active - parameters(EXPERTS).embedding
     assert decode_bytes(EXPERTS, 9) == 4 * (rest + 12) + cache_bytes(EXPERTS, 10)
     three = decode_bytes(EXPERTS, 9, batch=3) - cache_bytes(EXPERTS, 10, batch=3)
@@ -366,7 +366,7 @@ def test_a_decode_step_reads_every_weight_of_its_head(tied):
         PLAIN.with_(embedding=EmbeddingConfig(tied=tied, norm=True, head=head)) for head in ("linear", "masked")
     )
     more = parameters(masked).total - parameters(plain).total
-    assert more == 11 + 12 * 12 + 12 + 12  # a bias a token id, a dense layer with its own, an RMS norm
+    assert more == 11 + 12 * 12 + 12 + 12  # a bias for each token id, a dense layer with its bias, and an RMS norm
     assert decode_bytes(masked, 5) - decode_bytes(plain, 5) == 4 * more
 
 
@@ -381,7 +381,8 @@ def test_prefill_is_bound_by_arithmetic_and_decode_by_memory():
     chip, half = Chip(flops=1e15, bandwidth=3e12), torch.bfloat16
     prefill, decode = intensity(model, 4000, dtype=half), intensity(model, 1, cached=4000, dtype=half)
     assert chip.bound(prefill) == "compute" and chip.bound(decode) == "memory"
-    assert 0.5 < decode < 2  # about one FLOP a byte: each 2-byte weight is used for one multiplication and one addition
+    # About one FLOP per byte: each 2-byte weight is used for one multiplication and one addition
+    assert 0.5 < decode < 2
     assert intensity(model, 1, cached=1, batch=64, dtype=half) > 40 * decode  # the batch shares the weights
 
 

@@ -1,4 +1,4 @@
-"""What a chip's memory allows: the makers' figures, this machine's, and the table of them."""
+"""The memory and bandwidth of chips: published figures, measurements on this machine, and the table of both."""
 
 from functools import partial
 
@@ -17,8 +17,8 @@ def test_a_chip_is_found_by_both_names_and_its_figures_are_of_one_kind():
     for short, chip in CHIPS.items():
         assert published_chip(short) is published_chip(chip.name) is chip
         assert published_peak(chip.name, torch.bfloat16) == chip.flops
-        assert 80 < chip.balance < 500  # FLOPs a byte: a slip of a digit would show
-        assert 5 < chip.memory / chip.bandwidth * 1000 < 100  # ms to read all of it
+        assert 80 < chip.balance < 500  # FLOPs per byte, which would reveal a wrong digit
+        assert 5 < chip.memory / chip.bandwidth * 1000 < 100  # milliseconds to read all of it
 
 
 def test_an_unknown_chip_is_answered_with_the_known_ones():
@@ -43,7 +43,7 @@ def test_the_limit_is_bandwidth_over_bytes():
 
 
 def test_this_chip_is_found_or_measured(monkeypatch):
-    # For as long as it takes, it is measured in test_account.py.
+    # The time limit itself is tested in test_account.py.
     monkeypatch.setattr(chips, "_best_seconds", partial(chips._best_seconds, seconds=0.02))
     chip = this_chip()
     assert 1e7 < chip.bandwidth < 1e15 and chip.name
@@ -58,7 +58,7 @@ def test_a_gpu_of_the_table_needs_no_measurement(monkeypatch):
 
 
 def test_reading_counts_each_byte_once(monkeypatch):
-    """The better of a sum and a dot product, both of all of 512 MB."""
+    """The result is the better one of a sum and a dot product, both over 512 MB."""
     seconds, shapes = iter([4.0, 2.0]), []
 
     def timed(run, *_):

@@ -1,4 +1,4 @@
-"""Sizing: what is reckoned for a model that fits nowhere is what a small one takes."""
+"""Sizing: the formulas for models that fit on no machine are tested on a small one."""
 
 import pytest
 import torch
@@ -76,7 +76,7 @@ KINDS = {
 
 
 def really_saved(model, tokens, rows):
-    """Bytes that autograd saves in a forward pass of this model, on real tensors; the parameters not counted."""
+    """Return the bytes that autograd saves in a forward pass of this model on real tensors, without the parameters."""
     own = {p.untyped_storage().data_ptr() for p in model.parameters()}
     saved = {}
 
@@ -92,7 +92,7 @@ def really_saved(model, tokens, rows):
         logits = model(ids, **extra).logits
         loss = torch.nn.functional.cross_entropy(logits.float().flatten(0, 1), ids.flatten(), reduction="sum")
     size = sum(storage.nbytes() for storage in saved.values())
-    loss.backward()  # what was saved must have been alive until here
+    loss.backward()  # the saved tensors must have been alive until here
     return size
 
 
@@ -111,8 +111,8 @@ def test_autocast_keeps_two_bytes_for_each_number_of_a_matrix(config):
         if p.ndim > 1 and not name.startswith(("positions", "segments", "pooler", "classifier"))
     )
     if not config.embedding.tied:
-        matrices -= config.vocab * config.d_model  # the table of embeddings is looked up and not multiplied
-    # Small next to the matrices: biases, which are cast too, and the angles of rotary positions.
+        matrices -= config.vocab * config.d_model  # the embedding table is indexed and not multiplied
+    # Biases, which are cast too, and the angles of rotary positions are small compared with the matrices.
     assert kept(config, 40).copies() == pytest.approx(2 * matrices, rel=0.08)
     big = preset("gpt2-xl")
     assert kept(big, 1024).copies() == pytest.approx(2 * parameters(big).total, rel=0.01)
@@ -130,7 +130,7 @@ def test_with_recomputation_only_what_enters_the_layers_is_kept(monkeypatch):
         monkeypatch.setattr(block, "forward", again)
     recomputed = really_saved(model, tokens=40, rows=5)
     here = kept(SMALL, 40)
-    # What is left are the entries, what is outside the layers, and that one's copies of weights.
+    # What remains: the layers' inputs, the tensors outside the layers, and the copies of the weights there
     expected = 5 * (SMALL.layers * here.entry + here.rest) + here.rest_copies
     assert recomputed == pytest.approx(expected, rel=0.02) and recomputed < plain / 2
     assert here.activations(5, recompute=True) == 5 * (3 * here.entry + here.layer + here.rest)
@@ -142,7 +142,7 @@ def test_sixteen_bytes_a_parameter_divided_by_the_devices():
     for devices in (1, 2, 7):
         assert device_bytes(SMALL, "data", devices).state == 16 * count
         assert device_bytes(SMALL, "shard", devices).state == 16 * -(-count // devices)
-    # Rajbhandari et al. 2020, figure 1: 7.5 billion parameters take 120 GB, and 1.9 GB on each of 64.
+    # Rajbhandari et al. 2020, figure 1: 7.5 billion parameters take 120 GB, or 1.9 GB on each of 64 devices.
     config = preset("llama-7b")
     scale = 7.5e9 / parameters(config).total
     assert scale * device_bytes(config, "data", 64).state / 1e9 == pytest.approx(120)
@@ -158,13 +158,13 @@ def test_experts_are_divided_by_their_number_and_the_rest_as_it_is_told():
     whole, part = device_bytes(config, "data", 8), device_bytes(config, "experts", 8)
     assert whole.copies - part.copies == 2 * experts * 3 // 4
     assert whole.activations == part.activations and part.gathered == 0
-    shared = config.with_(moe=MoEConfig(4, 2, shared=1))  # whoever every token visits stays everywhere
+    shared = config.with_(moe=MoEConfig(4, 2, shared=1))  # experts that every token visits stay on every device
     assert device_bytes(shared, "experts", 4).state == 16 * (others + experts // 4) + 4 * experts
 
 
 def test_what_sharding_gathers_by_hand():
     block = 64 * (4 + 2) * (16 + 16) + 3 * 64 * 128 + 2 * 64
-    outside = 96 * 64 + 64  # the table, tied, and the last norm
+    outside = 96 * 64 + 64  # the tied table and the last norm
     assert parameters(SMALL).total == 3 * block + outside
     assert device_bytes(SMALL, "shard", 4).gathered == 4 * (3 * block + 2 * outside)
     assert device_bytes(SMALL, "shard", 1).gathered == device_bytes(SMALL, "data", 4).gathered == 0
@@ -195,19 +195,19 @@ def test_the_fewest_devices_are_enough_and_fewer_are_not(name, way):
 
 def test_where_no_number_of_devices_is_enough():
     assert fewest_devices(preset("gpt2"), "data", 24e9) == 1
-    assert fewest_devices(preset("llama-7b"), "data", 80e9) is None  # more devices do not hold less
-    assert fewest_devices(preset("llama-2-70b"), "shard", 80e9) is None  # the copies alone are 138 GB
+    assert fewest_devices(preset("llama-7b"), "data", 80e9) is None  # more devices do not help
+    assert fewest_devices(preset("llama-2-70b"), "shard", 80e9) is None  # the weights' copies take 138 GB
     assert fewest_devices(preset("llama-2-70b"), "shard", 80e9, recompute=True) is not None
 
 
 def test_the_cost_of_training():
     gpt3 = train_cost(preset("gpt3-175b"), 300e9)
     assert gpt3.rule == pytest.approx(3.14e23, rel=0.002)  # Brown et al. 2020, table D.1
-    assert 1 < gpt3.flops / gpt3.rule < 1.05  # attention on top
+    assert 1 < gpt3.flops / gpt3.rule < 1.05  # with attention in addition
     assert gpt3.flops == pytest.approx(300e9 * train_flops(preset("gpt3-175b"), 2048) / 2048)
     mixtral = train_cost(preset("mixtral-8x7b"))
     assert mixtral.tokens == 20 * 12_879_925_248 and mixtral.rule == 6 * 12_879_925_248 * mixtral.tokens
-    # Each token of an encoder-decoder goes through one stack, so that about half of 6 N D is done.
+    # Each token of an encoder-decoder goes through one stack, so about half of 6 N D operations are needed.
     both = train_cost(preset("transformer-big"), 1e9)
     assert both.flops == pytest.approx(1e9 * train_flops(preset("transformer-big"), 512, source=512) / 1024)
     assert 0.4 < both.flops / both.rule < 0.7

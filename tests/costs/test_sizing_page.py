@@ -1,4 +1,4 @@
-"""The sizing page and `companion sizing`: complete, the same figures everywhere, and bad flags are named."""
+"""The sizing page and `companion sizing` are complete and agree with each other, and bad flags are named."""
 
 import json
 from pathlib import Path

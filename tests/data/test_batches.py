@@ -1,4 +1,4 @@
-"""Windows: a function of (seed, step) alone in training; each token scored exactly once in evaluation."""
+"""Windows depend only on (seed, step) in training; in evaluation each token is scored exactly once."""
 
 import pytest
 import torch
@@ -21,7 +21,7 @@ def test_a_batch_depends_on_its_number_and_the_seed_alone() -> None:
     documents = [torch.arange(100, 157), torch.arange(57)]
     one = TrainingBatches(documents, context=7, batch=3, seed=5)
     other = TrainingBatches(documents, context=7, batch=3, seed=5)
-    for step in (11, 0, 3, 3, 40):  # in any order, from a fresh object, again and again
+    for step in (11, 0, 3, 3, 40):  # in any order and repeatedly, from a new object each time
         assert torch.equal(one(step)[0], other(step)[0])
         assert torch.equal(one(step)[1], other(step)[1])
     assert not torch.equal(one(0)[0], TrainingBatches(documents, context=7, batch=3, seed=6)(0)[0])
@@ -37,8 +37,9 @@ def test_in_an_epoch_no_token_is_a_target_twice(tokens: int, context: int, batch
     assert batches.windows == windows
     steps = -(-2 * windows // batch)
     inputs, targets = (torch.cat(parts) for parts in zip(*map(batches, range(steps)), strict=True))
-    assert torch.equal(targets[:, :-1], inputs[:, 1:])  # a target is the token after its input
-    assert torch.equal(targets, (inputs + 1) % tokens)  # ids are places here: windows are runs of the ring
+    assert torch.equal(targets[:, :-1], inputs[:, 1:])  # each target is the token after its input
+    # Ids are positions here, so that windows are stretches of the ring
+    assert torch.equal(targets, (inputs + 1) % tokens)
     for epoch in range(2):
         scored = targets[epoch * windows : (epoch + 1) * windows].flatten()
         assert len(scored.unique()) == len(scored) > tokens - context
@@ -50,7 +51,7 @@ def test_evaluation_scores_every_token_once_with_the_context_it_promises(lengths
     stride = data.draw(st.integers(1, context))
     batch = data.draw(st.integers(1, 4))
     ids, documents = 0, []
-    for length in lengths:  # ids are places in the whole text, so that a token is its own name
+    for length in lengths:  # ids are positions in the whole text, so that each token is unique
         documents.append(torch.arange(ids, ids + length))
         ids += length
     batches = EvaluationBatches(documents, context=context, stride=stride, batch=batch)
@@ -64,7 +65,7 @@ def test_evaluation_scores_every_token_once_with_the_context_it_promises(lengths
             places = [i for i, t in enumerate(target) if t != IGNORE]
             for i in places:
                 assert row[i] + 1 == target[i]
-                # from the window's start on: everything since the document began, or at least context - stride tokens
+                # the context begins with the document or has at least context - stride tokens
                 assert row[0] in starts or i >= context - stride
                 assert row[: i + 1] == list(range(row[0], row[0] + i + 1))
             scored.extend(target[i] for i in places)

@@ -1,4 +1,4 @@
-"""Conversations as published models read them: what transformers writes with the same template, and what is refused."""
+"""Chat templates give the same text as `transformers`, and bad conversations are rejected."""
 
 import json
 import sys
@@ -65,7 +65,7 @@ def byte_level_tokenizer():
 @pytest.mark.parametrize("name", TEMPLATES)
 def test_conversations_are_written_as_transformers_writes_them(name, turns, answer, system, tmp_path):
     if name == "marked" and system:
-        system = None  # this template refuses one, see below
+        system = None  # this template raises for a system message, see below
     tokenizer = theirs(TEMPLATES[name])
     tokenizer.save_pretrained(tmp_path)
     messages = conversation(TALK[:turns], system)
@@ -135,7 +135,7 @@ ENDLESS = [
     ("{% macro f(n) %}{{ f(n - 1) + f(n - 1) if n }}{% endmacro %}{{ f(99) }}", NOTHING_ENDS),
     ("{{ messages[0].content * 15_000_000 }}", "expected at most 20,000,000 characters"),
 ]
-if sys.platform == "linux":  # where memory is limited
+if sys.platform == "linux":  # only Linux can limit memory
     ENDLESS += [
         (source, "needs more than 256 MiB")
         for source in (
@@ -158,7 +158,7 @@ def test_a_template_without_end_or_measure_is_stopped(source, said, tmp_path, mo
     with pytest.raises(ValueError, match=r"^\S*chat_template\.jinja: [\w ]*" + said):
         template.write(conversation(["Hi"]))
     assert ChatTemplate(CHATML, tmp_path / "fine.jinja").write(conversation(["Hi"])).startswith("<|im_start|>user")
-    with at_most(60), within(1 << 29):  # the limits are those that were there
+    with at_most(60), within(1 << 29):  # the limits are restored
         assert len(bytes(3 << 27)) == 3 << 27
 
 

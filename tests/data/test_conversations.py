@@ -1,4 +1,4 @@
-"""Files of conversations, and how a model's template makes rows of them whose answers alone are scored."""
+"""Files of conversations, and the rows that a model's template makes of them, in which only answers are scored."""
 
 import json
 
@@ -86,7 +86,7 @@ def test_files_that_are_not_there_empty_or_no_text_are_named(tmp_path):
         read_conversations([tmp_path / "talks.jsonl"])
 
 
-# how a model reads them
+# how a model reads conversations
 
 
 @pytest.fixture(scope="module")
@@ -180,7 +180,7 @@ SPACES = {
 @pytest.mark.parametrize("kind", SPACES)
 @pytest.mark.parametrize("name", TEMPLATES)
 def test_rows_are_the_whole_text_and_the_mask_is_the_answers(name, kind, strips, tmp_path):
-    """For each way in which tokenizers treat a text's first space; special tokens may take the space behind them."""
+    """Test each way in which tokenizers treat a text's first space; special tokens may absorb the space after them."""
     normalizer, before = SPACES[kind]
     tokenizer = Tokenizer(models.BPE(unk_token="<unk>"))
     if normalizer is not None:

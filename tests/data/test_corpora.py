@@ -1,4 +1,4 @@
-"""Which text, and what is held out of it: by document, the same on every machine, nothing on both sides."""
+"""The corpora and their held-out documents: the same on every machine, and no text on both sides."""
 
 import fnmatch
 import hashlib
@@ -40,7 +40,7 @@ def test_the_default_text_is_frozen() -> None:
     text = lzma.decompress((TEXTS / "first_edition.json.xz").read_bytes())
     assert hashlib.sha256(text).hexdigest() == corpora.FIRST_EDITION_SHA256
     corpus = first_edition()
-    assert fingerprint(corpus.documents) == "7d3e5ae194b95fb6"  # all that was ever measured on it was measured on this
+    assert fingerprint(corpus.documents) == "7d3e5ae194b95fb6"  # all results so far were measured on this text
     assert (len(corpus.documents), corpus.bytes) == (288, 552_204)
     assert first_edition() == corpus == read_corpus(["course"])
 
@@ -49,7 +49,7 @@ def test_the_default_text_is_the_prose_of_fifteen_lessons_without_their_code() -
     corpus = first_edition()
     names = [document.name for document in corpus.documents]
     assert len(set(names)) == len(names)
-    assert sum(": " not in name for name in names) == 15  # their openings
+    assert sum(": " not in name for name in names) == 15  # one opening per lesson
     assert (
         sum(name.endswith(": Exercises") for name in names) == sum(name.endswith(": Summary") for name in names) == 15
     )
@@ -69,7 +69,7 @@ def test_the_default_text_is_the_prose_of_fifteen_lessons_without_their_code() -
         ):
             assert left_over not in document.text, (document.name, left_over)
     text = "\n".join(document.text for document in corpus.documents)
-    assert text.count("$$") > 400 and text.count("\n|") > 100  # formulae and tables are in it
+    assert text.count("$$") > 400 and text.count("\n|") > 100  # it contains formulas and tables
 
 
 def test_the_licence_of_the_default_text_lies_beside_it() -> None:
@@ -134,7 +134,7 @@ def test_the_help_topics_of_python_are_read_on_request_only(monkeypatch) -> None
 
 
 def test_every_cell_of_every_notebook_runs_with_the_help_topics_of_python_emptied() -> None:
-    """So what the lessons store, and `make test` compares with what they print, does not depend on them."""
+    """The outputs stored in the lessons therefore do not depend on the help topics."""
     program = "import runpy, subprocess, sys; runpy.run_path(sys.argv[1]); subprocess.run(sys.argv[2:], check=True)"
     kernel = [sys.executable, "-c", "from pydoc_data.topics import topics; assert topics == {}, len(topics)"]
     conftest = ROOT / "authoring" / "nbval_run.py"
@@ -168,7 +168,8 @@ def test_no_document_and_no_long_stretch_of_text_is_on_both_sides_of_the_default
     length = 250
     text = "\0".join(document.text for document in parts.train)
     for document in parts.held_out:
-        for i in range(0, len(document.text) - length + 1, 5):  # a shared stretch of 255 holds one of these
+        # Any shared stretch of 255 characters contains one of these
+        for i in range(0, len(document.text) - length + 1, 5):
             stretch = document.text[i : i + length]
             assert stretch not in text, (document.name, stretch)
 
@@ -193,7 +194,7 @@ def test_a_document_stays_on_its_side_when_others_come_and_go() -> None:
     assert parts.notes == ()
     assert 0.05 < sum(document.bytes for document in parts.held_out) / everything.bytes < 0.15
     side = {document.name: False for document in parts.train} | {document.name: True for document in parts.held_out}
-    for step, keep in ((7, 6), (3, 1), (2, 1)):  # six of seven documents, a third, a half
+    for step, keep in ((7, 6), (3, 1), (2, 1)):  # six of seven documents, a third, and a half
         some = tuple(document for i, document in enumerate(everything.documents) if i % step < keep)
         more = (*some, *numbered(30))
         for documents in (some, some[::-1], more):

@@ -1,4 +1,4 @@
-"""What stands twice in a text is found, whoever wrote it over."""
+"""Text that occurs twice is found, even if it was reformatted."""
 
 import pytest
 
@@ -16,6 +16,6 @@ def test_the_share_of_a_text_that_was_trained_on_is_found() -> None:
 
 
 def test_a_paragraph_stays_where_it_stands_first() -> None:
-    wrapped = LONG.replace(" so", "\n   so")  # lines broken otherwise make no other paragraph
+    wrapped = LONG.replace(" so", "\n   so")  # other line breaks do not make another paragraph
     texts = [f"Heading\n\n{LONG}", f"Heading\n\n{wrapped}\n\n{OTHER}", f"Heading\n\n{LONG}", "Short.\n\nShort."]
     assert [*without_repeats(texts)] == [texts[0], f"Heading\n\n{OTHER}", "", texts[3]]

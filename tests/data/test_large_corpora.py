@@ -1,4 +1,4 @@
-"""Text that stays on disk: cut, mixed and tokenized in parts, with every token once in an epoch."""
+"""Text that stays on disk is cut, mixed and tokenized in parts, and each token comes once per epoch."""
 
 import os
 import time
@@ -25,7 +25,7 @@ SHARED = "This paragraph stands in every part of the text, word for word, and is
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
-    """Some 40 kB of text, which are a lot here."""
+    """Write about 40 kB of text, which counts as large here."""
     for name, size in (("LARGE", 30_000), ("PIECE", 900), ("PART", 6_000), ("SAMPLE", 9_000)):
         monkeypatch.setattr(large_corpora, name, size)
     monkeypatch.setenv("COMPANION_HOME", str(tmp_path / "home"))
@@ -87,7 +87,7 @@ def test_a_batch_depends_on_its_number_alone_and_an_epoch_holds_every_token(fold
     steps = -(-2 * windows // 3)
     batch = [batches(step) for step in range(steps)]
     assert batches.epochs(windows) == pytest.approx(3, rel=0.4)
-    for step in (steps - 1, 0, windows // 3):  # no file is there for these, and then all are
+    for step in (steps - 1, 0, windows // 3):  # for these steps no file exists yet; afterwards all do
         for home in (tmp_path / f"new-{step}", tmp_path / "ids"):
             alone = StreamedBatches(parts_of(folder, home)[0], make, batch=3, seed=2)(step)
             assert all(torch.equal(a, b) for a, b in zip(alone, batch[step], strict=True))
@@ -98,7 +98,7 @@ def test_a_batch_depends_on_its_number_alone_and_an_epoch_holds_every_token(fold
         found = targets[epoch * windows : (epoch + 1) * windows].flatten()
         missing = Counter(ids)
         missing.subtract(found[found != IGNORE].tolist())
-        # Windows of equal length leave out a token and less than a window of each part.
+        # Windows of equal length leave out one token and less than one window of each part.
         most = 33 * len(parts) if kind is TrainingBatches else 0
         assert min(missing.values()) >= 0 and missing.total() <= most
 
@@ -110,7 +110,7 @@ def test_ids_are_mapped_from_files_of_two_bytes_each(folder, tmp_path):
     assert all(ids[0] == tokenizer.separator for ids in first)
     text = "".join(tokenizer.decode(ids.tolist()) for i in range(len(parts)) for ids in parts(i))
     assert SHARED in "".join(d.text for d in corpus.documents) and SHARED not in text
-    parts._tokenizer = None  # what is in the file is not made again
+    parts._tokenizer = None  # parts that are already in the file are not computed again
     parts._tokenizer = type("Nothing", (), {"separator": tokenizer.separator})()
     assert all(torch.equal(a, b) for a, b in zip(parts(0), first, strict=True))
 

@@ -24,7 +24,8 @@ def test_shingles_are_runs_of_words() -> None:
 
 
 def test_signatures_agree_as_often_as_the_sets_are_similar() -> None:
-    # Sets of 30 numbers that share 20: similarity 1/2. The mean over 40 pairs and 500 orders is within 4 deviations.
+    # Sets of 30 numbers that share 20: similarity 1/2. The mean over 40 pairs and 500 orders is within 4 standard
+    # deviations.
     shares = []
     for pair in range(40):
         numbers = shingles(" ".join(f"p{pair}x{i}" for i in range(40)), 1)
@@ -57,7 +58,8 @@ def test_edited_copies_form_a_group_and_other_texts_do_not() -> None:
 
 def test_a_chain_of_similar_texts_is_one_group() -> None:
     words = [f"u{i}" for i in range(260)]
-    texts = [" ".join(words[at : at + 200]) for at in range(0, 61, 10)]  # neighbours share 190 words, the ends 140
+    # Neighbours share 190 words, the first and the last text 140
+    texts = [" ".join(words[at : at + 200]) for at in range(0, 61, 10)]
     assert near_duplicates(texts, words=1, bands=20, rows=5) == [0] * 7
     ends = near_duplicates([texts[0], texts[-1]], words=1, bands=2, rows=20)
     assert ends == [0, 1]

@@ -1,4 +1,4 @@
-"""A name and its number are each other's inverse, in every language, and what is no name is told so."""
+"""Names and numbers are inverses of each other in every language, and other texts raise an error."""
 
 import random
 
@@ -8,7 +8,7 @@ from num2words import num2words
 from companion.data.number_names import MOST, language, languages
 
 CODES = [found.code for found in languages()]
-# All below 1,100; some above each hundred thousand, the X01,xxx of German's oddity among them; and others at random.
+# All numbers below 1,100; some above each hundred thousand, including the irregular X01,xxx of German; and random ones.
 TELLING = [*range(1100), *(n for k in range(1, 10) for n in range(100_000 * k, 100_000 * k + 2000, 29))]
 SAMPLE = sorted({*TELLING, *random.Random(0).sample(range(MOST), 1000), MOST - 1})
 
@@ -19,7 +19,7 @@ def test_a_million_names_from_two_tables_are_those_of_num2words(code: str) -> No
     for number in SAMPLE:
         theirs = num2words(number, lang=code)
         if code == "de":
-            assert ("einstausend" in theirs) == (number // 1000 % 100 == 1 and number > 2000)  # its one oddity
+            assert ("einstausend" in theirs) == (number // 1000 % 100 == 1 and number > 2000)  # its one irregularity
             theirs = theirs.replace("einstausend", "eintausend")
         assert ours.name(number) == theirs
 
@@ -62,7 +62,7 @@ def test_german_parts_are_its_morphemes_and_english_ones_its_words() -> None:
 def test_german_names_one_hundred_and_one_thousand_as_germans_do() -> None:
     german = language("de")
     assert german.name(101_001) == "einhunderteintausendeins"
-    assert german.number("einhunderteinstausendeins") == 101_001  # num2words' spelling is understood
+    assert german.number("einhunderteinstausendeins") == 101_001  # the spelling of num2words is accepted
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""The translation task: numbers held out for good, batches that are functions of their number, ids that come back."""
+"""The translation task: fixed held-out numbers, batches that depend only on their index, and ids that decode."""
 
 import subprocess
 import sys
@@ -32,7 +32,7 @@ def test_every_number_is_on_one_side_and_one_in_ten_is_held_out() -> None:
 
 
 def test_the_division_is_the_same_for_ever() -> None:
-    """Published with the runs: another one would train on what their results were measured on."""
+    """The split was published with the runs; another one would train on numbers that they were evaluated on."""
     assert [n for n in range(200) if is_held_out(n)][:9] == [2, 18, 29, 30, 31, 43, 68, 72, 75]
     assert sum(len(one_side(digits, held_out=True)) for digits in DIGITS) == 100_012
 
@@ -79,7 +79,7 @@ def test_a_batch_is_shifted_padded_on_the_right_and_comes_back(chosen, task) -> 
         assert (wanted[:length] != IGNORE).all() and wanted[length - 1] == EOS
         assert fed[0] == BOS and torch.equal(fed[1:length], wanted[: length - 1]) and (fed[length:] == PAD).all()
         assert task.decode(wanted[:length].tolist()) == task.target.name(number)
-        assert task.decode(fed.tolist()) == task.target.name(number)  # the start and the padding say nothing
+        assert task.decode(fed.tolist()) == task.target.name(number)  # the start token and padding decode to nothing
         real = read[read != PAD].tolist()
         assert task.source.join(task.pieces(real), task.source_pieces) == task.source.name(number)
         assert read[: len(real)].tolist() == real

@@ -1,4 +1,4 @@
-"""Windows that no document crosses: every token a target once in an epoch, little padding, a function of a number."""
+"""Packed windows: each token is a target once per epoch, there is little padding, and batches depend on their index."""
 
 import os
 import subprocess
@@ -18,7 +18,7 @@ SEPARATOR = 0
 
 
 def numbered(lengths):
-    """Documents of which every token is a number of its own, each behind the separator."""
+    """Return documents in which every token is unique, each after the separator."""
     first, documents = 1, []
     for length in lengths:
         documents.append(torch.tensor([SEPARATOR, *range(first, first + length)]))
@@ -27,14 +27,14 @@ def numbered(lengths):
 
 
 def epoch_of(batches, number):
-    """The windows of one epoch: inputs, places, targets."""
+    """Return the windows of one epoch: inputs, positions and targets."""
     rows = range(number * batches.windows, (number + 1) * batches.windows)
     made = [tuple(part[row % batches.batch] for part in batches(row // batches.batch)) for row in rows]
     return tuple(torch.stack(parts) for parts in zip(*made, strict=True))
 
 
 def pieces_of(window):
-    """The pieces of one window as lists of (input, target); asserts that padding comes last and is no target."""
+    """Return a window's pieces as lists of (input, target); assert that padding comes last and is never a target."""
     inputs, places, targets = (part.tolist() for part in window)
     filled = sum(place != PADDING for place in places)
     assert all(place == PADDING for place in places[filled:]) and set(targets[filled:]) <= {IGNORE}
@@ -65,13 +65,13 @@ def test_in_an_epoch_every_token_is_a_target_exactly_once(lengths, context, batc
 @given(some_lengths, st.integers(1, 15), st.integers(1, 5), st.integers(0, 3))
 def test_no_piece_crosses_a_document_and_only_a_long_one_is_cut(lengths, context, batch, seed):
     documents = numbered(lengths)
-    # Each document as the pairs that are to be learned, its end included.
+    # Each document as the pairs to learn, including its end
     pairs = [list(zip(ids, [*ids[1:], SEPARATOR], strict=True)) for ids in (d.tolist() for d in documents)]
     batches = PackedBatches(documents, context=context, batch=batch, seed=seed)
     seen = [piece for window in zip(*epoch_of(batches, 1), strict=True) for piece in pieces_of(window)]
     for one in pairs:
         mine = [piece for piece in seen if set(piece) & set(one)]
-        assert len(mine) == -(-len(one) // context)  # as few as can be: a document that fits is whole
+        assert len(mine) == -(-len(one) // context)  # as few pieces as possible: a document that fits is not split
         assert all(any(piece == one[i : i + len(piece)] for i in range(len(one))) for piece in mine)
     assert len(seen) == sum(-(-len(one) // context) for one in pairs)
 
@@ -88,7 +88,7 @@ def test_the_next_epoch_cuts_packs_and_orders_anew():
 def test_a_batch_is_a_function_of_its_number_and_the_seed_alone():
     documents = numbered([30, 17, 9, 5, 5, 4, 3, 2, 2])
     one, other = (PackedBatches(documents, context=8, batch=3, seed=5) for _ in range(2))
-    for step in (11, 0, 3, 3, 40, 1):  # in any order, from a fresh object, again and again
+    for step in (11, 0, 3, 3, 40, 1):  # in any order and repeatedly, from a new object each time
         assert all(torch.equal(a, b) for a, b in zip(one(step), other(step), strict=True))
     another = PackedBatches(documents, context=8, batch=3, seed=6)
     assert not torch.equal(one(0)[0], another(0)[0]) and not torch.equal(one(0)[0], one(1)[0])
@@ -116,16 +116,16 @@ def test_contiguous_rows_divide_a_batch_among_processes(kind, world):
     assert all(len(part[0]) for part in parts)
     for i, tensor in enumerate(whole):
         assert torch.equal(torch.cat([part[i] for part in parts]), tensor)
-    # Nor is an example in two batches of an epoch, so that no process sees one that another has seen.
+    # No example occurs in two batches of an epoch either, so processes never share one.
     _, *_, targets = epoch_of(batches, 0)
     scored = targets[targets > SEPARATOR]
     assert len(scored.unique()) == len(scored)
 
 
 def test_best_fit_by_hand():
-    # Longest first: 6 opens a window and leaves 2, 5 opens another and leaves 3; 3 and 2 fill them.
+    # The longest comes first: 6 opens a window and leaves 2, and 5 opens another and leaves 3. Then 3 and 2 fill them.
     assert best_fit([5, 2, 6, 3], 8) == [1, 0, 0, 1]
-    # The 1 goes beside 6 and 3, where it leaves no room, and not to the other 6, where it would leave three.
+    # The 1 joins 6 and 3, where it leaves no room, and not the other 6, where it would leave three.
     assert best_fit([6, 1, 6, 3], 10) == [0, 1, 1, 1]
     assert best_fit([], 8) == [] and best_fit([8, 8], 8) == [0, 1]
 
@@ -140,7 +140,7 @@ def test_best_fit_fills_no_window_past_its_room_and_opens_none_without_need(room
         filled[window] += length
     assert all(0 < size <= room for size in filled)
     opener = [max(n for n, w in zip(lengths, windows, strict=True) if w == j) for j in range(len(filled))]
-    for i, size in enumerate(filled):  # what opened a later window found no room in an earlier one
+    for i, size in enumerate(filled):  # whatever opened a later window did not fit into an earlier one
         assert all(size + longest > room for longest in opener[i + 1 :])
 
 
@@ -185,7 +185,7 @@ def test_apart_every_document_has_the_loss_it_has_alone(config):
     torch.testing.assert_close(together.nats, alone)
     assert together.tokens == (batch[2] != IGNORE).sum()
     mixed = packed_next_token_loss(model, *batch, hide="nothing")
-    assert abs(mixed.nats - alone) > 1e-3  # without the mask the documents before are seen
+    assert abs(mixed.nats - alone) > 1e-3  # without the mask, the earlier documents are visible
 
 
 def test_apart_the_logits_are_those_of_each_document_alone():

@@ -1,4 +1,4 @@
-"""Published tokenizers: read from a model's folder, the same ids and texts as `transformers` gives."""
+"""Published tokenizers, loaded from a model's folder, give the same ids and texts as `transformers`."""
 
 import json
 import sys
@@ -23,7 +23,7 @@ TEXTS = [*LINES, "an unseen word: zyzzyva", " two  spaces", "", "emoji 🙂 and 
 
 
 def byte_pairs(folder):
-    """A byte-level BPE in a new Tokenizer, as GPT-2's is."""
+    """Put a byte-level BPE, like GPT-2's, into a new Tokenizer."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
@@ -91,7 +91,7 @@ def test_berts_word_pieces_get_their_special_tokens(tmp_path):
     ours = load_tokenizer(tmp_path)
     ids = ours.encode("The Lazy [MASK].")
     assert ids[0] == 2 and ids[-1] == 3 and 4 in ids and 0 not in ids
-    assert len(ours.encode(LINES[2])) > 10  # not cut short
+    assert len(ours.encode(LINES[2])) > 10  # not truncated
     assert ours.decode(ours.encode("the lazy dog")) == "the lazy dog"
 
 
@@ -143,7 +143,7 @@ def test_what_is_missing_or_damaged_is_named(tmp_path, marian_folder, monkeypatc
     (tmp_path / "tokenizer.json").write_text("{}")
     with pytest.raises(ValueError, match=r"tokenizer.json: expected a tokenizer"):
         load_tokenizer(tmp_path)
-    # the library fails within its own code: what it raises is no Exception
+    # the library panics, and what it raises is not an Exception
     panics = {"type": "BPE", "continuing_subword_prefix": "##", "vocab": {"a": 0, "b": 1}, "merges": [["a", "b"]]}
     (tmp_path / "tokenizer.json").write_text(json.dumps({"model": panics}))
     with pytest.raises(ValueError, match=r"tokenizer.json: expected a tokenizer .* damaged \(.*slice"):
@@ -167,7 +167,7 @@ def test_what_is_missing_or_damaged_is_named(tmp_path, marian_folder, monkeypatc
 
 
 class Everything(TextStream):
-    """Decodes all of it again."""
+    """A stream that decodes the whole text again each time."""
 
     def _let_go(self, text):
         pass
@@ -226,7 +226,7 @@ ODD = [
 
 
 def first_form(folder, cls, **files):
-    """A folder as `save_pretrained` of a slow tokenizer leaves it."""
+    """Return a folder as `save_pretrained` of a slow tokenizer leaves it."""
     trained = byte_pairs(folder)
     trained.model.save(str(folder))
     for name, said in ({"tokenizer_config": {"tokenizer_class": cls}} | files).items():
@@ -237,7 +237,7 @@ def first_form(folder, cls, **files):
 @pytest.mark.parametrize("form", ["listed", "older"])
 @pytest.mark.parametrize("cls", ["Qwen2Tokenizer", "Qwen2TokenizerFast", "GPT2Tokenizer", "GPT2TokenizerFast"])
 def test_the_first_form_is_read_by_the_rules_of_its_family(cls, form, tmp_path):
-    """With added tokens that tokenizer_config.json lists, or that the files of older releases name."""
+    """The added tokens are listed in tokenizer_config.json, or in the files of older releases."""
     count = first_form(tmp_path, cls)
     made = {"special": True, "normalized": False, "lstrip": False, "rstrip": False, "single_word": False}
     names = [*QWEN[1:], "<think>"]
@@ -266,7 +266,7 @@ def test_the_first_form_of_another_family_is_refused_by_name(tmp_path):
 
 @pytest.mark.parametrize("places", [(330, 331), (335, 400), (331, 332)])
 def test_ids_may_have_holes(places, tmp_path):
-    """Added tokens beyond the pieces, or beyond a gap: every id that encoding gives can be decoded and streamed."""
+    """Added tokens follow the pieces, perhaps after a gap, and every encoded id can be decoded and streamed."""
     trained = byte_pairs(tmp_path)
     said = json.loads(trained.to_str())
     pieces = sorted(said["model"]["vocab"].items(), key=lambda one: one[1])

@@ -1,4 +1,4 @@
-"""Every story of ours makes sense to the reader of stories, and with any fact of it swapped it does not."""
+"""The story reader finds every story of ours consistent, and inconsistent after any swap of facts."""
 
 import dataclasses
 import hashlib
@@ -24,7 +24,7 @@ def test_the_bits_of_a_story_are_those_of_its_dice() -> None:
     persons, thing, place, time = 6 * 5, 6, 4, 3
     assert math.isclose(story.bits(), math.log2(len(PLOTS) * ways * persons * thing * place * time))
     without = dataclasses.replace(story, beats=tuple(beat for beat in story.beats if "{time}" not in beat))
-    assert math.isclose(story.bits() - without.bits(), math.log2(time))  # what is not said costs nothing
+    assert math.isclose(story.bits() - without.bits(), math.log2(time))  # what is left unsaid costs nothing
 
 
 def test_no_story_is_told_twice() -> None:
@@ -37,7 +37,7 @@ def test_every_story_keeps_who_did_what() -> None:
         reading = read(story.text)
         assert reading.keeps and keeps(story.text.replace(". ", ".\n\n")), reading
         assert reading.plot == story.plot and reading.holds() == story.holds()
-        for role, facts in reading.roles.items():  # a text need not say all that its teller knew
+        for role, facts in reading.roles.items():  # a text need not mention all that its author knew
             assert facts.items() <= story.roles[role].items() and facts
 
 
@@ -51,7 +51,8 @@ def test_no_story_with_a_swapped_fact_keeps_who_did_what() -> None:
             kinds.add(done.split(" ")[1])
             of_place = "word of place" in done
             assert reading.keeps_who == of_place and reading.places == of_place * len(reading.faults)
-    assert kinds == {"name", "kind", "she", "look", "noun", "word", "and"}  # and: two persons exchanged
+    # "and" means that two persons were exchanged
+    assert kinds == {"name", "kind", "she", "look", "noun", "word", "and"}
 
 
 def test_in_most_sentences_of_a_story_a_fact_can_be_swapped() -> None:
@@ -65,7 +66,7 @@ def test_a_story_that_loses_a_beat_or_tells_it_too_late_is_no_whole_story(at: in
     for story in TOLD:
         beats = story.beats
         if "" in PLOTS[story.plot].beats[at] and at == -1:
-            continue  # this plot's last beat may be left out
+            continue  # the last beat of this plot is optional
         left_out = type(story)(story.plot, story.roles, (*beats[:at], *beats[at:][1:]))
         assert not read(left_out.text).whole
         late = type(story)(story.plot, story.roles, (*beats[:at], *beats[at:][1:], beats[at], beats[0]))
@@ -77,7 +78,8 @@ def test_a_fault_says_what_was_said_before_and_what_is_said_now() -> None:
         "Once there was a mole named Mila. The mole had a red kite. One windy day Mila took the kite to the mill. "
         "But when she came home, the kite was gone. Mila sat down and cried. Then a fox named Otto came along."
     )
-    assert not read(text).keeps and not read(text).faults  # Otto is nobody of ours, and the story is not over
+    # Otto is not one of our characters, and the story is not over
+    assert not read(text).keeps and not read(text).faults
     text = text.replace("Otto", "Tom")
     assert read(text).faults == () and not read(text).whole and read(text).followed == len(text)
     wrong = text + ' "Why are you crying, Tom?" asked Mila.'

@@ -1,4 +1,4 @@
-"""Text to tokens and back: exact, deterministic, and never half a character."""
+"""From text to tokens and back: exact, deterministic, and never splitting a character."""
 
 import json
 import os
@@ -51,7 +51,7 @@ def test_a_stream_holds_a_character_back_until_it_is_whole() -> None:
 def test_merges_are_learned_up_to_the_vocabulary_and_make_text_shorter(tokenizer: BytePairTokenizer) -> None:
     assert tokenizer.vocab == 300
     assert len(tokenizer.encode(TEXT)) < len(TEXT.encode()) / 2
-    assert BytePairTokenizer.train(["ab"], vocab=5000).vocab < 300  # nothing in it is repeated
+    assert BytePairTokenizer.train(["ab"], vocab=5000).vocab < 300  # no pair in it is repeated
 
 
 def test_the_same_text_gives_the_same_tokens_in_another_process_and_threads(tokenizer: BytePairTokenizer) -> None:
@@ -96,7 +96,7 @@ def test_a_tokenizer_cut_in_half_missing_or_of_another_kind_is_refused(tmp_path,
         BytePairTokenizer.load(tmp_path / "none.json")
     with pytest.raises(ValueError, match="separator|token"):
         BytePairTokenizer.from_json(text.replace(SEPARATOR, "<|other|>"))
-    # the library fails within its own code: what it raises is no Exception
+    # the library panics, and what it raises is not an Exception
     panics = json.loads(text)
     panics["model"]["continuing_subword_prefix"] = "longer than any token"
     path.write_text(json.dumps(panics), "utf-8")
@@ -114,7 +114,7 @@ def test_bad_arguments_are_named(tokenizer: BytePairTokenizer) -> None:
 
 
 def test_a_long_line_without_a_blank_is_learned_from_in_pieces() -> None:
-    """As a genome in a file: the time of the library's training is quadratic in the longest word."""
+    """A genome in a file is such a line; the time of the library's training is quadratic in the longest word."""
     genome = "".join("ACGT"[place * place % 7 % 4] for place in range(400_000))
     tokenizer = BytePairTokenizer.train([genome], vocab=280)
     ids = tokenizer.encode(genome)

@@ -1,4 +1,4 @@
-"""The yardsticks are what they say: Witten and Bell's recursion, a probability distribution, and xz's own size."""
+"""The baselines are correct: Witten and Bell's recursion, a probability distribution, and xz's own size."""
 
 import lzma
 import math
@@ -18,7 +18,7 @@ from companion.data.yardsticks import NgramModel, xz_bits_per_byte, yardsticks
 
 
 def plain_witten_bell(train: list[bytes], order: int, context: bytes, byte: int) -> float:
-    """The recursion word for word, with dictionaries."""
+    """Compute the recursion literally, with dictionaries."""
     counts: dict[bytes, Counter[int]] = defaultdict(Counter)
     for text in train:
         for i in range(len(text)):
@@ -34,14 +34,14 @@ def plain_witten_bell(train: list[bytes], order: int, context: bytes, byte: int)
 
 
 def test_a_bigram_by_hand() -> None:
-    # "abab": a follows nothing twice and b twice, so p(a) = (2 + 2/256) / (4 + 2); after b comes a once:
-    # p(a | b) = (1 + 1 p(a)) / (1 + 1).
+    # "abab": after a comes a never and b twice, so p(a) = (2 + 2/256) / (4 + 2). After b comes a once: p(a | b) = (1 +
+    # 1 p(a)) / (1 + 1).
     model = NgramModel(2).fit([b"abab"])
     p_a = (2 + 2 / 256) / 6
     assert model.next_byte(b"")[ord("a")] == pytest.approx(p_a)
     assert model.next_byte(b"b")[ord("a")] == pytest.approx((1 + p_a) / 2)
     assert model.next_byte(b"a")[ord("b")] == pytest.approx((2 + p_a) / 3)  # p(b) = p(a)
-    assert model.next_byte(b"c")[ord("b")] == pytest.approx(p_a)  # a context never seen passes on
+    assert model.next_byte(b"c")[ord("b")] == pytest.approx(p_a)  # an unseen context passes the probability on
     assert model.bits(b"ab") == pytest.approx(-math.log2(p_a) - math.log2((2 + p_a) / 3))
 
 
@@ -104,7 +104,7 @@ def test_xz_is_the_size_xz_gives_and_priming_helps_with_what_was_there_before() 
 
 
 def test_all_five_on_half_a_megabyte_take_seconds() -> None:
-    """They take about one: the bound is no measure of speed, it finds a count that has become hopeless."""
+    """They take about one second; the bound catches a count that has become hopelessly slow."""
     words = np.random.default_rng(1).choice(["alpha ", "beta ", "gamma\n", "delta, ", "omega. "], 90_000)
     documents = [Document(str(i), "".join(words[i::10])) for i in range(10)]
     began = time.process_time()

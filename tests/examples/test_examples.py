@@ -1,4 +1,4 @@
-"""The examples that come with the package: each runs as it stands."""
+"""The examples that come with the package run unchanged."""
 
 import json
 import runpy
@@ -54,5 +54,5 @@ def test_a_layer_learns_in_a_module_of_ones_own(capsys):
     symbols, answers = one_layer.batch(3)
     model = one_layer.Twice()
     assert model(symbols).shape == (3, 2) and answers.shape == (3,)
-    swapped = symbols.flip(1)  # order matters: the layer has positions
+    swapped = symbols.flip(1)  # order matters, because the layer has positions
     assert not torch.allclose(model(symbols), model(swapped))

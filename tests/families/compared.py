@@ -1,4 +1,4 @@
-"""What the tests of every family do: compare with `transformers`, take a field away, say another."""
+"""Helpers for the tests of every family: compare with `transformers`, remove a field, or change one."""
 
 import json
 import os
@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-os.environ.setdefault("HF_HUB_OFFLINE", "1")  # before the import: nothing here may look for a network
+os.environ.setdefault("HF_HUB_OFFLINE", "1")  # before the import, so that nothing here tries to use a network
 import transformers
 
 from companion import KVCache, Transformer
@@ -44,17 +44,17 @@ IDS |= {"forced_eos_token_id": 2, "unk_token_id": 3}
 
 
 def class_of(fields):
-    """The class of `transformers` for a release; ERNIE's own code has another name for it."""
+    """Return the class in `transformers` for a release; ERNIE's own code has another name for it."""
     return getattr(transformers, fields["architectures"][0].replace("4_5_ForCausalLM", "4_5ForCausalLM"))
 
 
 def tiny(fields):
-    """The fields of a release with small sizes, ids that fit them, and lists as long as there are layers."""
+    """Return the fields of a release with small sizes, ids that fit them, and lists with one entry per layer."""
     sizes = SIZES | IDS
     if "num_key_value_heads" in fields and fields["num_key_value_heads"] == fields["num_attention_heads"]:
         sizes = sizes | {"num_key_value_heads": 6}
     if "no_rope_layers" in fields or fields["model_type"] in ("olmo3", "exaone4"):
-        sizes = sizes | {"num_hidden_layers": 5}  # each kind of layer, and the pattern begun anew
+        sizes = sizes | {"num_hidden_layers": 5}  # each kind of layer, and the start of a second period
     elif "sliding_window_pattern" in fields and "layer_switch" in fields:
         sizes = sizes | {"num_hidden_layers": 5, "sliding_window_pattern": 4, "head_dim": 4}
     elif "sliding_window_pattern" in fields or "_sliding_window_pattern" in fields:
@@ -62,13 +62,13 @@ def tiny(fields):
     if "global_attn_every_n_layers" in fields:
         sizes = sizes | {"num_hidden_layers": 4}
     if fields.get("n_group", 1) > 1:
-        sizes = sizes | {"n_group": 4, "topk_group": 2, "num_experts_per_tok": 3}  # more than groups
+        sizes = sizes | {"n_group": 4, "topk_group": 2, "num_experts_per_tok": 3}  # more experts than groups
     sizes = sizes | {name: 0 for name in ("num_local_experts", "shared_intermediate_size") if fields.get(name) == 0}
     if {"partial_rotary_factor", "rotary_pct"} & set(fields) and "head_dim" not in fields:
-        sizes = sizes | {"hidden_size": 48}  # heads of 8 numbers, of which a part is turned
+        sizes = sizes | {"hidden_size": 48}  # heads of 8 components, some of which are rotated
     if {"full_attention_interval", "linear_attn_config"} & set(fields) or "qwen3_5" in fields["model_type"]:
-        # Each kind of layer, and the pattern begun anew. A query that has met but one key may stand across it, and what
-        # it reads is as small as rounding then; a norm with the published epsilon would make much of that.
+        # Each kind of layer, and the start of a second period. A query that has seen only one key may be orthogonal to
+        # it. Then its result is as small as rounding errors, which a norm with the published epsilon would amplify.
         sizes = sizes | {"num_hidden_layers": 5, "rms_norm_eps": 0.01}
     small = fields | {name: value for name, value in sizes.items() if fields.get(name) is not None}
     for name in ("rope_scaling", "rope_parameters"):
@@ -85,11 +85,11 @@ def tiny(fields):
         small["linear_attn_config"] = fields["linear_attn_config"] | {
             "full_attn_layers": [4], "kda_layers": [1, 2, 3, 5], "head_dim": 4, "num_heads": 3,
         }  # fmt: skip
-    if "roberta" in fields["model_type"]:  # whose positions begin behind this id
+    if "roberta" in fields["model_type"]:  # positions begin after this id
         small["pad_token_id"] = 1
     if "attn_type_list" in fields:
         small["attn_type_list"] = [1] * small["num_hidden_layers"]
-    if "use_mtp" in fields:  # else `transformers` looks for layers that it does not read
+    if "use_mtp" in fields:  # otherwise `transformers` looks for layers that it does not read
         small["use_mtp"] = False
     if "bad_words_ids" in fields:
         small["bad_words_ids"] = [[VOCAB - 1]]
@@ -97,7 +97,7 @@ def tiny(fields):
 
 
 def _short_lists(scaling):
-    """The divisors of longrope for the 3 pairs that are turned, the fastest, the slowest and one between."""
+    """Return divisors of longrope for the 3 rotated pairs: the fastest, the slowest and one in between."""
     lists = {
         name: value[:: len(value) // 2 - 1][:3]
         for name, value in scaling.items()
@@ -109,19 +109,21 @@ def _short_lists(scaling):
 
 @torch.no_grad()
 def release(path, seed, folder, **changes):
-    """What `transformers` makes of a release with tiny sizes, and what we load of the same folder. changes: of its
-    fields."""
+    """Return our model and that of `transformers`, loaded from the folder of a release with tiny sizes.
+
+    changes: fields that replace those of the release.
+    """
     fields = tiny(json.loads(path.read_text())) | changes
     config = transformers.CONFIG_MAPPING[fields["model_type"]].from_dict(fields, attn_implementation="eager")
     theirs = class_of(fields)(config).float().eval()
     if fields["model_type"] == "t5" and not fields.get("tie_word_embeddings", True):
-        theirs.lm_head.weight = torch.nn.Parameter(torch.empty_like(theirs.lm_head.weight))  # it is tied in any case
+        theirs.lm_head.weight = torch.nn.Parameter(torch.empty_like(theirs.lm_head.weight))  # it is tied even so
     torch.manual_seed(seed)
     for name, parameter in theirs.named_parameters():
         parameter.normal_(std=0.2)
         kind = fields["model_type"]
         centred = "gemma" in kind or (kind.startswith(("qwen3_next", "qwen3_5")) and "linear" not in name)
-        if "norm" in name.lower() and name.endswith("weight") and not centred:  # gains, and not biases
+        if "norm" in name.lower() and name.endswith("weight") and not centred:  # gains but not biases
             parameter += 1
     if fields["model_type"] in ("marian", "bart"):
         theirs.final_logits_bias.normal_()
@@ -143,14 +145,14 @@ QUERIES_AND_KEYS = re.compile(
 
 
 def sharpen(theirs, factor):
-    """Make the attention scores of a model of `transformers` so many times as large."""
+    """Multiply the attention scores of a model of `transformers` by a factor."""
     for name, parameter in theirs.named_parameters():
         if QUERIES_AND_KEYS.search(name):
             parameter *= factor**0.5
 
 
 def watched(monkeypatch):
-    """A list to which every call of `attend` adds its largest score."""
+    """Return a list to which every call of `attend` appends its largest score."""
     scores = []
 
     def watching(q, k, v, **options):
@@ -169,7 +171,7 @@ def ids(rows, count, seed):
 
 
 def in_pieces(model, tokens, cache, draw, **extra):
-    """The logits of the tokens, given to the cache in pieces of random lengths."""
+    """Return the logits of the tokens, which are read in pieces of random lengths with a cache."""
     steps, at = [], 0
     while at < tokens.shape[1]:
         count = draw.choice([1, 1, 2, 5, 9])
@@ -180,7 +182,7 @@ def in_pieces(model, tokens, cache, draw, **extra):
 
 
 def texts(ours, theirs, steps=12):
-    """What both write greedily: ours for prompts, or sources, of unequal lengths together, theirs for each alone."""
+    """Return both models' greedy continuations: ours for a batch of unequal lengths, theirs one by one."""
     prompts = [[3, 1, 4, 1, 5], [9], [2, 6, 5]]
     how = {"max_new_tokens": steps, "do_sample": False, "eos_token_id": None, "pad_token_id": 0}
     if ours.config.stack == "encoder_decoder":
@@ -206,14 +208,14 @@ def same_function(ours, theirs):
 
 @torch.no_grad()
 def same_logits_whole_cached_and_padded(theirs, folder):
-    """A decoder of `transformers`, saved and loaded, computes the same."""
+    """Check that a decoder of `transformers`, saved and loaded by us, computes the same logits."""
     theirs.save_pretrained(folder)
     ours = load_pretrained(folder)
     assert not ours.training
     assert sum(p.numel() for p in ours.parameters()) == sum(p.numel() for p in theirs.parameters())
     tokens = torch.randint(0, theirs.config.vocab_size, (3, 17))
     expected = theirs(tokens).logits
-    assert expected.std() > 0.5  # large enough that 1e-5 is a tight bound
+    assert expected.std() > 0.5  # so large that 1e-5 is a tight bound
     torch.testing.assert_close(ours(tokens).logits, expected, rtol=1e-5, atol=1e-5)
 
     cache = KVCache.create(ours.config, 3, 17)
@@ -232,14 +234,14 @@ def same_logits_whole_cached_and_padded(theirs, folder):
 
 
 def same_texts_from_a_ragged_batch(theirs, folder):
-    """What is written for several prompts together is what `transformers` writes for each alone."""
+    """Check that a batch of several prompts gives the same texts as `transformers` gives for each one separately."""
     theirs.save_pretrained(folder)
     ours, wanted = texts(load_pretrained(folder), theirs)
     assert ours == wanted
 
 
 def refused_by_name(theirs, change, named, folder):
-    """A field that would change the function is refused, and the sentence has these words."""
+    """Check that a field that would change the function is rejected with a message that contains these words."""
     theirs.save_pretrained(folder)
     path = folder / "config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | change))
@@ -249,7 +251,7 @@ def refused_by_name(theirs, change, named, folder):
 
 
 def refused(name, change, named, folder):
-    """A release with a field that would change the function is refused, and the sentence has these words."""
+    """Check that a release with a field that would change the function is rejected with these words."""
     (path,) = [path for path in PUBLISHED if path.stem == name]
     release(path, 0, folder)
     said = json.loads((folder / "config.json").read_text())
@@ -260,7 +262,7 @@ def refused(name, change, named, folder):
 
 
 def as_without(theirs, names, folder):
-    """A file that leaves these fields out means the same: each has its published default."""
+    """Check that a file without these fields means the same, because each has its published default."""
     theirs.save_pretrained(folder)
     said = load_pretrained(folder).config
     path = folder / "config.json"
@@ -271,8 +273,10 @@ def as_without(theirs, names, folder):
 
 @torch.no_grad()
 def seen_in_the_logits(name, group, fields, folder, more_than=1e-3):
-    """The equality with `transformers` would not hold without what a release adds, here taken away: what is compared
-    is not too small to show a difference."""
+    """Check that the logits change if a feature that the release adds is removed.
+
+    Otherwise the equality with `transformers` would not prove anything about this feature.
+    """
     (path,) = [path for path in PUBLISHED if path.stem == name]
     ours, _ = release(path, 0, folder)
     other = Transformer(ours.config.with_(**{group: replace(getattr(ours.config, group), **fields)})).eval()

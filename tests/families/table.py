@@ -1,8 +1,8 @@
-"""The table of families that are loaded: `python -m families.table`, in the folder `tests`.
+"""Print a table of the supported families: `python -m families.table`, in the folder `tests`.
 
-Each release of `tests/published`, at small sizes and over random weights: the largest difference of our logits from
-those of `transformers`, of the whole text at once and of pieces of it on a cache, beside the largest of the logits; and
-whether both write the same text greedily. `test_releases` asserts what is printed here.
+For each release of `tests/published`, at small sizes and with random weights, it shows the largest difference of our
+logits from those of `transformers` (for the whole text, and for pieces of it with a cache), the largest logit, and
+whether both generate the same text greedily. `test_releases` asserts what is printed here.
 """
 
 import argparse
@@ -22,7 +22,7 @@ HEAD = ("release", "model_type", "largest logit", "difference", "from a cache", 
 
 @torch.no_grad()
 def differences(path, seed):
-    """The row of one release with weights of one seed: its kind, its largest logit, two differences, and the text."""
+    """Return the row of a release with weights from one seed: kind, largest logit, two differences, and text."""
     with tempfile.TemporaryDirectory() as folder:
         ours, theirs = release(path, seed, Path(folder))
         kind = read_config(Path(folder))["model_type"]
@@ -42,7 +42,7 @@ def differences(path, seed):
 
 
 def rows(paths, seeds):
-    """A row for each release, with the largest of all seeds."""
+    """Return a row for each release, with the largest differences over all seeds."""
     for path in paths:
         found = [differences(path, seed) for seed in range(seeds)]
         largest, whole, pieces = (

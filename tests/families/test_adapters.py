@@ -1,4 +1,4 @@
-"""Adapters of a model, and the file that peft reads: what `test_peft.py` proves with peft itself, without it."""
+"""Adapters of a model, and their file in peft's format, tested without peft; `test_peft.py` uses peft itself."""
 
 import json
 
@@ -24,7 +24,7 @@ TOKENS = torch.randint(1, 40, (3, 9), generator=torch.Generator().manual_seed(0)
 
 
 def adapted(config=CONFIG, rank=3, **options):
-    """A model with adapters that have learned something."""
+    """Return a model with adapters whose weights are not zero."""
     model = drawn(config, std=0.2).eval()
     adapt(model, rank, **options)
     with torch.no_grad():
@@ -53,8 +53,8 @@ def test_adapters_come_back_from_their_file_and_merge(kind, tmp_path):
     ("kind", "name", "shape"),
     [
         ("llama", "model.layers.1.self_attn.k_proj", (12, 3)),
-        ("phi3", "model.layers.1.self_attn.qkv_proj", (48, 3)),  # one A for three layers of ours
-        ("gpt2", "transformer.h.1.attn.c_attn", (72, 3)),  # stored the other way round, which adapters are not
+        ("phi3", "model.layers.1.self_attn.qkv_proj", (48, 3)),  # one matrix A for three layers of ours
+        ("gpt2", "transformer.h.1.attn.c_attn", (72, 3)),  # stored transposed, but adapters are not
     ],
 )
 def test_names_are_those_of_the_published_layout(kind, name, shape):
@@ -107,7 +107,7 @@ def test_adapters_of_another_model_or_of_its_head_are_refused(tmp_path):
         put_adapters(adapted(), few)
     save_tensors(tmp_path / ADAPTER_WEIGHTS, few)
     model = drawn(CONFIG)
-    load_adapters(tmp_path, model)  # a file may have a change of some layers alone
+    load_adapters(tmp_path, model)  # a file may change only some layers
     assert len(low_rank_layers(model)) == 2 * 6
     with pytest.raises(ValueError, match="expected a model without adapters"):
         adapt(model, 2)

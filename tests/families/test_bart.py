@@ -1,4 +1,4 @@
-"""BART: its two entrances, its first files, what is refused; `test_releases` has the equality with `transformers`."""
+"""BART: both inputs, early files and rejected settings; `test_releases` tests the equality with `transformers`."""
 
 import pytest
 import torch
@@ -19,7 +19,7 @@ def test_each_stack_has_its_own_positions_from_the_third_row_on(tmp_path):
 
 @torch.no_grad()
 def test_a_file_without_prefixes_and_without_a_bias_is_read_as_its_stacks_are(tmp_path):
-    """As `BartModel` saves it, and as BART-base is released."""
+    """`BartModel` saves this format, and BART-base is released in it."""
     _, theirs = release(PATH, 1, tmp_path)
     tensors = load_file(tmp_path / "model.safetensors")
     plain = {name.removeprefix("model."): value for name, value in tensors.items() if name != "final_logits_bias"}

@@ -1,4 +1,4 @@
-"""BERT: the function of `transformers`, with any of its ends; what it refuses."""
+"""BERT with any of its heads computes the same as `transformers`; unsupported settings are rejected."""
 
 import pytest
 import torch
@@ -29,7 +29,7 @@ def test_logits_and_pooled_vector_equal_with_segments_and_padding(head, tmp_path
         names = {"segments": "token_type_ids", "real": "attention_mask"}
         expected = theirs(tokens, **{names[name]: value for name, value in given.items()})
         features = ours.features(tokens, **given)
-        seen = real if "real" in given else torch.ones_like(real)  # what a padding token makes of itself is no matter
+        seen = real if "real" in given else torch.ones_like(real)  # outputs at padding do not matter
         if head is transformers.BertModel:
             torch.testing.assert_close(features.stream[seen], expected[0][seen], rtol=1e-5, atol=1e-5)
             torch.testing.assert_close(ours.pool(features.stream), expected.pooler_output, rtol=1e-5, atol=1e-5)
@@ -43,7 +43,7 @@ def test_logits_and_pooled_vector_equal_with_segments_and_padding(head, tmp_path
 
 
 def test_the_first_releases_of_bert_are_read_too(tmp_path):
-    """They say gamma and beta, store the head's table again, and number the positions."""
+    """They use the names gamma and beta, store the head's table again, and number the positions."""
     theirs = bert()
     theirs.save_pretrained(tmp_path)
     path = tmp_path / "model.safetensors"

@@ -1,4 +1,4 @@
-"""Command R: what it adds to LLaMA is seen; `test_releases` has the equality with `transformers`."""
+"""Command R: its additions to LLaMA change the logits; `test_releases` tests the equality with `transformers`."""
 
 import pytest
 from families.compared import refused, seen_in_the_logits

@@ -1,5 +1,7 @@
-"""DeepSeek-V2 and V3: what they add is seen, what is not read is named; `test_releases` has the equality of logits with
-`transformers`."""
+"""DeepSeek-V2 and V3: their additions change the logits, and unsupported fields are named.
+
+`test_releases` tests the equality of logits with `transformers`.
+"""
 
 import json
 
@@ -76,7 +78,7 @@ REFUSED = {
         ({"first_k_dense_replace": -1}, "first_k_dense_replace=-1"),
         ({"topk_group": 9}, "topk_group=9: expected at most n_group=4"),
         ({"kv_lora_rank": 0}, "rank=0"),
-        ({"index_topk": 64}, "index_topk=64"),  # V3.2's indexer
+        ({"index_topk": 64}, "index_topk=64"),  # the indexer of V3.2
     ],
     "deepseek-v2": [
         ({"topk_method": "noaux_tc"}, "expected 'greedy' or 'group_limited_greedy'"),
@@ -93,7 +95,7 @@ def test_what_would_be_another_function_is_refused_by_name(name, change, named, 
 
 
 def test_layers_that_predict_further_tokens_are_left_out(tmp_path):
-    """As `transformers` leaves them out: they stand behind the last layer, and say nothing about the next token."""
+    """`transformers` leaves them out too: they follow the last layer and do not affect the next token."""
     ours, _ = release(PATHS["deepseek-v3"], 0, tmp_path)
     file = tmp_path / "model.safetensors"
     tensors = load_tensors(file)

@@ -1,4 +1,4 @@
-"""DistilBERT: its ends, and what is refused; `test_releases` has the equality with `transformers`."""
+"""DistilBERT: its heads and rejected settings; `test_releases` tests the equality with `transformers`."""
 
 import pytest
 import torch
@@ -10,7 +10,7 @@ from companion.families.pretrained import load_pretrained
 
 @torch.no_grad()
 def test_an_encoder_alone_has_no_head(tmp_path):
-    """As `DistilBertModel` saves it: without a prefix, and its logits are products with the table."""
+    """`DistilBertModel` saves it without a prefix, and its logits are products with the embedding table."""
     (path,) = [path for path in PUBLISHED if path.stem == "distilbert-base"]
     _, theirs = release(path, 1, tmp_path)
     tensors = {

@@ -1,4 +1,4 @@
-"""ERNIE 4.5: what it adds to LLaMA is seen; `test_releases` has the equality with `transformers`."""
+"""ERNIE 4.5: its additions to LLaMA change the logits; `test_releases` tests the equality with `transformers`."""
 
 from families.compared import seen_in_the_logits
 

@@ -1,4 +1,4 @@
-"""Models of ours in published layouts: `transformers` reads what is written, whole, and computes the same."""
+"""Our models exported in published layouts: `transformers` loads them completely and computes the same."""
 
 import json
 from dataclasses import replace
@@ -32,7 +32,7 @@ CONFIG = ModelConfig(41, 24, 2, 32, AttentionConfig(4, 2), FeedForwardConfig(36)
 
 @torch.no_grad()
 def read_by_transformers(folder):
-    """Their model of a folder, in which each of its parameters came from the file."""
+    """Load a folder with `transformers`, and check that each parameter comes from the file."""
     made = class_of(json.loads((folder / "config.json").read_text()))
     theirs, told = made.from_pretrained(folder, output_loading_info=True, attn_implementation="eager")
     assert not any(told.values()), told
@@ -61,7 +61,7 @@ def test_transformers_reads_what_is_written_of_every_family(kind, tmp_path):
     ours, _ = release(OF_EACH[kind], 0, tmp_path / "theirs")
     assert export_model(tmp_path / "ours", ours, kind=kind).kind == kind
     same_logits(ours, read_by_transformers(tmp_path / "ours"))
-    again = load_pretrained(tmp_path / "ours")  # and so do we: bit for bit
+    again = load_pretrained(tmp_path / "ours")  # our own loader gives the same logits, bit for bit
     assert all(torch.equal(again.state_dict()[name], tensor) for name, tensor in ours.state_dict().items())
 
 
@@ -125,12 +125,12 @@ def test_a_model_of_ones_own_becomes_the_simplest_kind_that_has_all_of_it(kind, 
 @pytest.mark.parametrize("kind", ["qwen3_next", "kimi_linear"])
 @pytest.mark.parametrize("pattern", [(True,), (True, True, False), None])
 def test_any_layers_may_be_linear(kind, pattern, tmp_path):
-    """All of them, by the usual interval, or none."""
+    """All layers are linear, with the usual interval, or none is."""
     transformers.logging.set_verbosity_error()
     linear = OURS[kind].attention.linear
     linear = None if pattern is None else replace(linear, pattern=pattern)
     model = drawn(OURS[kind].with_(attention=replace(OURS[kind].attention, linear=linear), moe=None), std=0.2).eval()
-    # Qwen3.5 says the same in fewer fields where no layer has experts.
+    # Qwen3.5 needs fewer fields if no layer has experts.
     assert export_model(tmp_path, model).kind == {"qwen3_next": "qwen3_5_text"}.get(kind, kind)
     assert load_pretrained(tmp_path).config.attending == model.config.attending
     theirs = read_by_transformers(tmp_path)

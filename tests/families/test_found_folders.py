@@ -1,4 +1,4 @@
-"""Folders as learners have them: of wrapped models, with another head, quantized, or with a pointer for a file."""
+"""Folders that learners have: wrapped models, another head, quantized weights, or a Git LFS pointer."""
 
 import json
 import warnings

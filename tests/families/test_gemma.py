@@ -1,4 +1,4 @@
-"""Gemma, Gemma 2 and 3: what they add to LLaMA is seen; `test_releases` has the equality with `transformers`."""
+"""Gemma, Gemma 2 and 3: their additions to LLaMA change the logits; `test_releases` tests the equality."""
 
 import pytest
 from families.compared import refused, seen_in_the_logits
@@ -17,7 +17,7 @@ def test_capped_scores_are_seen_in_the_logits(tmp_path):
     ],
 )
 def test_what_the_first_gemma_adds_is_seen_in_the_logits(group, change, tmp_path):
-    """That `gelu` means its approximation, too."""
+    """One of these is that `gelu` means its approximation."""
     seen_in_the_logits("gemma-2b", group, change, tmp_path, more_than=1e-4)
 
 

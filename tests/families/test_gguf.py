@@ -1,5 +1,7 @@
-"""Models in GGUF files: the same function as `transformers` computes, whatever the architecture and the type of the
-tensors; and the unknown rejected by name."""
+"""Models in GGUF files compute the same as in `transformers`.
+
+This holds for every supported architecture and tensor type; others are rejected by name.
+"""
 
 import json
 import os
@@ -143,7 +145,7 @@ def test_a_file_computes_what_transformers_computes(name, tmp_path):
     gguf_files.write(tmp_path / "model.gguf", theirs, keys, further=further)
     ours = load_pretrained(tmp_path / "model.gguf")
     tokens = torch.randint(41, (3, 24), generator=torch.Generator().manual_seed(1))
-    for some in (tokens, tokens[:, :11]):  # frequencies can depend on the length
+    for some in (tokens, tokens[:, :11]):  # the frequencies can depend on the length
         with torch.no_grad():
             torch.testing.assert_close(ours(some).logits, theirs(some).logits, rtol=1e-5, atol=2e-5)
 
@@ -153,7 +155,7 @@ def test_every_architecture_that_is_read_is_among_them():
 
 
 def wide(**changes):
-    """A small LLaMA whose rows are as long as the blocks of quantized types."""
+    """Return a small LLaMA whose rows are as long as the blocks of quantized types."""
     sizes = {"hidden_size": 256, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2}
     return llama(**{**sizes, "head_dim": 64, "intermediate_size": 256, **changes})
 
@@ -177,7 +179,7 @@ def test_tensors_of_every_type_are_what_the_type_makes_of_them(kind, tmp_path):
 
 
 def test_blocks_of_k_types_are_read_as_transformers_reads_them(tmp_path):
-    """No writer of these types is in the package `gguf`: the blocks are random, with scales that are finite."""
+    """The package `gguf` cannot write these types, so the blocks are random, with finite scales."""
     config = wide()
     theirs, draw = gguf_files.drawn(config), np.random.default_rng(3)
     layouts = {"Q4_K": (144, [0, 2]), "Q5_K": (176, [0, 2]), "Q6_K": (210, [208])}
@@ -265,7 +267,7 @@ UNWRITTEN = {
 
 @pytest.mark.parametrize("name", CASES)
 def test_what_is_written_is_read_as_the_same_function_here_and_by_transformers(name, tmp_path):
-    """Real llama.cpp was tried by hand on all of these: it writes the same greedy text."""
+    """Tried by hand, the real llama.cpp generates the same greedy text for all of these."""
     config, keys, further = CASES[name]
     gguf_files.write(tmp_path / "first.gguf", gguf_files.drawn(config), keys, further=further)
     ours, kind = load_pretrained(tmp_path / "first.gguf"), config.model_type
@@ -279,7 +281,7 @@ def test_what_is_written_is_read_as_the_same_function_here_and_by_transformers(n
     again = load_pretrained(path)
     assert architecture == BY_KIND[kind].name and again.config.with_(dropout=0) == ours.config.with_(dropout=0)
     torch.testing.assert_close(again(tokens).logits, ours(tokens).logits, rtol=1e-6, atol=1e-6)
-    if name in ("llama", "llama, tied, one key-value head for each", "qwen2"):  # which reads no biases, and no scaling
+    if name in ("llama", "llama, tied, one key-value head for each", "qwen2"):  # it supports neither biases nor scaling
         theirs = transformers.AutoModelForCausalLM.from_pretrained(
             tmp_path, gguf_file="again.gguf", dtype=torch.float32
         )

@@ -1,4 +1,4 @@
-"""GLM-4: what it adds to LLaMA is seen; `test_releases` has the equality with `transformers`."""
+"""GLM-4: its additions to LLaMA change the logits; `test_releases` tests the equality with `transformers`."""
 
 import json
 

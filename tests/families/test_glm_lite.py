@@ -1,4 +1,4 @@
-"""GLM-4.7-Flash: which of its layers have experts; `test_releases` has the equality with `transformers`."""
+"""GLM-4.7-Flash: which of its layers have experts; `test_releases` tests the equality with `transformers`."""
 
 import pytest
 import torch

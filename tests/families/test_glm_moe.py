@@ -1,5 +1,7 @@
-"""GLM-4.5: what it adds to LLaMA is seen, what is not read is named; `test_releases` has the equality of logits with
-`transformers`."""
+"""GLM-4.5: its additions to LLaMA change the logits, and unsupported fields are named.
+
+`test_releases` tests the equality of logits with `transformers`.
+"""
 
 import pytest
 from families.compared import PUBLISHED, refused_by_name, release, same_texts_from_a_ragged_batch, seen_in_the_logits
@@ -47,8 +49,10 @@ def test_what_would_be_another_function_is_refused_by_name(change, named, tmp_pa
 
 
 def test_the_numbers_of_its_report():
-    """355 and 106 billion as published, with the layer that predicts a further token; 32 and 12 billion take part in
-    one token beside the tables."""
+    """355 and 106 billion are published, with the layer for multi-token prediction.
+
+    Without the embedding tables, 32 and 12 billion of them are active per token.
+    """
     large, air = parameters(preset("glm-4.5")), parameters(preset("glm-4.5-air"))
     assert round(large.total / 1e9) == 353 and round(air.total / 1e9) == 107
     assert (

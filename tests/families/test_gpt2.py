@@ -1,4 +1,4 @@
-"""GPT-2: the function of `transformers`, whatever release; what it refuses."""
+"""GPT-2 computes the same as `transformers` for every release; unsupported settings are rejected."""
 
 import pytest
 import torch
@@ -31,7 +31,7 @@ def test_a_ragged_batch_continues_as_theirs_does_one_by_one(tmp_path):
 
 
 def test_the_first_release_of_gpt2_is_read_too(tmp_path):
-    """Its tensors have no prefix, and each layer carries its causal mask."""
+    """Its tensors have no prefix, and each layer stores its causal mask."""
     theirs = gpt2()
     theirs.save_pretrained(tmp_path)
     path = tmp_path / "model.safetensors"

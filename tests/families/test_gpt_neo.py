@@ -1,4 +1,4 @@
-"""GPT-Neo: scores that are not divided, and local layers; `test_releases` has the equality with `transformers`."""
+"""GPT-Neo: unscaled attention scores and local layers; `test_releases` tests the equality with `transformers`."""
 
 import pytest
 from families.compared import PUBLISHED, refused, release, seen_in_the_logits

@@ -1,4 +1,4 @@
-"""GPT-NeoX: what its blocks do otherwise is seen; `test_releases` has the equality with `transformers`."""
+"""GPT-NeoX: the differences of its blocks change the logits; `test_releases` tests the equality with `transformers`."""
 
 import json
 

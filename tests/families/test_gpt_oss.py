@@ -1,5 +1,7 @@
-"""gpt-oss: what it adds to LLaMA is seen, what is not read is named; `test_releases` has the equality of logits with
-`transformers`."""
+"""gpt-oss: its additions to LLaMA change the logits, and unsupported fields are named.
+
+`test_releases` tests the equality of logits with `transformers`.
+"""
 
 import json
 
@@ -39,7 +41,7 @@ DOWN = "model.layers.1.mlp.experts.down_proj_blocks"
 
 @torch.no_grad()
 def in_mxfp4(folder):
-    """The 20B model at small sizes as OpenAI released it, and theirs with the numbers that its bytes stand for."""
+    """Return the 20B model at small sizes in OpenAI's format, and that of `transformers` with the same weights."""
     _, theirs = release(PATH, 2, folder, hidden_size=64, intermediate_size=32)
     for parameter in theirs.parameters():
         parameter.copy_(parameter.bfloat16())
@@ -157,7 +159,7 @@ def test_a_sink_takes_weight_from_every_head(tmp_path):
 
 
 def test_the_numbers_of_the_model_card():
-    """21 and 117 billion, of which 3.6 and 5.1 take part in one token beside the row that is looked up for it."""
+    """21 and 117 billion, of which 3.6 and 5.1 billion are active per token, without the embedding."""
     for name, total, active in (("gpt-oss-20b", 20.91, 3.61), ("gpt-oss-120b", 116.83, 5.13)):
         count = parameters(preset(name))
         assert (round(count.total / 1e9, 2), round((count.active - count.embedding) / 1e9, 2)) == (total, active)

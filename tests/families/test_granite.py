@@ -1,4 +1,4 @@
-"""Granite: its four multipliers are seen; parts that we do not build are refused by name."""
+"""Granite: its four multipliers change the logits, and unsupported parts are rejected by name."""
 
 import json
 
@@ -11,7 +11,7 @@ from companion.families.pretrained import load_pretrained
 
 
 def changed(name, change, folder):
-    """A small release, some of whose fields say something else."""
+    """Return a small release with some fields changed."""
     (path,) = [path for path in PUBLISHED if path.stem == name]
     release(path, 0, folder)
     config = folder / "config.json"

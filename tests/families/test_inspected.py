@@ -1,4 +1,4 @@
-"""A config.json read without any tensor beside it: by `read_card`, and by `companion inspect`."""
+"""A config.json without any tensors, read by `read_card` and by `companion inspect`."""
 
 import json
 import re

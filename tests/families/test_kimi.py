@@ -1,5 +1,7 @@
-"""Kimi Linear: what it adds is seen, what is not read is named; `test_releases` has the equality of logits with
-`transformers`."""
+"""Kimi Linear: its additions change the logits, and unsupported fields are named.
+
+`test_releases` tests the equality of logits with `transformers`.
+"""
 
 import json
 
@@ -24,7 +26,7 @@ def test_latents_know_no_positions_and_have_an_epsilon_of_their_own(tmp_path):
 
 
 def test_a_folder_that_transformers_writes_is_read_alike(tmp_path):
-    """It says the kinds of layers in lists of its own, beside those of the release."""
+    """It lists the kinds of layers in fields of its own, in addition to those of the release."""
     ours, theirs = release(PATH, 0, tmp_path)
     theirs.save_pretrained(tmp_path)
     assert load_pretrained(tmp_path).config == ours.config
@@ -44,7 +46,7 @@ def test_what_would_be_another_function_is_refused_by_name(tmp_path):
         ({"tie_word_embeddings": True}, "tie_word_embeddings=True"),
         ({"moe_router_activation_func": "softmax"}, 'expected "sigmoid"'),
         ({"linear_attn_config": lists}, "each layer from 1 to 5 in one of its two lists"),
-        ({"linear_attn_config": lists | {"gate_lower_bound": -5.0}}, "and no more"),  # Kimi K3's
+        ({"linear_attn_config": lists | {"gate_lower_bound": -5.0}}, "and no more"),  # a field of Kimi K3
         ({"mlp_layer_types": ["dense"]}, "5 kinds of networks"),
         ({"hidden_act": "gelu"}, "hidden_act='gelu'"),
         ({"rope_scaling": {"type": "yarn", "factor": 4}}, "rope_scaling"),

@@ -1,4 +1,4 @@
-"""LLaMA: the function of `transformers`; what it refuses."""
+"""LLaMA computes the same as `transformers`; unsupported settings are rejected."""
 
 import pytest
 from families.compared import (

@@ -1,5 +1,7 @@
-"""Llama 4: what it adds to LLaMA is seen, what is not built is named; `test_releases` has the equality of logits with
-`transformers`."""
+"""Llama 4: its additions to LLaMA change the logits, and unsupported parts are named.
+
+`test_releases` tests the equality of logits with `transformers`.
+"""
 
 import pytest
 from families.compared import PUBLISHED, refused_by_name, release, same_texts_from_a_ragged_batch, seen_in_the_logits
@@ -58,6 +60,6 @@ def test_what_would_be_another_function_is_refused_by_name(change, named, tmp_pa
 
 
 def test_the_numbers_of_its_release():
-    """109 billion with the part that sees; 17 take part in one token."""
+    """109 billion including the vision part, of which 17 billion are active per token."""
     count = parameters(preset("llama-4-scout"))
     assert (round(count.total / 1e9, 1), round(count.active / 1e9)) == (107.8, 17)

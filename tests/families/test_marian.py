@@ -1,4 +1,4 @@
-"""Marian: the function of `transformers`, with its tables stored once or often; what it refuses."""
+"""Marian computes the same as `transformers`, whether its tables are stored once or several times."""
 
 import pytest
 import torch
@@ -61,7 +61,7 @@ def test_marians_table_may_be_stored_four_times_and_its_sinusoids_too(tmp_path):
     source, target = torch.arange(9)[None], torch.arange(20, 27)[None]
     expected = theirs(source, decoder_input_ids=target).logits
     torch.testing.assert_close(load_pretrained(tmp_path)(target, source=source).logits, expected, rtol=1e-5, atol=1e-5)
-    mixed = waves.view(40, 2, 10).transpose(1, 2).flatten(1).contiguous()  # sine beside cosine, as the paper has them
+    mixed = waves.view(40, 2, 10).transpose(1, 2).flatten(1).contiguous()  # sine beside cosine, as in the paper
     save_file(tensors | {"model.decoder.embed_positions.weight": mixed}, path)
     with pytest.raises(ValueError, match=r"decoder.embed_positions.weight \(40, 20\): expected sines, then cosines"):
         load_pretrained(tmp_path)

@@ -1,4 +1,4 @@
-"""MiniMax-M2: what it adds to LLaMA is seen; `test_releases` has the equality with `transformers`."""
+"""MiniMax-M2: its additions to LLaMA change the logits; `test_releases` tests the equality with `transformers`."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""Mistral and Mixtral: the function of `transformers`; experts in both layouts; what they refuse."""
+"""Mistral and Mixtral compute the same as `transformers`, with experts in both layouts; some settings are rejected."""
 
 import pytest
 import torch

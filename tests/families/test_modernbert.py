@@ -1,4 +1,4 @@
-"""ModernBERT: what it does otherwise is seen; `test_releases` has the equality with `transformers`."""
+"""ModernBERT: its differences change the output; `test_releases` tests the equality with `transformers`."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""A message about a published file names what stands in the file, and never our name of it."""
+"""Messages about a published file use the names in the file, never our own names for them."""
 
 import json
 from pathlib import Path
@@ -47,7 +47,7 @@ def test_a_wrong_value_is_named_as_the_file_has_it(field, value, said):
 
 @pytest.mark.parametrize("kind", ["llama", "gpt2", "mistral", "qwen3", "gemma2", "glm4", "olmo2", "granite", "phi3"])
 def test_every_size_of_a_kind_is(kind):
-    """Whatever the kind calls it: n_embd, hidden_size, num_experts."""
+    """The kind may call it n_embd, hidden_size or num_experts."""
     sizes = [one for one in families()[kind].table.values() if one.kind == "taken" and one.required]
     card = {one.name: "silu" if "act" in one.name else 32 for one in sizes} | {"model_type": kind}
     for one in sizes:
@@ -80,7 +80,7 @@ BLOCK, EXPERT = "transformer.h.0.attn.c_attn.weight", "model.layers.0.block_spar
 
 @pytest.fixture(scope="module")
 def written(tmp_path_factory) -> Path:
-    """A folder of each of these kinds."""
+    """Make a folder of each of these kinds."""
     home = tmp_path_factory.mktemp("written")
     for kind, card in CARDS.items():
         config = read_card(card | {"model_type": kind}).config

@@ -1,5 +1,7 @@
-"""Folders with something odd or damaged in them: each is refused in one sentence that names it, with nothing changed,
-or gives the logits that `transformers` gives of the same folder. None crashes, and none is silently another model.
+"""Folders with something odd or damaged in them.
+
+Each is either rejected in one sentence that names the problem, with nothing changed, or gives the logits that
+`transformers` gives for the same folder. None crashes, and none silently becomes another model.
 """
 
 import json
@@ -13,7 +15,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-os.environ.setdefault("HF_HUB_OFFLINE", "1")  # before the import: nothing here may look for a network
+os.environ.setdefault("HF_HUB_OFFLINE", "1")  # before the import, so that nothing here tries to use a network
 import transformers
 
 from companion.families.pretrained import load_pretrained
@@ -152,7 +154,7 @@ IDS = torch.tensor([[1, 5, 9, 2, 17, 30, 4, 4, 8, 21, 11, 3, 25], [7, 0, 3, 3, 6
 
 
 class Made(dict):
-    """The logits of each of `BASES`, whose folder is made when it is first asked for."""
+    """The logits of each model in `BASES`, whose folder is made when it is first needed."""
 
     def __init__(self, home):
         super().__init__()
@@ -180,7 +182,7 @@ class Made(dict):
 
 @pytest.fixture(scope="module", autouse=True)
 def shapes_made_once():
-    """Why tensors do not fit is found out by models of other values of each field, the same ones for each folder."""
+    """Cache the shapes of models with other field values, which explain why tensors do not fit, for all folders."""
     made, make = {}, misfit._shapes
 
     def shapes(family, config):
@@ -195,7 +197,7 @@ def shapes_made_once():
 
 @pytest.fixture(scope="module")
 def bases(tmp_path_factory):
-    """Where the folders of `BASES` lie, and the logits of each."""
+    """Return the location of the folders of `BASES`, and the logits of each."""
     home = tmp_path_factory.mktemp("bases")
     return home, Made(home)
 
@@ -208,14 +210,14 @@ def logits(model):
 
 @torch.no_grad()
 def their_logits(folder):
-    """What `transformers` makes of a folder; `None` where it makes nothing."""
+    """Return the logits that `transformers` gives for a folder, or `None` if it cannot load it."""
     cls = json.loads((folder / "config.json").read_text())["architectures"][0]
     try:
         model, told = getattr(transformers, cls).from_pretrained(
             folder, output_loading_info=True, attn_implementation="eager"
         )
         if any(told.values()):
-            return None  # it fills up what is missing with random numbers
+            return None  # it fills in missing weights with random numbers
         model = model.float().eval()
         return model(IDS, **({"decoder_input_ids": IDS} if model.config.is_encoder_decoder else {}))[0]
     except Exception:
@@ -227,8 +229,10 @@ def state(folder):
 
 
 def outcome(folder, usual, **how):
-    """What becomes of a folder: "refused"; "same", the logits it had before; or "other", and yet those of
-    `transformers`."""
+    """Load a folder and classify the result.
+
+    Returns: "refused"; "same" if it gives the same logits as before; or "other" if it gives those of `transformers`.
+    """
     before = state(folder)
     try:
         found = logits(load_pretrained(folder, **how))
@@ -248,11 +252,11 @@ def outcome(folder, usual, **how):
 
 
 class Folders:
-    """Copies of a base with something odd in them, one after the other; `finish` tells all that went wrong."""
+    """Copies of a base folder, each with something odd in it; `finish` reports all failures."""
 
     def __init__(self, bases, name, tmp_path):
         home, usual = bases
-        self.path, self.usual, self.name = tmp_path / "odd", usual[name], name  # which makes the folder
+        self.path, self.usual, self.name = tmp_path / "odd", usual[name], name  # this makes the folder
         shutil.copytree(home / name, self.path)
         self.good = json.loads((self.path / "config.json").read_text())
         self.weights = self.path / "model.safetensors"
@@ -301,7 +305,7 @@ def test_a_field_with_an_odd_value(name, bases, tmp_path):
             value = float(value) if numbers and value == 2 else value
             folders.config(**{field: value})
             if value not in (None, 2) or field not in ("attn_logit_softcapping", "final_logit_softcapping"):
-                folders.try_(f"{field}={value}")  # there `transformers` takes no whole number, and we do
+                folders.try_(f"{field}={value}")  # here we accept an integer, but `transformers` does not
     folders.config(colour="red")
     folders.try_("a field that nobody knows", "refused")
     folders.config(colour=None)
@@ -594,7 +598,7 @@ CALLED = sorted({name.partition(" ")[0] for name in BASES})
 
 @pytest.mark.parametrize("name", BASES)
 def test_one_kind_called_another(name, bases, tmp_path):
-    """Either a field or a tensor tells, or both kinds are the same function of these."""
+    """Either a field or a tensor reveals it, or both kinds compute the same function of these weights."""
     folders = Folders(bases, name, tmp_path)
     for kind in CALLED:
         if kind != folders.good["model_type"]:
@@ -688,7 +692,7 @@ def test_a_header_that_lies(name, bases, tmp_path):
 
 @pytest.mark.parametrize("name", ["llama", "gpt2"])
 def test_what_lies_beside(name, bases, tmp_path):
-    """Files of other programs change nothing; what says that the weights are another thing is not overlooked."""
+    """Files of other programs change nothing, but a file that gives the weights another meaning is not ignored."""
     folders = Folders(bases, name, tmp_path)
     for beside in ("pytorch_model.bin", "README.md", "optimizer.pt", "model.safetensors.tmp", "config.json.bak"):
         (folders.path / beside).write_bytes(b"\x80\x04.")

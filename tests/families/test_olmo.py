@@ -1,4 +1,4 @@
-"""OLMo 2 and 3: what they add to LLaMA is seen; `test_releases` has the equality with `transformers`."""
+"""OLMo 2 and 3: their additions to LLaMA change the logits; `test_releases` tests the equality with `transformers`."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""OLMoE: what it adds to LLaMA is seen; `test_releases` has the equality with `transformers`."""
+"""OLMoE: its additions to LLaMA change the logits; `test_releases` tests the equality with `transformers`."""
 
 import pytest
 from families.compared import seen_in_the_logits

@@ -1,4 +1,4 @@
-"""OPT: its table of positions, and what is refused; `test_releases` has the equality with `transformers`."""
+"""OPT: its table of positions, and rejected settings; `test_releases` tests the equality with `transformers`."""
 
 import pytest
 import torch
@@ -23,7 +23,7 @@ def test_the_two_first_rows_of_positions_are_not_read(tmp_path):
 
 @torch.no_grad()
 def test_norms_behind_and_no_biases_are_read_too(tmp_path):
-    """The layers of OPT-350M, but for the narrow table that it has."""
+    """These are the layers of OPT-350M, without its narrow embedding."""
     _, theirs = release(PATH, 1, tmp_path, do_layer_norm_before=False, enable_bias=False)
     tokens = ids(2, TOKENS, 1)
     torch.testing.assert_close(load_pretrained(tmp_path)(tokens).logits, theirs(tokens).logits, atol=1e-5, rtol=1e-5)

@@ -1,4 +1,4 @@
-"""Our adapters in peft, and peft's in our models: the same logits, in every published layout."""
+"""Our adapters in peft, and peft's in our models, give the same logits in every published layout."""
 
 import json
 from pathlib import Path
@@ -77,7 +77,7 @@ OF_PEFT = [
 @pytest.mark.parametrize(("fields", "sentence"), OF_PEFT)
 @torch.no_grad()
 def test_an_adapter_of_peft_is_read_as_peft_reads_it_or_refused_by_name(fields, sentence, tmp_path):
-    """Whatever peft 0.21 can put into adapter_config.json."""
+    """The fields are all those that peft 0.21 can write into adapter_config.json."""
     ours, theirs = release(OF_EACH["llama"], 0, tmp_path / "base")
     torch.manual_seed(3)
     config = peft.LoraConfig(**{"r": 4, "lora_alpha": 6, "target_modules": QKV, **fields})

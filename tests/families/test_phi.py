@@ -1,4 +1,4 @@
-"""Phi-3 and 4: lists of divisors, within the first context and beyond it; `test_releases` has the rest."""
+"""Phi-3 and 4: lists of divisors, within the first context and beyond it; `test_releases` tests the rest."""
 
 import json
 
@@ -15,7 +15,7 @@ FIRST = 10
 
 
 def with_lists(folder, seed=0, **changes):
-    """A small Phi-4-mini with a first context of ten tokens and lists that differ from it there too."""
+    """Return a small Phi-4-mini with a first context of ten tokens and with lists that matter within it too."""
     (path,) = [path for path in PUBLISHED if path.stem == "phi-4-mini"]
     _, theirs = release(path, seed, folder)
     fields = json.loads((folder / "config.json").read_text())
@@ -30,7 +30,7 @@ def with_lists(folder, seed=0, **changes):
     ("name", "group", "fields"),
     [
         ("phi-4-mini", "positions", {"share": 1.0, "scaling": None}),
-        ("phi-4-mini", "positions", {"scaling": None}),  # the magnitude, where a text is short
+        ("phi-4-mini", "positions", {"scaling": None}),  # the scaling factor of attention, for short texts
         ("phi-3-mini-4k", "attention", {"window": None}),
     ],
 )
@@ -52,7 +52,7 @@ def test_a_text_that_grows_beyond_the_first_context_is_read_anew(tmp_path):
         [3, 1, 4, 1, 5, 9, 2],
         [9],
         [2, 6, 5, 3, 5, 8, 9, 7, 9, 3, 2, 3, 8],
-    ]  # the last is beyond it from the start
+    ]  # the last one is longer than the first context from the start
     found = complete(ours, prompts, max_new_tokens=14, sampling=Sampling(temperature=0))
     for prompt, text in zip(prompts, found, strict=True):
         how = {"max_new_tokens": 14, "do_sample": False, "eos_token_id": None, "pad_token_id": 0}

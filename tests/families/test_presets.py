@@ -1,4 +1,4 @@
-"""The published systems: the exact counts of the ledger, by formula, by meta modules, and by `transformers`."""
+"""Published models: exact numbers of parameters by formula, from meta modules, and from `transformers`."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -25,7 +25,7 @@ def untied(name):
 
 @pytest.mark.parametrize("name", presets())
 def test_parameters_are_exactly_those_of_the_published_system(name):
-    """Of releases, as the hub counts what lies in their files."""
+    """For releases, these are the numbers that the hub counts in their files."""
     counted = presets()[name].parameters
     assert parameters(preset(name)).total == counted
     with torch.device("meta"):
@@ -63,7 +63,7 @@ def test_every_file_of_the_folder_is_a_family_and_systems_are_the_oldest_first()
 
 
 def test_a_file_in_the_folder_is_found(monkeypatch, tmp_path):
-    """Nothing else has to be told."""
+    """No further setting is needed."""
     new = ModuleType("companion.families.new")
     new.PRESETS = {"new-1b": Preset(2030, 1, preset("gpt2"))}
     monkeypatch.setattr(registry, "_files", lambda: (new,))
@@ -95,8 +95,8 @@ def test_the_2017_models_are_pytorchs_and_near_the_papers_count(name, label):
     config = preset(name)
     with torch.device("meta"):
         sizes = {"nhead": config.sizes.heads, "dim_feedforward": config.feed_forward.d_ff}
-        theirs = torch.nn.Transformer(config.d_model, **sizes, batch_first=True)  # six layers in each stack
-    # Theirs has biases in attention and a norm after each stack; ours, as in 2017, has the shared table.
+        theirs = torch.nn.Transformer(config.d_model, **sizes, batch_first=True)  # six layers per stack
+    # Theirs has biases in attention and a norm after each stack; ours, as in 2017, shares the table.
     biases = sum(p.numel() for name, p in theirs.named_parameters() if "attn" in name and name.endswith("bias"))
     last = sum(p.numel() for part in (theirs.encoder.norm, theirs.decoder.norm) for p in part.parameters())
     expected = sum(p.numel() for p in theirs.parameters()) - biases - last + 37000 * config.d_model

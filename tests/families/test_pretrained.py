@@ -1,4 +1,4 @@
-"""Published checkpoints: every field honoured or refused, every tensor in its place, nothing fetched unasked."""
+"""Published checkpoints: every field is used or rejected, every tensor is loaded, and nothing is downloaded unasked."""
 
 import json
 
@@ -47,7 +47,7 @@ def test_every_tensor_must_find_its_place(tmp_path):
 
 
 def test_a_folder_of_another_kind_of_thing_is_called_by_its_name(tmp_path):
-    """Not by a list of a hundred tensors that are missing."""
+    """The message does not list a hundred missing tensors."""
     theirs = llama()
     theirs.save_pretrained(tmp_path)
     path = tmp_path / "model.safetensors"
@@ -66,7 +66,7 @@ def test_a_folder_of_another_kind_of_thing_is_called_by_its_name(tmp_path):
     (tmp_path / "adapter_model.safetensors").write_bytes(b"")
     with pytest.raises(ValueError, match=r"adapter_config.json says that this is an adapter for another mod"):
         load_pretrained(tmp_path)
-    save_file(whole, path)  # merged into the model, it may lie beside it
+    save_file(whole, path)  # an adapter that was merged into the model may be beside it
     same_function(load_pretrained(tmp_path), theirs)
     (tmp_path / "config.json").write_text('{"model_type": "llava", "text_config": {"model_type": "llama"}}')
     with pytest.raises(ValueError, match="or none; its text_config is a llama, which a folder of its own could hold"):
@@ -131,7 +131,7 @@ def test_nothing_is_fetched_unasked(tmp_path, monkeypatch):
     with pytest.raises(ValueError, match=r"openai-community/gpt2: expected a folder .*`companion get openai-community"):
         load_pretrained("openai-community/gpt2")
     llama().save_pretrained(tmp_path)
-    load_pretrained(tmp_path, download=True)  # a folder that is there is never asked for
+    load_pretrained(tmp_path, download=True)  # an existing folder is never requested
     assert calls == []
 
 

@@ -1,4 +1,4 @@
-"""Qwen3.5's text models: what their layers do is seen; `test_releases` has the equality with `transformers`."""
+"""Qwen3.5's text models: features of their layers change the logits; `test_releases` tests the equality."""
 
 import json
 

@@ -1,5 +1,7 @@
-"""Qwen3-Next: what it adds is seen, what is not read is named; `test_releases` has the equality of logits with
-`transformers`."""
+"""Qwen3-Next: its additions change the logits, and unsupported fields are named.
+
+`test_releases` tests the equality of logits with `transformers`.
+"""
 
 import json
 
@@ -85,7 +87,7 @@ def test_what_predicts_further_tokens_is_left_out(tmp_path):
 
 
 def test_most_of_what_is_kept_does_not_grow():
-    """36 layers keep as much after a million tokens as after a hundred; the 12 others 1,024 numbers a token each."""
+    """The memory of 36 layers does not grow with the text; the other 12 store 1,024 elements per token each."""
     config = preset("qwen3-next-80b-a3b")
     grown = cache_bytes(config, 10**6, dtype=torch.bfloat16) - cache_bytes(config, 100, dtype=torch.bfloat16)
     assert grown == (10**6 - 100) * 12 * 2 * (256 + 256) * 2

@@ -1,19 +1,20 @@
 """Released configurations of many makers are read, or rejected for what they are.
 
-`released.jsonl` has one release a line: its name on the hub, the fields of its config.json, and either what the
-rejection says or, where its maker tells the number of parameters, that number.
+Each line of `released.jsonl` describes a release: its name on the hub, the fields of its config.json, and either the
+message of the rejection or, if its maker published it, the number of parameters.
 
-Where they come from: all of them were written from knowledge of the public files, field for field, without a network at
-hand, so none was compared with the file on the hub. What stands behind them:
+All of them were written from memory of the public files, field by field and without a network, so none was compared
+with the file on the hub. The evidence for them is:
 
-- Where a line has `parameters`, the sizes give exactly the number of the released tensors, as it is remembered, which a
-  wrong size would hardly do. Other lines have no such check: their sizes are as remembered.
+- If a line has `parameters`, the sizes give exactly the remembered number of released parameters, which a wrong size
+  would hardly do. The sizes in other lines are not checked.
 - SmolLM2-1.7B-Instruct with its `transformers.js_config`, and Qwen3-Coder-480B with `qkv_bias`, `use_qk_norm` and
   `shared_expert_intermediate_size`, are quoted in public repositories, where these fields were seen.
-- Not verified: whatever no test here depends on, such as `transformers_version`, `_name_or_path`, `initializer_range`,
-  `torch_dtype` and the ids of special tokens; what is inside `transformers.js_config`; whether newer revisions of a
-  repository have dropped a field; the divisors of Phi-3.5's longrope; `unsloth_version` and other fields that a tool
-  writes in some of its versions only; and of Kimi-K2-Instruct what is not in DeepSeek-V3's file.
+- Not verified is whatever no test here depends on, such as `transformers_version`, `_name_or_path`,
+  `initializer_range`, `torch_dtype` and the ids of special tokens; what is inside `transformers.js_config`; whether
+  newer revisions of a repository have dropped a field; the divisors of Phi-3.5's longrope; `unsloth_version` and other
+  fields that only some versions of a tool write; and the fields of Kimi-K2-Instruct that DeepSeek-V3's file does not
+  have.
 """
 
 import json

@@ -1,25 +1,27 @@
-"""Releases as they lie on the hub: their configurations, over random weights, give the logits of `transformers`.
+"""Releases on the hub: with random weights, their configurations give the logits of `transformers`.
 
-`tests/published` holds the fields of each release as they were published. A test puts small numbers where a size is,
-and leaves every other field alone. Where the fields are from:
+`tests/published` holds the fields of each release as they were published. A test replaces the sizes by small numbers
+and leaves every other field unchanged. The sources of the fields are:
 
-    every field compared with a public copy of the file: ernie-4.5-0.3b, gemma-2-2b, glm-4.5-air, gpt-oss-120b (without
-    the field of its quantization), granite-3.3-8b, llama-3.1-8b, llama-3.2-1b, mistral-7b-v0.1, mixtral-8x7b,
-    phi-3-mini-4k, phi-4-mini, qwen2.5-0.5b, qwen3-30b-a3b, smollm2-135m, tinyllama-1.1b
-    so compared the sizes and most of the rest: distilgpt2, exaone-4.0-32b, gemma-3-270m, gemma-3-1b, glm-4-9b-0414,
-    glm-4-9b-chat, granite-4.0-micro, granite-4.1-8b, llama-2-7b, olmo-2-1b, olmo-3-7b, opus-mt-en-de, opus-mt-fr-en,
-    olmoe-1b-7b, seed-oss-36b, smollm3-3b
-    from knowledge, beside their kin above: bert-base-uncased, bert-large-cased, exaone-4.0-1.2b, gpt2, gpt2-xl,
-    mistral-7b-v0.3, opus-mt-de-en, opus-mt-tc-big-en-fi and phi-4 (their numbers of parameters are the published ones),
-    qwen3-0.6b, glm-4.5, gpt-oss-20b, qwen3-next-80b-a3b (its number of parameters is the published one) and
-    kimi-linear-48b-a3b (so is its, less the biases that balance experts, which are buffers); the text models of
-    Llama 4, with the max_position_embeddings of one chunk, because texts may not be longer here; bart-base (with the
-    class that has a head, and without forced_bos_token_id), command-r, command-r7b, distilbert-base, flan-t5-small,
-    gemma-2b, glm-4.7-flash, gpt-neo-125m, minimax-m2 (without the field of its quantization), modernbert-base,
-    opt-125m, pythia-70m, roberta-base, starcoder2-3b, t5-small, tinystories-33m and xlm-roberta-base
-    the defaults of transformers 5.24: qwen3.5-9b and qwen3.5-35b-a3b, with the sections of a picture's positions
+    all fields were compared with a public copy of the file: ernie-4.5-0.3b, gemma-2-2b, glm-4.5-air, gpt-oss-120b
+        (without the field of its quantization), granite-3.3-8b, llama-3.1-8b, llama-3.2-1b, mistral-7b-v0.1,
+        mixtral-8x7b, phi-3-mini-4k, phi-4-mini, qwen2.5-0.5b, qwen3-30b-a3b, smollm2-135m, tinyllama-1.1b
+    the sizes and most other fields were compared: distilgpt2, exaone-4.0-32b, gemma-3-270m, gemma-3-1b, glm-4-9b-0414,
+        glm-4-9b-chat, granite-4.0-micro, granite-4.1-8b, llama-2-7b, olmo-2-1b, olmo-3-7b, opus-mt-en-de,
+        opus-mt-fr-en, olmoe-1b-7b, seed-oss-36b, smollm3-3b
+    written from memory, like the related files above: bert-base-uncased, bert-large-cased, exaone-4.0-1.2b, gpt2,
+        gpt2-xl, mistral-7b-v0.3, opus-mt-de-en, opus-mt-tc-big-en-fi and phi-4 (their numbers of parameters are the
+        published ones), qwen3-0.6b, glm-4.5, gpt-oss-20b, qwen3-next-80b-a3b (its number of parameters is the published
+        one) and kimi-linear-48b-a3b (so is its number, without the biases that balance experts, which are buffers); the
+        text models of Llama 4, with the max_position_embeddings of one chunk, because texts may not be longer here;
+        bart-base (with the class that has a head, and without forced_bos_token_id), command-r, command-r7b,
+        distilbert-base, flan-t5-small, gemma-2b, glm-4.7-flash, gpt-neo-125m, minimax-m2 (without the field of its
+        quantization), modernbert-base, opt-125m, pythia-70m, roberta-base, starcoder2-3b, t5-small, tinystories-33m and
+        xlm-roberta-base
+    the defaults of transformers 5.24 were used: qwen3.5-9b and qwen3.5-35b-a3b, with the sections of a picture's
+        positions
 
-What stands there by-5.1, by-5.7 and by-5.24 is how those versions of `transformers` write such a file.
+Entries named by-5.1, by-5.7 and by-5.24 are files as those versions of `transformers` write them.
 """
 
 import json
@@ -45,15 +47,18 @@ WRITERS = [path for path in PUBLISHED if families()[json.loads(path.read_text())
 
 
 def close(ours, theirs, config):
-    """A norm behind a sub-layer divides by what that makes, however small: at a token where it is, the logits of both
-    are 6e-5 from those of double precision, and those of two ways of adding up are as far from each other. So does the
-    norm of what a linear layer reads: 2e-5."""
+    """Check that logits are equal, with a larger tolerance after norms that amplify rounding errors.
+
+    A norm after a sub-layer divides by the size of its output, however small it is. Where it is small, the logits of
+    both are 6e-5 from those of double precision, and as far from each other. The norm of what a linear-attention layer
+    reads from its state does the same (2e-5).
+    """
     bound = 1e-4 if config.norm.placement == "after" or config.memory is not None else 1e-5
     torch.testing.assert_close(ours, theirs, atol=bound, rtol=1e-5)
 
 
 def go_on_ragged(model, texts, wanted, lengths, **extra):
-    """Prompts of unequal lengths in one padded batch, then a token a step: each row has the logits of its text."""
+    """Continue prompts of unequal lengths in a padded batch, one token per step, and check the logits of each row."""
     prompts = torch.zeros(len(texts), max(lengths), dtype=torch.long)
     for row, (text, n) in enumerate(zip(texts, lengths, strict=True)):
         prompts[row, :n] = text[:n]
@@ -72,8 +77,8 @@ def go_on_ragged(model, texts, wanted, lengths, **extra):
 @pytest.mark.parametrize("path", PUBLISHED, ids=[path.stem for path in PUBLISHED])
 @torch.no_grad()
 def test_a_release_gives_the_logits_of_transformers(path, tmp_path, monkeypatch):
-    """Each with weights, texts and lengths of its own; `python -m families.table --seeds` draws others."""
-    monkeypatch.setattr(caches, "BACK", 2)  # so that local layers roll within a short text
+    """Each release has its own weights, texts and lengths; `python -m families.table --seeds` draws others."""
+    monkeypatch.setattr(caches, "BACK", 2)  # so that local layers roll even within a short text
     seed = PUBLISHED.index(path)
     ours, theirs = release(path, seed, tmp_path)
     kind, draw, tokens = ours.config.stack, random.Random(seed), ids(3, TOKENS, seed)
@@ -101,9 +106,9 @@ def test_a_release_gives_the_logits_of_transformers(path, tmp_path, monkeypatch)
 
 @pytest.mark.parametrize("path", WRITERS, ids=[path.stem for path in WRITERS])
 def test_a_release_writes_what_transformers_writes(path, tmp_path, monkeypatch):
-    """Greedily, several prompts of unequal lengths together; theirs each alone."""
+    """Several prompts of unequal lengths are continued greedily, ours as a batch and theirs separately."""
     monkeypatch.setattr(caches, "BACK", 2)
-    for seed in range(5, 9):  # random weights may write the same text after every prompt, which shows little
+    for seed in range(5, 9):  # random weights may generate the same text after every prompt, which would prove little
         ours, theirs = texts(*release(path, seed, tmp_path))
         assert ours == theirs
         if len({tuple(text) for text in ours}) > 1:
@@ -114,7 +119,7 @@ def test_a_release_writes_what_transformers_writes(path, tmp_path, monkeypatch):
 @pytest.mark.parametrize("kind", sorted(OF_EACH))
 @torch.no_grad()
 def test_logits_equal_where_attention_scores_reach_the_hundreds(kind, tmp_path, monkeypatch):
-    """Weights as they are drawn give scores below ten, in which a bound on scores would go unnoticed."""
+    """With the weights as drawn, scores stay below ten, so that an unwanted limit on scores would go unnoticed."""
     _, theirs = release(OF_EACH[kind], 0, tmp_path)
     scores = watched(monkeypatch)
 
@@ -130,18 +135,21 @@ def test_logits_equal_where_attention_scores_reach_the_hundreds(kind, tmp_path, 
         return ours(tokens).logits, wanted.prediction_logits if "prediction_logits" in wanted else wanted.logits
 
     ours, wanted = compared()
-    for _ in range(5):  # more than once where a part of a key is not scaled, or a gain is one plus its weight
+    for _ in range(5):  # more than once if part of a key is not scaled, or a gain is one plus its weight
         if max(scores) < 200:
             sharpen(theirs, 300 / max(scores))
             ours, wanted = compared()
     assert 200 < max(scores) < 2000
-    assert (ours - wanted).std() < 3e-3 * wanted.std()  # single numbers are chaotic where two scores are nearly equal
+    assert (ours - wanted).std() < 3e-3 * wanted.std()  # single logits are chaotic if two scores are nearly equal
 
 
 @pytest.mark.parametrize("path", PUBLISHED, ids=[path.stem for path in PUBLISHED])
 def test_the_number_of_parameters_is_that_of_transformers(path, tmp_path):
-    """At the sizes that were published, without making the numbers. Marian's sinusoids are no parameters of ours, and
-    the bias of its head is none of theirs, but a buffer. Rows of positions that no token reads are left out."""
+    """Count at the published sizes, without allocating the weights.
+
+    Marian's sinusoids are not parameters in our model, and the bias of its head is a buffer in theirs. Rows of
+    positions that no token uses are left out.
+    """
     said = json.loads(path.read_text())
     with torch.device("meta"):
         config = transformers.CONFIG_MAPPING[said["model_type"]].from_dict(said)

@@ -1,4 +1,4 @@
-"""RoBERTa and XLM-R: their table of positions and their ends; `test_releases` has the equality with `transformers`."""
+"""RoBERTa and XLM-R: their position tables and heads; `test_releases` tests the equality with `transformers`."""
 
 import pytest
 import torch
@@ -21,7 +21,7 @@ def test_the_two_first_rows_of_positions_are_not_read(tmp_path):
 
 @torch.no_grad()
 def test_an_encoder_alone_has_a_pooler_and_no_head(tmp_path):
-    """As `RobertaModel` saves it, without a prefix; and its numbered positions, which early files hold."""
+    """`RobertaModel` saves it without a prefix; early files also contain the numbered positions."""
     _, theirs = release(PATH, 1, tmp_path)
     tensors = {
         name.removeprefix("roberta."): tensor

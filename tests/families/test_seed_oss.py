@@ -1,4 +1,4 @@
-"""Seed-OSS: what it adds to LLaMA is seen; `test_releases` has the equality with `transformers`."""
+"""Seed-OSS: its additions to LLaMA change the logits; `test_releases` tests the equality with `transformers`."""
 
 import torch
 import transformers

@@ -1,4 +1,4 @@
-"""SmolLM 3: what it adds to LLaMA is seen; `test_releases` has the equality with `transformers`."""
+"""SmolLM 3: its additions to LLaMA change the logits; `test_releases` tests the equality with `transformers`."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""StarCoder2: what it adds to LLaMA is seen; `test_releases` has the equality with `transformers`."""
+"""StarCoder2: its additions to LLaMA change the logits; `test_releases` tests the equality with `transformers`."""
 
 import pytest
 import torch

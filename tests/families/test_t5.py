@@ -1,4 +1,4 @@
-"""T5 and FLAN-T5: what they do otherwise is seen; `test_releases` has the equality with `transformers`."""
+"""T5 and FLAN-T5: their differences change the logits; `test_releases` tests the equality with `transformers`."""
 
 import json
 import math
@@ -35,7 +35,7 @@ def test_what_it_does_otherwise_is_seen_in_the_logits(group, change, tmp_path):
 
 @torch.no_grad()
 def test_a_head_of_its_own_is_read_whatever_newer_versions_say_of_it(tmp_path):
-    """They write that every head is tied, and beside it whether logits are divided."""
+    """They write that every head is tied, and in another field whether logits are scaled."""
     ours, theirs = release(FLAN, 1, tmp_path)
     assert not ours.config.embedding.tied and ours.config.embedding.logit_divisor == 1
     theirs.save_pretrained(tmp_path / "again")
@@ -46,7 +46,7 @@ def test_a_head_of_its_own_is_read_whatever_newer_versions_say_of_it(tmp_path):
 
 
 def test_a_table_that_is_stored_often_is_one(tmp_path):
-    """And the relative positions of cross-attention, which early files hold, are left out."""
+    """The relative positions of cross-attention, which early files contain, are ignored."""
     ours, _ = release(T5, 1, tmp_path)
     path = tmp_path / "model.safetensors"
     tensors = load_file(path)

@@ -1,4 +1,4 @@
-"""Levels of int4 on disk: read back as they were, for the very weights that they were chosen for."""
+"""Levels of int4 on disk are loaded unchanged, for exactly the weights for which they were chosen."""
 
 import pytest
 import torch
@@ -19,7 +19,7 @@ def layers_of(model):
 
 def model_of(seed: int = 0, config: ModelConfig = PLAIN):
     model = drawn(config, seed=seed, std=0.15).eval()
-    with torch.no_grad():  # a channel to balance, in the first layer alone
+    with torch.no_grad():  # a channel to balance, only in the first layer
         model.decoder.blocks[0].attention_norm.weight[5] *= 64
     return model
 
@@ -48,7 +48,7 @@ def test_what_is_read_back_is_what_was_chosen(kept) -> None:
             assert (one is other is None) or (torch.equal(one, other) and one.dtype == other.dtype)
     balanced = {layer for layer in layers_of(model) if rounded_of([layer])[0].factor is not None}
     assert 3 <= len(balanced) < 14 and model.decoder.blocks[0].attention.query in balanced
-    # Five bits a weight, as a step reads them, and two bytes an input of what was balanced.
+    # Five bits per weight, as a decode step reads them, and two bytes per input of a balanced layer
     numbers = sum(layer.weight.numel() for layer in layers_of(model))
     assert sum(tensor.nbytes for tensor in load_tensors(path).values()) == numbers * 5 // 8 + sum(
         2 * layer.in_features for layer in balanced

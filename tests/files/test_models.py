@@ -1,4 +1,4 @@
-"""Checkpoints: what is written comes back, whole or not at all, and what does not fit is named."""
+"""Checkpoints are restored completely or not at all, and mismatches are named."""
 
 import json
 import os
@@ -181,7 +181,7 @@ LLAMA = CONFIG.with_(attention=AttentionConfig(heads=2))
 
 
 def two_models():
-    """Of the same shapes, told apart by their configurations and by their weights."""
+    """Return two models of the same shapes that differ in their configurations and weights, and two with adapters."""
     made = [drawn(LLAMA.with_(norm=NormConfig("rms", eps=eps)), seed=seed) for seed, eps in enumerate((1e-5, 1e-3))]
     adapted = [drawn(LLAMA, seed=0) for _ in made]
     for rank, model in enumerate(adapted, 2):
@@ -190,7 +190,7 @@ def two_models():
 
 
 def test_who_reads_a_folder_that_is_replaced_meets_one_model_or_the_other(tmp_path):
-    """In a layout of our own, in a published one, and as adapters: what is read was saved together."""
+    """For our own layout, a published one, and adapters, whatever is read was saved together."""
     made, adapted = two_models()
     writes = {
         "own": lambda i: save_model(tmp_path / "own", made[i]),
@@ -294,7 +294,7 @@ def test_weights_of_foreign_names_are_listed(tmp_path):
 
 
 def test_nothing_is_drawn_while_a_model_is_loaded(tmp_path, monkeypatch):
-    """It would be thrown away; and on the device of shapes PyTorch loads its compiler for it."""
+    """The random weights would be discarded, and on the meta device PyTorch would load its compiler to draw them."""
     config = ModelConfig(7, 8, 2, context=9, attention=AttentionConfig(2), feed_forward=FeedForwardConfig(5))
     model = Transformer(config)
     save_model(tmp_path, model)
@@ -332,7 +332,7 @@ def test_a_layer_that_stands_in_two_places_is_saved_in_both(tmp_path):
     tokens = torch.arange(9)[None]
     again = load_model(tmp_path)
     assert all(map(torch.equal, again.state_dict().values(), model.state_dict().values()))
-    torch.testing.assert_close(again(tokens).logits, model(tokens).logits)  # in other memory sums may round otherwise
+    torch.testing.assert_close(again(tokens).logits, model(tokens).logits)  # sums may round differently in other memory
 
 
 def test_saved_weights_can_be_read_by_whoever_can_read_other_new_files(tmp_path):

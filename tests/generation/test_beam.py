@@ -1,4 +1,4 @@
-"""Beam search: what enumeration finds, what `transformers` finds, and what stays when prompts share a batch."""
+"""Beam search: compared with enumeration and with `transformers`, and unchanged when prompts share a batch."""
 
 import itertools
 import math
@@ -20,7 +20,7 @@ from companion.generation.logit_rules import Rules
 from companion.generation.sampling import Sampling
 from companion.layers.cache import KVCache
 
-os.environ.setdefault("HF_HUB_OFFLINE", "1")  # before the import: nothing here may look for a network
+os.environ.setdefault("HF_HUB_OFFLINE", "1")  # before the import, so that nothing here tries to use a network
 import transformers
 
 SMALL = ModelConfig(
@@ -34,12 +34,12 @@ SMALL = ModelConfig(
 BOTH = SMALL.with_(stack="encoder_decoder", positions=PositionConfig("sinusoidal"))
 GREEDY = Sampling(temperature=0)
 
-# ---- what enumeration finds -----------------------------------------------------------------------------------------
+# ---- compared with enumeration --------------------------------------------------------------------------------------
 
 
 @torch.no_grad()
 def every_continuation(model, prompt, steps, stop, source=None):
-    """All texts that `steps` tokens can make, a stop token ending them, each with its ln p, without a cache."""
+    """Return all texts of up to `steps` tokens that end at a stop token, with their ln p, computed without a cache."""
     texts = set()
     for tokens in itertools.product(range(4), repeat=steps):
         ends = next((i + 1 for i, token in enumerate(tokens) if token in stop), steps)
@@ -101,23 +101,23 @@ def test_a_length_penalty_favours_longer_texts():
     assert lengths == sorted(lengths) and lengths[0] == 1 and lengths[2] == 4
 
 
-# ---- what transformers finds ----------------------------------------------------------------------------------------
+# ---- compared with transformers -------------------------------------------------------------------------------------
 
 
 def redrawn(model, std, vocab):
-    """Every weight anew, and logits at which several tokens have a chance."""
+    """Draw every weight anew, with a spread that gives several tokens a probability."""
     torch.manual_seed(5)
     with torch.no_grad():
         for name, p in model.named_parameters():
-            if "embed_positions" not in name:  # Marian's are sinusoids, not parameters
-                # A large table that is tied would predict the token just read, whatever the layers do.
+            if "embed_positions" not in name:  # Marian's are sinusoids and not parameters
+                # A large tied table would predict the token just read, whatever the layers do.
                 p.normal_(std=0.1 if "shared" in name else std)
             if p.ndim == 1 and name.endswith("weight"):
                 p += 1
         for name, buffer in model.named_buffers():
             if name == "final_logits_bias":
                 buffer.normal_(std=0.3)
-    model.generation_config = transformers.GenerationConfig()  # nothing but what a test asks for
+    model.generation_config = transformers.GenerationConfig()  # no settings except those that a test passes
     assert model.config.vocab_size == vocab
     return model.eval()
 
@@ -167,11 +167,11 @@ SETTINGS = random.Random(0).sample([*itertools.product(WIDTHS, STOPS, PENALTIES,
 
 
 def as_theirs(rows, theirs, scores, width, length_penalty):
-    """Our beams of each row equal the sequences that `transformers` returned, new tokens only, and their scores."""
+    """Check that our beams of each row equal the new tokens that `transformers` returned, with the same scores."""
     assert [len(beams) for beams in rows] == [width] * (len(theirs) // width)
     for beam, tokens, score in zip(itertools.chain(*rows), theirs.tolist(), scores.tolist(), strict=True):
         assert tokens[: len(beam.tokens)] == list(beam.tokens)
-        assert len(set(tokens[len(beam.tokens) :])) <= 1  # their padding
+        assert len(set(tokens[len(beam.tokens) :])) <= 1  # the rest is padding
         assert beam.log_probability / len(beam.tokens) ** length_penalty == pytest.approx(score, abs=2e-5)
 
 
@@ -209,7 +209,7 @@ def test_the_same_beams_as_transformers_decoders_for_ragged_prompts(make, tmp_pa
         )
         as_theirs(rows, sequences[:, 5:], scores, width, penalty)
         lengths |= {len(beam.tokens) for beams in rows for beam in beams}
-    assert len(lengths) >= 4  # texts that stopped early, late and not at all were among them
+    assert len(lengths) >= 4  # some texts stopped early, some late, and some not at all
 
 
 SOURCES = [[5, 8, 13, 21, 0], [34, 1, 0], [2, 3, 0, 33], [30]]
@@ -224,7 +224,7 @@ def translators(tmp_path_factory):
     ids = torch.tensor([s + [36] * (5 - len(s)) for s in SOURCES])
     real = torch.tensor([[1] * len(s) + [0] * (5 - len(s)) for s in SOURCES])
     start = torch.full((4, 1), 36)
-    with torch.no_grad():  # the two are one function, so what they choose can be compared
+    with torch.no_grad():  # both compute the same function, so their choices can be compared
         expected = theirs(input_ids=ids, attention_mask=real, decoder_input_ids=start).logits
         torch.testing.assert_close(ours(start, source=ours.encode(ids, real=real == 1)).logits, expected)
     return theirs, ours, {"input_ids": ids, "attention_mask": real, "pad_token_id": 36, "decoder_start_token_id": 36}
@@ -234,7 +234,7 @@ def test_the_same_beams_as_transformers_encoder_decoder_for_ragged_sources(trans
     theirs, ours, inputs = translators
     lengths = set()
     for width, stop, penalty, early in SETTINGS:
-        stop = {(1, 8): (31, 34), (2, 12, 19): (31,)}.get(stop, stop)  # ids that this model likes to write
+        stop = {(1, 8): (31, 34), (2, 12, 19): (31,)}.get(stop, stop)  # ids that this model often generates
         sequences, scores = their_beams(theirs, width, 9, stop, penalty, early, **inputs)
         rows = beam_search(
             ours,
@@ -252,7 +252,7 @@ def test_the_same_beams_as_transformers_encoder_decoder_for_ragged_sources(trans
 
 
 def test_the_rules_are_those_of_transformers(translators):
-    """Marian's published settings: its padding id is banned, and the last step is forced to end the text."""
+    """Marian's published settings ban its padding id and force the last step to end the text."""
     theirs, ours, inputs = translators
     for width, early, least, last in [(2, False, 3, 0), (4, True, 0, None)]:
         named = {"bad_words_ids": [[36], [14]], "min_new_tokens": least, "forced_eos_token_id": last}
@@ -279,7 +279,7 @@ def test_the_rules_are_those_of_transformers(translators):
             assert whole[: len(text)] == text and set(whole[len(text) :]) <= {36}
 
 
-# ---- what stays when prompts share a batch --------------------------------------------------------------------------
+# ---- unchanged when prompts share a batch ---------------------------------------------------------------------------
 
 
 @settings(max_examples=25, deadline=None, derandomize=True, database=None)
@@ -305,7 +305,7 @@ def test_a_prompt_and_its_source_search_as_if_alone(lengths, width, stop, penalt
         assert [beam.tokens for beam in alone] == [beam.tokens for beam in beams]
         for found, expected in zip(alone, beams, strict=True):
             assert found.log_probability == pytest.approx(expected.log_probability, abs=1e-9)
-        with torch.no_grad():  # and what is said of a text is what the model says of it, uncached
+        with torch.no_grad():  # the log-probability of a text is what the model gives without a cache
             tokens = beams[0].tokens
             text = torch.tensor([[*prompt, *tokens]])
             logp = model(text, source=torch.tensor([source]) if cross else None).logits[0].log_softmax(-1)
@@ -317,7 +317,7 @@ def test_a_prompt_and_its_source_search_as_if_alone(lengths, width, stop, penalt
 @pytest.mark.parametrize("width", [1, 3])
 @torch.no_grad()
 def test_beams_read_a_text_anew_where_greedy_does(kind, width):
-    """Rotary scaling that goes by the length of a text, and prompts that pass C at different steps, or have passed."""
+    """Rotary scaling depends on the length, and prompts exceed the first context at different steps or at once."""
     lists = {"short": (1.0, 1.5), "long": (2.0, 4.0)} if kind == "longrope" else {}
     scaling = RotaryScaling(kind, 3.0, 6, **lists)
     model = drawn(SMALL.with_(vocab=13, context=24, positions=PositionConfig("rotary", scaling=scaling)), 4, std=0.3)
@@ -330,7 +330,8 @@ def test_beams_read_a_text_anew_where_greedy_does(kind, width):
     for prompt, beams in zip(prompts, found, strict=True) if kind == "longrope" else ():
         for beam in beams:
             texts = [torch.tensor([[*prompt, *beam.tokens[:i]]]) for i in range(len(beam.tokens))]
-            each = [model(text).logits[0, -1].log_softmax(-1) for text in texts]  # uncached: as long as it is then
+            # Uncached, with the text's length at that step
+            each = [model(text).logits[0, -1].log_softmax(-1) for text in texts]
             total = sum(float(logp[token]) for logp, token in zip(each, beam.tokens, strict=True))
             assert beam.log_probability == pytest.approx(total, abs=1e-9)
     for prompt, beams in zip(prompts, found, strict=True):
@@ -344,9 +345,10 @@ def test_a_prompt_whose_search_is_over_costs_nothing_more():
     cross = model.decoder.blocks[1].cross.key.register_forward_hook(lambda module, args, out: sources.append(out.shape))
     beams = beam_search(model, source=[[1, 2], [3], [0, 2]], start=1, width=2, max_new_tokens=9, stop=(2, 3))
     hook.remove(), cross.remove()
-    assert rows[:3] == [3, 3, 6]  # the sources, the prompts, two candidates of each
-    assert rows[2:] == sorted(rows[2:], reverse=True) and rows[-1] < 6  # fewer once one of them is done
-    assert len(sources) == 1  # keys and values of the sources: once, however many steps and beams
+    assert rows[:3] == [3, 3, 6]  # the sources, the prompts, and two candidates for each
+    # Fewer after the search for one of them is finished
+    assert rows[2:] == sorted(rows[2:], reverse=True) and rows[-1] < 6
+    assert len(sources) == 1  # keys and values of the sources are computed once, whatever the number of steps and beams
     assert all(len(found) == 2 for found in beams)
 
 

@@ -1,4 +1,4 @@
-"""Rounding by what a text asks of the weights: never worse than to the nearest level, and the definition's answer."""
+"""Calibrated rounding is never worse than rounding to the nearest level, and gives the result of its definition."""
 
 import pytest
 import torch
@@ -29,7 +29,7 @@ ONLY_HERE = pytest.mark.parametrize("form", ["int4"] if possible("int4", "cpu") 
 
 
 def inputs_of(rows: int, d_in: int, seed: int) -> torch.Tensor:
-    """Inputs that lean on each other, with two channels that are far larger than the others."""
+    """Return correlated inputs, with two channels that are far larger than the others."""
     drawn_ = torch.Generator().manual_seed(seed)
     x = torch.randn(rows, d_in, generator=drawn_) @ torch.randn(d_in, d_in, generator=drawn_) / d_in**0.5
     x[:, [3, d_in - 2]] *= 30
@@ -37,8 +37,11 @@ def inputs_of(rows: int, d_in: int, seed: int) -> torch.Tensor:
 
 
 def by_definition(weight: torch.Tensor, h: torch.Tensor) -> torch.Tensor:
-    """One number of a row after the other is rounded, and after each all that are left are what makes the least of
-    the sum, given those that are: a least-squares problem that is solved anew each time."""
+    """Round the entries of each row one by one.
+
+    After each one, the remaining entries are set to the values that minimize the output error, given the rounded ones.
+    This least-squares problem is solved from scratch each time.
+    """
     plain, order = in_four_bits(weight.float()), h.diagonal().argsort(descending=True, stable=True)
     damped = h.clone()
     damped.diagonal().add_(DAMP * h.diagonal().mean())
@@ -66,13 +69,13 @@ def test_no_row_is_worse_than_at_its_nearest_levels_and_the_whole_is_better(seed
     assert plain.levels.shape == chosen.levels.shape and plain.levels.dtype == chosen.levels.dtype == torch.uint8
     before, after = (output_error(weight, rounded, moments.h) for rounded in (plain, chosen))
     assert (after <= before).all() and float(after.sum()) < 0.5 * float(before.sum())
-    # The sum is that of what the layer gives for these inputs.
+    # The sum equals the error of the layer's outputs for these inputs.
     gives = (x.double() @ (chosen.numbers(torch.float64) - weight.double()).T).square().sum(0)
     torch.testing.assert_close(after, gives, rtol=1e-6, atol=1e-9)
 
 
 def test_it_is_the_definition_solved_by_one_factor() -> None:
-    """Numbers left after each step, from the Cholesky factor, are the least-squares answers, to 1e-10."""
+    """The remaining entries, computed from the Cholesky factor, are the least-squares solutions to within 1e-10."""
     torch.manual_seed(7)
     weight, x = torch.randn(5, 64).double(), inputs_of(150, 64, 7).double()
     moments = Moments(x.T @ x)
@@ -89,7 +92,7 @@ def test_with_inputs_that_do_not_lean_on_each_other_it_is_rounding() -> None:
     weight = torch.randn(16, 64)
     found = corrected_levels(weight, Moments(torch.eye(64) * 3))
     assert torch.equal(found.levels, in_four_bits(weight).levels)
-    # A channel that never occurs has no say: the others are as they would be without it.
+    # A channel that is always zero does not affect the others.
     x = inputs_of(200, 64, 8)
     x[:, 11] = 0
     found = corrected_levels(weight, Moments(x.T @ x))
@@ -97,8 +100,11 @@ def test_with_inputs_that_do_not_lean_on_each_other_it_is_rounding() -> None:
 
 
 def test_columns_are_balanced_by_powers_of_two_where_that_helps() -> None:
-    """A channel whose inputs are 32 times as large and its weights 32 times as small is rounded like the others: the
-    same sum is left as without it. Where nothing stands out, nothing is balanced that would not lose less."""
+    """Channels are balanced by powers of two only if that reduces the error.
+
+    A channel whose inputs are 32 times as large, and its weights 32 times as small, is rounded like the others, with
+    the same error as without this factor. If no channel stands out, nothing is balanced without a benefit.
+    """
     torch.manual_seed(3)
     weight, x = torch.randn(40, 64).double(), torch.randn(500, 64).double()
     h, wild = x.T @ x, torch.ones(64).double()
@@ -152,7 +158,7 @@ def test_a_calibrated_model_is_nearer_at_the_same_bytes(config, form) -> None:
 
 @ONLY_HERE
 def test_levels_are_those_of_the_weights_that_were_read(form) -> None:
-    """Alone or beside others, and not of a weight that has changed since."""
+    """Levels apply to fused and to separate layers, but not to a weight that has changed since calibration."""
     model = drawn(PLAIN, std=0.15).eval()
     torch.manual_seed(1)
     tokens = torch.randint(80, (8, 40))
@@ -168,7 +174,7 @@ def test_levels_are_those_of_the_weights_that_were_read(form) -> None:
         assert second == complete(model, [[1, 2]], **options) != first
         for layer in model.decoder.modules():
             if isinstance(layer, torch.nn.Linear):
-                layer.weight += 0  # the same numbers
+                layer.weight += 0  # the values do not change
         assert torch.equal(prepared(model, form)(tokens).logits, after)
         compiled = torch.compile(prepared(model, form, together=False), backend="eager")
         torch.testing.assert_close(compiled(tokens).logits, apart, rtol=1e-2, atol=1e-2)

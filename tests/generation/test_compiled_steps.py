@@ -1,4 +1,4 @@
-"""Decode steps that are compiled: traced once, made once for all models of a shape, kept, and read without tracing."""
+"""Compiled decode steps are traced once, compiled once per shape of model, stored, and loaded without tracing."""
 
 import os
 import subprocess
@@ -125,8 +125,10 @@ if __name__ == "__main__":
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory):
-    """Where each of the texts has been run in a process of its own, without the checks of types, through which nothing
-    can be traced. Where processes can be forked the compiler, which takes as long as what they do, is loaded once."""
+    """Run each of the texts in a process of its own, without the type checks, through which nothing can be traced.
+
+    If processes can be forked, the compiler is loaded only once, because that takes as long as the runs themselves.
+    """
     folder = tmp_path_factory.mktemp("home")
     (folder / "temporary").mkdir()
     files = {name: folder / f"{name}.py" for name in ("traced", "traced_once", "written")}
@@ -139,7 +141,7 @@ def home(tmp_path_factory):
 
 def environment(home: Path) -> dict[str, str]:
     others = {name: value for name, value in os.environ.items() if name != "TORCHINDUCTOR_CACHE_DIR"}
-    # Code without vectors, compiled plainly: half the time, and nothing here depends on how fast it is.
+    # Unoptimized code without vector instructions takes half as long to compile, and its speed does not matter here.
     plainly = {
         "TORCHINDUCTOR_VEC_ISA_OK": "0",
         "AOT_INDUCTOR_COMPILE_WRAPPER_OPT_LEVEL": "O0",
@@ -153,7 +155,7 @@ def went_well(home: Path, name: str) -> None:
 
 
 def test_one_traced_step_serves_all_buckets_lengths_and_models_of_a_shape(home):
-    """The compiler itself is left out."""
+    """This does not run the compiler itself."""
     went_well(home, "traced")
 
 
@@ -180,7 +182,7 @@ def test_the_second_process_neither_traces_nor_compiles(home):
 
 
 def names(folder: Path, model: Transformer, prompts: list[list[int]], slots: int) -> str:
-    """The name of the program of a model's first step."""
+    """Return the name of the program for a model's first step."""
     kept = compiled_steps.Programs(folder, model)
     with torch.inference_mode():
         _, cache, _ = prefill(model, prompts, None, slots, 64)
@@ -216,7 +218,7 @@ def step(kept: compiled_steps.Programs) -> torch.Tensor | None:
 
 
 def test_what_a_name_cannot_tell_is_compiled_in_the_usual_way(tmp_path, monkeypatch):
-    """A hook, another's layer, a step that PyTorch cannot trace, and a program that refuses what it is given."""
+    """Test a hook, another package's layer, a step that PyTorch cannot trace, and a program that rejects its inputs."""
     found = []
     monkeypatch.setattr(
         compiled_steps, "_read", lambda file: found.append(file) or (lambda given: [torch.zeros(1, 37)])
@@ -253,17 +255,17 @@ def test_programs_are_kept_in_a_folder_of_their_own(monkeypatch, tmp_path):
     monkeypatch.setattr(compiled_steps, "_kept", None)
     assert compiled_steps.programs_of(model) is None
     monkeypatch.setenv("COMPANION_HOME", str(tmp_path / "home"))
-    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "")  # put back afterwards, whatever it becomes
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "")  # monkeypatch restores it afterwards, whatever its value then
     assert compiled_steps.keep_programs() == tmp_path / "home" / "compiled"
     from torch._inductor.runtime.cache_dir_utils import cache_dir
 
     assert Path(cache_dir()) == tmp_path / "home" / "compiled" and Path(cache_dir()).is_dir()
     kept = compiled_steps.programs_of(model)
     assert kept is not None and kept.folder == tmp_path / "home" / "compiled" / "steps"
-    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "mine"))  # who has named a place keeps it
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "mine"))  # a folder that the user has set is used
     assert compiled_steps.keep_programs() == Path(cache_dir()) == tmp_path / "mine"
     if os.name == "posix":
-        (tmp_path / "mine" / "steps").chmod(0o777)  # where others can write, nothing is run
+        (tmp_path / "mine" / "steps").chmod(0o777)  # no program is run from a folder that others can write to
         assert compiled_steps.keep_programs() == tmp_path / "mine" and compiled_steps.programs_of(model) is None
     monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR")
     (tmp_path / "file").write_text("")

@@ -1,4 +1,4 @@
-"""Generation: the cache changes the cost, never the text; a token is drawn from a distribution that can be checked."""
+"""Generation: the cache changes the cost but never the text, and tokens are drawn from the right distribution."""
 
 import itertools
 import math
@@ -55,7 +55,7 @@ def model():
 
 @st.composite
 def linears(draw):
-    """Layers of any rule and decay that keep a matrix, alone or among others."""
+    """Draw layers with any update rule and decay that have a matrix-valued state, alone or among others."""
     keys, rule = draw(st.integers(1, 2)), draw(st.sampled_from(["delta", "delta", "sum"]))
     decay, gate = draw(st.sampled_from(["head", "channel", "fixed", None])), draw(st.sampled_from(["silu", "sigmoid"]))
     return LinearConfig(
@@ -75,8 +75,10 @@ def linears(draw):
 
 @st.composite
 def attentions(draw, backwards):
-    """`backwards`: whether the layer is in a decoder alone, which may look through windows, keep latents, and have
-    linear layers."""
+    """Draw attention settings.
+
+    backwards: True for the layers of a decoder-only model, which may have windows, latents and linear attention.
+    """
     kv_heads, latents = draw(st.integers(1, 2)), backwards and draw(st.booleans())
     windows = st.builds(WindowConfig, st.integers(1, 6), st.sampled_from([(True,), (True, False)]))
     shared = {
@@ -128,16 +130,19 @@ CASES = int(os.environ.get("CASES", "120"))
 
 @st.composite
 def models(draw, stack="decoder"):
-    """Of any attention (heads that share keys, latents, windows, norms of queries and keys, caps, sinks, gates; linear
-    layers among these or alone) and any network (experts in some layers or all, in groups or not, shared ones, with a
-    gate or without, scaled)."""
+    """Draw models with any attention and any network.
+
+    Attention may have grouped keys, latents, windows, query and key norms, softcapping, sinks, gates, and some or only
+    linear layers. The network may have experts in some or all layers, with or without groups, gates, scaling and shared
+    experts.
+    """
     moe = draw(st.none() | mixtures())
     positions = draw(
         st.builds(PositionConfig, st.just("rotary"), st.just(100.0), st.sampled_from(["half", "interleaved"]))
         | st.builds(PositionConfig, st.sampled_from(["sinusoidal", "learned", "none"]))
     )
     attention = draw(attentions(stack == "decoder"))
-    # The norm behind a linear layer divides by what a query reads, which is next to nothing where few rows are alike.
+    # The norm after a linear layer divides by what a query reads, which is tiny if few keys are similar to it.
     eps = 1e-5 if attention.linear is None else 1e-2
     return ModelConfig(
         vocab=11,
@@ -159,7 +164,7 @@ def models(draw, stack="decoder"):
 
 
 def splits(total):
-    """Every way to cut `total` tokens into calls, as the set of places where a new call begins."""
+    """Draw a way to cut `total` tokens into calls, as the set of positions at which a new call begins."""
     return st.sets(st.integers(1, max(total - 1, 1))).map(
         lambda cuts: [b - a for a, b in itertools.pairwise([0, *sorted(c for c in cuts if c < total), total])]
     )
@@ -174,7 +179,7 @@ def test_cached_equals_uncached_for_any_split_of_any_ragged_batch(data, config, 
     new = data.draw(st.integers(1, 7), label="new tokens")
     bucket = data.draw(st.sampled_from([1, 1, 4]), label="bucket")
     tokens = [torch.randint(0, config.vocab, (length + new,)) for length in lengths]
-    expected = [model(row[None]).logits[0] for row in tokens]  # each row alone, whole, without a cache or padding
+    expected = [model(row[None]).logits[0] for row in tokens]  # each row by itself, without a cache or padding
     bound = {torch.float32: 1e-5, torch.float64: 1e-10}[dtype]
 
     def agree(logits, row, start):
@@ -195,7 +200,7 @@ def test_cached_equals_uncached_for_any_split_of_any_ragged_batch(data, config, 
                 agree(logits[row, : min(size, length - start)], row, start)
         start += size
     cache = cache.rewind(torch.tensor(lengths))
-    if data.draw(st.booleans(), label="with a detour"):  # what is taken back has never been seen
+    if data.draw(st.booleans(), label="with a detour"):  # tokens that were rewound must leave no trace
         detour = torch.randint(0, config.vocab, (len(lengths), new))
         cache = model(detour, cache=cache).cache.rewind(torch.tensor(lengths))
     start = 0
@@ -223,7 +228,7 @@ def test_tokens_are_drawn_as_often_as_they_are_probable(model):
 
 
 class Fixed(np.random.Generator):
-    """A random stream that always gives the same number."""
+    """A random generator that always gives the same number."""
 
     def __init__(self, value):
         super().__init__(np.random.PCG64(0))
@@ -237,7 +242,7 @@ class Fixed(np.random.Generator):
     ("u", "token"), [(0.0, 1), (0.24, 1), (0.26, 3), (0.74, 3), (0.76, 4), (1 - 2**-53, 4)], ids=str
 )
 def test_the_ends_of_the_random_numbers_fall_on_possible_tokens(u, token, monkeypatch):
-    """0 must not give the impossible token 0, nor the largest number below 1 the impossible token 5 or none at all."""
+    """0 must not give the impossible token 0, nor the largest number below 1 the impossible token 5, or none."""
     model = drawn(CONFIG.with_(vocab=6))
     logits = torch.tensor([0, 0.25, 0, 0.5, 0.25, 0]).log()
     monkeypatch.setattr(model, "head", lambda stream: logits.expand(len(stream), 6))
@@ -249,7 +254,7 @@ def test_the_ends_of_the_random_numbers_fall_on_possible_tokens(u, token, monkey
 
 
 def by_hand(model, prompt, steps):
-    """Greedy decoding that keeps nothing: the whole text again at every step."""
+    """Decode greedily without a cache, reading the whole text again at every step."""
     text = list(prompt)
     with torch.no_grad():
         for _ in range(steps):
@@ -260,7 +265,7 @@ def by_hand(model, prompt, steps):
 def test_greedy_is_the_argmax_of_everything_recomputed(model):
     expected = [by_hand(model.eval(), prompt, 12) for prompt in PROMPTS]
     assert complete(model, PROMPTS, max_new_tokens=12, sampling=GREEDY) == expected
-    assert len({token for row in expected for token in row}) > 5  # and not one token for ever
+    assert len({token for row in expected for token in row}) > 5  # and not the same token for ever
 
 
 @pytest.mark.parametrize("sampling", [GREEDY, Sampling(), Sampling(1.2, top_k=9, top_p=0.9)], ids=str)
@@ -278,7 +283,7 @@ def test_the_seed_decides_and_rows_draw_apart(model):
     prompts = [[3, 1, 4]] * 3
     first = complete(model, prompts, max_new_tokens=20, seed=1)
     torch.manual_seed(99)
-    torch.rand(5)  # PyTorch's own stream is neither read nor moved
+    torch.rand(5)  # PyTorch's own generator is neither used nor advanced
     state = torch.get_rng_state()
     assert complete(model, prompts, max_new_tokens=20, seed=1) == first
     assert torch.equal(torch.get_rng_state(), state)
@@ -291,14 +296,14 @@ def test_tokens_stream_one_forward_pass_each(model):
     hook = model.embedding.register_forward_hook(lambda module, args, out: shapes.append(tuple(args[0].shape)))
     try:
         stream = generate(model, PROMPTS, max_new_tokens=4)
-        assert shapes == []  # nothing runs before it is asked for
+        assert shapes == []  # nothing runs before the first token is requested
         steps = []
         for wanted in ([(3, 7)], [(3, 7), (3, 1)], [(3, 7), (3, 1), (3, 1)], [(3, 7), (3, 1), (3, 1), (3, 1)]):
             steps.append(next(stream))
             assert shapes == wanted
         with pytest.raises(StopIteration):
             next(stream)
-        assert len(shapes) == 4  # the last token is not read back
+        assert len(shapes) == 4  # the last token is not read
     finally:
         hook.remove()
     assert [list(row) for row in zip(*steps, strict=True)] == complete(model, PROMPTS, max_new_tokens=4)
@@ -313,7 +318,7 @@ def test_a_row_stops_at_its_stop_token_and_the_rest_goes_on(model):
         assert [step[row] for step in steps] == (tokens[:ends] + [None] * 12)[: len(steps)]
         assert complete(model, PROMPTS, max_new_tokens=12, sampling=GREEDY, stop=stop)[row] == tokens[:ends]
     assert any(None in step for step in steps)
-    assert len(list(generate(model, PROMPTS, max_new_tokens=12, stop=range(17)))) == 1  # all stopped: no step more
+    assert len(list(generate(model, PROMPTS, max_new_tokens=12, stop=range(17)))) == 1  # no step after all stopped
 
 
 def test_the_caller_finds_gradients_and_modes_as_they_were():
@@ -328,7 +333,7 @@ def test_the_caller_finds_gradients_and_modes_as_they_were():
         assert [module.training for module in model.modules()] == modes
         tokens.append(step[0])
     model.eval()
-    assert tokens == by_hand(model, PROMPTS[0], 6)  # so there was no dropout inside
+    assert tokens == by_hand(model, PROMPTS[0], 6)  # so dropout was off inside
     model.train()
     with pytest.raises(RuntimeError, match="broken"):
         model.decoder.register_forward_hook(lambda *_: (_ for _ in ()).throw(RuntimeError("broken")))
@@ -367,7 +372,7 @@ def test_the_compiled_step_reads_whole_buckets_and_writes_the_same_text(monkeypa
     monkeypatch.setattr(prefill_decode, "_compiled", lambda: recorded)
     assert complete(model, PROMPTS, max_new_tokens=143, compile=True) == expected
     assert len(seen) == 142
-    # What a compiler specialises on changes twice in 142 steps; in the end the context is the limit.
+    # The values for which a compiler specializes change twice in 142 steps; at the end the context is the limit.
     assert set(seen) == {(63, False, 256), (127, False, 256), (149, False, 256)}
 
 
@@ -387,7 +392,7 @@ BAD_CALLS = [
 @pytest.mark.parametrize(("change", "message"), BAD_CALLS, ids=[message for _, message in BAD_CALLS])
 def test_bad_input_is_named_before_anything_runs(model, change, message):
     with pytest.raises(ValueError) as caught:
-        generate(model, **{"prompts": [[1, 2]], "max_new_tokens": 6, **change})  # not even iterated
+        generate(model, **{"prompts": [[1, 2]], "max_new_tokens": 6, **change})  # the iterator is not even advanced
     assert message in str(caught.value)
 
 
@@ -433,7 +438,7 @@ def test_streams_and_rules_that_cannot_be_are_refused(model, change, message):
         Rules(min_new_tokens=-1)
 
 
-# ---- rules and streams ----------------------------------------------------------------------------------------------
+# ---- rules and generators -------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("sampling", [GREEDY, Sampling(1.5)], ids=str)
@@ -452,7 +457,7 @@ def test_rules_forbid_delay_and_force_tokens(model, sampling):
 
 
 def test_forbidden_tokens_leave_the_others_their_odds(model):
-    """The draw is from p renormalised over what is left."""
+    """The token is drawn from p, renormalized over the allowed tokens."""
     rules, draws = Rules(never=[0, 2, 5, 8]), 3000
     with torch.no_grad():
         p = model.eval()(torch.tensor([[3, 1]])).logits[0, -1].double().softmax(-1)
@@ -469,7 +474,7 @@ def test_a_row_of_a_batch_can_be_drawn_again_by_the_name_of_its_stream(model):
         together[2],
         together[0],
     ]
-    stream = np.random.default_rng((6, 1))  # a generator is read on from where it stands
+    stream = np.random.default_rng((6, 1))  # a generator continues from its current state
     first = complete(model, [PROMPTS[1]], streams=[stream], max_new_tokens=4)[0]
     assert first + complete(model, [PROMPTS[1] + first], streams=[stream], max_new_tokens=6)[0] == together[1]
 
@@ -478,7 +483,7 @@ def test_a_row_of_a_batch_can_be_drawn_again_by_the_name_of_its_stream(model):
 
 
 def long_by_hand(model, prompt, steps, stop, seed, row, sampling):
-    """One text alone, the whole of what it keeps again at every step."""
+    """Generate one text by itself, reading the whole window again at every step."""
     context, text, written = model.config.context, list(prompt), []
     stream = np.random.default_rng((seed, row))
     for _ in range(steps):
@@ -505,9 +510,9 @@ def test_past_the_context_a_row_goes_on_from_its_last_half_whatever_the_others_d
     rows = [[token for token in row if token is not None] for row in zip(*steps, strict=True)]
     assert rows == [long_by_hand(model, prompt, 40, stop, seed, row, sampling) for row, prompt in enumerate(prompts)]
     assert max(map(len, rows)) > context
-    if sampling.temperature:  # some finished early, and the streams of the others ran on
+    if sampling.temperature:  # some finished early, and the generators of the others continued
         assert min(map(len, rows)) < context // 2
-    for row in range(4):  # once a row has ended it gives nothing more
+    for row in range(4):  # after its end, a row gives no more tokens
         given = [step[row] is not None for step in steps]
         assert given == sorted(given, reverse=True)
 
@@ -522,7 +527,7 @@ def test_past_the_context_the_rules_count_over_the_whole(model):
         written = [token for token in row if token is not None]
         assert len(written) > 17 and set(written[:17]) <= {0, 1, 2, 3}
         assert 4 not in written[:18] and (written[17] >= 5 or written[18] == 4)
-    inside = list(generate_long(model, PROMPTS, max_new_tokens=20, seed=2))  # within the context it is `generate`
+    inside = list(generate_long(model, PROMPTS, max_new_tokens=20, seed=2))  # within the context it equals `generate`
     assert inside == list(generate(model, PROMPTS, max_new_tokens=20, seed=2))
 
 
@@ -559,7 +564,8 @@ def test_an_encoder_decoder_cached_equals_uncached_for_any_split_of_any_ragged_b
     lengths = data.draw(st.lists(st.tuples(st.integers(1, 8), st.integers(1, 7)), min_size=1, max_size=4))
     sources = [torch.randint(0, 11, (a,)) for a, _ in lengths]
     targets = [torch.randint(0, 11, (b,)) for _, b in lengths]
-    expected = [model(t[None], source=s[None]).logits[0] for s, t in zip(sources, targets, strict=True)]  # each alone
+    # Each pair separately
+    expected = [model(t[None], source=s[None]).logits[0] for s, t in zip(sources, targets, strict=True)]
     ids = torch.nn.utils.rnn.pad_sequence(sources, batch_first=True, padding_value=3)
     real = torch.arange(ids.shape[1]) < torch.tensor([a for a, _ in lengths])[:, None]
     memory = model.encode(ids, real=real)
@@ -571,7 +577,7 @@ def test_an_encoder_decoder_cached_equals_uncached_for_any_split_of_any_ragged_b
         out = model(tokens[:, start : start + size], source=memory, cache=cache)
         logits.append(out.logits)
         cache = out.cache
-        rows = torch.tensor(data.draw(st.permutations(range(len(lengths)))))  # rows may trade places at any time
+        rows = torch.tensor(data.draw(st.permutations(range(len(lengths)))))  # rows may be permuted at any time
         back = rows.argsort()
         cache, memory = cache.select(rows).select(back), memory.select(rows).select(back)
     bound = {torch.float32: 2e-5, torch.float64: 1e-10}[dtype]
@@ -591,7 +597,7 @@ def test_an_encoder_decoder_writes_greedily_what_recomputing_everything_would():
             expected.append(text[1:])
     assert len(set(map(tuple, expected))) == 3  # so the source matters
     assert complete(model, source=SOURCES, start=1, max_new_tokens=12, sampling=GREEDY) == expected
-    begun = [[1, *row[:n]] for row, n in zip(expected, (3, 0, 5), strict=True)]  # targets that have begun already
+    begun = [[1, *row[:n]] for row, n in zip(expected, (3, 0, 5), strict=True)]  # targets that have already begun
     rest = complete(model, begun, source=SOURCES, max_new_tokens=7, sampling=GREEDY)
     assert rest == [row[n : n + 7] for row, n in zip(expected, (3, 0, 5), strict=True)]
 
@@ -603,7 +609,7 @@ def test_a_source_is_read_alone_whatever_stands_beside_it(sampling):
     together = complete(model, source=SOURCES, **options)
     for row, source in enumerate(SOURCES):
         assert complete(model, source=[source], streams=[row], **options) == [together[row]]
-    assert complete(model, source=SOURCES, **options) == together  # a seed gives the same text
+    assert complete(model, source=SOURCES, **options) == together  # a seed always gives the same text
 
 
 def test_a_source_is_encoded_and_its_keys_and_values_projected_once():
@@ -614,7 +620,7 @@ def test_a_source_is_encoded_and_its_keys_and_values_projected_once():
         for name, module in model.named_modules()
     ]
     stream = generate(model, source=SOURCES, start=1, max_new_tokens=6)
-    assert not calls  # nothing runs before it is asked for
+    assert not calls  # nothing runs before the first token is requested
     assert len(list(stream)) == 6
     for hook in hooks:
         hook.remove()
@@ -633,7 +639,7 @@ def test_the_compiled_step_reads_the_source_too(monkeypatch):
 
 
 def test_threads_that_generate_from_one_model_in_training_write_what_each_writes_alone():
-    """The first to finish must not switch dropout on for those that go on."""
+    """The first thread to finish must not switch dropout on for the others."""
     model = drawn(CONFIG.with_(dropout=0.5)).train()
     wanted = list(zip(PROMPTS, (3, 9, 27), strict=True))
     expected = [complete(model, [prompt], max_new_tokens=count) for prompt, count in wanted]

@@ -1,4 +1,4 @@
-"""Rules and ways of drawing, against the processors of `transformers`, and where they end a text."""
+"""Logits processors and sampling, compared with those of `transformers`, and stopping criteria."""
 
 import math
 import os
@@ -6,7 +6,7 @@ import os
 import pytest
 import torch
 
-os.environ.setdefault("HF_HUB_OFFLINE", "1")  # before the import: nothing here may look for a network
+os.environ.setdefault("HF_HUB_OFFLINE", "1")  # before the import, so that nothing here tries to use a network
 from models import drawn
 from theirs import gpt2, marian
 from transformers import LogitsProcessorList
@@ -77,7 +77,7 @@ def test_drawing_is_that_of_transformers_warpers_in_their_order(settings, seed):
 
 @pytest.fixture(scope="module")
 def pairs(tmp_path_factory):
-    """Models of `transformers`, and ours of their files."""
+    """Make models of `transformers`, and load ours from their files."""
     made = {}
     for name, theirs in (("gpt2", gpt2(eos_token_id=3)), ("marian", marian())):
         folder = tmp_path_factory.mktemp(name)
@@ -122,7 +122,7 @@ def small(context=8):
 
 
 def test_rules_look_back_past_what_has_fallen_out_of_the_context():
-    """Without a repeated token there are as many tokens as the vocabulary has, though the context holds eight."""
+    """Without repetition, a text is at most as long as the vocabulary, although the context holds only eight tokens."""
     rows = zip(
         *generate_long(small(), [[5], [6, 9]], max_new_tokens=14, sampling=Sampling(0), rules=Rules(no_repeat=1)),
         strict=True,
@@ -166,7 +166,7 @@ def test_a_rule_that_cannot_be_is_refused(rules, message):
 
 
 def broken(where, value):
-    """A model one of whose weights is no number, as none that is loaded can be."""
+    """Return a model with a weight that is not finite, which cannot happen to a loaded model."""
     model = small(40)
     with torch.no_grad():
         model.get_parameter(where).view(-1)[3] = value

@@ -1,5 +1,7 @@
-"""A form of weights is a form of a linear layer: the one model runs, with what is wrapped around its layers, and with
-the weights that it has when a generation begins."""
+"""Weight formats belong to linear layers, and the model itself runs.
+
+It runs with all wrappers around its layers, and with the weights that it has when generation begins.
+"""
 
 import copy
 import gc
@@ -44,7 +46,7 @@ def model_of(config=CONFIG, seed=0):
 
 
 def stepped(model, form):
-    """The logits of three steps, as a generation makes them."""
+    """Return the logits of three decode steps."""
     tokens, found = [5, 9, 7, 2, 11], []
     with torch.inference_mode():
         _, cache, _ = prefill(model, [tokens[:2]], None, 8)
@@ -56,13 +58,16 @@ def stepped(model, form):
 
 
 def off(found, expected):
-    """How far logits are from others, as a share of their spread."""
+    """Return the distance of logits from the expected ones, relative to their standard deviation."""
     return float((found - expected).square().mean().sqrt() / expected.std())
 
 
 def products(monkeypatch):
-    """The form of every product that is made from now on. The class stays what it is: whoever takes a product is
-    annotated with its name, which is looked up at the first call."""
+    """Record the format of every `Product` that is made from now on.
+
+    Only `__init__` is replaced and not the class, because the class's name is used in annotations, which are evaluated
+    at the first call.
+    """
     made, make = [], Product.__init__
 
     def noted(self, weights, form, **more):
@@ -101,15 +106,15 @@ def test_who_edits_one_method_edits_all_ways_to_write(edit, monkeypatch):
         whole = model(torch.tensor([[5, 9, 7, 2, 11]])).logits[0, 2:, None]
     assert off(whole, before) > 0.2
     for form in (None, *HERE):
-        # Twice, because an edit may double what rounding leaves.
+        # Twice as large, because an edit may double the rounding error.
         assert off(stepped(model, form), whole) < 2 * ROUNDING.get(form, 1e-5), form
 
 
-# What can be done to a model between two calls
+# Changes to a model between two calls
 
 
 def trained(make):
-    """By an optimiser, with gradients of its own making."""
+    """Return a change by an optimizer with random gradients."""
 
     def change(model):
         torch.manual_seed(3)
@@ -125,7 +130,7 @@ def trained(make):
 
 
 def to_each(change):
-    """A change of every matrix in the blocks and of the table."""
+    """Return a change of every matrix in the blocks and of the embedding."""
 
     def all_of_them(model):
         for p in model.parameters():
@@ -203,7 +208,7 @@ def pruned(model):
 
 
 class Adapted(nn.Module):
-    """A linear layer, and two narrow ones beside it."""
+    """A linear layer with two narrow ones in parallel."""
 
     def __init__(self, base):
         super().__init__()
@@ -251,7 +256,7 @@ def shorter(model):
 
 
 class Half(nn.Module):
-    """No attention and no network."""
+    """A block without attention and network."""
 
     def forward(self, x, **inputs):
         return 0.5 * x.flip(-1), None
@@ -316,13 +321,13 @@ def test_no_form_writes_with_weights_that_are_gone(way):
     assert off(old, now) > 0.05, "nothing has changed"
     for form in HERE:
         found = stepped(model, form)
-        # What the change leaves of a model may round worse than the model: never as far as the old weights are.
+        # The changed model may round worse than the model did, but its error is always below that of the old weights.
         assert off(found, now) < min(2.5 * ROUNDING[form], max(0.5 * off(before[form], now), ROUNDING["fp32"])), form
 
 
 @pytest.mark.parametrize("seed", range(12))
 def test_nor_after_any_number_of_changes(seed):
-    """In any order, with generations between, of any form."""
+    """Changes in any order, with generations in any format between them."""
     chance = random.Random(seed)
     model, looked = model_of(seed=seed), 0
     names = [name for name in WAYS if name not in ("load_state_dict", "load_state_dict, assign")]
@@ -331,7 +336,7 @@ def test_nor_after_any_number_of_changes(seed):
             try:
                 change(model)
             except (RuntimeError, AttributeError, TypeError, IndexError, KeyError, ValueError):
-                continue  # it does not fit what was done to the model before
+                continue  # this change does not fit an earlier one
         model.eval()
         expected, (form,) = stepped(model, None), chance.sample(["fp32", "fp16"], 1)
         if expected.isfinite().all() and expected.std() > 1e-3:
@@ -342,7 +347,7 @@ def test_nor_after_any_number_of_changes(seed):
 
 @pytest.mark.parametrize("form", HERE)
 def test_a_product_is_of_these_very_numbers(form):
-    """One bit, one number's sign, two rows that change places, all signs: each is seen."""
+    """It notices a flipped bit, a flipped sign, two swapped rows, and the opposite sign everywhere."""
     torch.manual_seed(2)
     parts = [torch.randn(32, 64), torch.randn(16, 64)]
     product = Product(parts, form)
@@ -358,7 +363,7 @@ def test_a_product_is_of_these_very_numbers(form):
 
 
 def test_a_trained_model_writes_what_it_has_learned():
-    """By the package's own trainer, whose optimiser is fused from a million weights on."""
+    """The package's own trainer is used, whose optimizer is fused from a million weights on."""
     config = ModelConfig(
         40, 192, 2, 16, AttentionConfig(4), FeedForwardConfig(768), embedding=EmbeddingConfig(tied=True)
     )
@@ -384,7 +389,7 @@ def test_a_trained_model_writes_what_it_has_learned():
 def test_products_are_made_once_while_the_weights_stay(monkeypatch):
     model, made = model_of(), products(monkeypatch)
     prepared(model, "fp16")
-    # In two blocks queries, keys and values, the output, gate and inner, outer; and the table.
+    # In two blocks: queries, keys and values; the output; gate and inner; and outer. In addition, the embedding.
     assert len(made) == 9
     prepared(model, "fp16")
     assert len(made) == 9
@@ -425,7 +430,7 @@ def test_layers_of_one_x_are_one_product_and_no_part_is_given_twice():
     x = torch.randn(1, 1, 64)
     with torch.inference_mode():
         expected = [layer(x) for layer in (attention.query, attention.key, attention.value)]
-        x.mul_(2)  # the same tensor with other numbers in it
+        x.mul_(2)  # the same tensor with other values
         found = [layer(x) for layer in (attention.value, attention.query, attention.key)]
     for one, two in zip(expected, (found[1], found[2], found[0]), strict=True):
         torch.testing.assert_close(two, 2 * one)
@@ -447,7 +452,7 @@ def test_a_draft_and_a_server_write_with_the_weights_of_now():
     torch.testing.assert_close(stepped(small, "fp32"), change_of_draft, atol=1e-4, rtol=1e-4)
 
 
-# The fast form
+# The fast format
 
 
 LARGE = ModelConfig(512, 256, 2, 64, AttentionConfig(4), FeedForwardConfig(688), embedding=EmbeddingConfig(tied=True))
@@ -460,7 +465,7 @@ def test_the_fast_form_is_that_of_the_weights_own_dtype_where_it_pays(monkeypatc
     assert fast_form(model, 16) == "fp32" and fast_form(copy.deepcopy(model).bfloat16(), 16) == "bf16"
     assert fast_form(copy.deepcopy(model).half(), 99, 6) == "fp16"
     assert fast_form(model, 15) is fast_form(model, 16, 7) is None
-    for packed, compiled in ((True, None), (False, "fp32")):  # a compiler cannot look into NumPy's product
+    for packed, compiled in ((True, None), (False, "fp32")):  # a compiler cannot trace NumPy's product
         monkeypatch.setattr(forms, "packs", lambda form, packed=packed: packed)
         assert fast_form(model, 16, compile=True) == compiled
     assert fast_form(copy.deepcopy(model).bfloat16(), 16, compile=True) is None

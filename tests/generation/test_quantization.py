@@ -1,4 +1,4 @@
-"""Weights in few bits: how far a number may be from where it was."""
+"""Quantized weights: bounds on the error of each entry."""
 
 import torch
 

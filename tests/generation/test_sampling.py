@@ -1,4 +1,4 @@
-"""What a token is drawn from: temperature, top-k, top-p, min-p alone and composed; and each rule in every place."""
+"""The sampling distribution: temperature, top-k, top-p and min-p, alone and combined, and each setting everywhere."""
 
 import math
 from dataclasses import fields
@@ -42,12 +42,13 @@ def test_temperature_goes_from_greedy_to_uniform():
     assert greedy.tolist() == [[0, 0, 0, 1, 0]]
     torch.testing.assert_close(temperature(LOGITS[:1], 1e-2).softmax(-1), greedy)
     torch.testing.assert_close(temperature(LOGITS, 1e9).softmax(-1), torch.full_like(LOGITS, 0.2))
-    assert temperature(LOGITS[1:], 0.0).softmax(-1).tolist() == [[0, 1, 0, 0, 0]]  # of equal ones the first
+    assert temperature(LOGITS[1:], 0.0).softmax(-1).tolist() == [[0, 1, 0, 0, 0]]  # the first of several equal ones
 
 
 def test_top_k_keeps_the_k_largest_as_they_are():
     assert top_k(LOGITS[:1], 2).tolist() == [[2.0, -INF, -INF, 2.5, -INF]]
-    assert [int((top_k(LOGITS, k) > -INF).sum(-1)[1]) for k in range(1, 7)] == [1, 2, 3, 4, 5, 5]  # ties or not
+    # With or without ties
+    assert [int((top_k(LOGITS, k) > -INF).sum(-1)[1]) for k in range(1, 7)] == [1, 2, 3, 4, 5, 5]
     assert torch.equal(top_k(LOGITS, 99), LOGITS)
 
 
@@ -59,9 +60,9 @@ def test_top_p_keeps_the_smallest_set_that_reaches_p(values, p):
     kept = (top_p(logits, p) > -INF)[0]
     assert torch.equal(top_p(logits, p)[0][kept], logits[0][kept])
     mass = float(probabilities[kept].sum())
-    assert mass >= p - 1e-12  # reached ...
-    assert mass - float(probabilities[kept].min()) < p or p == 1  # ... and not without its last member
-    assert bool((probabilities[~kept] <= probabilities[kept].min()).all())  # none left out is more probable
+    assert mass >= p - 1e-12  # p is reached ...
+    assert mass - float(probabilities[kept].min()) < p or p == 1  # ... but not without the last token that was kept
+    assert bool((probabilities[~kept] <= probabilities[kept].min()).all())  # no excluded token is more probable
 
 
 def test_top_p_keeps_the_token_that_crosses():
@@ -74,9 +75,10 @@ def test_the_order_is_temperature_top_k_top_p():
     logits = torch.tensor([[0.4, 0.3, 0.2, 0.1]], dtype=torch.float64).log()
     by_hand = top_p(top_k(temperature(logits, 0.5), 3), 0.6).softmax(-1)
     torch.testing.assert_close(Sampling(0.5, top_k=3, top_p=0.6).probabilities(logits), by_hand)
-    # 0.16, 0.09, 0.04 of 0.29: the first two make 0.86 and the first alone 0.55, short of 0.6.
+    # 0.16, 0.09 and 0.04 of 0.29: the first two have 0.86 together, and the first has 0.55, less than 0.6.
     torch.testing.assert_close(by_hand, torch.tensor([[0.64, 0.36, 0, 0]], dtype=torch.float64))
-    # Without top_k first, 0.4 would have had to share with all four; without the temperature, two would not reach 0.8.
+    # Without top_k first, 0.4 would be divided by the sum of all four; without the temperature, two would not reach
+    # 0.8.
     assert int((Sampling(1.0, top_k=2, top_p=0.6).probabilities(logits) > 0).sum()) == 2
     assert int((Sampling(1.0, top_k=2, top_p=0.55).probabilities(logits) > 0).sum()) == 1  # 4/7 of the two
     assert int((Sampling(1.0, top_p=0.55).probabilities(logits) > 0).sum()) == 2  # 0.4 of all four
@@ -112,20 +114,20 @@ def test_min_p_keeps_what_is_probable_enough_and_always_the_best():
 
 
 def some(rule):
-    """A value that does something: of a number of tokens 3, of any other number a half."""
+    """Return a value that has an effect: 3 for a number of tokens, one half for any other number."""
     return 3 if int in get_args(get_type_hints(Sampling)[rule.name]) else 0.5
 
 
 @pytest.mark.parametrize("rule", fields(Sampling), ids=lambda rule: rule.name)
 def test_every_field_is_a_step_and_a_flag_and_is_said(rule):
-    """A field that `probabilities` forgets would be read from folders and flags, and do nothing."""
+    """If `probabilities` ignored a field, folders and flags could set it without any effect."""
     chosen = Sampling(**{rule.name: some(rule)})
     assert not torch.allclose(chosen.probabilities(LOGITS), Sampling().probabilities(LOGITS))
     name = rule.name.replace("_", "-")
     assert f"{name} {some(rule)}" in str(chosen) and rule.name in command.DRAWING
     flags = command.parser().parse_args([f"--{name}", str(some(rule))])
     assert flags[rule.name] == some(rule) and rule.metadata["help"]
-    assert Sampling(**{rule.name: rule.metadata["left_out"]}) is not None  # a value that the field can have
+    assert Sampling(**{rule.name: rule.metadata["left_out"]}) is not None  # a valid value of the field
 
 
 def test_a_top_k_of_zero_is_none_and_the_defaults_of_released_code_are_another_distribution():
@@ -138,7 +140,7 @@ def test_a_top_k_of_zero_is_none_and_the_defaults_of_released_code_are_another_d
 
 
 def kept(p, keep):
-    """The distribution of the tokens that are kept, renormalised."""
+    """Return the distribution restricted to the kept tokens and renormalized."""
     total = sum(p[i] for i in keep)
     return [p[i] / total if i in keep else 0.0 for i in range(len(p))]
 
@@ -159,7 +161,7 @@ BY_HAND = {
 
 @pytest.mark.parametrize("rule", [field.name for field in fields(Sampling)])
 def test_every_rule_is_applied_as_its_formula_says(rule):
-    """A field of `Sampling` without a row of `BY_HAND` fails here: a new rule needs a formula of its own."""
+    """This fails for a field of `Sampling` without a row in `BY_HAND`, because every rule needs its own formula."""
     value, by_hand = BY_HAND[rule]
     logits = torch.tensor([[2.0, -1.0, 0.5, 2.5, 0.0]], dtype=torch.float64)
     expected = torch.tensor([by_hand(logits.softmax(-1)[0].tolist())], dtype=torch.float64)

@@ -1,4 +1,4 @@
-"""Many texts at once: whoever comes and goes beside it, a text is what it would be alone, and the pool gets all back.
+"""Serving many texts at once: each text is the same as alone, and all blocks return to the pool.
 
 `REQUESTS=2000 pytest tests/generation/test_serving.py -k soak` is the long run.
 """
@@ -62,7 +62,7 @@ def models():
 
 
 def asked_at_random(random, model, server, beginnings):
-    """A prompt, of which some begin alike, and what is asked for it."""
+    """Return a random prompt, which may share its beginning with others, and the options of its request."""
     room = min(model.config.context, server.blocks.count * server.blocks.size + 1)
     prompt = beginnings[random.integers(len(beginnings))][: random.integers(1, 17)]
     prompt = prompt + random.integers(model.config.vocab, size=random.integers(4)).tolist()
@@ -78,8 +78,7 @@ def asked_at_random(random, model, server, beginnings):
 
 
 def served_at_random(model, server, random, requests):
-    """Requests that come at any step, of which every third is cancelled somewhere on its way; how many were there at
-    most."""
+    """Submit requests at random steps, cancel every third one, and return the largest number that ran at once."""
     beginnings = [random.integers(model.config.vocab, size=16).tolist() for _ in range(3)]
     handles, alone, written, doomed, busiest = {}, {}, {}, {}, 0
     while len(handles) < requests or server.busy:
@@ -89,7 +88,7 @@ def served_at_random(model, server, random, requests):
             handle = server.submit(prompt, stream=stream, **asked)
             handles[handle.number], written[handle.number] = handle, []
             (alone[handle.number],) = complete(model, [prompt], streams=[stream], **asked)
-            if len(handles) % 3 == 0:  # it ends after fewer tokens than it would have
+            if len(handles) % 3 == 0:  # cancel it after some of its tokens
                 doomed[handle.number] = int(random.integers(len(alone[handle.number])))
         for number in [number for number, tokens in doomed.items() if len(written[number]) == tokens]:
             assert server.cancel(handles[number]) == written[number] == alone[number][: doomed.pop(number)]
@@ -106,7 +105,7 @@ def served_at_random(model, server, random, requests):
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_a_text_that_comes_and_goes_is_what_it_would_be_alone(models, layout):
-    """In a pool in which they do not all fit, with chunks shorter than a prompt and blocks shorter than a chunk."""
+    """The pool is too small for all of them, chunks are shorter than a prompt, and blocks are shorter than a chunk."""
     model, random = models[layout], np.random.default_rng(len(layout))
     server = Server(model, rows=5, tokens=30, block=3, budget=7)
     assert served_at_random(model, server, random, 12 if "linear" in layout else 16) >= 2
@@ -151,7 +150,7 @@ def test_equal_beginnings_are_stored_once_and_read_once(models):
     prompt = [1, 2, 3, 4, 5, 6, 0, 1, 2]
     server = Server(model, rows=4, tokens=48, block=4)
     handles = [server.submit(prompt, **asked) for _ in range(2)]
-    server.step()  # both were read at once, and then two blocks of one were given back
+    server.step()  # both were read at once, and then two blocks of one of them were released
     assert server.blocks.used == 2 + 2 and server.read == 18 and server.shared == 0
     handles.append(server.submit(prompt, **asked))
     server.step()
@@ -159,11 +158,11 @@ def test_equal_beginnings_are_stored_once_and_read_once(models):
     alone = complete(model, [prompt], **asked)
     assert [handle.result() for handle in handles] == 3 * alone
     assert server.blocks.used == 0
-    assert server.submit(prompt, **asked).result() == alone[0] and server.shared == 16  # nobody was there any more
+    assert server.submit(prompt, **asked).result() == alone[0] and server.shared == 16  # after all others had ended
 
 
 def test_a_shared_block_is_copied_before_it_is_written(models):
-    """A prompt that is all there is read from its last token on, whose place belongs to others too."""
+    """If the whole prompt is cached, only its last token is read, and its slot is in a shared block."""
     model, asked = models["rotary"], {"max_new_tokens": 4, "sampling": Sampling(0.0)}
     prompt = [1, 2, 3, 4, 5, 6, 0, 1]
     server = Server(model, rows=3, tokens=48, block=4)
@@ -177,7 +176,7 @@ def test_a_shared_block_is_copied_before_it_is_written(models):
     object.__setattr__(server._pool, "copy", lambda old, new: (copied.append(old), copy(old, new)))
     server.step()
     assert copied == [shared] and torch.equal(server._pool.keys[0][shared], before)
-    assert second._blocks[:2] == first._blocks[:2]  # and afterwards it is there once again
+    assert second._blocks[:2] == first._blocks[:2]  # after the copy, the block is shared again
     assert first.result() == second.result() == complete(model, [prompt], **asked)[0]
 
 
@@ -189,8 +188,10 @@ def test_a_state_is_kept_where_a_second_text_shows_that_texts_begin_alike(models
     for prompt in alike[:4]:
         assert server.submit(prompt, **asked).result() == complete(model, [prompt], **asked)[0]
         read.append(server.read)
-    assert np.diff(read).tolist() == [10, 10, 2, 2]  # the second is read in two parts, to keep the state between them
-    for prompt in ([3, 3, 3, 3, 0], [4, 4, 4, 4, 0]):  # each kept by its second text, so that the first is given up
+    # The second prompt is read in two parts, so that the state between them can be stored
+    assert np.diff(read).tolist() == [10, 10, 2, 2]
+    # The second text stores each of these states, and the oldest state is evicted
+    for prompt in ([3, 3, 3, 3, 0], [4, 4, 4, 4, 0]):
         for _ in range(2):
             server.submit(prompt, **asked).result()
     shared = server.shared
@@ -224,7 +225,8 @@ def test_a_long_prompt_keeps_nobody_waiting(models):
     server.step()
     long = server.submit([1, 2, 3] * 5, max_new_tokens=2)
     lines = [[one.number for one in server.step()] for _ in range(5)]
-    assert lines == [[0], [0], [0], [0, 1], [0, 1]]  # 15 tokens, four beside one of the other at a time
+    # 15 tokens, of which four are read per step, beside one of the other text
+    assert lines == [[0], [0], [0], [0, 1], [0, 1]]
     assert len(short.tokens) == 6 and long.ended
 
 
@@ -237,7 +239,7 @@ def test_where_the_pool_is_full_whoever_came_last_is_read_again_later(models):
         server.step()
         states.append("".join(handle.state[0] for handle in handles))
     assert states[0] == "rrr" and "rrw" in states and "ddr" in states  # running, waiting, done
-    assert server.preempted >= 1 and server.shared > 0  # what is still there is not read again
+    assert server.preempted >= 1 and server.shared > 0  # blocks that still exist are not read again
     for number, handle in enumerate(handles):
         assert handle.tokens == complete(model, [[number, 1, 2]], streams=[number], **asked)[0]
 
@@ -316,7 +318,7 @@ def test_an_until_may_cancel_its_own_text_and_others(models):
 def test_a_text_that_fails_ends_alone():
     model = drawn(CONFIG.with_(embedding=EmbeddingConfig(tied=False))).double()
     with torch.no_grad():
-        model.embedding.weight[6] = float("nan")  # whoever reads token 6 has no numbers left
+        model.embedding.weight[6] = float("nan")  # token 6 makes all logits NaN
     asked = {"max_new_tokens": 12, "sampling": Sampling(0.8), "rules": Rules(never=[6])}
     (alone,) = complete(model, [[1, 2]], streams=[5], **asked)
     server = Server(model, rows=4, tokens=48, block=4)
@@ -334,7 +336,7 @@ def test_a_text_that_fails_ends_alone():
     ):
         with pytest.raises(kind, match=message):
             handle.result()
-    late = server.submit([1, 2], stream=5, **asked)  # it gets the blocks that the bad one has left
+    late = server.submit([1, 2], stream=5, **asked)  # it gets the blocks that the failed text has released
     assert good.result() == late.result() == alone and server.blocks.used == 0
 
 
@@ -367,8 +369,10 @@ def test_an_until_without_a_truth_value_ends_its_own_text_alone(models, name):
 
 @pytest.mark.parametrize("layout", ["rotary", "linear and full", "turned anew", "experts", "windows"])
 def test_a_step_that_is_interrupted_is_made_anew(models, layout, monkeypatch):
-    """Ctrl-C in an `until`, in a layer, between two passes of a step, or while tokens are drawn: every text is in the
-    end what it is alone, and every block comes back."""
+    """Ctrl-C comes in an `until`, in a layer, between two passes of a step, or during sampling.
+
+    Every text still ends up the same as alone, and every block returns to the pool.
+    """
     model, random = models[layout], np.random.default_rng(3)
     prompts = [random.integers(7, size=n).tolist() for n in (3, 9, 1, 6, 12)]
     asked = {"max_new_tokens": 9, "sampling": Sampling(0.9), "seed": 4}

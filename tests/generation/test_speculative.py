@@ -1,4 +1,4 @@
-"""Speculative decoding: whoever proposes, the text is the model's own, and where a draft draws, its distribution."""
+"""Speculative decoding: whatever the draft proposes, the text or its distribution is the model's own."""
 
 import itertools
 from dataclasses import replace
@@ -51,12 +51,12 @@ GREEDY = Sampling(0.0)
 
 @pytest.fixture(scope="module")
 def models():
-    """In float64, in which no two logits are so close that the number of tokens in a pass decides between them."""
+    """Make the models in float64, where no two logits are so close that the number of tokens per pass matters."""
     return [(drawn(c, seed=i).double(), drawn(c.with_(layers=1), seed=9 + i).double()) for i, c in enumerate(LAYOUTS)]
 
 
 def request(random, config):
-    """Prompts of unequal lengths, their sources, and how many tokens to write."""
+    """Return prompts of unequal lengths, their sources, and the number of tokens to generate."""
     rows = int(random.integers(1, 4))
     prompts = [random.integers(config.vocab, size=random.integers(1, 8)).tolist() for _ in range(rows)]
     new = int(random.integers(1, config.context - max(map(len, prompts)) + 1))
@@ -65,7 +65,7 @@ def request(random, config):
 
 
 def proposers(random, model, small):
-    """Look-up, a small model, the model itself, which is always right, or any tokens at all."""
+    """Return the drafts: n-gram lookup, a small model, the model itself, which is always right, and random tokens."""
     vocab = model.config.vocab
     at_random = np.random.default_rng(int(random.integers(99)))
     return [
@@ -76,7 +76,7 @@ def proposers(random, model, small):
     ]
 
 
-CASES = 72  # each proposer twice with each layout; of as many as one likes, of 1,000 too
+CASES = 72  # each draft twice with each layout; larger numbers work too, such as 1,000
 
 
 def test_the_text_is_the_models_own(models):
@@ -86,7 +86,7 @@ def test_the_text_is_the_models_own(models):
         model, small = models[case % len(LAYOUTS)]
         prompts, asked = request(random, model.config)
         draft = Draft(proposers(random, model, small)[case // len(LAYOUTS) % 4], int(random.integers(1, 9)))
-        # What a look-up or a function proposes is certain, as in greedy decoding: every seed writes the same text.
+        # Lookup and functions propose tokens with certainty, as in greedy decoding, so every seed gives the same text.
         drawing = random.random() < 0.5 and not isinstance(draft.proposer, torch.nn.Module)
         asked |= {"sampling": Sampling(1.3, top_k=5, top_p=0.9) if drawing else GREEDY, "seed": case}
         asked |= {"stop": {2}} if random.random() < 0.5 else {}
@@ -110,7 +110,7 @@ def test_a_long_text_goes_on_past_the_context(models, layout):
 
 
 def expected_counts(model, prompt, sampling, length, texts):
-    """How often each text of so many tokens is expected: the product of its conditional probabilities."""
+    """Return the expected number of times that each text occurs: from the product of its conditional probabilities."""
     vocab, counts = model.config.vocab, {}
     for text in itertools.product(range(vocab), repeat=length):
         with torch.no_grad():
@@ -120,7 +120,7 @@ def expected_counts(model, prompt, sampling, length, texts):
 
 
 def chi_squared(expected, texts):
-    """Standard deviations by which Pearson's statistic exceeds its mean; texts that cannot be must not occur."""
+    """Return by how many standard deviations Pearson's statistic exceeds its mean; impossible texts must not occur."""
     seen = {text: 0 for text in expected}
     for text in texts:
         seen[tuple(text)] += 1
@@ -152,9 +152,11 @@ def test_a_draft_that_draws_leaves_the_distribution_as_it_is(sampling, ahead, ow
 
 
 def test_the_expected_length_follows_from_the_acceptance_rate(ahead=4):
-    """Leviathan et al. 2023, eq. 1: (1 - a^(n+1)) / (1 - a) tokens a pass, where each of n proposed tokens is kept with
-    probability a = sum min(p, q). So that a is the same at every place, both models give all contexts one
-    distribution: their tokens have one vector."""
+    """Leviathan et al. 2023, eq. 1: (1 - a^(n+1)) / (1 - a) tokens per pass.
+
+    Each of n proposed tokens is accepted with probability a = sum min(p, q). To make a the same at every position, all
+    tokens of each model have the same vector, so that all contexts have the same distribution.
+    """
     pair = [drawn(CONFIG.with_(embedding=EmbeddingConfig(tied=False), context=400), seed=seed) for seed in (1, 2)]
     with torch.no_grad():
         for one in pair:
@@ -165,14 +167,15 @@ def test_the_expected_length_follows_from_the_acceptance_rate(ahead=4):
     assert 0.3 < a < 0.9
     complete(pair[0], [[1]] * 16, max_new_tokens=50, sampling=sampling, draft=draft, seed=2)
     expected = (1 - a ** (ahead + 1)) / (1 - a)
-    square = sum((2 * kept - 1) * a**kept for kept in range(1, ahead + 1))  # the mean of the number kept, squared
+    # The mean square of the number of accepted tokens
+    square = sum((2 * kept - 1) * a**kept for kept in range(1, ahead + 1))
     deviation = ((square - (expected - 1) ** 2) / draft.passes) ** 0.5
-    assert abs(draft.per_pass - expected) < 3 * deviation + 16 / draft.passes  # the last pass of a text is cut short
+    assert abs(draft.per_pass - expected) < 3 * deviation + 16 / draft.passes  # the last pass of a text is truncated
     assert deviation < 0.15
 
 
 def from_p_again(p, q, proposed, uniform):
-    """What is refused drawn anew from p, not from max(0, p - q)."""
+    """Replace rejected tokens by draws from p instead of max(0, p - q)."""
     kept, token = verdict(p, q, proposed, uniform)
     return kept, token if kept == len(proposed) else int(pick(p[kept : kept + 1], uniform[-1:]))
 
@@ -181,14 +184,16 @@ def from_p_again(p, q, proposed, uniform):
     "broken", [lambda p, q, proposed, uniform: (len(proposed), int(pick(p[-1:], uniform[-1:]))), from_p_again]
 )
 def test_a_broken_rule_shows(broken, monkeypatch):
-    """Everything accepted; or the rest of the distribution left out."""
+    """Either everything is accepted, or the rest of the distribution is ignored."""
     monkeypatch.setattr(speculative, "verdict", broken)
     assert unusual(Sampling(1.5), 2)[0] > 6
 
 
 def test_the_rule_by_hand():
-    """p = (0.1, 0.6, 0.3), q = (0.4, 0.6, 0): token 0 is kept with probability 1/4, token 1 always; what is drawn
-    instead of 0 is 2, the only one that p gives more than q."""
+    """p = (0.1, 0.6, 0.3) and q = (0.4, 0.6, 0): token 0 is accepted with probability 1/4, token 1 always.
+
+    Token 0 is replaced by token 2, the only one to which p gives more probability than q.
+    """
     p = torch.tensor([[0.1, 0.6, 0.3], [0.0, 0.0, 1.0]]).double()
     q = [torch.tensor([0.4, 0.6, 0.0]).double()]
     assert verdict(p, q, [0], [0.24, 0.5]) == (1, 2)

@@ -1,4 +1,4 @@
-"""Weights in the form that decoding wants: the same function as closely as their bits allow."""
+"""Weight formats for decoding compute the same function, as closely as their bits allow."""
 
 import weakref
 
@@ -94,7 +94,7 @@ def test_a_copy_is_the_same_function_as_closely_as_its_bits_allow(layout, form):
         expected = model(tokens, **others).logits
         found = prepared(model, form)(tokens, **others).logits
         assert torch.equal(model(tokens, **others).logits, expected)
-    # The median over the tokens: one that two experts want alike may get the other.
+    # Use the median over tokens, because a token between two experts may be sent to the other one.
     error = ((found - expected).square().mean(-1).sqrt() / expected.std()).median()
     assert error < ROUNDING[form]
     if form != "fp32":
@@ -120,7 +120,7 @@ def test_in_fp32_the_text_is_the_same(layout):
 
 
 def test_the_prompt_is_read_with_the_weights_as_they_are_and_what_is_written_in_the_form():
-    """All rows together, or in a server; in the coarsest form there is."""
+    """The rows are read together or in a server, with the coarsest format."""
     form = HERE[-1]
     model, new = model_of(PLAIN.with_(embedding=EmbeddingConfig(tied=False))), 9
     prompts = torch.randint(80, (6, 24), generator=torch.Generator().manual_seed(4))
@@ -157,7 +157,7 @@ def test_a_model_in_training_mode_is_left_in_it():
 
 @pytest.mark.parametrize("form", [form for form in HERE if form.startswith("int")])
 def test_whole_numbers_are_as_close_as_their_levels(form):
-    """No weight is further from its own than half a level, and rows of zeros stay zeros."""
+    """No weight differs from the original by more than half a level, and rows of zeros stay zeros."""
     torch.manual_seed(3)
     weight = torch.randn(48, 64) * torch.logspace(-3, 1, 48)[:, None]
     weight[5] = 0
@@ -167,7 +167,7 @@ def test_whole_numbers_are_as_close_as_their_levels(form):
     else:
         groups = weight.unflatten(1, (-1, matmul_kernels.GROUP))
         level = ((groups.amax(-1) - groups.amin(-1)) / 15).repeat_interleave(matmul_kernels.GROUP, 1)
-    # What bf16 rounds of the result itself comes on top.
+    # The rounding of the result to bf16 is added.
     assert ((found - weight).abs() <= 0.55 * level + 2**-8 * weight.abs() + 1e-9 + (form == "int4") * 0.1 * level).all()
     assert (found[5].abs() < 1e-9).all()
 
@@ -222,8 +222,11 @@ def test_a_product_that_comes_out_wrong_is_none_that_this_processor_has(monkeypa
 
 @pytest.mark.parametrize("form", [form for form in matmul_kernels.PACKED if matmul_kernels._right(form, "cpu", True)])
 def test_packed_and_plain_kernels_compute_the_same(form):
-    """Up to what the plain one rounds of its input and its result; and what a row gives does not depend on the others,
-    up to the order of sums: a row alone, two and ten may each have a kernel of its own."""
+    """They agree up to the plain kernel's rounding of its input and its result.
+
+    A row's result does not depend on the other rows, up to the order of summation: one row, two and ten may use
+    different kernels.
+    """
     torch.manual_seed(4)
     weight = torch.randn(48, 96) * 0.3
     x = torch.randn(5, 2, 96) * torch.logspace(-3, 3, 10).view(5, 2, 1)
@@ -234,11 +237,11 @@ def test_packed_and_plain_kernels_compute_the_same(form):
     assert found.shape == (5, 2, 48)
     size = x.norm(dim=-1, keepdim=True) * weight.norm(dim=-1)
     assert ((found - plain(x)).abs() <= 2**-7 * size).all()
-    # Two orders of 96 products in fp32 differ by 2 * 96 roundings at most (Higham 2002, section 3.1).
+    # Two orders of 96 products in fp32 differ by at most 2 * 96 rounding errors (Higham 2002, section 3.1).
     order = 2 * 96 * 2**-24 * size
-    if form == "bf16":  # the kernel rounds its result, on either side of where the sums part
+    if form == "bf16":  # the kernel rounds its result, possibly in different directions where the sums differ
         order += 2**-7 * found.abs()
-    if form == "int8":  # a level that differs in its last bit may move an input by a unit of its second digit
+    if form == "int8":  # an input whose last bit differs may be rounded to the neighbouring level
         order += x.abs().amax(-1, keepdim=True) / (2 * matmul_kernels.LEVELS**2) * weight.abs().sum(-1)
     assert ((packed(x[2:3]) - found[2:3]).abs() <= order[2:3]).all()
     for row in (0, 4):
@@ -266,7 +269,7 @@ def test_numpy_multiplies_where_it_is_quicker_and_takes_no_more_threads_than_pyt
 
 
 def test_small_matrices_lie_in_one_block_and_do_not_touch(monkeypatch):
-    """A block is given back when the last of its matrices is gone."""
+    """A block is freed after the last of its matrices."""
     monkeypatch.setattr(matmul_kernels, "_block", None)
     weights = [torch.full((out, 75), float(out)) for out in (37, 5, 61)]
     makers = [matmul_kernels._in_large_pages(weight) for weight in weights]
@@ -283,7 +286,7 @@ def test_small_matrices_lie_in_one_block_and_do_not_touch(monkeypatch):
 
 
 def test_whole_numbers_in_place_of_inputs_lose_next_to_nothing():
-    """The int8 product has the weights' own rounding, also where x has an outlier; the plain kernel takes x in bf16."""
+    """The error of the int8 product is that of the weights, even with an outlier; the plain kernel rounds x to bf16."""
     torch.manual_seed(5)
     weight, x = torch.randn(64, 256), torch.randn(3, 256)
     x[0, 17] = 80.0

@@ -1,4 +1,4 @@
-"""The door: annotations become sentences, each call from outside is looked at once, and nothing is inside."""
+"""The checks of public functions: annotations become error messages, and only outer calls are checked."""
 
 import math
 import threading
@@ -92,7 +92,7 @@ def test_what_fits_goes_in_and_what_only_looks_alike_does_not():
     assert some(X, many=1) == some(X, X.new_zeros(5, 5), seen=rows, where=torch.arange(4), share=1) == 7
     assert some(X, seen=lambda key: True, owner=threading.current_thread()) == 7
     with pytest.raises(ValueError, match="many=True"):
-        some(X, many=True)  # equal to 1, and no number
+        some(X, many=True)  # equal to 1, but not a number
     with pytest.raises(TypeError, match="positional"):
         some(X, None, None)
     with pytest.raises(TypeError, match="colour"):
@@ -126,7 +126,7 @@ def test_a_mask_is_settled_once_for_all_layers(monkeypatch):
 def test_after_an_error_inside_the_door_is_a_door_again():
     @checked()
     def broken(x: Float[Tensor, "row"]) -> None:
-        attend(x, x, x)  # inside, nobody looks
+        attend(x, x, x)  # inside, nothing is checked
         raise AssertionError
 
     with pytest.raises(Exception, match="(?s)^(?!q has)"):
@@ -162,7 +162,7 @@ def test_a_compiler_follows_the_model_through_the_door(unchecked, window):
     model = drawn(config(2 if window else 1, attention=AttentionConfig(3, d_head=4, window=window))).eval()
     tokens = torch.randint(17, (2, 20), generator=torch.Generator().manual_seed(0))
     compiled = torch.compile(model, fullgraph=True, backend="eager")
-    for length in (7, 9, 1, 12):  # the second length makes a symbol of it
+    for length in (7, 9, 1, 12):  # at the second length, the compiler makes this size symbolic
         torch.testing.assert_close(compiled(tokens[:, :length]).logits, model(tokens[:, :length]).logits)
     ones = torch.ones(1, 1, 9, 9, dtype=torch.long)
     torch.testing.assert_close(compiled(tokens[:, :9], mask=ones).logits, model(tokens[:, :9]).logits)

@@ -1,6 +1,6 @@
-"""The boundary of the package: each misuse gives one sentence that names the argument, what came and what was expected.
+"""Misused arguments: one sentence names the argument, what came and what was expected.
 
-Before, these were errors from deep inside PyTorch, or numbers that meant nothing.
+Without these checks, errors came from deep inside PyTorch, or the results were meaningless.
 """
 
 import copy
@@ -54,7 +54,7 @@ MODELS = {
 for model in MODELS.values():
     model.eval()
 torch.nn.init.constant_(MODELS["nan"].decoder.norm.weight, math.nan)
-MODELS["late nan"] = copy.deepcopy(MODELS["learned"])  # whose numbers end behind the prompt
+MODELS["late nan"] = copy.deepcopy(MODELS["learned"])  # its learned positions are NaN after the prompt
 torch.nn.init.constant_(MODELS["late nan"].positions.weight[2:], math.nan)
 IDS = torch.randint(0, 17, (2, 5), generator=torch.Generator().manual_seed(0))
 Q, K, V = torch.rand(2, 4, 5, 8), torch.rand(2, 2, 6, 8), torch.rand(2, 2, 6, 3)
@@ -438,7 +438,7 @@ def test_any_finite_capacity_can_be_counted(capacity):
 
 
 def test_nothing_is_asked_of_a_device_that_would_have_to_be_waited_for():
-    """The meta device stands for one: asking it for a number is an error."""
+    """The meta device is a stand-in: reading a value from it raises an error."""
     model, tokens = Transformer(config()).to("meta"), IDS.to("meta")
     cache = KVCache.create(config(), 2, 9, device="meta")
     with torch.no_grad():

@@ -1,4 +1,4 @@
-"""Tables for a terminal: columns in line, no line longer than it may be, and nothing left out for that."""
+"""Tables for a terminal: aligned columns, a maximum line length, and nothing omitted because of it."""
 
 import pytest
 

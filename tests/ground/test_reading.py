@@ -1,4 +1,4 @@
-"""Text from outside: with a byte order mark, in UTF-16, with control characters, and no text at all."""
+"""Text from outside: with a byte order mark, in UTF-16, with control characters, or not text at all."""
 
 import codecs
 import json
@@ -47,7 +47,7 @@ def test_a_byte_order_mark_is_no_part_of_the_text_and_utf16_is_called_so(tmp_pat
     wanted = read(path)
     path.write_text(text, encoding="utf-8-sig")
     assert path.read_bytes().startswith(codecs.BOM_UTF8) and read(path) == wanted
-    for encoding in ("utf-16", "utf-32"):  # as a shell of Windows writes into a file
+    for encoding in ("utf-16", "utf-32"):  # the encodings that Windows shells write
         path.write_text(text, encoding=encoding)
         with pytest.raises(ValueError, match=f"(?s){name}.*it is in {encoding.upper()}"):
             read(path)
@@ -61,7 +61,7 @@ def test_a_mark_in_the_middle_is_a_letter_of_the_text_and_a_nul_byte_is_no_text(
 
 
 def test_a_line_ends_where_a_file_ends_it_and_not_where_python_would(tmp_path):
-    """JSON may hold U+2028 as it stands, and a prompt a form feed."""
+    """JSON may contain U+2028 unescaped, and a prompt may contain a form feed."""
     assert lines_of("a\u2028b\fc\x1dd\r\ne\rf") == ["a\u2028b\fc\x1dd", "e", "f"]
     path = tmp_path / "prompts.jsonl"
     path.write_text('{"prompt": "two\u2028lines"}\n', encoding="utf-8")

@@ -1,7 +1,7 @@
-"""Every question of a lesson is answered, with the mouse and with the keyboard, and must say what its source says.
+"""Answer every question of a lesson with the mouse and with the keyboard, and check the responses against its source.
 
-Every choice; of a number the right one, each known mistake, another number and no number; of a prediction a guess, that
-comes as expected and that does not. And before all that nothing, which is no answer.
+All choices are tried. A number question gets the right number, each known mistake, another number and a text. A
+prediction gets a guess, once as expected and once not. An empty answer is tried first and must not count.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ OTHER, NO_NUMBER, GUESS = "123456.789", "many", "one of them takes it all"
 AGAIN = "You answered this before."
 PROGRESS, BROWSER = "Kept in your progress.", "Kept in this browser."
 ALIVE = "section.ext-question[data-alive]"
-PATIENCE = 20_000  # milliseconds until an answer is kept
+PATIENCE = 20_000  # milliseconds until an answer is stored
 READABLE = (
     """question => [...question.querySelectorAll('.ext-why')].filter(why => why.getClientRects().length).length"""
 )
@@ -35,7 +35,7 @@ FOCUSED = "button => button === document.activeElement"
 
 @dataclass(frozen=True)
 class Try:
-    """One answer: what is given (a prediction: and whether it came as expected), and what is said to it."""
+    """One answer (for a prediction, also whether it came as expected), and the expected response."""
 
     given: str
     right: bool
@@ -44,7 +44,7 @@ class Try:
 
 
 def tries(question: Question) -> list[Try]:
-    """Every answer that says something of its own; the right one last, as a reader does it."""
+    """Return every answer with a response of its own; the right one comes last, as for a reader."""
     heads = HEADS[question.kind]
     if question.kind == "predict":
         return [Try(GUESS, right, heads[right], question.outcome) for right in (False, True)]
@@ -59,15 +59,16 @@ def tries(question: Question) -> list[Try]:
 
 
 def words(markdown: str) -> str:
-    """The longest run of words of a text that the page has as they are written: between formulas and marks."""
+    """Return the longest run of words that the page shows unchanged, between formulas and marks."""
     text = re.sub(r"\[([^\]]+)\]\([^)]*\)", r"\1", markdown)
     return max((" ".join(part.split()) for part in re.split(r"\$[^$]*\$|[*`]", text)), key=len)
 
 
 def answer_all(page: Page, name: str, kept: str) -> tuple[int, dict[str, list[bool]], list[str]]:
-    """Answer the questions of the page: how many answers, which were right, by the question's key, and what is wrong.
+    """Answer all questions of the page.
 
-    kept   what must be said once an answer is kept
+    kept: the message that must appear when an answer is stored. Returns the number of answers, whether each was right
+    by the question's key, and the faults.
     """
     count, given, faults = 0, {}, []
     for section in page.locator("section.ext-question").all():
@@ -103,7 +104,7 @@ def answer_all(page: Page, name: str, kept: str) -> tuple[int, dict[str, list[bo
 
 
 def _way_out(page: Page, section: Locator, question: Question, kept: str) -> list[str]:
-    """Give two wrong answers: a button must show the answer and why it is right, and a hint must not be the answer."""
+    """Give two wrong answers; a button must then show the answer and its reason, and a hint must not reveal it."""
     wrong = next(answer for answer in tries(question) if not answer.right)
     faults, button = [], section.get_by_role("button", name="Show the answer")
     for so_far in range(2):
@@ -126,7 +127,7 @@ def _way_out(page: Page, section: Locator, question: Question, kept: str) -> lis
 
 
 def _answer(page: Page, section: Locator, question: Question, answer: Try, how: str, kept: str) -> str:
-    """Give one answer; what is wrong, or nothing."""
+    """Give one answer and return the fault, or an empty string."""
     section.locator(".ext-kept").evaluate_all("all => all.forEach(note => note.textContent = '')")
     give = {"choice": _choose, "number": _give_number, "predict": _predict}[question.kind]
     if fault := give(page, section, answer.given, how):
@@ -145,7 +146,7 @@ def _answer(page: Page, section: Locator, question: Question, answer: Try, how: 
 
 
 def give(page: Page, section: Locator, question: Question, answer: Try) -> None:
-    """Give one answer with the mouse, and wait for what is said to it."""
+    """Give one answer with the mouse, and wait for the response."""
     {"choice": _choose, "number": _give_number, "predict": _predict}[question.kind](
         page, section, answer.given, "mouse"
     )
@@ -203,12 +204,12 @@ def _type(page: Page, field: Locator, text: str, how: str) -> None:
 
 
 def _judge(page: Page, section: Locator, expected: bool, how: str) -> str:
-    """Say whether what happens was expected."""
+    """Check that the outcome is marked as expected or not."""
     button = section.locator("[role=status] button", has_text="Yes" if expected else "No")
     if how == "mouse":
         button.click()
         return ""
-    for _ in range(6):  # what is said may hold links
+    for _ in range(6):  # the response may contain links
         page.keyboard.press("Tab")
         if button.evaluate(FOCUSED):
             page.keyboard.press("Space")
@@ -217,7 +218,7 @@ def _judge(page: Page, section: Locator, expected: bool, how: str) -> str:
 
 
 def forgotten(page: Page, name: str) -> list[str]:
-    """The questions that do not show, when the notebook is opened again, what was answered, and what is said to it."""
+    """Return the questions that do not show the earlier answer and its response when the notebook is opened again."""
     faults = []
     for section in page.locator(ALIVE).all():
         question = find_question(section.get_attribute("data-question") or "")
@@ -239,7 +240,7 @@ def forgotten(page: Page, name: str) -> list[str]:
 
 
 def not_kept(folder: Path, given: dict[str, list[bool]]) -> list[str]:
-    """What the reader's progress does not hold of the answers given."""
+    """Return the answers that are missing from the reader's progress."""
     file = folder / "questions.json"
     known = json.loads(file.read_text("utf-8")) if file.exists() else {}
     rows = {key: [right for _, right, *_ in known.get(key, [])] for key in given}

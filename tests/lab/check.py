@@ -1,26 +1,27 @@
 """Open the course in a real JupyterLab and a real browser, as a reader has it, and look (`make lab-check`).
 
-- **start**: the start page opens, its cell runs, its links lead to lessons, and to the sitting where the reader was;
-  headings in the contents lead to the very place and do not select a row of cells. Whatever is done, nothing that git
-  knows has changed afterwards.
+- **start**: the start page opens, its cell runs, and its links lead to lessons and to the section where the reader was.
+  Headings in the table of contents lead to their cells and do not select a row of cells. Afterwards no file that git
+  tracks has changed.
 - **connection**: a notebook stays open for 100 seconds while a cell runs: the connection to its kernel stays the same
   one, the kernel's indicator says busy until the cell has ended, and the terminal shows no warning.
 - **figures**: every handle of every moving figure is moved, by keyboard and mouse, in JupyterLab after its cell has
-  run, when the saved notebook is opened again, and in a page opened from a folder, there in a light and a dark theme.
+  run, when the saved notebook is opened again, and in a page opened from a folder, the latter in a light and a dark
+  theme.
 - **questions**: every question of a lesson is answered, by mouse and keyboard, in JupyterLab and in a page opened from
-  a folder: each choice, right and wrong numbers, guesses; the reason is said, its links lead to their cells, the answer
-  is kept, and there when the notebook is opened again in a browser that knows nothing of it. In that page the lesson's
-  figures move too.
-- **exercise**: a wrong answer and a right one are typed into an exercise, and the check says so; and the exercises of
-  each lesson are run as they are handed out.
+  a folder: each choice, right and wrong numbers, and guesses. The reason is shown, its links lead to their cells, and
+  the answer is stored and still there when the notebook is opened again in a browser without any data. On that page the
+  lesson's figures move too.
+- **exercise**: a wrong and a right answer are typed into an exercise, and the check must say which is which. The
+  exercises of each lesson are also run unchanged.
 - **lessons**: each lesson, and its deeper notebook, is run from top to bottom. It fails when a cell fails or is not
-  run, something is written to stderr, a formula does not render, a picture does not load or has no words, LaTeX is
-  left in the text, or a figure does not move; in lessons also when an equation or a printed line is too wide
-  in a window of 1280 or 900 pixels.
+  run, something is written to stderr, a formula does not render, a picture does not load or has no alternative text,
+  LaTeX is left in the text, or a figure does not move. In lessons it also fails when an equation or a printed line is
+  too wide for a window of 1280 or 900 pixels.
 
-It fails as well when axe finds what a reader with a screen reader cannot use, or something can hardly be seen, in the
-light or in the dark theme, and when anything is asked of another machine. Figures and notebooks, in both themes, are
-kept as screenshots, to be looked at. Needs Chromium and the extra `dev`. Every step says how long it took.
+It also fails when axe finds a problem for users of screen readers, when something has too little contrast in the light
+or in the dark theme, and when a page sends a request to another machine. Screenshots of figures and notebooks in both
+themes are saved for inspection. Needs Chromium and the extra `dev`. Every step prints how long it took.
 
     make lab-check ONLY="start figures" FIGURES=FOLDER LESSON=02
 """
@@ -77,12 +78,12 @@ BROWSER_FLAGS = [
     "--disable-sync",
 ]
 PARTS = ("start", "connection", "figures", "exercise", "questions", "lessons")
-FIGURES = "moving.ipynb"  # the notebook of all moving figures
-FOLDED = "folded"  # the tag that lessons have, and notebooks of exercises have not
+FIGURES = "moving.ipynb"  # the notebook with all moving figures
+FOLDED = "folded"  # the tag of folded cells, which lessons have and exercise notebooks do not
 CONNECTED = 100  # seconds
-RUNNING = "running.ipynb"  # the notebook whose only cell runs as long
+RUNNING = "running.ipynb"  # a notebook whose only cell runs as long
 STATUS = "window.jupyterapp.shell.currentWidget.sessionContext.kernelDisplayStatus"
-# Whether this notebook is in front, with this cell in sight, if one is named.
+# True if this notebook is in front and this cell, if one is named, is visible
 SHOWS = """([path, id]) => {
   const panel = window.jupyterapp.shell.currentWidget;
   if (panel.context?.path !== path) return false;
@@ -90,10 +91,10 @@ SHOWS = """([path, id]) => {
   return box && box.height && box.top >= 0 && box.top < innerHeight - 50;
 }"""
 DIRTY = "window.jupyterapp.shell.currentWidget.context.model.dirty"
-CLICKED = 6  # headings of the contents that are clicked
+CLICKED = 6  # number of headings in the contents that are clicked
 OPEN = ".jp-NotebookPanel:not(.lm-mod-hidden)"
 SELECTED = "document.querySelectorAll('.jp-Notebook .jp-Cell.jp-mod-selected').length"
-# Where the headings of this text are, in pixels below the window's upper edge, and whether one is in sight.
+# Positions of the headings with this text, in pixels below the window's upper edge, and whether one of them is visible
 PLACES = f"""text => [...document.querySelectorAll('{OPEN} :is(h1, h2, h3, h4)')]
   .filter(heading => heading.innerText.trim().startsWith(text))
   .map(heading => heading.getBoundingClientRect()).map(box => [Math.round(box.top), Math.round(box.bottom)])"""
@@ -101,7 +102,7 @@ IN_SIGHT = f"text => ({PLACES})(text).some(([top, bottom]) => top > 0 && bottom 
 
 
 def start(page: Page, lab: Lab, screenshots: Path) -> list[str]:
-    """Begin as a reader does: the start page, its first cell, a lesson from its list, the contents."""
+    """Start as a reader does: the start page, its first cell, a lesson from its list, and the table of contents."""
     page.goto(lab.url())
     page.wait_for_selector(".ext-path")
     page.wait_for_selector(IDLE)
@@ -129,7 +130,7 @@ def start(page: Page, lab: Lab, screenshots: Path) -> list[str]:
 
 
 def _folded(page: Page) -> list[str]:
-    """An opened notebook looks saved, and a click on the bar of its folded first cell only selects the cell."""
+    """Check that an opened notebook looks saved, and that a click on its folded first cell's bar only selects it."""
     faults = ["looks unsaved as soon as it is opened"] if page.evaluate(DIRTY) else []
     bar = page.locator(f"{OPEN} .jp-CodeCell:has(.jp-InputPlaceholder)").first
     bar.scroll_into_view_if_needed()
@@ -145,7 +146,7 @@ def _folded(page: Page) -> list[str]:
 
 
 def _contents(page: Page) -> list[str]:
-    """Click headings of the contents: each must come in sight, and no more be selected than it and where one was."""
+    """Click headings in the table of contents: each must become visible, and no more than one cell may be selected."""
     page.click(".lm-TabBar-tab[data-id='table-of-contents']")
     entries = page.locator(".jp-TableOfContents-tree .jp-tocItem-heading")
     entries.first.wait_for()
@@ -165,7 +166,7 @@ def _contents(page: Page) -> list[str]:
 
 
 def _link_to_a_cell(page: Page, lab: Lab, screenshots: Path) -> list[str]:
-    """Click the last link of the open lesson to a deeper section: it must come in sight, and select no row of cells."""
+    """Click the last link to a deeper section: it must become visible, without selecting a row of cells."""
     link = page.locator(f"{OPEN} a[href*='deeper'][href*='cell-id=']").last
     id = (link.get_attribute("href") or "").split("cell-id=")[-1]
     deeper = next((lab.mine / "deeper").glob("02_*.ipynb"))
@@ -174,7 +175,7 @@ def _link_to_a_cell(page: Page, lab: Lab, screenshots: Path) -> list[str]:
     link.scroll_into_view_if_needed()
     link.click()
     try:
-        page.wait_for_function(IN_SIGHT, arg=heading[:30])  # JupyterLab draws cell by cell, down to this one
+        page.wait_for_function(IN_SIGHT, arg=heading[:30])  # JupyterLab draws cell by cell down to this one
     except TimeoutError:
         places = page.evaluate(PLACES, heading[:30])
         page.screenshot(path=screenshots / "link.png")
@@ -184,7 +185,7 @@ def _link_to_a_cell(page: Page, lab: Lab, screenshots: Path) -> list[str]:
 
 
 def _go_on(page: Page, lab: Lab) -> list[str]:
-    """Come back after the first sitting of a lesson: the start page must lead to the second one."""
+    """Return after the first section of a lesson: the start page must lead to the second one."""
     first = nbformat.read(lab.mine / progress_table.FILE, as_version=4).metadata["path"][0]
     done, following = first["sittings"][:2]
     answers = {find_question(id).key: [[date.today().isoformat(), True]] for id in done["questions"]}
@@ -208,7 +209,7 @@ def _go_on(page: Page, lab: Lab) -> list[str]:
 def connection(page: Page, lab: Lab, screenshots: Path) -> list[str]:
     """Keep a notebook open for 100 seconds with a running cell: one connection, a truthful indicator, a quiet terminal.
 
-    The server looks every 30 seconds whether the browser still answers; three such looks fit into the time.
+    The server checks every 30 seconds if the browser still responds, so three checks fit into this time.
     """
     opened: list[str] = []
     lost: list[str] = []
@@ -243,7 +244,7 @@ def connection(page: Page, lab: Lab, screenshots: Path) -> list[str]:
 
 
 def figures(page: Page, lab: Lab, screenshots: Path) -> list[str]:
-    """Move every handle of every figure that moves, in each place where it must move."""
+    """Move every handle of every moving figure, everywhere it must move."""
     open_notebook(page, lab.url(FIGURES))
     run_all(page)
     shown = page.locator("figure[data-live]")
@@ -276,7 +277,7 @@ def figures(page: Page, lab: Lab, screenshots: Path) -> list[str]:
 
 
 def questions(page: Page, lab: Lab, screenshots: Path, name: str) -> list[str]:
-    """Answer every question of a lesson, in JupyterLab, where the answers reach the reader's progress, and alone."""
+    """Answer every question of a lesson, in JupyterLab, which stores the answers, and on a page of its own."""
     cells = nbformat.read(lab.mine / f"{name}.ipynb", as_version=4).cells
     asked = sum(cell.source.startswith("# question ") for cell in cells)
     if not asked:
@@ -313,7 +314,7 @@ def questions(page: Page, lab: Lab, screenshots: Path, name: str) -> list[str]:
 
 
 def _links_of_reasons(page: Page, lab: Lab, name: str) -> list[str]:
-    """Click every link in what is said to an answer: the cell that it leads to must come in sight, in any notebook."""
+    """Click every link in the responses to answers: the cell that it leads to must become visible, in any notebook."""
     faults, here = [], page.url
     for section in page.locator(answering.ALIVE).all():
         question = find_question(section.get_attribute("data-question") or "")
@@ -339,7 +340,7 @@ def _links_of_reasons(page: Page, lab: Lab, name: str) -> list[str]:
 
 
 def lesson(page: Page, lab: Lab, screenshots: Path, name: str) -> list[str]:
-    """Run one lesson, keep its figures, move what moves, and return its faults."""
+    """Run one lesson, save pictures of its figures, move the moving ones, and return the faults."""
     open_notebook(page, lab.url(f"{name}.ipynb"))
     cells = nbformat.read(lab.mine / f"{name}.ipynb", as_version=4).cells
     wait_for_cells(page, sum(cell.cell_type == "code" for cell in cells))
@@ -354,14 +355,14 @@ def lesson(page: Page, lab: Lab, screenshots: Path, name: str) -> list[str]:
     counts = f"{formulas} formulas, {len(pictures)} figures, {handles} handles"
     print(f"{name}: {len(page.evaluate(COUNTS))} code cells, {counts}", flush=True)
     faults += looking.bars(page) + looking.at_all(page) + ([] if formulas else ["no formula was rendered"])
-    if any(FOLDED in cell.metadata.get("tags", []) for cell in cells):  # a lesson
+    if any(FOLDED in cell.metadata.get("tags", []) for cell in cells):  # the notebook is a lesson
         faults += looking.measure(page, screenshots, shot)
     faults += looking.in_both_themes(page, screenshots, shot, ".jp-Notebook .jp-OutputArea")
     return [f"{name}: {fault}" for fault in faults]
 
 
 def written(file: Path, cells: list[str]) -> Path:
-    """A notebook of these code cells, to be put beside the lessons."""
+    """Write a notebook of these code cells."""
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(source) for source in cells])
     notebook.metadata["kernelspec"] = {"name": "python3", "display_name": "Python 3", "language": "python"}
     nbformat.write(notebook, file)
@@ -369,26 +370,26 @@ def written(file: Path, cells: list[str]) -> Path:
 
 
 def all_figures(folder: Path) -> Path:
-    """A notebook that shows every moving figure."""
+    """Write a notebook that shows every moving figure."""
     tests = Path(__file__).resolve().parents[1]
     cells = [f"import sys\n\nsys.path.insert(0, {str(tests)!r})\nfrom live_examples import EXAMPLES"]
     return written(folder / FIGURES, [*cells, *(f'EXAMPLES["{name}"]()' for name in EXAMPLES)])
 
 
 def running(folder: Path) -> Path:
-    """A notebook with a cell that prints a number every second."""
+    """Write a notebook with a cell that prints a number every second."""
     cell = f"import time\n\nfor second in range({CONNECTED}):\n    print(second, flush=True)\n    time.sleep(1)"
     return written(folder / RUNNING, [cell])
 
 
 def contents_of(folder: Path) -> str:
-    """A digest of all files in a folder."""
+    """Return a digest of all files in a folder."""
     files = sorted(path for path in folder.rglob("*") if path.is_file())
     return hashlib.sha256(b"".join(str(path).encode() + path.read_bytes() for path in files)).hexdigest()
 
 
 def check(page: Page, lab: Lab, parts: set[str], names: list[str], screenshots: Path) -> list[str]:
-    """What is wrong with the chosen parts."""
+    """Return the faults of the chosen parts."""
     faults, before = [], contents_of(lab.root / "notebooks")
     steps = [partial(part, page, lab, screenshots) for part in (start, connection, figures) if part.__name__ in parts]
     for name in names:
@@ -403,7 +404,7 @@ def check(page: Page, lab: Lab, parts: set[str], names: list[str], screenshots: 
         began, what = time.monotonic(), " ".join([step.func.__name__, *step.args[3:]])
         try:
             found = step()
-        except TimeoutError as error:  # the other steps are looked at all the same
+        except TimeoutError as error:  # the other steps are run all the same
             found = [f"{what}: {' '.join(str(error).split())[:400]}"]
         print(f"{what}: {len(found)} faults, {time.monotonic() - began:.0f} s", *found, sep="\n  ", flush=True)
         faults += found
@@ -414,7 +415,7 @@ def check(page: Page, lab: Lab, parts: set[str], names: list[str], screenshots: 
 
 
 def add_browser(parser: argparse.ArgumentParser) -> None:
-    """The flags for a browser and for the pictures that it takes."""
+    """Add the flags for a browser and for its screenshots."""
     parser.add_argument(
         "--figures", type=Path, default=Path("lab-figures"), help="folder for screenshots (%(default)s)"
     )
@@ -422,7 +423,7 @@ def add_browser(parser: argparse.ArgumentParser) -> None:
 
 
 def with_browser(parser: argparse.ArgumentParser) -> argparse.Namespace:
-    """The flags as given. Ends with a sentence and exit code 2 where there is no browser."""
+    """Parse the flags. Exit with a sentence and code 2 if there is no browser."""
     options = parser.parse_args()
     if not options.chromium:
         parser.error(f"no browser found ({', '.join(BROWSERS)}); install one, on Debian: apt install chromium")
@@ -443,7 +444,7 @@ def main() -> int:
         parser.error(f"no such lesson: {' '.join(options.lessons)}")
     options.figures.mkdir(parents=True, exist_ok=True)
     outside: list[str] = []
-    # Chromium and the server leave files behind for a moment; that is no reason to fail.
+    # Chromium and the server may leave files behind for a moment, which is not a fault.
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as temporary:
         folder = Path(temporary)
         with jupyterlab(folder, all_figures(folder), running(folder)) as lab, sync_playwright() as playwright:

@@ -1,4 +1,4 @@
-"""The notebooks of exercises as a reader has them: handed out, and one of them answered, wrongly and rightly."""
+"""The exercise notebooks, unchanged, and with a wrong and a right answer in one of them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from playwright.sync_api import Page, TimeoutError
 from reader import Lab, open_notebook, run_all, save, wait_for_cells
 
 EXERCISES = "exercises/02_exercises.ipynb"
-ANSWERS = {  # to exercise 2.1, as typed (JupyterLab indents by itself), and what its check must say
+# Answers to exercise 2.1 as typed (JupyterLab indents by itself), each with the message that its check must print
+ANSWERS = {
     "wrong": (
         "def weight_of_cat():\nreturn torch.softmax(torch.tensor([4.0, 4.0, 0.0]) / 4, dim=0)[0].item()",
         "your scores are divided by d_k, not by its square root",
@@ -20,15 +21,15 @@ ANSWERS = {  # to exercise 2.1, as typed (JupyterLab indents by itself), and wha
         "2.1 One weight with a pencil: right. 1 point.",
     ),
 }
-NOT_YET = "not written yet"  # what the check of an exercise says to its stub
+NOT_YET = "not written yet"  # the message of a check for a stub
 
 
 def exercise(page: Page, lab: Lab, screenshots: Path) -> list[str]:
-    """Type each of `ANSWERS` into the exercise notebook, run its check, and return what it did not say."""
+    """Type each of `ANSWERS` into the exercise notebook, run its check, and return the missing messages."""
     open_notebook(page, lab.url(EXERCISES))
     cells = page.locator(".jp-Notebook .jp-CodeCell")
     cells.first.locator(".cm-content").click()
-    page.keyboard.press("Control+Enter")  # the imports
+    page.keyboard.press("Control+Enter")  # run the cell with the imports
     faults = []
     for kind, (typed, says) in ANSWERS.items():
         cells.nth(1).locator(".cm-content").click()
@@ -51,7 +52,7 @@ def exercise(page: Page, lab: Lab, screenshots: Path) -> list[str]:
 
 
 def handed_out(page: Page, lab: Lab, screenshots: Path, name: str) -> list[str]:
-    """Run the exercises of a lesson as they are handed out: each check must say so, and nothing else go wrong."""
+    """Run a lesson's exercises unchanged: each check must say that nothing is written, and nothing else may fail."""
     name = f"exercises/{name[:2]}_exercises"
     cells = [cell for cell in nbformat.read(lab.mine / f"{name}.ipynb", as_version=4).cells if cell.cell_type == "code"]
     checks = [cell.source for cell in cells if cell.source.startswith("check(")]

@@ -1,10 +1,9 @@
-"""A first visit to the explorer as ten pictures, from opening it to the head that brings a name.
+"""Take ten pictures of a first visit to the explorer, from opening it to the head that brings a name.
 
     PYTHONPATH=tests .venv/bin/python tests/lab/film.py --figures FOLDER
 
-The page is the one that `companion explore` writes. What is looked for is chosen by what the page says and shows, as a
-reader would; it ends with an error if the page does not lead there. Look at the pictures. Needs Chromium and the extra
-`dev`.
+The page is the one that `companion explore` writes. The script follows what the page says and shows, as a reader would,
+and ends with an error if the page does not lead to the head. Look at the pictures. Needs Chromium and the extra `dev`.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ SAID = re.compile(r"“·(\w+)” has (\d+)\s% after “·said”\. Without head
 
 
 def visit(page: Page, picture: Callable[[str], None]) -> None:
-    """From the first screen to the head without which the name is not said."""
+    """Go from the first screen to the head without which the name is not predicted."""
 
     def button(name: str) -> Locator:
         return page.get_by_role("button", name=name)

@@ -1,4 +1,4 @@
-"""The explorer in a real browser: every tensor of its engine beside PyTorch's, its speed, and its handles."""
+"""Test the explorer in a real browser: its engine's tensors against PyTorch's, its speed, and its controls."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ SPEED = """() => {
 
 
 def compared(page: Page) -> list[str]:
-    """Which tensors of a hundred texts differ from PyTorch's, in each model."""
+    """Return the tensors that differ from PyTorch's, for a hundred texts and each model."""
     faults = []
     for name in NAMES:
         page.goto("about:blank")
@@ -53,7 +53,7 @@ def compared(page: Page) -> list[str]:
 
 
 def swap(page: Page) -> list[str]:
-    """Two heads side by side, a sum written out, and a token swapped: what the page then shows, also by its link."""
+    """Show two heads side by side, write out a sum and swap a token; check the page, also when its link is opened."""
     page.get_by_role("button", name="Keep it beside another").click()
     page.locator(".ex-heads button").nth(6).click()
     page.locator(".ex-card th button").nth(1).click()
@@ -69,7 +69,7 @@ def swap(page: Page) -> list[str]:
 
 
 def use(page: Page, address: str) -> list[str]:
-    """Write, choose a token, keep a head and switch it off: what the page then says, also when its link is opened."""
+    """Write a text, choose a token, pin a head and switch it off; check the page, also when its link is opened."""
     faults = []
 
     def says(part: str) -> None:

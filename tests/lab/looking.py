@@ -1,4 +1,4 @@
-"""What is seen of an open notebook: whether all is there, fits its place, and can be read, in both themes."""
+"""The look of an open notebook: it must be complete, fit its window and be readable in both themes."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from pathlib import Path
 from playwright.sync_api import Locator, Page
 from reader import COUNTS, axe, wait_until_still
 
-WINDOWS = (1280, 900)  # widths of a window, in pixels; in the narrow one the list of files is shut
-EQUATION, LINE = 760, 95  # an equation in pixels; a line of prose in characters, on average
-# Bars of folded cells right under that of the cell before, which shows nothing, or over a question or a figure.
+WINDOWS = (1280, 900)  # widths of a window, in pixels; in the narrow one the file browser is closed
+EQUATION, LINE = 760, 95  # limits: an equation in pixels, and a line of prose in characters, on average
+# Bars of folded cells directly below that of an empty cell, or above a question or a figure
 _BARS = """() => [...document.querySelectorAll('.jp-NotebookPanel:not(.lm-mod-hidden) .jp-PlaceholderText')]
   .filter(text => text.getClientRects().length).filter(text => {
     const cell = text.closest('.jp-Cell'), before = cell.previousElementSibling, folded = '.jp-InputPlaceholder';
@@ -17,18 +17,18 @@ _BARS = """() => [...document.querySelectorAll('.jp-NotebookPanel:not(.lm-mod-hi
       [cell, before].every(one => one?.matches('.jp-mod-noOutputs') && one.querySelector(folded));
   }).map(text => text.textContent)"""
 _MEASURE, _CONTRAST = (
-    Path(__file__).with_name(name).read_text(encoding="utf-8").split("\n", 1)[1]  # under the comment stands a function
+    Path(__file__).with_name(name).read_text(encoding="utf-8").split("\n", 1)[1]  # a function follows the comment
     for name in ("measure.js", "contrast.js")
 )
 
 
 def measure(page: Page, screenshots: Path, name: str) -> list[str]:
-    """What is too wide in the open notebook, in a window of each width; each is kept as a screenshot."""
+    """Return what is too wide in the open notebook at each window width, and save a screenshot of each."""
     faults, before = [], page.viewport_size
     for width in WINDOWS:
         page.set_viewport_size({"width": width, "height": 900})
         page.evaluate(f"window.jupyterapp.shell.{'collapseLeft' if width == min(WINDOWS) else 'expandLeft'}()")
-        wait_until_still(page)  # the panels settle
+        wait_until_still(page)  # wait for the panels to settle
         page.screenshot(path=screenshots / f"{name}-{width}.png")
         found, letters = page.evaluate(_MEASURE, EQUATION)
         faults += [f"at {width} pixels: {fault}" for fault in found]
@@ -40,14 +40,14 @@ def measure(page: Page, screenshots: Path, name: str) -> list[str]:
 
 
 def bars(page: Page) -> list[str]:
-    """Say where folded cells put a bar right under another one, or above a question or a figure."""
+    """Return the places where folded cells put a bar directly below another one, or above a question or a figure."""
     return [f"a folded cell has a bar where one is enough: {text!r}" for text in page.evaluate(_BARS)]
 
 
 def at_all(page: Page, outputs: tuple[str, ...] = ("error", "stderr")) -> list[str]:
-    """What is wrong with the notebook on the page, after it was run.
+    """Return the faults of the notebook on the page after it was run.
 
-    outputs   the kinds of output that nothing should have put out
+    outputs: kinds of output that no cell should have
     """
     faults = []
     for kind in outputs:
@@ -71,7 +71,7 @@ def at_all(page: Page, outputs: tuple[str, ...] = ("error", "stderr")) -> list[s
 
 
 def in_both_themes(page: Page, screenshots: Path, name: str, selector: str) -> list[str]:
-    """What axe finds in a part of the open notebook, and what can hardly be seen, in the light and the dark theme."""
+    """Return what axe finds in a part of the open notebook, and what has too little contrast, in both themes."""
     faults = []
     for shade in ("Dark", "Light"):
         theme(page, shade)
@@ -83,7 +83,7 @@ def in_both_themes(page: Page, screenshots: Path, name: str, selector: str) -> l
 
 
 def contrast(figures: Locator) -> list[str]:
-    """Print and lines of moving figures that can hardly be seen."""
+    """Return text and lines of moving figures with too little contrast."""
     faults = []
     for figure in figures.all():
         figure.scroll_into_view_if_needed()
@@ -93,14 +93,14 @@ def contrast(figures: Locator) -> list[str]:
 
 
 def keep(pictures: list[Locator], place: Path) -> None:
-    """Keep a screenshot of each picture, numbered: `place` is the beginning of its file's name."""
+    """Save a numbered screenshot of each picture; `place` is the beginning of the file names."""
     for number, picture in enumerate(pictures, 1):
         picture.scroll_into_view_if_needed()
         picture.screenshot(path=place.with_name(f"{place.name}-{number:02}.png"))
 
 
 def theme(page: Page, name: str) -> None:
-    """JupyterLab's theme: "Light" or "Dark"."""
+    """Set JupyterLab's theme: "Light" or "Dark"."""
     page.evaluate(f"window.jupyterapp.commands.execute('apputils:change-theme', {{theme: 'JupyterLab {name}'}})")
     page.wait_for_selector(f"body[data-jp-theme-light={str(name == 'Light').lower()}]", state="attached")
-    page.wait_for_timeout(300)  # colours that fade have done so
+    page.wait_for_timeout(300)  # wait until colours have faded

@@ -1,5 +1,4 @@
-"""Every handle of every moving figure is moved, with the keyboard and with the mouse, and must change the picture, and
-the numbers behind it."""
+"""Move every handle of every moving figure by keyboard and mouse: the picture and its numbers must change."""
 
 from __future__ import annotations
 
@@ -8,8 +7,8 @@ from pathlib import Path
 from playwright.sync_api import Locator, Page, TimeoutError
 
 ALIVE = "figure[data-live][data-alive]"
-SETTLES = 600  # milliseconds at most from a key press to the new picture
-# What a figure shows now: its picture, its sentence, and which of its buttons are pressed.
+SETTLES = 600  # maximum milliseconds from a key press to the new picture
+# The state of a figure: its picture, its sentence, and which of its buttons are pressed
 STATE = """figure => JSON.stringify([
   figure.querySelector('.ext-box svg')?.outerHTML, figure.querySelector('[role=status]')?.textContent,
   [...figure.querySelectorAll('button')].map(button => button.ariaPressed)
@@ -22,7 +21,7 @@ SEEN = """(element) => {
 
 
 def start_page(folder: Path, bodies: list[str]) -> Path:
-    """A page for a browser that holds nothing but these outputs, in a folder without anything else."""
+    """Write a page that contains only these outputs, in an empty folder."""
     page = folder / "figures.html"
     body = "\n".join(bodies)
     page.write_text(
@@ -32,7 +31,7 @@ def start_page(folder: Path, bodies: list[str]) -> Path:
 
 
 def move_all(page: Page, figures: Locator, name: str) -> tuple[int, list[str]]:
-    """Move every handle of these figures: how many there are, and what did not follow."""
+    """Move every handle of these figures; return their number, and those that did not follow."""
     faults, count = [], 0
     for number, figure in enumerate(figures.all(), 1):
         which = f"{name}: moving figure {number} ({figure.get_attribute('data-live')})"
@@ -54,9 +53,9 @@ def move_all(page: Page, figures: Locator, name: str) -> tuple[int, list[str]]:
             for button in buttons:
                 pressed.append(_press(page, figure, button, how))
                 seen.add(figure.evaluate(NUMBERS))
-        if None in seen or (not handles and len(seen) < 2):  # of a handle, `_move` looks
+        if None in seen or (not handles and len(seen) < 2):  # `_move` checks the handles
             faults.append(f"{which}: the numbers behind it stay when it moves")
-        if buttons and sum(pressed) < len(buttons):  # the one that is pressed already changes nothing
+        if buttons and sum(pressed) < len(buttons):  # a button that is pressed already changes nothing
             faults.append(
                 f"{which}: {len(pressed) - sum(pressed)} of {len(pressed)} presses of a button change nothing"
             )
@@ -75,7 +74,8 @@ def _move(page: Page, figure: Locator, handle: Locator) -> list[str]:
     for key in ("Home", "ArrowRight", "End", "ArrowLeft"):
         before, value = figure.evaluate(STATE), handle.input_value()
         handle.press(key)
-        there = key == "Home" or (key == "End" and value == handle.get_attribute("max"))  # it may stand there already
+        # The handle may be there already
+        there = key == "Home" or (key == "End" and value == handle.get_attribute("max"))
         if handle.input_value() == value and not there:
             faults.append(f"{label!r} does not move with the key {key}")
         elif handle.input_value() != value and not _changes(page, figure, before):
@@ -83,14 +83,14 @@ def _move(page: Page, figure: Locator, handle: Locator) -> list[str]:
         numbers.add(figure.evaluate(NUMBERS))
     if len(numbers) < 2:
         faults.append(f"{label!r} moves the picture, and the numbers behind it stay")
-    page.wait_for_timeout(SETTLES / 2)  # a page that moves would move by now
+    page.wait_for_timeout(SETTLES / 2)  # a page that scrolls would have moved by now
     if not handle.evaluate("element => element === document.activeElement"):
         faults.append(f"{label!r} loses the focus when it is moved with the keyboard")
     if page.evaluate("[scrollX, scrollY]") != place or not handle.evaluate(SEEN):
         faults.append(f"{label!r}: the page moves with the arrow keys")
     box = handle.bounding_box()
     before, value = figure.evaluate(STATE), handle.input_value()
-    share = 0.1 if int(value) else 0.9  # of the handle's width: a place where it does not stand
+    share = 0.1 if int(value) else 0.9  # a share of the handle's width at which it is not
     page.mouse.click(box["x"] + box["width"] * share, box["y"] + box["height"] / 2)
     if not _changes(page, figure, before) or handle.input_value() == value:
         faults.append(f"{label!r} does not move with the mouse")
@@ -109,7 +109,7 @@ def _choose(page: Page, figure: Locator, choices: Locator) -> list[str]:
 
 
 def _changes(page: Page, figure: Locator, before: str) -> bool:
-    """Whether the figure comes to show something else than before."""
+    """Return True if the figure changes within the time limit."""
     changed = f"([figure, before]) => ({STATE})(figure) !== before"
     try:
         page.wait_for_function(changed, arg=[figure.element_handle(), before], timeout=SETTLES)
@@ -119,7 +119,7 @@ def _changes(page: Page, figure: Locator, before: str) -> bool:
 
 
 def _press(page: Page, figure: Locator, button: Locator, how: str) -> bool:
-    """Whether pressing a button changed something: the picture, or that it is pressed."""
+    """Return True if pressing a button changed the picture or the button's state."""
     before = figure.evaluate(STATE)
     if how == "click":
         button.click()

@@ -1,18 +1,19 @@
 """Open every page of the site in a real browser, as a reader does who was given the folder (`make site-check`).
 
-From the folder, and a part of it behind a server. It fails where a page writes an error to the console, asks anything
-of another machine, scrolls sideways at 360, 768 or 1440 pixels, has something that axe finds in the light or the dark
-theme, a link that leads nowhere, a handle that does not move its figure, a question that does not answer or forgets its
-answer, is empty without scripts, waits for a script before it shows anything, paints late, or is larger than it may be;
-where in a lesson code is not copied, an equation or a figure has no link, or a picture is not printed; where the search
-does not find what it must, each term of the glossary among it; where the first page forgets where a reader was; and
-where a tensor of the explorer's engine is not PyTorch's. It ends with what the pages weigh. Screenshots are kept, to be
-looked at. Needs Chromium, the extra `dev`, and the site: `make site`.
+Most checks open the pages from the folder, some from a server. It fails if a page writes an error to the console, sends
+a request to another machine, scrolls sideways at 360, 768 or 1440 pixels, has something that axe finds in the light or
+the dark theme, a broken link, a handle that does not move its figure, or a question that does not respond or forgets
+its answer, is empty without scripts, waits for a script before it shows anything, paints late, or is too large. In a
+lesson it fails if code is not copied, an equation or a figure has no link, or a picture is not printed. It also fails
+if the search does not find what it must, including each term of the glossary, if the first page forgets where a reader
+was, and if a tensor of the explorer's engine differs from PyTorch's. At the end it prints the sizes of the pages.
+Screenshots are saved for inspection. Needs Chromium, the extra `dev`, and the site: `make site`.
 
     make site-check PAGES="02 glossary" FIGURES=FOLDER
 
-`make site-quick` (`--quick`) is the part that belongs to every change: weight and links, what would be printed over the
-text, figures on a phone (print of 11 pixels at least, on the screen, and not over other print), and the search.
+`make site-quick` (`--quick`) is the part to run after every change: sizes and links, elements that would be printed
+over the text, figures on a phone (text of at least 11 pixels that is on the screen and overlaps nothing), and the
+search.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ from authoring.site.fault import Broken, Faults
 
 ROOT = Path(__file__).resolve().parents[2]
 WIDTHS = (360, 768, 1440)
-# What a reader may look for, and a page that must be among the first three found.
+# Phrases to search for, each with a page that must be among the first three results
 PHRASES = {
     "why divide by the root": "02_",
     "rotary": "05_",
@@ -61,14 +62,14 @@ PHRASES = {
     "sliding_window_attention": "reference/layers",
     "softmax": "02_",
 }
-# What a reader may mistype, and what the search must offer for it.
+# Typing mistakes, each with the word that the search must suggest for it
 MISTYPED = {"softmaxx": "softmax", "atention head": "attention head"}
 TEX = r"\\(?:[dt]?frac|begin|end|q?quad|[Bb]ig|left|right|math\w+|operatorname|partial|ln|hat|omega|text)\b"
 """A mark of TeX, which no excerpt of a lesson may show."""
 FEW = 3
 LEAST = 200
 """Terms that the search must know, at least."""
-# Each term is typed, and the places found are read. Answers how many, and [term, where it is explained] of the lost.
+# Type each term. Returns the number of terms, and [term, where it is explained] for those that are not found.
 TERMS = """few => {
   const field = document.getElementById("search-for"), rows = window.courseSections.filter(row => row[2] === "term");
   const lost = rows.filter(([page, anchor, , , term]) => {
@@ -79,19 +80,19 @@ TERMS = """few => {
   });
   return [rows.length, lost.map(([page, anchor, , , term]) => [term, page + "#" + anchor])];
 }"""
-ABORTED = "net::ERR_ABORTED"  # a picture that was still on its way when the page was left
+ABORTED = "net::ERR_ABORTED"  # a picture that was still loading when the page was left
 WIDE = Path(__file__).with_name("wide.js").read_text(encoding="utf-8").split("\n", 1)[1]
 ON_A_PHONE = Path(__file__).with_name("phone.js").read_text(encoding="utf-8").split("\n", 1)[1]
 PHONE = {"viewport": {"width": 360, "height": 740}, "has_touch": True, "is_mobile": True}
 PRINT = 11
 """Pixels of the smallest print of a figure on a phone."""
-# What would be printed over the text of each sheet: it stands still on a screen, and so on paper.
+# Elements with a fixed position, which would be printed over the text of each sheet
 STANDS_STILL = """() => [...document.querySelectorAll("body *")].filter(one => {
   const style = getComputedStyle(one);
   return ["fixed", "sticky"].includes(style.position) && one.checkVisibility() && one.getBoundingClientRect().width
     && !one.closest(".ext-figure");
 }).map(one => `${one.tagName.toLowerCase()}.${one.className}: ${one.textContent.trim().slice(0, 40)}`)"""
-# The sheets, and the scripts, that the first paint waits for.
+# The style sheets and scripts that the first paint waits for
 BLOCKING = """['link[rel=stylesheet]', 'script[src]:not([defer], [async], [type=module])'].map(
   kind => [...document.head.querySelectorAll(kind)].map(element => element.getAttribute('href') || element.src))"""
 
@@ -101,7 +102,7 @@ SCREEN = 900
 COPIED = 3
 """Pieces of code of each lesson whose button is pressed."""
 CLIPBOARD = "navigator.clipboard.readText()"
-# Counts what can be linked to, and names what cannot; and the steps to the lesson before and behind.
+# Count the elements that can be linked to, and list those that cannot, and the links to neighbouring lessons.
 LINKED = """() => {
   const here = [...document.querySelectorAll("article .equation[id]")], wrong = [];
   const figures = [...document.querySelectorAll("article .ext-figure")];
@@ -112,7 +113,7 @@ LINKED = """() => {
   const steps = document.querySelectorAll(".related-pages a").length;
   return [{ equation: here.length, figure: figures.length, "step to another lesson": steps }, wrong];
 }"""
-# Different pictures of a page, those that are not loaded, and moving figures that have not drawn themselves.
+# The distinct pictures of a page, those that are not loaded, and moving figures that are not drawn
 PICTURES = """() => {
   const shown = [...document.querySelectorAll("article img")].filter(one => one.offsetWidth);
   const moving = [...document.querySelectorAll("article .ext-figure[data-live]")];
@@ -127,7 +128,7 @@ PAINT = """new Promise(done => {
 
 
 class Watch:
-    """What a browser's pages say and ask for. `local`: how addresses begin that are our own."""
+    """Record the messages and requests of a browser's pages. `local` is the prefix of our own addresses."""
 
     def __init__(self, context: BrowserContext, local: tuple[str, ...]) -> None:
         self.faults: list[str] = []
@@ -145,13 +146,13 @@ class Watch:
         self._add(not url.startswith(local), f"asked of another machine: {url}")
 
     def taken(self) -> list[str]:
-        """The faults since the last time."""
+        """Return the faults since the last call."""
         found, self.faults = self.faults, []
         return found
 
 
 def look(page: Page, watch: Watch, address: str, name: str, shots: Path) -> tuple[Weight, list[str]]:
-    """A page at each width, and in both themes: what it weighs, and what is wrong."""
+    """Look at a page at each width and in both themes; return its weight and the faults."""
     faults = []
     for width in WIDTHS:
         page.set_viewport_size({"width": width, "height": 900})
@@ -174,7 +175,7 @@ def look(page: Page, watch: Watch, address: str, name: str, shots: Path) -> tupl
 
 
 def use(page: Page, watch: Watch, address: str, name: str) -> tuple[int, int, list[str]]:
-    """Move every handle of a page, and answer every question: how many, and what is wrong."""
+    """Move every handle of a page and answer every question; return their numbers and the faults."""
     page.set_viewport_size({"width": 1440, "height": 900})
     page.goto(address)
     handles, faults = moving.move_all(page, page.locator("figure[data-live]"), name)
@@ -188,7 +189,7 @@ def use(page: Page, watch: Watch, address: str, name: str) -> tuple[int, int, li
 
 
 def printed(page: Page, address: str) -> list[str]:
-    """What would be printed over the text of a page."""
+    """Return the elements that would be printed over the text of a page."""
     page.set_viewport_size({"width": 1280, "height": 900})
     page.emulate_media(media="print")
     page.goto(address)
@@ -198,8 +199,7 @@ def printed(page: Page, address: str) -> list[str]:
 
 
 def on_a_phone(page: Page, address: str) -> list[str]:
-    """Figures on a phone: small print, print off the screen, print over print; and a page that scrolls sideways. As the
-    page opens, and after each handle has been moved to its end."""
+    """Return a page's faults on a phone, as it opens and with each handle at its end: text, overlaps, scrolling."""
     page.goto(address)
     page.evaluate("document.querySelectorAll('img[loading=lazy]').forEach(one => { one.loading = 'eager'; })")
     page.wait_for_load_state("networkidle")
@@ -214,7 +214,7 @@ def on_a_phone(page: Page, address: str) -> list[str]:
 
 
 def quick(site: Path, browser: str, chosen: list[str]) -> list[str]:
-    """What every change must keep, in a minute or two: links and weight, print, phone, and the search."""
+    """Run the checks for every change, in a minute or two: links and sizes, printing, phones, and the search."""
     found, faults = Faults(), []
     links = finish.check(site, {}, found)
     try:
@@ -241,7 +241,7 @@ def quick(site: Path, browser: str, chosen: list[str]) -> list[str]:
 
 
 def touch(page: Page, address: str) -> list[str]:
-    """Lesson 02 on a phone: its first handle moves by a finger, its first question answers by one."""
+    """Use lesson 02 by touch on a phone: move its first handle and answer its first question."""
     page.goto(address)
     figure = page.locator("figure[data-live]").first
     handle = figure.locator("input[type=range]").first
@@ -258,8 +258,7 @@ def touch(page: Page, address: str) -> list[str]:
 
 
 def terms(page: Page, root: str) -> tuple[int, list[str]]:
-    """Every term of the glossary, typed into the search's page: how many, and those whose explanation is not among the
-    first places found."""
+    """Type every term of the glossary into the search page; return their number, and those not explained first."""
     page.goto(f"{root}/search.html")
     asked, lost = page.evaluate(TERMS, FEW)
     faults = [f"search for the term {term!r}: expected {where} among the first {FEW}" for term, where in lost]
@@ -267,7 +266,7 @@ def terms(page: Page, root: str) -> tuple[int, list[str]]:
 
 
 def offered(page: Page, root: str) -> list[str]:
-    """What the search offers for words that it does not have, and marks of TeX in what it shows of lessons."""
+    """Check the suggestions for unknown words, and that the excerpts of lessons contain no TeX."""
     page.goto(f"{root}/search.html")
     faults = []
     for typed, wanted in MISTYPED.items():
@@ -289,7 +288,7 @@ def offered(page: Page, root: str) -> list[str]:
 
 
 def search(page: Page, watch: Watch, root: str) -> list[str]:
-    """Phrases, typed into the search of the first page."""
+    """Type phrases into the search field of the first page."""
     faults = []
     for phrase, wanted in PHRASES.items():
         page.goto(f"{root}/index.html")
@@ -308,8 +307,7 @@ def search(page: Page, watch: Watch, root: str) -> list[str]:
 
 
 def kept(page: Page, address: str) -> list[str]:
-    """What a reader takes along from a lesson: a click copies code, each equation and each figure has a link that leads
-    to its place, the lessons beside it are a step away, and a printed page has every picture."""
+    """Check that code can be copied, equations and figures have links, and every picture is printed."""
     page.goto(address)
     faults = []
     for code in page.locator(".highlight:has(> .copy):visible").all()[:COPIED]:
@@ -329,7 +327,7 @@ def kept(page: Page, address: str) -> list[str]:
 
 
 def goes_on(page: Page, first: str, lesson: str) -> list[str]:
-    """A lesson is read as far as its third heading and left: the first page leads back to that heading."""
+    """Read a lesson as far as its third heading and leave; the first page must lead back to that heading."""
     page.goto(lesson)
     heading = page.locator("article section[id] > h2").nth(2)
     heading.evaluate("one => one.scrollIntoView()")
@@ -347,7 +345,7 @@ def goes_on(page: Page, first: str, lesson: str) -> list[str]:
 
 
 def without_scripts(page: Page, address: str) -> list[str]:
-    """What is missing where no script runs: text, pictures, formulas, questions with their reasons."""
+    """Return what is missing if no script runs: text, pictures, formulas, and questions with their reasons."""
     page.goto(address)
     faults = [] if len(page.locator("article").inner_text()) > 2000 else ["no text"]
     counts = {
@@ -358,7 +356,7 @@ def without_scripts(page: Page, address: str) -> list[str]:
 
 @contextmanager
 def served(folder: Path) -> Iterator[str]:
-    """The folder behind a server: its address."""
+    """Serve the folder, and yield its address."""
     quiet = type("Quiet", (http.server.SimpleHTTPRequestHandler,), {"log_message": lambda *_: None})
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(quiet, directory=folder))
     threading.Thread(target=server.serve_forever, daemon=True).start()
@@ -369,7 +367,7 @@ def served(folder: Path) -> Iterator[str]:
 
 
 def check(site: Path, chosen: list[str], shots: Path, browser: str) -> list[str]:
-    """What is wrong with the chosen pages, and with the site as a whole."""
+    """Return the faults of the chosen pages and of the site as a whole."""
     found = Faults()
     links = finish.check(site, {}, found)
     faults: list[str] = []
@@ -389,7 +387,7 @@ def check(site: Path, chosen: list[str], shots: Path, browser: str) -> list[str]
         for name in names:
             address, began = (site / f"{name}.html").as_uri(), time.monotonic()
             weights[name], wrong = look(page, watch, address, name, shots)
-            if not name.startswith("questions/"):  # the same questions, answered where they stand
+            if not name.startswith("questions/"):  # the lessons' questions, which are answered there
                 moved, given, more = use(page, watch, address, name)
                 handles, answers, wrong = handles + moved, answers + given, wrong + more
             wrong += printed(page, address)

@@ -2,8 +2,8 @@
 
     make pictures
 
-It is taken from the site (`make site`) with Chromium, and needs the extra `dev`. Look at it before you commit it:
-a browser's fonts are not the same everywhere, so no test compares it.
+The picture is taken from the site (`make site`) with Chromium, and needs the extra `dev`. Look at it before you commit
+it: fonts differ between browsers, so no test compares it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ PAUSE = 900
 
 
 def moved(page: Page) -> list[Image.Image]:
-    """The first figure of the lesson that moves, at each place of its handle."""
+    """Yield the first moving figure of the lesson at each position of its handle."""
     page.set_viewport_size({"width": 900, "height": 900})
     figure = page.locator("figure[data-live]").first
     handle = figure.locator("input[type=range]").first

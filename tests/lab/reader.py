@@ -1,4 +1,4 @@
-"""A real JupyterLab as a reader has it after `make lab`, in a real browser: the server, opening, running, clicking."""
+"""A real JupyterLab, as after `make lab`, in a real browser: start the server, open notebooks, run cells, click."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from companion_school.study import readers_copy
 NOTEBOOKS = Path(__file__).resolve().parents[2] / "notebooks"
 IDLE = f"#jp-main-statusbar >> text=/{readers_copy.KERNEL}.*Idle/"
 PROMPTS = "[...document.querySelectorAll('.jp-Notebook .jp-CodeCell .jp-InputPrompt')].map(e => e.textContent.trim())"
-# The execution counts of the open notebook's code cells; a folded cell has no prompt to read it from.
+# The execution counts of the open notebook's code cells; folded cells have no prompt that shows them.
 COUNTS = """window.jupyterapp.shell.currentWidget.content.widgets
   .filter(cell => cell.model.type === 'code').map(cell => cell.model.executionCount)"""
 CELLS = "[...document.querySelectorAll('.jp-NotebookPanel:not(.lm-mod-hidden) .jp-Notebook .jp-Cell')]"
@@ -30,8 +30,9 @@ DRAWN = f"{CELLS}.length === window.jupyterapp.shell.currentWidget.content.model
 SIZES = f"String({CELLS}.map(cell => [cell.offsetWidth, cell.offsetHeight]))"
 LOG = "jupyterlab.log"
 LONGEST_RUN = 300_000  # milliseconds
-# Code stands in thousands of words, and axe would compare the colours of each. Those of one class, in blocks of one
-# kind, have the same colours: leave the longest that is seen (axe judges no single letter), and make the others plain.
+# Code consists of thousands of words, and axe would compare the colours of each. Words of one class in blocks of one
+# kind have the same colours, so leave the longest visible one (axe does not judge single letters) and make the others
+# plain.
 PLAIN = """() => {
   const longest = new Map(), words = [...document.querySelectorAll('.highlight pre span:not(:has(*))')];
   for (const word of words.filter((word) => word.checkVisibility())) {
@@ -49,7 +50,7 @@ AGAIN = "() => { for (const [text, word] of window.plain) text.replaceWith(word)
 
 @dataclass(frozen=True)
 class Lab:
-    """A running server: its address and token, and the folder it was started in, with the reader's own copies in it."""
+    """A running server: its address and token, and its folder with the reader's copies of the notebooks."""
 
     address: str
     token: str
@@ -57,7 +58,7 @@ class Lab:
 
     @property
     def terminal(self) -> str:
-        """What the terminal shows in which `make lab` was started."""
+        """Return the contents of the terminal in which `make lab` was started."""
         return (self.root.parent / LOG).read_text(encoding="utf-8")
 
     @property
@@ -66,19 +67,19 @@ class Lab:
 
     @property
     def progress(self) -> Path:
-        """Where the reader's progress is kept."""
+        """Folder of the reader's progress."""
         return self.root.parent / "progress"
 
     def url(self, name: str = "") -> str:
-        """Of a notebook, from the reader's folder; without a name, where the course begins."""
+        """Return the URL of a notebook in the reader's folder or, without a name, of the start page."""
         return f"{self.address}/{f'lab/tree/{readers_copy.MINE}/{name}?reset&' if name else '?'}token={self.token}"
 
 
 @contextlib.contextmanager
 def jupyterlab(folder: Path, *extra: Path) -> Iterator[Lab]:
-    """What `make lab` starts, on a copy of the notebooks: the course's settings, and none of the user's own.
+    """Start what `make lab` starts, on a copy of the notebooks, with the course's settings and none of the user's.
 
-    extra   notebooks that are put beside the lessons
+    extra: notebooks to add to the lessons
     """
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -126,27 +127,27 @@ def menu(page: Page, name: str, entry: str) -> None:
 
 
 def open_notebook(page: Page, url: str) -> None:
-    """Open it, and wait until its first cells are there and its kernel is idle."""
+    """Open a notebook, and wait until its first cells are visible and its kernel is idle."""
     page.goto(url)
     page.wait_for_selector(".jp-Notebook .jp-Cell")
     page.wait_for_selector(IDLE)
 
 
 def wait_for_cells(page: Page, count: int) -> None:
-    """Wait until JupyterLab has drawn all code cells: those out of sight come when it has time."""
+    """Wait until JupyterLab has drawn all code cells; it draws those out of sight later."""
     page.wait_for_function(f"count => {PROMPTS}.length >= count", arg=count)
 
 
 def wait_until_drawn(page: Page) -> None:
-    """Wait until the open notebook has all its cells, and its height: JupyterLab draws those out of sight later."""
+    """Wait until the open notebook has all cells and its final height, because JupyterLab draws some later."""
     page.wait_for_function(DRAWN)
     wait_until_still(page, 1_000)
 
 
 def wait_until_still(page: Page, pause: int = 300) -> None:
-    """Wait until the open notebook keeps its width and the heights of its cells.
+    """Wait until the width of the open notebook and the heights of its cells no longer change.
 
-    pause   milliseconds between two looks
+    pause: milliseconds between two measurements
     """
     before, now = None, page.evaluate(SIZES)
     while now != before:
@@ -155,7 +156,7 @@ def wait_until_still(page: Page, pause: int = 300) -> None:
 
 
 def run_all(page: Page) -> None:
-    """Restart the kernel of the open notebook, run all cells, wait until the last has run or one has failed."""
+    """Restart the kernel of the open notebook, run all cells, and wait until the last one has run or one has failed."""
     menu(page, "Kernel", "Restart Kernel and Run All Cells…")
     page.click(".jp-Dialog .jp-mod-accept")
     page.wait_for_function(f"{PROMPTS}.some(t => t == '[*]:')")
@@ -167,7 +168,7 @@ def run_all(page: Page) -> None:
 
 
 def static_page(lab: Lab, name: str, theme: str) -> Path:
-    """A notebook of the reader as an HTML file, in a folder of its own: no kernel, and nothing asked of the network."""
+    """Export a notebook as an HTML file in a folder of its own; the page has no kernel and uses no network."""
     from nbconvert import HTMLExporter
 
     elsewhere = {f"{what}_url": "" for what in ("mathjax", "require_js", "jquery", "mermaid_js")}
@@ -182,15 +183,15 @@ def save(page: Page) -> None:
     """Save the open notebook, and wait until it is saved."""
     menu(page, "File", "Save Notebook")
     page.wait_for_function("!window.jupyterapp.shell.currentWidget.context.model.dirty")
-    page.wait_for_timeout(500)  # what was saved already is saved again
+    page.wait_for_timeout(500)  # a notebook that is saved already is saved again
 
 
 def axe(page: Page, selector: str) -> list[str]:
-    """What axe finds wrong in a part of the page, for WCAG 2.2 at level AA."""
+    """Return the problems that axe finds in a part of the page, for WCAG 2.2 at level AA."""
     from axe_playwright_python.sync_playwright import Axe
 
     rules = {"type": "tag", "values": ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa"]}
-    # "preload" would fetch style sheets, which a folder does not allow.
+    # "preload" would fetch style sheets, which is not allowed in a page opened from a folder.
     wanted = {"runOnly": rules, "preload": False, "resultTypes": ["violations"]}
     page.evaluate(PLAIN)
     found = Axe().run(page, context=selector, options=wanted).response["violations"]

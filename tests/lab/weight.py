@@ -1,4 +1,4 @@
-"""What a page costs to open: its bytes, the files it asks for, and what holds up the first paint."""
+"""The cost of opening a page: its bytes, the files that it requests, and what delays the first paint."""
 
 from __future__ import annotations
 
@@ -18,8 +18,12 @@ PACKED = (".html", ".css", ".js", ".svg")
 
 @dataclass(frozen=True)
 class Weight:
-    """A page: its own bytes, the files it asks for to be shown, itself among them, their bytes as they lie in the
-    folder and as a server packs them, how many sheets and scripts the first paint waits for, and its milliseconds."""
+    """The cost of a page.
+
+    It consists of the page's own bytes, the files requested to show it (including itself), their bytes in the folder
+    and as compressed by a server, the numbers of style sheets and scripts that delay the first paint, and the time of
+    that paint in milliseconds.
+    """
 
     page: int
     files: int
@@ -31,7 +35,7 @@ class Weight:
 
     @classmethod
     def of(cls, urls: list[str], sheets: int, scripts: int, paint: float = 0.0) -> Weight:
-        """Of the addresses that a page, the first of them, asks for from its folder."""
+        """Build it from the addresses that a page, the first of them, requests from its folder."""
         parts = dict.fromkeys(urlsplit(url).path for url in urls if url.startswith("file:"))
         paths = [path for path in (Path(unquote(part)) for part in parts) if path.is_file()]
         sizes = [path.stat().st_size for path in paths]
@@ -43,7 +47,7 @@ class Weight:
 
 
 def summary(weights: dict[str, Weight]) -> str:
-    """The middle page and the heaviest one in each respect, as a table."""
+    """Return a table with the median and the largest value of each quantity."""
     rows = []
     for name, what, unit in (
         ("page", "kB of its own", 1000),

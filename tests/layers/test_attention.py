@@ -1,4 +1,4 @@
-"""Attention equals its formula, PyTorch's operators, and itself under every way of calling it."""
+"""Attention equals its formula, PyTorch's operators, and itself however it is called."""
 
 import math
 
@@ -29,7 +29,7 @@ BACKENDS = ["reference", "sdpa"]
 
 
 def heads(query=5, key=7, kv_head=2, dtype=torch.float64, grad=False):
-    """q, k, v with every size different: batch 3, head 4, d_head 6, d_v 8."""
+    """Return q, k and v in which all sizes differ: batch 3, head 4, d_head 6, d_v 8."""
     g = torch.Generator().manual_seed(query * 100 + key)
     shapes = [(3, 4, query, 6), (3, kv_head, key, 6), (3, kv_head, key, 8)]
     return [torch.randn(s, generator=g, dtype=dtype).requires_grad_(grad) for s in shapes]
@@ -44,7 +44,7 @@ def some_mask(query=5, key=7):
 def test_attend_is_the_formula_entry_by_entry():
     q, k, v = heads(kv_head=2)
     out = attend(q, k, v, backend="reference")
-    b, h, i = 1, 3, 2  # query head 3 reads key-value head 1
+    b, h, i = 1, 3, 2  # query head 3 uses key-value head 1
     scores = [sum(q[b, h, i, c] * k[b, 1, j, c] for c in range(6)) / math.sqrt(6) for j in range(7)]
     total = sum(math.exp(s) for s in scores)
     for c in range(8):
@@ -64,7 +64,7 @@ def test_attend_equals_pytorch_forward_and_backward(kv_head, masking, backend):
     bias = torch.zeros(3, 4, 5, 7, dtype=torch.float64)
     if mask is not None:
         bias = bias.masked_fill(~mask, -math.inf) if mask.dtype == torch.bool else bias + mask
-    if "causal" in masking:  # 5 queries are the last five of 7 tokens
+    if "causal" in masking:  # the 5 queries are the last five of 7 tokens
         bias = bias.masked_fill(torch.ones(5, 7).triu(diagonal=7 - 5 + 1).bool(), -math.inf)
     wide = [x.repeat_interleave(4 // kv_head, dim=1) for x in (k, v)]
     expected = F.scaled_dot_product_attention(q, *wide, attn_mask=bias)
@@ -147,7 +147,8 @@ def test_bad_heads_and_backends_are_named(unchecked):
 
 
 def test_a_mask_without_a_head_axis_is_refused():
-    q, k, v = (x[:4].repeat(2, 1, 1, 1)[:4] for x in heads(kv_head=4))  # as many rows as heads: it would broadcast
+    # As many rows as heads, so that a wrong mask would broadcast
+    q, k, v = (x[:4].repeat(2, 1, 1, 1)[:4] for x in heads(kv_head=4))
     mask = torch.ones(4, 5, 7, dtype=torch.bool).tril()
     for backend in BACKENDS:
         with pytest.raises(ValueError, match=r"mask has shape \(4, 5, 7\): expected four axes"):
@@ -155,7 +156,7 @@ def test_a_mask_without_a_head_axis_is_refused():
 
 
 def copied(torch_layer: nn.MultiheadAttention, **kwargs) -> Attention:
-    """Our layer with the weights of PyTorch's."""
+    """Return our layer with the weights of PyTorch's."""
     d_model, h = torch_layer.embed_dim, torch_layer.num_heads
     ours = Attention(d_model, AttentionConfig(h, bias=True), **kwargs).to(torch_layer.in_proj_weight.dtype)
     with torch.no_grad():
@@ -287,14 +288,15 @@ def test_prefill_makes_no_table_of_all_pairs_also_when_steps_read_whole_buckets(
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_half_precision_holds_scores_and_masks_that_are_beyond_its_numbers(backend, dtype):
     q, k, v = (x.to(dtype) for x in heads())
-    large = attend(200 * q, 200 * k, v, backend=backend)  # scores up to 10^5; float16 ends at 65,504
+    large = attend(200 * q, 200 * k, v, backend=backend)  # scores up to 10^5, although float16 ends at 65,504
     wanted = attend((200 * q).float(), (200 * k).float(), v.float())
     torch.testing.assert_close(large.float(), wanted, atol=0.05, rtol=0)
     mask = torch.zeros(1, 1, 5, 7).masked_fill(~some_mask()[:1], torch.finfo(torch.float32).min)
     mask[..., 1, :], mask[..., 3, :] = torch.finfo(torch.float32).min, -math.inf
     out = attend(q, k, v, mask=mask, backend=backend)
     assert out.isfinite().all() and (out[:, :, 3] == 0).all()
-    torch.testing.assert_close(out[:, :, 1], attend(q, k, v)[:, :, 1], atol=0.02, rtol=0)  # alike everywhere: no matter
+    # Masked in the same way everywhere, so it does not matter
+    torch.testing.assert_close(out[:, :, 1], attend(q, k, v)[:, :, 1], atol=0.02, rtol=0)
     torch.testing.assert_close(out[:, :, 0], attend(q, k, v, mask=some_mask()[:1])[:, :, 0], atol=0.02, rtol=0)
 
 
@@ -334,13 +336,13 @@ def test_a_sink_is_one_more_logit_of_each_row_that_has_no_value(seen, query, kv_
     cut = {name: value for name, value in options.items() if name != "mask" or value.dtype == torch.bool}
     scores = q @ k.repeat_interleave(4 // kv_head, 1).mT / math.sqrt(options.get("score_width", 6))
     scores = scores if "mask" not in options or "mask" in cut else scores + options["mask"]
-    allowed = attention_weights(torch.zeros_like(q), k, **cut) > 0  # who may look at whom
+    allowed = attention_weights(torch.zeros_like(q), k, **cut) > 0  # the visible pairs
     scores = scores.masked_fill(~allowed, -math.inf)
     raised = scores.exp() / (scores.exp().sum(-1, keepdim=True) + sinks.exp().view(-1, 1, 1))
     expected = raised @ v.repeat_interleave(4 // kv_head, 1)
     towards = torch.randn_like(expected)
     grads = torch.autograd.grad((expected * towards).sum(), (q, k, v, sinks))
-    for pairs, few in ((2**22, 0), (2**22, 16), (8, 0)):  # in one piece, as when writing, some queries at a time
+    for pairs, few in ((2**22, 0), (2**22, 16), (8, 0)):  # in one piece, as in decoding, and a few queries at a time
         monkeypatch.setattr(masks, "PAIRS", pairs)
         monkeypatch.setattr(kernel, "FEW", few)
         for backend in BACKENDS:
@@ -395,6 +397,6 @@ def test_a_gate_multiplies_what_the_heads_found_before_the_output_matrix(gate):
         layer.gate.weight.zero_()
     layer(x)
     handle.remove()
-    gated, half = merged  # a gate of zeros lets through one half
+    gated, half = merged  # a gate of zeros lets half of it through
     opening = opening if gate == "width" else opening.repeat_interleave(5, -1)
     torch.testing.assert_close(gated, 2 * half * opening)

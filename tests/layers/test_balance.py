@@ -1,4 +1,4 @@
-"""The losses that balance experts, and the bias: their values, and where their gradients go."""
+"""The losses that balance experts, and the bias: their values and gradients."""
 
 import math
 
@@ -28,7 +28,8 @@ def test_its_value_is_one_at_uniform_load_the_number_of_experts_at_collapse_and_
     assert switch_loss(route(torch.zeros(6, 4), 2)).item() == pytest.approx(1)  # uneven load, uniform probabilities
     collapsed = route(torch.tensor([[40.0, 0.0, 0.0, 0.0]]).repeat(6, 1), 1)
     assert switch_loss(collapsed).item() == pytest.approx(4)
-    # Two of three tokens barely prefer expert 0; the third is sure of expert 1: most choices, least probability.
+    # Two of three tokens barely prefer expert 0, and the third strongly prefers expert 1, so expert 0 has the most
+    # choices and the lowest probability.
     below = route(torch.tensor([[0.01, 0.0], [0.01, 0.0], [-9.0, 0.0]]), 1)
     assert switch_loss(below).item() < 0.9
 
@@ -41,7 +42,7 @@ def test_every_loss_has_a_gradient_at_the_router(loss, gating, top_k):
     layer = MoE(6, FeedForwardConfig(7), MoEConfig(5, top_k, gating=gating, capacity=0.5))
     loss(layer(torch.randn(2, 9, 6))[1]).backward()
     assert layer.router.weight.grad.abs().max() > 1e-3
-    assert layer.inner.grad is None  # nothing but the router
+    assert layer.inner.grad is None  # only the router has one
 
 
 def test_the_gradient_of_the_switch_loss_goes_through_the_probabilities_alone():
@@ -50,7 +51,7 @@ def test_the_gradient_of_the_switch_loss_goes_through_the_probabilities_alone():
     load = routing.load.detach()
     (expected,) = torch.autograd.grad(5 * (load * logits.softmax(-1).flatten(0, 1).mean(0)).sum(), logits)
     torch.testing.assert_close(got, expected)
-    # Downhill, probability leaves the expert that was chosen most and goes to the one that was chosen least.
+    # A step downhill moves probability from the expert that was chosen most to the one that was chosen least.
     after = (logits - got).softmax(-1).mean((0, 1)) - logits.softmax(-1).mean((0, 1))
     assert after[load.argmax()] < 0 < after[load.argmin()]
 
@@ -110,7 +111,7 @@ def test_the_bias_is_moved_by_its_update_alone_and_balances_a_collapsed_router()
     x = torch.rand(4, 50, 6)
     before = layer(x)[1].effective_experts.item()
     layer(x)[0].sum().backward()
-    assert (layer.bias == 0).all() and layer.bias.grad is None  # a forward and a backward pass leave it alone
+    assert (layer.bias == 0).all() and layer.bias.grad is None  # a forward and a backward pass do not change it
     for _ in range(200):
         update_bias(layer, layer(x)[1].counts, 0.005)
     assert before < 3 and layer(x)[1].effective_experts > 7

@@ -1,4 +1,4 @@
-"""Blocks as released models have them: where norms stand, and what is normalised, capped, scaled and gated."""
+"""Blocks as in released models: the positions of norms, and what is normalized, capped, scaled and gated."""
 
 import pytest
 import torch
@@ -43,7 +43,7 @@ NORMS = {"self_attn.q_norm": "attention.query_norm", "self_attn.k_norm": "attent
 
 
 def ours(names, theirs, seed=0, **changes):
-    """Our first block with the weights of theirs, all of them drawn anew."""
+    """Return our first block with the weights of theirs, after all of these are drawn anew."""
     config = ModelConfig(
         vocab=31,
         d_model=12,
@@ -131,12 +131,12 @@ def test_a_norm_over_each_head(layer, config, offset):
     x = torch.randn(3, 9, 12)
     wanted, _ = theirs(x, position_embeddings=at(9), attention_mask=mask_of(9))
     torch.testing.assert_close(block.attention(x), wanted, atol=1e-5, rtol=1e-5)
-    again = block.attention(5 * x)  # scores do not grow with the stream; but for epsilon they stay what they were
+    again = block.attention(5 * x)  # scores do not grow with the stream; apart from epsilon they stay the same
     torch.testing.assert_close(again, 5 * wanted, atol=1e-3, rtol=1e-3)
 
 
 def test_a_norm_behind_a_sublayer_is_inside_the_residual():
-    """The two placements that look alike: the stream itself is normalised by one of them only."""
+    """Only one of two placements that look alike normalizes the stream itself."""
     x = torch.randn(2, 5, 12)
     for placement in ("post", "after"):
         config = ModelConfig(11, 12, 1, 8, AttentionConfig(3), FeedForwardConfig(8), norm=NormConfig("rms", placement))
@@ -230,7 +230,7 @@ def test_caps_and_widths_of_scores_are_the_formulas(kv_heads):
 
 @pytest.mark.parametrize("part", ["query", "key", "output"])
 def test_cross_attention_is_normalised_as_its_block_says(part):
-    """What stands before a norm may be twice as large, and nothing changes."""
+    """Doubling the input of a norm must change nothing."""
     config = ModelConfig(
         vocab=31,
         d_model=12,

@@ -1,4 +1,4 @@
-"""The cache as a value: rooms, lengths, copies, and what it refuses."""
+"""The cache as a value: slots, lengths, copies, and rejected arguments."""
 
 import pytest
 import torch
@@ -122,7 +122,7 @@ def test_bad_uses_are_named(model):
 @torch.no_grad()
 def test_rows_of_unequal_length_go_on_from_where_each_stands(model):
     text, lengths = tokens(3, 9), torch.tensor([2, 5, 3])
-    cache = model(text[:, :5], cache=empty()).cache.rewind(lengths)  # padded to 5, then the padding taken back
+    cache = model(text[:, :5], cache=empty()).cache.rewind(lengths)  # padded to 5 tokens; then the padding is rewound
     rows = [text[i, n : n + 4] for i, n in enumerate(lengths.tolist())]
     out = model(torch.stack(rows), cache=cache)
     for i, n in enumerate(lengths.tolist()):

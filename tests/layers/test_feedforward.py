@@ -1,4 +1,4 @@
-"""Feed-forward networks: the formulas, entry by entry, with every width different."""
+"""Feed-forward networks equal their formulas entry by entry, with all widths different."""
 
 import io
 
@@ -76,7 +76,7 @@ def test_no_token_sees_another(kind):
 
 @pytest.mark.parametrize("kind", ["relu", "gelu", "gelu_tanh", "silu", "swiglu"])
 def test_every_network_can_be_saved_whole(kind):
-    """A lambda inside would not let it."""
+    """A lambda in the module would prevent this."""
     network, file = FeedForward(6, FeedForwardConfig(10, kind)), io.BytesIO()
     torch.save(network, file)
     assert file.tell() > 4 * sum(p.numel() for p in network.parameters())

@@ -1,4 +1,4 @@
-"""Linear layers: one recurrence, computed token by token, in chunks and from a cache; what nothing else touches."""
+"""Linear attention layers: one recurrence, computed token by token, in chunks, and from a cache."""
 
 import math
 from dataclasses import replace
@@ -69,7 +69,7 @@ def parts(tokens=150, rates=1, strong=True, heads=(4, 2)):
 
 
 def by_hand(q, k, v, log_decay, strength):
-    """Equations (1) to (4), a token after the other."""
+    """Compute equations (1) to (4) token by token."""
     state, outs = torch.zeros(*k.shape[:2], 5, 4, dtype=torch.float64), []
     for t in range(k.shape[2]):
         if log_decay is not None:
@@ -118,7 +118,7 @@ def test_what_fades_fast_gives_no_infinities():
 
 
 def test_the_layer_is_its_equations():
-    """Head by head and token by token, of a layer whose keys serve two matrices each."""
+    """The layer is computed head by head and token by token; each of its keys serves two matrices."""
     layer = drawn(CONFIG).double().decoder.blocks[0].attention
     x = torch.randn(2, 6, 12, dtype=torch.float64)
     raw = torch.cat((layer.query(x), layer.key(x), layer.value(x)), -1)
@@ -163,7 +163,7 @@ def test_any_split_of_a_long_text_reads_the_same(linear):
 
 @torch.no_grad()
 def test_filler_touches_nothing_wherever_it_stands(linear):
-    # A local layer counts tokens by where they stand, so that filler would take room in its window.
+    # A local layer counts slots, so padding would take room in its window.
     config = CONFIG.with_(attention=AttentionConfig(3, linear=linear))
     model = drawn(config).double().eval()
     tokens = torch.randint(17, (3, 90), generator=torch.Generator().manual_seed(1))
@@ -201,7 +201,7 @@ def test_a_cache_takes_back_what_it_says_and_refuses_the_rest():
     wanted = torch.tensor([100 - BACK, 97])
     again = model(torch.stack([tokens[0, 84:104], tokens[1, 97:117]]), cache=seen.rewind(wanted))
     close(again.logits, torch.stack([whole[0, 84:104], whole[1, 97:117]]))
-    older = model(tokens[:, 100:], cache=seen)  # a handle that is older than what came after
+    older = model(tokens[:, 100:], cache=seen)  # a cache that is older than later steps
     close(older.logits, whole[:, 100:])
     with pytest.raises(
         ValueError, match=r"lengths=\[83, 97\]: expected .* linear layers store only the updates of the last 16 tokens"
@@ -313,7 +313,7 @@ def test_what_makes_no_sense_is_refused_by_name():
 
 @pytest.mark.parametrize("decay", ["head", "channel"])
 def test_kernels_of_the_library_are_asked_in_its_layout(decay, monkeypatch):
-    """In place of them stands the loop, for (batch, token, head, ...) as they take it."""
+    """The loop replaces them, with their layout (batch, token, head, ...)."""
     asked = []
 
     def kernel(q, k, v, g, beta, scale, output_final_state):

@@ -1,4 +1,4 @@
-"""A number that is no number, or means nothing, is refused where it is given, by its name; not a NaN in the answer."""
+"""Invalid numbers are rejected by name where they are passed, instead of causing a NaN in the result."""
 
 import math
 

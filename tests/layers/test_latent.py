@@ -1,4 +1,4 @@
-"""Latent attention: what is kept of a token is one small vector, and both ways to compute with it are one function."""
+"""Latent attention caches one small vector per token, and both ways to compute it give the same function."""
 
 import math
 from dataclasses import replace
@@ -50,7 +50,7 @@ def normed(x, gain):
 
 
 def test_the_layer_is_its_equations_head_by_head():
-    """DeepSeek-V2, eqs. 37 to 47, one head after the other, with keys and values made of the latent."""
+    """DeepSeek-V2, eqs. 37 to 47, one head after the other, with keys and values computed from the latent."""
     layer, x = layer_of(), stream()
     c, shared = layer.down(x).split((7, 4), -1)
     c = normed(c, layer.latent_norm.weight)
@@ -85,7 +85,7 @@ KINDS = {
 def test_expanded_is_absorbed(kind, backend):
     layer, x = layer_of(**KINDS[kind]), stream()
     mask = torch.rand(2, 1, 11, 11, generator=torch.Generator().manual_seed(1)) > 0.3
-    mask[1, :, 4] = False  # a token that may look nowhere
+    mask[1, :, 4] = False  # a token that sees nothing
     by_head = torch.randn(2, 3, 11, 11, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
     results = []
     for who in (None, mask, by_head):
@@ -156,7 +156,7 @@ def test_from_a_cache_the_cheaper_form_is_taken(changes):
 
 
 class Sum(nn.Module):
-    """What an adapter makes of a layer."""
+    """A layer plus a second one, like a layer with an adapter."""
 
     def __init__(self, base):
         super().__init__()

@@ -1,4 +1,4 @@
-"""Linear attention equals itself, computed in every way, and not `attend`."""
+"""All implementations of linear attention agree with each other, but not with `attend`."""
 
 import math
 
@@ -13,7 +13,7 @@ from companion.layers.linear_attention import linear_attention, linear_attention
 
 
 def quadratic(q, k, v, *, is_causal, real=None):
-    """The formula, with its query-by-key matrix."""
+    """Compute the formula with its query-by-key matrix."""
     k, v = (x.repeat_interleave(q.shape[1] // k.shape[1], dim=1) for x in (k, v))
     weights = (F.elu(q) + 1) @ (F.elu(k) + 1).transpose(-2, -1)
     if is_causal:
@@ -64,7 +64,7 @@ def test_the_last_token_of_causal_linear_attention_sees_what_full_attention_sees
 def test_linear_attention_is_another_function_than_softmax_attention():
     q, k, v = heads()
     assert (linear_attention(q, k, v) - attend(q, k, v)).abs().max() > 0.1
-    # Doubling the queries sharpens a softmax without limit; here no weight can leave phi(q).phi(k) behind.
+    # Larger queries sharpen a softmax without limit; here the weights do not become sharper.
     assert attend(1e4 * q, k, v).sub(linear_attention(1e4 * q, k, v)).abs().max() > 0.1
 
 
@@ -76,12 +76,12 @@ def test_linear_attention_costs_what_its_docstring_says():
         counted = counted_flops(lambda x=(q, k, v): linear_attention(*x, causal=True, chunk=16))
         among_themselves = 3 * 4 * 2 * n * 16 * (6 + 8 + 1)
         unread = 3 * 4 * 2 * 16 * state  # the first chunk has no state to read,
-        unwritten = 3 * 2 * 2 * 16 * state  # and nobody reads one after the last
+        unwritten = 3 * 2 * 2 * 16 * state  # and the state after the last chunk is not read
         assert counted == 3 * 2 * n * state * (4 + 2) - unread - unwritten + among_themselves
 
 
 def test_positive_features_are_elu_plus_one_and_stay_positive():
-    x = torch.linspace(-8, 8, 33, dtype=torch.float64, requires_grad=True)  # zero is among them
+    x = torch.linspace(-8, 8, 33, dtype=torch.float64, requires_grad=True)  # zero is one of them
     torch.testing.assert_close(positive_features(x), F.elu(x) + 1)
     ours, theirs = (torch.autograd.grad(f(x).sum(), x)[0] for f in (positive_features, F.elu))
     torch.testing.assert_close(ours, theirs)
@@ -111,7 +111,7 @@ def test_linear_attention_refuses_bad_input(unchecked):
 
 @pytest.mark.parametrize("is_causal", [False, True])
 def test_sums_over_many_tokens_do_not_overflow_in_half_precision(is_causal):
-    """A state kept in fp16 is infinite after some 16,000 tokens."""
+    """A state stored in fp16 would be infinite after about 16,000 tokens."""
     q, k, v = (x.float().abs() + 2 for x in heads(30_000, 30_000))
     exact = linear_attention(q, k, v, causal=is_causal)
     half = linear_attention(q.half(), k.half(), v.half(), causal=is_causal)

@@ -1,4 +1,4 @@
-"""A linear layer with a change of low rank beside it."""
+"""A linear layer with a parallel change of low rank."""
 
 import copy
 

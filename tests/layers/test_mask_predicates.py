@@ -1,4 +1,4 @@
-"""Predicates as masks, of `attend` and of a layer; and attention as one GPU kernel."""
+"""Predicates as masks of `attend` and of a layer, and attention as one GPU kernel."""
 
 import subprocess
 import sys
@@ -14,7 +14,7 @@ from companion.layers.masks import both, causal, padding, per_head, strided, win
 
 PREDICATES = {
     "window": window(3),
-    "rows differ": both(causal, padding(torch.tensor([7, 2, 0]))),  # the last row sees nothing at all
+    "rows differ": both(causal, padding(torch.tensor([7, 2, 0]))),  # the last row sees nothing
     "heads differ": per_head(window(2), strided(3), causal),
 }
 
@@ -29,7 +29,7 @@ def test_attention_takes_a_predicate_for_a_mask(name, is_causal, backend):
         for h in range(4):
             for i in range(5):
                 for j in range(7):
-                    position = i + 2  # five queries are the last five of seven
+                    position = i + 2  # the five queries are the last five of seven tokens
                     seen = PREDICATES[name](*(torch.tensor(x) for x in (b, h, position, j)))
                     allowed[b, h, i, j] = seen and (j <= position or not is_causal)
     expected = attend(q, k, v, mask=allowed, backend="reference")
@@ -39,7 +39,7 @@ def test_attention_takes_a_predicate_for_a_mask(name, is_causal, backend):
 
 @pytest.mark.parametrize("width", [1, 4, 5, 40])
 def test_a_window_of_an_encoder_is_open_to_both_sides(width):
-    """In a layer alone and beside masks of every kind; with the gradient of the table of the same pairs."""
+    """This is tested in a layer, with masks of all kinds, and for the gradient of an explicit mask."""
     torch.manual_seed(0)
     layer = Attention(12, AttentionConfig(3, window=WindowConfig(width)), causal=False).double()
     x = torch.randn(2, 9, 12, dtype=torch.float64, requires_grad=True)
@@ -110,12 +110,13 @@ def test_the_triton_kernel_equals_sdpa(lengths, kv_head, is_causal, dtype, toler
     expected = attend(*(x.float() for x in (q, k, v)), causal=is_causal, backend="sdpa")
     out = triton_attention(q, k, v, causal=is_causal, tile=(32, 16))
     torch.testing.assert_close(out.float(), expected, atol=tolerance, rtol=tolerance)
-    turned = q.transpose(1, 2).contiguous().transpose(1, 2)  # as a layer hands it over: heads and tokens interleaved
+    # In the layout that a layer uses: heads and tokens interleaved
+    turned = q.transpose(1, 2).contiguous().transpose(1, 2)
     torch.testing.assert_close(triton_attention(turned, k, v, causal=is_causal, tile=(32, 16)), out)
 
 
 def test_the_package_does_not_need_triton():
-    """Every module but one imports where there is no Triton, and that one says what it wants."""
+    """Without Triton, every module but one can be imported, and that one says what it needs."""
     script = """
 import sys
 sys.modules["triton"] = None

@@ -1,4 +1,4 @@
-"""Masks as predicates: each says who may look, and they combine."""
+"""Masks as predicates: each says which keys a query sees, and they combine."""
 
 import pytest
 import torch
@@ -28,7 +28,7 @@ def table(mask):
 def test_causal_and_window_by_eye():
     assert table(materialize(causal, 1, 4, 4)[0, 0]) == ["x...", "xx..", "xxx.", "xxxx"]
     assert table(materialize(window(2), 1, 4, 4)[0, 0]) == ["x...", "xx..", ".xx.", "..xx"]
-    assert table(materialize(causal, 1, 2, 4)[0, 0]) == ["xxx.", "xxxx"]  # the last two queries of four
+    assert table(materialize(causal, 1, 2, 4)[0, 0]) == ["xxx.", "xxxx"]  # the last two of four queries
 
 
 def test_padding_hides_columns_of_its_own_row_and_documents_do_not_meet():
@@ -104,8 +104,8 @@ def test_two_steps_of_a_sparse_pattern_reach_every_earlier_token_and_no_later_on
     assert torch.equal(one, first | second)
     reached = (one @ one) > 0
     assert torch.equal(reached, torch.ones(n, n).tril().bool())
-    # Far first, then near: one step each, as when the two halves are in alternate layers. A block's last token is the
-    # only way into it, so a query inside the same block goes by the near step alone.
+    # The far step comes first and then the near one, as if the two halves were in alternate layers. A block can only be
+    # entered through its last token, so a query inside the same block only uses the near step.
     assert torch.equal((second @ first + first) > 0, reached)
     assert stride in (1, 23, 40) or not torch.equal(one > 0, reached)
 

@@ -1,4 +1,4 @@
-"""Heads for later tokens: each learns the token that many places away, and what they propose changes no text."""
+"""Medusa heads: each learns the token at its distance, and their drafts never change a text."""
 
 from dataclasses import replace
 
@@ -48,12 +48,13 @@ def test_the_loss_of_each_head_is_that_of_the_token_so_many_places_away():
                 right = int(targets[row, place + away])
                 expected -= 0.0 if right == IGNORE else log[row, place, right].item()
     assert scored.beside.item() == pytest.approx(0.5 * expected)
-    assert scored.nats == next_token_loss(model.eval(), tokens, targets).nats  # which the report and the verdict take
+    # The value for the log and for accepting a checkpoint
+    assert scored.nats == next_token_loss(model.eval(), tokens, targets).nats
     assert next_token_loss(model, tokens, targets).beside is None
 
 
 def test_what_they_are_learned_with_is_compiled_where_asked_for():
-    """Not the model's own forward pass, which would give no state to guess from."""
+    """The model's own forward pass is not compiled, because it would not return a state for the heads."""
     trainer = Trainer(model := Transformer(CONFIG), lambda number: (), TrainingConfig(1), compile=True)
     assert trainer.model is model and all(block._compiled_call_impl for block in model.decoder.blocks)
 
@@ -68,7 +69,7 @@ def test_no_head_learns_what_stands_in_another_document():
 
 
 def test_what_they_learned_is_accepted_and_kept(tmp_path):
-    """A text that goes round and round: the model and its heads know what comes, if each learned its own place."""
+    """The text is periodic, so the model and its heads can predict it if each has learned its own distance."""
     torch.manual_seed(0)
     model, texts = Transformer(CONFIG), torch.arange(25).repeat(4, 1) % 7
     texts = (texts + torch.arange(4)[:, None]) % 7
@@ -99,7 +100,7 @@ def test_the_text_is_the_models_own_and_heads_guess_from_what_its_last_token_com
     monkeypatch.setattr(_OwnHeads, "possible", looked_at)
     with torch.no_grad():
         for move in model.later.moves:
-            move.weight *= 0.1  # near enough to the next token's logits for some to be right
+            move.weight *= 0.1  # close enough to the next token's logits for some drafts to be right
     for case in range(4):
         asked = {"max_new_tokens": 12 + case, "sampling": Sampling(0.0), "stop": {case} if case % 2 else ()}
         if rules := case > 1:

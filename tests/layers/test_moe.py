@@ -1,4 +1,4 @@
-"""Mixture of experts: routing, three ways to compute the same, capacity, and where gradients go."""
+"""Mixture of experts: routing, three implementations of the same function, capacity, and gradients."""
 
 import math
 from dataclasses import replace
@@ -31,7 +31,7 @@ from companion import (
 from companion.costs.account import counted_flops
 
 GATINGS = ("topk_softmax", "softmax_topk", "softmax_topk_renormalised", "sigmoid", "sigmoid_topk")
-RAW = ("softmax_topk", "sigmoid_topk")  # weights as they are, divided by no sum
+RAW = ("softmax_topk", "sigmoid_topk")  # weights that are not normalized by their sum
 
 
 def moe(activation="relu", experts=5, top_k=2, d_model=6, d_ff=7, seed=0, bias=False, **config):
@@ -46,7 +46,7 @@ def moe(activation="relu", experts=5, top_k=2, d_model=6, d_ff=7, seed=0, bias=F
 
 
 def dense(layer, x, routing):
-    """Every expert on every token, weighted: the formula, with nothing sorted and nothing skipped."""
+    """Apply every expert to every token and add up the weighted results: the formula, without sorting or skipping."""
     zeros = torch.zeros_like(routing.logits)
     visits = torch.ones_like(routing.weights) if routing.kept is None else routing.kept.to(routing.weights)
     visited, shares = (zeros.scatter(-1, routing.experts, values) for values in (visits, routing.weights))
@@ -60,7 +60,7 @@ def dense(layer, x, routing):
 
 
 def results(layer, x, **call):
-    """The output, and the gradients of x and of every parameter."""
+    """Return the output and the gradients of x and of every parameter."""
     torch.manual_seed(1)
     x = x.clone().requires_grad_()
     out, routing = layer(x, **call)
@@ -178,7 +178,7 @@ def test_the_experts_of_gpt_oss_are_these():
         }
     )  # fmt: skip
     x = 3 * torch.randn(2, 9, 8)
-    assert (x @ ours.inner[0]).abs().max() > 7  # some numbers are cut
+    assert (x @ ours.inner[0]).abs().max() > 7  # some values are clamped
     expected = theirs(x)[0]
     for way in ("loop", "grouped", "every"):
         torch.testing.assert_close(ours(x, experts=way)[0], expected, rtol=1e-5, atol=1e-4)
@@ -258,7 +258,7 @@ def test_noise_moves_the_choice_in_training_and_never_in_evaluation():
     assert torch.equal(layer(x)[1].logits, layer.router(x))
 
 
-# The statistics
+# Statistics
 
 
 def test_load_entropy_and_effective_experts_at_both_ends():
@@ -283,7 +283,7 @@ def test_padding_is_computed_but_not_counted(way):
     assert routing.counts.sum() == 6 and everything.counts.sum() == 8
 
 
-# Three ways
+# Three implementations
 
 
 @st.composite
@@ -333,7 +333,7 @@ def test_all_ways_agree_with_the_formula_and_with_each_other_forward_and_backwar
     padded, all_to_one = case.pop("padded"), case.pop("all_to_one")
     layer = moe(**case)
     x = torch.randn(shape, dtype=torch.float64)
-    if all_to_one:  # others get no token at all when top_k is 1
+    if all_to_one:  # the other experts get no tokens if top_k is 1
         x = x.abs()
         with torch.no_grad():
             layer.router.weight[0] = 3.0
@@ -356,7 +356,7 @@ def test_all_ways_agree_with_the_formula_and_with_each_other_forward_and_backwar
     grouped, where, others = results(layer, x, real=real, experts="grouped")
     assert torch.equal(where.experts, routing.experts)
     for a, b in zip([grouped, *others], [out, *grads], strict=True):
-        torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-6)  # the same products, of numbers that lie elsewhere
+        torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-6)  # the same products, with operands at other addresses
     if routing.experts.numel() <= case["experts"]:
         gathered, _, others = results(layer, x, real=real, experts="gather")
         torch.testing.assert_close(gathered, out, rtol=1e-5, atol=1e-6)
@@ -371,7 +371,7 @@ def test_grouped_equals_the_loop_in_half_precision(dtype):
     x = torch.randn(2, 9, 16).to(dtype)
     loop, grouped = results(layer, x, experts="loop"), results(layer, x, experts="grouped")
     for a, b in zip([loop[0], *loop[2]], [grouped[0], *grouped[2]], strict=True):
-        # a sum in another order may round to the next number, and the next layer takes it from there
+        # a sum in another order may be rounded differently, which the next layer may amplify
         torch.testing.assert_close(a, b, rtol=4 * torch.finfo(dtype).eps, atol=4 * torch.finfo(dtype).eps)
 
 
@@ -380,7 +380,7 @@ def test_products_are_computed_in_the_precision_that_autocast_asks_for():
     full = layer(x)[0]
     with torch.autocast("cpu", torch.bfloat16):
         loop, grouped = (layer(x, experts=way)[0] for way in ("loop", "grouped"))
-    torch.testing.assert_close(loop, grouped, rtol=2**-6, atol=2**-8)  # bfloat16 has eight digits
+    torch.testing.assert_close(loop, grouped, rtol=2**-6, atol=2**-8)  # bfloat16 has 8 bits of precision
     assert loop.dtype == torch.float32
     assert 0 < (loop - full).abs().max() < 0.05
 
@@ -396,7 +396,7 @@ def test_the_loop_has_the_right_gradient_in_fp64_also_with_dropped_tokens():
 
 @pytest.fixture
 def half_precision():
-    """What modules and tensors are made in: the one precision in which PyTorch 2.13 groups fake tensors."""
+    """Use the one dtype in which PyTorch 2.13 supports grouped products of fake tensors."""
     torch.set_default_dtype(torch.bfloat16)
     yield
     torch.set_default_dtype(torch.float32)
@@ -405,7 +405,7 @@ def half_precision():
 @pytest.mark.parametrize("way", ["grouped", "gather"])
 @pytest.mark.parametrize("capacity", [None, 1.1])
 def test_fast_ways_never_wait_for_the_device(way, capacity, half_precision):
-    """On fake tensors, which have shapes and no numbers, whatever needs a number from the device raises an error."""
+    """Fake tensors have shapes but no values, so whatever needs a value from the device raises an error."""
 
     def step(way):
         with FakeTensorMode():
@@ -460,17 +460,17 @@ def test_the_first_tokens_find_a_place_and_the_others_get_exactly_zero():
     layer = moe(experts=4, top_k=1, capacity=1.0)
     x = torch.rand(2, 4, 6, dtype=torch.float64)
     with torch.no_grad():
-        layer.router.weight.zero_()[2] = 1.0  # every token goes to expert 2, which takes 1.0 * 8 / 4 of them
+        layer.router.weight.zero_()[2] = 1.0  # every token goes to expert 2, whose capacity is 1.0 * 8 / 4
     out, routing = layer(x)
     assert routing.kept.flatten().tolist() == [True, True] + [False] * 6
     torch.testing.assert_close(out[0, :2], layer.expert(2, x[0, :2]))
-    assert (out.flatten(0, 1)[2:] == 0).all()  # not the token itself, which a residual would add twice
+    assert (out.flatten(0, 1)[2:] == 0).all()  # not the token itself, which the residual connection would add twice
     assert routing.dropped.item() == 6 / 8 and routing.counts.tolist() == [0, 0, 8, 0]
-    assert layer.eval()(x)[1].kept is None  # in evaluation all are served
+    assert layer.eval()(x)[1].kept is None  # in evaluation all tokens are served
 
 
 def test_a_token_that_one_expert_dropped_keeps_its_other_weight():
-    layer = moe(experts=3, top_k=2, capacity=0.5)  # each takes ceil(0.5 * 4 * 2 / 3) = 2
+    layer = moe(experts=3, top_k=2, capacity=0.5)  # the capacity is ceil(0.5 * 4 * 2 / 3) = 2
     x = torch.randn(1, 4, 6, dtype=torch.float64)
     out, routing = layer(x)
     assert routing.kept.sum() <= 6 and not routing.kept.all()
@@ -497,7 +497,8 @@ def test_padding_takes_nobodys_place():
     x = torch.rand(1, 7, 6, dtype=torch.float64)
     real = torch.tensor([[False, False, True, True, True, True, False]])
     out, routing = layer(x, real=real)
-    assert routing.kept[..., 0].tolist() == [[True, True, True, True, False, False, True]]  # two of four real ones
+    # Two of four tokens that are not padding
+    assert routing.kept[..., 0].tolist() == [[True, True, True, True, False, False, True]]
     alone, where = layer(x[:, 2:6])
     torch.testing.assert_close(out[:, 2:6], alone)
     assert routing.dropped == where.dropped == 0.5
@@ -625,9 +626,9 @@ def test_padding_that_the_model_is_told_of_is_not_counted_in_any_layer():
     both = model(stack="encoder_decoder")
     memory = both.encode(tokens, real=real)
     assert [layer.counts.sum().item() for layer in both(tokens, source=memory).routing] == [8 * 2] * 2 + [10 * 2] * 2
-    full = torch.ones(2, 1, 5, 5, dtype=torch.bool).tril()  # who may look at whom says nothing about padding
+    full = torch.ones(2, 1, 5, 5, dtype=torch.bool).tril()  # a causal mask says nothing about padding
     assert [layer.counts.sum().item() for layer in model()(tokens, mask=full).routing] == [10 * 2] * 2
-    apart = full & real[:, None, :, None]  # nor does it where a token may look nowhere: only `real` does
+    apart = full & real[:, None, :, None]  # neither does a mask in which a token sees nothing; only `real` does
     assert [layer.counts.sum().item() for layer in model()(tokens, mask=apart).routing] == [10 * 2] * 2
     assert [layer.counts.sum().item() for layer in model()(tokens, mask=apart, real=real).routing] == [8 * 2] * 2
 
@@ -654,8 +655,8 @@ def test_shared_experts_start_as_small_as_all_that_writes_to_the_stream():
 
 
 def test_a_compiled_layer_is_one_program_for_every_routing(unchecked):
-    """In fp32 too: a loop over the experts would be another one for each new number of tokens they get."""
-    torch._dynamo.reset()  # what other tests have compiled is no part of the count
+    """This holds in fp32 too: a loop over the experts would be another program for each new number of their tokens."""
+    torch._dynamo.reset()  # programs that other tests have compiled do not count
     layer = moe("swiglu", d_model=8, d_ff=12, experts=4).float()
     counter = CompileCounterWithBackend("aot_eager")
     compiled = torch.compile(layer, backend=counter)

@@ -57,14 +57,14 @@ def test_a_layer_in_half_precision_rounds_before_the_gain_as_its_formula_does(dt
 def test_a_gain_of_one_plus_the_weight_is_that_of_gemma(dtype):
     torch.manual_seed(0)
     ours, theirs = RMSNorm(64, 1e-6, unit_offset=True), Gemma2RMSNorm(64)
-    assert torch.equal(ours.weight, torch.zeros(64))  # it starts as a norm without a gain
+    assert torch.equal(ours.weight, torch.zeros(64))  # initially it is a norm without a gain
     with torch.no_grad():
         ours.weight.normal_(std=0.3)
         theirs.weight.copy_(ours.weight)
     x = torch.randn(5, 64).to(dtype)
     assert ours(x).dtype == dtype
-    # Rounded once, after the gain: half precision is within half a unit, 2^-8, of the formula in float64, and so is
-    # theirs. Rounded before the gain as well, it would be further away.
+    # If rounded once, after the gain, half precision is within half a unit, 2^-8, of the formula in float64, and so is
+    # theirs. If also rounded before the gain, it would be further away.
     w = x.double()
     exact = w / (w.square().mean(-1, keepdim=True) + 1e-6).sqrt() * (1 + ours.weight.double())
     once = 2**-8 if dtype == torch.bfloat16 else 0
@@ -79,7 +79,7 @@ def test_layer_norm_uses_the_biased_variance_and_epsilon_inside_the_root():
     norm = LayerNorm(4, eps=1e-5)
     x = torch.tensor([[1.0, 0.0, 0.0, 0.0]])
     assert norm(x)[0, 0].item() == pytest.approx(0.75 / (0.1875 + 1e-5) ** 0.5, abs=1e-6)
-    tiny = x * 1e-3  # here the place of epsilon shows
+    tiny = x * 1e-3  # here the position of epsilon matters
     assert norm(tiny)[0, 0].item() == pytest.approx(0.75e-3 / (0.1875e-6 + 1e-5) ** 0.5, abs=1e-6)
 
 

@@ -1,4 +1,4 @@
-"""What only a GPU can show of the layers; nothing but PyTorch, numpy, safetensors, jaxtyping and pytest is needed."""
+"""Tests of the layers that need a GPU; they use only PyTorch, numpy, safetensors, jaxtyping and pytest."""
 
 import pytest
 import torch
@@ -14,7 +14,7 @@ pytestmark = pytest.mark.gpu
 
 
 def results(layer, x, way):
-    """The output, and the gradients of x and of every parameter."""
+    """Return the output and the gradients of x and of every parameter."""
     x = x.clone().requires_grad_()
     out, _ = layer(x, experts=way)
     towards = torch.linspace(-1, 2, out.numel(), dtype=out.dtype, device=out.device).view_as(out)
@@ -31,7 +31,7 @@ def test_the_ways_of_experts_agree_in_bf16():
 
 @pytest.mark.parametrize("decay", ["head", "channel"])
 def test_a_linear_layer_in_half_precision_is_what_it_is_in_single(decay):
-    """By the kernels of flash-linear-attention, where that is installed, gradients included."""
+    """This covers the kernels of flash-linear-attention, if it is installed, and the gradients."""
     torch.manual_seed(0)
     config = AttentionConfig(4, linear=LinearConfig(heads=4, d_head=64, d_v=64, decay=decay))
     layer, x = LinearAttention(64, config).cuda(), torch.randn(2, 150, 64, device="cuda")
@@ -90,7 +90,7 @@ def test_recomputing_and_tf32_train_and_batches_come_from_pinned_memory():
         losses.append([trainer.update().loss for _ in range(4)])
         assert all(tensor.is_pinned() for tensor in trainer._batches(4))
     torch.manual_seed(0)
-    there = ids.cuda()  # batches that lie on the GPU already
+    there = ids.cuda()  # batches that are on the GPU already
     trainer = Trainer(Transformer(config).cuda(), lambda _: (there, there), TrainingConfig(updates=5, warmup=0))
     torch.testing.assert_close([trainer.update().loss for _ in range(4)], losses[0], rtol=1e-3, atol=1e-3)
     torch.testing.assert_close(losses[1], losses[0], rtol=1e-3, atol=1e-3)

@@ -1,4 +1,4 @@
-"""Sinusoids, learned positions and both rotary layouts: their formulas, invariances and published equals."""
+"""Sinusoids, learned positions and both rotary layouts: formulas, invariances, and published implementations."""
 
 import math
 
@@ -73,7 +73,7 @@ def relative(stack="decoder", **changes):
 
 @pytest.mark.parametrize("stack", ["encoder", "decoder"])
 def test_relative_positions_are_numbers_added_to_scores_with_their_gradient(stack):
-    """The first layer by the formula, from the heads on."""
+    """The first layer is computed by the formula, from the heads on."""
     model = drawn(relative(stack), std=0.5).double().eval()
     side = model.encoder or model.decoder
     text, layer = torch.randint(0, 31, (2, 9)), side.blocks[0].attention
@@ -128,7 +128,7 @@ def test_relative_positions_beside_masks_and_a_cache():
     added = torch.zeros(1, 1, 6, 6).masked_fill(~near, -torch.inf)
     torch.testing.assert_close(model(text, mask=near).logits, model(text, mask=added).logits)
     assert not torch.allclose(model(text, mask=near).logits, model(text).logits, atol=1e-3)
-    assert torch.equal(model(text, positions=7 + torch.arange(6)).logits, model(text).logits)  # distances alone count
+    assert torch.equal(model(text, positions=7 + torch.arange(6)).logits, model(text).logits)  # only distances matter
     with pytest.raises(ValueError, match="positions=.*expected None beside a cache, whose slots say the distances"):
         model(text, positions=torch.arange(6), cache=KVCache.create(model.config, 2, 9))
 
@@ -164,7 +164,7 @@ def test_a_rotated_score_depends_on_distance_alone_and_norms_are_kept(layout):
     torch.testing.assert_close(scores(0), scores(137), atol=1e-10, rtol=0)
     angles = rotary_angles(torch.arange(5), 8, dtype=torch.float64)
     torch.testing.assert_close(rotate(q, angles, layout).norm(dim=-1), q.norm(dim=-1))
-    assert torch.equal(rotate(q, angles, layout)[:, :, 0], q[:, :, 0])  # position 0 does not turn
+    assert torch.equal(rotate(q, angles, layout)[:, :, 0], q[:, :, 0])  # position 0 is not rotated
 
 
 def test_one_pair_turns_by_position_times_frequency():

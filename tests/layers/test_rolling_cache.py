@@ -1,4 +1,4 @@
-"""Local layers and their rolling cache: however a text is split, a token sees its window, and nothing is lost."""
+"""Local layers and their rolling cache: however a text is split, each token sees exactly its window."""
 
 import random
 
@@ -40,7 +40,7 @@ ALL_LOCAL = CONFIG.with_(attention=AttentionConfig(2, d_head=4, window=WindowCon
 
 @pytest.fixture(autouse=True)
 def soon(monkeypatch):
-    """Columns are few, so that a short text makes them move often."""
+    """Use few columns, so that even a short text makes them roll often."""
     monkeypatch.setattr(caches, "BACK", 3)
 
 
@@ -60,14 +60,14 @@ def close(ours, theirs):
 def test_a_local_layer_is_one_with_a_window_for_a_mask():
     net = drawn(ALL_LOCAL).double().eval()
     layer = net.decoder.blocks[0].attention
-    for n in (3, 4, 11):  # as many tokens as it sees, and one more
+    for n in (3, 4, 11):  # as many tokens as a token sees, and one more
         x = torch.randn(2, n, 12, dtype=torch.float64)
         layer.window = 3
         local = layer(x)
         layer.window = None
         close(local, layer(x, mask=window(3)))
         assert torch.allclose(local, layer(x)) == (n == 3)
-    # Tokens that are out of every window that leads to the last one do not reach it: 3 layers of 3 tokens are 7.
+    # Tokens outside every window on the way to the last one do not reach it; 3 layers with windows of 3 tokens reach 7.
     tokens = tokens_of(2, 12)
     other = tokens.clone()
     other[:, :5] = (tokens[:, :5] + 1) % 31
@@ -117,7 +117,7 @@ def test_rows_of_unequal_length_padded_together_go_on_as_each_would_alone(model,
 
 @torch.no_grad()
 def test_padding_and_masks_count_slots_however_few_columns_there_are(model):
-    """Left padding, hidden by `real` in every call, and a mask of pairs besides."""
+    """Left padding is hidden by `real` in every call, together with a mask of pairs."""
     tokens, pad = tokens_of(2, 30), torch.tensor([0, 4])
     real = torch.arange(30) >= pad[:, None]
     allowed = torch.rand(2, 1, 30, 30, generator=torch.Generator().manual_seed(2)) > 0.2
@@ -191,7 +191,7 @@ def test_memory_is_that_of_the_window_after_a_long_text():
     cache = KVCache.create(CONFIG, 1, 60)
     assert [k.shape[2] for k in cache.keys] == [columns(5, 60)] * 2 + [60] == [10, 10, 60]
     out = model(tokens_of(1, 50), cache=cache)
-    assert [k.shape[2] for k in out.cache.keys] == [50, 50, 60]  # until it is known what of it was padding
+    assert [k.shape[2] for k in out.cache.keys] == [50, 50, 60]  # until it is known which of them are padding
     out = model(tokens_of(1, 1), cache=out.cache)
     assert [k.shape[2] for k in out.cache.keys] == [10, 10, 60] and out.cache.slots == 60
     assert [k.shape[2] for k in KVCache.create(CONFIG, 1, 9).keys] == [9, 9, 9]
@@ -209,7 +209,7 @@ def test_a_cache_of_a_model_with_another_window_is_refused():
 
 @torch.no_grad()
 def test_positions_of_their_own_do_not_move_the_window():
-    """The window counts tokens, not positions: a text with gaps in its numbering sees as many as one without."""
+    """The window counts tokens and not positions, so a text with gaps in its positions sees as many tokens."""
     model = drawn(ALL_LOCAL.with_(positions=PositionConfig("none"))).double().eval()
     tokens = tokens_of(1, 20)
     close(model(tokens, positions=3 * torch.arange(20)).logits, model(tokens).logits)

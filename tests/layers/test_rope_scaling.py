@@ -1,4 +1,4 @@
-"""Scaled and partial rotary positions: the equations, worked numbers, and the functions that released models call."""
+"""Scaled and partial rotary positions: equations, worked examples, and the functions that released models use."""
 
 import math
 
@@ -12,7 +12,7 @@ from companion import PositionConfig, RotaryScaling, rotary_angles, rotate
 from companion.layers.positions import Rotary, frequencies, magnitude_of, scaled_frequencies
 
 PLACES = torch.arange(7.0)
-# Ours, and the same as released configurations say it.
+# Our settings, each with the form that it has in released configurations
 SCALINGS = {
     "linear": (RotaryScaling("linear", 8.0), {"factor": 8.0}),
     "yarn": (RotaryScaling("yarn", 4.0, 32768), {"factor": 4.0, "original_max_position_embeddings": 32768}),
@@ -44,7 +44,7 @@ SCALINGS = {
 
 
 def theirs(kind, fields, base, width, context=131072):
-    """The frequencies and the factor that `transformers` computes for these fields."""
+    """Return the frequencies and the factor that `transformers` computes for these fields."""
     rope = {"rope_type": kind, "rope_theta": base} | fields
     config = transformers.LlamaConfig(head_dim=width, rope_parameters=rope, max_position_embeddings=context)
     return ROPE_INIT_FUNCTIONS[kind](config, "cpu")
@@ -60,7 +60,7 @@ def test_frequencies_are_those_of_transformers(ours, fields, base, width):
     assert magnitude_of(ours) == pytest.approx(factor)
     plain = frequencies(width, base, PLACES)
     assert (found <= plain * (1 + 1e-6)).all() and not torch.allclose(found, plain)
-    assert torch.equal(found[0], plain[0]) or ours.kind == "linear"  # the fastest pair is left alone
+    assert torch.equal(found[0], plain[0]) or ours.kind == "linear"  # the fastest pair is unchanged
 
 
 def test_the_ramp_of_yarn_may_end_behind_the_last_pair():
@@ -69,11 +69,11 @@ def test_the_ramp_of_yarn_may_end_behind_the_last_pair():
     wanted, _ = theirs("yarn", fields, 10.0, 8)
     found = scaled_frequencies(8, 10.0, scaling, PLACES)
     torch.testing.assert_close(found, wanted, rtol=2e-6, atol=0)
-    assert found[3] > frequencies(8, 10.0, PLACES)[3] / 4  # the slowest keeps a share
+    assert found[3] > frequencies(8, 10.0, PLACES)[3] / 4  # the slowest pair is only partly scaled
 
 
 def test_llama3_slows_down_by_turns():
-    """Worked by hand: with C = 628 and base 10^4, d = 8, the pairs make 99.9, 10, 1 and 0.1 turns in C."""
+    """Worked by hand: with C = 628, base 10^4 and d = 8, the pairs make 99.9, 10, 1 and 0.1 rotations in C."""
     scaling = RotaryScaling("llama3", 10.0, 628, slow=0.5, fast=2.5)
     turns = [628 * 10.0**-j / (2 * math.pi) for j in range(4)]
     kept = [1.0, 1.0, (turns[2] - 0.5) / 2, 0.0]
@@ -87,7 +87,7 @@ def test_dynamic_stretches_the_base_only_for_texts_that_are_too_long():
     scaling, plain = RotaryScaling("dynamic", 2.0, 16), frequencies(8, 1e4, PLACES)
     torch.testing.assert_close(scaled_frequencies(8, 1e4, scaling, torch.arange(16.0)), plain)
     long = scaled_frequencies(8, 1e4, scaling, torch.arange(24.0))
-    larger = 1e4 * (2 * 24 / 16 - 1) ** (8 / 6)  # at 24 tokens
+    larger = 1e4 * (2 * 24 / 16 - 1) ** (8 / 6)  # for 24 tokens
     torch.testing.assert_close(long, frequencies(8, larger, PLACES))
     wanted, _ = ROPE_INIT_FUNCTIONS["dynamic"](
         transformers.LlamaConfig(
@@ -99,10 +99,11 @@ def test_dynamic_stretches_the_base_only_for_texts_that_are_too_long():
         seq_len=24,
     )
     torch.testing.assert_close(long, wanted)
-    rows = torch.stack([torch.arange(8.0), torch.arange(16.0, 24.0)])  # each row by its own furthest position
+    rows = torch.stack([torch.arange(8.0), torch.arange(16.0, 24.0)])  # each row uses its own largest position
     both = scaled_frequencies(8, 1e4, scaling, rows)
     torch.testing.assert_close(both, torch.stack([plain, long])[:, None])
-    assert torch.equal(scaled_frequencies(2, 1e4, scaling, torch.arange(24.0)), torch.ones(1))  # base^0 is base^0
+    # Base^0 does not depend on the base
+    assert torch.equal(scaled_frequencies(2, 1e4, scaling, torch.arange(24.0)), torch.ones(1))
 
 
 def test_longrope_divides_by_one_list_within_the_first_context_and_by_another_beyond():
@@ -118,7 +119,7 @@ def test_longrope_divides_by_one_list_within_the_first_context_and_by_another_be
         torch.testing.assert_close(found, mine)
         torch.testing.assert_close(found, wanted, rtol=2e-6, atol=0)
         assert magnitude_of(scaling) == pytest.approx(factor) == pytest.approx((1 + math.log(8) / math.log(16)) ** 0.5)
-    rows = torch.stack([torch.arange(9.0, 17.0), torch.arange(8.0)])  # each row by its own furthest position
+    rows = torch.stack([torch.arange(9.0, 17.0), torch.arange(8.0)])  # each row uses its own largest position
     torch.testing.assert_close(scaled_frequencies(8, 1e4, scaling, rows), torch.stack([long, short])[:, None])
     assert magnitude_of(RotaryScaling("longrope", 8.0, 16, magnitude=1.5, short=(1.0,), long=(2.0,))) == 1.5
 
@@ -146,7 +147,7 @@ def test_a_part_of_each_head_is_turned_and_the_rest_passes():
     rotary = Rotary.of(PositionConfig(share=0.75), 8)
     x, y = torch.randn(2, 4, 5, 8), torch.randn(2, 2, 5, 8)
     by = rotary.at(torch.arange(5), torch.float32)
-    angles = rotary_angles(torch.arange(5), 6)  # frequencies of the width that is turned
+    angles = rotary_angles(torch.arange(5), 6)  # frequencies for the width that is rotated
     cos, sin = (torch.cat((f(angles), f(angles)), dim=-1)[None] for f in (torch.cos, torch.sin))
     q, k = apply_partly(x, y, cos, sin)
     torch.testing.assert_close(rotary.turn(x, by), q, atol=1e-6, rtol=0)
@@ -158,7 +159,7 @@ def test_a_part_that_is_turned_slower():
     rotary = Rotary.of(PositionConfig(share=0.75, scaling=RotaryScaling("linear", 4.0)), 8)
     x = torch.randn(2, 3, 5, 8)
     turned = rotary.turn(x, rotary.at(torch.arange(5), x.dtype))
-    slower = rotate(x[..., :6], rotary_angles(torch.arange(5), 6) / 4)  # frequencies of the width that is turned
+    slower = rotate(x[..., :6], rotary_angles(torch.arange(5), 6) / 4)  # frequencies for the width that is rotated
     torch.testing.assert_close(turned, torch.cat((slower, x[..., 6:]), -1))
 
 

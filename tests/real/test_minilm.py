@@ -1,4 +1,4 @@
-"""An encoder that people use: its sentence vectors are those of `transformers`, and near where meanings are near."""
+"""A published encoder: its sentence vectors equal those of `transformers`, and are similar for similar sentences."""
 
 import torch
 
@@ -12,7 +12,7 @@ SENTENCES = [
 
 @torch.no_grad()
 def vectors(states, mask):
-    """The mean of the states of a sentence's tokens, of length 1."""
+    """Return the mean of the states of a sentence's tokens, scaled to length 1."""
     sums = (states * mask[..., None]).sum(1) / mask.sum(1, keepdim=True)
     return torch.nn.functional.normalize(sums, dim=-1)
 

@@ -1,5 +1,7 @@
-"""A language model that people use, beside `transformers` and beside what is known of it: a wrong rotation or a wrong
-kernel that random weights do not notice is noticed here."""
+"""A published language model, compared with `transformers` and with known results.
+
+These tests notice a wrong rotation or kernel that random weights do not reveal.
+"""
 
 import math
 from itertools import pairwise

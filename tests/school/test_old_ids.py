@@ -1,4 +1,4 @@
-"""Exercises and questions that have moved to another lesson answer to their old numbers as well."""
+"""Exercises and questions that have moved to another lesson can also be found by their old numbers."""
 
 import json
 from datetime import date
@@ -25,7 +25,7 @@ WRITTEN = next(iter(written_items().values()))
 
 @pytest.fixture
 def moved(tmp_path, monkeypatch):
-    """Exercise 2.3, a question and a written item of the course, as if they had come out of lesson 91."""
+    """Pretend that exercise 2.3, a question and a written item have moved here from lesson 91."""
     monkeypatch.setenv("COMPANION_HOME", str(tmp_path))
     for old, new in {"91.4": "2.3", "91.h": QUESTION.place, "91.essay": WRITTEN.id}.items():
         monkeypatch.setitem(MOVED, old, new)
@@ -50,7 +50,7 @@ def test_an_old_letter_finds_a_question_whose_answers_stay(moved):
     assert find_question("91.h") is find_question(QUESTION.id) is QUESTION
     (moved / "questions.json").write_text(json.dumps({f"91/{QUESTION.name}": [["2026-01-01", True]]}))
     assert spaced_repetition.due([QUESTION], date(2026, 1, 2)) == [QUESTION]
-    assert 'data-lesson="91"' in as_html(QUESTION)  # so a browser finds what was answered there before
+    assert 'data-lesson="91"' in as_html(QUESTION)  # so that a browser finds earlier answers
 
 
 def test_a_number_and_a_letter_are_not_given_again(moved):

@@ -1,4 +1,4 @@
-"""Records that ship are whole, small, and agree with what made them."""
+"""The records that ship are complete and small, and agree with what produced them."""
 
 import json
 
@@ -27,7 +27,7 @@ from companion_school.records import NAMES, answering_model, record, story_model
 
 @pytest.fixture(scope="module")
 def text():
-    """The stories, told by the first test that asks: not where tests are only looked for."""
+    """Return the stories, made only when the first test needs them and not during collection."""
     return story.Text()
 
 
@@ -62,7 +62,7 @@ def test_the_story_model_scores_as_in_its_record_and_fits_in_three_megabytes(tex
     assert tokenizer.to_json() == text.tokenizer.to_json()
     assert sum(p.numel() for p in model.parameters()) == record("story")["runs"][0]["weights"]
     scored = story.bits_of(model, text)
-    assert abs(scored - record("story")["runs"][0]["looks"][-1]["bits_per_byte"]) < 0.002  # half precision
+    assert abs(scored - record("story")["runs"][0]["looks"][-1]["bits_per_byte"]) < 0.002  # stored in half precision
     folder = story.__file__.replace("authoring/records/story.py", "companion_school/records/story")
     weights = (law.Path(folder) / "model.safetensors").stat().st_size
     assert weights < 3e6 and model.embedding.weight.dtype == torch.float32

@@ -13,7 +13,7 @@ MODEL = ModelConfig(
 
 @pytest.fixture
 def make_trainer():
-    """A small trainer with dropout and accumulation; the same arguments give the same one."""
+    """Return a function that makes a small trainer with dropout and accumulation, always the same one."""
 
     def make(*, updates: int = 9, accumulate: int = 3, **settings) -> Trainer:
         torch.manual_seed(4)

@@ -1,4 +1,4 @@
-"""Blocks that run again in the backward pass, and TF32: the gradients of before, and switches that are put back."""
+"""Activation checkpointing and TF32 give the same gradients, and their switches are restored."""
 
 import pytest
 import torch
@@ -53,7 +53,7 @@ def test_the_updates_are_the_same_bit_for_bit_and_less_is_kept(config):
 
 
 def test_rows_of_several_processes_have_the_dropout_of_the_whole_batch_again():
-    """The mode that draws for all processes is left before the backward pass, which has to draw in it too."""
+    """The mode that draws for all processes ends before the backward pass, which must draw with it again."""
     gradients = []
     tokens = torch.arange(2 * 9).view(2, 9) % 11
     for again in (False, True):

@@ -1,4 +1,4 @@
-"""Log-likelihoods of choices against a plain forward pass over each prompt with each choice."""
+"""Log-likelihoods of choices, compared with a plain forward pass over each prompt with each choice."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One process, two and four: the same losses and weights, whatever they share, and all of them stop together."""
+"""One, two and four processes have the same losses and weights, whatever they share, and stop together."""
 
 import json
 import os
@@ -34,14 +34,14 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def runs(home: Path) -> dict[int, tuple[Path, list[tuple[int, str]]]]:
-    """What two processes did, and four, who go on from there: the folder with it, and how each process ended."""
+    """Run two processes, and then four, which resume from them; return the folder and how each process ended."""
     ended = launch({2: "agree stop equal", 4: "equal lose"}, home)
     return {world: (home / str(world), how) for world, how in ended.items()}
 
 
 @pytest.fixture(scope="module")
 def alone() -> dict[tuple[str, int], tuple[list[dict], dict[str, torch.Tensor]]]:
-    """What one process does: by model and micro-batches."""
+    """Return the results of one process by model and number of micro-batches."""
     made = {}
     for name, accumulate in (("text", 2), ("experts", 2), ("experts", 1), ("translation", 2)):
         trainer = make(name, accumulate=accumulate)
@@ -75,7 +75,7 @@ def test_several_processes_train_like_one(world: int, kind: Kind, runs, alone) -
     losses = [update["loss"] for update in wanted[0]]
     assert (
         len(losses) == UPDATES and max(losses) - min(losses) > 0.1
-    )  # something changes, so that equality says something
+    )  # it does change, so that equality proves something
     if kind[0] == "experts":
         assert all(0 < update["dropped"] < 1 for update in wanted[0])
 
@@ -89,7 +89,7 @@ def test_a_run_goes_on_with_as_many_processes_bit_for_bit(runs) -> None:
 
 
 def test_a_run_goes_on_with_other_numbers_of_processes(runs, alone) -> None:
-    """Two processes with experts shared out and the rest sharded; then four with data parallel; or one."""
+    """Two processes distribute the experts and shard the rest; then four resume with data parallelism, or one."""
     expect_equal(runs[4][0] / "equal" / "resumed", alone["experts", 2])
     half = load_tensors(runs[2][0] / "equal" / "experts-shard-2" / "half" / "end.safetensors")
     trainer = make("experts")
@@ -107,7 +107,7 @@ def test_processes_tell_each_other_and_fail_together(runs) -> None:
         assert here["flags"] == [False, True, True]
         assert here["told"] == {"from": 0, "text": "é", "nothing": None, "number": 0.1}
         assert here["main"] == [0, "made"] and here["own"] == rank
-        # Nothing of the update in which one process alone has a loss that is no number reaches anybody's weights.
+        # An update in which only one process has a loss that is not finite reaches no process's weights.
         assert here["diverged"][0] == 2 and here["diverged"][1].startswith("the loss is nan at update 3")
     assert seen[0]["on_main"] == ["ValueError", "bad input"] and seen[1]["on_main"] == 2
     assert seen[0]["disk"] == ["OSError", "full"] and seen[1]["disk"] == 1
@@ -138,7 +138,7 @@ def test_when_a_process_is_killed_the_others_end_at_once_and_one_says_so(runs) -
 
 
 def test_what_processes_draw_are_rows_of_what_one_would_draw() -> None:
-    """In dropout, inside of attention, and for a router's noise; what has no rows is the same for all."""
+    """This covers dropout, dropout inside attention, and a router's noise; what has no rows is the same for all."""
     x, q = torch.randn(5, 3, 4), torch.randn(5, 3, 6, 4)
     k, v = torch.randn(5, 1, 7, 4), torch.randn(5, 1, 7, 4)
 
@@ -158,7 +158,8 @@ def test_what_processes_draw_are_rows_of_what_one_would_draw() -> None:
             *parts, found, same = draw(slice(start_, stop))
         for part, all_of in zip(parts, whole, strict=True):
             assert torch.equal(part, all_of[start_:stop])
-        # Another weight dropped would change a number by tenths; the products of fewer rows may be summed otherwise.
+        # Dropping another weight would change a number by tenths; products of fewer rows may be summed in another
+        # order.
         torch.testing.assert_close(found, attended[start_:stop])
         assert torch.equal(same, shared)
 
@@ -256,9 +257,9 @@ def test_processes_need_a_device_each(as_launched, monkeypatch: pytest.MonkeyPat
 
 
 def test_the_same_bad_input_is_said_once(as_launched, capsys) -> None:
-    """By the flag's type, and by what the settings say of each other."""
+    """The error may come from the type of a flag, or from a combination of settings."""
     assert main(["train", "--batch", "0"]) == 2
-    assert capsys.readouterr() == ("", "")  # this is process 1; process 0 says it
+    assert capsys.readouterr() == ("", "")  # this is process 1, and process 0 prints the error
     assert main(["train", "--steps", "5", "--minutes", "1"]) == 2
     assert capsys.readouterr() == ("", "")
 
@@ -275,7 +276,7 @@ def test_the_experts_of_one_process_are_left_as_they_are() -> None:
 
 
 def test_torchrun_trains_as_one_process_does_and_prints_the_same(tmp_path: Path, monkeypatch, capsys) -> None:
-    """The command of the README, on a small text: same lines, same log, one folder that either could go on with."""
+    """The README's command, on a small text, gives the same lines and log, and a folder that either can resume."""
     (tmp_path / "text").mkdir()
     (tmp_path / "text" / "long.txt").write_text(
         "\n\n".join(f"Page {i}: {i} times {i} is {i * i}.\n" * 3 for i in range(90))
@@ -314,5 +315,5 @@ def test_torchrun_trains_as_one_process_does_and_prints_the_same(tmp_path: Path,
 
 
 def test_whoever_trains_or_writes_alone_does_not_wait_for_the_compiler_to_load(runs, home: Path) -> None:
-    """It was looked for with the commands and the loop imported, after updates, a save and going on from it."""
+    """The compiler must not be loaded by the imports of commands and loop, or by updates, saving and resuming."""
     assert json.loads((home / "compiler.json").read_text()) is False

@@ -1,4 +1,4 @@
-"""Shares of right answers and how sure they are."""
+"""Shares of right answers and their confidence intervals."""
 
 import math
 
@@ -30,7 +30,7 @@ def test_published_values_and_their_mirror() -> None:
 
 
 def test_it_covers_the_truth_as_often_as_it_says() -> None:
-    """Exactly, over all outcomes of 200 answers of which each is right with probability p."""
+    """This is exact, over all outcomes of 200 answers of which each is right with probability p."""
     for p in (0.5, 0.9, 0.97):
         held = 0.0
         for k in range(201):

@@ -1,4 +1,4 @@
-"""Training a mixture of experts: balance over the whole batch, the bias, and runs that resume."""
+"""Training a mixture of experts: balance over the whole batch, the bias, and resumed runs."""
 
 import json
 
@@ -25,7 +25,7 @@ def padded_loss(model, tokens, targets):
 
 
 def padded_batches():
-    """Micro-batches of unequal sizes with unequal padding, and one batch of them all."""
+    """Return micro-batches of unequal sizes with unequal padding, and one batch of all rows."""
     torch.manual_seed(1)
     micro = []
     for rows, length in ((3, 2), (1, 6), (2, 4)):
@@ -49,14 +49,14 @@ def test_accumulated_micro_batches_have_the_balancing_gradient_of_one_batch():
     assert one.loss == pytest.approx(other.loss, rel=1e-6) and one.effective_experts == other.effective_experts
     for a, b in zip(parts.model.parameters(), whole.model.parameters(), strict=True):
         torch.testing.assert_close(a.grad, b.grad, rtol=1e-9, atol=1e-12)
-    # It is the gradient of the objective as written: the mean over all tokens, and each layer's losses.
+    # It is the gradient of the objective as defined: the mean over all tokens plus each layer's losses.
     torch.manual_seed(2)
     model = Transformer(MODEL).double()
     nats, tokens, routing, *_ = padded_loss(model, *padded_batches()[1][0])
     (nats / tokens + sum(0.7 * switch_loss(layer) + 0.2 * z_loss(layer) for layer in routing)).backward()
     for a, b in zip(model.parameters(), whole.model.parameters(), strict=True):
         torch.testing.assert_close(a.grad, b.grad, rtol=1e-9, atol=1e-12)
-    # Without them the routers' gradient is another one: they are really there.
+    # Without these losses the routers' gradients differ, so the losses really contribute.
     plain = updated(padded_batches()[0])[0]
     router = "decoder.blocks.0.feed_forward.router.weight"
     with_losses, without = (dict(t.model.named_parameters())[router].grad for t in (parts, plain))
@@ -91,7 +91,7 @@ def test_the_switch_loss_keeps_experts_in_use_that_a_router_alone_forgets():
         model = Transformer(MODEL.with_(moe=MoEConfig(5, 1, gating="softmax_topk")))
         with torch.no_grad():
             for block in model.decoder.blocks:
-                block.feed_forward.router.weight[0] *= 6  # a head start
+                block.feed_forward.router.weight[0] *= 6  # an advantage for one expert
         batches = TrainingBatches([ids], context=6, batch=16, seed=0)
         trainer = Trainer(model, batches, TrainingConfig(60, learning_rate=0.02, warmup=2, balance_loss=weight))
         found[weight] = [trainer.update().effective_experts for _ in range(60)][-1]

@@ -1,7 +1,7 @@
-"""A training run that is killed again and again, before one file operation or another, loses nothing.
+"""A training run that is killed repeatedly, before various file operations, loses nothing.
 
-After each kill the last checkpoint is whole and has the weights that an uninterrupted run has at its update. At the end
-the weights, the optimizer, the log and the result are those of the uninterrupted run, bit for bit.
+After each kill the last checkpoint is complete and has the weights of an uninterrupted run at the same update. At the
+end the weights, the optimizer, the log and the result are those of the uninterrupted run, bit for bit.
 """
 
 import json
@@ -32,7 +32,7 @@ def text(tmp_path_factory):
 
 
 def train(text, run, seconds, **plan):
-    """The exit code of a process that trains, and what it said."""
+    """Run a process that trains; return its exit code and output."""
     command = [sys.executable, VICTIM, json.dumps(plan), "train", "--data", text, "--out", run, *SETTINGS.split()]
     done = subprocess.run([*map(str, command), "--save-seconds", seconds], capture_output=True, text=True, timeout=300)
     return done.returncode, done.stderr
@@ -40,7 +40,7 @@ def train(text, run, seconds, **plan):
 
 @pytest.fixture(scope="module")
 def whole(text, tmp_path_factory):
-    """The uninterrupted run, and the digests of its weights after each update."""
+    """Return the uninterrupted run, and digests of its weights after each update."""
     home = tmp_path_factory.mktemp("whole")
     code, said = train(text, home / "run", "600", digests=str(home / "digests"))
     assert code == 0, said
@@ -57,7 +57,7 @@ def log(run):
 
 
 def same_end(run, other):
-    """Which parts of two finished runs differ."""
+    """Return the parts in which two finished runs differ."""
     ours, theirs = last(run), last(other)
     parts = {
         "weights": digest(ours.weights) == digest(theirs.weights),
@@ -70,7 +70,7 @@ def same_end(run, other):
 
 @pytest.mark.parametrize("seconds, moments", [("0", (90, 200, 7, 150)), ("600", (15, 40))])
 def test_a_run_that_is_killed_again_and_again_loses_nothing(seconds, moments, text, whole, tmp_path):
-    """Saving after every update, most kills hit a checkpoint that is being written; else the log is ahead of it."""
+    """With a checkpoint after every update, most kills hit one being written; otherwise the log is ahead of it."""
     run, (reference, digests) = RunFolder(tmp_path / "run"), whole
     checkpoints = []
     for moment in moments:

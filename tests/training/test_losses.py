@@ -1,4 +1,4 @@
-"""Sums over tokens, never means of means; and bits per byte."""
+"""Losses are sums over tokens, never means of means, and bits per byte are right."""
 
 import math
 
@@ -93,8 +93,10 @@ def test_a_smoothing_that_is_no_share_is_refused() -> None:
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("chunk", [1, 30, 1000])
 def test_the_loss_in_chunks_is_the_whole_loss_and_so_is_its_gradient(monkeypatch, smoothing, dtype, chunk) -> None:
-    """Chunks of one token, of two with a rest, and one that holds all; a target that counts for nothing among them,
-    beside logits that are no numbers."""
+    """The chunks have one token, or two with a shorter last one, or hold all.
+
+    Some targets do not count, and their logits are not finite.
+    """
     torch.manual_seed(0)
     logits = (3 * torch.randn(3, 5, 13)).to(dtype).requires_grad_()
     targets = torch.randint(13, (3, 5))
@@ -127,7 +129,7 @@ def test_a_target_that_is_no_id_is_named_in_chunks_and_at_once(monkeypatch, wron
 
 
 def test_in_chunks_no_table_of_tokens_by_vocab_is_kept_beside_the_logits(monkeypatch) -> None:
-    """Bytes kept for the backward pass, and the largest tensor that either pass makes."""
+    """This is tested by the bytes stored for the backward pass, and by the largest tensor in either pass."""
 
     class Largest(TorchDispatchMode):
         def __init__(self) -> None:
@@ -160,7 +162,7 @@ def test_in_chunks_no_table_of_tokens_by_vocab_is_kept_beside_the_logits(monkeyp
     assert kept[0] <= logits.nbytes + 4 * 64 * (8 + 4) and kept[10**9] >= 4 * logits.numel()
 
 
-# through the head
+# the loss through the output head
 
 
 def small(vocab: int = 13, **ends) -> Transformer:
@@ -182,7 +184,7 @@ HEADS += [{"tied": True, "logit_divisor": 3.0}, {"tied": True, "logit_cap": 2.0}
 @pytest.mark.parametrize("made", [1, 30, 1000])
 @pytest.mark.parametrize("ends", HEADS, ids=str)
 def test_the_loss_through_the_head_is_pytorchs_and_so_is_every_gradient(monkeypatch, ends, made, smoothing) -> None:
-    """Chunks of one token, of two with a rest, and one that holds all, some of which are not scored."""
+    """The chunks have one token, or two with a shorter last one, or hold all; some tokens are not scored."""
     model = small(**ends).double()
     stream = torch.randn(3, 5, 8, dtype=torch.float64, requires_grad=True)
     targets = torch.randint(13, (3, 5))
@@ -241,7 +243,8 @@ def test_through_the_head_no_tensor_holds_the_logits_of_all_tokens(monkeypatch) 
             return out
 
     model, tokens = small(vocab=50, tied=True), torch.randint(50, (40, 9))
-    for whole, most in ((10**9, 40 * 9 * 50), (0, 40 * 9 * 16)):  # without them, the feed-forward network's is largest
+    # Otherwise the largest tensor is that of the feed-forward network
+    for whole, most in ((10**9, 40 * 9 * 50), (0, 40 * 9 * 16)):
         monkeypatch.setattr(losses, "ON_CPU", losses.Limits(whole, 100, 200))
         with Largest() as largest:
             next_token_loss(model, tokens, tokens).nats.backward()
@@ -274,7 +277,7 @@ def test_a_gradient_through_the_head_is_not_differentiated_again_without_a_word(
 
 @pytest.mark.parametrize("loss", ["packed", "translation"])
 def test_padding_that_causality_hides_makes_no_mask_for_attention(monkeypatch, loss) -> None:
-    """Experts are told of it, but no query is: with experts too a decoder stays on the fused causal kernel."""
+    """The experts get the mask but attention does not, so a decoder uses the fused causal kernel even with experts."""
     given = []
     theirs = torch.nn.functional.scaled_dot_product_attention
 
@@ -294,7 +297,7 @@ def test_padding_that_causality_hides_makes_no_mask_for_attention(monkeypatch, l
     else:
         scored = translation_loss(model, torch.tensor([[1, 2, 3], [4, 5, 6]]), tokens, tokens, padding=0)
     (decoder,) = {layer.counts.sum().item() for layer in scored.routing if layer.logits.shape[1] == 7}
-    assert decoder == 2 * 11  # two experts for each of eleven tokens; three are padding
+    assert decoder == 2 * 11  # two experts for each of eleven tokens, three of which are padding
     causal = [unmasked for square, unmasked, triangle in given if square and triangle]
     assert causal == [True, True]
 
@@ -313,7 +316,7 @@ def test_counted_is_for_a_decoder_and_in_place_of_real() -> None:
 
 
 def test_a_gradient_is_differentiated_again_or_says_that_it_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A penalty on the gradient's length: its derivative is right up to a limit, and refused above it."""
+    """For a penalty on the gradient's norm, the derivative is right up to a size limit, and raises above it."""
 
     def penalised(logits: torch.Tensor) -> torch.Tensor:
         targets = torch.tensor([[1, 0, IGNORE], [4, 2, 3]])

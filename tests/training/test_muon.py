@@ -1,4 +1,4 @@
-"""Muon for the hidden matrices, AdamW for all else: PyTorch's steps, and the formula's."""
+"""Muon for the hidden matrices and AdamW for the rest: compared with PyTorch and with the formula."""
 
 import pytest
 import torch
@@ -25,7 +25,7 @@ MIXED = PLAIN.with_(moe=MoEConfig(4, 2, shared=1, shared_gate=True, pattern=(Fal
 
 
 def evened(matrix: torch.Tensor) -> torch.Tensor:
-    """Five times the polynomial of Newton and Schulz, written as the paper has it."""
+    """Apply the Newton-Schulz polynomial five times, written as in the paper."""
     x = matrix.bfloat16()
     x = x.T if x.shape[0] > x.shape[1] else x
     x = x / x.norm()
@@ -61,8 +61,10 @@ def test_hidden_matrices_are_those_between_vectors() -> None:
 
 
 def test_each_parameter_steps_as_pytorchs_muon_or_adamw_would_step_it() -> None:
-    """Two updates of the trainer, with clipping, against torch.optim.Muon over the matrices, of a stack over each
-    slice, and torch.optim.AdamW over the rest; bit for bit."""
+    """Two updates of the trainer, with clipping, are compared bit for bit with torch.optim.Muon and torch.optim.AdamW.
+
+    Muon updates the matrices, and each slice of a stack of matrices; AdamW updates the rest.
+    """
     trainer = trainer_of(MIXED, clip=0.5)
     model = Transformer(MIXED)
     model.load_state_dict(trainer.model.state_dict())
@@ -104,7 +106,7 @@ def test_each_parameter_steps_as_pytorchs_muon_or_adamw_would_step_it() -> None:
 
 
 def test_a_step_is_that_of_the_formula() -> None:
-    """Of tall, wide and stacked matrices; momentum, Nesterov, size and decay are written out."""
+    """The formula is written out for tall, wide and stacked matrices, with momentum, Nesterov, scale and decay."""
     torch.manual_seed(2)
     model = Transformer(MIXED)
     optimizer = MuonWithAdamW(model, weight_decay=0.3)
@@ -127,7 +129,7 @@ def test_a_step_is_that_of_the_formula() -> None:
             ahead = 0.05 * p.grad + 0.95 * momenta[place]
             step = evened(ahead) if p.ndim == 2 else torch.stack([evened(part) for part in ahead])
             expected[place] = (1 - rate * 0.3) * expected[place] - rate * 0.2 * max(p.shape[-2:]) ** 0.5 * step
-            # What a step is: all singular values near 1, whatever those of the gradient are.
+            # All singular values of a step are near 1, whatever those of the gradient are.
             values = torch.linalg.svdvals(step)
             assert float(values.min()) > 0.5 and float(values.max()) < 1.3
         optimizer.step()

@@ -1,4 +1,4 @@
-"""What a wider model keeps of a narrower one's learning rate: sizes that do not depend on the width."""
+"""Transfer of a learning rate to a wider model: the sizes of changes do not depend on the width."""
 
 import pytest
 import torch
@@ -31,7 +31,7 @@ def batches(number: int) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def looked_at(model: Transformer) -> dict[str, torch.Tensor]:
-    """What each block and the head make of the same tokens."""
+    """Return the outputs of each block and of the head for the same tokens."""
     kept: dict[str, torch.Tensor] = {}
     for place, block in enumerate(model.decoder.blocks):
         block.register_forward_hook(lambda _, __, out, place=place: kept.__setitem__(f"block {place}", out[0]))
@@ -40,8 +40,10 @@ def looked_at(model: Transformer) -> dict[str, torch.Tensor]:
 
 
 def changes(d_model: int, base: int | None, optimizer: str, rate: float) -> dict[str, float]:
-    """The root of the mean square of what three updates change in each block's output and in the logits, from one
-    start or two."""
+    """Return the root mean square of the changes by three updates in each block's output and in the logits.
+
+    For AdamW this is the root sum of squares over two starts.
+    """
     found: dict[str, float] = {}
     for seed in range(2 if optimizer == "adamw" else 1):
         torch.manual_seed(seed)
@@ -61,8 +63,7 @@ def changes(d_model: int, base: int | None, optimizer: str, rate: float) -> dict
 
 @pytest.mark.parametrize(("optimizer", "rate", "wider"), [("adamw", 0.01, 192), ("muon", 0.02, 96)])
 def test_what_updates_change_does_not_grow_with_the_width(optimizer, rate, wider) -> None:
-    """The coordinate check of Yang et al. 2022, appendix D.1. What is left of a change that a
-    narrow model owes to its being narrow makes it a little smaller; an ordinary model's grows."""
+    """Coordinate check (Yang et al. 2022, appendix D.1): wider models change a little less, ordinary ones more."""
     narrow, wide = (changes(width, 24, optimizer, rate) for width in (24, wider))
     ordinary = changes(wider, None, optimizer, rate)
     assert len(narrow) == 3
@@ -90,13 +91,13 @@ def test_at_the_base_it_is_the_ordinary_model_and_training() -> None:
 
 
 def test_the_forward_pass_is_that_of_the_table() -> None:
-    """Of another width of heads, a head of its own, scaled embeddings, experts: each number, by hand."""
+    """Another width of heads, an untied head, scaled embeddings and experts are tested, each number by hand."""
     config = config_of(48, moe=MoEConfig(4, 2))
     wide = wide_config(config, 16)
     assert wide.attention.score_width == 12 * 12 / 4  # scores over sqrt(36) = d_head / sqrt(d_0), d_0 = 16 / 4
     assert wide.embedding.logit_divisor == 3
     kept = wide_config(config.with_(attention=AttentionConfig(12, d_head=4)), 16)
-    assert kept.attention.score_width is None  # heads as wide as the narrow model's
+    assert kept.attention.score_width is None  # heads as wide as those of the narrow model
     scaled = wide_config(config.with_(embedding=EmbeddingConfig(scaled=True)), 16).embedding
     assert (scaled.scaled, scaled.multiplier, scaled.logit_divisor) == (False, 4.0, 3)
     torch.manual_seed(3)
@@ -112,7 +113,7 @@ def test_the_forward_pass_is_that_of_the_table() -> None:
         assert set(shares.values()) == {share} and len(shares) == 2 * (4 + 1 + 2 + model.config.feed_forward.gated)
         trainer = Trainer(model, batches, settings)
         rate = trainer.update().learning_rate
-        # The rate is logged as it is; a share of it steps, and as much decays.
+        # The base rate is logged, and each group uses its share of it for steps and decay.
         found = sorted((g["lr"] / rate, g["lr"] * g["weight_decay"] / rate) for g in trainer.optimizer.param_groups)
         wanted = [(share, 0.1), (1.0, 0.0), (1.0, 0.1)]
         assert [x for pair in found for x in pair] == pytest.approx([x for pair in wanted for x in pair])

@@ -1,4 +1,4 @@
-"""Paired comparisons against counts by hand, enumeration, and the coverage of the interval."""
+"""Paired comparisons: counts by hand, enumeration, and the coverage of the interval."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""pass@k against all choices of k answers, and its mean against the true probability."""
+"""pass@k equals the mean over all choices of k answers, and its expectation is the true probability."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Losses of preferences and of answers that earn something: against the formulas, and the numbers of trl."""
+"""Losses for preferences and for rewarded answers, compared with the formulas and with numbers from trl."""
 
 import json
 from pathlib import Path
@@ -54,7 +54,7 @@ def test_a_preference_is_the_likelihood_of_bradley_and_terry():
     log_probs, reference = torch.tensor([[-2.0, -3.0], [-1.0, -1.5]]), torch.tensor([[-2.5, -3.0], [-1.0, -4.0]])
     found = preference_loss(log_probs, reference, beta=0.3)
     rewards = 0.3 * (log_probs - reference)
-    p = rewards[:, 0].exp() / rewards.exp().sum(-1)  # that the first is preferred
+    p = rewards[:, 0].exp() / rewards.exp().sum(-1)  # probability that the first answer is preferred
     torch.testing.assert_close(found.loss, -p.log())
     assert torch.equal(torch.stack([found.chosen, found.rejected], -1), rewards)
     same = preference_loss(reference, reference, beta=0.3).loss
@@ -87,7 +87,7 @@ def test_in_the_first_step_the_gradient_is_that_of_reinforce_and_a_won_ratio_has
     wanted = -(advantages[:, None] * scored) / scored.sum(-1, keepdim=True)
     torch.testing.assert_close(log_probs.grad, wanted)
     log_probs.grad = None
-    old = log_probs.detach() - 0.5  # ratios of 1.65
+    old = log_probs.detach() - 0.5  # probability ratios of 1.65
     found = policy_loss(log_probs, old, old, advantages, scored, clip=0.2)
     found.loss.sum().backward()
     assert log_probs.grad[0].abs().max() == 0 and log_probs.grad[1].abs().min() > 0

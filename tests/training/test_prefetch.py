@@ -1,4 +1,4 @@
-"""Batches that another thread makes are the same batches."""
+"""Batches built in another thread are the same batches."""
 
 import threading
 
@@ -23,7 +23,7 @@ def test_batches_made_ahead_are_the_same_in_any_order_and_by_another_thread():
     for number in (0, 1, 2, 7, 8, 3, 4):
         inputs, targets = ahead(number)
         assert torch.equal(inputs, torch.full((2, 3), number)) and torch.equal(targets, torch.arange(number))
-    ahead(9)  # waits for the last one that was made ahead
+    ahead(9)  # wait for the last batch that was built ahead
     assert threading.get_ident() not in by
     assert set(range(10)) <= set(asked) and asked[:5] == [0, 1, 2, 3, 4]
     assert asked.count(1) == asked.count(2) == 1

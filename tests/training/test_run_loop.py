@@ -1,4 +1,4 @@
-"""A run can be stopped anywhere, in any way, and ends with the same weights."""
+"""A run can be stopped anywhere and in any way, and still ends with the same weights."""
 
 import json
 import os
@@ -25,7 +25,7 @@ from companion.training.trainer import Diverged, Trainer
 
 
 class Killed(Exception):
-    """Stands for the process's end: whatever was not on disk is gone."""
+    """Stand-in for the end of the process, after which only files remain."""
 
 
 def run(trainer: Trainer, folder: RunFolder, **options) -> bool:
@@ -41,14 +41,14 @@ def same(one: Trainer, other: Trainer) -> bool:
 
 
 def lines(folder: RunFolder) -> list[dict]:
-    """The log, without what depends on the machine."""
+    """Return the log without what depends on the machine."""
     entries = [json.loads(line) for line in (folder.path / "log.jsonl").read_text("utf-8").splitlines()]
     return [{name: value for name, value in entry.items() if name not in MACHINE_FIELDS} for entry in entries]
 
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
-    """An uninterrupted run, to compare with: made once, by the first test that asks."""
+    """Return an uninterrupted run to compare with, which the first test that needs it creates."""
     return tmp_path_factory.mktemp("whole"), {}
 
 
@@ -62,7 +62,7 @@ def uninterrupted(whole, make_trainer) -> tuple[Trainer, list[dict]]:
     return kept["trainer"], kept["log"]
 
 
-@pytest.mark.parametrize(  # a checkpoint after every update, or at evaluations (every fourth) alone
+@pytest.mark.parametrize(  # a checkpoint after every update, or only at evaluations (every fourth update)
     ("at", "save_seconds"), [(1, 0.0), (4, 0.0), (9, 0.0), (3, 1e9), (5, 1e9), (8, 1e9)]
 )
 def test_killed_in_any_update_and_run_again_the_weights_are_the_same_bit_for_bit(
@@ -74,7 +74,7 @@ def test_killed_in_any_update_and_run_again_the_weights_are_the_same_bit_for_bit
     step = trainer.optimizer.step
 
     def dies() -> None:
-        step()  # the weights have moved and the books have not
+        step()  # the weights have changed, but the records have not
         if trainer.done == at - 1:
             raise Killed
 
@@ -161,7 +161,7 @@ def test_a_diverged_run_keeps_its_last_good_state(tmp_path, make_trainer) -> Non
 
 
 def test_weights_that_an_update_ruined_are_found_by_the_evaluation_behind_it(tmp_path, make_trainer) -> None:
-    """Before the next loss can tell."""
+    """It is found before the next loss could reveal it."""
     folder, trainer = RunFolder(tmp_path), make_trainer()
     step = trainer.optimizer.step
 
@@ -186,7 +186,7 @@ def test_the_log_has_every_update_and_evaluation_and_the_bar_is_not_in_it(tmp_pa
     assert set(entries[0]) == {"update", "loss", "tokens", "gradient_norm", "learning_rate"}
     assert set(next(folder.entries())) == set(entries[0]) | {"seconds", "tokens_per_second"}
     with open(tmp_path / "log.jsonl", "a") as file:
-        file.write('{"update": 10, "lo')  # a kill in the middle of a line
+        file.write('{"update": 10, "lo')  # the process was killed in the middle of a line
     assert [entry["update"] for entry in folder.entries()] == [entry["update"] for entry in entries]
 
 

@@ -1,4 +1,4 @@
-"""The learning rate is counted in updates and ends with the last one."""
+"""The learning rate depends on the number of the update, and the schedule ends with the last one."""
 
 import math
 from functools import partial
@@ -53,7 +53,7 @@ def test_inverse_sqrt_is_the_schedule_of_the_paper(d_model: int, warmup: int) ->
         wanted = d_model**-0.5 * min(step**-0.5, step * warmup**-1.5)
         assert inverse_sqrt(step, warmup=warmup, peak=peak) == pytest.approx(wanted, rel=1e-12)
     assert max(inverse_sqrt(k, warmup=warmup, peak=peak) for k in range(1, 3 * warmup)) == pytest.approx(peak)
-    assert inverse_sqrt(1, warmup=0, peak=1.0) == 1.0  # without a warm-up it begins at its peak
+    assert inverse_sqrt(1, warmup=0, peak=1.0) == 1.0  # without a warm-up the rate begins at its peak
     with pytest.raises(ValueError, match="update=0: expected a whole number >= 1"):
         inverse_sqrt(0, warmup=warmup, peak=peak)
     with pytest.raises(ValueError, match="d_model=0"):
@@ -80,9 +80,9 @@ def test_warm_up_stable_decay_stays_at_its_peak_and_falls_in_the_last_share() ->
     run = {"updates": 200, "warmup": 10, "peak": 2.0, "last": 0.2, "share": 0.3}
     for shape, half in (("linear", 1.1), ("1-sqrt", 0.2 + 1.8 * (1 - math.sqrt(0.5)))):
         rates = [warmup_stable_decay(k, **run, shape=shape) for k in range(1, 201)]
-        assert set(rates[9:140]) == {2.0} and rates[140] < 2.0  # 60 of 200 updates fall
+        assert set(rates[9:140]) == {2.0} and rates[140] < 2.0  # it decays in 60 of 200 updates
         assert rates[169] == pytest.approx(half) and rates[199] == pytest.approx(0.2)
-    # The part before it falls is that of a run of any length.
+    # The part before the decay is the same for a run of any length.
     longer = [warmup_stable_decay(k, **run | {"updates": 900}) for k in range(1, 141)]
     assert longer == [warmup_stable_decay(k, **run) for k in range(1, 141)]
     with pytest.raises(ValueError, match="share=0: expected a fraction above 0"):

@@ -1,4 +1,4 @@
-"""The files of a run, changed by hand: noticed before they are used."""
+"""Changes to a run's files by hand are noticed before the files are used."""
 
 import json
 

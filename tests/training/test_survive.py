@@ -1,4 +1,4 @@
-"""What a run survives: a damaged checkpoint, a full disk, a second process, and files that are not what they were."""
+"""A run survives a damaged checkpoint, a full disk, a second process, and changed files."""
 
 import errno
 import os
@@ -46,12 +46,12 @@ def same(one, other) -> bool:
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch) -> None:
-    """Nothing here loses power: the disk need not be waited for."""
+    """Do not wait for the disk, because no test loses power."""
     monkeypatch.setattr(os, "fsync", lambda descriptor: None)
 
 
 def trained(folder: RunFolder, make_trainer, errors, *, keep: int = 2):
-    """A run with a checkpoint for each of `errors`, found after 1, 2, ... updates."""
+    """Make a run with a checkpoint for each of `errors`, which were measured after 1, 2, ... updates."""
     trainer = make_trainer()
     for error in errors:
         trainer.update()
@@ -60,17 +60,17 @@ def trained(folder: RunFolder, make_trainer, errors, *, keep: int = 2):
     return trainer
 
 
-# which checkpoints are there
+# the checkpoints that are stored
 
 
 @pytest.mark.parametrize(
     ("errors", "keep", "left", "best"),
     [
         ([3.0, 2.0, 1.0, 0.5], 2, [3, 4], 4),
-        ([3.0, 1.0, 2.0, 2.5, 2.2], 2, [2, 4, 5], 2),  # the best is older than the last two
-        ([3.0, 1.0, None, None, None], 1, [2, 5], 2),  # saved without being measured
-        ([3.0, 1.0, 2.0, 1.0], 1, [4], 4),  # as good, and trained longer
-        ([None, float("nan"), 4.0, float("inf")], 3, [2, 3, 4], 3),  # no number is no best
+        ([3.0, 1.0, 2.0, 2.5, 2.2], 2, [2, 4, 5], 2),  # the best one is older than the last two
+        ([3.0, 1.0, None, None, None], 1, [2, 5], 2),  # saved without an evaluation
+        ([3.0, 1.0, 2.0, 1.0], 1, [4], 4),  # equally good, and trained longer
+        ([None, float("nan"), 4.0, float("inf")], 3, [2, 3, 4], 3),  # a value that is not finite is never the best
         ([2.0, 3.0, 4.0, 5.0], 9, [1, 2, 3, 4], 1),
     ],
 )
@@ -82,7 +82,7 @@ def test_the_last_checkpoints_and_the_best_are_kept(errors, keep, left, best, tm
     assert folder.checkpoint(best=True).name == f"step-{best:08d}"
     expected = folder.model(best=True).state_dict()
     assert all(torch.equal(expected[name], p) for name, p in trainer.model.state_dict().items()) == (best == left[-1])
-    moved = RunFolder(shutil.copytree(folder.path, tmp_path / "copy"))  # whatever marks the best is copied too
+    moved = RunFolder(shutil.copytree(folder.path, tmp_path / "copy"))  # the mark of the best checkpoint is copied too
     assert moved.checkpoint(best=True).name == f"step-{best:08d}"
 
 
@@ -143,7 +143,7 @@ def cut(path: Path) -> None:
 
 
 def flip(path: Path) -> None:
-    """Change a bit near the end: still a file of its kind, but not what was saved."""
+    """Change a bit near the end, so that the file keeps its format but not its content."""
     data = bytearray(path.read_bytes())
     data[-9] ^= 1
     path.write_bytes(data)
@@ -182,7 +182,7 @@ def test_two_damaged_in_a_row_and_then_all(tmp_path, make_trainer) -> None:
     with pytest.raises(ValueError, match=r"no checkpoint is complete.*step-00000002.*or delete this folder"):
         folder.restore(fresh)
     assert fresh.done == 0 and not fresh.state() and names(folder) == before
-    shutil.rmtree(tmp_path / "checkpoints")  # as the message says
+    shutil.rmtree(tmp_path / "checkpoints")  # as the message suggests
     assert folder.restore(fresh) == 0 and list(folder.entries()) == []
 
 
@@ -190,7 +190,7 @@ def test_a_model_whose_bytes_changed_is_not_put_to_use(tmp_path, make_trainer) -
     folder = RunFolder(tmp_path)
     trained(folder, make_trainer, [1.0])
     flip(folder.checkpoint() / "model.safetensors")
-    load_model(folder.checkpoint())  # in form it is one
+    load_model(folder.checkpoint())  # its format is valid
     with pytest.raises(ValueError, match="model.safetensors: the checkpoint is damaged"):
         folder.model()
 
@@ -207,7 +207,7 @@ def test_a_checkpoint_of_an_earlier_version_is_gone_on_with(tmp_path, make_train
 
 
 class FullDisk:
-    """The `number`-th file operation in a folder that needs room finds none. `met`: whether it came to that."""
+    """Make the `number`-th file operation that needs space in a folder fail; `met` tells if it was reached."""
 
     def __init__(self) -> None:
         self.number, self.count, self.home = 0, 0, None
@@ -244,8 +244,7 @@ def disk() -> FullDisk:
 
 
 def test_a_disk_that_is_full_at_any_write_loses_nothing(tmp_path, make_trainer, monkeypatch, disk) -> None:
-    """At every one in turn: making the folder and its lock, run.json, the log, each file of each checkpoint, the
-    result. Then there is room again, and the run ends as if there had always been."""
+    """Each write fails in turn: folder, lock, run.json, log, each file of each checkpoint, and the result."""
     import companion.files.models as files
 
     real = files.save_file
@@ -278,7 +277,7 @@ def test_a_disk_that_is_full_at_any_write_loses_nothing(tmp_path, make_trainer, 
                 whole(folder)
                 if not disk.met:
                     break
-                continue  # removing an old checkpoint does without another name
+                continue  # removing an old checkpoint works without renaming it first
             except OSError as error:
                 assert isinstance(error, NotWritten) and error.errno == errno.ENOSPC
                 named = re.match(
@@ -300,7 +299,7 @@ def test_a_disk_that_is_full_at_any_write_loses_nothing(tmp_path, make_trainer, 
 
 
 def test_the_log_gives_back_the_part_of_a_line_that_still_fitted(tmp_path) -> None:
-    """A limit of the system on the size of a file stands for the disk: the write really is cut short."""
+    """A system limit on the size of files replaces the full disk, so that the write really is cut short."""
     folder = RunFolder(tmp_path)
     folder.log({"update": 1, "loss": 2.0})
     before = (tmp_path / "log.jsonl").read_bytes()
@@ -381,7 +380,7 @@ def test_a_second_process_is_refused_until_the_first_is_gone_or_killed(tmp_path)
                 folder.lock().__enter__()
         finally:
             process.kill()
-    assert (folder.path / ".lock").exists()  # a kill leaves the file
+    assert (folder.path / ".lock").exists()  # after a kill the file remains
     with folder.lock():
         assert (folder.path / ".lock").exists()
         folder.create({"updates": 1}, {})
@@ -389,7 +388,7 @@ def test_a_second_process_is_refused_until_the_first_is_gone_or_killed(tmp_path)
 
 
 def test_a_lock_whose_holder_is_just_ending_is_taken_with_a_file_of_its_own(tmp_path, monkeypatch) -> None:
-    """Between opening the file and locking it, its holder may have ended: what was locked then is no file any more."""
+    """Its holder may end between the opening of the file and the locking; then the locked file no longer exists."""
     monkeypatch.setattr("companion.ground.lock._PATIENCE", 60.0)
     folder, taken = RunFolder(tmp_path), []
 

@@ -1,4 +1,4 @@
-"""An update is a function of the state before it; its gradient is that of all its tokens."""
+"""An update is a function of the state before it, and its gradient is that of all its tokens."""
 
 import math
 
@@ -49,7 +49,7 @@ def test_accumulated_micro_batches_with_unequal_tokens_have_the_gradient_of_one_
     assert losses[0].loss == pytest.approx(losses[1].loss, rel=1e-6)
     for a, b in zip(*gradients, strict=True):
         torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-12)
-    # The mean of the micro-batches' means is another number: the test above can tell them apart.
+    # The mean of the micro-batches' means is a different number, so the test above can tell them apart.
     torch.manual_seed(2)
     model = Transformer(PLAIN).double()
     means = [next_token_loss(model, *batch) for batch in micro]
@@ -120,7 +120,7 @@ def test_dropout_differs_between_micro_batches_and_updates(make_trainer) -> None
     same = (torch.ones(2, 9, dtype=torch.long), torch.ones(2, 9, dtype=torch.long))
     trainer = make_trainer(accumulate=1)
     trainer.batches = lambda number: same
-    trainer.learning_rate = lambda number: 0.0  # nothing changes but the dropout
+    trainer.learning_rate = lambda number: 0.0  # only the dropout changes
     assert len({trainer.update().loss for _ in range(4)}) == 4
 
 
@@ -157,14 +157,15 @@ def test_matrices_decay_and_gains_biases_and_tables_do_not() -> None:
     matrices = {name for name, p in model.named_parameters() if p.ndim >= 2}
     assert matrices - names == {"embedding.weight", "positions.weight"}
     assert "unembedding.weight" in names and not any("bias" in name or "norm" in name for name in names)
-    assert "embedding.weight" not in decayed(Transformer(PLAIN))  # tied: the head is a table too
+    assert "embedding.weight" not in decayed(Transformer(PLAIN))  # tied, so that the head is an embedding too
     experts = Transformer(PLAIN.with_(moe=MoEConfig(4, 2)))
     assert any("feed_forward" in name and dict(experts.named_parameters())[name].ndim == 3 for name in decayed(experts))
 
 
 def test_weight_decay_shrinks_exactly_the_decayed(make_trainer) -> None:
     trainer = make_trainer(weight_decay=0.5, accumulate=1)
-    trainer.loss = lambda model, x, y: Scored(model(x).logits.sum() * 0.0, (y >= 0).sum())  # no gradient, only decay
+    # No gradient, only weight decay
+    trainer.loss = lambda model, x, y: Scored(model(x).logits.sum() * 0.0, (y >= 0).sum())
     before = {name: p.detach().clone() for name, p in trainer.model.named_parameters()}
     rate = trainer.update().learning_rate
     for name, p in trainer.model.named_parameters():

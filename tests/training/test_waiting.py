@@ -1,6 +1,6 @@
-"""Nothing in an update or a decode step waits for a GPU to know a value, except one look at the loss per update.
+"""An update or a decode step never waits for a value from the GPU, except for reading the loss once per update.
 
-On PyTorch's meta device tensors have no values, so whatever asks for one raises: `item`, `tolist`, `nonzero`, `if`.
+On PyTorch's meta device tensors have no values, so everything that needs one raises: `item`, `tolist`, `nonzero`, `if`.
 """
 
 import pytest
@@ -25,7 +25,8 @@ CONFIGS = {"dense": DENSE, "experts": DENSE.with_(moe=MoEConfig(4, 2)), "later":
 def test_an_update_looks_at_its_values_once(config, optimizer, accumulate, monkeypatch):
     looks = []
     monkeypatch.setattr(torch.Tensor, "tolist", lambda values: looks.append(values) or [1.0] * len(values))
-    monkeypatch.setattr(losses, "ELSEWHERE", losses.Limits(0, 100, 200))  # the loss goes through the head in chunks
+    # The loss is computed through the head in chunks
+    monkeypatch.setattr(losses, "ELSEWHERE", losses.Limits(0, 100, 200))
     tokens = torch.randint(97, (3, 17))
     batch = tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
     model = Transformer(config).to("meta")

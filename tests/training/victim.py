@@ -1,8 +1,8 @@
 """A process that trains as `companion` does and kills itself: `python victim.py PLAN train ... --out RUN ...`.
 
 The plan is JSON. `digests` names a file for the digest of the weights after every update; `moment` is the number of the
-file operation in the run's folder before which the process dies (0: it lives). Python's audit hooks count the
-operations, so that nothing in the training knows of it.
+file operation in the run's folder before which the process kills itself (0: never). Python's audit hooks count the
+operations, so that the training code is unchanged.
 """
 
 import hashlib
@@ -17,12 +17,12 @@ import torch
 
 from companion.training.trainer import Trainer
 
-KILL = getattr(signal, "SIGKILL", signal.SIGTERM)  # Windows knows one way only, which is as abrupt
+KILL = getattr(signal, "SIGKILL", signal.SIGTERM)  # Windows has only this way, which is as abrupt
 OPERATIONS = {"open", "os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.truncate", "shutil.rmtree"}
 
 
 def digest(tensors):
-    """SHA-256 of named tensors on the CPU: of names and bytes."""
+    """Return the SHA-256 of named tensors on the CPU, over names and bytes."""
     made = hashlib.sha256()
     for name in sorted(tensors):
         made.update(name.encode() + b"\0" + tensors[name].detach().flatten().view(torch.uint8).numpy().tobytes())

@@ -1,4 +1,4 @@
-"""Tokenizers in GGUF files give the ids of `transformers` and `sentencepiece` on a thousand hostile strings each."""
+"""Tokenizers in GGUF files give the ids of `transformers` and `sentencepiece` on a thousand difficult strings each."""
 
 import json
 import os
@@ -33,7 +33,7 @@ SIGNS = [
 
 
 def hostile(count=1000, seed=7):
-    """Strings of everything that a tokenizer may stumble over."""
+    """Return strings of everything that may confuse a tokenizer."""
     made = random.Random(seed)
     yield from ("", " ", "  a", "a ", "\n", "▁a", " <s>", "<s> a", "a<tool> b")
     for _ in range(count - 9):
@@ -48,7 +48,7 @@ LINES = [
 
 
 def byte_level(pre):
-    """The keys of a byte-level BPE that was trained behind this pre-tokenizer."""
+    """Return the keys of a byte-level BPE that was trained with this pre-tokenizer."""
     tokenizer = Tokenizer(models.BPE())
     blank = json.loads(Tokenizer(models.BPE()).to_str())
     tokenizer.pre_tokenizer = Tokenizer.from_str(
@@ -70,7 +70,7 @@ def byte_level(pre):
 
 
 def written(path, keys, template=None):
-    """A file that holds a tokenizer, and a model's name."""
+    """Write a file with a tokenizer and a model's name."""
     writer = gguf.GGUFWriter(path, "llama")
     writer.add_context_length(64)
     for key, value in keys.items():
@@ -85,7 +85,7 @@ def written(path, keys, template=None):
 
 
 def in_folder(path, folder):
-    """The tokenizer of a file, as a published folder has it."""
+    """Convert the tokenizer of a file to the form of a published folder."""
     for name, text in Vocabulary(opened(path)).files().items():
         (folder / name).write_text(text, encoding="utf-8")
     return load_tokenizer(folder)
@@ -95,7 +95,7 @@ def in_folder(path, folder):
 def test_byte_level_ids_are_those_of_transformers(pre, tmp_path):
     ours = in_folder(written(tmp_path / "m.gguf", byte_level(pre)), tmp_path)
     theirs = transformers.AutoTokenizer.from_pretrained(tmp_path, gguf_file="m.gguf")
-    if pre == "smollm":  # which transformers reads as GPT-2's: the released tokenizer cuts digits off first
+    if pre == "smollm":  # transformers reads this as GPT-2's, but the released tokenizer splits off digits first
         digits = pre_tokenizers.Digits(individual_digits=True)
         level = pre_tokenizers.ByteLevel(add_prefix_space=False)
         theirs.backend_tokenizer.pre_tokenizer = pre_tokenizers.Sequence([digits, level])
@@ -110,7 +110,7 @@ def test_byte_level_ids_are_those_of_transformers(pre, tmp_path):
 
 @pytest.fixture(scope="module", params=[True, False], ids=["prefix", "no prefix"])
 def pieces(request, tmp_path_factory):
-    """A trained model of SentencePiece, and the keys that llama.cpp's converter makes of it."""
+    """Return a trained SentencePiece model, and the keys that llama.cpp's converter makes of it."""
     home = tmp_path_factory.mktemp("pieces")
     (home / "text").write_text("\n".join(" ".join(line.split()) for line in LINES), "utf-8")
     sentencepiece.SentencePieceTrainer.train(

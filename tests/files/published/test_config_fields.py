@@ -1,4 +1,4 @@
-"""The tables of fields: they have a row for all that is written."""
+"""The tables of config fields have a row for every field that is written."""
 
 import json
 import re
@@ -20,14 +20,14 @@ def test_a_neutral_field_says_who_wrote_it():
 
 
 def without_a_rule(kind, fields):
-    """The fields that neither a row of the family nor a rule for all families is about."""
+    """Return the fields that neither a row of the family nor a rule for all families covers."""
     table = families()[kind].table
     return {name for name, value in fields.items() if name not in table and left_behind(name, value) is None}
 
 
 @pytest.mark.parametrize("kind", families())
 def test_all_that_transformers_writes_has_a_row(kind):
-    """Of the version that is installed; those before it are in `tests/published`."""
+    """The fields are those of the installed version; earlier versions are in `tests/published`."""
     said = transformers.CONFIG_MAPPING[kind]().to_dict()
     assert not without_a_rule(kind, {name: value for name, value in said.items() if value is not None})
     assert without_a_rule(kind, {"a_new_field": 3}) == {"a_new_field"}
@@ -42,7 +42,7 @@ def test_all_that_a_release_says_has_a_row(path):
 def test_rows_of_a_kind_come_before_those_it_shares():
     bases = {kind: families()[kind].table["rope_theta"].default for kind in ("llama", "mistral", "mixtral")}
     assert bases == {"llama": 10000.0, "mistral": 10000.0, "mixtral": 1e6}
-    assert families()["mixtral"].table["num_key_value_heads"].default == 8  # of Mistral
+    assert families()["mixtral"].table["num_key_value_heads"].default == 8  # the default of Mistral
     assert families()["gemma3_text"].table["attn_logit_softcapping"].values == (None,)
     assert families()["bert"].table["temperature"].kind == "writing"
 

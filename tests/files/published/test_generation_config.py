@@ -1,4 +1,4 @@
-"""What a folder says of writing: every field honoured, known to be neutral, or refused by name."""
+"""Generation settings in a folder: every field is used, known to be neutral, or rejected by name."""
 
 import json
 from dataclasses import fields
@@ -25,7 +25,7 @@ from companion.generation.sampling import Sampling
 
 @pytest.fixture
 def folder(tmp_path):
-    """A folder whose files say nothing of writing."""
+    """Return a function that makes a folder; without arguments, its files have no generation settings."""
 
     def say(config=(), generation=None):
         (tmp_path / "config.json").write_text(json.dumps({"model_type": "gpt2", **dict(config)}))
@@ -60,7 +60,7 @@ def test_everything_that_is_taken_arrives(folder):
     assert taken == {*said, "decoder_start_token_id", "min_length"}
     of_a_translator = {"decoder_start_token_id": 4, "min_length": 7}
     told = read_writing(folder({"is_encoder_decoder": True}, of_a_translator))
-    assert told.special.start == 4 and told.rules.min_new_tokens == 6  # the start token counts there
+    assert told.special.start == 4 and told.rules.min_new_tokens == 6  # the start token counts for their minimum length
 
 
 NOT_TAKEN = {"max_length": "a prompt of as many tokens would leave no room; `companion generate` writes 200"}
@@ -75,8 +75,8 @@ def test_every_default_is_that_of_transformers():
     compared = set()
     for name, policy in WRITING.items():
         if policy.kind == "taken" and name not in NOT_TAKEN:
-            assert alike(policy.default, theirs.get(name)), name  # a rule of ours alone is off
-        elif policy.kind == "must be":  # what is not followed here is off there, too, where nothing is said
+            assert alike(policy.default, theirs.get(name)), name  # a rule that only we have is off
+        elif policy.kind == "must be":  # without a value, what we do not support is off in `transformers` too
             assert any(alike(value, theirs.get(name)) for value in policy.values), name
         compared |= {name} if policy.kind in ("taken", "must be") else set()
     assert set(NOT_TAKEN) < compared and len(compared) > 40
@@ -89,7 +89,7 @@ def test_a_folder_that_says_nothing_writes_as_the_released_code_does(folder):
     silent = read_writing(folder({}, {}))
     assert not silent.draws and silent.longest is None and silent.search.width == 1
     assert silent.sampling == Sampling(1.0, top_k=50, top_p=1.0) == Writing().sampling and silent == Writing()
-    draws = read_writing(folder({}, {"do_sample": True, "temperature": 0.6, "top_p": 0.9}))  # as Llama 3.2's
+    draws = read_writing(folder({}, {"do_sample": True, "temperature": 0.6, "top_p": 0.9}))  # as in Llama 3.2
     assert draws.draws and draws.sampling == Sampling(0.6, top_k=50, top_p=0.9)
     assert read_writing(folder({}, {"do_sample": True, "top_k": 0})).sampling.top_k is None
     unsaid = left_out(folder({}, {"do_sample": True, "temperature": 0.6}))
@@ -117,7 +117,7 @@ def test_a_configuration_speaks_where_there_is_no_file_of_generation(folder):
     assert alone.special.stop == {3} and alone.rules.repetition_penalty == 1.3 and alone.longest is None
     beside = read_writing(folder(config, {"top_k": 0}))
     assert beside.rules.repetition_penalty == 1 and beside.sampling.top_k is None
-    assert beside.special.stop == {3}  # ids that only config.json has
+    assert beside.special.stop == {3}  # ids that are only in config.json
 
 
 OTHERS = {

@@ -1,4 +1,4 @@
-"""Tiled attention equals `attend`, forward and backward, and keeps little of what it computes."""
+"""Tiled attention equals `attend`, forward and backward, and stores only a small part of what it computes."""
 
 from functools import partial
 
@@ -54,7 +54,7 @@ def test_gradients_of_tiled_attention_are_right(is_causal):
 
 
 def test_tiled_attention_gives_zeros_and_no_gradient_where_nothing_is_seen():
-    q, k, v = heads(9, 7, grad=True)  # causal: the first two queries of nine see none of seven keys
+    q, k, v = heads(9, 7, grad=True)  # causal: the first two of nine queries see none of the seven keys
     out = tiled_attention(q, k, v, mask=some_mask(9, 7), causal=True, tile=(4, 3))
     assert (out[:, :, :2] == 0).all() and (out[1, :, 4] == 0).all()
     assert (out[0, :, 8] != 0).any()
@@ -71,7 +71,7 @@ def test_tiled_attention_survives_scores_that_exp_does_not():
 
 
 def saved_numbers(run):
-    """How many numbers autograd keeps for the backward pass."""
+    """Return the number of elements that autograd stores for the backward pass."""
     storages = {}
 
     def pack(x):
@@ -85,7 +85,7 @@ def saved_numbers(run):
 
 
 class Largest(TorchDispatchMode):
-    """The most numbers in any one tensor that is computed."""
+    """Record the largest number of elements in any tensor that is computed."""
 
     numbers = 0
 
@@ -112,7 +112,8 @@ def test_nothing_in_tiled_attention_grows_with_the_square_of_the_length():
         with Largest() as largest:
             tiled_attention(q, k, v, mask=window(20), causal=True, tile=(8, 8)).sum().backward()
         found[n] = largest.numbers
-    assert found == {64: 3 * 4 * 64 * 8, 128: 3 * 4 * 128 * 8}  # the output; a tile of scores has 3 * 4 * 8 * 8
+    # The output; a tile of scores has 3 * 4 * 8 * 8 elements
+    assert found == {64: 3 * 4 * 64 * 8, 128: 3 * 4 * 128 * 8}
 
 
 def test_operations_of_tiled_attention_are_those_of_its_docstring():
@@ -147,7 +148,7 @@ def test_tiled_attention_refuses_what_it_cannot_do(unchecked):
 
 @pytest.mark.parametrize("constant", [True, False])
 def test_second_derivatives_are_those_of_the_formula(constant):
-    """Also where the loss's own gradient comes in as a constant, and beside a term that has a second derivative."""
+    """The gradient of the loss may be a constant, alone or beside a term with a second derivative."""
     q, k, v = heads(grad=True)
     mask = some_mask(5, 7)
 

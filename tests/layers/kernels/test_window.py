@@ -1,4 +1,4 @@
-"""Attention along the band equals `attend` with a window for its mask."""
+"""Banded attention equals `attend` with a window as its mask."""
 
 import pytest
 from heads import assert_same, heads

@@ -25,7 +25,7 @@ def folder(tmp_path, monkeypatch):
 
 
 def write(folder, *changes, stage=ATTENTION):
-    """The reference with changes, as a learner's file."""
+    """Write the reference with changes as a learner's file."""
     text = reference(stage.number)
     for old, new in changes:
         assert text.count(old) == 1
@@ -120,7 +120,7 @@ def test_a_mistake_that_the_cases_name_gets_no_second_cause(folder):
     attend = by_part(examine_stage(ATTENTION, folder))["attend"]
     assert "most likely: the mask comes after the softmax" in attend.told
     assert attend.place.startswith("Compared step by step with the course's code, with a causal mask: the scores and ")
-    assert attend.place.endswith("in attend.")  # the weights are those of an attention without a mask, too
+    assert attend.place.endswith("in attend.")  # attention without a mask has the same weights
 
 
 def test_what_an_earlier_file_raises_is_said_with_its_line(folder):
@@ -149,7 +149,7 @@ def test_files_that_cannot_be_examined_get_a_sentence(folder):
         assert said in unreadable(ATTENTION, {"attention": text}, parts(2))
     (folder / "attention.py").write_text("import companion\n", "utf-8")
     assert "it uses companion" in str(examine_stage(ATTENTION, folder))
-    (folder / "attention.py").write_text("\ufeffimport companion\n", "utf-8")  # as some editors save
+    (folder / "attention.py").write_text("\ufeffimport companion\n", "utf-8")  # some editors save files in this way
     assert "it uses companion" in str(examine_stage(ATTENTION, folder))
     (folder / "attention.py").write_text("import torch\n", "utf-16")
     with pytest.raises(
@@ -162,7 +162,7 @@ def test_files_that_cannot_be_examined_get_a_sentence(folder):
 
 
 def test_code_that_ends_or_does_not_end_costs_its_own_part_alone(folder, monkeypatch):
-    alone = parts(2)[:4]  # the others call these
+    alone = parts(2)[:4]  # the other parts call these
     monkeypatch.setattr("companion_school.build.check.parts", lambda number: alone)
     monkeypatch.setattr(alone[-1], "seconds", 2.0)
     write(

@@ -1,4 +1,4 @@
-"""A device without a GPU refuses what a GPU refuses, and the references run on it and on a GPU."""
+"""The simulated device rejects what a GPU rejects, and the references run on it and on a GPU."""
 
 import pytest
 import torch
@@ -71,7 +71,7 @@ def test_the_stages_train_and_write_on_a_gpu_as_on_the_cpu():
 
 
 def test_a_generator_of_here_is_not_mistaken_for_one_of_there_that_is_gone():
-    """A new object may take the address of one that was deleted."""
+    """A new object may get the address of one that was deleted."""
     with Elsewhere() as device:
         for _ in range(20):
             assert torch.rand(2, device=device, generator=torch.Generator(device)).device == DEVICE

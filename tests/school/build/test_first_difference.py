@@ -1,4 +1,4 @@
-"""Where a learner's code parts from the reference is told by tensor, file and line, whatever he calls his variables."""
+"""The first difference of a learner's code is located by tensor, file and line, whatever the names of the variables."""
 
 import time
 
@@ -75,7 +75,7 @@ def named(name):
 
 @pytest.fixture(scope="module")
 def placed():
-    """Of each bug, by its name, whether the tensor that is named is right, and whether the line is."""
+    """Return for each bug, by name, if the reported tensor is right and if the line is."""
     found = {bug: first_difference(bug.stage, bug.sources) for bug in BUGS}
     return {
         bug.name: (parts.node is not None and is_named(bug, parts.node.key), bug.is_placed(parts.origin))
@@ -138,7 +138,7 @@ def test_a_file_that_is_known_to_be_right_is_not_blamed(tmp_path):
         "return model, {n: x for n, x in renamed(tensors, names).items() if '.norm.' not in n or 'decoder.norm' in n}",
     )
     found = first_difference(10, sources(10, published=wrong), only=scenes(10)[1:])
-    assert found.origin.place.file == "attention.py"  # where the queries are made that should have been normed
+    assert found.origin.place.file == "attention.py"  # where the queries that should have been normed are computed
     said = where(10, folder(tmp_path, 10, published=wrong), itself=True)
     assert "the queries differ" in said and "attention.py" not in said
 
@@ -151,8 +151,8 @@ def test_right_code_that_is_written_otherwise_parts_nowhere(stage):
 @pytest.mark.parametrize(
     "old, new, tensor, line",
     [
-        ("e.sum(-1", "e.sum(-2", "merged", None),  # rows that do not add up to 1 are not known as weights
-        (" * q.shape[-1] ** -0.5", "", "weights", None),  # no softmax, so no scores are seen
+        ("e.sum(-1", "e.sum(-2", "merged", None),  # rows that do not add up to 1 are not recognized as weights
+        (" * q.shape[-1] ** -0.5", "", "weights", None),  # without a softmax no scores are found
         ("~mask", "mask", "weights", None),
         ("[self.key.weight, self.value.weight]", "[self.value.weight, self.key.weight]", "", None),
         (".flatten(1, 2).permute(0, 2, 1, 3).flatten(2)", ".flatten(1, 2).reshape(x.shape)", "merged",

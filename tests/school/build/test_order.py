@@ -1,4 +1,4 @@
-"""The order of the track: stages, notebooks and checks use only what came before, and no solution is shown."""
+"""The order of the track: stages, notebooks and checks only use what came before, and no solution is shown."""
 
 import ast
 import re
@@ -22,7 +22,7 @@ def before(stage):
 
 
 def imported(source):
-    """The stages whose files a source imports, and the names that it takes of them."""
+    """Return the stages whose files a source imports, and the imported names."""
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.ImportFrom) and node.module in MODULES:
             yield MODULES[node.module], {alias.name for alias in node.names}
@@ -56,7 +56,7 @@ def test_what_is_written_after_a_lesson_uses_nothing_of_a_later_one(stage):
 
 def test_each_notebook_uses_only_stages_before_it_and_leads_to_the_next():
     for lesson in stages():
-        if lesson.number not in STAGES:  # a page that looks back
+        if lesson.number not in STAGES:  # a notebook that looks back
             continue
         stage, text = STAGES[lesson.number], lesson.source.read_text("utf-8")
         used = {STAGES[int(number)] for number in re.findall(r"\bown\((\d+)\)", text)}

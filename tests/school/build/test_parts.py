@@ -1,4 +1,4 @@
-"""Every part's check: what is right passes on each seed, and every known mistake is noticed and named."""
+"""The check of each part: right answers pass on each seed, and every known mistake is noticed and named."""
 
 import pytest
 import torch
@@ -10,7 +10,8 @@ from companion_school.build.verify import equivalent, faults, survivors
 
 WRITTEN = [number for number in STAGES if parts(number)]
 """The stages whose checks are written."""
-RACE = 11  # its checks take seconds each, and its file is free: `python -m companion_school.build.verify 11` tries them
+# Its checks take seconds each and do not restrict its file; `python -m companion_school.build.verify 11` runs them
+RACE = 11
 THROUGH = {
     10: {"Published", "Normed", "llama", "renamed"},
     13: {"gelu"},
@@ -30,7 +31,8 @@ MUTATED = (2, 3)
     ids=lambda part: f"{part.stage.number}-{part.name}",
 )
 def test_what_is_right_passes_and_known_mistakes_are_named(part):
-    assert not list(faults(part, naming=[0]))  # `python -m companion_school.build.verify` names them on the other too
+    # `python -m companion_school.build.verify` also names them on the other seed
+    assert not list(faults(part, naming=[0]))
 
 
 @pytest.mark.parametrize("number", [number for number in WRITTEN if number != RACE])

@@ -1,4 +1,4 @@
-"""The race measures bits per byte of what it holds out, refuses what is no prediction, and keeps every run."""
+"""The race measures bits per byte on held-out text, rejects invalid predictors, and stores every run."""
 
 import math
 
@@ -77,7 +77,7 @@ def test_tokens_that_lose_text_are_refused():
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
-    """A folder with a race of a bigram, and the course's race replaced by it too."""
+    """Make a folder with a race of a bigram model, which also replaces the course's race."""
     monkeypatch.setattr(race, "yardsticks", lambda *_: [Yardstick("byte 5-gram model", 2.0)])
     monkeypatch.setattr(race, "references", lambda stage: {"tokenizer": TOKENIZER, "race": RACE})
     (tmp_path / "race.py").write_text(RACE, "utf-8")

@@ -1,4 +1,4 @@
-"""A learner's stage 10 on a real model: what is said where it is right, wrong, or not at hand."""
+"""A learner's stage 10 on a real model: the messages if it is right, if it is wrong, and if there is no model."""
 
 import json
 
@@ -20,7 +20,7 @@ FIELDS = {"model_type": "llama", "vocab_size": 40, "hidden_size": 16, "num_hidde
 
 @pytest.fixture
 def model(tmp_path, monkeypatch):
-    """A small model in a folder, which stands for SmolLM2, with its right logits."""
+    """Make a folder with a small model in place of SmolLM2, and its right logits."""
     shapes = {"self_attn.q_proj": (16, 16), "self_attn.k_proj": (8, 16), "self_attn.v_proj": (8, 16),
               "self_attn.o_proj": (16, 16), "mlp.gate_proj": (24, 16), "mlp.up_proj": (24, 16),
               "mlp.down_proj": (16, 24), "input_layernorm": (16,), "post_attention_layernorm": (16,)}  # fmt: skip

@@ -1,4 +1,4 @@
-"""The references that are not on the page: the tokenizer, published models, latent attention, the race."""
+"""The references that are not on the page: tokenizer, published models, latent attention, race."""
 
 import importlib
 import json
@@ -25,14 +25,14 @@ TEXT = LONG[:20_000]
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory):
-    """All references, in a folder of their own, as a learner who takes them all has them."""
+    """Write all references into one folder, like a learner who takes all of them."""
     folder = tmp_path_factory.mktemp("transformer")
     for number, stage in STAGES.items():
         (folder / stage.file).write_text(reference(number), "utf-8")
     modules = [stage.module for stage in STAGES.values()]
     hidden = {name: sys.modules.pop(name) for name in modules if name in sys.modules}
     sys.path.insert(0, str(folder))
-    yield {name: importlib.import_module(name) for name in modules}  # gpt2 among them, which `load` reads then
+    yield {name: importlib.import_module(name) for name in modules}  # this includes gpt2, which `load` then supports
     sys.path.remove(str(folder))
     for name in modules:
         del sys.modules[name]
@@ -117,7 +117,7 @@ def kinds():
 
 @pytest.fixture(scope="module", params=kinds())
 def saved(request, tmp_path_factory):
-    """A model of `transformers`, and the folder that it was saved to."""
+    """Make a model of `transformers`, and the folder that it was saved to."""
     torch.manual_seed(5)
     model, folder = kinds()[request.param](), tmp_path_factory.mktemp("published")
     model.save_pretrained(folder)
@@ -249,7 +249,7 @@ def test_the_race_learns_in_its_time_and_hands_in_what_can_be_measured(files):
     unseen = LONG[60_000:66_000]
     ids = torch.tensor(files["tokenizer"].encode(unseen, runner.merges))
     bits = files["training"].bits_per_byte(runner.model, ids, runner.context, len(unseen.encode()))
-    assert 0.5 < bits < 5  # a byte of this text has more than five bits where nothing was learned
+    assert 0.5 < bits < 5  # without learning, a byte of this text would take more than five bits
     logits = runner.model(ids[None, :9])
     other = ids[None, :9].clone()
     other[0, 8] = (other[0, 8] + 1) % 256

@@ -1,4 +1,4 @@
-"""A learner's files become a model that tells stories, is kept, and is read by the library and by transformers."""
+"""A learner's files become a model that tells stories, in a format that the library and transformers read."""
 
 import json
 import re
@@ -30,7 +30,7 @@ HOSTILE = [
 
 @pytest.fixture(scope="module")
 def told(tmp_path_factory):
-    """A folder with the course's files and a model trained for a few updates; what was said, and the result."""
+    """Train a model for a few updates with the course's files; return the folder, the printed text and the result."""
     folder, lines = tmp_path_factory.mktemp("own") / "transformer", []
     take(folder, [STAGES[number] for number in (1, 2, 5)])
     with pytest.MonkeyPatch.context() as patch:

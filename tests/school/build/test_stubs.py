@@ -1,4 +1,4 @@
-"""The reference of each stage is a file that imports what it needs, and its stub says everything and gives nothing."""
+"""The reference of each stage imports what it needs, and its stub states the whole task without solving it."""
 
 import ast
 import sys
@@ -70,5 +70,5 @@ def test_the_stages_of_the_later_lessons_take_at_most_forty_lines(number):
 
 
 def test_lines_are_counted_without_what_is_given_and_said():
-    assert lines_written(stub(5)) == 5  # one line that raises in each function and method
+    assert lines_written(stub(5)) == 5  # each function and method has one line, which raises
     assert lines_written("def f():\n    'says'\n\n    # why\n    return (\n        1\n    )\n") == 3

@@ -1,4 +1,4 @@
-"""An answer to an exercise becomes a part of a stage, where both are the same, and never over what has been written."""
+"""An answer to an exercise becomes a part of a stage that asks for the same, without overwriting anything."""
 
 import linecache
 import textwrap
@@ -18,7 +18,7 @@ from companion_school.exercises.catalogue import find_exercise
 
 @pytest.mark.parametrize("bridge", BRIDGES.values(), ids=BRIDGES)
 def test_the_solution_of_the_exercise_makes_the_part_right(bridge, tmp_path):
-    """`take_over` writes only what is right; so it is enough that it wrote."""
+    """`take_over` only writes what is right, so it is enough to test that it wrote."""
     told = take_over(bridge, find_exercise(bridge.exercise).solution, tmp_path)
     text = (tmp_path / bridge.stage.file).read_text("utf-8")
     assert bridge.definition in names(bridge.stage.number) and f"{bridge.definition} of" in told

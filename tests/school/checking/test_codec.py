@@ -1,4 +1,4 @@
-"""What crosses between processes arrives as it was sent, and bytes from a stranger can do no harm."""
+"""Values sent between processes arrive unchanged, and untrusted bytes do no harm."""
 
 import math
 import pickle

@@ -1,4 +1,4 @@
-"""What a check says about a value: shapes first, then the dtype, then numbers."""
+"""The description of a value's differences: the shape first, then the dtype, then the numbers."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""Partial credit: groups of cases earn points by themselves, and nothing is earned by an answer that does nothing."""
+"""Partial credit: groups of cases earn points separately, and an answer that does nothing earns none."""
 
 import torch
 
@@ -69,7 +69,7 @@ def test_without_the_first_group_nothing_is_earned():
 def test_all_groups_are_right_where_the_whole_is_and_only_there():
     calls = []
 
-    def counts(x):  # right when it is asked first, and not again
+    def counts(x):  # right on the first call and wrong later
         calls.append(x)
         return 8.0 if calls.count(x) > 1 and x == 0 else root(x)
 

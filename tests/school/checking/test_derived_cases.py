@@ -1,4 +1,4 @@
-"""What holds for every answer, whatever the exercise: it forgets nothing it must keep, and remembers nothing else."""
+"""Requirements on every answer, whatever the exercise, such as to keep no state between calls."""
 
 import inspect
 from dataclasses import replace
@@ -60,7 +60,7 @@ def test_what_was_remembered_by_too_little_is_found_when_it_is_asked_again():
     known: dict = {}
 
     def remembers(x, factor):
-        """Right as long as no shape is asked for twice: the factor is forgotten."""
+        """Right as long as no shape comes twice, because the cached result ignores the factor."""
         if len(x) in known and len(known) == 2:
             return x * known[len(x)]
         known[len(x)] = factor
@@ -126,7 +126,7 @@ def test_an_exact_zero_is_asked_for_where_the_statement_speaks_of_one():
 
 
 def test_a_share_of_one_that_cuts_what_rounds_away_is_found():
-    """The sum of the probabilities rounds to 1 before its end: what comes after must stay all the same."""
+    """The sum of the probabilities rounds to 1 before the last of them, and the rest must still be kept."""
     from companion_school.exercises.lesson_10 import temperature_top_p
 
     logits = torch.tensor([0.0, -40.0, -41.0], dtype=torch.float64)
@@ -255,7 +255,7 @@ def test_a_small_weight_that_is_cut_is_wrong_where_zeros_are_exact():
 
 
 def of_law(id, law):
-    """The key of an exercise with the cases of one law alone, which its reference must pass."""
+    """Return the key of an exercise with only the cases of one law, which its reference must pass."""
     exercise = exercises()[id]
     made = tuple(case for case in key_of(exercise).cases if case.shows == law)
     expected = [in_this_process(exercise.reference)(case) for case in made]
@@ -313,7 +313,8 @@ def test_copies_are_found_where_the_statement_forbids_them():
         return torch.softmax(q @ k[:, key_head].mT / q.shape[-1] ** 0.5, dim=-1) @ v[:, key_head]
 
     verdict = examine(key_of(exercise), in_this_process(copies)).strict
-    assert verdict.shows == ROOM and "bytes at once; expected at most 65536" in verdict.fault  # the keys' own
+    # The cached keys themselves
+    assert verdict.shows == ROOM and "bytes at once; expected at most 65536" in verdict.fault
     sealed = unseal(seal(exercise, 0))
     assert sealed.examine(in_this_process(copies)).strict.fault == verdict.fault
     outcome = outcome_of(outcome_value(Outcome(1, peak=7)))

@@ -1,4 +1,4 @@
-"""What an exercise refuses, it refuses in every argument."""
+"""What an exercise rejects in one argument it rejects in all of them."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""An examination ends at the first case that fails, says how, and names the mistake that gives the same."""
+"""An examination ends at the first case that fails, describes the fault, and names the mistake with the same result."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""An exercise is one function: what a reader sees is cut out of it, and what is not fit to be seen is refused."""
+"""An exercise is one function: readers see parts of its text, and malformed ones are rejected."""
 
 import pytest
 import torch

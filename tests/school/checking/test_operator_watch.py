@@ -1,4 +1,4 @@
-"""What an exercise forbids is seen by what it does, however it is written."""
+"""Forbidden operators are noticed when they run, however the answer is written."""
 
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -119,7 +119,7 @@ def test_bytes_are_counted_where_that_is_asked_for():
     assert 8000 <= watch.peak < 9000, "at once, and not in all"
 
 
-HIDDEN_NAMES = [  # each reaches a softmax, or stops the record of one
+HIDDEN_NAMES = [  # each of these reaches a softmax or stops the record of one
     "getattr(torch, 'soft' + 'max')(x, -1)",
     "f = getattr\nf(torch, name)(x, -1)",
     "[*map(getattr, [torch], [name])]",
@@ -194,7 +194,7 @@ def test_a_text_that_hides_nothing_is_taken(code):
 
 
 class Late(torch.Tensor):
-    """A tensor that computes when it is looked at."""
+    """A tensor that computes its values only when they are read."""
 
     def detach(self):
         return torch.softmax(torch.Tensor(self), -1)

@@ -1,4 +1,4 @@
-"""The two marks of an answer: right, which earns the points, and robust, which is told after it."""
+"""The two marks of an answer: right, which earns the points, and robust, which is reported after it."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""A sealed key examines as the reference does, holds results and no code, and keeps to itself what is the answer."""
+"""A sealed key gives the reference's verdicts, contains results but no code, and does not reveal the answer."""
 
 from dataclasses import replace
 from functools import cache
@@ -20,13 +20,15 @@ SECRET = b"a secret that only this test knows"
 
 @cache
 def some(id):
-    """An exercise with every fourth of its known mistakes: a key is made of what each gives on every case. That all are
-    named, `make verify` proves."""
+    """Return an exercise with every fourth of its known mistakes.
+
+    A key stores the result of each mistake on every case; `make verify` tests that all mistakes are named.
+    """
     return replace(BOOK[id], mistakes=BOOK[id].mistakes[::4])
 
 
 def called_once(answer, *keys):
-    """A call of an answer that is made once for each case and round, whichever of the keys asks."""
+    """Return a call of an answer that is cached for each case and round, and shared by all keys."""
     call, kept = in_this_process(answer), {}
     index = {id(case): at for key in keys for at, case in enumerate(key.cases)}
 
@@ -55,11 +57,12 @@ def test_it_gives_the_verdicts_of_the_reference(id):
 @pytest.mark.parametrize("id", BOOK)
 def test_without_mistakes_it_tells_right_from_wrong_and_names_none(id):
     one = some(id)
-    sealed = unseal(seal(one, hidden_seed(SECRET, one.id), mistakes=False))  # the key above, to save its making
+    # The key from above, because making one takes long
+    sealed = unseal(seal(one, hidden_seed(SECRET, one.id), mistakes=False))
     assert sealed.examine(in_this_process(one.reference)).result is Result.RIGHT
     for known in one.mistakes:
         verdict = sealed.examine(in_this_process(known.answer))
-        verdict = verdict.strict  # what is told under robust is told
+        verdict = verdict.strict  # what belongs to robust is reported there
         assert verdict.result in (Result.WRONG, Result.CRASHED) and verdict.mistake is None
 
 

@@ -1,4 +1,4 @@
-"""A problem set of lesson 02, released once, and the answers of a few students to it."""
+"""A problem set of lesson 02, released once, and some students' answers to it."""
 
 import json
 import shutil
@@ -29,7 +29,7 @@ def bundle(pset, secret, tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def hand_in():
-    """Hand in a released notebook with these answers, by exercise, in it."""
+    """Return a function that fills these answers, by exercise, into a released notebook."""
 
     def write(released, submitted, answers):
         shutil.copytree(released, submitted)

@@ -1,5 +1,8 @@
-"""Examination questions: each number is calculated here in another way, each broken piece of code fails where the
-mended one holds, and no paper tells what its key does."""
+"""Examination questions.
+
+Each number is calculated here in a second way, broken code fails where the corrected code passes, and no paper reveals
+what its key contains.
+"""
 
 import itertools
 import math
@@ -36,7 +39,7 @@ SECRETS = [b"a secret of twenty letters", b"another one of some letters"]
 
 
 def numbers(text):
-    """What a student reads: the numbers of a question, in order."""
+    """Return the numbers of a question in order, as a student reads them."""
     return [float(found.replace(",", "")) for found in re.findall(r"(?<![\w^.])-?\d[\d,]*(?:\.\d+)?", text)]
 
 
@@ -65,7 +68,7 @@ def whole(layers, width, vocab):
 
 
 def largest_score(width, of_q, of_k):
-    """That of a query and a key in one direction, through the package's norms."""
+    """Return the score of a query and a key with the same direction, after the package's norms."""
     norms = [RMSNorm(width, eps=0.0).double() for _ in range(2)]
     with torch.no_grad():
         for norm, gain in zip(norms, (of_q, of_k), strict=True):
@@ -75,7 +78,7 @@ def largest_score(width, of_q, of_k):
 
 
 def met(width, experts, shared, hidden, visited):
-    """Numbers of a layer of the package that are not those of experts left out."""
+    """Return the number of parameters in a layer, without those of experts that are not used."""
     config = ModelConfig(
         vocab=9,
         d_model=width,
@@ -90,7 +93,7 @@ def met(width, experts, shared, hidden, visited):
 
 
 def in_full_and_latent(layers, rank, turned, heads):
-    """What two models of the package keep of a token, one over the other."""
+    """Return the ratio of the bytes that two models of the package cache per token."""
     latent = LatentConfig(rank=int(rank), d_rope=int(turned))
     sizes = AttentionConfig(int(heads), d_head=128, d_v=128, latent=latent)
     full = AttentionConfig(int(heads), d_head=128 + int(turned), d_v=128)
@@ -119,33 +122,36 @@ def running_days(billions, tokens, devices, peak, share):
 
 
 def blocks_of(slots, texts, prefix, more):
-    """Blocks of `texts` texts of so many equal and so many own tokens, each named by all tokens up to its end."""
+    """Count the blocks of `texts` texts with a common prefix, each identified by all tokens up to its end.
+
+    prefix: number of tokens that all texts share. more: number of tokens that each has in addition.
+    """
     rows = [[0] * prefix + [1 + text] * more for text in range(texts)]
     full = {tuple(row[:end]) for row in rows for end in range(slots, len(row) + 1, slots)}
     return len(full) + sum(len(row) % slots > 0 for row in rows)
 
 
 def any_right(drawn, right, tries):
-    """The share of all ways to choose `tries` of the answers that has a right one among them."""
+    """Return the share of all choices of `tries` answers that contain a right one."""
     ways = [*itertools.combinations([True] * right + [False] * (drawn - right), tries)]
     return sum(map(any, ways)) / len(ways)
 
 
 def tosses(wins, losses):
-    """Twice the share of all outcomes of as many tosses that have `wins` heads or more."""
+    """Return twice the share of all outcomes of wins + losses tosses with at least `wins` heads."""
     outcomes = [sum(one) for one in itertools.product((0, 1), repeat=wins + losses)]
     return 2 * sum(heads >= wins for heads in outcomes) / len(outcomes)
 
 
 def shared_runs(words, edits):
-    """The similarity of both sets of five-word runs, when every tenth word is another one in the copy."""
+    """Return the similarity of two sets of five-word runs if every tenth word differs, up to `edits` words."""
     texts = [[at if at % 10 or at > 10 * edits or not at else (at, copy) for at in range(words)] for copy in (0, 1)]
     runs = [{tuple(text[at : at + 5]) for at in range(words - 4)} for text in texts]
     return len(runs[0] & runs[1]) / len(runs[0] | runs[1])
 
 
 def shrinks(stages, micro, percent):
-    """How many percent less time a batch takes, when it is cut so that the bubble has its share."""
+    """Return by how many percent the time of a batch shrinks if it is cut finer, so that the bubble takes `percent`."""
     finer = (stages - 1) * (100 / percent - 1)
     before, after = ((number + stages - 1) / number for number in (micro, finer))
     return 100 * (before - after) / before
@@ -253,7 +259,7 @@ def test_numbers_follow_from_the_secret_and_from_the_version():
         return paper.paper("final", paper.chosen([2, 12], 4, secret), secret, version)
 
     assert of(SECRETS[0], "A") == of(SECRETS[0], "A")
-    for id, question in QUESTIONS.items():  # a neighbour's numbers are others, in every question
+    for id, question in QUESTIONS.items():  # another student's numbers differ in every question
         texts = {paper.asked(question, SECRETS[0], version).text for version in "ABC"}
         assert len(texts) == (3 if question.kind == "number" else 1), id
     orders = [paper.ordered(paper.chosen([2, 12], 4, SECRETS[0]), SECRETS[0], version) for version in "AB"]

@@ -1,4 +1,4 @@
-"""Questions about a student's own answer point at lines that it has, and say what a good answer names."""
+"""Oral questions point at lines of a student's own answer, and list what a good reply mentions."""
 
 from companion.commands.main import main
 from companion_school.course import oral

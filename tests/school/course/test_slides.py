@@ -1,4 +1,4 @@
-"""Slides: each heading begins one, what a question shows is on it, and navigation and exercises are left out."""
+"""Slides: each heading starts one, questions are shown, and navigation and exercises are left out."""
 
 from pathlib import Path
 

@@ -1,5 +1,7 @@
-"""Every exercise has what the course promises. That its checks pass what is right and name what is not on five seeds,
-`make verify` proves."""
+"""Every exercise has what the course promises.
+
+`make verify` tests on five seeds that the checks pass right answers and name mistakes.
+"""
 
 import inspect
 import re
@@ -32,7 +34,7 @@ def refuses(*arguments):
 @pytest.mark.parametrize("exercise", BOOK, ids=[one.id for one in BOOK])
 def test_it_has_what_the_course_promises(exercise):
     assert not [*missing(exercise)]
-    assert exercise.asks or is_constant(exercise)  # what makes an answer robust, where it has arguments
+    assert exercise.asks or is_constant(exercise)  # the list of what makes an answer robust, if it has arguments
     kept = {*KINDS, *EXCUSES, *(case.shows for case in exercise.inputs())}
     assert {*exercise.right, *exercise.robust} <= kept and all((exercise.right | exercise.robust).values())
 
@@ -50,7 +52,7 @@ EMPTY_WORDS = re.compile(
 
 
 def content(text):
-    """The words of a text that say something, without their endings."""
+    """Return the content words of a text, without their endings."""
     words = re.findall(r"[a-z]{3,}", EMPTY_WORDS.sub("", text.lower()))
     return {re.sub(r"(ies|es|s|ed|ing)$", "", word) for word in words}
 
@@ -72,7 +74,7 @@ REVIEWED = {
 
 @pytest.mark.parametrize("exercise", BOOK, ids=[one.id for one in BOOK])
 def test_what_costs_points_is_not_listed_under_the_star(exercise):
-    """What counts for right is in the statement, and what is under the star costs no point."""
+    """What counts for right is in the statement, and what is under the star costs no points."""
     asks = " ".join(exercise.asks)
     for kind, pattern in (("room", "bytes|memory|cop(y|ies)"), ("memory", "stays? as|memory"), ("refusals", "refused")):
         assert kind not in exercise.right or not re.search(pattern, asks)
@@ -112,7 +114,7 @@ def test_an_answer_that_does_nothing_earns_nothing(exercise):
 
 
 def test_long_work_is_not_all_or_nothing():
-    """An exercise of 25 minutes and more has groups, and each of its properties is one that its cases show."""
+    """An exercise of 25 minutes or more has groups, and all their properties are properties of cases."""
     for exercise in BOOK:
         assert exercise.minutes < 25 or len(exercise.groups) >= 3, exercise.id
         shown = {case.shows for case in exercise.inputs()}

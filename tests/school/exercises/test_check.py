@@ -1,4 +1,4 @@
-"""What a reader calls: it raises with a message, never returns a verdict, and remembers until tomorrow."""
+"""`check` for readers: it raises with a message, never returns a verdict, and remembers what was done."""
 
 import json
 import math
@@ -77,7 +77,7 @@ def test_the_verdict_comes_first_and_a_flood_of_lines_is_cut(capsys):
     assert lines[0].startswith("✓ 2.5 The triangle in the right corner: right. 2 points.")
     assert lines[2] == "Printed by your function while it was tried:" and lines[3:23] == ["." * 50] * 20
     assert re.fullmatch(r"\.\.\. and [\d,]+ more lines", lines[23]) and len(lines) == 24
-    check("2.5", printing(1, "," * 100_000))  # one endless line
+    check("2.5", printing(1, "," * 100_000))  # one very long line
     assert len(capsys.readouterr().out) < 5_000
     with pytest.raises(NotYet) as caught:
         check("2.5", lambda queries, keys: print("here") or top_left(queries, keys))
@@ -211,7 +211,7 @@ def test_progress_is_kept_from_day_to_day(capsys, home):
     namespace["causal_mask"] = top_left
     with pytest.raises(NotYet):
         exec("check('2.5')", namespace)
-    assert read_progress()["2.5"].passed == first.passed  # what is done stays done
+    assert read_progress()["2.5"].passed == first.passed  # an exercise that was done stays done
     capsys.readouterr()
     progress(2)
     said = capsys.readouterr().out
@@ -229,7 +229,7 @@ def test_progress_is_kept_from_day_to_day(capsys, home):
     progress("all")
     (line,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("  2.5")]
     assert f"right on {first.passed}, robust ★" in line and "1 hint" in line
-    assert sorted(path.name for path in home.iterdir()) == ["progress.json"]  # nothing half-written lies about
+    assert sorted(path.name for path in home.iterdir()) == ["progress.json"]  # no half-written files are left
 
 
 def test_trying_somebody_elses_answer_is_not_progress():
@@ -267,7 +267,7 @@ def test_an_answer_that_does_not_end_says_how_to_stop_it(monkeypatch, capsys):
     told = threading.Event()
 
     def endless(queries, keys):
-        told.wait(60)  # as long as nobody has said how to stop
+        told.wait(60)  # until the message that says how to stop
         raise KeyboardInterrupt
 
     said: list[str] = []

@@ -1,4 +1,4 @@
-"""The engine of the explorer computes what the package computes: every tensor, of three models."""
+"""The explorer's engine computes the same as the package: every tensor of three models."""
 
 import json
 from itertools import pairwise
@@ -25,7 +25,7 @@ write("numbers", new Uint8Array(all.buffer));
 
 
 def passes(name, texts, folder, **where):
-    """What the engine made of each text: what `passOf` says, and its numbers."""
+    """Yield for each text the description that `passOf` returns, and its numbers."""
     run(ENGINE + PASS + SCRIPT, {"model": base64_of(live_file(name)), "texts": texts}, folder, **where)
     numbers, at = np.fromfile(folder / "numbers", dtype="<f4"), 0
     for said in json.loads((folder / "said.json").read_text("utf-8")):
@@ -38,7 +38,7 @@ def passes(name, texts, folder, **where):
 def test_every_tensor_of_twenty_texts_is_the_packages(name, tmp_path):
     model, texts = load_live(live_file(name)), texts_of(name, 20)
     compared = [differences(*one, model) for one in passes(name, texts, tmp_path)]
-    assert len(compared) == 20  # of each; a browser compares a hundred of each
+    assert len(compared) == 20  # of each model; a browser compares a hundred of each
     worst = {key: max(found.get(key, 0.0) for found in compared) for key in compared[-1]}
     assert {key: value for key, value in worst.items() if value > 1e-4} == {}
 
@@ -93,7 +93,7 @@ write("found.json", JSON.stringify({ found, tokens, source: pass.tokens.encoder 
 
 @torch.no_grad()
 def patched(model, tokens, other, source, layer, at):
-    """Logits of `tokens`, where the state after a layer at a place is that of `other`; by a hook of PyTorch."""
+    """Return the logits of `tokens` if one state after a layer is that of `other`, patched in with a PyTorch hook."""
     blocks, given = model.decoder.blocks, {"source": torch.tensor([source])} if source else {}
     kept = []
     watch = blocks[0].register_forward_pre_hook if layer == 0 else blocks[layer - 1].register_forward_hook
@@ -160,7 +160,7 @@ def test_a_head_that_is_off_beside_others_gives_what_a_pass_without_it_gives(nam
 
 
 def rows_of(said, numbers):
-    """By name the rows of a pass."""
+    """Return the rows of a pass by name."""
     found, at = {}, 0
     for name, sizes in said["names"]:
         ends = at + np.cumsum([0, *sizes])

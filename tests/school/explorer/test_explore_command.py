@@ -1,4 +1,4 @@
-"""`companion explore` runs with what the package itself brings."""
+"""`companion explore` runs with only the dependencies of the package."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""Models of one's own on the explorer's page: what Python records of them, and which the page computes."""
+"""Your own models on the explorer's page: what Python records of them, and which ones the page computes."""
 
 import base64
 import json
@@ -54,7 +54,7 @@ TEXT = "the mole went to the pond"
 
 
 def held(page):
-    """The header and the tensors of the model in a page."""
+    """Return the header and the tensors of the model in a page."""
     file = base64.b64decode(re.search(r'explorerModels \?\?= \{\}\)\.yours = "([^"]+)"', page)[1])
     size = int.from_bytes(file[:8], "little")
     said = json.loads(file[8 : 8 + size])["__metadata__"]
@@ -62,7 +62,7 @@ def held(page):
 
 
 def rows(said, tensors, name):
-    """The rows of a recorded name."""
+    """Return the rows that are recorded under a name."""
     return torch.split(tensors[name], said["recorded"]["sizes"][name])
 
 

@@ -1,4 +1,4 @@
-"""The models of the explorer: what their files hold, and what the record says of them."""
+"""The explorer's models: the contents of their files, and their record."""
 
 import hashlib
 import re

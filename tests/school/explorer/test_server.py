@@ -1,4 +1,4 @@
-"""Python behind the explorer's page: what is switched off, what is swapped, and who is answered."""
+"""Python behind the explorer's page: switching off, swapping, and which requests are answered."""
 
 import copy
 import json
@@ -41,7 +41,7 @@ def decoder(**changes):
 
 
 def translator():
-    """The Translator of stage 8, as a learner has written it."""
+    """Return the Translator of stage 8, as a learner has written it."""
     code = World(references(STAGES[8]), STAGES[8].module, {})
     config = code["model"].Config(vocab=WORDS.vocab, d_model=24, layers=2, heads=4, kv_heads=2, d_ff=36)
     torch.manual_seed(5)
@@ -49,7 +49,7 @@ def translator():
 
 
 def rows(file, name):
-    """What a reply says of a pass, and the rows of a name."""
+    """Return the description of a pass in a reply, and the rows of a name."""
     size = int.from_bytes(file[:8], "little")
     said = json.loads(json.loads(file[8 : 8 + size])["__metadata__"]["recorded"])
     return said, torch.stack(torch.split(load(file)[name], said["sizes"][name]))
@@ -124,7 +124,7 @@ def test_what_another_thread_computes_meanwhile_stays_as_it_is():
     expected, found = model(ids).logits, []
 
     class Other(torch.nn.Module):
-        """A model in the middle of whose pass another thread computes."""
+        """A model that runs another thread's computation in the middle of its pass."""
 
         def __init__(self):
             super().__init__()
@@ -171,7 +171,7 @@ def server():
 
 
 def ask(address, given=None, **headers):
-    """Status and body of an answer."""
+    """Return status and body of a response."""
     data = None if given is None else json.dumps(given).encode()
     try:
         with urllib.request.urlopen(urllib.request.Request(address, data, headers)) as answer:
@@ -258,7 +258,7 @@ def test_a_page_that_goes_away_or_falls_silent_leaves_no_traceback(server, monke
         line = socket.create_connection(("127.0.0.1", server.server_port))
         line.sendall(sent)
         assert held.wait(20)
-        line.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # closes with a reset
+        line.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # close with a reset
         line.close()
     gone.set()
     with socket.create_connection(("127.0.0.1", server.server_port), timeout=20) as silent:
@@ -270,7 +270,7 @@ def test_a_page_that_goes_away_or_falls_silent_leaves_no_traceback(server, monke
 
 @dataclass
 class Parrot:
-    """A conversation whose model repeats the last question word by word, and then is cut off."""
+    """A conversation whose model repeats the last question word for word and is then cut off."""
 
     title: str = "<parrot>"
     turns: list[str] = field(default_factory=list)
@@ -326,7 +326,7 @@ def test_a_port_that_is_taken_is_refused(server):
 
 @pytest.mark.parametrize("kind", ["decoder", "translator"])
 def test_requests_at_the_same_time_get_what_each_gets_alone(kind, monkeypatch):
-    """Passes, single states in the place of others, and heads that are off one by one, asked by four threads."""
+    """Four threads request passes, patched states, and heads that are switched off one by one."""
     if kind == "decoder":
         asked, ids = Asked(decoder(), TOKENIZER), {"tokens": [TOKENIZER.separator, *TOKENIZER.encode(TEXT)]}
     else:
@@ -353,7 +353,8 @@ def test_requests_at_the_same_time_get_what_each_gets_alone(kind, monkeypatch):
 
     norm = asked.model.decoder.norm
     real = norm.forward
-    monkeypatch.setattr(norm, "forward", lambda x: (time.sleep(0.002), real(x))[1])  # others come in between
+    # So that other requests come in between
+    monkeypatch.setattr(norm, "forward", lambda x: (time.sleep(0.002), real(x))[1])
     threads = [threading.Thread(target=run, args=(number,)) for number in range(len(asks))]
     for thread in threads:
         thread.start()

@@ -1,4 +1,4 @@
-"""The lessons' questions: each answered right and wrong, kept, and asked again when it is time."""
+"""The lessons' questions: right and wrong answers are judged, stored, and asked again when they are due."""
 
 import json
 import math
@@ -43,7 +43,7 @@ DAY = date(2026, 1, 1)
 
 @pytest.fixture
 def course(tmp_path, monkeypatch):
-    """Three questions, and a folder for the reader's answers."""
+    """Make three questions, and a folder for the reader's answers."""
     monkeypatch.setenv("COMPANION_HOME", str(tmp_path))
     for place in (module.__name__, "companion_school.questions.asking"):
         monkeypatch.setattr(f"{place}.questions", lambda: COURSE)
@@ -71,7 +71,7 @@ def test_every_question_is_html_that_answers_without_script():
         assert question.html.count('class="ext-why"') == reasons
         assert question.html.count(" data-right") == (question.kind != "predict")
         formulas = sum("$" in answer.text for answer in question.answers) if question.kind == "choice" else 0
-        assert question.html.count(' data-words="') == formulas  # a formula alone would leave the choice without a name
+        assert question.html.count(' data-words="') == formulas  # with only a formula, the choice would have no name
         assert "{ref}" not in question.html and "{deeper}" not in question.html
 
 
@@ -136,7 +136,7 @@ def test_the_page_reads_numbers_as_the_package_does(tmp_path):
     code = files(questions_package).joinpath("question.js").read_text(encoding="utf-8")
     reads = code[code.index("const FUNCTIONS") : code.index("const LETTERS")]
     run(f'{reads}\nwrite("read.json", JSON.stringify(given.map(number)));', texts, tmp_path)
-    read = json.loads((tmp_path / "read.json").read_text())  # what is no number is null in JSON
+    read = json.loads((tmp_path / "read.json").read_text())  # NaN is null in JSON
     for text, on_the_page in zip(texts, read, strict=True):
         here = read_number(text)
         same = here is on_the_page if None in (here, on_the_page) else math.isclose(here, on_the_page, rel_tol=1e-14)
@@ -172,13 +172,13 @@ def test_two_wrong_answers_bring_a_hint_and_three_the_answer(course, monkeypatch
     answer("2.b", 8)
     assert capsys.readouterr().out.endswith("The answer: 1.414. It is √2.\n")
     answer("2.a", "c")
-    answer("2.a", "a")  # what is left is the answer
+    answer("2.a", "a")  # the remaining choice is the answer
     assert capsys.readouterr().out.endswith("The answer: b: 16 times. The root of 256.\n")
     answer("2.a", "b")
     assert "The answer" not in capsys.readouterr().out
 
 
-# --- kept, and asked again
+# --- stored, and asked again
 
 
 def days(*given):
@@ -191,12 +191,12 @@ def days(*given):
         ((), None),
         (((0, True),), 1),
         (((0, False),), 1),
-        (((0, False), (0, True)), 1),  # once the reason is known, it is no answer any more
+        (((0, False), (0, True)), 1),  # once the reason is known, another answer does not count
         (((0, True), (1, True)), 4),
         (((0, True), (1, True), (4, True)), 11),
         (((0, True), (1, True), (4, True), (11, True)), 32),
         (((0, True), (1, True), (4, False)), 5),
-        (((0, True), (1, True), (2, True)), 4),  # before its day nothing is won
+        (((0, True), (1, True), (2, True)), 4),  # before it is due, nothing is gained
         (((0, True), (1, True), (2, False)), 3),
         (((0, True), (9, True)), 12),
     ],
@@ -236,7 +236,7 @@ def test_answers_in_a_notebook_are_kept(course, capsys):
 def test_a_notebook_is_given_back_the_latest_answer_to_each_question(course, capsys):
     (course / "questions.json").write_text(
         '{"2/root": [["2026-01-01", true]]}', encoding="utf-8"
-    )  # of an older version
+    )  # from an older version
     answer("2.a", "c")
     answer("2.a", "b")
     answer("5.a", " it grows ", as_expected=False)
@@ -314,7 +314,7 @@ def test_the_end_of_the_input_ends_the_review_and_keeps_what_was_answered(course
     assert terminal.review([SIZE, ROOT], asked("b"), said.append) == 1
     assert said[-1] == "\nStopped. What you answered is kept."
     assert set(spaced_repetition.read_answers()) == {"2/size"}
-    monkeypatch.setattr("sys.stdin", None)  # as of a process that is started with it closed
+    monkeypatch.setattr("sys.stdin", None)  # as in a process that was started with stdin closed
     assert terminal.review([ROOT], write=said.append) == 0
 
 

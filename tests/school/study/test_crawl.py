@@ -1,4 +1,4 @@
-"""The crawl of lesson 24 is the same on every machine, and its labels are true."""
+"""The crawl of lesson 24 is the same on every machine, and its labels are right."""
 
 import hashlib
 from collections import Counter

@@ -1,4 +1,4 @@
-"""The moving figures of the decoder: what they claim that a slot sees is what moves the logits of a model."""
+"""The moving figures of the decoder: what they say that a slot sees does affect a model's logits."""
 
 import json
 import math
@@ -24,7 +24,7 @@ CHANCES = [[0.1, 0.2, 0.7, 0.0], [0.0, 0.9, 0.1, 0.0], [0.6, 0.2, 0.1, 0.1]]
 
 @pytest.fixture
 def shown(monkeypatch):
-    """What a figure hands to Jupyter."""
+    """Return what a figure passes to Jupyter."""
     outputs = []
     monkeypatch.setattr(moving, "display", outputs.append)
     return outputs
@@ -53,7 +53,7 @@ def test_a_slot_sees_the_targets_that_move_its_logits(shift, mask):
     for block in model.decoder.blocks:
         block.attention.causal = False
     visible = torch.ones(1, 1, slots, slots, dtype=torch.bool).tril(mask)
-    if mask > 0:  # one layer: in a second one, a look ahead could be passed on
+    if mask > 0:  # one layer, because a second one could pass on what a slot saw too early
         del model.decoder.blocks[1:]
 
     def logits(targets):
@@ -75,7 +75,7 @@ def test_the_lowest_loss_is_the_entropy_of_what_is_left_to_guess():
     assert lowest(right, 16, 0.0) == pytest.approx([even] * 6)
     assert lowest(wide, 16, 0.0) == pytest.approx([0] * 5 + [even])
     assert lowest(sees(6, 0, 0), 16, 0.75) == [0] * 6
-    follows = [0.75 + 0.25 / 16] + [0.25 / 16] * 15  # the successor, and the fifteen others
+    follows = [0.75 + 0.25 / 16] + [0.25 / 16] * 15  # the successor, and the fifteen other tokens
     assert lowest(right, 16, 0.75)[1:] == pytest.approx([-sum(p * math.log(p) for p in follows)] * 5)
     assert lowest(twice, 16, 0.75)[:2] == pytest.approx([even] * 2)
     assert lowest(right, 16, 0.75)[2] < lowest(twice, 16, 0.75)[2] < even

@@ -1,4 +1,4 @@
-"""Figures: `show` lets nothing through that cannot be read, and maps have their axes the right way round."""
+"""Figures: `show` rejects everything that is not legible, and maps have the right axes."""
 
 import base64
 import html
@@ -22,7 +22,7 @@ SKY = figures.PALETTE["sky"]
 
 @pytest.fixture
 def shown(monkeypatch):
-    """What `show` hands to Jupyter."""
+    """Return what `show` passes to Jupyter."""
     pictures = []
     monkeypatch.setattr(figures, "display", pictures.append)
     return pictures
@@ -38,7 +38,7 @@ def line_figure(**axis):
 
 
 def page(picture):
-    """The HTML that reaches the page."""
+    """Return the HTML that reaches the page."""
     return picture._repr_mimebundle_()["text/html"]
 
 
@@ -86,7 +86,7 @@ def test_a_figure_is_stored_small_and_in_its_own_colours(shown):
     figures.show(fig, alt=ALT)
     drawn, stored = (matplotlib.image.imread(io.BytesIO(data))[..., :3] for data in (full.getvalue(), png(shown[0])))
     assert len(png(shown[0])) < len(full.getvalue()) / 1.5
-    assert (np.abs(drawn - stored) > 0.06).mean() < 0.01  # only on the smoothed edges of letters and lines
+    assert (np.abs(drawn - stored) > 0.06).mean() < 0.01  # only at the smoothed edges of letters and lines
 
 
 def unlabelled_bar():

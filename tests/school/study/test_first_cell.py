@@ -19,7 +19,7 @@ EVERY = sorted(
     path.relative_to(NOTEBOOKS).as_posix() for path in NOTEBOOKS.rglob("*.ipynb") if "." not in path.parts[-2]
 )
 TRIED = [name for name in EVERY if re.match(r"start|02_|deeper/02|exercises/02", name)]
-# Another kernel, in which the course is not installed: the first cells are run as Jupyter runs them.
+# In another kernel, where the course is not installed, the first cells are run as Jupyter runs them.
 ELSEWHERE = """
 import json, sys
 from IPython.core.interactiveshell import InteractiveShell

@@ -1,6 +1,6 @@
-"""Moving figures: one output that holds everything, keeps its contract, and is the same each time.
+"""Moving figures: one self-contained output that keeps its contract and is the same each time.
 
-That they move is seen in a browser: `make lab-check`.
+`make lab-check` tests in a browser that they move.
 """
 
 import json
@@ -41,7 +41,7 @@ ALT = "A bar that grows when the handle is moved to the right."
 
 @pytest.fixture
 def shown(monkeypatch):
-    """What a figure hands to Jupyter."""
+    """Return what a figure passes to Jupyter."""
     outputs = []
     monkeypatch.setattr(moving, "display", outputs.append)
     return outputs
@@ -129,7 +129,7 @@ def test_every_figure_keeps_the_contract_and_is_the_same_each_time(shown, name):
     assert page(first) == page(second)
     assert not matplotlib.pyplot.get_fignums()
     [(_, inside)] = figures_in(page(first))
-    assert repr(first) == f"Moving figure {name}: {words(inside)}"  # what a program without HTML shows
+    assert repr(first) == f"Moving figure {name}: {words(inside)}"  # what a program without HTML support shows
 
 
 def test_every_figure_that_has_a_script_has_a_function_and_an_example():
@@ -139,7 +139,7 @@ def test_every_figure_that_has_a_script_has_a_function_and_an_example():
 def test_data_are_rounded_to_what_every_machine_computes_alike(shown):
     moving.show("collapse", {"scores": [1 / 3, 2.0, -0.0], "words": ["</script>"]}, bar(), alt=ALT)
     assert data(shown[0]) == {"scores": [0.3333, 2, 0], "words": ["</script>"]}
-    assert page(shown[0]).count("</script>") == 2  # of the data and of the script: a word closes neither
+    assert page(shown[0]).count("</script>") == 2  # of the data and of the script; no text may close either of them
 
 
 def test_the_walk_shows_what_the_model_of_the_lesson_says():
@@ -181,7 +181,7 @@ def test_the_triangle_counts_the_rows_of_every_step(shown):
 def test_what_a_model_writes_follows_its_prompt_and_made_up_words_are_marked(shown):
     growing()
     first, last = data(shown[0])["rows"]
-    assert first == [["The ", "models", " ", "zx", " ", "of", ""]]  # each second piece is marked
+    assert first == [["The ", "models", " ", "zx", " ", "of", ""]]  # every second piece is marked
     assert last == [["The model is a row"]]
 
 
@@ -195,7 +195,7 @@ def test_a_film_keeps_the_lower_half_of_its_maps_row_by_row_and_begins_at_the_en
     film()
     drawn = data(shown[0])
     assert drawn["start"] == 3
-    assert drawn["maps"][0] == ["z0z00z", "cccccc"]  # of 0 ... z
+    assert drawn["maps"][0] == ["z0z00z", "cccccc"]  # from 0 ... z
 
 
 def test_the_still_picture_of_the_valley_goes_down_as_its_rate_says(shown):
@@ -216,7 +216,7 @@ def test_the_roofline_has_the_intensity_that_the_account_has(shown, kv_heads):
     work = texts * (2 * drawn["weights"][at] + 4 * kept * width)
     found = work / (drawn["size"] * (drawn["weights"][at] + cache))
     exact = account.intensity(model, 1, cached=kept - 1, batch=texts, dtype=torch.bfloat16)
-    assert found == pytest.approx(exact, rel=0.01)  # which counts norms and the small table as well
+    assert found == pytest.approx(exact, rel=0.01)  # this also counts the norms and the small table
 
 
 def test_the_free_lane_of_the_still_figure_reads_what_it_said(monkeypatch):
@@ -288,7 +288,7 @@ def test_each_edit_says_what_it_changes_and_counts_what_the_model_has(shown):
     [sizes] = data(shown[0])["sizes"]
     first, second, third = sizes["steps"]
     assert first["changed"] == [] and second["changed"] == ["positions", "norm", "biases", "network", "head", "keys"]
-    assert third["changed"] == ["keys", "hidden", "experts"]  # with a gate, the width is a change of its own
+    assert third["changed"] == ["keys", "hidden", "experts"]  # if there is a gate, the width is a change by itself
     for step, config in zip((first, second, third), (gpt, llama, mixtral), strict=True):
         count = account.parameters(config)
         assert (step["total"], step["active"]) == (count.total, count.active)
@@ -343,7 +343,7 @@ def test_a_timetable_gives_each_text_its_tokens_in_turn_and_chunks_shorten_the_l
         made = found[way] = serving.timetable(texts, seats=2, way=way, together=8, chunk=4)
         letters = "".join(step.seats for step in made.steps)
         for at, (_, prompt, answer) in enumerate(texts):
-            reads = letters.count(chr(ord("a") + at))  # the last of them gives the first token
+            reads = letters.count(chr(ord("a") + at))  # the last of these steps gives the first token
             assert letters.count(chr(ord("A") + at)) == answer - 1
             assert reads == (-(-prompt // 4) if way == "in chunks" else 1)
         for step in made.steps:
@@ -354,7 +354,7 @@ def test_a_timetable_gives_each_text_its_tokens_in_turn_and_chunks_shorten_the_l
     assert continuous.end < static.end and continuous.first < static.first
     assert static.gap == 1 and chunks.gap < 1.5
     whole = serving.timetable([(0, 1, 9), (3, 40, 2)], seats=2, way="continuous", together=8, chunk=4)
-    assert whole.gap == pytest.approx(41 / 8)  # the token of one waits for the prompt of the other
+    assert whole.gap == pytest.approx(41 / 8)  # a token of one text waits for the prompt of the other
 
 
 def test_guesses_that_are_mended_add_up_to_what_the_model_wants(shown):
@@ -622,7 +622,7 @@ def test_what_cannot_be_shown_is_told(shown, call, message):
 
 @pytest.fixture(scope="module")
 def sound():
-    """The HTML of a figure that keeps the contract."""
+    """Return the HTML of a figure that keeps the contract."""
     outputs = []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(moving, "display", outputs.append)

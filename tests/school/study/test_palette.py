@@ -1,4 +1,4 @@
-"""The colours can be read: on a light page and on a dark one, as lines and as print."""
+"""The colours are legible on light and dark pages, as lines and as text."""
 
 import pytest
 from matplotlib.colors import to_hex
@@ -16,7 +16,7 @@ from companion_school.study.palette import (
 
 
 def test_contrast_is_that_of_the_standard():
-    """Examples of WCAG: black on white is 21, a colour on itself 1; #777777 fails on white where #767676 passes."""
+    """Examples from WCAG: black on white is 21, a colour on itself 1; #777777 fails on white, and #767676 passes."""
     assert contrast("black", "white") == pytest.approx(21) == contrast("white", "black")
     assert contrast("#0072B2", "#0072B2") == 1
     assert contrast("#777777", "white") < TEXT_CONTRAST < contrast("#767676", "white")
@@ -34,7 +34,7 @@ def test_every_colour_is_good_for_lines_and_all_print_is_readable(colors, page):
 
 
 def test_a_picture_turns_as_the_browser_turns_it():
-    """The last two as Chromium paints them under the style of `companion_school.study.figure_html`."""
+    """The last two are what Chromium paints with the style of `companion_school.study.figure_html`."""
     assert to_hex(on_dark_page("white")) == DARK_PAGE["page"]
     assert to_hex(on_dark_page("black")) == "#ffffff"
     assert to_hex(on_dark_page(PALETTE["orange"])) == "#b88311"

@@ -1,4 +1,4 @@
-"""The numbers behind a picture are those that are drawn, in tables that a reader can read."""
+"""The numbers behind a picture are those that are drawn, in readable tables."""
 
 import matplotlib
 
@@ -25,7 +25,7 @@ def test_curves_over_the_same_places_share_a_table(drawn):
     ax.plot([1, 2, 4], [1, 2, 4], label="slow")
     ax.plot([1, 2, 4], [1.5, 4, 16], label="fast")
     ax.plot([0, 1], [7, 8], label="elsewhere")
-    ax.axhline(3)  # a rule is not a number behind the picture
+    ax.axhline(3)  # a reference line is not a number behind the picture
     ax.set(xlabel="token", title="Speed")
     assert read_off(fig) == [
         ("Speed", {"token": [1, 2, 4], "slow": [1, 2, 4], "fast": [1.5, 4, 16]}),
@@ -46,7 +46,7 @@ def test_a_long_curve_is_thinned_out_and_keeps_its_ends(drawn):
 def test_bars_have_their_names(drawn):
     fig, ax = drawn
     ax.bar(range(3), [0.5, 0.25, 0.25])
-    ax.axhline(0)  # across the picture, from share 0 to share 1 of its width
+    ax.axhline(0)  # across the whole width of the picture, from 0 to 1 in axes units
     ax.set_xticks(range(3), ["cat", "slept", "it"])
     ax.set(xlabel="key", ylabel="weight")
     assert read_off(fig) == [("", {"key": ["cat", "slept", "it"], "weight": [0.5, 0.25, 0.25]})]

@@ -1,4 +1,4 @@
-"""The start page shows the path with what the reader has done, and where to go on."""
+"""The start page shows the path with the reader's progress, and where to go on."""
 
 import re
 from dataclasses import replace
@@ -103,7 +103,7 @@ def test_what_is_no_start_page_is_told(tmp_path):
 
 
 def test_a_start_page_without_its_file_shows_the_whole_course(tmp_path, monkeypatch):
-    """As in Colab, where a notebook is opened and its folder is not there; the wheel alone is installed."""
+    """In Colab a notebook is opened without its folder, and only the wheel is installed."""
     monkeypatch.chdir(tmp_path)
     shown = []
     monkeypatch.setattr(progress_table, "display", lambda html: shown.append(html.data))
@@ -137,7 +137,7 @@ def test_the_courses_start_page_has_every_lesson_and_links_that_lead_somewhere()
 
 
 def test_the_first_cell_of_the_course_runs_and_shows_the_path(tmp_path, monkeypatch):
-    """With its file beside it, as in JupyterLab, before anything else was run."""
+    """The file is there, as in JupyterLab, and nothing else was run before."""
     monkeypatch.chdir(NOTEBOOKS)
     monkeypatch.setenv("COMPANION_HOME", str(tmp_path))
     shown = []

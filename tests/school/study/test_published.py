@@ -1,4 +1,4 @@
-"""A published model in a lesson: a small checkpoint of GPT-2's layout, and a folder that stands in for the network."""
+"""A published model in a lesson: a small checkpoint in GPT-2's layout, and a folder in place of the network."""
 
 from pathlib import Path
 
@@ -15,7 +15,7 @@ PROMPT = "She sells sea shells; she sells sea"
 
 
 class Hub:
-    """In place of the network: a model that is there for whoever fetches it, and from then on in the cache."""
+    """A stand-in for the network: a model that can be downloaded and is then in the cache."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.cached, self.fetched = folder, False, []
@@ -101,9 +101,9 @@ def test_what_is_shown_is_what_the_model_computes(hub, gpt2, capsys):
 
 def test_the_heads_that_are_drawn_are_those_that_look_there_most():
     weights = torch.full((2, 5, 5), 0.2).tril()
-    weights[1] = torch.eye(5).roll(-1, 1)  # head 1: the token before
+    weights[1] = torch.eye(5).roll(-1, 1)  # head 1 attends to the previous token
     again = torch.full((2, 5, 5), 0.2).tril()
-    again[0, 3] = torch.tensor([0.0, 0.9, 0.1, 0, 0])  # a b c a: at the second a, what followed the first
+    again[0, 3] = torch.tensor([0.0, 0.9, 0.1, 0, 0])  # a b c a: at the second a, attend to what followed the first one
     again[0, 4] = torch.tensor([0.0, 0, 0.9, 0.1, 0])
     reading = published.Reading(list("abcab"), torch.zeros(5, 7), [weights, again], None)
     (before, *first), (after, *second) = published.previous_and_induction(reading)

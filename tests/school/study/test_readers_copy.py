@@ -1,4 +1,4 @@
-"""A reader's own copy of the notebooks: complete, up to date, never written over where the reader has worked."""
+"""A reader's own copy of the notebooks is complete and up to date, and never overwrites the reader's work."""
 
 import ast
 import json
@@ -20,7 +20,7 @@ ROOT = Path(__file__).parents[3]
 
 @pytest.fixture(autouse=True)
 def signatures(tmp_path, monkeypatch):
-    """Where Jupyter keeps what it trusts, for this test."""
+    """Replace the place where Jupyter records what it trusts, for one test."""
     monkeypatch.setenv("JUPYTER_DATA_DIR", str(tmp_path / "jupyter"))
 
 
@@ -73,7 +73,7 @@ def test_copies_are_trusted_so_that_figures_move_before_a_cell_is_run(course, mi
 
 
 def test_a_copy_has_the_metadata_that_jupyterlab_would_write_when_it_opens_it(course, mine):
-    """Otherwise each notebook looks unsaved at once."""
+    """Otherwise each notebook would look unsaved as soon as it is opened."""
     metadata = json.loads((mine / "02_attention.ipynb").read_text("utf-8"))["metadata"]
     assert metadata["language_info"] == IPythonKernel.language_info
     readers_copy.write_kernel(mine / "kernel")
@@ -99,7 +99,7 @@ def test_a_name_error_in_the_courses_kernel_says_which_cell_to_run(mine, capsys)
 
 
 def test_a_new_version_replaces_a_copy_that_was_only_read_and_run(course, mine):
-    write(mine / "02_attention.ipynb", "1 + 1", output="2")  # JupyterLab saved it with its outputs
+    write(mine / "02_attention.ipynb", "1 + 1", output="2")  # JupyterLab has saved it with its outputs
     write(course / "02_attention.ipynb", "1 + 2")
     (course / "map.md").write_text("a new map")
     assert readers_copy.refresh(course, mine) == []
@@ -107,7 +107,7 @@ def test_a_new_version_replaces_a_copy_that_was_only_read_and_run(course, mine):
 
 
 def test_new_outputs_replace_those_of_a_copy_that_was_only_read_and_run(course, mine):
-    """The outputs hold the scripts of questions and figures."""
+    """The outputs contain the scripts of questions and figures."""
     write(mine / "02_attention.ipynb", "1 + 1", output="old")
     write(course / "02_attention.ipynb", "1 + 1", output="new")
     assert readers_copy.refresh(course, mine) == []
@@ -133,7 +133,7 @@ def test_an_answer_is_never_written_over_and_the_new_version_lies_beside_it(cour
     )
     assert source(exercises) == ["def answer(): return 42"]
     assert source(exercises.with_name("02_exercises_new.ipynb")) == ["def answer(x): ..."]
-    assert readers_copy.refresh(course, mine) == []  # told once
+    assert readers_copy.refresh(course, mine) == []  # reported only once
     assert source(exercises) == ["def answer(): return 42"]
 
 
@@ -196,10 +196,11 @@ def test_a_readers_settings_are_those_that_the_page_needs():
     assert f"--LabApp.default_url=/lab/tree/{readers_copy.MINE}/{readers_copy.START}" in flags
     [custom] = [flag.split("=", 1)[1] for flag in flags if flag.startswith("--ServerApp.tornado_settings=")]
     assert "--LabApp.log_level=WARN" in flags
-    # The server's own pings and timeouts stay: a timeout as long as the interval closes a connection every 30 seconds.
+    # The server's own pings and timeouts remain, because with a timeout as long as the interval it closes a connection
+    # every 30 seconds.
     assert list(ast.literal_eval(custom)) == ["static_custom_path"]
     [folder] = ast.literal_eval(custom)["static_custom_path"]
-    assert "max-width: 45em" in (Path(folder) / "custom.css").read_text("utf-8")  # `make lab-check` measures it
+    assert "max-width: 45em" in (Path(folder) / "custom.css").read_text("utf-8")  # `make lab-check` measures the result
 
 
 def test_a_readers_jupyterlab_has_nothing_of_nbgrader_or_jupytext():
@@ -235,6 +236,6 @@ def test_the_extension_that_follows_links_is_one_that_jupyterlab_finds_and_loads
     folder = ROOT / "notebooks" / ".lab" / "labextensions" / "executable-transformer"
     build = json.loads((folder / "package.json").read_text(encoding="utf-8"))["jupyterlab"]["_build"]
     script = (folder / build["load"]).read_text(encoding="utf-8")
-    assert f'["{folder.name}"]' in script  # the name by which JupyterLab asks for it
+    assert f'["{folder.name}"]' in script  # the name by which JupyterLab requests it
     found = readers_copy.environment(ROOT, {})["JUPYTER_PATH"].split(os.pathsep)
     assert str(folder.parents[1]) in found

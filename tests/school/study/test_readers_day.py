@@ -1,4 +1,4 @@
-"""A day with the course leaves git clean: run, answer, save, grade; then comes an update, and no answer is lost."""
+"""A day with the course leaves git clean: run, answer, save, grade; then an update comes, and no answer is lost."""
 
 import os
 import shutil
@@ -37,7 +37,7 @@ assert main(["grade", "submissions/", *flags.split()]) == 0
 
 @pytest.fixture
 def day(tmp_path, monkeypatch):
-    """A reader's checkout of the course, some of its notebooks, with the origin that it pulls from."""
+    """Make a reader's checkout with some of the course's notebooks, and the origin that it pulls from."""
     for name in ("HOME", "USERPROFILE"):
         monkeypatch.setenv(name, str(tmp_path / "home"))
     for name in ("COMPANION_HOME", "GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE"):
@@ -69,7 +69,7 @@ def commit(folder):
 
 
 def python(folder, *words):
-    """What Python prints, as it is run in a folder."""
+    """Run Python in a folder and return what it prints."""
     run = subprocess.run([sys.executable, *words], cwd=folder, capture_output=True, text=True, env=os.environ)
     assert run.returncode == 0, run.stdout + run.stderr
     return run.stdout
@@ -86,7 +86,7 @@ def changed(folder):
 
 
 def run_and_save(path):
-    """Run a notebook from top to bottom and save it, with what JupyterLab writes into it by itself."""
+    """Run a notebook from top to bottom, and save it with the metadata that JupyterLab adds."""
     notebook = nbformat.read(path, as_version=4)
     NotebookClient(notebook, kernel_name="python3", resources={"metadata": {"path": str(path.parent)}}).execute()
     notebook.metadata["language_info"] = {"name": "python", "version": "3.12.1", "file_extension": ".py"}

@@ -1,4 +1,4 @@
-"""Lessons measure real models where they are at hand, compare with a record, and show the record elsewhere."""
+"""Lessons measure real models if they are on this machine, compare with a record, and otherwise show the record."""
 
 import json
 
@@ -11,7 +11,7 @@ from companion_school.study import real
 
 @pytest.fixture
 def records_of(monkeypatch, tmp_path):
-    """Records of this test alone, and a model that is there or not."""
+    """Replace the records for one test, with or without a model on this machine."""
 
     def arrange(known, opened):
         (tmp_path / "real.json").write_text(json.dumps(known), "utf-8")
@@ -87,4 +87,4 @@ def test_a_readers_own_code_may_load_the_model(monkeypatch, tmp_path):
         return own
 
     assert real.real_model("smollm2", load) == (own, "tokenizer") == real.real_model("smollm2", load)
-    assert given == [tmp_path] and not own.training  # once in a process, and for reading
+    assert given == [tmp_path] and not own.training  # once per process, and in evaluation mode

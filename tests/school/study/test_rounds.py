@@ -1,4 +1,4 @@
-"""The task of lesson 05 and its reader: what can be known is known, and places enter as each kind says."""
+"""The task of lesson 05 and its model: predictable symbols are predictable, and each kind of positions is right."""
 
 import pytest
 import torch

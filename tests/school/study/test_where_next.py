@@ -1,5 +1,4 @@
-"""Where to go on is said alike on the start page and in a terminal; tests/school/study/test_progress_table.py has the
-sentences."""
+"""The start page and the terminal agree on where to go on; test_progress_table.py tests the sentences."""
 
 import html
 import re

@@ -1,4 +1,4 @@
-"""Processes that run a lesson's own functions: what goes there, what comes back, and what is counted."""
+"""Processes that run a lesson's own functions: what is sent to them, what they return, and what is counted."""
 
 import operator
 

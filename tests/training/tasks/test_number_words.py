@@ -1,4 +1,4 @@
-"""The loss of an encoder-decoder looks at no padding, and the task gives the loop all that it asks for."""
+"""The loss of an encoder-decoder ignores padding, and the task provides everything that the training loop needs."""
 
 from dataclasses import fields, replace
 
@@ -33,7 +33,7 @@ def test_the_loss_of_a_batch_is_the_sum_of_its_rows_alone(experts) -> None:
         rows = [translation_loss(network, *WORDS.batch([number]), padding=PAD) for number in chosen]
     torch.testing.assert_close(whole.nats, torch.stack([row.nats for row in rows]).sum())
     assert whole.tokens == sum(row.tokens for row in rows) == sum(1 + len(WORDS.encode(n)[1]) for n in chosen)
-    if experts:  # padding visits no expert, in the encoder or the decoder
+    if experts:  # no expert gets padding, in the encoder or the decoder
         pairs = zip(whole.routing, zip(*(row.routing for row in rows), strict=True), strict=True)
         for together, alone in pairs:
             assert torch.equal(together.counts, torch.stack([layer.counts for layer in alone]).sum(0))
@@ -70,13 +70,13 @@ def test_translations_do_not_depend_on_their_company(monkeypatch) -> None:
 
 @pytest.mark.parametrize("beams", [1, 3])
 def test_padding_and_the_start_are_never_said_however_probable(beams: int, monkeypatch) -> None:
-    """Said and then left out by `decode`, they would make a wrong answer look right."""
+    """If they were generated and then dropped by `decode`, a wrong answer would look right."""
     network, chosen = model(), [5, 21_304]
     wanted, head = translate(network, WORDS, chosen, beams=beams), network.head
     eager = 20.0 * torch.tensor([i in (PAD, BOS) for i in range(WORDS.vocab)])
     monkeypatch.setattr(network, "head", lambda stream: head(stream) + eager)
     said = translate(network, WORDS, chosen, beams=beams)
-    assert said == wanted or beams > 1  # scores of beams are the model's own, which the eager ones take a share of
+    assert said == wanted or beams > 1  # the scores of beams are the model's own, of which eager decoding takes a share
     assert all(said)
 
 
@@ -116,14 +116,14 @@ def test_a_run_is_as_long_as_its_task_needs_and_letters_need_longer() -> None:
     letters = plan(open_task(NumberWordsSettings(target_pieces="characters")), cpu, "fp32")
     assert usual == Plan(400) and letters.updates > usual.updates
     timed = plan(open_task(NumberWordsSettings(d_model=16, layers=1, heads=2, batch=2, minutes=0.02)), cpu, "fp32")
-    assert timed.updates >= 1 and not timed.why  # there is no end of numbers: nothing bounds it
+    assert timed.updates >= 1 and not timed.why  # there are infinitely many numbers, so their count is not a limit
 
 
 def test_settings_come_back_from_a_record_and_differ_by_flags() -> None:
     for settings in (SETTINGS, TextSettings(layers=2)):
         assert recorded({"settings": settings.what_matters()}) == settings
     old = TextSettings().what_matters()
-    del old["task"], old["schedule"]  # of a version that knew one task and one schedule
+    del old["task"], old["schedule"]  # from a version that had only one task and one schedule
     assert recorded({"settings": old}) == TextSettings()
     assert differences(SETTINGS, NumberWordsSettings(source="fr", d_model=16, layers=1, heads=2, batch=3, steps=5)) == [
         "--from: de in the run, fr now"

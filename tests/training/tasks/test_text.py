@@ -1,4 +1,4 @@
-"""Text as a task: how documents come into windows, and what the model is told of it."""
+"""Text as a task: how documents are arranged in windows, and what the model is told about it."""
 
 import pytest
 import torch

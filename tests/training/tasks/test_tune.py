@@ -1,4 +1,4 @@
-"""The losses of tuning: what a run may change, and what padding must not."""
+"""Losses for fine-tuning: what a run may change, and that padding changes nothing."""
 
 import json
 from functools import partial
@@ -31,8 +31,10 @@ LOSSES = {
 
 
 def batch(method, number=0, padding=0):
-    """Four rows of unequal lengths, each a question and a scored answer, and what the loss of the method takes beside
-    them. padding: how many more positions every row has."""
+    """Return four rows of unequal lengths, each with a question and a scored answer, and the method's other inputs.
+
+    padding: number of additional padding positions in each row.
+    """
     draw = torch.Generator().manual_seed(number)
     width, lengths = 17, [17, 5, 11, 8]
     tokens = torch.randint(3, 41, (4, width), generator=draw)
@@ -53,8 +55,10 @@ def batch(method, number=0, padding=0):
 @pytest.mark.parametrize("method", LOSSES)
 @pytest.mark.parametrize("targets", ["attention", "all"])
 def test_an_adapter_run_changes_nothing_but_the_adapters(method, targets):
-    """Twenty updates, of experts that a bias balances: every other tensor and buffer is what it was, and the model
-    without its adapters, which is the reference of DPO and GRPO, is the one from which they began."""
+    """After twenty updates with experts balanced by a bias, all other tensors and buffers are unchanged.
+
+    Without its adapters, the model is the reference of DPO and GRPO, so it must still equal the initial model.
+    """
     model = drawn(CONFIG, std=0.2)
     tokens = torch.randint(3, 41, (2, 13), generator=torch.Generator().manual_seed(1))
     start = model.eval()(tokens).logits.detach()
@@ -73,7 +77,7 @@ def test_an_adapter_run_changes_nothing_but_the_adapters(method, targets):
 
 
 def test_the_adapters_of_a_run_have_the_names_of_the_folder_that_it_starts_from(tmp_path):
-    """A Phi-3 is a Mistral with matrices that are joined; the run, and one that starts from it, keep to its names."""
+    """A Phi-3 is a Mistral with fused matrices; the run, and one that starts from it, use the names of its parts."""
     sizes = {"vocab_size": 340, "hidden_size": 24, "intermediate_size": 20, "num_hidden_layers": 2, "pad_token_id": 0}
     sizes |= {"num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 96, "eos_token_id": 0}
     transformers.Phi3ForCausalLM(transformers.Phi3Config(**sizes)).save_pretrained(tmp_path / "phi")
@@ -99,8 +103,10 @@ def test_a_run_of_all_weights_still_moves_the_bias():
 @pytest.mark.parametrize("gating", ["sigmoid", "softmax_topk"])
 @pytest.mark.parametrize("method", LOSSES)
 def test_padding_changes_no_loss_no_bias_and_no_gradient(method, gating):
-    """The same rows, padded to 17 positions and to 17 + 32: what experts count, both losses that balance them, the
-    gradients, and the bias and weights after an update."""
+    """The same rows are padded to 17 positions and to 17 + 32.
+
+    The test compares the experts' counts, both balancing losses, the gradients, and bias and weights after an update.
+    """
     made = []
     for padding in (0, 32):
         moe = MoEConfig(6, 2, gating=gating, balanced=True, capacity=9.0)

@@ -1,4 +1,4 @@
-"""In Gradescope's container, where there is no bubblewrap, an answer cannot read the seed that lies beside it."""
+"""In Gradescope's container, which has no bubblewrap, an answer cannot read the seed beside it."""
 
 import json
 import os
@@ -40,9 +40,9 @@ def causal_mask(queries, keys):
 
 @pytest.fixture
 def autograder(tmp_path):
-    """The folders that Gradescope lays out, with the bundle unpacked as `setup.sh` leaves it."""
+    """Make the folders of Gradescope, with the bundle unpacked as `setup.sh` leaves it."""
     write_bundle("week2", ["2.5"], {}, SEED.encode(), tmp_path / "week2.zip")
-    home = Path(tempfile.mkdtemp(prefix="autograder-"))  # not in pytest's folders, which are the owner's alone
+    home = Path(tempfile.mkdtemp(prefix="autograder-"))  # not in pytest's folders, which only their owner can enter
     home.chmod(0o755)
     with zipfile.ZipFile(tmp_path / "week2.zip") as packed:
         packed.extractall(home / "source")
@@ -56,7 +56,10 @@ def autograder(tmp_path):
 
 
 def run(home):
-    """What the student sees, and the exit code. Root runs it with a container's capabilities, and finds no `bwrap`."""
+    """Run the autograder; return what the student sees and the exit code.
+
+    Root runs it with a container's capabilities and without `bwrap`.
+    """
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     environment |= {"AUTOGRADER": str(home), "AUTOGRADER_PYTHON": sys.executable, "OMP_NUM_THREADS": "1"}
     script = str(home / "source" / "run_autograder")
@@ -76,7 +79,7 @@ def test_an_answer_cannot_read_the_seed(autograder):
     ways = [way.format(path=path) for way in WAYS.values()]
     (autograder / "submission" / "week2.py").write_text(ANSWER.format(ways=ways))
     code = run(autograder)
-    if os.geteuid() != 0 and code == 2:  # it has refused to grade, which keeps the seed as well
+    if os.geteuid() != 0 and code == 2:  # it has refused to grade, which protects the seed too
         assert wall.stands("bubblewrap") and not (autograder / "results" / "results.json").exists()
         return
     told = (autograder / "results" / "results.json").read_text()

@@ -1,4 +1,4 @@
-"""Answers are found by their names; what stands around them changes nothing."""
+"""Answers are found by their names, whatever surrounds them."""
 
 import json
 
@@ -134,7 +134,7 @@ def test_cells_are_read_whatever_they_look_like(tmp_path):
 
 
 def test_what_an_editor_puts_in_front_of_an_answer_changes_nothing(tmp_path):
-    """A byte order mark, and the line ends of Windows."""
+    """It may be a byte order mark, or the line endings of Windows."""
     book = json.dumps({"cells": [{"cell_type": "code", "source": [ANSWER]}]}).encode("utf-8-sig")
     script = tmp_path / "set.py"
     script.write_bytes(ANSWER.replace("\n", "\r\n").encode("utf-8-sig"))

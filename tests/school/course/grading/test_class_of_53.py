@@ -1,7 +1,7 @@
-"""Fifty-three hand-ins as they come in practice: a week's set, a set with a written answer, and a project.
+"""Fifty-three realistic submissions: to a week's set, a set with a written answer, and a project.
 
-What each of them came to stands in a table here. Reading, choosing, dating, counting and writing pages are the real
-thing; only running an answer is replaced by a look at its text, since other tests run answers.
+A table lists the result of each. Reading, choosing, dating, counting and writing pages are not replaced. Only running
+an answer is replaced by comparing its text, since other tests run answers.
 """
 
 import csv
@@ -64,7 +64,7 @@ def commit(folder, when):
 
 
 FULL, HALF = book("import torch, math", *RIGHT), book(RIGHT[0], WRONG)
-WEEK2 = {  # entry: what was handed in; student: score, submission, file, others, source of the time
+WEEK2 = {  # entry: what was handed in; student: score, state of the submission, file, others, source of the time
     "noor/week2.ipynb": FULL,
     "kjell.ipynb": HALF,
     "Ayşe Yılmaz/week2.ipynb": FULL,
@@ -79,7 +79,7 @@ WEEK2 = {  # entry: what was handed in; student: score, submission, file, others
     "twice-tom/week2.ipynb": (HALF, LONG_AGO),
     "twice-tom/week2 (1).ipynb": (FULL, LONG_AGO + 86_400),
     "copied-cleo/week2.ipynb": HALF,
-    "copied-cleo/week2 (2).ipynb": FULL,  # the same minute, as after a copy: the number in the name decides
+    "copied-cleo/week2 (2).ipynb": FULL,  # the same minute, as after a copy, so the number in the name decides
     "scratch-sam/week2.ipynb": FULL,
     "scratch-sam/notes.ipynb": (book("x = 1"), LONG_AGO + 86_400),
     "zip-zoe/week2.zip": zipped("week2.ipynb", FULL),
@@ -152,7 +152,7 @@ TABLE3 = {
 
 
 def looked_at(worker, exercise, found, keys, student, share=0.0):
-    """An exercise's mark by a look at the text of the answer."""
+    """Return an exercise's mark from the text of the answer, without running it."""
     program = found.answer.program or ""
     right = exercise.solution.strip() in program
     outcome = Result.RIGHT if right else Result.WRONG if program and "NotImplemented" not in program else Result.MISSING
@@ -173,7 +173,7 @@ def handed_in(tmp_path_factory):
     for folder, when in (("two/late-lena", LATE), ("two/timely-tina", EARLY), ("three/late-lena", LATE)):
         commit(home / folder, when)
         for file in (home / folder).rglob("*.*"):
-            os.utime(file)  # as a clone does
+            os.utime(file)  # as git does when it clones
     rule = ["--due", DUE, "--late", "10% a day, at most 50%"]
     out = ["--out", str(home / "course")]
     assert main(["course", "release", "week2", "--exercises", "2.4", "2.5", *out, *rule]) == 0
@@ -223,7 +223,7 @@ def test_a_mark_changed_by_hand_reaches_table_and_page_and_stays(handed_in, monk
         "wei,extra,0.5,a good question,Emmy\n"
     )
     assert main(["course", "mark", "--into", str(out)]) == 0
-    rows, _ = graded(handed_in, "two", "week2", capsys)  # graded once more, and it is still there
+    rows, _ = graded(handed_in, "two", "week2", capsys)  # graded once more, and the row is still there
     assert [rows[name]["score"] for name in ("priya", "nadia", "wei")] == ["5", "3", "0.5"]
     assert "Emmy set this to 1 of 2 points: dv is right" in page(handed_in, "week2", "priya")
     assert rows["priya"]["changed_by_hand"] == "2.5 1 by Emmy"

@@ -1,4 +1,4 @@
-"""`companion grade`: who is found, what goes into the CSV and the pages, and what is said of bad flags."""
+"""`companion grade`: finding submissions, the CSV file, the pages, and messages about bad flags."""
 
 import csv
 import io
@@ -44,7 +44,7 @@ def secret(tmp_path):
 
 @pytest.fixture(scope="module")
 def class_of_five(tmp_path_factory):
-    """Submissions, graded once: right, some wrong or missing, unreadable, nothing, right on the public cases alone."""
+    """Grade five submissions once: right, partly right, unreadable, empty, and right only on the public cases."""
     home = tmp_path_factory.mktemp("class")
     right = [find_exercise(id).solution for id in BOOK]
     put(home / "mine" / "secret", "nobody can guess this secret")
@@ -309,7 +309,7 @@ def test_without_a_wall_nothing_is_graded_unless_it_is_asked_for_and_then_every_
 
 def test_what_lies_within_reach_is_named_and_nothing_is_graded(tmp_path, secret, capsys, monkeypatch):
     monkeypatch.setattr(wall, "stands", lambda name: "" if name == "bubblewrap" else "it needs root")
-    monkeypatch.setattr(wall, "_shown", lambda: (str(tmp_path),))  # an environment in the course's own folder
+    monkeypatch.setattr(wall, "_shown", lambda: (str(tmp_path),))  # an environment inside the course's own folder
     put(tmp_path / "in" / "ada.py", "x = 1")
     flags = ["grade", str(tmp_path / "in"), "--seed-file", str(secret), "--exercises", "2.5"]
     assert main([*flags, "--out", str(tmp_path / "marks")]) == 2 and not (tmp_path / "marks").exists()

@@ -1,4 +1,4 @@
-"""Marks become one table with nbgrader's columns, and nothing in it is a silent zero."""
+"""Marks become one table with nbgrader's columns, and a missing mark never becomes a zero."""
 
 import csv
 import inspect
@@ -30,7 +30,8 @@ def rows_of(file):
 
 
 def test_the_columns_are_nbgraders(marks):
-    from nbgrader.plugins.export import CsvExportPlugin  # seconds, in each process that collects this file
+    # Importing this takes seconds in each process that collects this file
+    from nbgrader.plugins.export import CsvExportPlugin
 
     theirs = inspect.getsource(CsvExportPlugin.export).split("keys = [")[1].split("]")[0]
     assert [name.strip(' "\n') for name in theirs.split(",")] == list(COLUMNS)
@@ -45,14 +46,14 @@ def test_marks_of_several_sets_come_together(marks, capsys):
     ada = found["week2", "ada"]
     assert (ada["score"], ada["raw_score"], ada["late_submission_penalty"]) == ("5.5", "5.5", "0")
     assert ada["timestamp"] == "2026-01-05 10:00:00"
-    assert main(["course", "export", str(marks)]) == 0  # its own table is not taken for marks
+    assert main(["course", "export", str(marks)]) == 0  # the exported table is not mistaken for marks
     assert len(rows_of(marks / "grades.csv")) == 4
 
 
 def test_what_could_not_be_read_has_no_score_and_a_wrong_answer_has_zero(marks):
     scores = {(row["assignment"], row["student_id"]): row["score"] for row in collect(marks)}
     assert scores["week2", "emmy"] == "" and scores["week3", "ada"] == "0"
-    assert scores["week2", "lise"] == "2"  # typed in by the instructor
+    assert scores["week2", "lise"] == "2"  # typed by the instructor
 
 
 def test_a_roster_names_students_and_shows_who_is_missing(marks, tmp_path):

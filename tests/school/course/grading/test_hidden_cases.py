@@ -1,4 +1,4 @@
-"""Hidden cases ask for something new, of sizes that nobody was shown, and cost no right answer its points."""
+"""Hidden cases test something new, use sizes that are not public, and never cost a right answer its points."""
 
 from dataclasses import replace
 
@@ -22,7 +22,7 @@ ASKED = [exercise for exercise in CHOSEN if not is_constant(exercise)]
 
 
 def groups_with_new_cases(exercise, seed):
-    """The groups of right cases of which a seed draws one that is not among the public ones."""
+    """Return the groups of right cases in which a seed draws a case that is not public."""
     known = {same_as(case.arguments) for case in exercise.inputs()}
     drawn = [case for case in exercise.inputs(seed) if same_as(case.arguments) not in known]
     return {exercise.group_of(case) for case in drawn if not case.is_robust}
@@ -47,17 +47,18 @@ def test_what_a_public_case_asks_is_not_asked_again():
         whole = key_of(exercise, seed)
         assert 0 < len(key.cases) < len(whole.cases) and {*key.groups} == {0, 1, 2, 3}
         assert known.isdisjoint(same_as(case.arguments) for case in key.cases)
-        for at, case in enumerate(key.cases):  # each has kept its own result
+        for at, case in enumerate(key.cases):  # each case has its own result
             assert case.refuse or key.expected(at).value == exercise.reference(*case.arguments)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("share", range(4))
 def test_right_answers_are_right_on_hidden_seeds(share):
-    """Each exercise on another of fifty seeds; all of them on all fifty take half an hour."""
+    """Each exercise is tested on one of fifty seeds; all of them on all seeds take half an hour."""
     faults = []
     for number, exercise in enumerate(ASKED):
-        if number % 4 == share and not exercise.id.startswith("build.11"):  # a race, which depends on the clock
+        # Without the race, which depends on the clock
+        if number % 4 == share and not exercise.id.startswith("build.11"):
             drawn = key_of(exercise, hidden_seed(SECRET, exercise.id, number % 50))
             key = hidden_key(drawn, replace(drawn, cases=()), exercise.variants)
             if {*drawn.groups} != {*key.groups} or not any(not case.is_robust for case in key.cases):

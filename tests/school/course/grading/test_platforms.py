@@ -1,4 +1,4 @@
-"""What learning platforms and git hand over, and take back: names, times, tables in other languages, pages."""
+"""Data from and for learning platforms and git: names, times, tables in other languages, pages."""
 
 import csv
 import io
@@ -152,11 +152,11 @@ def test_names_of_platforms_meet_the_roster_and_are_asked_for_once(tmp_path, cap
     names = tmp_path / "marks" / "names.csv"
     assert names.read_text() == "student_id,roster_id\nGrace Hopper_77,gh1\ngodelkurt_12,kg2\nmystery_9,\n"
     names.write_text(names.read_text().replace("mystery_9,", "mystery_9,-"))
-    for target in ([], ["--to", str(tmp_path / "marks" / "all.csv")], []):  # its own tables are not marks
+    for target in ([], ["--to", str(tmp_path / "marks" / "all.csv")], []):  # exported tables are not mistaken for marks
         assert main([*export, *target]) == 0
     found = {row["student_id"]: row["score"] for row in collect(tmp_path / "marks", roster)}
     assert found == {"ada": "0", "gh1": "1", "kg2": "2", "mystery_9": "1"}
-    table, filled_in = tmp_path / "canvas.csv", tmp_path / "filled.csv"  # of the set alone, and by the roster's ids
+    table, filled_in = tmp_path / "canvas.csv", tmp_path / "filled.csv"  # only for this set, and with the roster's ids
     table.write_text("Student,ID,SIS User ID,SIS Login ID,Section,w (1)\nG,500,gh1,g,A,\nA,501,ada,a,A,\n")
     assert main(["course", "export", str(tmp_path / "marks" / "w"), "--into", str(table), "--to", str(filled_in)]) == 0
     assert "G,500,gh1,g,A,1\n" in filled_in.read_text() and "A,501,ada,a,A,0\n" in filled_in.read_text()

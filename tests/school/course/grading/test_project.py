@@ -1,4 +1,4 @@
-"""A project handed out, handed in and graded: each part by itself, and what is bad costs nobody but its owner."""
+"""A project is released, handed in and graded: each part separately, and a bad file only affects its owner."""
 
 import csv
 import io
@@ -63,7 +63,7 @@ def test_the_guides_go_along_from_wherever_it_is_released_or_it_is_said_that_the
     assert [file.name[:2] for file in sorted((made / "notebooks").iterdir())] == ["02", "04"]
     assert "`notebooks/` has a guide" in (made / "README.md").read_text("utf-8")
     monkeypatch.delenv(VARIABLE, raising=False)
-    assert find_folder(start=made / "notebooks") == made / "transformer"  # so the guides run with the student's files
+    assert find_folder(start=made / "notebooks") == made / "transformer"  # so the guides use the student's files
     capsys.readouterr()
     monkeypatch.setattr("companion.__file__", str(course / "site-packages" / "companion" / "__init__.py"))
     assert main(["course", "release", "bare", "--build", "2", "--out", "course"]) == 0
@@ -122,7 +122,7 @@ def test_a_ban_holds_for_what_a_file_imports_and_time_and_memory_are_bounded(cou
     hand_in(course, "ada", attention=HELPED, helper=HELPER)
     hand_in(course, "bob", attention=ASLEEP + reference(2))
     hand_in(course, "cyd", attention=reference(2) + "a<a" * 2_000)
-    hand_in(course, "dan", attention=reference(2), helper=HELPER)  # which nothing imports
+    hand_in(course, "dan", attention=reference(2), helper=HELPER)  # a file that is not imported
     graded = grade(
         handed_in(course / "handed", project=True), [], b"a secret of sixteen", stages=[STAGES[2]], jobs=1,
         limits=Limits(seconds=1, memory_gib=1),
@@ -222,7 +222,7 @@ def race(text, seconds):
 
 
 def forged(trick):
-    """A race that tries this before it trains."""
+    """Return a race that tries this before it trains."""
     return f"{trick.replace('def race', 'def trick')}\n{RACE}".replace(
         "    table =", "    trick(text, seconds)\n    table ="
     )

@@ -1,4 +1,4 @@
-"""What a student's process may do, what of it is believed, and what is left of it afterwards."""
+"""The sandbox: what a student's process may do, which replies are believed, and what it leaves behind."""
 
 import os
 import sys
@@ -72,7 +72,7 @@ def test_nothing_is_left_running_after_a_timeout(worker, monkeypatch):
 
 
 def descendants(process):
-    """The processes that descend from one; none where the system does not tell."""
+    """Return the descendants of a process; an empty list if the system does not tell."""
     pids = [int(pid) for pid in os.listdir("/proc") if pid.isdigit()] if os.path.isdir("/proc/self") else []
     children = {pid for pid in pids if parent_of(pid) == process}
     return children.union(*map(descendants, children))
@@ -132,7 +132,7 @@ def test_the_references_are_not_among_what_the_worker_is_given(worker):
     checking = Path(codec.__file__).parent
     given = [Path(word) for word in worker.wall.command([checking], []) if "companion_school" in word]
     outside = [path for path in given if not path.is_relative_to(checking)]
-    assert all(path.name == "companion_school" for path in outside)  # hidden, where it is installed
+    assert all(path.name == "companion_school" for path in outside)  # hidden if it is installed there
     module = exercises()["2.3"].reference.__module__
     assert not Path(sys.modules[module].__file__).is_relative_to(checking)
 

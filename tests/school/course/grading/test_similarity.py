@@ -1,4 +1,4 @@
-"""Copies are found after renaming; what many would write anyway is not told."""
+"""Copies are found even after renaming, but not answers that many students would write anyway."""
 
 import re
 

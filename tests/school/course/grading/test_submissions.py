@@ -1,4 +1,4 @@
-"""What students put into a folder of submissions, by mistake or on purpose, costs nobody but themselves."""
+"""Whatever students put into a folder of submissions, by mistake or on purpose, only affects themselves."""
 
 import csv
 import json
@@ -120,7 +120,7 @@ def test_a_folder_that_cannot_be_listed_is_its_students_fault(tmp_path, monkeypa
     listed = type(tmp_path).iterdir
 
     def iterdir(path):
-        if path.name == "shut":  # root may list every folder
+        if path.name == "shut":  # root can list every folder
             raise PermissionError(13, "Permission denied")
         return listed(path)
 
@@ -218,7 +218,7 @@ BOMBS = {
 
 @pytest.fixture(scope="module")
 def bombed(tmp_path_factory):
-    """Each of these files, and after each a right answer, graded one after the other."""
+    """Grade each of these files, with a right answer after each, one after the other."""
     folder = tmp_path_factory.mktemp("in")
     for kind, text in BOMBS.items():
         put(folder / f"{kind}, eve.ipynb", text)
@@ -254,7 +254,7 @@ def test_what_jupyter_lets_people_write_is_read(cell):
 
 
 def test_a_zip_whose_list_of_files_is_another_one_than_it_says_is_not_read(tmp_path):
-    """`zipfile` believes the list for archives of more than 4 GB, however long that is."""
+    """`zipfile` would read the directory for archives of more than 4 GB, however long it is."""
     with zipfile.ZipFile(tmp_path / "ada.zip", "w") as packed:
         packed.writestr("week2.ipynb", RIGHT)
     data = (tmp_path / "ada.zip").read_bytes()

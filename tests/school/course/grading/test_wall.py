@@ -1,4 +1,4 @@
-"""What a student's code reaches from behind each wall: nothing. What it reaches without one: a good deal of this."""
+"""Students' code can reach nothing from behind each wall, but a good deal without one."""
 
 import os
 import shutil
@@ -25,7 +25,7 @@ def call(number, *arguments):
 def read(path):
     return open(path, 'rb').read(40).decode('utf-8', 'replace')
 """
-FOUND = {  # each returns what it has found out; the secret, or anything that is true, is too much
+FOUND = {  # each returns what it found out; it must return neither the secret nor anything else that is true
     "opens the secret": "return read({secret!r})",
     "opens the secret by way of PyTorch": (
         "return bytes(torch.from_file({secret!r}, size=21, dtype=torch.uint8).tolist()).decode()"
@@ -58,7 +58,7 @@ FOUND = {  # each returns what it has found out; the secret, or anything that is
     "finds the course among the modules": "import sys\nreturn [name for name in sys.modules if 'companion' in name]",
     "imports the course": "import companion_school.exercises.lesson_02\nreturn True",
 }
-DONE = {  # each does something to what is not its own, and returns true if that went well
+DONE = {  # each changes something that belongs to others, and returns true if it succeeded
     "kills the worker": "os.kill({worker}, 9)\nreturn True",
     "stops the grader": "os.kill({grader}, 19)\nreturn True",
     "stops the grader by its descriptor": (
@@ -98,7 +98,7 @@ DONE = {  # each does something to what is not its own, and returns true if that
     ),
     "types into the terminal": "import fcntl\nfcntl.ioctl(os.open('/dev/tty', os.O_RDWR), 0x5412, b'x')\nreturn True",
 }
-LEFT = {  # each leaves something for the next part, which looks for it
+LEFT = {  # each leaves something that the next part then looks for
     "a file in /tmp": ("open('/tmp/companion-left', 'w')", "return os.path.exists('/tmp/companion-left')"),
     "a name in shared memory": ("os.mkdir('/dev/shm/left')", "return os.path.exists('/dev/shm/left')"),
     "a link": ("os.symlink('hello', '/var/tmp/companion-left')", "return os.readlink('/var/tmp/companion-left')"),
@@ -133,13 +133,13 @@ HARMLESS = [
 
 
 def test_there_is_a_wall_wherever_there_can_be_one():
-    """Root has one on every Linux, and others do with bubblewrap."""
+    """There is one for root on every Linux, and for other users with bubblewrap."""
     assert STANDING or not sys.platform.startswith("linux") or os.geteuid() != 0
 
 
 @pytest.fixture(scope="module")
 def named(tmp_path_factory):
-    """What an attack may name: files of an instructor's, and a socket of another program's."""
+    """Names for the attacks: an instructor's files, and a socket of another program."""
     home = tmp_path_factory.mktemp("course")
     for name in ("secret", "other.ipynb"):
         (home / name).write_text(SECRET)
@@ -166,7 +166,7 @@ def worker(request):
 
 
 def did(worker, deed, named, *, writes=False):
-    """What a deed gave; None where it raised, or its process ended."""
+    """Return the result of a deed; None if it raised, or its process ended."""
     body = deed.format(**named, worker=worker._process.pid)
     source = f"{HELP}\ndef answer():\n" + "".join(f"    {line}\n" for line in body.splitlines())
     run = worker.run(Program(source, "answer", writes=writes), [Case("it", ())], [0])
@@ -184,7 +184,7 @@ class TestBehindAWall:
     def test_nothing_is_done_to_others(self, worker, named, deed):
         before = worker._process.pid
         limits = os.getpriority(os.PRIO_PROCESS, 0), os.sched_getaffinity(0)
-        if did(worker, DONE[deed], named):  # the number is another process's there, or nobody's
+        if did(worker, DONE[deed], named):  # inside, this number belongs to another process or to none
             assert worker.wall.name == "bubblewrap" and deed in ("kills the worker",)
         assert did(worker, "return 3", named) == 3 and worker._process.pid == before
         assert (os.getpriority(os.PRIO_PROCESS, 0), os.sched_getaffinity(0)) == limits
@@ -210,7 +210,7 @@ class TestBehindAWall:
 
     def test_nothing_goes_over_the_network(self, worker, named):
         reached = [name for name, deed in NETWORK.items() if did(worker, deed, named)]
-        if wall.reaches_network(worker.wall.name):  # then `companion grade` says so
+        if wall.reaches_network(worker.wall.name):  # `companion grade` then says so
             assert worker.wall.name == "another user" and "sees the machine's network" in reached
         else:
             assert reached == []
@@ -237,7 +237,7 @@ AS_ANOTHER = (
 @pytest.mark.skipif("another user" not in STANDING, reason="needs root on Linux")
 class TestAnotherUserWhereRootMayDoLittle:
     def test_it_stands_in_a_container_and_says_whether_there_is_a_network(self):
-        """A container's root has no CAP_SYS_ADMIN and no CAP_NET_ADMIN."""
+        """The root of a container has neither CAP_SYS_ADMIN nor CAP_NET_ADMIN."""
         command = [sys.executable, "-c", WITHOUT_RIGHTS, wall.__file__, "another user"]
         done = subprocess.run(command, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
@@ -268,7 +268,7 @@ def test_students_users_are_those_that_a_container_has():
 
 
 def test_without_a_wall_the_same_attacks_succeed(named):
-    """So that the tests above would fail if the wall were gone."""
+    """This shows that the tests above would fail without a wall."""
     with Worker(Limits(seconds=10, memory_gib=0.5), wall.WALLS["none"]) as worker:
         deeds = FOUND | DONE
         failed = [name for name in HARMLESS if not did(worker, deeds[name], named)]

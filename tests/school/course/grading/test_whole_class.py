@@ -1,4 +1,4 @@
-"""A class of seven: released with a rule for late work, graded, graded again, and in tables of Canvas and Moodle."""
+"""A class of seven: released with a rule for late work, graded twice, and exported to Canvas and Moodle."""
 
 import csv
 import io
@@ -25,7 +25,7 @@ TRIANGLE = "    may_look = torch.ones(queries, keys, dtype=torch.bool).tril()\n"
 FILL = "    return torch.zeros(queries, keys).masked_fill(~may_look, -math.inf)\n"
 WRONG = f"def causal_mask(queries, keys):\n{TRIANGLE}{FILL}"
 RIGHT = "\n".join(exercises()[id].solution for id in ("2.5", "6.3"))
-PARTLY = RIGHT.replace("(g * hat).sum(", "(g * hat).mean(")  # one token alone comes out right: 1 of the 4 points
+PARTLY = RIGHT.replace("(g * hat).sum(", "(g * hat).mean(")  # right only for a single token: 1 of the 4 points
 TEXTS = {"dora": "The loss falls from 3.34.\n\nThen, at 60, it turns.", "emmy": "=1+1"}
 BUNDLES = ["--gradescope", "week2.zip", "--repository", "template"]
 CANVAS = (
@@ -40,7 +40,7 @@ MOODLE = "Identifier,Full name,Email address,Status,Grade,Maximum grade,Feedback
 
 
 def gradescope(bundle, folder, answers):
-    """What Gradescope gets for a submission, from the zip file, laid out as Gradescope does."""
+    """Lay out the contents of the zip file and a submission as Gradescope does."""
     with zipfile.ZipFile(bundle) as packed:
         packed.extractall(folder / "source")
     for name in ("submission", "results"):
@@ -50,13 +50,13 @@ def gradescope(bundle, folder, answers):
     (folder / "submission_metadata.json").write_text(json.dumps(about))
     environment = os.environ | {"AUTOGRADER": str(folder), "AUTOGRADER_PYTHON": sys.executable, "OMP_NUM_THREADS": "1"}
     for path in (folder / "source").rglob("*"):
-        path.chmod(0o700)  # as setup.sh does
+        path.chmod(0o700)  # setup.sh does this
     subprocess.run(["bash", str(folder / "source" / "run_autograder")], env=environment, check=True)
     return json.loads((folder / "results" / "results.json").read_text())
 
 
 def pushed(template, answers):
-    """What the workflow of the template repository says of these answers; its command, run as it stands."""
+    """Run the workflow command of the template repository on these answers, and return its output."""
     book = json.loads((template / "week2.ipynb").read_text())
     book["cells"].append({"cell_type": "code", "source": answers, "metadata": {}})
     (template / "week2.ipynb").write_text(json.dumps(book))
@@ -66,7 +66,7 @@ def pushed(template, answers):
 
 
 def written(released, answers, name, folder):
-    """A notebook as it was released, with these answers, and a text under the line that asks for one."""
+    """Write a released notebook with these answers, and a text under the line that asks for one."""
     book = json.loads(released.read_text())
     for cell in book["cells"]:
         cell["source"] = "".join(cell["source"]).replace("YOUR ANSWER HERE", TEXTS[name].partition("\n\n")[0])
@@ -81,7 +81,7 @@ def written(released, answers, name, folder):
 
 
 def fill(sheet, marks):
-    """What a marker does to a sheet."""
+    """Fill in a sheet as a marker does."""
     rows = rows_of(sheet.read_text())
     for row in rows:
         row["points"], row["comment"] = marks[row["student_id"]]
@@ -188,7 +188,7 @@ def test_a_class_goes_from_its_release_to_the_gradebooks(tmp_path, capsys, monke
 
     for name, table, column in (("canvas", CANVAS, "week2 (4711)"), ("moodle", MOODLE, "Grade")):
         (tmp_path / f"{name}.csv").write_text(table)
-        if name == "moodle":  # as it calls the folders that it hands out
+        if name == "moodle":  # Moodle's name for the folders that it hands out
             text = (out / "marks.csv").read_text()
             for at, student in enumerate(NAMES):
                 text = text.replace(f",{student},", f",{student.title()} S_{500 + at},")

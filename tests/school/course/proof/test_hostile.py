@@ -1,4 +1,4 @@
-"""The hostile class would notice a grader that believes what it should not."""
+"""Grading the hostile class detects a grader that is too trusting."""
 
 from dataclasses import replace
 
@@ -11,7 +11,7 @@ from companion_school.exercises.catalogue import find_exercise
 
 
 def test_the_class_is_large():
-    """`companion course verify` runs it whole; nobody in it gains a point there."""
+    """`companion course verify` runs all of it, and no student in it gains a point."""
     assert len(hostile.hostile_class()) > 120
 
 
@@ -26,7 +26,7 @@ def faults_of(names, tmp_path, target=None):
 
 def test_a_claim_to_be_right_is_refused_where_it_is_read_too(tmp_path, monkeypatch):
     monkeypatch.setattr(parent, "believable", lambda outcome, case: outcome)
-    free = replace(find_exercise(hostile.TARGET), forbidden=())  # so that the claim is made
+    free = replace(find_exercise(hostile.TARGET), forbidden=())  # so that the code makes the claim
     faults = faults_of(["says that it is right", "right, over a blank one"], tmp_path, free)
     assert faults["says that it is right"] is None and faults["right, over a blank one"] is None
 
@@ -39,13 +39,13 @@ def test_the_class_notices_a_grader_without_its_list_of_names(tmp_path, monkeypa
 
 
 def test_a_slow_machine_makes_nobody_hostile(monkeypatch):
-    """Who runs out of time and should not is graded once more, with more of it; who loops for ever is not."""
+    """Students who run out of time unexpectedly are graded once more with more time; those who loop forever are not."""
     some = {name: hostile.hostile_class()[name] for name in ("right", "loops for ever")}
     monkeypatch.setattr(hostile, "hostile_class", lambda: some)
     given, grade_ = [], hostile.grade
 
     def slow(handed, *rest, limits, **more):
-        """The first time it is too slow to read what the first student has handed in."""
+        """Grade too slowly the first time, for what the first student has handed in."""
         given.append(([one.student for one in handed], limits))
         late = "right" if len(given) == 1 else ""
         graded = grade_(handed, *rest, limits=limits, **more)

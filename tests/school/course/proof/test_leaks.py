@@ -1,4 +1,4 @@
-"""Nothing that a student receives holds what a student must not have; and what was put there would be found."""
+"""Students' files contain nothing that students must not have, and a leak would be found."""
 
 import html
 import inspect
@@ -27,8 +27,8 @@ CODE = ONE.solution
 def test_nothing_leaks_from_a_set_of_all_exercises(secret, tmp_path):
     release(replace(ProblemSet.of("all", list(BOOK)), exercises=tuple(ALL)), secret, tmp_path)
     assert leaks(tmp_path / "release", ALL, secret) == []
-    shutil.rmtree(tmp_path / "source" / "all" / "exercise_check")  # the same as in the release
-    assert leaks(tmp_path / "source", ALL[:1], secret)  # the instructor's, in which there is everything to be found
+    shutil.rmtree(tmp_path / "source" / "all" / "exercise_check")  # this folder is the same in the release
+    assert leaks(tmp_path / "source", ALL[:1], secret)  # the instructor's source contains everything that can leak
 
 
 def test_the_notebooks_for_self_study_hold_no_solution(tmp_path, secret):

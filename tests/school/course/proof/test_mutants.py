@@ -1,4 +1,4 @@
-"""Machine-made wrong answers: what is changed in a reference, and what becomes of it."""
+"""Mutants: the changes made to a reference, and whether the checks reject them."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""`companion course verify` counts what was tried, says what is wrong, and answers 0 only if nothing is."""
+"""`companion course verify` counts the trials, reports faults, and exits with 0 only if there are none."""
 
 import json
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""What the instructors' page promises is there."""
+"""Everything that the instructors' page mentions exists."""
 
 import re
 import shlex

@@ -1,4 +1,4 @@
-"""The current nbgrader takes a problem set through generate, autograde, feedback and export as it was released."""
+"""The current nbgrader can generate, autograde, give feedback on and export a problem set as released."""
 
 import csv
 import html
@@ -20,7 +20,7 @@ from companion_school.course.release.problem_set import ProblemSet
 from companion_school.course.release.release import release
 from companion_school.exercises.catalogue import exercises
 
-PARTLY = exercises()["6.3"].solution.replace("(g * hat).sum(", "(g * hat).mean(")  # right for one token alone
+PARTLY = exercises()["6.3"].solution.replace("(g * hat).sum(", "(g * hat).mean(")  # right only for a single token
 WRONG = {
     "6.3": PARTLY,
     "2.1": "def weight_of_cat():\n    return 0.5",
@@ -84,7 +84,7 @@ def run(course, commands):
 
 @pytest.fixture(scope="module")
 def graded(secret, right, hand_in, tmp_path_factory):
-    """The folder after all commands; and what was released, by us and by nbgrader."""
+    """Run all commands; return the folder, and the released files, ours and nbgrader's."""
     course = tmp_path_factory.mktemp("nbgrader with a space, é") / "course"
     release(ProblemSet.of("week2", ["2.1", "2.3", "2.5", "6.3"]), secret, course)
     released = {path.name: path.read_bytes() for path in (course / "release" / "week2").rglob("*") if path.is_file()}
@@ -92,7 +92,7 @@ def graded(secret, right, hand_in, tmp_path_factory):
         hand_in(course / "release" / "week2", course / "submitted" / student / "week2", answers)
     hand_in(course / "release" / "week2", course / "submitted" / "emmy" / "week2", right)
     file = course / "submitted" / "emmy" / "week2" / "week2.ipynb"
-    text = file.read_text(encoding="utf-8").replace('check(\\"2.3\\")', "print(1)")  # an edited check
+    text = file.read_text(encoding="utf-8").replace('check(\\"2.3\\")', "print(1)")  # the student edited a check
     file.write_text(text, encoding="utf-8")
     shutil.rmtree(course / "release")
     run(course, COMMANDS)
@@ -136,7 +136,7 @@ def test_feedback_names_the_mistake(graded):
 
 
 def test_feedback_shows_no_hidden_test_and_no_reference(graded, secret, right):
-    own = [*right.values(), *WRONG.values()]  # a student's own answers are shown to that student
+    own = [*right.values(), *WRONG.values()]  # a page shows students their own answers
     lessons = [exercise for exercise in exercises().values() if exercise.id.startswith(("2.", "6."))]
     assert leaks(graded[0] / "feedback", lessons, secret, public=own) == []
     assert all("check_hidden" not in page(graded, student) for student in ("ada", "blank", "carl"))

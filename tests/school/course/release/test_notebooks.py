@@ -1,4 +1,4 @@
-"""The exercises' notebooks: what is committed is what the exercises make, and the solved ones print what they say."""
+"""The committed exercise notebooks are up to date, and the solved ones print what they should."""
 
 import contextlib
 import io
@@ -46,7 +46,7 @@ def test_a_stale_notebook_is_found_and_mended(copied, capsys):
     assert main(["course", "notebooks", str(copied)]) == 0
     assert notebook.read_bytes() == built and not (copied / "exercises" / "99_gone.ipynb").exists()
     assert main(["course", "notebooks", str(copied), "--check"]) == 0
-    assert not list(copied.rglob(".*"))  # nothing half-written lies about
+    assert not list(copied.rglob(".*"))  # no half-written files are left
 
 
 def test_a_folder_without_lessons_is_refused(tmp_path, capsys):

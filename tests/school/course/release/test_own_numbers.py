@@ -1,4 +1,4 @@
-"""Numbers of each student's own: on the sheet, in the grading, and in no check that a student has."""
+"""Individual numbers are on each student's sheet and used in grading, but are in no check that students have."""
 
 import csv
 import html
@@ -60,10 +60,10 @@ def test_a_result_is_right_for_its_student_alone(course, monkeypatch):
     inside = course / "in"
     inside.mkdir()
     (inside / "ada.ipynb").write_text(returns(*right("ada")))
-    (inside / "ben.ipynb").write_text(returns(*right("ada")))  # a neighbour's
+    (inside / "ben.ipynb").write_text(returns(*right("ada")))  # another student's numbers
     (inside / "Cem Yilmaz_77_assignsubmission_file").mkdir()
     (tied, turn), own = right("cem"), inside / "Cem Yilmaz_77_assignsubmission_file" / "week3.ipynb"
-    own.write_text(returns(f"{tied} * 1.001", f"{turn} * 1.001"))  # three digits are enough, but not of a whole number
+    own.write_text(returns(f"{tied} * 1.001", f"{turn} * 1.001"))  # three digits are enough, except for whole numbers
     flags = ["--pset", "course/release/week3", "--seed-file", "secret", "--out", "marks/week3"]
     assert main(["grade", "in", *flags]) == 0
     with (course / "marks" / "week3" / "marks.csv").open() as file:

@@ -1,4 +1,4 @@
-"""Questions in a problem set: shuffled by the seed, graded like exercises, and no answer in a student's hands."""
+"""Questions in a problem set: shuffled by the seed, graded like exercises, and without answers in students' files."""
 
 import csv
 from dataclasses import replace
@@ -41,7 +41,7 @@ COURSE = {question.id: question for question in (SIZE, ROOT, GUESS, FORESEEN)}
 
 @pytest.fixture(autouse=True)
 def course(monkeypatch):
-    for place in (what_to_grade, problem_set, release_questions, question):  # wherever they are taken from
+    for place in (what_to_grade, problem_set, release_questions, question):  # every module that looks them up
         monkeypatch.setattr(place, "questions", lambda: COURSE)
 
 
@@ -72,7 +72,7 @@ def test_a_number_is_judged_within_its_tolerance(given, right):
 
 
 def pairs(exercise):
-    """What a student may return, and whether choice and reason are right."""
+    """Return everything that a student may return, with flags for a right choice and a right reason."""
     rows = [line.removeprefix("- **").split("** ") for line in exercise.statement.splitlines() if line[:4] == "- **"]
     choices = {mark: text for mark, text in rows if mark in LETTERS}
     reasons = {int(mark): text for mark, text in rows if mark not in LETTERS}
@@ -81,7 +81,7 @@ def pairs(exercise):
 
 @pytest.mark.parametrize("alone", [0, 1])
 def test_a_prediction_needs_its_reason(alone):
-    """Both right: 2 points. The choice alone: its share, or nothing. Neither order tells anything."""
+    """Both right earn 2 points, the right choice with a wrong reason a share or nothing. The order reveals nothing."""
     exercise = as_exercise(replace(FORESEEN, alone=alone), SECRETS[1])
     assert exercise.points == 2 and shares(exercise) == (0.0, 2.0) and len(pairs(exercise)) == 6
     for pair, choice, reason in pairs(exercise):
@@ -190,12 +190,12 @@ def test_a_question_that_cannot_be_graded_is_refused(ids, message):
 
 
 def test_moving_a_question_keeps_its_order():
-    """The order follows from the question's name: a question put in before it changes its number alone."""
+    """The order follows from the question's name, so inserting another question only changes its number."""
     assert as_exercise(replace(SIZE, id="2.d"), SECRETS[0]).statement == as_exercise(SIZE, SECRETS[0]).statement
 
 
 def test_a_class_answers_a_quiz_and_is_graded(tmp_path):
-    """Released, answered and graded by the commands: the right letter earns its point, a wrong one its reason."""
+    """The commands release, answer and grade it; a right letter earns its point, and a wrong one gets the reason."""
     (tmp_path / "seed").mkdir()
     (tmp_path / "seed" / "secret").write_bytes(SECRETS[3])
     seed = ["--seed-file", str(tmp_path / "seed" / "secret")]

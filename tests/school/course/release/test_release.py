@@ -1,4 +1,4 @@
-"""A problem set: what is refused, what is written, and that its checks work where there is no companion."""
+"""Problem sets: rejected input, written files, and checks that work without companion."""
 
 import json
 import subprocess
@@ -73,7 +73,7 @@ for line in sys.stdin:
 
 @pytest.fixture(scope="module")
 def tried(bundle):
-    """What a student reads who tries an answer, on a machine without companion: one process, as in a notebook."""
+    """Return what students read when they try an answer without companion; one process runs all, as in a notebook."""
     command = [sys.executable, "-c", TRY, str(bundle / "release" / "week2")]
     with subprocess.Popen(command, cwd=bundle, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as student:
 

@@ -1,4 +1,4 @@
-"""Written answers: what is asked is well made, texts are found in what was handed in, and bad sheets are refused."""
+"""Written answers: well-formed prompts, texts found in submissions, and bad sheets rejected."""
 
 import contextlib
 import io
