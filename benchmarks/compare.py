@@ -26,10 +26,10 @@ class Setting:
     Attributes:
         device: The device that runs the models.
         precision: `"fp32"` or `"bf16"`. With `"bf16"`, contenders are checked against each other in both.
-        compile: Whether the models are compiled too.
+        compile: True to compile the models too.
         rounds: Number of times that each contender is measured.
         chip: This machine's measured ceiling.
-        progress: Whether to show a progress bar.
+        progress: True to show a progress bar.
         patience: Seconds after which no further round of a table starts, once there are three.
     """
 
@@ -196,7 +196,7 @@ class Comparison:
 
 @contextmanager
 def _progress(comparison: Comparison, runs: int, shown: bool) -> Iterator[Callable[[], Any]]:
-    """Yield a function to call after each run. tqdm is imported only if a bar is shown."""
+    """Yield a function to call after each run. tqdm is only imported if a bar is shown."""
     if not shown:
         yield lambda: None
         return

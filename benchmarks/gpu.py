@@ -225,7 +225,7 @@ def measure(names: Sequence[str], *, rehearsal: bool, out: Path, minutes: float,
     ]
     show(texts[0])
     parts: list[dict[str, Any]] = []
-    # placeholder until the ceiling is measured; without that, shares mean nothing and no goal is shown
+    # a placeholder, because without the measured ceiling, shares mean nothing and no goal is shown
     chip = Chip(1e12, 1e11)
     for place, name in enumerate(names):
         left = 60 * minutes - (time.monotonic() - began) - RESERVE * (len(names) - place - 1)

@@ -30,7 +30,7 @@ class Point:
     """One decode step.
 
     Attributes:
-        axis, value: What grows, and how far.
+        axis, value: The quantity that grows, and its value.
         seconds: Median and quartiles.
         least: Seconds at least, by the formulas and this machine's measured ceiling.
     """

@@ -1,4 +1,4 @@
-"""How many kernels a compiled decode step starts, counted in the code that the compiler writes: nothing is run.
+"""Count the kernels that a compiled decode step starts, in the code that the compiler writes, without running it.
 
 On a GPU each kernel costs a launch of some microseconds, which bounds a step of one row (lesson 10).
 """
@@ -32,7 +32,7 @@ def of_a_step(config: ModelConfig, device: torch.device, dtype: torch.dtype = to
     def step(tokens: Tensor) -> Tensor:
         return decode(model, tokens, cache.ready(1).rounded(config.context), None)[0]
 
-    # A graph out of the compiler's cache has no source code.
+    # A graph from the compiler's cache has no source code.
     with torch.inference_mode(), torch._inductor.config.patch(fx_graph_cache=False):
         compiled = torch.compile(step, backend="inductor", fullgraph=True)
         code = "\n".join(get_code(compiled, torch.zeros(1, dtype=torch.long, device=device)))

@@ -64,8 +64,8 @@ def write(model: Transformer, file: Path, *, half: bool = False) -> None:
 
     Args:
         model: The decoder.
-        file: Where to write.
-        half: Whether to store the matrices in float16.
+        file: The output file.
+        half: True to store the matrices in float16.
 
     Raises:
         ImportError: If the package `gguf` is not installed.

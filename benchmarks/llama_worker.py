@@ -1,4 +1,4 @@
-"""llama.cpp in a process of its own, through `llama-cpp-python`: reads, writes and scores tokens as it is asked to.
+"""llama.cpp in a process of its own, through `llama-cpp-python`: it reads, generates and scores tokens on request.
 
     python -P llama_worker.py FILE.gguf THREADS         answers lines of JSON with lines of JSON
     python -P llama_worker.py FILE.gguf OUT.gguf TYPE   writes the file in another type
@@ -39,7 +39,7 @@ class Worker:
         return self._next(ids)
 
     def write(self, first: int, new: int) -> list[int]:
-        """Return the `new` most probable ids after the prompt and the id `first`; then forget them."""
+        """Decode greedily: return the `new` ids after the prompt and the id `first`, and remove them from memory."""
         written, token = [], first
         for _ in range(new):
             written.append(token := self._next([token]))
@@ -60,7 +60,7 @@ class Worker:
         return float(np.logaddexp.reduce(scores, axis=-1).sum() - scores[range(len(scores)), ids[1:]].sum())
 
     def _next(self, ids: list[int]) -> int:
-        tokens = (ctypes.c_int32 * len(ids))(*ids)  # must live as long as the batch, which has only its address
+        tokens = (ctypes.c_int32 * len(ids))(*ids)  # it must live as long as the batch, which only has its address
         self._decode(llama.llama_batch_get_one(tokens, len(ids)))
         return int(self._logits(-1).argmax())
 
