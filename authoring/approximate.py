@@ -71,7 +71,7 @@ def _printed(tree: ast.Module) -> Iterator[tuple[int, ast.expr | None]]:
         if isinstance(node, ast.JoinedStr):
             pairs = zip(node.values, node.values[1:], strict=False)
             behind |= {part: after.value for part, after in pairs if isinstance(after, ast.FormattedValue)}
-        elif isinstance(node, ast.Call):  # print("loss ≈", loss)
+        elif isinstance(node, ast.Call):  # as in print("loss ≈", loss)
             behind |= dict(zip(node.args, node.args[1:], strict=False))
     for node in ast.walk(tree):
         text = _text(node).rstrip(" ")

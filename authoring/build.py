@@ -53,7 +53,8 @@ CELL_TIMEOUT = 900  # seconds
 QUESTIONS = Path(questions.__file__).with_name("questions.json")
 LAST_FAILED = ROOT / ".pytest_cache" / "v" / "cache" / "lastfailed"
 """Tests that failed in the last run of pytest, including cells checked by nbval. The file is not in git."""
-# The kernel's environment: one thread and a fixed hash seed, without the builder's plotting or terminal settings.
+# The kernel's environment: one thread and a fixed hash seed, without the builder's settings for plotting and the
+# terminal.
 KERNEL_ENVIRONMENT = {"PYTHONHASHSEED": "0", "OMP_NUM_THREADS": "1"}
 FORGOTTEN_ENVIRONMENT = ("MPLBACKEND", "MATPLOTLIBRC", "COLUMNS", "FORCE_COLOR", "PYTHONSTARTUP", "PYTHONWARNINGS")
 
@@ -219,7 +220,7 @@ def prints_otherwise(lesson: Lesson) -> bool:
 
 
 def refused(lesson: Lesson, known: Known) -> list[Fault]:
-    """Return faults that the source alone shows and that prevent a build: too many minutes, or a second meaning."""
+    """Return faults that are visible in the source and prevent a build: too many minutes, or a second meaning."""
     if lesson.is_stage:
         return []
     rules = [form.second_meaning] if lesson.is_deeper else form.BEFORE_BUILDING
@@ -302,7 +303,8 @@ def build(lesson: Lesson, *, rerun: bool = False, known: Known | None = None) ->
     old = lesson.notebook.read_text(encoding="utf-8") if lesson.notebook.exists() else None
     if text != old:
         write_atomic(lesson.notebook, text)
-    lesson.notebook.touch()  # newer than pytest's cache, since the cells that failed there have been executed
+    # This makes it newer than pytest's cache, because the cells that failed there have been executed
+    lesson.notebook.touch()
     size, seconds = len(text.encode()) / 1024, time.monotonic() - start
     state = "written" if text != old else "unchanged"
     return f"{lesson.name}: {how}, {state}, {len(_code(cells))} code cells, {size:.0f} KiB, {seconds:.1f} s"

@@ -29,7 +29,7 @@ BESIDE_THE_MODEL = (
 """Folders and files of the library whose names lessons may define themselves."""
 
 
-@functools.cache  # it parses the whole package
+@functools.cache  # cached, because it parses the whole package
 def companion_names(package: Path = LIBRARY) -> Mapping[str, str]:
     """Return every public function and class of the library, with the module that defines it.
 

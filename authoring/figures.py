@@ -29,7 +29,7 @@ _CHANCE = re.compile(r"Math\.random|Date\b|performance\.now|crypto\.")
 _GLOBAL = re.compile(r"\bwindow\.|globalThis|localStorage|getElementById|\bid=")
 _HANDLE = re.compile(r"kit\.(?:handle|choice|toggle)\(")
 _LOOSE_HANDLE = re.compile(r"<(?:input|button|select|textarea)\b")
-FEWEST_WORDS = 8  # of alternative text, which says what is there and what moves
+FEWEST_WORDS = 8  # words of alternative text, which says what the figure shows and what moves
 
 
 def figures_in(page: str) -> Iterator[tuple[dict[str, str], str]]:

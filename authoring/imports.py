@@ -15,7 +15,7 @@ LIBRARY, SCHOOL = PACKAGES = ROOT / "companion", ROOT / "companion_school"
 
 @cache
 def parsed(code: str) -> ast.Module:
-    """Return the tree of some code, or an empty one if it is not Python: the run or the contract reports that."""
+    """Return the syntax tree of some code, or an empty one if it is not Python (reported elsewhere)."""
     try:
         return ast.parse(code)
     except SyntaxError:
@@ -111,7 +111,7 @@ def imports_of(module: str) -> frozenset[str]:
 
 
 def part(module: str) -> str:
-    """Return the part of the house that a module belongs to: a folder or a file of the library, or the school."""
+    """Return the part of the packages to which a module belongs: a folder or a file of the library, or the school."""
     folders = module.split("/")
     return "/".join(folders[:2]) if folders[0] == LIBRARY.name else folders[0]
 

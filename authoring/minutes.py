@@ -93,7 +93,8 @@ def parts(source: Source) -> list[Part]:
     found = [Part(heading.text, heading.index, heading.line) for heading in second]
     if not found:
         return []
-    listed = exercises.table(source.path.stem) if source.tables else None  # a list to choose from rather than to read
+    # Readers choose from this list rather than read it
+    listed = exercises.table(source.path.stem) if source.tables else None
     for index, cell in enumerate(source.cells):
         if index in source.questions:
             _at(found, index, 0).asked.append(source.questions[index].question.id)

@@ -35,7 +35,7 @@ class Source:
         front: Its front matter.
         cells: The cells.
         lines: Line of the file on which each cell begins, from 1.
-        tables: Places for the table of exercises, as (cell from 1, line of the cell from 0).
+        tables: Positions for the table of exercises, as (cell from 1, line of the cell from 0).
         targets: Index (from 0) of the cell that begins with each target `(name)=`.
         questions: The question of each cell that asks one, by the cell's index (from 0).
     """
@@ -95,7 +95,7 @@ def _first_lines(text: str, cells: list[NotebookNode]) -> Iterator[int]:
         if found >= 0:
             yield text.count("\n", 0, found) + 1
             position = found + len(cell.source)
-        else:  # jupytext changed the cell's text; use the end of the previous one
+        else:  # jupytext changed the cell's text, so use the end of the previous one
             yield text.count("\n", 0, position) + 1
 
 

@@ -1,4 +1,4 @@
-"""The cells of lessons, run for comparisons, so that comparisons use the code that readers see."""
+"""Run cells of lessons for comparisons, so that these use the code that readers see."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ def beginnings() -> dict[tuple[str, int, float], list[float]]:
 
 
 def _losses(follows: Tensor, sigma: float, factor: float, width: int, rate: float, start: int) -> list[float]:
-    """Train as the lesson's `learn` does, with another rate, and return the loss before each update."""
+    """Train like the lesson's `learn` but with another rate, and return the loss before each update."""
     draw = torch.Generator().manual_seed(start)
     table = (sigma * torch.randn(512, width, generator=draw)).requires_grad_()
     matrix = (torch.randn(width, width, generator=draw) / width**0.5).requires_grad_()

@@ -1,4 +1,4 @@
-"""Comparison for lesson 02: one head that learns dictionaries, with and without division, or with smaller scores."""
+"""Comparison for lesson 02: one head that learns dictionaries, with divided, undivided or smaller scores."""
 
 from __future__ import annotations
 

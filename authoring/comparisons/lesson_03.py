@@ -14,7 +14,7 @@ BUDGETS = (260, 520)
 
 
 def two_symbols() -> dict[tuple[str, int], list[float]]:
-    """Measure how often models name the symbols one and three positions back, both right.
+    """Measure how often models name both the symbol one position back and the one three positions back.
 
     The models have one head, two heads, or one head and a feed-forward network.
     """

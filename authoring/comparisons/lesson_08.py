@@ -36,7 +36,7 @@ def leaks() -> dict[tuple[str, str, int, int], tuple[float, float]]:
 
 
 def express() -> dict[tuple[str, int, int], float]:
-    """Measure how often, of 100, the two stops before the last are right, by kinds of layers, steps and start."""
+    """Measure right answers (%) for the two stops before the last, by kinds of layers, steps and start."""
     lesson, found = SimpleNamespace(**names_of("08", *TRAVELLERS)), {}
     plans = [("one decoder layer", False, 1, (350, 3000)), ("two decoder layers", False, 2, (350, 1050))]
     behind = "an encoder layer and a decoder layer"

@@ -1,4 +1,6 @@
-"""Comparison for lesson 13: the edits from GPT-2 to Mixtral and newer ones, each trained at a small size."""
+"""Comparison for lesson 13: models from GPT-2 to Mixtral and newer ones, one edit at a time, each trained at a small
+size.
+"""
 
 from __future__ import annotations
 

@@ -63,7 +63,7 @@ def balanced() -> dict[Any, list[float]]:
 def placed() -> dict[Any, list[float]]:
     """Measure bits per held-out byte in windows of 64 tokens, as in training, and of 256.
 
-    Everything is rotated, or half of each head, or nothing in every fourth layer.
+    The models rotate whole heads, half of each head, or whole heads except in every fourth layer.
     """
     cells = "setup", "sets-up-text", "sets-up-learn", "sets-up-watch", "sets-up-held", "sets-up-places"
     lesson, found = names_of("16", *cells), {}

@@ -62,7 +62,7 @@ def gates() -> Found:
 
 
 def windows() -> Found:
-    """Count right telephone numbers where some layers of SmolLM2 have a window. Empty without the model."""
+    """Count right telephone numbers where some layers of SmolLM2 have a window. Return nothing without the model."""
     lesson, found = names_of("17", "setup", "looking", "sets-up-book"), Found()
     if (opened := real_model("smollm2")) is None:
         return found

@@ -23,7 +23,7 @@ def valley() -> dict[tuple[int, str], list[float]]:
 
 
 def parts() -> dict[tuple[int, str], list[float]]:
-    """Compare the advised run on all documents, on every fourth and on every eighth, at half and all of its updates."""
+    """Compare the advised run on all documents, every fourth and every eighth one, after half and all updates."""
     trial, found, updates = Trials(FOLDER), {}, EQUAL[ADVISED]
     for part in (1, *PARTS):
         more = {"part": part} if part > 1 else {}

@@ -1,4 +1,4 @@
-"""Comparisons for lesson 26: four workers that average gradients in every update, or weights now and then."""
+"""Comparisons for lesson 26: four workers that average gradients in every update, or weights only from time to time."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def less_often() -> dict[tuple[int, str], list[float]]:
     with contextlib.redirect_stdout(io.StringIO()):
         for cell in CELLS:
             exec(compile(code[cell], f"{path.name}: {cell}", "exec"), names)
-    names["workers"].close()  # this comparison plays its workers in one process
+    names["workers"].close()  # this comparison runs all workers in one process
     found = {}
     for updates in (80, 160):
         for every in (1, 10, updates):

@@ -1,4 +1,4 @@
-"""Comparisons for lesson 27: a longer context in three ways beside a control, and a test set that leaks."""
+"""Comparisons for lesson 27: a longer context in three ways, compared with a control, and a test set that leaks."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ FOLDER = Path(__file__).parents[2] / "build" / "records" / "evening"
 
 
 def longer() -> dict[tuple[str, str], list[float]]:
-    """Compare bits per token behind token 127, before and after further training, from three starts."""
+    """Compare bits per token after token 127, before and after further training, from three starts."""
     steps, found = Evening(FOLDER), {}
     runs = [steps.longer(start) for start in STARTS]
     for how in runs[0]["rows"]:
@@ -23,7 +23,7 @@ def longer() -> dict[tuple[str, str], list[float]]:
 
 
 def leaks() -> dict[tuple[str, str], list[float]]:
-    """Compare the share of test texts with a twin in training, when a folder is divided first, for three folders."""
+    """Compare the share of test texts with near-duplicates in training if a folder is split first (three folders)."""
     lesson, found = names_of("27", "setup", "raw-folder"), {}
     for count in (500, 2000):
         shares = []

@@ -14,7 +14,7 @@ from authoring.lesson import ROOT, Lesson, LessonError, with_deeper
 
 FILE = "where_texts_differ.md"
 SOURCE = Path(__file__).with_name("where_texts_differ.toml")
-CORRECTED = frozenset("WIC")  # verdicts whose claims are executed in corrected form
+CORRECTED = frozenset("WIC")  # verdicts for which the corrected claim is executed
 
 
 @dataclass(frozen=True)

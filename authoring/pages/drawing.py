@@ -1,7 +1,7 @@
 """Pictures of the pages: SVG by Matplotlib, letters as outlines, on white, so that they look alike everywhere.
 
-What a picture was drawn from is written into it as a digest. Whether it is up to date is asked of the digest and not of
-the bytes: another version of Matplotlib places a line a little differently.
+Each picture contains a digest of its inputs. The digest decides if the picture is up to date, and not the bytes,
+because another version of Matplotlib draws a line at a slightly different position.
 """
 
 from __future__ import annotations
@@ -57,14 +57,16 @@ def svg(fig: Figure, drawn_from: str) -> bytes:
     stream = io.BytesIO()
     with mpl.rc_context({"svg.fonttype": "path", "svg.hashsalt": "pages", "font.family": STYLE["font.family"]}):
         fig.savefig(stream, format="svg", metadata={"Date": None, "Creator": None, "Description": f"from {drawn_from}"})
-    text = re.sub(r' clip-path="url\(#\w+\)"', "", stream.getvalue().decode())  # nothing sticks out of these
-    text = re.sub(r' id="(?:text_\d+|patch_\d\d+)"', "", text)  # nothing points at these
-    text = re.sub(r"translate\((\d+\.\d)\d+ 0\)", r"translate(\1 0)", text)  # of a letter: a thousandth of a pixel
+    # Nothing is outside of these clipping paths
+    text = re.sub(r' clip-path="url\(#\w+\)"', "", stream.getvalue().decode())
+    text = re.sub(r' id="(?:text_\d+|patch_\d\d+)"', "", text)  # nothing refers to these ids
+    # Round the position of a letter to a thousandth of a pixel
+    text = re.sub(r"translate\((\d+\.\d)\d+ 0\)", r"translate(\1 0)", text)
     text = re.sub(r'(?<= style=")[^"]*', lambda found: found[0].replace(": ", ":").replace("; ", ";"), text)
     outlines = dict.fromkeys(re.findall(r'<path id="([\w-]+-[0-9a-f]+)"', text))
-    for number, name in enumerate(outlines):  # each letter of each label names its outline: a short name
+    for number, name in enumerate(outlines):  # every letter refers to its outline, so use short names
         text = re.sub(rf'(?<=["#]){name}(?=")', f"g{number}", text)
-    return ("\n".join(map(str.strip, text.splitlines())) + "\n").encode()  # indents weigh, and say nothing
+    return ("\n".join(map(str.strip, text.splitlines())) + "\n").encode()  # indentation only makes the file larger
 
 
 def digest_in(picture: bytes) -> str | None:

@@ -1,6 +1,6 @@
 """figures/front.png: figures that lessons have drawn, side by side, for the top of the README.
 
-They are taken out of the executed notebooks as they are, so the README shows what a reader's own run shows.
+They are taken unchanged from the executed notebooks, so the README shows what readers see in their own runs.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from authoring.lesson import NOTEBOOKS, Lesson, LessonError
 from authoring.pages import drawing
 
 FILE = "figures/front.png"
-# (lesson, how the figure's alternative text begins, what is written under it)
+# (lesson, beginning of the figure's alternative text, caption)
 SHOWN = (
     (4, "Five small pictures", "04  five clock hands, found in the positions that a published model learned"),
     (9, "Two cross-attention maps", "09  where a translator looks: 21 and 45,382, from German"),
@@ -36,10 +36,10 @@ ALT = (
 
 
 def picture(lesson: Lesson, begins: str) -> bytes:
-    """The PNG of the figure whose alternative text begins so, from the lesson's notebook.
+    """Return the PNG of a figure in the lesson's notebook, found by the beginning of its alternative text.
 
     Raises:
-        LessonError: the notebook has no such figure.
+        LessonError: The notebook has no such figure.
     """
     notebook = nbformat.read(NOTEBOOKS / f"{lesson.name}.ipynb", as_version=4)
     for cell in notebook.cells:

@@ -1,4 +1,4 @@
-"""map.md: which lesson needs which."""
+"""map.md: which lessons build on which others."""
 
 from __future__ import annotations
 
@@ -26,8 +26,11 @@ COURSE_ALT = (
 
 @dataclass(frozen=True)
 class Graph:
-    """The graph of lessons that need each other: arrows (needed, by), without those that follow from two others, and
-    their layout. A column contains lessons and a bend (needed, by) for each arrow that passes it."""
+    """The graph of lessons that build on each other, and its layout.
+
+    Arrows are pairs (needed, by), without those that follow from two others. A column contains lessons and a bend
+    (needed, by) for each arrow that passes it.
+    """
 
     arrows: tuple[tuple[int, int], ...]
     columns: tuple[tuple[int | tuple[int, int], ...], ...]
@@ -38,7 +41,7 @@ class Graph:
         needs = {lesson.number: {n for n in lesson.needs if n in there} for lesson in lessons}
         below: dict[int, set[int]] = {}
         depth: dict[int, int] = {}
-        for number in sorted(needs):  # a lesson needs earlier ones only
+        for number in sorted(needs):  # a lesson only needs earlier ones
             below[number] = needs[number].union(*(below[n] for n in needs[number]))
             depth[number] = 1 + max((depth[n] for n in needs[number]), default=-1)
         implied = {number: set().union(*(below[n] for n in needs[number])) for number in needs}
@@ -64,7 +67,7 @@ def _untangle(columns: list[list], arrows: Iterable[tuple[int, int]]) -> tuple[t
             [_height(before.index(start), len(before)) for start, end in lines if start in before and end == stop]
             for stop in column
         ]
-        # Many orders are tried, so what a place costs, and one place above another, is reckoned only once.
+        # Many orders are tried, so the cost of each position, and of each stop above another, is computed only once.
         heights = [_height(at, len(column)) for at in range(len(column))]
         length = [[sum(abs(start - end) for start in here) for end in heights] for here in starts]
         crossed = [[3 * sum(a < b for a in upper for b in lower) for lower in starts] for upper in starts]
@@ -74,8 +77,7 @@ def _untangle(columns: list[list], arrows: Iterable[tuple[int, int]]) -> tuple[t
 
 
 def _cheapest(length: list[list[float]], crossed: list[list[int]]) -> tuple[int, ...]:
-    """Return the first of the cheapest orders, given the cost of each stop at each position and above each other stop.
-    An order that already costs as much as the best one is abandoned."""
+    """Return the first of the cheapest orders, given the cost of each stop at each position and above each other."""
     best: tuple[float, tuple[int, ...]] = math.inf, ()
 
     def follow(order: tuple[int, ...], cost: float) -> None:

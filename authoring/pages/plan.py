@@ -32,7 +32,7 @@ class Plan:
         about: The students whom it suits.
         hand_in: Maximum number of exercises of each kind (`DIFFICULTIES`) to hand in per lesson.
         weeks: The weeks.
-        written: Whether answers in words are handed in as well.
+        written: True if answers in words are handed in as well.
         optional: Lessons that the plan leaves to the students.
     """
 

@@ -1,4 +1,4 @@
-"""start.ipynb, the first page for readers: what this is, the path, and how to run a cell, stop, and continue later."""
+"""start.ipynb, the first page for readers: the course, the path, and how to run a cell, stop, and continue later."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PATH = "../companion_school/study/path.json"
 TEXT = Path(__file__).with_suffix(".md")
 ROOT = Path(__file__).parents[2]
 CODE = f"{IN_ANOTHER_KERNEL}\nfrom companion_school.study import progress_table\n\nprogress_table.show()"
-MARK = "<!-- the path -->"  # in start.md, where the cell that shows the path is inserted
+MARK = "<!-- the path -->"  # the place in start.md for the cell that shows the path
 
 
 def lessons_on_the_path(lessons: Sequence[Lesson]) -> list[dict[str, Any]]:

@@ -33,7 +33,7 @@ class Runs(LessonRuns):
     number, cells = "15", ("setup", "sets-up-text")
 
     def __call__(self, kind: str, start: int, updates: int) -> dict[str, Any]:
-        """Return one run's record: values cached per token and layer, weights of attention, and loss on unseen text."""
+        """Return one run's record: values cached per token and layer, attention parameters, and loss on unseen text."""
         file = self.folder / f"{kind.replace(' ', '').replace(',', '_')}-{start}-{updates}.json"
 
         def make() -> dict[str, Any]:

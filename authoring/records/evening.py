@@ -1,8 +1,8 @@
 """Record for lesson 27: its pipeline, from a folder of texts to a tuned model, at ten times the compute of the page.
 
 The lesson's own cells do the work with larger numbers: pilot runs, `companion train`, a longer context in three ways
-beside a control, `companion tune`, rounding, and stories that are checked. Each step is stored in
-`build/records/evening` and not repeated.
+and a control, `companion tune`, rounding, and stories that are checked. Each step is stored in `build/records/evening`
+and not repeated.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class Evening(LessonRuns):
 
     @cached_property
     def run(self) -> RunFolder:
-        """The main run, which `companion train` makes, and which goes on where it was stopped."""
+        """Run `companion train` for the main run, which resumes where it was stopped."""
         place = self.folder / "main"
         if not (place / "run" / "result.json").exists():
             began = time.process_time()
@@ -122,7 +122,7 @@ class Evening(LessonRuns):
         return encode_documents(words, train), encode_documents(words, test)
 
     def longer(self, start: int) -> dict[str, Any]:
-        """Lengthen the context in three ways, beside a control, from one start of the further training."""
+        """Lengthen the context in three ways, and train a control, from one seed of the continued training."""
 
         def make() -> dict[str, Any]:
             began, lesson, words = time.process_time(), self.lesson, self.run.tokenizer()
@@ -204,7 +204,7 @@ class Evening(LessonRuns):
 
 
 def evening(folder: Path) -> dict[str, Any]:
-    """Return the record: pilot runs, the main run, its longer contexts, what it answers, and what all of it cost."""
+    """Return the record: pilot runs, the main run, its longer contexts, its answers, and the cost of everything."""
     steps = Evening(folder)
     pilots = [steps.pilot(width) for width in PILOTS]
     trained = steps.trained()

@@ -93,7 +93,7 @@ def scores(folder: Path) -> dict[str, Any]:
 
 
 def course(score: Scores) -> dict[str, Any]:
-    """Return the course's questions of choice, by lesson and name, with scores of every sixth one."""
+    """Return the course's multiple-choice questions, by lesson and name, with scores for every sixth one."""
     asked = {key: item for key, item in score.lesson["course_questions"]().items() if int(key.split("/")[0]) <= LAST}
     tokenizer = score.model[1]
     found = {

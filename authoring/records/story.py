@@ -94,7 +94,7 @@ def run(text: Text, config: ModelConfig, start: int, updates: int, folder: Path)
     The model is measured at the updates in `LOOKS`.
     """
     balance = 0.01 if config.moe else 0.0
-    plan = TrainingConfig(  # constant after the warm-up (last share 1); `falling` adds the decay
+    plan = TrainingConfig(  # the rate is constant after the warm-up (last share 1); `falling` adds the decay
         updates=updates, learning_rate=6e-3, warmup=100, last_share=1.0, seed=start, balance_loss=balance
     )
     torch.manual_seed(start)
@@ -158,7 +158,7 @@ def bits_of(model: Transformer, text: Text) -> float:
 
 
 def look(model: Transformer, text: Text) -> dict[str, Any]:
-    """Measure held-out bits per byte, and whether continued beginnings of held-out stories are whole and consistent."""
+    """Measure held-out bits per byte, and how many continuations of held-out beginnings are complete and consistent."""
     wrote = list(write(model, text.tokenizer, [beginning(story) for story in text.held_out[:SCORED]]))
     readings = [read(story) for story in wrote]
     return {

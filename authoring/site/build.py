@@ -27,7 +27,7 @@ from companion_school.course.release.notebooks import stale_files
 
 HERE = Path(__file__).parent
 THEME = HERE / "theme"
-Way = tuple[str, str] | None  # a page's name and its label in the contents
+Way = tuple[str, str] | None  # a page's name, and its label in the contents; None for no page
 
 
 def build(notebooks: Path, root: Path, work: Path) -> int:

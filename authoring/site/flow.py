@@ -1,4 +1,4 @@
-"""The two other pages on which the story model runs: the flow of a text through it, and a story written in turns.
+"""The other two pages on which the story model runs: the flow of a text, and a story that is written in turns.
 
 Their texts are in `flow.md` and `chat.md`, so that they can be read, searched and printed without scripts. `flow.js`
 and `chat.js` put a part of the picture in place of each mark.

@@ -28,13 +28,13 @@ _PICTURE = re.compile(r'(<img [^>]*?)src="data:image/png;base64,([^"]+)"([^>]*>)
 _WIDTH = re.compile(r'width="(\d+)"')
 _HREF = re.compile(r'href="([^"]+)"')
 _ANCHOR = re.compile(r'<a\b[^>]*href="[^"]+"[^>]*>(.*?)</a>', re.DOTALL)
-# The places where dollars mark formulas: questions, and the front page's descriptions of lessons.
+# Parts of outputs in which dollars mark formulas: questions, and the front page's descriptions of lessons
 _QUESTION = re.compile(r'<section class="ext-question".*?</section>|<span class="asks">.*?</span>', re.DOTALL)
 _DOLLARS = re.compile(r"(?<!\\)\$([^$]+?)(?<!\\)\$")
 _CODE = re.compile(r"(<code>.*?</code>)", re.DOTALL)
 _OUTSIDE_A_MODULE = re.compile(r"^\s*(?:import|export)\b|^await\b", re.MULTILINE)
 
-# Selectors for the dark and the light theme, in an output and on a page.
+# Selectors for the dark and the light theme, in an output and on a page
 _THEMES = (
     ("body:not([data-jp-theme-light])", "body:not([data-theme=light])"),
     ("[data-jp-theme-light=false]", "body[data-theme=dark]"),

@@ -1,9 +1,9 @@
 """The reference of both packages, from their docstrings, which are read without importing anything.
 
-There is a page for each folder, in an order in which a folder imports only from those before it. A page lists its
+There is a page for each folder, in an order in which each folder only imports from earlier ones. A page lists its
 modules, and each module its public names that have a docstring: the signature as it is written, then the docstring. The
-index is the map of the packages: every module with its first sentence and the lessons that import it. Exercises are
-left out, because they contain the solutions.
+index is the map of the packages: each module with its first sentence and the lessons that import it. Exercises are left
+out, because they contain the solutions.
 """
 
 from __future__ import annotations
@@ -78,8 +78,8 @@ def texts(there: Sequence[Module], used: Mapping[str, Sequence[str]]) -> Iterato
     """Yield each page's name, its name in the contents, and its text.
 
     Args:
-        there: the modules.
-        used: the labels of the lessons that import a module, by its file.
+        there: The modules.
+        used: The labels of the lessons that import a module, by its file.
     """
     pages: dict[str, list[Module]] = {}
     for module in there:
