@@ -13,7 +13,7 @@ CELLS = ("setup", "sets-up-reader", "step", "sets-up-nothing", "sets-up-share", 
 def mistakes() -> dict[tuple[str, int], list[float]]:
     """Measure right answers per 100 when a text is read symbol by symbol.
 
-    It is read correctly, with a position that never advances, and with the wrong corner of the mask.
+    It is read correctly, with a position that never advances, and with a mask cut from the wrong corner.
     """
     lesson, found = names_of("10", *CELLS), {}
     ways = {"as it should be": {}, "position stays at 0": {"position": 0}, "wrong corner": {"look": lesson["corner"]}}

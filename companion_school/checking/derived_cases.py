@@ -420,8 +420,8 @@ class Gave(Protocol):
 def refusal_cases(cases: Sequence[Case], calls: Sequence[Callable[[Case], Gave]]) -> list[Case]:
     """Derive inputs that an answer must reject from an exercise's own cases.
 
-    The arguments of the largest case are changed one at a time. A tensor becomes one longer along an axis, is cut to
-    one entry along it, is transposed, or gets another axis; a list loses its last item or repeats it; a whole number
+    The arguments of the largest case are changed one at a time. A tensor gets one more entry along an axis, is cut
+    to one entry along it, is transposed, or gets another axis; a list loses its last item or repeats it; a whole number
     becomes 0, -1, its double or the value of another argument; a float becomes NaN. Also, each rejected case of the
     exercise is tried with the smallest value of each whole number, so that an answer must reject it even where there is
     nothing to do.

@@ -115,7 +115,7 @@ def test_kernels_that_the_processor_has_are_taken() -> None:
     doctor.refuse_unknown_settings(given, {"sse4_1", "sse4_2", "avx", "avx2"})
     # The capabilities of this processor are unknown
     doctor.refuse_unknown_settings({"ATEN_CPU_CAPABILITY": "avx512"}, None)
-    for name, value in given.items():  # each setting counts only because the processor supports it
+    for name, value in given.items():  # on another processor, each of them is rejected
         with pytest.raises(ValueError, match=f"^{name}={value}: this processor does not have it"):
             doctor.refuse_unknown_settings({name: value}, {"avx512f"})
 

@@ -145,7 +145,7 @@ def test_forbidden_ids_are_never_written_and_the_last_may_be_forced(name, home: 
     ids = load_tokenizer(folder).encode(PROMPTS[0])
     flags = ["--checkpoint", name, "--tokens", str(TOKENS), "--temperature", "0"]
     free = new_ids(folder, ids)
-    last = 7 if name == "marian" else 321  # this GPT-2 has only the table and no text
+    last = 7 if name == "marian" else 321  # for GPT-2, an id of the table that has no text
     say(folder, bad_words_ids=[[free[0]], [free[1]]], forced_eos_token_id=last)
     bound = new_ids(folder, ids)
     assert free[0] not in bound and free[1] not in bound and bound[-1] == last

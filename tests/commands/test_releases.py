@@ -44,7 +44,7 @@ def make(name: str, folder: Path) -> None:
     vocab = KINDS[name](folder)
     fields = json.loads((PUBLISHED / f"{name}.json").read_text())
     small = fields | {field: value for field, value in SMALL.items() if field in fields} | {"vocab_size": vocab}
-    small |= {"torch_dtype": "float32"}  # otherwise `transformers` would compute in this dtype
+    small |= {"torch_dtype": "float32"}  # because `transformers` computes in this dtype
     says = SAYS.get(name)
     if name == "opus-mt-en-de":
         ids = {"bos_token_id": 0, "eos_token_id": 0, "pad_token_id": vocab - 1, "decoder_start_token_id": vocab - 1}

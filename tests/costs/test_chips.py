@@ -43,7 +43,7 @@ def test_the_limit_is_bandwidth_over_bytes():
 
 
 def test_this_chip_is_found_or_measured(monkeypatch):
-    # The time limit itself is tested in test_account.py.
+    # test_account.py measures for the full time.
     monkeypatch.setattr(chips, "_best_seconds", partial(chips._best_seconds, seconds=0.02))
     chip = this_chip()
     assert 1e7 < chip.bandwidth < 1e15 and chip.name

@@ -321,7 +321,7 @@ def test_no_form_writes_with_weights_that_are_gone(way):
     assert off(old, now) > 0.05, "nothing has changed"
     for form in HERE:
         found = stepped(model, form)
-        # The changed model may round worse than the model did, but its error is always below that of the old weights.
+        # Rounding may affect the changed model more, but its error always stays below that of the old weights.
         assert off(found, now) < min(2.5 * ROUNDING[form], max(0.5 * off(before[form], now), ROUNDING["fp32"])), form
 
 

@@ -90,7 +90,7 @@ def _move(page: Page, figure: Locator, handle: Locator) -> list[str]:
         faults.append(f"{label!r}: the page moves with the arrow keys")
     box = handle.bounding_box()
     before, value = figure.evaluate(STATE), handle.input_value()
-    share = 0.1 if int(value) else 0.9  # a share of the handle's width at which it is not
+    share = 0.1 if int(value) else 0.9  # click where the handle is not
     page.mouse.click(box["x"] + box["width"] * share, box["y"] + box["height"] / 2)
     if not _changes(page, figure, before) or handle.input_value() == value:
         faults.append(f"{label!r} does not move with the mouse")

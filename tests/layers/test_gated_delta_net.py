@@ -118,7 +118,7 @@ def test_what_fades_fast_gives_no_infinities():
 
 
 def test_the_layer_is_its_equations():
-    """The layer is computed head by head and token by token; each of its keys serves two matrices."""
+    """Compute the layer head by head and token by token; two heads share each of its keys."""
     layer = drawn(CONFIG).double().decoder.blocks[0].attention
     x = torch.randn(2, 6, 12, dtype=torch.float64)
     raw = torch.cat((layer.query(x), layer.key(x), layer.value(x)), -1)

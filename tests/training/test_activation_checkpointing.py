@@ -53,7 +53,7 @@ def test_the_updates_are_the_same_bit_for_bit_and_less_is_kept(config):
 
 
 def test_rows_of_several_processes_have_the_dropout_of_the_whole_batch_again():
-    """The mode that draws for all processes ends before the backward pass, which must draw with it again."""
+    """The context that draws for all processes ends before the backward pass, which must draw the same again."""
     gradients = []
     tokens = torch.arange(2 * 9).view(2, 9) % 11
     for again in (False, True):

@@ -30,8 +30,7 @@ def comparing(
         caption: The sentence under the figure, with its number.
 
     Raises:
-        ValueError: `first` is not between 0.25 and 0.75, or a start is not on its handle or differs by more points
-            than the models differ on questions.
+        ValueError: `first` is not between 0.25 and 0.75, a start is not on its handle, or `points` exceeds `differ`.
     """
     if not 0.25 <= first <= 0.75:
         raise ValueError(f"first: expected a share from 0.25 to 0.75, got {first}")

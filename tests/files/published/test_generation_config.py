@@ -60,7 +60,7 @@ def test_everything_that_is_taken_arrives(folder):
     assert taken == {*said, "decoder_start_token_id", "min_length"}
     of_a_translator = {"decoder_start_token_id": 4, "min_length": 7}
     told = read_writing(folder({"is_encoder_decoder": True}, of_a_translator))
-    assert told.special.start == 4 and told.rules.min_new_tokens == 6  # the start token counts for their minimum length
+    assert told.special.start == 4 and told.rules.min_new_tokens == 6  # `min_length` counts the start token
 
 
 NOT_TAKEN = {"max_length": "a prompt of as many tokens would leave no room; `companion generate` writes 200"}

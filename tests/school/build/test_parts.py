@@ -10,7 +10,7 @@ from companion_school.build.verify import equivalent, faults, survivors
 
 WRITTEN = [number for number in STAGES if parts(number)]
 """The stages whose checks are written."""
-# Its checks take seconds each and do not restrict its file; `python -m companion_school.build.verify 11` runs them
+# Its checks take seconds each, and its file may be anything; `python -m companion_school.build.verify 11` runs them
 RACE = 11
 THROUGH = {
     10: {"Published", "Normed", "llama", "renamed"},

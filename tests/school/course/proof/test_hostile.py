@@ -45,7 +45,7 @@ def test_a_slow_machine_makes_nobody_hostile(monkeypatch):
     given, grade_ = [], hostile.grade
 
     def slow(handed, *rest, limits, **more):
-        """Grade too slowly the first time, for what the first student has handed in."""
+        """Pretend that reading the first student's file took too long, but only the first time."""
         given.append(([one.student for one in handed], limits))
         late = "right" if len(given) == 1 else ""
         graded = grade_(handed, *rest, limits=limits, **more)
