@@ -256,7 +256,7 @@ def test_stacks_equal_pytorchs_with_copied_weights_forward_and_backward(stack, p
     expected = net.head(expected)
     real = source_real if stack == "encoder" else target_real
     torch.testing.assert_close(out[real], expected[real], atol=1e-10, rtol=0)
-    # Return the gradients of the same weighted sum with respect to all parameters of the stacks and the embeddings.
+    # Compare the gradients of the same weighted sum with respect to all parameters of the stacks and the embeddings.
     weights = torch.randn(out[real].shape, dtype=torch.float64)
     (out[real] * weights).sum().backward()
     embedded = net.embedding.weight.grad.clone()
