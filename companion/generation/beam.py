@@ -17,8 +17,7 @@ from torch import Tensor
 from companion.costs.account import cache_bytes
 from companion.generation.logit_rules import Rules, Until
 from companion.generation.prefill_decode import NotFinite, decode, evaluating, prefill, stretched_after
-from companion.generation.request import check_prompts
-from companion.ground.arguments import check_kind
+from companion.generation.request import Options, Request
 from companion.ground.fields import require_number, require_whole, shown
 from companion.ground.memory import check_room
 from companion.ground.precision import wide
@@ -89,10 +88,9 @@ def beam_search(
         ValueError: if the width is below 1 or too large for memory, the length_penalty is not finite or overflows,
             early_stopping is unknown, or `generate` would raise it.
     """
-    rules = Rules() if rules is None else rules
-    check_kind("rules", rules, Rules, "Rules, such as Rules(never=[0])")
-    prompts, steps = check_prompts(model, prompts, source, start, max_new_tokens)
-    rules.check(model.config.vocab, stop)
+    choices: Options = {"source": source, "start": start, "stop": stop, "rules": rules, "until": until}
+    request = Request(model, prompts, max_new_tokens, **choices)
+    prompts, steps, ends = request.prompts, request.max_new_tokens, request.stop
     require_whole("width", width)
     require_number("length_penalty", length_penalty)
     if abs(length_penalty) * math.log(steps) > 300:
@@ -106,7 +104,6 @@ def beam_search(
     rows = len(prompts) * min(width, model.config.vocab ** min(steps, 64))
     check_room(f"width={width}", "the cache of its beams", cache_bytes(model.config, slots, batch=rows))
 
-    ends = frozenset(stop)
     # With k stop ids, at most k * width of the best (1 + k) * width candidates end, which leaves `width` to stay alive.
     considered = max(2, 1 + len(ends)) * width
     searches = [
@@ -119,9 +116,9 @@ def beam_search(
         trails = [_Trail(len(prompt), [-1 - row]) for row, prompt in enumerate(prompts)]
         for step in range(steps):
             texts: list[Sequence[int]] = []
-            if rules.looks_back:
+            if request.rules.looks_back:
                 texts = [[*p, *b.tokens] for p, s in zip(prompts, searches, strict=True) for b in s.live]
-            scores = rules.apply(wide(logits).log_softmax(-1), step, steps, ends, texts)
+            scores = request.allowed(wide(logits).log_softmax(-1), step, texts)
             # Each of a prompt's best `considered` candidates is among the best of its own row.
             best = scores.topk(min(considered, scores.shape[1]), dim=-1)
             values, ids = best.values.tolist(), best.indices.tolist()

@@ -9,23 +9,20 @@ can join and leave at any step.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Unpack
 
 import torch
 from torch import Tensor
 
-from companion.generation.draft import Draft, Proposer
-from companion.generation.logit_rules import Rules, Until
+from companion.generation.logit_rules import Rules
 from companion.generation.next_token import NOTHING, draw_tokens, raise_nothing
 from companion.generation.prefill_decode import BUCKET, compiled_decode, decode, evaluating, prefill, stretched_after
-from companion.generation.request import Request, Stream, Text, check_model, check_prompts, check_rows, checked
-from companion.generation.sampling import Sampling
+from companion.generation.request import LongRequest, Options, Request, Rows, Text
 from companion.generation.serving import serve
 from companion.generation.speculative import speculate
-from companion.generation.weights import Weights, fast_form, writer_of
-from companion.ground.fields import require_whole
+from companion.generation.weights import fast_form, writer_of
 from companion.layers.cache import KVCache
 from companion.transformer import Memory, Transformer
 
@@ -33,23 +30,12 @@ __all__ = ["Rules", "complete", "generate", "generate_long"]
 
 
 def generate(
-    model: Transformer,
-    prompts: Sequence[Sequence[int]] | None = None,
-    *,
-    source: Sequence[Sequence[int]] | None = None,
-    start: int | None = None,
-    max_new_tokens: int | None = None,
-    sampling: Sampling | None = None,
-    stop: Collection[int] = (),
-    rules: Rules | None = None,
-    until: Until | None = None,
-    seed: int = 0,
-    streams: Sequence[Stream] | None = None,
-    compile: bool = False,
-    weights: Weights | None = "fast",
-    draft: Draft | Proposer | None = None,
+    model: Transformer, prompts: Rows | None = None, *, max_new_tokens: int | None = None, **options: Unpack[Options]
 ) -> Iterator[list[int | None]]:
     """Continue every prompt, yielding one token per row and step as soon as it is known.
+
+    All arguments after the prompts are passed by name. They are checked before this function returns, by a
+    `companion.generation.request.Request`.
 
     The model runs in evaluation mode and without gradients; between two steps and at the end, both settings are
     restored for the caller.
@@ -69,7 +55,7 @@ def generate(
         rules: which tokens are forbidden or forced. `None`: all tokens are allowed.
         until: a stopping criterion. It receives a row's number and its new tokens so far and returns whether they
             end the row, as a stop id would.
-        seed: seed of the random streams.
+        seed: seed of the random streams (default: 0).
         streams: one entry per row. Row r draws from a random stream that depends only on `seed` and the number
             `streams[r]` (`None`: r). So its continuation depends neither on the other rows nor on the model's device,
             although the last digits of the logits may. `streams[r]` may also be a NumPy generator, which continues
@@ -80,9 +66,9 @@ def generate(
             A compilation takes from seconds to a minute. This is worthwhile for long continuations or many of them,
             unless `companion.generation.compiled_steps` stores the programs.
         weights: the format in which decode steps read the weights (`companion.generation.weights`): fp32, fp16, bf16,
-            int8, int4, or auto, the fastest on this machine. `"fast"`: the format of the weights' own dtype, which
-            gives the same results up to rounding, if it saves time: from a million weights and 16 steps on, for up to
-            six tokens per step, on a processor where it is faster. `None`: the weights unchanged. The weights are
+            int8, int4, or auto, the fastest on this machine. `"fast"` (default): the format of the weights' own dtype,
+            which gives the same results up to rounding, if it saves time: from a million weights and 16 steps on, for
+            up to six tokens per step, on a processor where it is faster. `None`: the weights unchanged. The weights are
             converted when the second token is requested. For every format, the model itself reads the prompts, so the
             first new token is the same as with `None`.
         draft: what proposes tokens that the model judges several at a time: `"ngram"`, `"own"` for the model's own
@@ -101,43 +87,17 @@ def generate(
             processor cannot compute, a draft with another vocabulary or too short a context, or a draft combined with
             `compile`.
     """
-    prompts, steps = check_prompts(model, prompts, source, start, max_new_tokens)
-    request = checked(
-        model,
-        prompts,
-        steps,
-        reach=max(map(len, prompts)) + steps,
-        source=source,
-        sampling=sampling,
-        stop=stop,
-        rules=rules,
-        until=until,
-        seed=seed,
-        streams=streams,
-        compile=compile,
-        weights=weights,
-        draft=draft,
-    )
+    request = Request(model, prompts, max_new_tokens, **options)
     return _generate(request, request.texts())
 
 
 def complete(
     model: Transformer,
-    prompts: Sequence[Sequence[int]] | None = None,
+    prompts: Rows | None = None,
     *,
-    source: Sequence[Sequence[int]] | None = None,
-    start: int | None = None,
     max_new_tokens: int | None = None,
-    sampling: Sampling | None = None,
-    stop: Collection[int] = (),
-    rules: Rules | None = None,
-    until: Until | None = None,
-    seed: int = 0,
-    streams: Sequence[Stream] | None = None,
-    compile: bool = False,
-    weights: Weights | None = "fast",
-    draft: Draft | Proposer | None = None,
     at_once: int | None = None,
+    **options: Unpack[Options],
 ) -> list[list[int]]:
     """Run `generate` to the end and return the new tokens for each prompt, including the stop token if there is one.
 
@@ -151,31 +111,17 @@ def complete(
         ValueError: in the same cases as `generate`; if `at_once` is combined with a source, a start, a draft or
             `compile`; and if one of the texts cannot be continued, as soon as this is known.
     """
-    options: dict[str, Any] = {"max_new_tokens": max_new_tokens, "sampling": sampling, "stop": stop}
-    options |= {"rules": rules, "until": until, "seed": seed}
-    if at_once is not None:
-        beside = {"source": source, "start": start, "draft": draft, "compile": compile or None}
-        for name in (name for name, value in beside.items() if value is not None):
+    if at_once is None:
+        steps = generate(model, prompts, max_new_tokens=max_new_tokens, **options)
+        return [[token for token in row if token is not None] for row in zip(*steps, strict=True)]
+    for name in ("source", "start", "draft", "compile"):
+        if (value := options.get(name)) is not None and value is not False:
             raise ValueError(f"at_once={at_once!r} cannot be used together with {name}")
-        return serve(model, prompts, at_once=at_once, streams=streams, weights=weights, **options)
-    options |= {"source": source, "start": start, "streams": streams, "compile": compile, "draft": draft}
-    steps = generate(model, prompts, weights=weights, **options)
-    return [[token for token in row if token is not None] for row in zip(*steps, strict=True)]
+    return serve(Request(model, prompts, max_new_tokens, **options), at_once)
 
 
 def generate_long(
-    model: Transformer,
-    prompts: Sequence[Sequence[int]],
-    *,
-    max_new_tokens: int,
-    sampling: Sampling | None = None,
-    stop: Collection[int] = (),
-    rules: Rules | None = None,
-    until: Until | None = None,
-    seed: int = 0,
-    compile: bool = False,
-    weights: Weights | None = "fast",
-    draft: Draft | Proposer | None = None,
+    model: Transformer, prompts: Rows, *, max_new_tokens: int, **options: Unpack[Options]
 ) -> Iterator[list[int | None]]:
     """Run `generate` for a decoder, continuing past the end of its context.
 
@@ -183,43 +129,20 @@ def generate_long(
     least half of the context, once that much has been written. Rows fill the context at different times, but a row's
     tokens do not depend on the other rows: it is cut only when it is full itself, and its random stream continues.
 
+    The arguments are the same as for `generate`, without a source.
+
     Cost: the same as `generate`, plus one pass over the remaining tokens of every row whenever one of them is full.
 
     Raises:
         ValueError: before anything runs, as `generate` does, and for a prompt longer than the context.
     """
-    check_model(model)
-    config = model.config
-    if config.stack != "decoder" or config.context < 2:
-        raise ValueError(
-            f"model has stack={config.stack!r} and context={config.context}: expected a decoder with a context of at "
-            "least 2, for one prompt token and one new token"
-        )
-    require_whole("max_new_tokens", max_new_tokens)
-    check_rows("prompts", prompts, config.vocab)
-    for row, prompt in enumerate(prompts):
-        if len(prompt) > config.context:
-            raise ValueError(f"prompts[{row}] has {len(prompt)} tokens: expected at most context={config.context}")
-    request = checked(
-        model,
-        prompts,
-        max_new_tokens,
-        reach=min(config.context, max(map(len, prompts)) + max_new_tokens),
-        sampling=sampling,
-        stop=stop,
-        rules=rules,
-        until=until,
-        seed=seed,
-        compile=compile,
-        weights=weights,
-        draft=draft,
-    )
+    request = LongRequest(model, prompts, max_new_tokens, **options)
     return _generate_long(request, request.texts())
 
 
 def _generate_long(request: Request, texts: Sequence[Text]) -> Iterator[list[int | None]]:
     """Extend `texts`, one per prompt, including the tokens that no longer fit the context."""
-    context, rules, most = request.model.config.context, request.rules, request.steps
+    context, rules, most = request.model.config.context, request.rules, request.max_new_tokens
     if request.weights == "fast":  # decided once for the whole text, no matter how often it is cut
         tokens = len(texts) * (1 if request.draft is None else 1 + request.draft.ahead)
         form = fast_form(request.model, most - 1, tokens, compile=request.compile)
@@ -237,7 +160,7 @@ def _generate_long(request: Request, texts: Sequence[Text]) -> Iterator[list[int
             last=rules.last if written + steps == most else None,
         )
         kept, streams = list(going.values()), [request.streams[row] for row in going]
-        part = replace(request, prompts=kept, steps=steps, rules=now, streams=streams)
+        part = replace(request, prompts=kept, max_new_tokens=steps, rules=now, streams=streams)
         for step in _generate(part, [texts[row] for row in going]):
             line: list[int | None] = [None] * len(texts)
             for (row, ids), token in zip(going.items(), step, strict=True):
@@ -246,7 +169,7 @@ def _generate_long(request: Request, texts: Sequence[Text]) -> Iterator[list[int
                     ids.append(token)
             yield line
         written += steps
-        going = {row: ids for row, ids in going.items() if not request.ends.after(texts[row])}
+        going = {row: ids for row, ids in going.items() if not request.ends(texts[row])}
 
 
 def _generate(request: Request, texts: Sequence[Text]) -> Iterator[list[int | None]]:
@@ -254,7 +177,7 @@ def _generate(request: Request, texts: Sequence[Text]) -> Iterator[list[int | No
     if request.draft is not None:
         yield from speculate(request, texts, request.draft)
         return
-    model, prompts, steps = request.model, request.prompts, request.steps
+    model, prompts, steps = request.model, request.prompts, request.max_new_tokens
     bucket = BUCKET if request.compile else 1
     # A compiled step never reads all slots, because a view of all of them is contiguous, unlike the others, and the
     # compiler would need a second program for it.
@@ -280,7 +203,7 @@ def _generate(request: Request, texts: Sequence[Text]) -> Iterator[list[int | No
                     writer = writer_of(model, request.weights, steps - 1, len(prompts), compile=request.compile)
                     next_logits = compiled_decode(writer) if request.compile else decode
                 logits, cache = next_logits(writer, tokens, cache, memory)
-            allowed = request.rules.apply(logits, i, steps, request.ends.stop, [text.ids for text in texts])
+            allowed = request.allowed(logits, i, [text.ids for text in texts])
             tokens = draw_tokens(allowed, request.sampling, request.streams)
         drawn = tokens.tolist()
         if NOTHING in drawn:
@@ -288,7 +211,7 @@ def _generate(request: Request, texts: Sequence[Text]) -> Iterator[list[int | No
         step = [None if done else token for done, token in zip(stopped, drawn, strict=True)]
         for text, token in zip(texts, step, strict=True):
             text.ids += [] if token is None else [token]
-        stopped = [done or request.ends.after(text) for done, text in zip(stopped, texts, strict=True)]
+        stopped = [done or request.ends(text) for done, text in zip(stopped, texts, strict=True)]
         yield step
         if all(stopped):
             return

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import ClassVar, TypedDict, TypeVar
 
 import numpy as np
 from torch import Tensor
@@ -18,6 +18,8 @@ from companion.ground.arguments import check_kind, described
 from companion.ground.fields import require_whole
 from companion.transformer import Transformer
 
+Rows = Sequence[Sequence[int]]
+"""Token ids, in rows of any lengths."""
 Stream = int | np.random.Generator
 Kind = TypeVar("Kind", Sampling, Rules)
 
@@ -31,94 +33,107 @@ class Text:
     row: int = 0
 
 
-@dataclass(frozen=True)
-class Ends:
-    """Conditions that end a row: stop ids and a stopping criterion."""
+class Options(TypedDict, total=False):
+    """Keyword arguments of a `Request`; `companion.generation.generate.generate` documents them."""
 
-    stop: frozenset[int]
+    source: Rows | None
+    start: int | None
+    sampling: Sampling | None
+    stop: Collection[int]
+    rules: Rules | None
     until: Until | None
-
-    def after(self, text: Text) -> bool:
-        """Return whether the text's last token has ended it."""
-        stopped = text.ids[-1] in self.stop
-        return stopped or (self.until is not None and bool(self.until(text.row, text.ids[text.given :])))
+    seed: int
+    streams: Sequence[Stream] | None
+    compile: bool
+    weights: Weights | None
+    draft: Draft | Proposer | None
 
 
 @dataclass(frozen=True)
 class Request:
-    """Arguments of `generate`, validated and with their defaults filled in, as all ways of generating use them.
+    """Arguments of a call that generates text, checked and completed with their defaults when the request is created.
+
+    `companion.generation.generate.generate` documents them. The attributes contain what all ways of generating use:
 
     Attributes:
-        steps: maximum number of tokens.
-        ends: conditions that end a row.
+        prompts: token ids of each row; only `start` if it was given in place of prompts.
+        max_new_tokens: maximum number of steps.
         streams: random generators, one per prompt.
-        weights: the format in which decode steps read the weights. Prompts are read with the model's own weights.
+
+    Raises:
+        ValueError: if an argument is invalid; the message names it, its value and what was expected.
     """
 
     model: Transformer
-    prompts: Sequence[Sequence[int]]
-    source: Sequence[Sequence[int]] | None
-    steps: int
+    prompts: Rows
+    max_new_tokens: int
+    source: Rows | None
     sampling: Sampling
+    stop: frozenset[int]
     rules: Rules
-    ends: Ends
+    until: Until | None
     streams: Sequence[np.random.Generator]
-    compile: bool = False
-    weights: Weights | None = None
-    draft: Draft | None = None
+    compile: bool
+    weights: Weights | None
+    draft: Draft | None
+    past_context: ClassVar[bool] = False
+
+    def __init__(
+        self,
+        model: Transformer,
+        prompts: Rows | None = None,
+        max_new_tokens: int | None = None,
+        *,
+        source: Rows | None = None,
+        start: int | None = None,
+        sampling: Sampling | None = None,
+        stop: Collection[int] = (),
+        rules: Rules | None = None,
+        until: Until | None = None,
+        seed: int = 0,
+        streams: Sequence[Stream] | None = None,
+        compile: bool = False,
+        weights: Weights | None = "fast",
+        draft: Draft | Proposer | None = None,
+    ) -> None:
+        check_model(model)
+        config, fill = model.config, vars(self).update  # no attribute of a frozen object can be assigned
+        fill(model=model, source=source, until=until, compile=compile, weights=weights)
+        _check_stack(config, source, self.past_context)
+        fill(prompts=_prompts(config, prompts, source, start))
+        fill(max_new_tokens=_steps(config, self.prompts, max_new_tokens, self.past_context))
+        check_kind("compile", compile, bool, "True or False")
+        check_weights(model, weights)
+        fill(rules=_chosen("rules", rules, Rules, "Rules, such as Rules(never=[0])"))
+        self.rules.check(config.vocab, stop)
+        fill(stop=frozenset(stop), draft=draft_of(draft))
+        if self.draft is not None:
+            if compile:
+                raise ValueError(
+                    "compile=True cannot be used together with draft; the verification pass is not compiled"
+                )
+            self.draft.check(model, min(config.context, max(map(len, self.prompts)) + self.max_new_tokens))
+        fill(sampling=_chosen("sampling", sampling, Sampling, "a Sampling, such as Sampling(temperature=0.7)"))
+        fill(streams=_generators(seed, streams, len(self.prompts)))
 
     def texts(self) -> list[Text]:
         """Return each prompt as a text to be extended."""
         return [Text(list(ids), len(ids), row) for row, ids in enumerate(self.prompts)]
 
+    def allowed(self, scores: Tensor, step: int, texts: Rows) -> Tensor:
+        """Apply the rules to the scores of the tokens at one step, (batch, vocab)."""
+        return self.rules.apply(scores, step, self.max_new_tokens, self.stop, texts)
 
-def checked(
-    model: Transformer,
-    prompts: Sequence[Sequence[int]],
-    steps: int,
-    *,
-    reach: int,
-    source: Sequence[Sequence[int]] | None = None,
-    sampling: Sampling | None = None,
-    stop: Collection[int] = (),
-    rules: Rules | None = None,
-    until: Until | None = None,
-    seed: int = 0,
-    streams: Sequence[Stream] | None = None,
-    compile: bool = False,
-    weights: Weights | None = None,
-    draft: Draft | Proposer | None = None,
-) -> Request:
-    """Build a request for `steps` tokens after prompts that `check_prompts` has validated, with defaults filled in.
+    def ends(self, text: Text) -> bool:
+        """Return whether the text's last token has ended it."""
+        stopped = text.ids[-1] in self.stop
+        return stopped or (self.until is not None and bool(self.until(text.row, text.ids[text.given :])))
 
-    Args:
-        reach: length in tokens of the longest text that a cache has to hold.
 
-    Raises:
-        ValueError: if an argument is invalid; the message names it, its value and what was expected.
-    """
-    check_kind("compile", compile, bool, "True or False")
-    check_weights(model, weights)
-    chosen = _chosen("rules", rules, Rules, "Rules, such as Rules(never=[0])")
-    chosen.check(model.config.vocab, stop)
-    helper = draft_of(draft)
-    if helper is not None:
-        if compile:
-            raise ValueError("compile=True cannot be used together with draft; the verification pass is not compiled")
-        helper.check(model, reach)
-    return Request(
-        model,
-        prompts,
-        source,
-        steps,
-        _chosen("sampling", sampling, Sampling, "a Sampling, such as Sampling(temperature=0.7)"),
-        chosen,
-        Ends(frozenset(stop), until),
-        streams_of(seed, streams, len(prompts)),
-        compile,
-        weights,
-        helper,
-    )
+class LongRequest(Request):
+    """A request for a decoder whose texts may grow past its context, as in `generate_long`."""
+
+    past_context = True
 
 
 def _chosen(name: str, value: Kind | None, kind: Callable[[], Kind], expected: str) -> Kind:
@@ -129,12 +144,8 @@ def _chosen(name: str, value: Kind | None, kind: Callable[[], Kind], expected: s
     return value
 
 
-def streams_of(seed: int, streams: Sequence[Stream] | None, rows: int) -> list[np.random.Generator]:
-    """Return one generator per row, as described in `generate`.
-
-    Raises:
-        ValueError: if the seed or a stream number is invalid.
-    """
+def _generators(seed: int, streams: Sequence[Stream] | None, rows: int) -> list[np.random.Generator]:
+    """Return one random generator per row, as described in `generate`."""
     require_whole("seed", seed, 0)
     if streams is None:
         streams = range(rows)
@@ -154,20 +165,13 @@ def check_model(model: object) -> None:
         raise ValueError(f"model={described(model)}: expected a Transformer")
 
 
-def check_prompts(
-    model: Transformer,
-    prompts: Sequence[Sequence[int]] | None,
-    source: Sequence[Sequence[int]] | None,
-    start: int | None,
-    max_new_tokens: int | None,
-) -> tuple[Sequence[Sequence[int]], int]:
-    """Validate the texts to continue, and return the prompts and the number of steps.
-
-    Raises:
-        ValueError: if an argument is invalid; the message names it, its value and what was expected.
-    """
-    check_model(model)
-    config = model.config
+def _check_stack(config: ModelConfig, source: Rows | None, past_context: bool) -> None:
+    """Check that the model generates text, and has a source if it needs one."""
+    if past_context and (config.stack != "decoder" or config.context < 2):
+        raise ValueError(
+            f"model has stack={config.stack!r} and context={config.context}: expected a decoder with a context of at "
+            "least 2, for one prompt token and one new token"
+        )
     if config.stack == "encoder":
         raise ValueError("model has stack='encoder': expected 'decoder' or 'encoder_decoder', which generate text")
     if (source is None) == (config.stack == "encoder_decoder"):
@@ -181,6 +185,10 @@ def check_prompts(
         longest = max(map(len, source))
         if longest > config.context:
             raise ValueError(f"a source of {longest} tokens: expected at most context={config.context}")
+
+
+def _prompts(config: ModelConfig, prompts: Rows | None, source: Rows | None, start: int | None) -> Rows:
+    """Return the prompts, or for sources without prompts `start` in each row."""
     if prompts is None:
         if source is None:
             raise ValueError("prompts=None: expected texts to continue; prompts can only be omitted with a source")
@@ -193,25 +201,33 @@ def check_prompts(
     check_rows("prompts", prompts, config.vocab)
     if source is not None and len(source) != len(prompts):
         raise ValueError(f"source has {len(source)} rows: expected {len(prompts)}, one for each prompt")
+    return prompts
+
+
+def _steps(config: ModelConfig, prompts: Rows, max_new_tokens: int | None, past_context: bool) -> int:
+    """Return the maximum number of steps."""
     longest = max(map(len, prompts))
     room = config.context - longest
-    if room < 1:
+    if past_context:
+        for row, prompt in enumerate(prompts):
+            if len(prompt) > config.context:
+                raise ValueError(f"prompts[{row}] has {len(prompt)} tokens: expected at most context={config.context}")
+    elif room < 1:
         raise ValueError(
             f"a prompt of {longest} tokens leaves no room: expected at most {config.context - 1}, because "
             f"context={config.context}"
         )
-    if max_new_tokens is None:
-        max_new_tokens = room
-    require_whole("max_new_tokens", max_new_tokens)
-    if max_new_tokens > room:
+    steps = room if max_new_tokens is None else max_new_tokens
+    require_whole("max_new_tokens", steps)
+    if steps > room and not past_context:
         raise ValueError(
-            f"a prompt of {longest} tokens and max_new_tokens={max_new_tokens} add up to {longest + max_new_tokens}; "
+            f"a prompt of {longest} tokens and max_new_tokens={steps} add up to {longest + steps}; "
             f"expected at most context={config.context}"
         )
-    return prompts, max_new_tokens
+    return steps
 
 
-def check_rows(name: str, rows: Sequence[Sequence[int]], vocab: int) -> None:
+def check_rows(name: str, rows: Rows, vocab: int) -> None:
     """Check rows of token ids.
 
     Raises:

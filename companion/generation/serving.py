@@ -30,7 +30,8 @@ stream (although the last digits of the logits may differ).
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
-from typing import Any, Literal, NamedTuple
+from dataclasses import replace
+from typing import Literal, NamedTuple
 
 import torch
 from jaxtyping import Float
@@ -40,7 +41,7 @@ from companion.generation.block_manager import BEGINNING, Blocks, Places
 from companion.generation.logit_rules import Rules, Until
 from companion.generation.next_token import NOTHING, draw_tokens
 from companion.generation.prefill_decode import NotFinite, evaluating
-from companion.generation.request import Request, Stream, Text, check_model, check_prompts, checked, streams_of
+from companion.generation.request import Options, Request, Stream, check_model
 from companion.generation.sampling import Sampling
 from companion.generation.weights import Weights, check_weights, writer_of
 from companion.ground.arguments import described
@@ -73,10 +74,11 @@ class Handle:
             exception that its `until` raised.
     """
 
-    def __init__(self, server: Server, number: int, prompt: Sequence[int], request: Request) -> None:
+    def __init__(self, server: Server, number: int, request: Request) -> None:
         self.number, self.state, self.error = number, "waiting", None  # type: int, State, Exception | None
         self._server, self._request = server, request
-        self._text = Text(list(prompt), len(prompt), number)
+        (self._text,) = request.texts()
+        self._text.row = number
         self._settled = True  # whether its last token has been checked and does not end it
         self._held = 0  # number of its tokens in the pool
         self._blocks: list[int] = []
@@ -139,34 +141,21 @@ class Handle:
 
     def _allowed(self, logits: Float[Tensor, "vocab"]) -> Float[Tensor, "1 vocab"]:
         """Apply the text's rules to its logits."""
-        asked = self._request
-        return asked.rules.apply(logits[None], self._written, asked.steps, asked.ends.stop, [self._text.ids])
+        return self._request.allowed(logits[None], self._written, [self._text.ids])
 
 
-def serve(
-    model: Transformer,
-    prompts: Sequence[Sequence[int]] | None,
-    *,
-    at_once: int,
-    max_new_tokens: int | None,
-    seed: int,
-    streams: Sequence[Stream] | None,
-    weights: Weights | None,
-    **asked: Any,
-) -> list[list[int]]:
+def serve(request: Request, at_once: int) -> list[list[int]]:
     """Implement `complete(..., at_once=...)`: return the new tokens for each prompt, with `at_once` texts in the batch.
 
     Raises as `complete` does.
     """
     require_whole("at_once", at_once)
-    prompts, steps = check_prompts(model, prompts, None, None, max_new_tokens)
-    generators = streams_of(seed, streams, len(prompts))
-    rows = min(at_once, len(prompts))
-    room = sum(sorted(len(prompt) + steps + BLOCK for prompt in prompts)[-rows:])
-    server = Server(model, rows=rows, tokens=room, budget=max(BUDGET, rows), weights=weights)
+    rows = min(at_once, len(request.prompts))
+    room = sum(sorted(len(prompt) + request.max_new_tokens + BLOCK for prompt in request.prompts)[-rows:])
+    server = Server(request.model, rows=rows, tokens=room, budget=max(BUDGET, rows), weights=request.weights)
     handles = [
-        server.submit(prompt, max_new_tokens=steps, stream=stream, **asked)
-        for prompt, stream in zip(prompts, generators, strict=True)
+        server._add(replace(request, prompts=[prompt], streams=[stream]))
+        for prompt, stream in zip(request.prompts, request.streams, strict=True)
     ]
     return [handle.result() for handle in handles]
 
@@ -295,25 +284,20 @@ class Server:
         room = self.blocks.count * self.blocks.size + 1
         if max_new_tokens is None and isinstance(prompt, Sequence):
             max_new_tokens = max(1, min(self.model.config.context, room) - len(prompt))
-        (prompt,), steps = check_prompts(self.model, [prompt], None, None, max_new_tokens)
-        asked = checked(
-            self.model,
-            [prompt],
-            steps,
-            reach=len(prompt) + steps,
-            sampling=sampling,
-            stop=stop,
-            rules=rules,
-            until=until,
-            seed=seed,
-            streams=[stream],
-        )
+        choices: Options = {"sampling": sampling, "stop": stop, "rules": rules, "until": until, "seed": seed}
+        choices["streams"] = [stream]
+        request = Request(self.model, [prompt], max_new_tokens, **choices)
+        steps = request.max_new_tokens
         if len(prompt) + steps > room:
             raise ValueError(
                 f"a prompt of {len(prompt)} tokens and max_new_tokens={steps} add up to {len(prompt) + steps}; "
                 f"expected at most {room}, the capacity of the pool"
             )
-        handle = Handle(self, self._next, prompt, asked)
+        return self._add(request)
+
+    def _add(self, request: Request) -> Handle:
+        """Queue a request with one prompt that fits the pool."""
+        handle = Handle(self, self._next, request)
         self._next += 1
         self._waiting.append(handle)
         return handle
@@ -389,7 +373,7 @@ class Server:
         """If there is room, give a text its blocks, some of which may be shared; return whether there was room."""
         ids, size = handle._text.ids, self.blocks.size
         blocks, numbers, state = self._found(handle)
-        tokens = handle._text.given + handle._request.steps - 1 if self._by_length else len(ids)
+        tokens = handle._text.given + handle._request.max_new_tokens - 1 if self._by_length else len(ids)
         needed = -(-tokens // size) - len(blocks)
         # Each running text may soon need a block; without a spare one, the text that came last would have to leave
         # again.
@@ -550,7 +534,7 @@ class Server:
         if handle._settled:
             return
         try:
-            ended = handle._written == handle._request.steps or handle._request.ends.after(handle._text)
+            ended = handle._written == handle._request.max_new_tokens or handle._request.ends(handle._text)
         except Exception as error:  # raised by its own `until`
             self._end(handle, "failed", error)
         else:

@@ -64,18 +64,9 @@ def _allowed(
     rules = request.rules
     if rules == Rules():
         return logits
-    return torch.cat(
-        [
-            rules.apply(
-                logits[i : i + 1],
-                row.written + len(proposed),
-                request.steps,
-                request.ends.stop,
-                [[*row.text.ids, *proposed]] if rules.looks_back else [()],
-            )
-            for i, (row, proposed) in enumerate(places)
-        ]
-    )
+    texts = [[[*row.text.ids, *proposed]] if rules.looks_back else [()] for row, proposed in places]
+    steps = [row.written + len(proposed) for row, proposed in places]
+    return torch.cat([request.allowed(logits[i : i + 1], steps[i], text) for i, text in enumerate(texts)])
 
 
 def speculate(request: Request, texts: Sequence[Text], draft: Draft) -> Iterator[list[int | None]]:
@@ -84,7 +75,7 @@ def speculate(request: Request, texts: Sequence[Text], draft: Draft) -> Iterator
     Each row advances by as many tokens as are accepted for it. A row that is ahead of the others keeps writing, and its
     tokens are yielded when the others have caught up. `texts` are extended.
     """
-    model, prompts, source, steps = request.model, request.prompts, request.source, request.steps
+    model, prompts, source, steps = request.model, request.prompts, request.source, request.max_new_tokens
     rows = [_Row(list(ids), len(ids), text, s) for ids, text, s in zip(prompts, texts, request.streams, strict=True)]
     slots = max(map(len, prompts)) + steps  # a finished row still reads its last token with the others
     modules = list(model.modules())
@@ -137,7 +128,7 @@ def _called(propose: Propose, row: _Row, count: int, vocab: int) -> list[int]:
 def _counts(request: Request, rows: Sequence[_Row], draft: Draft) -> list[int]:
     """Return how many tokens may be proposed for each row."""
     # At most up to the second-to-last token, because the pass itself adds one more.
-    counts = [0 if row.done else min(draft.ahead, request.steps - row.written - 1) for row in rows]
+    counts = [0 if row.done else min(draft.ahead, request.max_new_tokens - row.written - 1) for row in rows]
     scaling = request.model.config.positions.scaling
     return counts if scaling is None or not scaling.by_length else _within(rows, counts, scaling)
 
@@ -292,7 +283,7 @@ class _SmallModel(_Drafter):
         self, rows: Sequence[_Row], counts: Sequence[int]
     ) -> tuple[list[list[int]], list[list[Float64[Tensor, "vocab"]]] | None]:
         """Propose as above; if nothing may be proposed now, still read what was written."""
-        if not any(counts) and any(not row.done and row.written + 1 < self.request.steps for row in rows):
+        if not any(counts) and any(not row.done and row.written + 1 < self.request.max_new_tokens for row in rows):
             self.logits(0, rows, [[] for _ in rows], counts, [])
         return super().propose(rows, counts)
 
@@ -370,7 +361,7 @@ def _keep(
                 raise_nothing(logits[at + place], row.text.row, row.written)
             row.ids.append(token)
             row.text.ids.append(token)
-            if request.ends.after(row.text) or row.written == request.steps:
+            if request.ends(row.text) or row.written == request.max_new_tokens:
                 row.done = True
                 break
         added = row.written - first
