@@ -13,6 +13,9 @@ STATE = """figure => JSON.stringify([
   figure.querySelector('.ext-box svg')?.outerHTML, figure.querySelector('[role=status]')?.textContent,
   [...figure.querySelectorAll('button')].map(button => button.ariaPressed)
 ])"""
+# A figure's sentence says "1 hashes" where one of something has the form of many.
+MANY = r"(?<![\d.,\u2212-])1 (?!is\b|was\b|has\b|its\b|times\b|meets\b)[a-z-]*[a-rt-z]s\b"
+PLURAL = f"figure => figure.querySelector('[role=status]')?.textContent.match(/{MANY}/)?.[0]"
 NUMBERS = "figure => figure.querySelector('.ext-numbers')?.textContent"
 SEEN = """(element) => {
   const box = element.getBoundingClientRect();
@@ -81,6 +84,8 @@ def _move(page: Page, figure: Locator, handle: Locator) -> list[str]:
         elif handle.input_value() != value and not _changes(page, figure, before):
             faults.append(f"{label!r} went from {value} to {handle.input_value()}, and the picture stayed")
         numbers.add(figure.evaluate(NUMBERS))
+        if plural := figure.evaluate(PLURAL):
+            faults.append(f"{label!r} at {handle.input_value()}: the sentence says {plural!r}")
     if len(numbers) < 2:
         faults.append(f"{label!r} moves the picture, and the numbers behind it stay")
     page.wait_for_timeout(SETTLES / 2)  # a page that scrolls would have moved by now

@@ -35,7 +35,7 @@
     found.forEach((count, i) => kit.put(caught[i], { y: y(count / most), height: BASE - y(count / most) }));
     const sum = (list) => list.reduce((a, b) => a + b, 0);
     kit.numbers("", [["similarity", data.pairs.map((_, i) => (i + 0.5) * bin)], ["pairs", data.pairs], ["probability", data.pairs.map((_, i) => linked((i + 0.5) * bin))]]);
-    kit.say(`${bands} ${bands === 1 ? "band" : "bands"} of ${rows} ${rows === 1 ? "row" : "rows"} need ${bands * rows} hashes. Half of the pairs with similarity ${kit.fixed(half)} are linked, ${Math.round(100 * linked(0.9))} % of those with 0.90 and ${Math.round(100 * linked(0.3))} % of those with 0.30. Of the ${sum(data.pairs)} pairs in the bars about ${Math.round(sum(found))} are linked.`);
+    kit.say(`${bands} ${bands === 1 ? "band" : "bands"} of ${rows} ${rows === 1 ? "row" : "rows"} need${bands === 1 ? "s" : ""} ${bands * rows} ${bands * rows === 1 ? "hash" : "hashes"}. Half of the pairs with similarity ${kit.fixed(half)} are linked, ${Math.round(100 * linked(0.9))} % of those with 0.90 and ${Math.round(100 * linked(0.3))} % of those with 0.30. Of the ${sum(data.pairs)} pairs in the bars about ${Math.round(sum(found))} are linked.`);
   };
   show();
 }

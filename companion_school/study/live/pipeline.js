@@ -52,7 +52,7 @@
     kit.svg(chart, "text", { x: RIGHT, y: TOP + 34 * stages + 16, "text-anchor": "end", class: "small quiet" }, `time: ${end} units`);
     const bubble = 100 * (1 - (micro * (FORWARD + BACKWARD)) / end), most = ahead(0);
     kit.numbers("", [["stages", stages], ["micro-batches", micro], ["units of time", end], ["bubble, in percent", bubble], ["most micro-batches stored", most]]);
-    kit.say(`${stages} ${stages === 1 ? "stage" : "stages"}, ${micro} ${micro === 1 ? "micro-batch" : "micro-batches"}, ${early ? "1F1B" : "all forward first"}: ${kit.fixed(bubble, 0)} % of the time is bubble, and the first stage stores up to ${most} micro-batches.`);
+    kit.say(`${stages} ${stages === 1 ? "stage" : "stages"}, ${micro} ${micro === 1 ? "micro-batch" : "micro-batches"}, ${early ? "1F1B" : "all forward first"}: ${kit.fixed(bubble, 0)} % of the time is bubble, and the first stage stores up to ${most} ${most === 1 ? "micro-batch" : "micro-batches"}.`);
   };
   show();
 }

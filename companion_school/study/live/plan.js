@@ -43,7 +43,7 @@
     kit.put(line, { x1: x(first), y1: y(operations / 6 / first), x2: x(last), y2: y(operations / 6 / last) });
     kit.put(dot, { cx: x(inside(size, data.sizes)), cy: y(inside(tokens, data.tokens)) });
     kit.numbers("", [["operations", operations], ["parameters", size], ["tokens", tokens], ["kilowatt-hours", energy], ["dollars", price * hours]], [["model", data.known.map((one) => one[0])], ["parameters", data.known.map((one) => one[1])], ["tokens", data.known.map((one) => one[2])]]);
-    kit.say(`${name} for ${hours} ${hours > 1 ? "hours" : "hour"}, at ${kit.fixed(share, 1)} of its peak: ${operations.toExponential(1).replace("e+", " times 10 to the ")} operations. With ${ratio.toLocaleString("en-US")} tokens for each parameter that is a model of ${many(size)} parameters, which reads ${many(tokens)} tokens. It takes ${Number(energy.toPrecision(2))} kilowatt-hours and costs ${money(Number((price * hours).toPrecision(3)))} dollars.`);
+    kit.say(`${name} for ${hours} ${hours > 1 ? "hours" : "hour"}, at ${kit.fixed(share, 1)} of its peak: ${operations.toExponential(1).replace("e+", " times 10 to the ")} operations. With ${ratio.toLocaleString("en-US")} ${ratio === 1 ? "token" : "tokens"} for each parameter that is a model of ${many(size)} parameters, which reads ${many(tokens)} tokens. It takes ${Number(energy.toPrecision(2))} kilowatt-hours and costs ${money(Number((price * hours).toPrecision(3)))} dollars.`);
   };
   show();
 }
