@@ -1,4 +1,4 @@
-"""Comparisons for lesson 18: models with and without extra heads, and MTP modules with and without the drawn token."""
+"""Comparisons for lesson 18: models with and without extra heads, and MTP modules with and without a sampled token."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def heads() -> Found:
 
 
 def modules() -> Found:
-    """Train an MTP module on the frozen writer, with the drawn and with the previous token, and measure acceptance."""
+    """Train MTP modules on the frozen model, reading the sampled token or the one before it, and measure acceptance."""
     lesson, found = names_of("18", "setup", "sets-up-text", "module", "teach"), Found()
     for updates in (100, 250):
         for drawn in (False, True):

@@ -76,7 +76,10 @@ def parser() -> Parser:
         nargs="+",
         default=[],
         metavar="PATH",
-        help="text: files, folders or globs to measure on instead, or course or python (see companion train --help)",
+        help=(
+            "text: files, folders or globs to measure on instead of the held-out text, or course or python (see "
+            "companion train --help)"
+        ),
     )
     parser.add_argument(
         "--numbers",

@@ -103,7 +103,7 @@ def parser() -> Parser:
         "--length-penalty",
         type=Number | None,
         default=None,
-        help="beams: exponent of the length by which the log-probability of a text is divided (default: 1)",
+        help="beams: divide the log-probability of each text by its length raised to this power (default: 1)",
     )
     parser.add_device()
     parser.add_argument(

@@ -46,7 +46,10 @@ def parser() -> Parser:
         "folder",
         type=str,
         metavar="FOLDER",
-        help="folder with config.json and model.safetensors, GGUF file, name for companion get, or a config.json",
+        help=(
+            "folder with config.json and model.safetensors, a GGUF file, a model name that companion get accepts, or a "
+            "config.json"
+        ),
     )
     parser.add_argument("--json", action="store_true", help=JSON)
     return parser
@@ -189,7 +192,7 @@ def described(config: ModelConfig) -> str:
     if sizes.kv_heads != sizes.heads:
         heads += f", which share {count(sizes.kv_heads, 'head')} of keys and values"
     if sizes.latent is not None:
-        heads += f", whose keys and values are made of {sizes.latent.rank} numbers a token"
+        heads += f", whose keys and values are computed from {sizes.latent.rank} elements per token"
     window = config.attention.window
     local = sum(config.local(layer) for layer in range(config.layers))
     if window is not None:

@@ -286,7 +286,7 @@ def add_checkpoint(parser: Parser, *, download: bool = False) -> None:
         type=str,
         default=None,
         metavar="MODEL",
-        help="published model instead of a run: a folder, a GGUF file, or a name for companion get",
+        help="published model instead of a run: a folder, a GGUF file, or a model name that companion get accepts",
     )
     if download:
         parser.add_argument(

@@ -1,7 +1,8 @@
 """Small calculations that must agree on every machine, and others that may differ; all take less than two seconds.
 
-Results are equal bit for bit only if the same operation runs on the same memory. A processor's kernels choose the order
-of their sums by the sizes, the number of threads and the address of a tensor, and each order rounds differently.
+Results are equal bit for bit only if the same operation runs on the same memory. The order in which
+a processor's kernels add numbers depends on a tensor's sizes, on its address in memory and on the number of threads,
+and each order rounds differently.
 """
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ WARM = 0.8
 
 
 class Parts(Protocol):
-    """Incremental decoding: `push` returns the text that a token adds, and `finish` the text that is left."""
+    """Incremental decoder: `push` returns the text that a token adds, and `finish` the text that is left."""
 
     def push(self, token: int) -> str: ...
 
@@ -44,7 +44,10 @@ class Parts(Protocol):
 
 
 class _Numbers:
-    """Incremental decoding into token ids, separated by spaces; a space comes first if there are tokens `before`."""
+    """Incremental decoder that writes token ids separated by spaces.
+
+    If there are tokens `before`, the first id also follows a space.
+    """
 
     def __init__(self, before: Sequence[int]) -> None:
         self._started = len(before) > 0

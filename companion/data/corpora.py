@@ -64,7 +64,7 @@ class Corpus:
 
     @property
     def bytes(self) -> int:
-        """Length of all documents in UTF-8, in bytes."""
+        """Total size of all documents in bytes of UTF-8."""
         return sum(document.bytes for document in self.documents)
 
 
@@ -254,8 +254,8 @@ def split(corpus: Corpus, held_out: float = 0.1) -> Split:
     If this would hold out less than a third of the requested fraction or more than three times as much (because there
     are few documents, or one is far larger than the others), documents are taken in the order of a hash as long as they
     fit, or the smallest if none does. In that case a document may change sides when others are added or removed, and
-    `notes` says so. A single document is cut once, at the paragraph break nearest to the requested fraction from its
-    end.
+    `notes` says so. A corpus with only one document is cut once, at the paragraph break closest to the point
+    after which the requested fraction of the text remains.
 
     Raises:
         ValueError: if the fraction is outside (0, 1), or if the text is too short to be cut.

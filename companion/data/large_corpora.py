@@ -54,7 +54,7 @@ class Piece(Document):
     """A document that is part of a file: bytes `start` to `end`, read whenever its text is requested.
 
     Attributes:
-        digest: hash of name and text when it was first read.
+        digest: Hash of the document's name and text, computed when the text was first read.
     """
 
     file: Path

@@ -61,7 +61,7 @@ def families() -> dict[str, Family]:
 
 @cache
 def presets() -> dict[str, Preset]:
-    """Return all presets by name, the oldest first."""
+    """Return all presets by name, oldest first."""
     every = [named for file in _files() for named in getattr(file, "PRESETS", {}).items()]
     found = dict(sorted(every, key=lambda named: named[1].year))
     assert len(found) == len(every), "two presets have the same name"

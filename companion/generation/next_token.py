@@ -30,7 +30,7 @@ def draw_tokens(
 
 
 def most_probable(logits: Float[Tensor, "batch vocab"]) -> Int[Tensor, "batch"]:
-    """Return the index of each row's largest logit, the first of equal ones; `NOTHING` for rows that are not finite."""
+    """Return the index of each row's (first) largest logit, and `NOTHING` for rows that are not finite."""
     best, tokens = logits.max(-1)  # a NaN counts as the maximum
     return tokens.masked_fill_(~best.isfinite(), NOTHING)
 

@@ -2,7 +2,7 @@
 
 `checked` reads the annotations (jaxtyping's axes and dtypes, choices, numbers, classes). Its errors say in one sentence
 which argument is wrong, what was passed, and what was expected: "k has batch=1: expected 2, as in q". Conditions that
-annotations cannot express, such as that one axis divides another, are checked by functions that are passed to it.
+annotations cannot express, such as one axis dividing another, are checked by functions passed to `checked`.
 Nested calls are not checked again, so a model checks its arguments only once, no matter how many layers use them.
 
 jaxtyping and beartype could check the same annotations at each call. They take five times as long as this module, and

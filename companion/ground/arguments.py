@@ -120,7 +120,7 @@ def padding_of(real: object, axes: str = "(batch, key)") -> Tensor:
         least, most, ones = _contents(real)
         if not ones:
             raise ValueError(
-                f"real is {described(real)} with numbers from {least:g} to {most:g}: expected 1 for tokens that are "
+                f"real is {described(real)} with values from {least:g} to {most:g}: expected 1 for tokens that are "
                 "not padding, 0 for those that are"
             )
         if real.is_floating_point() and most == 0:
@@ -172,19 +172,19 @@ def mask_of(mask: Tensor, *, anywhere: bool = False) -> Tensor:
             )
         if math.isnan(most) or most == math.inf:
             raise ValueError(
-                f"mask is {described(mask)} with numbers up to {most}: expected finite values to add to the scores, or "
+                f"mask is {described(mask)} with values up to {most}: expected finite values to add to the scores, or "
                 "-infinity for masked positions"
             )
         if not mask.is_floating_point() and not ones:
             raise ValueError(
-                f"mask is {described(mask)} with numbers from {least} to {most}: expected 1 for visible positions and "
+                f"mask is {described(mask)} with values from {least} to {most}: expected 1 for visible positions and "
                 "0 for masked ones; floating-point values are added to the scores"
             )
     return mask if mask.is_floating_point() else mask != 0
 
 
 def _contents(tensor: Tensor) -> tuple[float, float, bool]:
-    """Return the least and the largest number of a tensor, and whether all are 0 or 1."""
+    """Return the smallest and the largest element of a tensor, and whether all elements are 0 or 1."""
     usual = (torch.float32, torch.bfloat16, torch.float16, torch.float64, torch.int64)
     numbers = tensor.detach()
     if tensor.dtype not in usual:
@@ -245,9 +245,7 @@ def check_numbers(name: str, x: Tensor) -> None:
     if _to_be_seen(x, anywhere=False):
         most = x.detach().max().item()
         if math.isnan(most) or most == math.inf:
-            raise ValueError(
-                f"{name} is {described(x)} with numbers up to {most}: expected finite numbers or -infinity"
-            )
+            raise ValueError(f"{name} is {described(x)} with values up to {most}: expected finite values or -infinity")
 
 
 def look_up(name: str, table: nn.Module, ids: Tensor) -> Tensor:

@@ -11,7 +11,7 @@ from companion.ground.installed import installed
 
 
 def find_device(name: str) -> torch.device:
-    """Return the device of this name, where `"auto"` is the first CUDA GPU, or the CPU without one.
+    """Return the device with this name, where `"auto"` is the first CUDA GPU, or the CPU without one.
 
     Raises:
         ValueError: If this machine does not have it.

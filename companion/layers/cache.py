@@ -194,8 +194,8 @@ class KVCache:
         In memory, each layer has d_head + d_v elements per kv_head and slot, or rank + d_rope per slot with latents. A
         local layer has only `rolling_cache.columns` of the slots, and also keeps all tokens of the last call until the
         next one, because only then is it known which of them were padding. A linear layer has
-        `recurrent_cache.state_numbers` elements, in fp32 or wider, at any number of slots. `companion.account` counts
-        the bytes.
+        `recurrent_cache.state_numbers` elements in fp32 or wider, regardless of the number of slots.
+        `companion.account` counts the bytes.
 
         Args:
             config: The model.

@@ -167,7 +167,7 @@ def _way(networks: Networks, tokens: Tensor, chosen: Tensor, wanted: Way) -> Way
         raise ValueError(f"experts='grouped': expected float32, bfloat16 or float16, got {tokens.dtype}; use 'loop'")
     if wanted == "grouped" and not aligned:
         raise ValueError(
-            f"experts='grouped': expected d_model and d_ff to be multiples of {16 // size} numbers (16 bytes), got "
+            f"experts='grouped': expected d_model and d_ff to be multiples of {16 // size} (16 bytes), got "
             f"{d_model} and {d_ff}; use 'loop'"
         )
     if wanted == "auto" and (tokens.is_meta or _transformed(tokens)):

@@ -77,7 +77,7 @@ class Local:
         return [held if here else self.slots for here in self.layers]
 
     def used(self, filled: int) -> list[int]:
-        """Return the number of columns in use of each layer, if global ones use `filled`."""
+        """Return the number of columns that each layer uses when the global layers use `filled`."""
         return [self.columns if here else filled for here in self.layers]
 
     def rolled(

@@ -54,7 +54,7 @@ class Saved(NamedTuple):
 
 
 class Seals(NamedTuple):
-    """Digests that a checkpoint stores for its run: of run.json, and of the log so far. See `sealed_records`."""
+    """Digests of run.json and of the log so far, which a checkpoint stores for its run. See `sealed_records`."""
 
     run: str = ""
     log: str | None = None

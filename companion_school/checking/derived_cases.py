@@ -1,4 +1,4 @@
-"""Derive further cases from an exercise's own cases by general laws (metamorphic tests).
+"""Derive further cases from an exercise's own cases with general laws (metamorphic tests).
 
 One of the exercise's cases is varied, and the reference gives the expected result: each axis cut to size one, rows on
 very different levels, a large number added to all entries, one NaN, another dtype, other numbers in the same shapes
@@ -8,8 +8,8 @@ because the statement promises nothing there. An exercise can opt out of a law b
 Rejected inputs are derived in the same way. A statement names them once ("if the shapes differ"), but there are many
 ways to break such a sentence, and a check that tries only one of them lets the others pass.
 
-The remaining laws need no cases of their own (see `examine`): each case is called a second time after the others, with
-another memory layout; the arguments and earlier results must stay unchanged; and no memory may be shared.
+The remaining laws need no cases of their own (see `examine`). Each case runs a second time after the others, with a
+different memory layout. The arguments and earlier results must stay unchanged, and no memory may be shared.
 
 Laws about inputs that a reader is likely to meet (any shape, other numbers, equal numbers) belong to the mark *right*.
 Extremes, NaN, another dtype, memory, rejected inputs and values that miss a limit by a rounding error belong to

@@ -43,7 +43,7 @@ class NotYet(AssertionError):
 
 
 def readers(name: str, frame: FrameType | None) -> Any:
-    """Look up the reader's object of this name in the globals of `frame` and its callers, the nearest first.
+    """Look up the reader's object with this name in the globals of `frame`, then of its callers, nearest first.
 
     Returns:
         The object, or None if no globals have the name.

@@ -327,10 +327,9 @@ def _verify_parser() -> Parser:
             "all results are as expected.\n\n"
             "If you name exercises, only these are tried, without the hostile class. With --mutants, each "
             "reference is tried with one change at a time, and the exit code is 0 only if the checks reject every "
-            "mutant that is not declared equivalent. With --seeds N, every right answer is tried on N hidden "
-            "seeds drawn from a secret, including the stages of the project, and answers that are "
-            "right only up to some size or only for the public sizes must not pass. Fifty seeds take about an "
-            "hour."
+            "mutant that is not declared equivalent. With --seeds N, every right answer, including those of "
+            "the project's stages, is tried on N hidden seeds drawn from a secret. Answers that are right only up to "
+            "some size, or only for the public sizes, must not pass. Fifty seeds take about an hour."
         ),
         epilog=(
             "examples:\n  companion course verify\n  companion course verify 5.3 5.4\n"

@@ -60,7 +60,7 @@ def parser() -> Parser:
         nargs="?",
         default=None,
         metavar="FOLDER",
-        help="run or published model: a folder, a GGUF file, or a name for companion get",
+        help="run or published model: a folder, a GGUF file, or a model name that companion get accepts",
     )
     parser.add_argument("--text", type=str | None, default=None, help=f'text to begin with (default: "{TEXT}")')
     parser.add_argument(

@@ -11,7 +11,7 @@ from companion.commands.preflight import must_be_writable
 from companion.ground.waiting import waiting
 
 REVEAL = "https://unpkg.com/reveal.js@4.6.1"
-"""Default address of reveal.js. nbconvert 7 writes pages for its version 4."""
+"""Default URL of reveal.js. nbconvert 7 writes pages for its version 4."""
 
 
 def parser() -> Parser:
@@ -34,7 +34,7 @@ def parser() -> Parser:
     )
     made.add_argument("--out", type=str, default="slides", metavar="FOLDER", help="output folder (created if missing)")
     made.add_argument(
-        "--reveal", type=str, default=REVEAL, metavar="ADDRESS", help="address of reveal.js 4 (default: on unpkg.com)"
+        "--reveal", type=str, default=REVEAL, metavar="URL", help="URL of reveal.js 4 (default: the copy on unpkg.com)"
     )
     return made
 

@@ -143,11 +143,11 @@ MISUSES = {
     ),
     "whole numbers of a mask": (
         lambda: forward(mask=torch.full((1, 1, 5, 5), 2)),
-        "mask is int64 of shape (1, 1, 5, 5) with numbers from 2 to 2: expected 1 for visible positions and 0",
+        "mask is int64 of shape (1, 1, 5, 5) with values from 2 to 2: expected 1 for visible positions and 0",
     ),
     "a mask to add, as whole numbers": (
         lambda: forward(mask=-10000 * torch.ones(5, 5, dtype=torch.int32).triu(1)[None, None]),
-        "with numbers from -10000 to 0: expected 1 for visible positions",
+        "with values from -10000 to 0: expected 1 for visible positions",
     ),
     "floating ones and zeros": (
         lambda: forward(mask=torch.ones(1, 1, 5, 5).tril()),
@@ -155,29 +155,29 @@ MISUSES = {
     ),
     "a mask that is no number": (
         lambda: forward(mask=torch.zeros(5, 5).fill_diagonal_(math.nan)[None, None]),
-        "mask is float32 of shape (1, 1, 5, 5) with numbers up to nan: expected finite values to add to the scores",
+        "mask is float32 of shape (1, 1, 5, 5) with values up to nan: expected finite values to add to the scores",
     ),
     "a mask that adds infinity": (
         lambda: attend(Q, K, V, mask=torch.full((1, 1, 5, 6), math.inf)),
-        "with numbers up to inf: expected finite values to add to the scores, or -infinity",
+        "with values up to inf: expected finite values to add to the scores, or -infinity",
     ),
     "a complex mask": (lambda: forward(mask=torch.ones(1, 1, 5, 5, dtype=torch.complex64)), "mask is complex64"),
     "whole numbers of padding": (
         lambda: forward(real=torch.tensor([[1, 1, 2, 0, 0]])),
-        "real is int64 of shape (1, 5) with numbers from 0 to 2: expected 1 for tokens that are not padding",
+        "real is int64 of shape (1, 5) with values from 0 to 2: expected 1 for tokens that are not padding",
     ),
     "padding to add": (
         lambda: forward("encoder", real=torch.tensor([[0.0, 0.0, 0.0, -1e9, -1e9]])),
-        "real is float32 of shape (1, 5) with numbers from -1e+09 to 0: expected 1",
+        "real is float32 of shape (1, 5) with values from -1e+09 to 0: expected 1",
     ),
     "padding to add, and none": (lambda: forward("encoder", real=torch.zeros(2, 5)), "and all zero: expected True"),
     "padding that is no number": (
         lambda: forward("encoder", real=torch.full((2, 5), math.nan)),
-        "with numbers from nan to nan: expected 1",
+        "with values from nan to nan: expected 1",
     ),
     "padding of a source to add": (
         lambda: MODELS["both"].encode(IDS, real=torch.full((2, 5), -1.0)),
-        "with numbers from -1 to -1: expected 1",
+        "with values from -1 to -1: expected 1",
     ),
     "padding in a list": (lambda: forward(real=[[1, 1, 0]]), "real=[[1, 1, 0]]: expected a tensor, (batch, key)"),
     "a cache that is none": (lambda: forward(cache=[]), "cache=[]: expected a KVCache"),
@@ -246,9 +246,9 @@ MISUSES = {
     ),
     "logits that are no numbers": (
         lambda: route(torch.tensor([[1.0, math.nan, 2.0]]), 2),
-        "logits is float32 of shape (1, 3) with numbers up to nan: expected finite numbers or -infinity",
+        "logits is float32 of shape (1, 3) with values up to nan: expected finite values or -infinity",
     ),
-    "an infinite logit": (lambda: route(torch.tensor([[1.0, math.inf]]), 1), "with numbers up to inf: expected finite"),
+    "an infinite logit": (lambda: route(torch.tensor([[1.0, math.inf]]), 1), "with values up to inf: expected finite"),
     "a window of no token": (lambda: attend(Q, K, V, window=0), "window=0: expected a whole number >= 1"),
     "a layer of another width": (
         lambda: MODELS["decoder"].decoder.blocks[0].attention(torch.rand(2, 5, 10)),

@@ -440,7 +440,7 @@ def test_a_way_that_cannot_serve_is_refused_by_name():
     x = torch.randn(2, 3, 6)
     with pytest.raises(ValueError, match="experts='grouped': expected float32, bfloat16 or float16, got torch.float64"):
         moe()(x.double(), experts="grouped")
-    with pytest.raises(ValueError, match="multiples of 4 numbers .16 bytes., got 6 and 7"):
+    with pytest.raises(ValueError, match="multiples of 4 .16 bytes., got 6 and 7"):
         moe().float()(x, experts="grouped")
     with pytest.raises(ValueError, match="experts='gather': expected at most 5 visits, one for each expert, got 12"):
         moe().float()(x, experts="gather")

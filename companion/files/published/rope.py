@@ -1,8 +1,8 @@
 """Rotary positions, their scaling, and windows in the configurations of LLaMA and its relatives (lesson 13).
 
 Up to version 4 of `transformers`, the base is in `rope_theta` and a scaling in `rope_scaling`. From version 5 on, both
-are in `rope_parameters`, of which Gemma 3 and OLMo 3 have one for each kind of layer. Meanings and defaults follow its
-`modeling_rope_utils`.
+are in `rope_parameters`, of which Gemma 3 and OLMo 3 have one for each kind of layer. Meanings and defaults follow
+`modeling_rope_utils` in `transformers`.
 """
 
 from __future__ import annotations

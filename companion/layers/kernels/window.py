@@ -37,7 +37,7 @@ def sliding_window_attention(
     """Compute `attend(q, k, v, mask=window(width))` only along the band (Beltagy et al. 2020; lesson 12).
 
     A block of b queries together sees b + width - 1 keys, which are overlapping views into the sequence. A query
-    therefore costs 2 (b + width - 1) (d_head + d_v) floating-point operations per head at any length: O(query width).
+    therefore costs 2 (b + width - 1) (d_head + d_v) floating-point operations per head for any length: O(query width).
 
     Args:
         q: Queries, (batch, head, query, d_head).

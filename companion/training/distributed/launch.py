@@ -78,7 +78,7 @@ def check_launch() -> None:
         why = getattr(error, "strerror", None) or str(error)
         raise Alone(
             f"MASTER_ADDR={shown(address)} in the environment: expected the machine of the first process, found "
-            f"none of this name ({why})"
+            f"none with this name ({why})"
         ) from None
     if numbers["RANK"] > 0 or os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
         _reach(address, port)
@@ -95,8 +95,8 @@ def _reach(address: str, port: int) -> None:
             why = (error.strerror or str(error)).lower()
             time.sleep(0.2)
     raise Alone(
-        f"MASTER_ADDR={shown(address)}, MASTER_PORT={port} in the environment: no first process was found there after "
-        f"{PATIENCE.total_seconds():.0f} seconds: {why}"
+        f"MASTER_ADDR={shown(address)}, MASTER_PORT={port} in the environment: could not reach the first process "
+        f"within {PATIENCE.total_seconds():.0f} seconds ({why})"
     )
 
 
