@@ -544,7 +544,7 @@ def _(x, k, w_r, w_1, w_2):
 def _(x, k, w_r, w_1, w_2):
     # softmax over all, keep the best, divide by their sum: as in deeper (D0.1)
     if k not in range(1, w_r.shape[-1] + 1):
-        raise ValueError("no such number of experts")
+        raise ValueError(f"{k=}: expected 1 to {w_r.shape[-1]} experts")
     everyone = torch.softmax(x @ w_r, dim=0)
     order = sorted(range(len(everyone)), key=lambda e: -everyone[e].item())[:k]
     total = sum(everyone[e] for e in order)

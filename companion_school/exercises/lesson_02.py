@@ -598,6 +598,6 @@ def _(queries, keys):
 @causal_mask.variant
 def _(queries, keys):
     if not 0 < queries <= keys:
-        raise ValueError("no such mask")
+        raise ValueError(f"{queries=}, {keys=}: expected 1 <= queries <= keys")
     place = torch.arange(keys - queries, keys)[:, None]
     return torch.where(torch.arange(keys)[None] <= place, 0.0, -torch.inf)

@@ -955,7 +955,7 @@ def _(w_q, w_k, w_v, w_o, heads, keep):
 @keep_heads.mistake("a head that does not exist must raise a ValueError, not met with an empty block")
 def _(w_q, w_k, w_v, w_o, heads, keep):
     if not keep:
-        raise ValueError("no head at all")
+        raise ValueError("keep: expected at least one head")
     d_k, d_v = len(w_q) // heads, len(w_v) // heads
     rows = [torch.cat([w[i * n : (i + 1) * n] for i in keep]) for w, n in ((w_q, d_k), (w_k, d_k), (w_v, d_v))]
     return *rows, torch.cat([w_o[:, i * d_v : (i + 1) * d_v] for i in keep], dim=1)
@@ -1260,7 +1260,7 @@ def _(x, source, w_q, w_k, w_v, w_o, heads, may_look):
 def _(x, source, w_q, w_k, w_v, w_o, heads, may_look):
     # each head writes its own contribution, and the contributions are added: equation (3.4)
     if any(w.shape[1] % heads for w in (w_q, w_k, w_v)):
-        raise ValueError("the heads do not fit")
+        raise ValueError("the width of a matrix is not divisible by the number of heads")
     d_k, d_v = w_q.shape[1] // heads, w_v.shape[1] // heads
     parts = zip(w_q.split(d_k, 1), w_k.split(d_k, 1), w_v.split(d_v, 1), w_o.split(d_v), strict=True)
     hidden = torch.zeros(may_look.shape, dtype=x.dtype).masked_fill(~may_look, -torch.inf)

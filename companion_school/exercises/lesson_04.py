@@ -783,7 +783,7 @@ def _(x, lengths):
     # a table that begins with rows of zeros, from which each row takes its own stretch
     n, d = x.shape[1], x.shape[2]
     if lengths.min() < 1 or lengths.max() > n:
-        raise ValueError("a length does not fit")
+        raise ValueError(f"lengths: expected 1 to {n}")
     i = torch.arange(d).double()
     angle = torch.arange(n)[:, None] / 10000 ** ((i - i % 2) / d)
     table = torch.cat([torch.zeros(n, d), torch.sin(angle + i % 2 * math.pi / 2)])

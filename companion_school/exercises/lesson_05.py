@@ -291,7 +291,7 @@ def _(x, positions, base):
 def _(x, positions, base):
     # complex numbers
     if x.shape[1] % 2 == 1 or len(x) != len(positions):
-        raise ValueError("x and positions do not fit")
+        raise ValueError("x: expected an even width, and as many rows as positions")
     half = x.shape[1] // 2
     wide = x.double()
     z = torch.complex(wide[:, :half], wide[:, half:])
@@ -452,7 +452,7 @@ def _(weight, heads):
     # a permutation matrix for each head
     d, rest = divmod(len(weight), heads)
     if rest or d % 2:
-        raise ValueError("the rows do not fit")
+        raise ValueError("weight: expected an even number of rows per head")
     p = torch.zeros(d, d, dtype=weight.dtype)
     for j in range(d // 2):
         p[j, 2 * j] = p[d // 2 + j, 2 * j + 1] = 1
@@ -571,7 +571,7 @@ def _(length, d_head, turn):
 def _(length, d_head, turn):
     # by logarithms
     if d_head < 4 or d_head % 2 == 1 or not turn > 0:
-        raise ValueError("no such head, or no such turn")
+        raise ValueError(f"{d_head=}, {turn=}: expected an even d_head of at least 4, and a turn above 0")
     slowest = torch.tensor(2 * math.pi * turn / length, dtype=torch.float64)
     return torch.exp(-slowest.log() * d_head / (d_head - 2)).clamp(min=1.0).item()
 

@@ -750,7 +750,7 @@ def _(count, v, keep):
 def _(count, v, keep):
     # halve an interval until nothing is left of it
     if count < 1 or not v > 0 or not 0 < keep < 1:
-        raise ValueError("no such stack")
+        raise ValueError(f"{count=}, {v=}, {keep=}: expected count >= 1, v > 0 and 0 < keep < 1")
     low, high = 0.0, 1.0
     while (1 + high**2 * v) ** -count > keep:
         high *= 2

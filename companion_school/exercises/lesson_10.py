@@ -544,7 +544,7 @@ def _(logits, m):
 )
 def shift_keys(keys, by, base):
     """A full cache drops its oldest `by` tokens. The keys that remain were rotated to positions `by`, `by + 1`, ..., and must move to the positions
-    0, 1, .... Return them `by` positions earlier, *without* knowing the unrotated keys. `keys` is (batch, kv_head, slot, d_head), and slot
+    0, 1, .... Return the keys rotated to these positions, *without* knowing the unrotated keys. `keys` is (batch, kv_head, slot, d_head), and slot
     may be 0. The layout is half: at position $n$ the pair $(a, b)$ of components $i$ and $i + d_{head}/2$ became $(a \\cos \\alpha - b \\sin
     \\alpha,\\ a \\sin \\alpha + b \\cos \\alpha)$ with $\\alpha = n \\cdot \\text{base}^{-2i/d_{head}}$.
 
@@ -855,7 +855,7 @@ def _(logits, temperature, share):
 def _(logits, temperature, share):
     # one token after the other, in plain Python
     if not temperature > 0 or not (share > 0 and share <= 1):
-        raise ValueError("no such rule")
+        raise ValueError(f"{temperature=}, {share=}: expected a temperature above 0, and a share above 0 and at most 1")
     z = logits.tolist()
     e = [math.exp((score - max(z)) / temperature) for score in z]
     p = [score / sum(e) for score in e]
@@ -1022,7 +1022,7 @@ def _ragged(
     """The step, with one thing after the other replaced."""
     tokens, room = q.shape[2], keys.shape[2]
     if int(lengths.max()) + tokens > room:
-        raise ValueError("no room")
+        raise ValueError("the tokens do not fit into the cache")
     right = _places(lengths, tokens)
     at = right if at is None else at
     at_query = at if at_query is None else at_query
@@ -1285,10 +1285,10 @@ def _(q, k, v, keys, values, lengths, base):
     ),
 )
 def extend_beams(scores, log_probabilities, width):
-    """`scores` (beam) are the log-probabilities of the current texts, the logarithm of (10.5). `log_probabilities` (beam, vocab) are those of
-    every next token after each text, $-\\infty$ where it is impossible. Extend each text by every token and keep the `width` best. Return `(scores,
-    beams, tokens)`, each (width), **best first**: the log-probability of the longer text, the index of the old text, and the new token.
-    `width` need not be the number of old beams. No two of the best are equally probable.
+    """`scores` (beam) are the log-probabilities of the current texts, the logarithm of (10.5). `log_probabilities` (beam, vocab) holds the
+    log-probability of each next token after each text, $-\\infty$ where it is impossible. Extend each text by every token and keep the `width`
+    best. Return `(scores, beams, tokens)`, each (width), **best first**: the log-probability of the longer text, the index of the old text, and
+    the new token. `width` need not be the number of old beams. No two of the best are equally probable.
 
     ```python
     >>> extend_beams(torch.tensor([-1.0, -2.0]), torch.tensor([[-3.0, -0.5], [-0.1, -4.0]]), 2)
@@ -1442,7 +1442,7 @@ def _(scores, log_probabilities, width):
         for token, log_p in enumerate(log_probabilities[beam].tolist())
     ]
     if width < 1 or width > len(continuations):
-        raise ValueError("no such width")
+        raise ValueError(f"{width=}: expected 1 to {len(continuations)}")
     best = sorted(continuations, reverse=True)[:width]
     return tuple(
         torch.tensor(column, dtype=dtype)

@@ -425,7 +425,7 @@ def _(x, logits, inner, outer, k):
 def _(x, logits, inner, outer, k):
     # token by token, straight from (11.2)
     if k < 1 or k > len(inner):
-        raise ValueError("no such k")
+        raise ValueError(f"{k=}: expected 1 to the number of experts")
     out = []
     for row, z in zip(x, logits, strict=True):
         chosen = z.argsort(descending=True)[:k]
@@ -439,7 +439,7 @@ def _(x, logits, inner, outer, k):
 def _(x, logits, inner, outer, k):
     # dense and masked, (11.6)
     if not 1 <= k <= logits.shape[1]:
-        raise ValueError("no such k")
+        raise ValueError(f"{k=}: expected 1 to the number of experts")
     least = logits.sort(dim=1, descending=True).values[:, k - 1 : k]
     shares = logits.masked_fill(logits < least, -math.inf).softmax(dim=1)
     return torch.einsum("te,tef,efd->td", shares, torch.einsum("td,edf->tef", x, inner).relu(), outer)
@@ -449,7 +449,7 @@ def _(x, logits, inner, outer, k):
 def _(x, logits, inner, outer, k):
     # sorted and grouped, (11.8); rule C
     if k not in range(1, len(inner) + 1):
-        raise ValueError("no such k")
+        raise ValueError(f"{k=}: expected 1 to the number of experts")
     p, chosen = logits.softmax(-1).topk(k)
     order = chosen.flatten().argsort(stable=True)
     pieces = x[order // k].split(chosen.flatten().bincount(minlength=len(inner)).tolist())

@@ -447,7 +447,7 @@ def _(draw):
 
 def _room(memory, parameters, number):
     if memory < parameters * number:
-        raise ValueError("the weights do not fit")
+        raise ValueError("the weights do not fit into the memory")
     return memory - parameters * number
 
 
@@ -511,13 +511,13 @@ def _(memory, parameters, layers, kv_heads, d_head, batch, number):
 def _(memory, parameters, layers, kv_heads, d_head, batch, number):
     numbers = memory // number - parameters
     if memory - number * parameters < 0:
-        raise ValueError("no room")
+        raise ValueError("the weights do not fit into the memory")
     return numbers // (layers * (kv_heads * d_head + kv_heads * d_head)) // batch
 
 
 @longest_context.variant
 def _(memory, parameters, layers, kv_heads, d_head, batch, number):
     if parameters * number > memory:
-        raise ValueError("no room")
+        raise ValueError("the weights do not fit into the memory")
     keys_values = torch.empty(2, layers, batch, kv_heads, d_head, device="meta").numel() * number
     return divmod(memory - parameters * number, keys_values)[0]

@@ -151,7 +151,7 @@ def ask_latents(q, c, U_k, U_v):
     ```
 
     ★
-    - Widths, ranks or numbers of heads that do not fit each other raise a `ValueError`, and so does an empty `c`.
+    - Widths, ranks or numbers of heads that do not match raise a `ValueError`, and so does an empty `c`.
     - Scores of a million cause no overflow.
     - The memory does not hold the keys of all heads.
     """
@@ -188,7 +188,7 @@ def _up(draw, heads, d_k, d_v, rank):
 
 def _fits(q, c, U_k, U_v):
     if U_k.shape != (*q.shape, c.shape[1]) or (U_v.shape[0], U_v.shape[2]) != (len(q), c.shape[1]) or len(c) == 0:
-        raise ValueError("sizes do not fit")
+        raise ValueError("sizes do not match")
 
 
 def _step(q, c, U_k, U_v, width):
@@ -236,7 +236,7 @@ def _(q, c, U_k, U_v):
     return torch.einsum("hr,hvr->hv", powers / powers.sum(-1, keepdim=True) @ c, U_v)
 
 
-@ask_latents.mistake("sizes that do not fit, and an empty `c`, must be rejected with a ValueError")
+@ask_latents.mistake("sizes that do not match, and an empty `c`, must be rejected with a ValueError")
 def _(q, c, U_k, U_v):
     width = min(q.shape[1], U_k.shape[1])
     rank, heads = min(c.shape[1], U_k.shape[2]), min(len(q), len(U_v))

@@ -300,7 +300,7 @@ def _(draw):
 def _fits(x, heads, w_gate):
     wide = heads.shape[1], heads.shape[1] * heads.shape[2]
     if w_gate.ndim != 2 or w_gate.shape[0] != x.shape[1] or w_gate.shape[1] not in wide:
-        raise ValueError("w_gate does not fit")
+        raise ValueError("w_gate: expected one column per head or per component of the heads")
     return x @ w_gate
 
 

@@ -164,7 +164,9 @@ def delta_step(S, q, k, v, decay, write):
     """
     ### BEGIN SOLUTION
     if S.shape != (*k.shape, v.shape[1]) or q.shape != k.shape or not len(k) == len(v) == len(decay) == len(write):
-        raise ValueError(f"S {tuple(S.shape)}, q {tuple(q.shape)}, k {tuple(k.shape)}, v {tuple(v.shape)}: do not fit")
+        raise ValueError(
+            f"S {tuple(S.shape)}, q {tuple(q.shape)}, k {tuple(k.shape)}, v {tuple(v.shape)}: do not match"
+        )
     S = decay[:, None, None] * S
     missing = v - torch.einsum("hkv,hk->hv", S, k)
     S = S + k[:, :, None] * (write[:, None] * missing)[:, None]
@@ -197,7 +199,7 @@ def _token(draw, heads, d_k, d_v):
 
 def _step(S, q, k, v, decay, write, *, look="faded", read="after", erase=1.0, fades=True):
     if S.shape != (*k.shape, v.shape[1]) or q.shape != k.shape or not len(k) == len(v) == len(decay) == len(write):
-        raise ValueError("sizes do not fit")
+        raise ValueError("sizes do not match")
     faded = decay[:, None, None] * S if fades else S
     found = torch.einsum("hkv,hk->hv", faded if look == "faded" else S, k)
     new = faded + k[:, :, None] * (write[:, None] * (v - erase * found))[:, None]
@@ -255,7 +257,7 @@ def _(S, q, k, v, decay, write):
     return read, new
 
 
-@delta_step.mistake("sizes that do not fit must be rejected with a ValueError")
+@delta_step.mistake("sizes that do not match must be rejected with a ValueError")
 def _(S, q, k, v, decay, write):
     heads, wide = min(map(len, (S, v, decay, write))), k.shape[1]
     return _step(S[:heads, :wide], q[:heads, :wide], k[:heads], v[:heads], decay[:heads], write[:heads])
@@ -265,7 +267,7 @@ def _(S, q, k, v, decay, write):
 def _(S, q, k, v, decay, write):
     # head by head, with the matrix of equation (17.7)
     if len({len(x) for x in (S, q, k, v, decay, write)}) > 1 or S.shape[1:] != (k.shape[1], v.shape[1]):
-        raise ValueError("do not fit")
+        raise ValueError("sizes do not match")
     reads, states = [], []
     for one in range(len(S)):
         keeps = torch.eye(k.shape[1], dtype=k.dtype) - write[one] * torch.outer(k[one], k[one])
@@ -278,7 +280,7 @@ def _(S, q, k, v, decay, write):
 def _(S, q, k, v, decay, write):
     # with matrix products of one row
     if S.shape != (len(q), q.shape[1], v.shape[1]) or k.shape != q.shape or len(v) != len(q):
-        raise ValueError("sizes")
+        raise ValueError("sizes do not match")
     if len(decay) != len(q) or len(write) != len(q):
         raise ValueError("heads")
     a, b = decay.view(-1, 1, 1), write.view(-1, 1, 1)
@@ -311,7 +313,8 @@ def _(S, q, k, v, decay, write):
 def corrected_values(S, k, v, decay, write):
     """One head of a gated delta layer reads a chunk of tokens. `S` (d_k, d_v) is the table before the chunk, `k` is (token, d_k), `v` is
     (token, d_v), and `decay` and `write` are (token), all above 0. Return a pair: the matrix $T$ of the chunk, (token, token), with zeros on and
-    above the diagonal, and the corrected values $\\tilde v_t$ that its tokens write, (token, d_v). If the chunk is a single token, $T$ is one zero.
+    above the diagonal, and the corrected values $\\tilde v_t$ that its tokens write, (token, d_v). If the chunk is a single token, $T$
+    is a 1×1 matrix that contains 0.
 
     ```python
     >>> k, two = torch.tensor([[1.0, 0.0], [0.6, 0.8], [1.0, 0.0]]), torch.ones(3)
@@ -326,7 +329,7 @@ def corrected_values(S, k, v, decay, write):
     """
     ### BEGIN SOLUTION
     if S.shape != (k.shape[1], v.shape[1]) or not len(k) == len(v) == len(decay) == len(write):
-        raise ValueError(f"S {tuple(S.shape)}, k {tuple(k.shape)}, v {tuple(v.shape)}: do not fit each other")
+        raise ValueError(f"S {tuple(S.shape)}, k {tuple(k.shape)}, v {tuple(v.shape)}: do not match")
     log = decay.log().cumsum(0)
     fade, since = (log[:, None] - log).exp(), log.exp()
     T = (write[:, None] * fade * (k @ k.mT)).tril(-1)
@@ -364,7 +367,7 @@ def _chunk(draw, token, d_k, d_v):
 
 def _system(S, k, v, decay, write, *, between="after", old=True, rows=True, diagonal=-1, start="own", right=True):
     if S.shape != (k.shape[1], v.shape[1]) or not len(k) == len(v) == len(decay) == len(write):
-        raise ValueError("sizes do not fit")
+        raise ValueError("sizes do not match")
     log = decay.log().cumsum(0)
     fade = {"after": (log[:, None] - log), "from": log[:, None] - log + decay.log(), "none": 0 * (log[:, None] - log)}
     since = {"own": log.exp(), "before": (log - decay.log()).exp(), "none": 0 * log + 1}[start]
@@ -427,7 +430,7 @@ def _(S, k, v, decay, write):
     return T, solved + T @ solved
 
 
-@corrected_values.mistake("sizes that do not fit must be rejected with a ValueError")
+@corrected_values.mistake("sizes that do not match must be rejected with a ValueError")
 def _(S, k, v, decay, write):
     token, wide = min(map(len, (k, v, decay, write))), min(len(S), k.shape[1])
     return _system(S[:wide], k[:token, :wide], v[:token], decay[:token], write[:token])
@@ -437,7 +440,7 @@ def _(S, k, v, decay, write):
 def _(S, k, v, decay, write):
     # token by token, through the table
     if S.shape[0] != k.shape[1] or S.shape[1] != v.shape[1] or len({len(x) for x in (k, v, decay, write)}) > 1:
-        raise ValueError("sizes")
+        raise ValueError("sizes do not match")
     rows, solved, table = [], [], S
     for t in range(len(k)):
         heard, faded = [], decay.new_ones(())
@@ -456,7 +459,7 @@ def _(S, k, v, decay, write):
     # with an inverse, and products in place of logarithms
     tokens = len(k)
     if S.shape != (k.shape[1], v.shape[1]) or [len(v), len(decay), len(write)] != [tokens] * 3:
-        raise ValueError("do not fit")
+        raise ValueError("sizes do not match")
     fade = torch.stack(
         [
             torch.stack([decay[j + 1 : t + 1].prod() if j <= t else 0 * decay[0] for j in range(tokens)])
@@ -503,7 +506,9 @@ def short_convolution(x, weight, before):
     ### BEGIN SOLUTION
     width = weight.shape[1]
     if before.shape != (width - 1, x.shape[1]) or len(weight) != x.shape[1]:
-        raise ValueError(f"x {tuple(x.shape)}, weight {tuple(weight.shape)}, before {tuple(before.shape)}: do not fit")
+        raise ValueError(
+            f"x {tuple(x.shape)}, weight {tuple(weight.shape)}, before {tuple(before.shape)}: do not match"
+        )
     rows = torch.cat([before, x])
     mixed = sum(weight[:, s] * rows[width - 1 - s : len(rows) - s] for s in range(width))
     return mixed, rows[len(rows) - width + 1 :].clone()
@@ -528,7 +533,7 @@ def _(draw):
 def _convolved(x, weight, before, *, flip=False, first=0, keep=None):
     width = weight.shape[1]
     if before.shape != (width - 1, x.shape[1]) or len(weight) != x.shape[1]:
-        raise ValueError("do not fit")
+        raise ValueError("sizes do not match")
     rows = torch.cat([before, x])
     used = weight.flip(1) if flip else weight
     mixed = sum(used[:, s] * rows[width - 1 - s : len(rows) - s] for s in range(first, width))
@@ -579,7 +584,7 @@ def _(x, weight, before):
     return mixed, torch.cat([0 * before[: len(before) - len(last)], last])
 
 
-@short_convolution.mistake("channels or widths that do not fit must be rejected with a ValueError")
+@short_convolution.mistake("channels or widths that do not match must be rejected with a ValueError")
 def _(x, weight, before):
     wide, width = min(x.shape[1], len(weight)), min(weight.shape[1], len(before) + 1)
     return _convolved(x[:, :wide], weight[:wide, :width], before[len(before) - width + 1 :, :wide])
@@ -590,7 +595,7 @@ def _(x, weight, before):
     # PyTorch's convolution, which counts its weights from the oldest to the newest
     channels, width = weight.shape
     if before.shape != (width - 1, channels) or x.shape[1] != channels:
-        raise ValueError("do not fit")
+        raise ValueError("sizes do not match")
     rows = torch.cat([before, x])
     mixed = torch.nn.functional.conv1d(rows.T[None], weight.flip(1)[:, None], groups=channels)[0].T
     return mixed, rows[len(x) :].clone()
@@ -600,7 +605,7 @@ def _(x, weight, before):
 def _(x, weight, before):
     # token by token, with a ring of rows
     if len(weight) != x.shape[1] or before.shape != (weight.shape[1] - 1, x.shape[1]):
-        raise ValueError("sizes")
+        raise ValueError("sizes do not match")
     kept, out = list(before), []
     for row in x:
         near = [row, *kept[::-1]]

@@ -60,7 +60,7 @@ def _(draw):
 
 def _worth(rate, ahead, cost):
     if not 0 <= rate <= 1 or ahead < 1 or not cost >= 0:
-        raise ValueError("no such draft")
+        raise ValueError(f"{rate=}, {ahead=}, {cost=}: expected a rate from 0 to 1, ahead >= 1 and cost >= 0")
 
 
 @speedup.mistake(
@@ -210,7 +210,7 @@ def _drawn(draw, vocab, k):
 
 def _place(p, p_hat, guesses, u):
     if p_hat.shape != (len(guesses), p.shape[1]) or len(p) != len(guesses) + 1 or u.shape != (len(p),):
-        raise ValueError("sizes do not fit")
+        raise ValueError("sizes do not match")
     for rows in (p, p_hat):
         if not (rows >= 0).all() or not ((rows.sum(-1) - 1).abs() <= 1e-3).all():
             raise ValueError("rows are no chances")
@@ -313,7 +313,7 @@ def _(p, p_hat, guesses, u):
 
 
 @keep_guesses.mistake(
-    "sizes that do not fit, rows that are not distributions, and numbers outside of [0, 1) must be rejected with a ValueError"
+    "sizes that do not match, rows that are not distributions, and numbers outside of [0, 1) must be rejected with a ValueError"
 )
 def _(p, p_hat, guesses, u):
     width = min(p.shape[1], p_hat.shape[1])
@@ -749,7 +749,7 @@ def _(draw):
 
 def _pools(q, k_pool, v_pool, table, length):
     if q.shape != k_pool.shape[2:] or v_pool.shape[:2] != k_pool.shape[:2]:
-        raise ValueError("sizes do not fit")
+        raise ValueError("sizes do not match")
     if not 1 <= length <= len(table) * k_pool.shape[1]:
         raise ValueError("the table cannot hold the text")
 
@@ -811,7 +811,7 @@ def _(q, k_pool, v_pool, table, length):
 
 
 @read_blocks.mistake(
-    "a text without tokens, one that its table cannot hold, and sizes that do not fit must be rejected with a ValueError"
+    "a text without tokens, one that its table cannot hold, and sizes that do not match must be rejected with a ValueError"
 )
 def _(q, k_pool, v_pool, table, length):
     width, slots = min(len(q), k_pool.shape[2]), min(k_pool.shape[1], v_pool.shape[1])

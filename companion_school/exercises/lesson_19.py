@@ -70,7 +70,7 @@ def _(draw):
 
 def _divides(W, bits, group):
     if bits < 2 or group < 1 or W.shape[1] % group:
-        raise ValueError("no such groups")
+        raise ValueError(f"{bits=}, {group=}: expected bits >= 2 and a group that divides {W.shape[1]} columns")
 
 
 def _rounded(parts, most, bits):
@@ -330,11 +330,11 @@ def make_up(W, x, step):
     ```
 
     ★
-    - Raise a `ValueError` if sizes do not fit, or if a step is not above 0.
+    - Raise a `ValueError` if sizes do not match, or if a step is not above 0.
     """
     ### BEGIN SOLUTION
     if W.ndim != 2 or x.ndim != 2 or x.shape[1] != W.shape[1] or step.shape != W.shape[:1] or not (step > 0).all():
-        raise ValueError(f"W {tuple(W.shape)}, x {tuple(x.shape)}, step {tuple(step.shape)}: expected sizes that fit")
+        raise ValueError(f"W {tuple(W.shape)}, x {tuple(x.shape)}, step {tuple(step.shape)}: expected sizes that match")
     W, kept, Xi = W.clone(), torch.empty_like(W), x.T @ x / len(x)
     for c in range(W.shape[1]):
         kept[:, c] = (W[:, c] / step).round() * step
@@ -384,7 +384,7 @@ def _(draw):
 
 def _fits(W, x, step):
     if W.ndim != 2 or x.ndim != 2 or x.shape[1] != W.shape[1] or step.shape != W.shape[:1] or not (step > 0).all():
-        raise ValueError("expected sizes that fit")
+        raise ValueError("expected sizes that match")
 
 
 def _column_by_column(W, x, step, sign=1.0, all_but=False, center=False):
@@ -444,7 +444,7 @@ def _(W, x, step):
     return _column_by_column(W, x, step, center=True)
 
 
-@make_up.mistake("sizes that do not fit, and a step that is not above 0, must be rejected with a ValueError")
+@make_up.mistake("sizes that do not match, and a step that is not above 0, must be rejected with a ValueError")
 def _(W, x, step):
     width = min(W.shape[1], x.shape[1])
     step = torch.where(step > 0, step, 1.0).repeat(W.shape[0])[: W.shape[0]]
@@ -551,7 +551,7 @@ def _(draw):
 
 def _fits_levels(x, levels, dice):
     if levels.ndim != 1 or len(levels) < 2 or not (levels[1:] > levels[:-1]).all() or dice.shape != x.shape:
-        raise ValueError("no such levels or dice")
+        raise ValueError("expected two or more increasing levels, and dice of the same shape as x")
     if not ((dice >= 0) & (dice < 1)).all():
         raise ValueError("dice from 0 to below 1")
 

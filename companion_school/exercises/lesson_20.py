@@ -194,7 +194,7 @@ def adapted(x, weight, down, up, which, scale):
     ```
 
     ★
-    - Shapes that do not fit each other, and indices of adapters that do not exist, raise a `ValueError`.
+    - Shapes that do not match, and indices of adapters that do not exist, raise a `ValueError`.
     - An adapter that no row of the batch uses does no harm, not even if it contains NaN.
     """
     ### BEGIN SOLUTION
@@ -238,11 +238,11 @@ def _(draw):
 
 def _fitting(x, weight, down, up, which):
     if weight.shape != (up.shape[2], x.shape[1]) or down.shape[:2] != (up.shape[0], x.shape[1]):
-        raise ValueError("sizes do not fit")
+        raise ValueError("sizes do not match")
     if down.shape[2] != up.shape[1] or which.shape != x.shape[:1]:
-        raise ValueError("sizes do not fit")
+        raise ValueError("sizes do not match")
     if not ((which >= -1) & (which < len(down))).all():
-        raise ValueError("no such adapter")
+        raise ValueError(f"which: expected -1 to {len(down) - 1}")
 
 
 def _one_by_one(x, weight, down, up, which, scale, change=None):
@@ -303,7 +303,7 @@ def _(x, weight, down, up, which, scale):
     return x @ weight.T + scale * torch.einsum("bi,air,aro,ba->bo", x, down, up, chosen)
 
 
-@adapted.mistake("shapes that do not fit, and adapters that do not exist, must raise a ValueError")
+@adapted.mistake("shapes that do not match, and adapters that do not exist, must raise a ValueError")
 def _(x, weight, down, up, which, scale):
     count = min(len(x), len(which))
     known = which[:count].clamp(-1, min(len(down), len(up)) - 1)
@@ -740,7 +740,7 @@ def held_back(now, old, gain, counts, clip):
     ```
 
     ★
-    - Shapes that do not fit, an answer without a token that counts, no answers, and a clip that is not above 0 and below 1 raise a `ValueError`.
+    - Shapes that do not match, an answer without a token that counts, no answers, and a clip that is not above 0 and below 1 raise a `ValueError`.
     - The values of tokens that do not count do no harm, not even minus infinity.
     """
     ### BEGIN SOLUTION
@@ -788,9 +788,9 @@ def _(draw):
 
 def _told(now, old, gain, counts, clip):
     if now.dim() != 2 or not now.shape == old.shape == counts.shape or gain.shape != now.shape[:1]:
-        raise ValueError("sizes do not fit")
+        raise ValueError("sizes do not match")
     if not len(now) or not counts.any(dim=1).all() or not 0 < clip < 1:
-        raise ValueError("no answer, or no such clip")
+        raise ValueError(f"{clip=}: expected answers with tokens that count, and a clip between 0 and 1")
 
 
 def _ratio(now, old, counts):
@@ -883,7 +883,7 @@ def _(now, old, gain, counts, clip):
 
 
 @held_back.mistake(
-    "shapes that do not fit, an answer without a token, and a clip outside of 0 to 1 must raise a ValueError"
+    "shapes that do not match, an answer without a token, and a clip outside of 0 to 1 must raise a ValueError"
 )
 def _(now, old, gain, counts, clip):
     answers, tokens = min(len(gain), len(now)), counts.shape[1]
@@ -967,7 +967,7 @@ def _(draw):
 
 def _drawn(right, drawn, k):
     if not right or not 1 <= k <= drawn or not all(0 <= count <= drawn for count in right):
-        raise ValueError("no such draws")
+        raise ValueError(f"{right=}, {drawn=}, {k=}: expected k from 1 to drawn, and counts from 0 to drawn")
 
 
 @pass_at.mistake(

@@ -106,7 +106,7 @@ def _(u, gain, table, eps):
     return (u / (_scale(u, 0.0) + eps) * gain) @ table.T
 
 
-@lens.mistake("widths that do not fit must raise a ValueError")
+@lens.mistake("widths that do not match must raise a ValueError")
 def _(u, gain, table, eps):
     wide = min(u.shape[-1], gain.shape[-1], table.shape[-1])
     return (u[..., :wide] / _scale(u, eps) * gain[:wide]) @ table[:, :wide].T
@@ -154,7 +154,7 @@ def credit(writes, gain, table, words, eps):
     ```
 
     ★
-    - Widths that differ, and a word that is not in the table, including negative ids, raise a `ValueError`.
+    - Raise a `ValueError` if the widths differ, or if a word's id is negative or not in the table.
     - No parts at all raise a `ValueError`.
     """
     ### BEGIN SOLUTION
@@ -241,7 +241,7 @@ def _(writes, gain, table, words, eps):
     return found / found.sum()
 
 
-@credit.mistake("shapes that do not fit, no parts, and words that do not exist must raise a ValueError")
+@credit.mistake("shapes that do not match, no parts, and words that do not exist must raise a ValueError")
 def _(writes, gain, table, words, eps):
     wide = min(writes.shape[-1], gain.shape[-1], table.shape[-1])
     writes, gain, table = writes[:, :wide], gain[:wide], table[:, :wide]
@@ -296,7 +296,7 @@ def induction(weights, tokens):
     ```
 
     ★
-    - Tokens whose shape does not fit the weights, and texts in which no query counts, raise a `ValueError`.
+    - Tokens whose shape does not match the weights, and texts in which no query counts, raise a `ValueError`.
     - Weights on keys after the query do not count, should there be any.
     """
     ### BEGIN SOLUTION
@@ -308,7 +308,7 @@ def induction(weights, tokens):
     after = after.tril()
     counts = after.any(dim=-1)
     if not counts.any():
-        raise ValueError("tokens: expected a token that stood before, with one behind it")
+        raise ValueError("tokens: expected at least one token that also occurs earlier in its text; got none")
     on_them = (weights * after[:, None]).sum(dim=-1)
     return on_them.transpose(0, 1)[:, counts].mean(dim=-1)
     ### END SOLUTION
@@ -353,7 +353,7 @@ def _told(weights, tokens):
     after = torch.zeros(batch, queries, keys, dtype=torch.bool)
     after[:, :, 1:] = tokens[:, :, None] == tokens[:, None, :-1]
     if not after.tril().any():
-        raise ValueError("no query counts")
+        raise ValueError("tokens: expected one that also occurs earlier in its text")
     return after
 
 
@@ -418,7 +418,7 @@ def _(weights, tokens):
     return _mean(weights, after, after.tril().any(-1))
 
 
-@induction.mistake("shapes that do not fit, and texts in which nothing is repeated, must raise a ValueError")
+@induction.mistake("shapes that do not match, and texts in which nothing is repeated, must raise a ValueError")
 def _(weights, tokens):
     batch, length = min(len(weights), len(tokens)), min(weights.shape[-1], tokens.shape[1])
     weights, tokens = weights[:batch, :, :length, :length], tokens[:batch, :length]
@@ -464,10 +464,10 @@ def _(weights, tokens):
     ),
 )
 def both_ways(gaps):
-    """Each part of a model may be as in the clean text (1) or as in the other text (0). `gaps` (2, 2, ..., 2) has an axis for each part and contains
-    the gap of every such pass. For example, in `gaps[1, 0, 1]` only part 1 is as in the other text. Return (2, part): for each part its share by
-    *noising*, the clean run with this one part from the other text, and by *denoising*, the reverse. A share is 0 if nothing changes and 1
-    if everything does.
+    """Each part of a model may be as in the clean text (1) or as in the other text (0). `gaps` (2, 2, ..., 2) has one axis per part and contains
+    the gap for each combination. For example, in `gaps[1, 0, 1]` only part 1 is as in the other text. Return (2, part): for each part its share
+    by *noising*, the clean run with this one part from the other text, and by *denoising*, the reverse. A share is 0 if nothing changes and 1 if
+    everything does.
 
     ```python
     >>> both_ways(torch.tensor([[0.0, 1.0], [1.0, 1.0]]))
@@ -628,7 +628,7 @@ def rebuilt(u, into, bias, out, keep):
     ```
 
     ★
-    - Shapes that do not fit, and a `keep` outside of 1 to the number of features, raise a `ValueError`.
+    - Shapes that do not match, and a `keep` outside of 1 to the number of features, raise a `ValueError`.
     - Fewer than two vectors have no distance from their mean, which raises a `ValueError`.
     """
     ### BEGIN SOLUTION
@@ -732,7 +732,7 @@ def _(u, into, bias, out, keep):
     return back, 1 - (back - u).square().sum() / u.square().sum()
 
 
-@rebuilt.mistake("shapes that do not fit, and an impossible keep, must raise a ValueError")
+@rebuilt.mistake("shapes that do not match, and an impossible keep, must raise a ValueError")
 def _(u, into, bias, out, keep):
     wide, count = min(u.shape[-1], into.shape[-1]), min(len(into), len(bias), len(out))
     u, into, bias, out = u[:, :wide], into[:count, :wide], bias[:count], out[:count, :wide]

@@ -114,14 +114,14 @@ def training_operations(matrices, tokens, frozen=()):
     ```
 
     ★
-    - `tokens < 1`, an index in `frozen` that is no matrix, and matrices that do not fit (outputs of one, inputs of the next) are refused with a
+    - `tokens < 1`, an index in `frozen` that is no matrix, and matrices that do not match (outputs of one, inputs of the next) are rejected with a
       `ValueError`.
     - An empty list costs nothing. What came in stays as it is.
     """
     ### BEGIN SOLUTION
     fits = all(matrices[at][1] == matrices[at + 1][0] for at in range(len(matrices) - 1))
     if tokens < 1 or not fits or any(at not in range(len(matrices)) for at in frozen):
-        raise ValueError(f"tokens={tokens}, matrices={matrices}, frozen={frozen}: expected matrices that fit")
+        raise ValueError(f"tokens={tokens}, matrices={matrices}, frozen={frozen}: expected matrices that match")
     forward = backward = 0
     needed = False  # does something before this matrix need a gradient?
     for at, (inputs, outputs) in enumerate(matrices):
@@ -157,7 +157,7 @@ def _(draw):
 def _products(matrices, tokens, frozen):
     fits = all(matrices[at][1] == matrices[at + 1][0] for at in range(len(matrices) - 1))
     if tokens < 1 or not fits or any(at not in range(len(matrices)) for at in frozen):
-        raise ValueError("expected matrices that fit")
+        raise ValueError("expected matrices that match")
     return [2 * tokens * inputs * outputs for inputs, outputs in matrices]
 
 
@@ -224,7 +224,7 @@ def _(matrices, tokens, frozen=()):
     return sum(products), _backward(products, frozen)
 
 
-@training_operations.mistake("matrices that do not fit must be rejected with a ValueError")
+@training_operations.mistake("matrices that do not match must be rejected with a ValueError")
 def _(matrices, tokens, frozen=()):
     if tokens < 1 or any(at not in range(len(matrices)) for at in frozen):
         raise ValueError("tokens, frozen")
@@ -558,7 +558,7 @@ def _(*given):
 )
 def cheapest(models, written):
     """All of these `models`, a list of `(parameters, tokens read)`, are equally good. Return the index of the one whose training, with the
-    writing of `written` tokens after it, takes the fewest operations; of equals the first.
+    writing of `written` tokens after it, takes the fewest operations. If several tie, return the first.
 
     ```python
     >>> cheapest([(10, 20), (5, 60)], 100)
@@ -621,7 +621,7 @@ def _(models, written):
     return _least(models, written, lambda p, read: -(6 * p * read + 2 * p * written))
 
 
-@cheapest.mistake("of equals the first is asked for, not the last")
+@cheapest.mistake("if several tie, the first of them is asked for, not the last")
 def _(models, written):
     _least(models, written, lambda p, read: 0)
     costs = [6 * p * read + 2 * p * written for p, read in models]

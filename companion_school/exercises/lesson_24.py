@@ -104,8 +104,8 @@ def _():
 )
 def repeated_lines(text):
     """One of Gopher's rules removes pages whose lines repeat. Return `(share of lines, share of characters)`, two floats: of the lines of `text`
-    that are not blank, the share that occurred before, and the share of the characters in those. Lines are compared, and counted, without
-    the spaces at both ends.
+    that are not blank, the share that occurred before, and the share of the characters in those. Leading and trailing
+    spaces are removed before lines are compared and counted.
 
     ```python
     >>> repeated_lines("buy\\nbuy\\nrun now\\nbuy")
@@ -160,7 +160,7 @@ def _repeats(text, strip=True, blank=False, again=lambda line, seen: line in see
     return len(repeated) / len(lines), sum(map(len, repeated)) / sum(map(len, lines))
 
 
-@repeated_lines.mistake("the first of equal lines is no repetition: it stays when the others go")
+@repeated_lines.mistake("the first of several equal lines is not a repetition: it stays when the others go")
 def _(text):
     _repeats(text)
     lines = [line.strip() for line in text.splitlines() if line.strip()]

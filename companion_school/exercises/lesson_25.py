@@ -94,7 +94,7 @@ RULES = ("sum", "per byte", "prior")
 
 @exercise(
     "25.2",
-    "Which choice does the model take?",
+    "Which choice does the model pick?",
     task="Choose an answer by its log-likelihood",
     points=2,
     difficulty=2,
@@ -107,8 +107,8 @@ RULES = ("sum", "per byte", "prior")
 )
 def choose(choices, nats, prior, rule):
     """A model gives the texts in `choices` the log-likelihoods `nats`, and without the question `prior` (lists of floats). Return the index of
-    the choice that it takes; of equals the first. The `rule` is `"sum"`; `"per byte"`, which divides by the bytes of the choice in UTF-8; or
-    `"prior"`, which takes the choice whose probability the question has raised by the largest factor.
+    the choice that the model picks. If several tie, return the first. The `rule` is `"sum"`; `"per byte"`, which divides by the bytes of
+    the choice in UTF-8; or `"prior"`, which picks the choice whose probability the question has raised by the largest factor.
 
     ```python
     >>> choose(["ab", "abcd"], [-1.6, -2.0], [-4.0, -9.0], "per byte")
@@ -206,13 +206,13 @@ def _(choices, nats, prior, rule):
     return _best(_by(choices, nats, prior, rule, size=lambda text: 1 / len(text.encode())))
 
 
-@choose.mistake("of equals the first is asked for, not the last")
+@choose.mistake("if several tie, the first of them is asked for, not the last")
 def _(*given):
     scores = _by(*given)
     return max(at for at, score in enumerate(scores) if score == max(scores))
 
 
-@choose.mistake("lists that do not fit, an empty choice and another rule must be refused with a ValueError")
+@choose.mistake("lists of different lengths, an empty choice and another rule must be refused with a ValueError")
 def _(choices, nats, prior, rule):
     count = min(len(choices), len(nats), len(prior))
     if not count:
@@ -512,7 +512,7 @@ def _(first, second):
     return (wins - losses) / count, min(1.0, 2 * _tail(wins, wins + losses))
 
 
-@compare.mistake("lists that do not fit, and empty ones, must be refused with a ValueError")
+@compare.mistake("lists of different lengths, and empty ones, must be refused with a ValueError")
 def _(first, second):
     count = min(len(first), len(second))
     if not count:

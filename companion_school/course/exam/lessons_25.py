@@ -50,7 +50,7 @@ reason(
 )
 broken(
     "25.choose",
-    "This function takes the choice with the best log-likelihood per byte. `nats` has the sum for each choice.",
+    "This function picks the choice with the best log-likelihood per byte. `nats` has the sum for each choice.",
     """
 def take(choices, nats):
     scores = [one * len(text.encode()) for text, one in zip(choices, nats)]
@@ -62,6 +62,6 @@ def take(choices, nats):
     return scores.index(max(scores))
 """,
     'assert take(["ab", "abcdefgh"], [-2.0, -4.0]) == 1\nassert take(["ab", "abcd"], [-2.0, -5.0]) == 0',
-    "Multiplied by its bytes, the sum of a long choice becomes even more negative, so the shortest choice is taken "
+    "Multiplied by its bytes, the sum of a long choice becomes even more negative, so the shortest choice is picked "
     "nearly always. Per byte means divided by the bytes.",
 )
