@@ -217,9 +217,9 @@ class Transformer(nn.Module):
             The stream, (batch, token, d_model), with the routing and the cache.
 
         Raises:
-            ValueError: If the arguments do not fit the stack or each other, an argument has the wrong dtype or shape,
-                the tokens do not fit the cache or the learned positions, or an id is not in the vocabulary (on a GPU
-                only as described in `companion.ground.arguments`).
+            ValueError: If the arguments do not match the stack or each other, an argument has the wrong dtype or
+                shape, there are more tokens than the cache has slots or than there are learned positions, or an id is
+                not in the vocabulary (on a GPU only as described in `companion.ground.arguments`).
         """
         memory = self.encode(source) if isinstance(source, Tensor) else source
         ends = None if cache is None or cache.states is None or counted is None else counted.sum(-1)
@@ -277,7 +277,7 @@ class Transformer(nn.Module):
     def _settle(self, given: dict[str, Any]) -> None:
         """Check a call's arguments, and convert `real`, `counted` and `mask` to what the layers expect.
 
-        Raises `ValueError` for arguments that do not fit this model, its tokens, or each other.
+        Raises `ValueError` for arguments that do not match this model, its tokens, or each other.
         """
         tokens, cache = given["tokens"], given.get("cache")
         check_ids("tokens", tokens)

@@ -235,7 +235,7 @@ def _checkpoint(flags: Namespace, given: Corpus | None, device: torch.device) ->
 
 
 def _check_model(flags: Namespace, model: Transformer) -> None:
-    """Raise `ValueError` for a model that does not continue texts, and for flags that do not fit the model."""
+    """Raise `ValueError` for a model that does not continue texts, and for flags that do not apply to it."""
     from companion.generation.weights import check_weights
 
     if model.config.stack != "decoder":

@@ -105,7 +105,7 @@ def forward_flops(
             the cached ones in the window of any of them.
 
     Raises:
-        ValueError: if `logits` is unknown, `source` does not fit the stack, or `cached` is set for an encoder.
+        ValueError: if `logits` is unknown, `source` does not match the stack, or `cached` is set for an encoder.
     """
     for name, value in (("tokens", tokens), ("batch", batch)):
         require_whole(name, value, 1)

@@ -805,7 +805,7 @@ def _bound(
     """Add what this beat says to the roles.
 
     Returns:
-        The roles, and (role, contradiction) for what does not fit earlier beats.
+        The roles, and (role, contradiction) for what contradicts earlier beats.
     """
     new: dict[str, dict[str, str]] = {role: dict(facts) for role, facts in roles.items()}
     faults: list[tuple[str, str]] = []

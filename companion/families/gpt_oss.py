@@ -57,7 +57,7 @@ def _gpt_oss(fields: Fields, _: Mapping[str, Tensor]) -> ModelConfig:
         expected = "null, or MXFP4 (quant_method 'mxfp4'), which is read as plain numbers: take one of these releases"
         raise fields.refuse("quantization_config", packed, expected)
     if fields.take("hidden_act") != "silu":
-        raise fields.refuse("hidden_act", fields.take("hidden_act"), "'silu', of which the clamped gate is made")
+        raise fields.refuse("hidden_act", fields.take("hidden_act"), "'silu', which the clamped gate uses")
     types = layer_types(fields, [GLOBAL if layer % 2 else LOCAL for layer in range(layers_of(fields))])
     experts = MoEConfig(fields.take("num_local_experts"), fields.take("num_experts_per_tok"), router_bias=True)
     return changed(configuration(fields, types), **_OWN).with_(moe=experts)

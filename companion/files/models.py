@@ -206,7 +206,7 @@ def save_model(folder: str | Path, model: Transformer, *, weights: Mapping[str, 
         weights: Its full `state_dict`, needed if `model` itself holds only a part of it (default: the model's own).
 
     Raises:
-        ValueError: If `load_model` would reject the weights, because they have several dtypes or do not fit the
+        ValueError: If `load_model` would reject the weights, because they have several dtypes or do not match the
             configuration (for example, if the last blocks of the model were removed). Nothing is written then.
     """
     folder = Path(folder)
@@ -230,7 +230,7 @@ def load_model(
 
     Raises:
         ValueError: If the folder or a file is missing or damaged, holds another kind of model, or if the configuration
-            does not fit the weights. The message lists tensors that are missing, unexpected or of another shape.
+            does not match the weights. The message lists tensors that are missing, unexpected or of another shape.
     """
     return read_together(Path(folder), lambda: _load_model(Path(folder), dtype, device))
 
@@ -390,4 +390,4 @@ def raise_faults(folder: Path, faults: list[str]) -> None:
     if faults:
         first = "; ".join(cut(fault, 160) for fault in faults[:12])
         more = f"; and {len(faults) - 12} more" if len(faults) > 12 else ""
-        raise ValueError(f"{folder}: the configuration does not fit the weights: {first}{more}")
+        raise ValueError(f"{folder}: the configuration does not match the weights: {first}{more}")

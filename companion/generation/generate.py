@@ -82,8 +82,8 @@ def generate(
     Raises:
         NotFinite: while running, if the model's logits are not finite.
         ValueError: before anything runs, for no prompt, an empty prompt or source, an id outside the vocabulary, a
-            prompt that does not fit the context together with `max_new_tokens`, a source for a model without an encoder
-            or a missing source for a model with one, a model that cannot write text, a weight format that this
+            prompt that does not fit in the context together with `max_new_tokens`, a source for a model without an
+            encoder or a missing source for a model with one, a model that cannot write text, a weight format that this
             processor cannot compute, a draft with another vocabulary or too short a context, or a draft combined with
             `compile`.
     """

@@ -149,7 +149,7 @@ def _for_each(q: Tensor, kept: Tensor) -> Tensor:
 
 
 def settle(given: dict[str, Any]) -> None:
-    """Raise `ValueError` if the mask's shape does not fit this call; otherwise make it boolean or additive."""
+    """Raise `ValueError` if the mask's shape does not match this call; otherwise make it boolean or additive."""
     x, source, mask, cache = given["x"], given.get("source"), given.get("mask"), given.get("cache")
     if not isinstance(mask, Tensor):
         return

@@ -140,7 +140,8 @@ def head_cross_entropy_sum(
 def _checked(targets: Tensor, rows: Tensor, smoothing: float, vocab: int | None) -> Tensor:
     """Return which targets are scored.
 
-    Raise `ValueError` for a smoothing or targets that do not fit, and on a CPU for ids that are not below `vocab`.
+    Raise `ValueError` for invalid smoothing, for targets of the wrong dtype or shape, and on a CPU for ids outside the
+    vocabulary.
     """
     if not 0 <= smoothing < 1:
         raise ValueError(f"smoothing={smoothing!r}: expected a fraction of at least 0 and below 1")

@@ -247,7 +247,7 @@ def load_optimizer_state(
         part: as `Parallel.part`: returns this process's part of a tensor.
 
     Raises:
-        ValueError: if the state does not fit this model and this optimizer; nothing is changed then.
+        ValueError: if the state does not match this model and this optimizer; nothing is changed then.
     """
     named = dict(model.named_parameters())
     entries: dict[Tensor, dict[str, Tensor]] = {}

@@ -260,7 +260,7 @@ class Trainer:
         """Resume after update `done` from the complete results of `weights` and `state`, in every process.
 
         Raises:
-            ValueError: if one of them does not fit this model; nothing is changed then.
+            ValueError: if one of them does not match this model; nothing is changed then.
         """
         kept = self.model.state_dict(keep_vars=True)
         if kept.keys() != weights.keys():

@@ -53,7 +53,7 @@ Value = Any
 Answer = Callable[..., Value]
 
 Limit = Sequence[float] | Callable[..., Sequence[float]]
-"""Numbers with which an argument is compared, or a function of all arguments that returns them."""
+"""Values that an argument is compared with, or a function of all arguments that returns them."""
 
 
 @dataclass(frozen=True)
@@ -208,7 +208,7 @@ class Exercise:
         right: Laws, `KINDS` of faults and properties of cases that belong to *right* here and not to *robust*, as they
             would by default; each with the reason.
         robust: Laws and properties of cases that belong to *robust* here and not to *right*; each with the reason.
-        limits: By the name of an argument, the numbers with which it is compared, or a function of all arguments that
+        limits: For each argument, by name, the values that it is compared with, or a function of all arguments that
             returns them.
         room: Function of all arguments that returns the memory limit in bytes, if the statement sets one.
         groups: Groups of cases that earn points by themselves. An answer that fails the first one earns nothing. Empty:
@@ -366,7 +366,7 @@ def exercise(
             "again", "refusals", a law, a property that cases show, or "all".
         robust: Names of what belongs to *robust* here and not to *right*; each with the reason. A name is one of the
             laws "one", "other", "tie" and "edge", or a property that cases show.
-        limits: By the name of an argument, the numbers with which the statement compares it, or a function of all
+        limits: For each argument, by name, the values that the statement compares it with, or a function of all
             arguments that returns them. Cases are derived that meet them exactly and that miss them by a little.
         room: Function of all arguments that returns how many bytes an answer may use at once in addition to them,
             measured on the largest case.

@@ -295,7 +295,7 @@ def heatmap(
         The image, for a colour bar of your own.
 
     Raises:
-        ValueError: The matrix is not two-dimensional, or the number of names does not fit it.
+        ValueError: The matrix is not two-dimensional, or the number of names does not match it.
     """
     array = _as_array(matrix)
     if array.ndim != 2:
@@ -365,7 +365,7 @@ def attention_map(
 
     Raises:
         ValueError: The weights are not such a matrix (swapped axes are noticed if the rows do not sum to 1), or the
-            number of tokens does not fit it.
+            number of tokens does not match it.
     """
     array = _as_array(weights)
     if array.ndim != 2:

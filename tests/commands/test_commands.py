@@ -324,7 +324,7 @@ def test_a_checkpoint_cut_in_half_and_one_of_another_model_are_refused(books: Pa
     (checkpoint / "model.safetensors").write_bytes(weights)
     config = ModelConfig.from_json((checkpoint / "config.json").read_text())
     (checkpoint / "config.json").write_text(config.with_(layers=2).to_json())
-    assert "does not fit the weights" in refused(["generate", "--prompt", "The "], capsys)
+    assert "does not match the weights" in refused(["generate", "--prompt", "The "], capsys)
 
 
 def test_a_diverging_run_stops_and_says_where_its_last_good_state_is(books: Path, capsys) -> None:

@@ -34,7 +34,7 @@ def test_a_fused_matrix_that_is_missing_or_of_other_rows_is_named(tmp_path):
         load_pretrained(tmp_path)
     del tensors[name]
     save_file(tensors, weights)
-    with pytest.raises(ValueError, match=rf"does not fit the weights: missing {name}$"):
+    with pytest.raises(ValueError, match=rf"does not match the weights: missing {name}$"):
         load_pretrained(tmp_path)
 
 

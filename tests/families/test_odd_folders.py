@@ -182,7 +182,7 @@ class Made(dict):
 
 @pytest.fixture(scope="module", autouse=True)
 def shapes_made_once():
-    """Cache the shapes of models with other field values, which explain why tensors do not fit, for all folders."""
+    """Cache the shapes of models with other field values, which explain why tensors do not match, for all folders."""
     made, make = {}, misfit._shapes
 
     def shapes(family, config):
@@ -239,7 +239,7 @@ def outcome(folder, usual, **how):
     except ValueError as error:
         message = str(error)
         assert str(folder) in message and "\n" not in message and len(message) < 2000, message[:3000]
-        assert any(word in message for word in ("expected", "missing", "does not fit", "differ")), message
+        assert any(word in message for word in ("expected", "missing", "does not match", "differ")), message
         return "refused"
     finally:
         assert state(folder) == before

@@ -1,4 +1,4 @@
-"""Explain why the tensors of a folder do not fit its config.json, with the names of the file's own tensors and fields.
+"""Explain why a folder's tensors do not match its config.json, with the names of the file's own tensors and fields.
 
 This code only runs after an error has been found. To find the field that determines a size, each field is changed in
 turn.
@@ -69,7 +69,7 @@ def explained(
     wrong = [name for name in got if wanted and name in wanted and _sizes(got[name]) != _sizes(wanted[name])]
     if wanted and wrong:
         told = [(called[name], *others.misfit(name, got[name], wanted)) for name in wrong]
-        return ValueError(f"{places.folder}: the configuration does not fit the weights: {_listed(told)}")
+        return ValueError(f"{places.folder}: the configuration does not match the weights: {_listed(told)}")
     is_spelled = any(name != other for name, other in called.items())
     spelled = {name: family.spelled(name) for name in places.missing} if is_spelled else {}
     names = {new: called.get(old, old) for new, old in places.source.items()} | {**called, **spelled}

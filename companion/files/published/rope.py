@@ -204,7 +204,7 @@ def _scaling(fields: Fields, name: str, kind: Any, values: Mapping[str, Any]) ->
     if not alike(original, outside):  # Phi-3 has it twice
         raise fields.refuse(f"{name}.{_ORIGINAL}", original, f"{shown(outside)}, as {_ORIGINAL} outside of it")
     if kind == "dynamic" and original != context:
-        expected = f"{shown(context)}, as max_position_embeddings, by which released code goes"
+        expected = f"{shown(context)}, as max_position_embeddings, which released code uses"
         raise fields.refuse(f"{name}.{_ORIGINAL}", original, expected)
     if kind == "longrope":
         return _longrope(fields, original, values)

@@ -142,7 +142,7 @@ def start_processes(
         arguments: arguments of the command, for error messages.
 
     Raises:
-        ValueError: if flags do not fit the processes, or if there are fewer GPUs than processes.
+        ValueError: if flags do not match the number of processes, or if there are fewer GPUs than processes.
         Lost: instead of the error that a collective in this block raises when another process is gone.
     """
     if not launched():

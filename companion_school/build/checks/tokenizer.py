@@ -205,7 +205,7 @@ learn.mistake(
     "best, 255 + len(merges))",
 )  # fmt: skip
 learn.mistake(
-    "of equally frequent pairs the smallest is chosen, by both of its tokens; you compare only the first of them",
+    "among equally frequent pairs the smallest is chosen, comparing both tokens; you compare only the first one",
     "(-count[pair], pair))", "(-count[pair], pair[0]))",
 )  # fmt: skip
 learn.mistake(

@@ -12,7 +12,7 @@ from pathlib import Path
 from tokenizers import Regex, pre_tokenizers
 
 Merge = tuple[int, int]
-"""Two tokens that stand side by side and become one."""
+"""Two adjacent tokens that become one."""
 
 # GPT-2's pattern: the ending of a short form, letters, digits or signs, each with at most one blank before them, or
 # white space. Programs that read models know it by name, so they can cut a text as your model has learned it.

@@ -39,7 +39,7 @@ def writing(
         caption: The sentence under the figure, with its number.
 
     Raises:
-        ValueError: The shapes do not fit, rows do not add up to one, or a slot looks ahead.
+        ValueError: The shapes do not match, rows do not add up to one, or a slot looks ahead.
     """
     tables = [np.asarray(table, dtype=float) for table in (own, cross, chances)]
     slots, n, vocab = len(tables[0]), len(source), len(vocabulary)

@@ -96,8 +96,8 @@ def filler(
         caption: The sentence under the figure, with its number.
 
     Raises:
-        ValueError: The shapes do not fit the words, a value is negative, the counts do not increase from 0, or `start`
-            is not one of them.
+        ValueError: The shapes do not match the words, a value is negative, the counts do not increase from 0, or
+            `start` is not one of them.
     """
     table, points = (np.asarray(x, dtype=float) for x in (scores, values))
     n, offered = len(words), list(counts)

@@ -37,7 +37,7 @@ def queues(
         caption: The sentence under the figure, with its number.
 
     Raises:
-        ValueError: A number is out of range, the steps do not increase, or a run does not fit the tokens, steps and
+        ValueError: A number is out of range, the steps do not increase, or a run does not match the tokens, steps and
             experts.
     """
     signs, moments = list(tokens), list(steps)

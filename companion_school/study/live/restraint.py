@@ -39,8 +39,8 @@ def bounded(
         caption: The sentence under the figure, with its number.
 
     Raises:
-        ValueError: The number of words, the cap or a size is out of range, the shapes do not fit, the query or a key is
-            zero, or `start` is not one of the sizes.
+        ValueError: The number of words, the cap or a size is out of range, the shapes do not match, the query or a key
+            is zero, or `start` is not one of the sizes.
     """
     q, k = vector("query", query), np.asarray(keys, dtype=float)
     _fit(q, k, words, cap, sizes)

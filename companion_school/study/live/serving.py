@@ -28,7 +28,7 @@ def mending(p: Sequence[float], q: Sequence[float], *, words: Sequence[str], cap
         caption: The sentence under the figure, with its number.
 
     Raises:
-        ValueError: There are not two to five words, or the probabilities do not fit them or do not add up to 1.
+        ValueError: There are not two to five words, or the probabilities do not match them or do not add up to 1.
     """
     if not 2 <= len(words) <= 5 or not len(p) == len(q) == len(words):
         raise ValueError(

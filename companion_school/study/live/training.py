@@ -179,7 +179,7 @@ def film(
 
     Raises:
         ValueError: The moments are too few, too many or do not increase, `start` is not one of them, there are not one
-            or two curves and two heads, or a curve or a map does not fit.
+            or two curves and two heads, or a curve or a map has the wrong size.
     """
     moments, n = list(updates), len(tokens)
     if not 4 <= len(moments) <= 16 or moments != sorted(set(moments)):

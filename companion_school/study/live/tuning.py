@@ -41,8 +41,8 @@ def pull(
         caption: The sentence under the figure, with its number.
 
     Raises:
-        ValueError: There are not two to six answers, the probabilities or rewards do not fit them, the probabilities do
-            not add up to 1, or the temperature is not in `TEMPERATURES`.
+        ValueError: There are not two to six answers, the probabilities or rewards do not match them, the probabilities
+            do not add up to 1, or the temperature is not in `TEMPERATURES`.
     """
     if not 2 <= len(words) <= 6 or len(start) != len(words):
         raise ValueError(f"start, words: expected probabilities of 2 to 6 answers; got {len(start)} and {len(words)}")
