@@ -390,6 +390,6 @@ def forbidden_fault(used: Collection[str], *, seen: bool = False) -> str:
             "parts of PyTorch, numpy and everyday modules of Python"
         )
     return (
-        f"it uses {', '.join(used)}; where an exercise forbids operators, every name has to stand in the text of the "
-        "answer, so nothing that looks a name up in another way is taken"
+        f"it uses {', '.join(used)}; where an exercise forbids operators, every name has to appear in the text of the "
+        "answer, so nothing that looks a name up in another way is accepted"
     )

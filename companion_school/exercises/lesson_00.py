@@ -216,7 +216,7 @@ def _(q, K, t):
 def _(q, K, t):
     # one dot product after another, and no mask: the loop just ends at t
     if t not in range(len(K)):
-        raise ValueError(f"no word stands at {t}")
+        raise ValueError(f"{t=}: expected 0 to {len(K) - 1}")
     powers = [
         math.exp(sum(a * b for a, b in zip(q.tolist(), K[s].tolist(), strict=True)) / len(q) ** 0.5)
         for s in range(t + 1)
@@ -227,7 +227,7 @@ def _(q, K, t):
 @row_of_weights.variant
 def _(q, K, t):
     if t < 0 or t >= K.shape[0]:
-        raise ValueError("t must be a position")
+        raise ValueError(f"{t=}: expected the position of a word")
     row = torch.zeros(K.shape[0], dtype=K.dtype)
     row[: t + 1] = torch.softmax(torch.einsum("kd,d->k", K[: t + 1], q / math.sqrt(K.shape[1])), dim=0)
     return row
@@ -237,7 +237,7 @@ def _(q, K, t):
 def _(q, K, t):
     # PyTorch's own attention: with the identity as values, it returns the weights
     if not 0 <= t <= len(K) - 1:
-        raise ValueError("t must be a position")
+        raise ValueError(f"{t=}: expected the position of a word")
     values, look = torch.eye(len(K), dtype=K.dtype), torch.arange(len(K))[None] <= t
     return torch.nn.functional.scaled_dot_product_attention(q[None], K, values, attn_mask=look)[0]
 

@@ -384,7 +384,7 @@ def _(x, heads):
     # number by number, written into a tensor of the right shape
     batch, tokens, wide = x.shape
     if wide / heads != wide // heads:
-        raise ValueError("cannot be split evenly")
+        raise ValueError(f"the width {wide} is not divisible by {heads} heads")
     width = wide // heads
     out = x.new_zeros(batch, heads, tokens, width)
     for i in range(heads):
@@ -523,7 +523,7 @@ def _(x):
 @from_heads.variant
 def _(x):
     if len(x.shape) != 4:
-        raise ValueError("four axes, please")
+        raise ValueError("expected a tensor with four axes")
     return torch.cat([x[:, i] for i in range(x.shape[1])], dim=-1)
 
 
@@ -838,7 +838,7 @@ def _(draw):
 
 def _are_heads(keep, heads):
     if not keep or min(keep) < 0 or max(keep) >= heads:
-        raise ValueError("these are no heads")
+        raise ValueError(f"keep: expected heads from 0 to {heads - 1}")
 
 
 def _cut(w, heads, keep, dim=0):
@@ -939,7 +939,7 @@ def _(w_q, w_k, w_v, w_o, heads, keep):
 @keep_heads.mistake("an empty list must raise a ValueError, before your code looks for its first head")
 def _(w_q, w_k, w_v, w_o, heads, keep):
     if any(not 0 <= i < heads for i in keep):
-        raise ValueError("these are no heads")
+        raise ValueError(f"keep: expected heads from 0 to {heads - 1}")
     rest = [_cut(w_o, heads, [i], 1) for i in keep[1:]]
     columns = torch.cat([_cut(w_o, heads, [keep[0]], 1), *rest], dim=1)
     return *_smaller(w_q, w_k, w_v, w_o, heads, keep)[:3], columns
@@ -948,7 +948,7 @@ def _(w_q, w_k, w_v, w_o, heads, keep):
 @keep_heads.mistake("an empty list gave a layer without heads: raise a ValueError")
 def _(w_q, w_k, w_v, w_o, heads, keep):
     if any(not 0 <= i < heads for i in keep):
-        raise ValueError("these are no heads")
+        raise ValueError(f"keep: expected heads from 0 to {heads - 1}")
     return _smaller(w_q, w_k, w_v, w_o, heads, keep) if keep else (w_q[:0], w_k[:0], w_v[:0], w_o[:, :0])
 
 
@@ -964,7 +964,7 @@ def _(w_q, w_k, w_v, w_o, heads, keep):
 @keep_heads.mistake("a negative head number counts from the end in Python: raise a ValueError")
 def _(w_q, w_k, w_v, w_o, heads, keep):
     if not keep or max(keep) >= heads:
-        raise ValueError("these are no heads")
+        raise ValueError(f"keep: expected heads from 0 to {heads - 1}")
     return _smaller(w_q, w_k, w_v, w_o, heads, keep)
 
 

@@ -250,7 +250,7 @@ def _(k, d, base):
 def _(k, d, base):
     # whole diagonals at once
     if d < 2 or d % 2:
-        raise ValueError(f"no pairs in {d} columns")
+        raise ValueError(f"{d} columns: expected an even number of at least 2")
     angle = k * base ** (-torch.arange(0, d, 2).double() / d)
     upper = torch.stack([angle.sin(), torch.zeros_like(angle)], dim=1).flatten()[:-1]
     return torch.diag(angle.cos().repeat_interleave(2)) + torch.diag(upper, 1) - torch.diag(upper, -1)
@@ -1007,7 +1007,7 @@ def _(positions, d, base, dtype):
 def _(positions, d, base, dtype):
     # e^(i angle) = cos + i sin, read as pairs of real numbers and turned round
     if d % 2 or d <= 0:
-        raise ValueError("an even width, please")
+        raise ValueError(f"{d=}: expected an even width above 0")
     omega = torch.exp(-math.log(base) * torch.arange(0, d, 2, dtype=torch.float64) / d)
     z = torch.polar(torch.ones(()).double(), positions.unsqueeze(-1) * omega)
     return torch.view_as_real(z).flip(-1).reshape(*positions.shape, d).to(getattr(torch, dtype))
@@ -1147,7 +1147,7 @@ def _(before, after):
     # the normal equations
     gram = before.T @ before
     if torch.linalg.matrix_rank(before) != len(gram):
-        raise ValueError("the rows leave M open")
+        raise ValueError("the rows do not determine M")
     return torch.linalg.solve(gram, before.T @ after).mT
 
 

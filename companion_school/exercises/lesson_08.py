@@ -213,7 +213,7 @@ def _(targets, start):
         raise ValueError("expected (batch, token)")
     rows = targets.tolist()
     if any(start in row for row in rows):
-        raise ValueError("start is a target")
+        raise ValueError(f"targets contain the start token {start}")
     return torch.tensor([[start, *row[:-1]] for row in rows])
 
 

@@ -435,7 +435,7 @@ def _(logits, targets, e):
 def _(logits, targets, e):
     counts = targets != -100
     if not counts.any():
-        raise ValueError("only padding")
+        raise ValueError("expected at least one target that is not padding")
     return (logits.softmax(-1) - _smoothed(targets, e, logits.shape[-1])) * counts[..., None] / counts.sum()
 
 
@@ -636,7 +636,7 @@ def _(forced, written, targets):
         raise ValueError("expected equal shapes")
     both = _firsts(forced, targets), _firsts(written, targets)
     if any(a is not None and b is not None and a != b for a, b in zip(*both, strict=True)):
-        raise ValueError("the first mistakes differ")
+        raise ValueError("the first mistakes are at different slots")
     return both[0]
 
 
@@ -644,7 +644,7 @@ def _(forced, written, targets):
 def _(forced, written, targets):
     slots = _firsts(forced, targets)
     if slots != _firsts(written, targets):
-        raise ValueError("the first mistakes differ")
+        raise ValueError("the first mistakes are at different slots")
     return slots
 
 

@@ -543,7 +543,7 @@ def _(draw):
 def _balance(logits, real, k):
     """Return the right (p, f, number of real tokens)."""
     if not real.any():
-        raise ValueError("no real token")
+        raise ValueError("real: expected at least one token that is not padding")
     chosen = torch.zeros_like(logits).scatter(1, logits.topk(k).indices, 1.0)[real]
     return logits.softmax(-1), chosen.sum(0) / chosen.sum(), len(chosen)
 
@@ -630,7 +630,7 @@ def _(logits, real, k):
     # with the Jacobian of each token's softmax
     rows = real.nonzero().flatten().tolist()
     if not rows:
-        raise ValueError("no real token")
+        raise ValueError("real: expected at least one token that is not padding")
     experts = logits.shape[1]
     counts = [0] * experts
     for t in rows:
@@ -649,7 +649,7 @@ def _(logits, real, k):
     # on the real rows alone
     z = logits[real]
     if z.numel() == 0:
-        raise ValueError("fillers only")
+        raise ValueError("real: expected at least one token that is not padding")
     one_hot = torch.nn.functional.one_hot(z.argsort(dim=1)[:, -k:], z.shape[1])
     f = one_hot.double().mean(dim=(0, 1))
     p = z.log_softmax(dim=1).exp()

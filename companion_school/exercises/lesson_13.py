@@ -232,7 +232,7 @@ def _(vocab, d, layers, heads, kv_heads, d_ff, tied):
 def _(vocab, d, layers, heads, kv_heads, d_ff, tied):
     # by making it, without memory
     if d % heads != 0 or heads % kv_heads != 0:
-        raise ValueError("cannot be divided")
+        raise ValueError("d must be divisible by heads, and heads by kv_heads")
     narrow = d // heads * kv_heads
     block = [(d, d), (narrow, d), (narrow, d), (d, d), (d_ff, d), (d_ff, d), (d, d_ff), (d,), (d,)]
     shapes = layers * block + [(vocab, d), (d,)] + ([] if tied else [(vocab, d)])
@@ -242,7 +242,7 @@ def _(vocab, d, layers, heads, kv_heads, d_ff, tied):
 @llama_parameters.variant
 def _(vocab, d, layers, heads, kv_heads, d_ff, tied):
     if d != d // heads * heads or heads != heads // kv_heads * kv_heads:
-        raise ValueError("cannot be divided")
+        raise ValueError("d must be divisible by heads, and heads by kv_heads")
     of_a_row = (2 - bool(tied)) * vocab + 1 + layers * (2 + 3 * d_ff + 2 * (d + d * kv_heads // heads))
     return d * of_a_row
 

@@ -202,7 +202,7 @@ def _(gradients, tokens):
 @whole_gradient.mistake("a batch without a token has no mean: raise a ValueError")
 def _(gradients, tokens):
     if len(gradients) != len(tokens):
-        raise ValueError("expected as many")
+        raise ValueError("gradients and tokens have different lengths")
     kept = [(g, n) for g, n in zip(gradients, tokens, strict=True) if n]
     return sum((g * n for g, n in kept), torch.zeros_like(gradients[0])) / max(sum(tokens), 1)
 
@@ -210,7 +210,7 @@ def _(gradients, tokens):
 @whole_gradient.variant
 def _(gradients, tokens):
     if len(gradients) != len(tokens) or not any(tokens):
-        raise ValueError("nothing to average")
+        raise ValueError("expected as many gradients as numbers of tokens, and at least one token")
     counts = torch.tensor(tokens, dtype=torch.float64)
     shares = counts / counts.sum()
     stacked = torch.stack(gradients)
@@ -230,7 +230,7 @@ def _(gradients, tokens):
         seen += count
         mean = gradient.clone() if mean is None else mean + (gradient - mean) * (count / seen)
     if mean is None:
-        raise ValueError("no tokens")
+        raise ValueError("expected at least one token")
     return mean
 
 

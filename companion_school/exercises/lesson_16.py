@@ -640,7 +640,7 @@ def _(draw):
 def _wide(x, share):
     wide = int(share * x.shape[-1])
     if wide < 2 or wide % 2:
-        raise ValueError("odd, or none")
+        raise ValueError(f"{wide} components to rotate: expected an even number of at least 2")
     return wide
 
 
@@ -710,7 +710,7 @@ def _(x, share, base):
     # with complex numbers
     wide = int(x.shape[1] * share)
     if wide == 0 or wide % 2 == 1:
-        raise ValueError("no pairs")
+        raise ValueError(f"{wide} components to rotate: expected an even number of at least 2")
     half = wide // 2
     pairs = torch.complex(x[:, :half].contiguous(), x[:, half:wide].contiguous())
     omega = torch.tensor([base ** (-j / half) for j in range(half)], dtype=x.dtype)

@@ -213,7 +213,7 @@ def _place(p, p_hat, guesses, u):
         raise ValueError("sizes do not match")
     for rows in (p, p_hat):
         if not (rows >= 0).all() or not ((rows.sum(-1) - 1).abs() <= 1e-3).all():
-            raise ValueError("rows are no chances")
+            raise ValueError("the rows of p and p_hat must be probabilities that add up to 1")
     if not ((u >= 0) & (u < 1)).all() or not all(0 <= token < p.shape[1] for token in guesses):
         raise ValueError("u, or a guess, out of range")
 

@@ -417,7 +417,7 @@ def _paired(now, start, counts, tau):
         or not len(now)
         or not tau > 0
     ):
-        raise ValueError("no pairs")
+        raise ValueError("now, start, counts: expected matching shapes, at least one pair, and tau above 0")
 
 
 def _moved(now, start, counts):

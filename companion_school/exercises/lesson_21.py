@@ -515,7 +515,7 @@ def _ends(gaps):
         raise ValueError("two entries for each part")
     clean, other = gaps[(1,) * parts], gaps[(0,) * parts]
     if clean == other:
-        raise ValueError("no difference")
+        raise ValueError("the clean and the other run have the same gap")
     return clean, other
 
 

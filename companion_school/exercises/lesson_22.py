@@ -255,7 +255,7 @@ def _(draw):
 
 def _one_shape(W, gradient, mean, rate, decay):
     if W.ndim != 2 or not W.shape == gradient.shape == mean.shape or rate < 0 or decay < 0:
-        raise ValueError("expected one shape")
+        raise ValueError("W, gradient and mean must have the same shape, and rate and decay must not be negative")
 
 
 def _even(X):

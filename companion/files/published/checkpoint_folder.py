@@ -88,7 +88,7 @@ class Fields:
     def take(self, name: str) -> Any:
         """Return the field's value, or its default. Raises `ValueError` if a field without a default is missing."""
         policy = self.table[name]
-        assert policy.kind == "taken", f"{name} stands in the table as {policy.kind}"
+        assert policy.kind == "taken", f"{name} is {policy.kind} in the table"
         if name not in self.given and policy.required:
             raise ValueError(f"{self.path}: the field {name} is missing")
         return self.given.get(name, policy.default)

@@ -201,13 +201,13 @@ class Places:
         for wanted in self.missing:
             if (name := wanted.removeprefix("model.")) in self.given:
                 return (
-                    f"{name} stands there in place of {wanted}: the tensors are those of a model without its head; "
+                    f"found {name} in place of {wanted}: the tensors are those of a model without its head; "
                     "expected one that has it"
                 )
             if name := next((name for name in self.given if name.endswith(f".{wanted}")), ""):
                 return (
-                    f"{name} stands there in place of {wanted}: expected no {name.removesuffix(wanted)!r} before it; "
-                    "the tensors are those of a part of another model, such as a text model in one that sees, too"
+                    f"found {name} in place of {wanted}: expected no {name.removesuffix(wanted)!r} before it; the "
+                    "tensors are those of a part of another model, such as the text model in one that also sees images"
                 )
         return None
 
