@@ -1296,7 +1296,7 @@ def extend_beams(scores, log_probabilities, width):
     ```
 
     ★
-    - `width < 1`, and fewer than `width` continuations, possible or not, raise a `ValueError`.
+    - Raise a `ValueError` if `width < 1`, or if there are fewer than `width` continuations, possible or not.
     - The indices of texts and tokens are `int64`.
     """
     ### BEGIN SOLUTION

@@ -114,7 +114,7 @@ def whole_gradient(gradients, tokens):
     ```
 
     ★
-    - Lists of different length, and no token at all, are refused with a `ValueError`.
+    - Raise a `ValueError` for lists of different lengths, or if there is no token at all.
     - NaN of a micro-batch that has tokens shows; what came in stays as it is.
     """
     ### BEGIN SOLUTION
@@ -272,7 +272,7 @@ def clipped(gradients, most):
     ```
 
     ★
-    - `most <= 0`, and a norm that is not finite, are refused with a `ValueError`.
+    - Raise a `ValueError` if `most <= 0`, or if the norm is not finite.
     - A norm of 5e200 or of 5e-170, whose square is out of range, is a norm.
     - What came in stays as it is.
     """
@@ -441,7 +441,7 @@ def adamw_step(weight, gradient, first, second, t, rate, betas, epsilon, decay):
     ```
 
     ★
-    - `t < 1` is refused with a `ValueError`.
+    - Raise a `ValueError` if `t < 1`.
     - Nothing that came in is changed.
     """
     ### BEGIN SOLUTION

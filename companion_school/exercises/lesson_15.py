@@ -151,7 +151,7 @@ def ask_latents(q, c, U_k, U_v):
     ```
 
     ★
-    - Widths, ranks or numbers of heads that do not match raise a `ValueError`, and so does an empty `c`.
+    - Raise a `ValueError` if widths, ranks or numbers of heads do not match, or if `c` is empty.
     - Scores of a million cause no overflow.
     - The memory does not hold the keys of all heads.
     """

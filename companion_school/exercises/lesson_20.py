@@ -194,7 +194,7 @@ def adapted(x, weight, down, up, which, scale):
     ```
 
     ★
-    - Shapes that do not match, and indices of adapters that do not exist, raise a `ValueError`.
+    - Raise a `ValueError` if shapes do not match, or if an adapter does not exist.
     - An adapter that no row of the batch uses does no harm, not even if it contains NaN.
     """
     ### BEGIN SOLUTION
@@ -561,7 +561,7 @@ def advantages(rewards):
     ```
 
     ★
-    - Anything but two axes, and groups without an answer, raise a `ValueError`.
+    - Raise a `ValueError` unless there are two axes, and every group has an answer.
     - Rewards of a million and of a millionth are treated alike, because nothing is added to the deviation.
     """
     ### BEGIN SOLUTION
@@ -740,7 +740,7 @@ def held_back(now, old, gain, counts, clip):
     ```
 
     ★
-    - Shapes that do not match, an answer without a token that counts, no answers, and a clip that is not above 0 and below 1 raise a `ValueError`.
+    - Raise a `ValueError` if shapes do not match, if there is no answer or one without a token that counts, or if `clip` is not above 0 and below 1.
     - The values of tokens that do not count do no harm, not even minus infinity.
     """
     ### BEGIN SOLUTION

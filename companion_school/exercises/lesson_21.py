@@ -296,7 +296,7 @@ def induction(weights, tokens):
     ```
 
     ★
-    - Tokens whose shape does not match the weights, and texts in which no query counts, raise a `ValueError`.
+    - Raise a `ValueError` if the shape of `tokens` does not match the weights, or if no query counts.
     - Weights on keys after the query do not count, should there be any.
     """
     ### BEGIN SOLUTION
@@ -628,7 +628,7 @@ def rebuilt(u, into, bias, out, keep):
     ```
 
     ★
-    - Shapes that do not match, and a `keep` outside of 1 to the number of features, raise a `ValueError`.
+    - Raise a `ValueError` if shapes do not match, or if `keep` is not from 1 to the number of features.
     - Fewer than two vectors have no distance from their mean, which raises a `ValueError`.
     """
     ### BEGIN SOLUTION

@@ -114,8 +114,8 @@ def training_operations(matrices, tokens, frozen=()):
     ```
 
     ★
-    - `tokens < 1`, an index in `frozen` that is no matrix, and matrices that do not match (outputs of one, inputs of the next) are rejected with a
-      `ValueError`.
+    - Raise a `ValueError` if `tokens < 1`, if an index in `frozen` is not that of a matrix, or if the outputs of a matrix do not match the inputs
+      of the next.
     - An empty list costs nothing. What came in stays as it is.
     """
     ### BEGIN SOLUTION
@@ -284,7 +284,7 @@ def fit_factors(parameters, tokens, scores, floor, alpha, delta):
     ```
 
     ★
-    - Fewer than two runs, and tensors of different length, are refused with a `ValueError`.
+    - Raise a `ValueError` for fewer than two runs, or for tensors of different lengths.
     - What came in stays as it is.
     """
     ### BEGIN SOLUTION
@@ -435,7 +435,7 @@ def best_size(compute, alpha, delta, factor_1, factor_2):
     ```
 
     ★
-    - An argument that is not above zero is refused with a `ValueError`.
+    - Raise a `ValueError` if an argument is not above zero.
     """
     ### BEGIN SOLUTION
     if min(compute, alpha, delta, factor_1, factor_2) <= 0:
@@ -566,7 +566,7 @@ def cheapest(models, written):
     ```
 
     ★
-    - An empty list and a negative number of tokens are refused with a `ValueError`.
+    - Raise a `ValueError` for an empty list or a negative number of tokens.
     """
     ### BEGIN SOLUTION
     if not models or written < 0:

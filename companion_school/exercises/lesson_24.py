@@ -113,7 +113,7 @@ def repeated_lines(text):
     ```
 
     ★
-    - A text in which all lines are blank is refused with a `ValueError`.
+    - Raise a `ValueError` if all lines are blank.
     - A line is not blank if it has any character but spaces, tabs and the like. Case makes a difference.
     """
     ### BEGIN SOLUTION
@@ -200,7 +200,7 @@ def _(text):
     return characters, lines
 
 
-@repeated_lines.mistake("a text without a line must be refused with a ValueError")
+@repeated_lines.mistake("a text without a line must be rejected with a ValueError")
 def _(text):
     return _repeats(text) if text.strip() else (0.0, 0.0)
 
@@ -258,7 +258,7 @@ def minhash(member, rank):
     ```
 
     ★
-    - A text without any shingle, and a `rank` that has another number of shingles than `member`, are refused with a `ValueError`.
+    - Raise a `ValueError` for a text without any shingle, or if `rank` and `member` have different numbers of shingles.
     """
     ### BEGIN SOLUTION
     if member.shape[1] != rank.shape[1] or not member.any(dim=1).all():
@@ -352,7 +352,7 @@ def _(member, rank):
     return shown.argmin(dim=2), similarity
 
 
-@minhash.mistake("texts without shingles, and ranks of other shingles, must be refused with a ValueError")
+@minhash.mistake("texts without shingles, and ranks of other shingles, must be rejected with a ValueError")
 def _(member, rank):
     shown = torch.where(member[:, None], rank[None, :, : member.shape[1]], torch.iinfo(torch.int64).max) \
         if rank.shape[1] >= member.shape[1] else rank[None, :, :1].expand(len(member), -1, -1)  # fmt: skip
@@ -416,7 +416,7 @@ def linked_groups(signatures, bands):
     ```
 
     ★
-    - `bands` below 1, and signatures that cannot be cut into so many equal bands, are refused with a `ValueError`.
+    - Raise a `ValueError` if `bands` is below 1, or if signatures cannot be cut into that many equal bands.
     - No text gives an empty list.
     """
     ### BEGIN SOLUTION
@@ -520,7 +520,7 @@ def _(signatures, bands):
     )
 
 
-@linked_groups.mistake("signatures that cannot be cut into equal bands must be refused with a ValueError")
+@linked_groups.mistake("signatures that cannot be cut into equal bands must be rejected with a ValueError")
 def _(signatures, bands):
     bands = max(1, min(bands, signatures.shape[1]))
     rows = signatures.shape[1] // bands
@@ -594,7 +594,7 @@ def mixture(sizes, tokens, power):
     ```
 
     ★
-    - No source, a size that is not above zero and a negative number of tokens are refused with a `ValueError`.
+    - Raise a `ValueError` if there is no source, if a size is not above zero, or if the number of tokens is negative.
     """
     ### BEGIN SOLUTION
     if not sizes or min(sizes) <= 0 or tokens < 0:
@@ -665,7 +665,7 @@ def _(sizes, tokens, power):
     return _mix(sizes, tokens, power, reading=lambda share, size: size / (share * tokens))
 
 
-@mixture.mistake("numbers that cannot be, and an empty list, must be refused with a ValueError")
+@mixture.mistake("numbers that cannot be, and an empty list, must be rejected with a ValueError")
 def _(sizes, tokens, power):
     sizes = [max(size, 1) for size in sizes] or [1]
     return _mix(sizes, max(tokens, 0), power)

@@ -116,7 +116,7 @@ def choose(choices, nats, prior, rule):
     ```
 
     ★
-    - Lists of different lengths, an empty list, an empty choice and another rule are refused with a `ValueError`.
+    - Raise a `ValueError` for lists of different lengths, an empty list, an empty choice or another rule.
     """
     ### BEGIN SOLUTION
     if not len(choices) == len(nats) == len(prior) > 0 or not all(choices):
@@ -212,7 +212,7 @@ def _(*given):
     return max(at for at, score in enumerate(scores) if score == max(scores))
 
 
-@choose.mistake("lists of different lengths, an empty choice and another rule must be refused with a ValueError")
+@choose.mistake("lists of different lengths, an empty choice and another rule must be rejected with a ValueError")
 def _(choices, nats, prior, rule):
     count = min(len(choices), len(nats), len(prior))
     if not count:
@@ -271,7 +271,7 @@ def mean_pass_at_k(counts, drawn, k):
     ```
 
     ★
-    - An empty list, a count that is not from 0 to `drawn`, and a `k` that is not from 1 to `drawn` are refused with a `ValueError`.
+    - Raise a `ValueError` for an empty list, a count that is not from 0 to `drawn`, or a `k` that is not from 1 to `drawn`.
     - Thousands of drawn answers must not overflow.
     """
     ### BEGIN SOLUTION
@@ -355,7 +355,7 @@ def _(counts, drawn, k):
     return sum(min(1.0, k * right / drawn) for right in counts) / len(counts)
 
 
-@mean_pass_at_k.mistake("no question, and numbers that are not possible, must be refused with a ValueError")
+@mean_pass_at_k.mistake("no question, and numbers that are not possible, must be rejected with a ValueError")
 def _(counts, drawn, k):
     k = min(max(k, 1), drawn)
     found = [min(max(right, 0), drawn) for right in counts] or [0]
@@ -410,7 +410,7 @@ def compare(first, second):
     ```
 
     ★
-    - Lists of different lengths, and empty ones, are refused with a `ValueError`.
+    - Raise a `ValueError` for lists of different lengths, or empty ones.
     """
     ### BEGIN SOLUTION
     if len(first) != len(second) or not first:
@@ -512,7 +512,7 @@ def _(first, second):
     return (wins - losses) / count, min(1.0, 2 * _tail(wins, wins + losses))
 
 
-@compare.mistake("lists of different lengths, and empty ones, must be refused with a ValueError")
+@compare.mistake("lists of different lengths, and empty ones, must be rejected with a ValueError")
 def _(first, second):
     count = min(len(first), len(second))
     if not count:
@@ -569,7 +569,7 @@ def calibration_error(confidences, right, bins):
     ```
 
     ★
-    - Lists of different lengths, empty ones, a confidence outside 0 to 1, and `bins < 1` are refused with a `ValueError`.
+    - Raise a `ValueError` for lists of different lengths, empty ones, a confidence outside 0 to 1, or `bins < 1`.
     """
     ### BEGIN SOLUTION
     if len(confidences) != len(right) or not right or bins < 1 or not all(0 <= one <= 1 for one in confidences):
@@ -675,7 +675,7 @@ def _(confidences, right, bins):
     return sum(len(bin) * _gap(bin) for bin in parts) / len(both)
 
 
-@calibration_error.mistake("no question, and numbers that are not possible, must be refused with a ValueError")
+@calibration_error.mistake("no question, and numbers that are not possible, must be rejected with a ValueError")
 def _(confidences, right, bins):
     count = min(len(confidences), len(right))
     if not count:

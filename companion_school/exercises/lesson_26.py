@@ -97,7 +97,7 @@ def zero_bytes(parameters, processes, stage):
     ```
 
     ★
-    - A `stage` that is not 0, 1, 2 or 3, and fewer than 1 parameter or process, are refused with a `ValueError`.
+    - Raise a `ValueError` if `stage` is not 0, 1, 2 or 3, or if there is less than 1 parameter or process.
     - The result is exact, also for trillions of parameters.
     """
     ### BEGIN SOLUTION
@@ -167,7 +167,7 @@ def _(parameters, processes, stage):
     return _zero(parameters, processes, stage, part=part)
 
 
-@zero_bytes.mistake("a stage other than 0 to 3 must be refused with a ValueError")
+@zero_bytes.mistake("a stage other than 0 to 3 must be rejected with a ValueError")
 def _(parameters, processes, stage):
     return _zero(parameters, processes, min(max(stage, 0), 3))
 
@@ -219,7 +219,7 @@ def pipeline_seconds(stages, micro_batches):
     ```
 
     ★
-    - No stage, a stage that needs no time or less, and fewer than 1 micro-batch are refused with a `ValueError`.
+    - Raise a `ValueError` if there is no stage, if a stage's time is not above 0, or if there is less than 1 micro-batch.
     - The list stays as it is.
     """
     ### BEGIN SOLUTION
@@ -305,7 +305,7 @@ def _(stages, micro_batches):
 
 
 @pipeline_seconds.mistake(
-    "a pipeline without stages or micro-batches, or with a time of 0, must be refused with a ValueError"
+    "a pipeline without stages or micro-batches, or with a time of 0, must be rejected with a ValueError"
 )
 def _(stages, micro_batches):
     most = max(stages, default=1.0)
@@ -365,7 +365,7 @@ def tensor_parallel(x, gate, up, down, processes):
     ```
 
     ★
-    - A number of `processes` below 1, or one that does not divide the hidden units, is refused with a `ValueError`.
+    - Raise a `ValueError` if `processes` is below 1 or does not divide the number of hidden units.
     """
     ### BEGIN SOLUTION
     if processes < 1 or gate.shape[1] % processes:
@@ -435,7 +435,7 @@ def _(x, gate, up, down, processes):
     return tensor_parallel.reference(x, gate, up, down, processes).sum(0)
 
 
-@tensor_parallel.mistake("hidden units that do not divide by the processes must be refused with a ValueError")
+@tensor_parallel.mistake("hidden units that do not divide by the processes must be rejected with a ValueError")
 def _(x, gate, up, down, processes):
     hidden = _silu(x @ gate) * (x @ up)
     parts = zip(hidden.tensor_split(max(processes, 1), 1), down.tensor_split(max(processes, 1), 0), strict=True)

@@ -107,7 +107,7 @@ def score_interval(nats, size, picks, confidence):
     ```
 
     ★
-    - `confidence` outside 0 to 1 (both excluded), tensors of different length, and no document are refused with a `ValueError`.
+    - Raise a `ValueError` for a `confidence` outside 0 to 1 (both excluded), for tensors of different lengths, or if there is no document.
     - What came in stays as it is.
     """
     ### BEGIN SOLUTION
@@ -194,7 +194,7 @@ def _(nats, size, picks, confidence):
 
 
 @score_interval.mistake(
-    "documents that do not match, or a confidence outside 0 to 1, must be refused with a ValueError"
+    "documents that do not match, or a confidence outside 0 to 1, must be rejected with a ValueError"
 )
 def _(nats, size, picks, confidence):
     count = min(len(nats), len(size), picks.shape[1])
@@ -266,7 +266,7 @@ def bits_by_position(nats, size, edges):
 
     ★
     - A part that no text reaches is NaN.
-    - Edges that do not rise, fewer than two of them, and documents with more losses than sizes, or fewer, are refused with a `ValueError`.
+    - Raise a `ValueError` for edges that do not rise, for fewer than two of them, or if a document has more or fewer losses than sizes.
     """
     ### BEGIN SOLUTION
     rise = all(edges[at] < edges[at + 1] for at in range(len(edges) - 1))
@@ -353,7 +353,7 @@ def _(nats, size, edges):
     return torch.cat(ends)
 
 
-@bits_by_position.mistake("edges that do not rise, and documents that do not match, must be refused with a ValueError")
+@bits_by_position.mistake("edges that do not rise, and documents that do not match, must be rejected with a ValueError")
 def _(nats, size, edges):
     edges = sorted({0, *edges}) if len(edges) < 2 else sorted(set(edges))
     pairs = [(a[: min(len(a), len(b))], b[: min(len(a), len(b))]) for a, b in zip(nats, size, strict=False)]
@@ -596,7 +596,7 @@ def bill(runs, speed, watts, price, rent=0.0):
     ```
 
     ★
-    - Another kind of run, and a speed or watts that are not above 0, are refused with a `ValueError`.
+    - Raise a `ValueError` for another kind of run, or if the speed or the watts are not above 0.
     - An empty list costs nothing.
     """
     ### BEGIN SOLUTION
@@ -666,7 +666,7 @@ def _(*given):
     return _charged(*given, power=False)
 
 
-@bill.mistake("another kind of run, and numbers that are not above 0, must be refused with a ValueError")
+@bill.mistake("another kind of run, and numbers that are not above 0, must be rejected with a ValueError")
 def _(runs, speed, watts, price, rent=0.0):
     known = [run for run in runs if run[0] in ("train", "read")]
     return _charged(known, speed or 1.0, watts or 1.0, price, rent)
