@@ -105,8 +105,8 @@ def _():
 )
 def whole_gradient(gradients, tokens):
     """Micro-batch $i$ has `tokens[i]` scored tokens, and `gradients[i]`, a tensor, is the gradient of its *mean* loss per token. Return the
-    gradient of the mean loss over all tokens of the whole batch. A micro-batch of padding alone has 0 tokens, and its gradient is NaN, being
-    0/0: it must not spoil the others.
+    gradient of the mean loss over all tokens of the whole batch. A micro-batch that is only padding has 0 tokens and
+    a gradient of NaN (0/0), which must not spoil the others.
 
     ```python
     >>> whole_gradient([torch.tensor([1.0]), torch.tensor([5.0])], [3, 1])
@@ -262,9 +262,9 @@ def _(gradients, tokens):
     forbidden=("clip_grad_norm_", "clip_grad_norm", "clip_grads_with_norm_", "get_total_norm"),
 )
 def clipped(gradients, most):
-    """Return `(gradients, norm)`: `norm` is that of all numbers of the list `gradients`, tensors of any shapes, taken as one vector. Where it is
-    above `most`, all gradients are scaled by the same number, so that it becomes `most`; elsewhere they stay as they are, and zeros stay zeros.
-    The norm is returned as it was before.
+    """Return `(gradients, norm)`. The list `gradients` holds tensors of any shapes, and `norm` is the norm of all their elements, taken as one
+    vector. If it is above `most`, all gradients are scaled by the same number, so that it becomes `most`. Otherwise they stay as they are, and
+    zeros stay zeros. The norm is returned as it was before.
 
     ```python
     >>> clipped([torch.tensor([3.0]), torch.tensor([4.0])], 1.0)
@@ -430,10 +430,10 @@ def _(gradients, most):
     forbidden=("optim", "AdamW", "adamw"),
 )
 def adamw_step(weight, gradient, first, second, t, rate, betas, epsilon, decay):
-    """Update number `t` (the first is 1) of AdamW (Loshchilov and Hutter, 2019). `weight` and `gradient` have one shape, as have `first` and
-    `second`, the running means of the gradient and of its square, zero before the first update. `rate` is the learning rate, `betas` a pair.
-    The means are corrected for their start at zero; `epsilon` stands outside the root; the `decay` is decoupled and multiplied by the rate,
-    as in `torch.optim.AdamW`. Return `(weight, first, second)` after it.
+    """Compute update number `t` (the first is 1) of AdamW (Loshchilov and Hutter, 2019). `weight`, `gradient`, `first` and `second` have the same
+    shape. `first` and `second` are the running means of the gradient and of its square, zero before the first update. `rate` is the learning
+    rate, and `betas` is a pair. The means are corrected for their start at zero, `epsilon` is added after the square root, and the `decay` is
+    decoupled and multiplied by the rate, as in `torch.optim.AdamW`. Return the new `(weight, first, second)`.
 
     ```python
     >>> adamw_step(torch.tensor([1.0]), torch.tensor([4.0]), torch.zeros(1), torch.zeros(1), 1, 0.1, (0.9, 0.99), 0.0, 0.0)

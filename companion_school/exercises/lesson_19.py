@@ -496,8 +496,8 @@ def _(W, x, step):
 )
 def by_chance(x, levels, dice):
     """Round each number of `x` (row, column) to one of the `levels`, a list of numbers in rising order, by stochastic rounding, equation (19.11): a
-    number between two neighbouring levels goes up with the probability that is the share of the way from the lower to the upper. `dice`, of the shape
-    of `x`, has a random number between 0 and 1 for each: go up where it is below the probability. A number beyond the first or the last level
+    number between two neighbouring levels goes up with a probability that equals its share of the way from the lower to the upper. `dice`, of the
+    shape of `x`, has a random number between 0 and 1 for each: go up where it is below the probability. A number beyond the first or the last level
     becomes that level.
 
     ```python

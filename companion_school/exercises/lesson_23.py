@@ -273,9 +273,9 @@ def _(matrices, tokens, frozen=()):
     ),
 )
 def fit_factors(parameters, tokens, scores, floor, alpha, delta):
-    """Each run has a number of `parameters`, of `tokens`, and a score, in three tensors (run). For this `floor` and these exponents find the
-    factors of $\\text{floor} + \\text{factor}_1 / \\text{parameters}^\\alpha + \\text{factor}_2 / \\text{tokens}^\\delta$ by least squares.
-    Return `(factor_1, factor_2, error)`, three floats; `error` is the root mean square of what is missed.
+    """The tensors `parameters`, `tokens` and `scores` (run) describe several runs. For the given `floor` and exponents, find the factors of
+    $\\text{floor} + \\text{factor}_1 / \\text{parameters}^\\alpha + \\text{factor}_2 / \\text{tokens}^\\delta$ by least squares. Return `(factor_1,
+    factor_2, error)`, three floats; `error` is the root mean square of what is missed.
 
     ```python
     >>> found = fit_factors(torch.tensor([1.0, 4.0]), torch.tensor([1.0, 1.0]), torch.tensor([6.0, 5.0]), 1.0, 0.5, 0.5)

@@ -406,9 +406,9 @@ def _(member, rank):
     ),
 )
 def linked_groups(signatures, bands):
-    """`signatures` (text, hash) is an integer tensor. Cut each signature into `bands` bands of equal length. Two texts are linked if all numbers of
-    some band are equal. A group is what a chain of links connects. Return for each text the index of the first text of its group, as a list
-    of `int`.
+    """`signatures` (text, hash) is an integer tensor. Cut each signature into `bands` bands of equal length. Two texts are linked if they agree in
+    all elements of at least one band. Texts connected by a chain of links form a group. Return for each text the index of the first text of its
+    group, as a list of `int`.
 
     ```python
     >>> linked_groups(torch.tensor([[1, 2, 3, 4], [5, 6, 7, 8], [1, 2, 9, 9]]), 2)
@@ -584,9 +584,9 @@ def _(signatures, bands):
     ),
 )
 def mixture(sizes, tokens, power):
-    """A data mixture draws from sources of these `sizes`, a list of tokens. The share of each is proportional to its size to the given `power`: 1 mixes
-    in proportion to size, 0 gives all the same share, and numbers between upsample the small ones. Return `(shares, readings)`, two lists of
-    floats: the share of each source in a run of this many `tokens`, and how many times the run reads it.
+    """A data mixture draws from several sources, and `sizes` lists their tokens. The share of each is proportional to its size to the given
+    `power`: 1 mixes in proportion to size, 0 gives all the same share, and numbers between upsample the small ones. Return `(shares, readings)`,
+    two lists of floats: the share of each source in a run of this many `tokens`, and how many times the run reads it.
 
     ```python
     >>> mixture([100, 900], 1200, 0.5)

@@ -106,9 +106,9 @@ RULES = ("sum", "per byte", "prior")
     ),
 )
 def choose(choices, nats, prior, rule):
-    """A model gives the texts in `choices` the log-likelihoods `nats`, and without the question `prior` (lists of floats). Return the index of
-    the choice that the model picks. If several tie, return the first. The `rule` is `"sum"`; `"per byte"`, which divides by the bytes of
-    the choice in UTF-8; or `"prior"`, which picks the choice whose probability the question has raised by the largest factor.
+    """A model gives the texts in `choices` the log-likelihoods `nats`, and without the question the log-likelihoods `prior` (lists of floats).
+    Return the index of the choice that the model picks. If several tie, return the first. The `rule` is `"sum"`; `"per byte"`, which divides by the
+    bytes of the choice in UTF-8; or `"prior"`, which picks the choice whose probability the question has raised by the largest factor.
 
     ```python
     >>> choose(["ab", "abcd"], [-1.6, -2.0], [-4.0, -9.0], "per byte")
@@ -402,7 +402,7 @@ def compare(first, second):
     """Two models answered the same questions: `first` and `second` are lists of booleans, right or not, in the same order. Return
     `(difference, p_value)`: the share of right answers of the first minus that of the second, and the p-value of McNemar's exact test. This is
     twice the probability that, of as many coin tosses as there are questions on which exactly one model is right, one side wins at least as
-    often as the better model did; at most 1.
+    often as the better model did, but at most 1.
 
     ```python
     >>> compare([True, True, True, False], [False, False, True, False])
@@ -559,8 +559,8 @@ def _(first, second):
     ),
 )
 def calibration_error(confidences, right, bins):
-    """A model was sure to the degree `confidences` (a list of floats from 0 to 1), and `right` or not (a list of booleans). Return the expected
-    calibration error with `bins` bins of equal width: the mean over all questions of the distance, in the question's bin, between the mean
+    """For each question, the list `confidences` says how sure a model was (from 0 to 1), and the list `right` whether it was right. Return the
+    expected calibration error with `bins` bins of equal width: the mean over all questions of the distance, in the question's bin, between the mean
     confidence and the share of right answers. A confidence on the border of two bins belongs to the upper one, and 1 to the last.
 
     ```python

@@ -86,10 +86,10 @@ def _():
     ),
 )
 def zero_bytes(parameters, processes, stage):
-    """Return the bytes of weights, gradients and running means in the process that stores the most, as an `int`. All numbers have 4 bytes, and
-    Adam has two running means for each parameter. At `stage` 0 each process stores everything; at 1, 2 and 3 the running means, the gradients
-    and the weights are divided as well, one after the other. If `parameters` does not divide by `processes`, parts are rounded up to whole
-    parameters.
+    """Return the bytes of weights, gradients and running means in the process that stores the most, as an `int`. All elements have 4 bytes,
+    and Adam has two running means for each parameter. At `stage` 0 each process stores everything. Stage 1 divides the running means among the
+    processes, stage 2 also the gradients, and stage 3 also the weights. If `parameters` is not divisible by `processes`, parts are rounded up
+    to whole parameters.
 
     ```python
     >>> [zero_bytes(10, 4, stage) for stage in range(4)]
@@ -353,8 +353,8 @@ def _(stages, micro_batches):
     ),
 )
 def tensor_parallel(x, gate, up, down, processes):
-    """`x` (token, d_model) passes a gated feed-forward block: `(silu(x @ gate) * (x @ up)) @ down`, with `gate` and `up` (d_model, d_ff) and
-    `down` (d_ff, d_model). Process `r` has the `r`-th of equal parts of the hidden units, in order. Return what each of the `processes` computes
+    """`x` (token, d_model) passes a gated feed-forward block: `(silu(x @ gate) * (x @ up)) @ down`, with `gate` and `up` (d_model, d_ff) and `down`
+    (d_ff, d_model). The hidden units are cut into equal parts, in order, and process `r` has part `r`. Return what each of the `processes` computes
     before the all-reduce, (process, token, d_model). Their sum is the output of the block.
 
     ```python

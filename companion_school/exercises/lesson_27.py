@@ -253,7 +253,7 @@ def _(nats, size, picks, confidence):
     ),
 )
 def bits_by_position(nats, size, edges):
-    """Document after document, the list `nats` has a tensor (token) with the loss of each token, and the list `size` one with the bytes that
+    """For each document, the list `nats` has a tensor (token) with the loss of each token, and the list `size` has one with the bytes that
     each token spells. The texts have different lengths. `edges`, such as `[0, 64, 128]`, cut the positions into parts: 0 to 63, and 64 to 127.
     Return a `float64` tensor (part) with the bits per byte of all tokens in each part.
 
@@ -586,7 +586,7 @@ def _(card):
 )
 def bill(runs, speed, watts, price, rent=0.0):
     """A project is a list of `runs`, each `(kind, parameters, tokens)`; the kind is `"train"` or `"read"` (a score, a text that is written).
-    The machine does `speed` operations per second, and takes `watts`. A kilowatt-hour costs `price` dollars, and an hour of the machine `rent`.
+    The machine does `speed` operations per second, and draws `watts`. A kilowatt-hour costs `price` dollars, and an hour of the machine `rent`.
     Return `(operations, kilowatt_hours, dollars)`, three floats.
 
     ```python
