@@ -343,3 +343,12 @@ def test_the_command_asks_what_waits(course, monkeypatch, capsys):
 )
 def test_formulas_are_readable_in_a_terminal(markdown, text):
     assert terminal.readable(markdown) == text
+
+
+def test_choices_cannot_be_guessed_by_their_position_or_length():
+    """Chance is 31 %, because questions have three or four choices."""
+    asked = [question.answers for question in module.questions().values() if question.kind == "choice"]
+    right = [[answer.right for answer in answers].index(True) for answers in asked]
+    longest = [max(range(len(answers)), key=lambda at: len(answers[at].text)) for answers in asked]
+    assert all(0.2 < right.count(at) / len(asked) < 0.4 for at in range(3))
+    assert sum(a == b for a, b in zip(right, longest, strict=True)) / len(asked) < 0.4
