@@ -217,14 +217,16 @@ def _steps(config: ModelConfig, prompts: Rows, max_new_tokens: int | None, past_
             f"a prompt of {longest} tokens leaves no room: expected at most {config.context - 1}, because "
             f"context={config.context}"
         )
-    steps = room if max_new_tokens is None else max_new_tokens
-    require_whole("max_new_tokens", steps)
-    if steps > room and not past_context:
+    if max_new_tokens is None and not past_context:
+        return room
+    require_whole("max_new_tokens", max_new_tokens)
+    assert max_new_tokens is not None  # as just checked
+    if max_new_tokens > room and not past_context:
         raise ValueError(
-            f"a prompt of {longest} tokens and max_new_tokens={steps} add up to {longest + steps}; "
+            f"a prompt of {longest} tokens and max_new_tokens={max_new_tokens} add up to {longest + max_new_tokens}; "
             f"expected at most context={config.context}"
         )
-    return steps
+    return max_new_tokens
 
 
 def check_rows(name: str, rows: Rows, vocab: int) -> None:

@@ -538,6 +538,7 @@ def test_past_the_context_the_rules_count_over_the_whole(model):
         ({"prompts": [[1], [17]]}, "prompts[1]: token id 17"),
         ({"prompts": []}, "prompts is empty"),
         ({"max_new_tokens": 0}, "max_new_tokens=0: expected a whole number >= 1"),
+        ({"max_new_tokens": None}, "max_new_tokens=None: expected a whole number >= 1"),
         ({"seed": -1}, "seed=-1: expected a whole number >= 0"),
         ({"stop": [17]}, "stop: token id 17"),
         ({"model": drawn(CONFIG.with_(context=1))}, "context=1: expected a decoder with a context of at least 2"),
