@@ -15,7 +15,8 @@ measures and records the results of a lesson's cells.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import cache, wraps
 from pathlib import Path
 from typing import Any
@@ -78,7 +79,7 @@ def real_model(name: str, load: Load | None = None) -> tuple[Any, PublishedToken
 
 
 def on_real_model(
-    name: str, key: str, load: Load | None = None
+    name: str, key: str, load: Load | None = None, dtype: torch.dtype | None = None
 ) -> Callable[[Callable[[Any, PublishedTokenizer], Any]], Callable[[], Any]]:
     """Decorate a function of a real model and its tokenizer, so that it takes no arguments and works without the model
     too.
@@ -88,6 +89,8 @@ def on_real_model(
         key: Name of the record. It begins with the lesson, as in "02/divisors", or the stage, as in "build/10/capital".
         load: Function that reads the model's folder, such as the one that a reader of *Your own transformer* wrote
             (default: the library's).
+        dtype: Precision to measure in (default: as loaded). In float64, processors agree even where float32 would
+            amplify their rounding errors.
 
     Returns:
         A decorator. The decorated function returns numbers, texts, and lists and dictionaries of them. Values under
@@ -107,7 +110,7 @@ def on_real_model(
                 print(f"{NAMES[name]} is not on this machine, so these are recorded results. In a terminal, "
                       f"`companion get {name}` brings it.")  # fmt: skip
                 return known[key]
-            with torch.no_grad():
+            with torch.no_grad(), in_precision(opened[0], dtype):
                 found = plain(measure(*opened))
             if recording is not None:
                 recording[key] = found
@@ -118,6 +121,20 @@ def on_real_model(
         return measured
 
     return decorate
+
+
+@contextmanager
+def in_precision(model: Any, dtype: torch.dtype | None) -> Iterator[None]:
+    """Convert a model, which all cells share, to a wider dtype and back, even if the cell fails or is interrupted."""
+    if dtype is None:
+        yield
+        return
+    before = next(model.parameters()).dtype
+    try:
+        model.to(dtype)
+        yield
+    finally:
+        model.to(before)
 
 
 def plain(value: Any) -> Any:

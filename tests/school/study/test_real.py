@@ -88,3 +88,18 @@ def test_a_readers_own_code_may_load_the_model(monkeypatch, tmp_path):
 
     assert real.real_model("smollm2", load) == (own, "tokenizer") == real.real_model("smollm2", load)
     assert given == [tmp_path] and not own.training  # once per process, and in evaluation mode
+
+
+def test_a_cell_may_measure_in_float64_and_an_interrupted_one_leaves_the_shared_model_as_loaded(records_of):
+    model = torch.nn.Linear(3, 2)
+    weight = model.weight.detach().clone()
+    records_of({"09/key": "float64"}, (model, "tokenizer"))
+
+    def interrupted(model, tokenizer):
+        raise KeyboardInterrupt
+
+    inside = real.on_real_model("smollm2", "09/key", dtype=torch.float64)
+    assert inside(lambda model, tokenizer: str(model.weight.dtype).removeprefix("torch."))() == "float64"
+    with pytest.raises(KeyboardInterrupt):
+        inside(interrupted)()
+    assert model.weight.dtype == torch.float32 and torch.equal(model.weight, weight)
