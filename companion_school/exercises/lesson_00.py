@@ -19,7 +19,7 @@ from companion_school.checking.exercise import Case, exercise
     hints=(
         "Each row belongs to the word that looks. Which row belongs to world, and which of its scores may it use?",
         "The future is hidden: only the scores 1 and 0 are left. Exponentiate both.",
-        "The weight of hello is its power, divided by the sum of the two.",
+        "The weight of hello is its exponential divided by the sum of both.",
     ),
 )
 def weight_of_hello():
@@ -69,12 +69,12 @@ def _():
     return torch.softmax(torch.tensor([0.3, 1.0, 0.4]), dim=0)[1].item()
 
 
-@weight_of_hello.mistake("you took hello for the word that looks: the row is that of world")
+@weight_of_hello.mistake("you took hello as the word that looks; use the row of world")
 def _():
     return 0.0
 
 
-@weight_of_hello.mistake("that is the power of the score; divide it by the sum of the powers in the row")
+@weight_of_hello.mistake("that is the exponential of the score; divide it by the sum of the exponentials in the row")
 def _():
     return math.exp(1)
 
@@ -107,20 +107,20 @@ def _():
     limits={"t": lambda q, K, t: (0, len(K) - 1)},
     exact_zero=True,
     excused={
-        "dtype": "one of its right answers computes in float64, whatever comes in",
-        "offset": "by hand, before lesson 02 has subtracted a maximum",
-        "levels": "by hand, before lesson 02 has subtracted a maximum",
+        "dtype": "one of its correct answers always computes in float64",
+        "offset": "readers write it before lesson 02 subtracts the maximum",
+        "levels": "readers write it before lesson 02 subtracts the maximum",
     },
     hints=(
         "`K @ q` gives one dot product for each word. Which number are they divided by?",
-        "The square root of `len(q)`; then give every position after `t` the score minus infinity, with `masked_fill`.",
-        "Apply the softmax to the result. Before all that, raise a `ValueError` for a `t` that is not a position.",
+        "Divide by the square root of `len(q)`. Then use `masked_fill` to give every position after `t` the score minus infinity.",
+        "Apply the softmax to the result. Before all that, raise a `ValueError` if `t` is not a position.",
     ),
 )
 def row_of_weights(q, K, t):
-    """The word at position `t`, counted from 0, looks at all words. `q` (d_k) is its query, and `K` (token, d_k) holds the keys of all
-    words, which are rotated already. Return its attention weights, a tensor (token): one weight for each word, and exactly 0 for the
-    words after position `t`.
+    """The word at position `t`, counted from 0, looks at all words. `q` (d_k) is its query, and `K` (token, d_k) holds the keys of all words,
+    which are already rotated. Return its attention weights, a tensor (token): one weight for each word, and exactly 0 for the words after
+    position `t`.
 
     ```python
     >>> row_of_weights(torch.tensor([4.0, 0.0, 0.0, 0.0]), torch.eye(4), 1)
@@ -129,7 +129,7 @@ def row_of_weights(q, K, t):
 
     ★
     - Raise a `ValueError` if `t` is not one of 0, 1, ..., token - 1.
-    - Scores are at most 100 in size, so nothing overflows.
+    - No score is above 100 or below -100, so nothing overflows.
     """
     ### BEGIN SOLUTION
     if not 0 <= t < len(K):
@@ -143,10 +143,10 @@ def row_of_weights(q, K, t):
 @row_of_weights.cases
 def _(draw):
     yield Case("the second of three words", (draw.normal(2), draw.normal(3, 2), 1))
-    yield Case("the first word sees itself alone", (draw.normal(3), draw.normal(4, 3), 0))
+    yield Case("the first word sees only itself", (draw.normal(3), draw.normal(4, 3), 0))
     tokens, d_k = draw.sizes(2, 4, 9)
     yield Case("a word in the middle", (draw.normal(d_k), draw.normal(tokens, d_k), draw.whole(1, tokens - 2)))
-    yield Case("the last word sees all", (draw.normal(d_k), draw.normal(tokens, d_k), tokens - 1))
+    yield Case("the last word sees all words", (draw.normal(d_k), draw.normal(tokens, d_k), tokens - 1))
     yield Case("a position after the last word is rejected", (draw.normal(2), draw.normal(3, 2), 3), refuse=True)
     yield Case("a negative position is rejected", (draw.normal(2), draw.normal(3, 2), -1), refuse=True)
 
@@ -181,13 +181,13 @@ def _(q, K, t):
 
 
 @row_of_weights.mistake(
-    "your scores are divided by the square root of the number of words; the width of a key, d_k, is what counts"
+    "your scores are divided by the square root of the number of words; use the width of a key, d_k"
 )
 def _(q, K, t):
     return _masked_softmax(K @ q / math.sqrt(len(K)), torch.arange(len(K)) > t)
 
 
-@row_of_weights.mistake("your mask hides the word itself, which may look at position t too")
+@row_of_weights.mistake("your mask hides the word itself; it may look at its own position t, too")
 def _(q, K, t):
     return _masked_softmax(K @ q / math.sqrt(len(q)), torch.arange(len(K)) >= t)
 
@@ -283,7 +283,7 @@ def normalise_rows(y, gain, eps):
 @normalise_rows.cases
 def _(draw):
     gain = torch.tensor([1.0, 0.5, -2.0], dtype=torch.float64)
-    yield Case("each row on its own, eps inside the root", (1 + draw.normal(2, 3), gain, 0.5))
+    yield Case("each row by itself, with eps inside the square root", (1 + draw.normal(2, 3), gain, 0.5))
     tokens, d_model = draw.sizes(2, 3, 9)
     yield Case("any number of rows, of any width", (draw.normal(tokens, d_model), draw.normal(d_model), 0.1))
     yield Case("rows of all sizes", (draw.normal(3, 4) * torch.tensor([[1e3], [1.0], [1e-3]]), draw.normal(4), 1e-6))
@@ -354,7 +354,7 @@ def _(y, gain, eps):
     return y / (y.square().mean(-1, keepdim=True) + eps).sqrt().detach() * gain
 
 
-@normalise_rows.mistake("a gain of another shape broadcasts in silence: raise a ValueError")
+@normalise_rows.mistake("a gain of another shape broadcasts silently: raise a ValueError")
 def _(y, gain, eps):
     return y / (y.square().mean(-1, keepdim=True) + eps).sqrt() * gain
 
@@ -387,7 +387,7 @@ def _(y, gain, eps):
 @exercise(
     "0.4",
     "Any number of experts",
-    task="Send one word through its best k experts and mix what they answer",
+    task="Send one word through its best k experts and mix their outputs",
     points=3,
     difficulty=2,
     minutes=15,
@@ -397,9 +397,9 @@ def _(y, gain, eps):
         "nan": "an expert that nobody visits need not be computed",
     },
     hints=(
-        "`scores, chosen = (x @ w_r).topk(k)` are the best scores, and whose they are.",
-        "`scores.softmax(-1)` are the shares: the softmax of only the chosen scores.",
-        "Add up share times expert over the pairs that `zip` makes of the two. `w_1[e]` and `w_2[e]` belong to expert e.",
+        "`scores, chosen = (x @ w_r).topk(k)` gives the best scores and the experts they belong to.",
+        "`scores.softmax(-1)` gives the shares, because the softmax runs over the chosen scores only.",
+        "Go through experts and shares together with `zip`, and add up each share times the expert's output. `w_1[e]` and `w_2[e]` belong to expert e.",
     ),
 )
 def mix_experts(x, k, w_r, w_1, w_2):
@@ -435,10 +435,10 @@ def _(draw):
     yield Case("one expert has the whole share", word(3, 4, 2, 1))
     d_model, experts, d_ff = draw.sizes(3, 3, 7)
     yield Case("any sizes", word(d_model, experts, d_ff, draw.whole(2, experts - 1)))
-    yield Case("all of them", word(2, 3, 4, 3))
-    yield Case("gradients, the router's too", word(3, 5, 4, 3), gradients=True)
-    yield Case("no expert is rejected", word(2, 3, 4, 0), refuse=True)
-    yield Case("more experts than there are is rejected", word(2, 3, 4, 4), refuse=True)
+    yield Case("all experts", word(2, 3, 4, 3))
+    yield Case("gradients, including the router's", word(3, 5, 4, 3), gradients=True)
+    yield Case("zero experts are rejected", word(2, 3, 4, 0), refuse=True)
+    yield Case("more experts than there are are rejected", word(2, 3, 4, 4), refuse=True)
     yield Case("gradients where one expert has the whole share", word(3, 3, 9, 1), gradients=True)
 
 
@@ -463,7 +463,7 @@ def _(x, k, w_r, w_1, w_2):
     return _experts(x, w_1, w_2)[(x @ w_r).topk(k).indices].mean(0)
 
 
-@mix_experts.mistake("the chosen answers are added without their shares")
+@mix_experts.mistake("the outputs of the chosen experts are added without their shares")
 def _(x, k, w_r, w_1, w_2):
     return _experts(x, w_1, w_2)[(x @ w_r).topk(k).indices].sum(0)
 
@@ -514,7 +514,7 @@ def _(x, k, w_r, w_1, w_2):
     return best.softmax(-1).detach() @ _experts(x, w_1, w_2)[chosen]
 
 
-@mix_experts.mistake("a number of experts that does not exist must raise a ValueError")
+@mix_experts.mistake("raise a ValueError if k is below 1 or above the number of experts")
 def _(x, k, w_r, w_1, w_2):
     best, chosen = (x @ w_r).sort(descending=True)
     return best[:k].softmax(-1) @ _experts(x, w_1, w_2)[chosen[:k]]
@@ -530,7 +530,7 @@ def _(x, k, w_r, w_1, w_2):
 
 @mix_experts.variant
 def _(x, k, w_r, w_1, w_2):
-    # hide the scores of the others, as a mask hides words, and ask everyone
+    # hide the scores of the others, as a mask hides words, and run all experts
     experts = w_r.shape[1]
     if k < 1 or k > experts:
         raise ValueError(f"{k} of {experts} experts")
@@ -561,7 +561,7 @@ def _(x, k, w_r, w_1, w_2):
 @exercise(
     "0.5",
     "Let it write",
-    task="Write on, word by word, with the most probable one each time",
+    task="Continue a text with the most probable word each time",
     points=3,
     difficulty=2,
     minutes=15,
@@ -569,15 +569,15 @@ def _(x, k, w_r, w_1, w_2):
         "tie": "no two scores are equal",
     },
     hints=(
-        "Turn the words into ids, refusing those that are not in the vocabulary, and an empty text.",
+        "Convert the words to ids. Raise a `ValueError` for an unknown word or an empty text.",
         "`table[ids].mean(dim=0).argmax().item()` is the id of the next word.",
-        "Append it to the ids, and go round again, `n` times; give back what comes after the text.",
+        "Append it to the ids, repeat this `n` times, and return the words that come after the text.",
     ),
 )
 def continue_text(text, n, vocabulary, table):
-    """In this tiny model, the scores of the next word are the *average of the rows* of `table` (vocab, vocab) that belong to all words so
-    far, including those it has written. Continue `text`, whose words are separated by single spaces, with the most probable word, `n`
-    times, and return the new words as a list. `vocabulary` lists the words in the order of their ids. No two scores are equal.
+    """In this tiny model, the scores of the next word are the *average of the rows* of `table` (vocab, vocab) that belong to all words so far,
+    including the new ones. Continue `text`, whose words are separated by single spaces, with the most probable word, `n` times, and return the
+    new words as a list. `vocabulary` lists the words in the order of their ids. No two scores are equal.
 
     ```python
     >>> continue_text("a", 3, ["a", "b"], torch.tensor([[0.0, 1.0], [3.0, 0.0]]))
@@ -691,7 +691,7 @@ def _(text, n, vocabulary, table):
     return [vocabulary.index(word) for word in _greedy(text, n, vocabulary, table, _ALL)]
 
 
-@continue_text.mistake("an unknown word is skipped in silence: raise a ValueError")
+@continue_text.mistake("an unknown word is silently skipped: raise a ValueError")
 def _(text, n, vocabulary, table):
     if not text:
         raise ValueError("an empty text")
@@ -754,18 +754,18 @@ def _(text, n, vocabulary, table):
     points=4,
     difficulty=3,
     minutes=20,
-    excused={"dtype": "one of its right answers computes in float64, whatever comes in"},
+    excused={"dtype": "one of its correct answers always computes in float64"},
     hints=(
         "At which position is the new word, if `len(keys)` words came before it?",
         "Compute its query, key and value; rotate the first two by its position, equation (0.3). The cached keys are rotated already.",
-        "Put its key and value behind the cached ones, `torch.cat([keys, key[None]])`, and only then compute scores, weights and the average.",
+        "Append its key and value to the cached ones, `torch.cat([keys, key[None]])`, and only then compute scores, weights and the average.",
     ),
 )
 def one_more_word(x, w_q, w_k, w_v, keys, values):
-    """One head of attention, of width 2, has cached the `keys` (token, 2), already rotated, and the `values` (token, d_v) of the words so
-    far. There may be none. Now one more word arrives: `x` (d_model), with the matrices `w_q`, `w_k` (d_model, 2) and `w_v` (d_model,
-    d_v). Scores are divided by $\\sqrt 2$, and a word at position $m$, counted from 0, is rotated by $m$ radians. Return `(out, keys,
-    values)`: the head's output (d_v), and the cache for the next word, each one row longer.
+    """One head of attention, of width 2, has cached the `keys` (token, 2), already rotated, and the `values` (token, d_v) of the words so far.
+    The cache may be empty. Now one more word arrives: `x` (d_model), with the matrices `w_q`, `w_k` (d_model, 2) and `w_v` (d_model, d_v).
+    Scores are divided by $\\sqrt 2$, and a word at position $m$, counted from 0, is rotated by $m$ radians. Return `(out, keys, values)`: the
+    head's output (d_v), and the cache for the next word, each one row longer.
 
     ```python
     >>> one_more_word(torch.tensor([1.0]), torch.ones(1, 2), torch.ones(1, 2), torch.tensor([[5.0]]), torch.zeros(0, 2), torch.zeros(0, 1))
@@ -798,12 +798,12 @@ def _(draw):
         matrices = draw.normal(d_model, 2), draw.normal(d_model, 2), draw.normal(d_model, d_v)
         return draw.normal(d_model), *matrices, draw.normal(tokens, 2), draw.normal(tokens, d_v)
 
-    yield Case("one word is kept, the new one is the second", step(3, 1, 1))
-    yield Case("three words are kept", step(4, 3, 3))
+    yield Case("one word is cached, and the new one is the second", step(3, 1, 1))
+    yield Case("three words are cached", step(4, 3, 3))
     d_model, d_v, tokens = draw.sizes(3, 3, 9)
     yield Case("any sizes", step(d_model, d_v, tokens))
-    yield Case("nothing is kept yet", step(3, 4, 0))
-    yield Case("forty words are kept", step(3, 2, 40))
+    yield Case("nothing is cached yet", step(3, 4, 0))
+    yield Case("forty words are cached", step(3, 2, 40))
 
 
 _ROOT = math.sqrt(2)
@@ -849,7 +849,7 @@ def _(x, w_q, w_k, w_v, keys, values):
     return _step(x, w_q, w_k, w_v, keys, values, query_at=None)
 
 
-@one_more_word.mistake("you rotated the other way round: look at the signs in equation (0.3)")
+@one_more_word.mistake("you rotated in the wrong direction: look at the signs in equation (0.3)")
 def _(x, w_q, w_k, w_v, keys, values):
     n = len(keys)
     return _step(x, w_q, w_k, w_v, keys, values, query_at=-2 * n, key_at=-2 * n)
@@ -875,7 +875,7 @@ def _(x, w_q, w_k, w_v, keys, values):
     return _step(x, w_q, w_k, w_v, keys, values)[0], keys, values
 
 
-@one_more_word.mistake("the new key and value are in front of the cached ones; they belong behind them")
+@one_more_word.mistake("the new key and value are in front of the cached ones; they belong after them")
 def _(x, w_q, w_k, w_v, keys, values):
     out, keys, values = _step(x, w_q, w_k, w_v, keys, values)
     return out, keys.roll(1, dims=0), values.roll(1, dims=0)

@@ -18,9 +18,9 @@ from companion_school.checking.exercise import Case, Group, exercise
     difficulty=1,
     minutes=5,
     hints=(
-        "Write the letters of both words with gaps, and mark each `a`,`n` and each `n`,`a`.",
+        "Write out the letters of both words, and mark each `a`,`n` and each `n`,`a`.",
         "Neighbours in different words do not count. Pairs may overlap: `ana` holds `a`,`n` and `n`,`a`.",
-        "Compare the two counts, over both words; there is no tie.",
+        "Compare the two counts over both words. There is no tie.",
     ),
 )
 def first_merge():
@@ -52,7 +52,7 @@ def _():
     return "n", "a", 3
 
 
-@first_merge.mistake("the right count, and the letters the wrong way round: pairs have an order")
+@first_merge.mistake("the right count, but the letters are in the wrong order: pairs have an order")
 def _():
     return "n", "a", 4
 
@@ -67,7 +67,7 @@ def _():
     return "an", "a", 3
 
 
-@first_merge.mistake("return the two letters as two texts: (first, second, count)")
+@first_merge.mistake("return the two letters as two strings: (first, second, count)")
 def _():
     return "an", 4
 
@@ -101,9 +101,9 @@ def _():
     difficulty=2,
     minutes=15,
     hints=(
-        "A byte from 128 to 191 continues a character, any other begins one. Where does the last character begin?",
+        "A byte from 128 to 191 continues a character, and any other byte begins one. Where does the last character begin?",
         "Its first byte says how long it should be: below 128 one byte, from 192 two, from 224 three, from 240 four.",
-        "If all of it is there, everything is whole. If not, everything before it is.",
+        "If all its bytes are there, `data` is whole. If not, everything before it is.",
     ),
 )
 def whole_bytes(data):
@@ -155,9 +155,9 @@ def _(draw):
         yield Case("the first and the last character of each length", ([97, *code],))
         yield Case("the first and the last character of each length, cut", ([*code, *code[:-1]],))
     yield Case("bytes that begin inside a character are rejected", ([*"é!".encode()][1:],), refuse=True)
-    yield Case("a byte that continues nothing is rejected", ([128],), refuse=True)
+    yield Case("a first byte that continues a character is rejected", ([128],), refuse=True)
     yield Case("the last byte that continues nothing is rejected", ([191],), refuse=True)
-    yield Case("the last character that UTF-8 has, of four bytes", ([0xF4, 0x8F, 0xBF, 0xBF],))
+    yield Case("the last four-byte character of UTF-8", ([0xF4, 0x8F, 0xBF, 0xBF],))
 
 
 def _beginning(data):
@@ -165,7 +165,7 @@ def _beginning(data):
         raise ValueError("begins inside a character")
 
 
-@whole_bytes.mistake("you let a character through whose last bytes are missing")
+@whole_bytes.mistake("you count a character whose last bytes are missing")
 def _(data):
     _beginning(data)
     return len(data)
@@ -178,7 +178,9 @@ def _(data):
     return starts[-1] if starts else 0
 
 
-@whole_bytes.mistake("you always hold one byte back when a character has several; ask whether all of it is there")
+@whole_bytes.mistake(
+    "you always hold one byte back when a character has several; check whether all its bytes are there"
+)
 def _(data):
     _beginning(data)
     return len(data) - (bool(data) and data[-1] >= 128)
@@ -300,7 +302,7 @@ def embedding_gradient(ids, G, vocab):
     ```
 
     ★
-    - Raise a `ValueError` for an id below 0, or not below `vocab`.
+    - Raise a `ValueError` for an id that is not one of 0, 1, ..., vocab - 1.
     - The result has the dtype of `G`.
     """
     ### BEGIN SOLUTION
@@ -313,7 +315,7 @@ def embedding_gradient(ids, G, vocab):
 @embedding_gradient.cases
 def _(draw):
     yield Case("a row of the table for each token that was read", (torch.tensor([2, 0]), draw.normal(2, 3), 4))
-    yield Case("a token that occurs twice gets both", (torch.tensor([1, 0, 1]), draw.normal(3, 2), 4))
+    yield Case("a token that occurs twice gets the sum of both rows", (torch.tensor([1, 0, 1]), draw.normal(3, 2), 4))
     yield Case("a token that occurs three times", (torch.tensor([2, 0, 2, 4, 2]), draw.normal(5, 3), 6))
     tokens, d_model, vocab = draw.sizes(3, 3, 12)
     ids = draw.wholes(0, vocab - 1, tokens)
@@ -368,7 +370,7 @@ def _(ids, G, vocab):
 
 
 @embedding_gradient.mistake(
-    "you looked rows of G up with the ids; the ids tell in which row of the table each row of G belongs"
+    "you looked rows of G up with the ids; the ids say to which row of the table each row of G belongs"
 )
 def _(ids, G, vocab):
     _ids_of(ids, vocab)
@@ -393,7 +395,7 @@ def _(ids, G, vocab):
     return torch.zeros(vocab, G.shape[1]).index_add_(0, ids, G.float())
 
 
-@embedding_gradient.mistake("id -1 wrote into the last row without any complaint: raise a ValueError")
+@embedding_gradient.mistake("id -1 silently wrote into the last row: raise a ValueError")
 def _(ids, G, vocab):
     out = G.new_zeros(vocab, G.shape[1])
     for i, row in zip(ids, G, strict=True):
@@ -408,7 +410,7 @@ def _(ids, G, vocab):
     return G.new_zeros(vocab, G.shape[1]).index_add_(0, ids, G)
 
 
-@embedding_gradient.mistake("an id that is too large raised an error, but a negative one did not")
+@embedding_gradient.mistake("an id that is too large raises an error, but a negative one does not")
 def _(ids, G, vocab):
     if ids.max() >= vocab:
         raise ValueError("an id that is too large")
@@ -416,7 +418,7 @@ def _(ids, G, vocab):
 
 
 @embedding_gradient.mistake(
-    "a negative id raised an error, but one that is too large did not: the last row is vocab - 1"
+    "a negative id raises an error, but one that is too large does not: the last row is vocab - 1"
 )
 def _(ids, G, vocab):
     if ids.min() < 0:
@@ -426,7 +428,7 @@ def _(ids, G, vocab):
 
 @embedding_gradient.variant
 def _(ids, G, vocab):
-    # token by token of the vocabulary: the sum over its places
+    # for each token of the vocabulary, the sum over its positions
     if bool((ids < 0).any()) or bool((ids >= vocab).any()):
         raise ValueError("ids must be from 0 to vocab - 1")
     return torch.stack([G[ids == token].sum(dim=0) for token in range(vocab)])
@@ -467,8 +469,8 @@ def _(ids, G, vocab):
     },
     hints=(
         "The states are the rows that were read, times the square root of d. Compute D, equation (D1.9) of the deeper notebook: probabilities minus 1 at the right answer.",
-        "The head adds D^T H. What arrives at the input end is G = sqrt(d) D E.",
-        "Add both sums of equation (D1.10) of the deeper notebook: row i of G goes to row `ids[i]`, added, not written.",
+        "The head contributes D^T H. The gradient at the input is G = sqrt(d) D E.",
+        "Add both sums of equation (D1.10) of the deeper notebook: row i of G is added to row `ids[i]`, it does not replace it.",
     ),
 )
 def tied_gradient(E, ids, answers):
@@ -511,7 +513,7 @@ def _(draw):
 
 
 def _tied(E, ids, answers, *, root=None, back=None, hot=1.0, dim=1):
-    """The parts of the gradient: what the output end and the input end hear, the latter place by place."""
+    """The parts of the gradient: the gradient at the output, and the gradient at the input for each position."""
     root = math.sqrt(E.shape[1]) if root is None else root
     H = root * E[ids]
     D = torch.softmax(H @ E.T, dim=dim) - hot * torch.eye(len(E), dtype=E.dtype)[answers]
@@ -546,7 +548,7 @@ def _(E, ids, answers):
     return head.index_add_(0, ids, G)
 
 
-@tied_gradient.mistake("the factor sqrt(d) is missing on the way back to the input end")
+@tied_gradient.mistake("the factor sqrt(d) is missing on the way back to the input")
 def _(E, ids, answers):
     head, G = _tied(E, ids, answers, back=1.0)
     return head.index_add_(0, ids, G)
@@ -571,7 +573,7 @@ def _(E, ids, answers):
     return head.index_add_(0, ids, G)
 
 
-@tied_gradient.mistake("all signs are the other way round: the loss is minus the logarithm")
+@tied_gradient.mistake("all signs are wrong: the loss is minus the logarithm")
 def _(E, ids, answers):
     head, G = _tied(E, ids, answers)
     return -head.index_add_(0, ids, G)
@@ -600,7 +602,7 @@ def _(E, ids, answers):
 
 @tied_gradient.variant
 def _(E, ids, answers):
-    # place by place, row by row
+    # position by position, row by row
     vocab, d = E.shape
     gradient = torch.zeros_like(E)
     for read, right in zip(ids.tolist(), answers.tolist(), strict=True):
@@ -616,7 +618,7 @@ def _(E, ids, answers):
 
 @tied_gradient.variant
 def _(E, ids, answers):
-    # one-hot rows: both ends are linear layers
+    # with one-hot rows, both ends are linear layers
     eye = torch.eye(E.shape[0], dtype=E.dtype)
     P, Y = eye[ids], eye[answers]
     scale = E.shape[1] ** 0.5
@@ -630,14 +632,14 @@ def _(E, ids, answers):
 @exercise(
     "1.5",
     "Merges have an order",
-    task="Cut a word into tokens by merges, in the order they were learnt",
+    task="Cut a word into tokens by merges, in the order in which they were learned",
     points=3,
     difficulty=2,
     minutes=15,
     hints=(
-        "`rank = {pair: r for r, pair in enumerate(merges)}` tells when a pair was learnt.",
+        "`rank = {pair: r for r, pair in enumerate(merges)}` tells when a pair was learned.",
         "Which pairs of neighbours are in `rank`, and which of them has the smallest rank?",
-        "Walk through the word and join that pair wherever it occurs. Begin again, until no pair is known.",
+        "Walk through the word and join that pair wherever it occurs. Repeat until no pair is known.",
     ),
 )
 def encode_word(word, merges):
@@ -677,7 +679,7 @@ _RULES = [("a", "t"), ("t", "h"), ("e", "a"), ("th", "e"), ("h", "ea")]
 
 
 def _join(tokens, pair, most=math.inf):
-    """The tokens with the pair joined from left to right, at most so many times."""
+    """Join the pair from left to right, at most `most` times, and return the tokens."""
     out, place = [], 0
     while place < len(tokens):
         step = 2 if tuple(tokens[place : place + 2]) == pair and most > 0 else 1
@@ -695,7 +697,7 @@ def _by_rank(word, merges, prefer=min, rounds=math.inf):
 
 
 def _some_merges(draw, letters, count):
-    """Merges as training could give them: each joins two tokens that are there, to one that is not."""
+    """Draw merges as training could learn them: each joins two existing tokens into a new one."""
     tokens, merges = list(letters), []
     while len(merges) < count:
         pair = tuple(tokens[draw.whole(0, len(tokens) - 1)] for _ in range(2))
@@ -708,12 +710,12 @@ def _some_merges(draw, letters, count):
 @encode_word.cases
 def _(draw):
     for word in ("at", "the", "dog", "a", "tea", "heat", "that", "theatre"):
-        yield Case("the pair that was learnt first is joined first", (word, _RULES))
+        yield Case("the pair that was learned first is joined first", (word, _RULES))
     yield Case("a pair is joined wherever it occurs", ("ththth", _RULES))
     yield Case("from left to right", ("ttt", [("t", "t")]))
-    yield Case("two tokens are joined as the pair that they are", ("the", [("h", "e"), ("t", "h"), ("th", "e")]))
-    yield Case("order goes before length", ("abc", [("b", "c"), ("a", "bc"), ("a", "b")]))
-    yield Case("order goes before frequency", ("abcbc", [("a", "b"), ("b", "c")]))
+    yield Case("tokens are joined as pairs, not as text", ("the", [("h", "e"), ("t", "h"), ("th", "e")]))
+    yield Case("order comes before length", ("abc", [("b", "c"), ("a", "bc"), ("a", "b")]))
+    yield Case("order comes before frequency", ("abcbc", [("a", "b"), ("b", "c")]))
     yield Case("no merges at all", ("the", []))
     for _ in range(4):
         word = "".join("abc"[i] for i in draw.wholes(0, 2, draw.whole(6, 14)))
@@ -727,7 +729,9 @@ def _not_empty(word):
         raise ValueError("an empty word")
 
 
-@encode_word.mistake("you took the longest known piece from the left; merges go by the order in which they were learnt")
+@encode_word.mistake(
+    "you took the longest known piece from the left; apply merges in the order in which they were learned"
+)
 def _(word, merges):
     _not_empty(word)
     known, out = {"".join(pair) for pair in merges}, []
@@ -738,7 +742,7 @@ def _(word, merges):
 
 
 @encode_word.mistake(
-    "you joined the first known pair from the left; the one that was learnt first goes first, wherever it occurs"
+    "you joined the first known pair from the left; join the one that was learned first, wherever it occurs"
 )
 def _(word, merges):
     _not_empty(word)
@@ -748,14 +752,14 @@ def _(word, merges):
     return tokens
 
 
-@encode_word.mistake("you joined the pair that was learnt last; the first goes first")
+@encode_word.mistake("you joined the pair that was learned last; join the one that was learned first")
 def _(word, merges):
     _not_empty(word)
     return _by_rank(word, merges, prefer=max)
 
 
 @encode_word.mistake(
-    "you joined the pair that occurs most often; counting is for learning, encoding goes by the order of the merges"
+    "you joined the pair that occurs most often; counting is for learning, and encoding uses the order of the merges"
 )
 def _(word, merges):
     _not_empty(word)
@@ -822,7 +826,7 @@ def _(word, merges):
 
 @encode_word.variant
 def _(word, merges):
-    # one merge after another: what a later merge makes, no earlier one can use
+    # one merge after another: no earlier merge can use the token of a later one
     if word == "":
         raise ValueError("nothing to encode")
     tokens = list(word)
@@ -837,7 +841,7 @@ def _(word, merges):
 
 @encode_word.variant
 def _(word, merges):
-    # one join at a time: the leftmost place of the pair that was learnt first
+    # one join at a time: the leftmost position of the pair that was learned first
     if not len(word):
         raise ValueError("empty")
 
@@ -863,7 +867,7 @@ def _(word, merges):
     minutes=15,
     limits={"vocab": (1,), "d_model": (1,)},
     hints=(
-        "A factor acts on a variance with its square. By which factor does a standard deviation become one?",
+        "A factor changes a variance by its square. Which factor makes the standard deviation one?",
         "Equation (1.4): given a state of mean square one, a score has variance d_model times the variance of an entry.",
         "Equation (D1.6) of the deeper notebook bounds the mean loss by ln N plus half the variance of a score.",
     ),
@@ -884,7 +888,7 @@ def start_of_table(vocab, d_model, std):
     """
     ### BEGIN SOLUTION
     if vocab < 1 or d_model < 1 or std <= 0:
-        raise ValueError(f"vocab={vocab}, d_model={d_model}, std={std}: expected numbers above zero")
+        raise ValueError(f"vocab={vocab}, d_model={d_model}, std={std}: expected positive numbers")
     variance_of_score = d_model * std**2
     return 1 / std, math.log(vocab) + variance_of_score / 2
     ### END SOLUTION
@@ -898,29 +902,29 @@ def _(draw):
     d_model = draw.whole(5, 90)
     yield Case("any numbers", (draw.whole(50, 9000), d_model, 0.3 + draw.uniform(1).item()))
     yield Case("one token, one component", (1, 1, 0.25))
-    yield Case("no token is rejected", (0, 16, 0.25), refuse=True)
-    yield Case("no width is rejected", (10, 0, 0.25), refuse=True)
+    yield Case("zero tokens are rejected", (0, 16, 0.25), refuse=True)
+    yield Case("a width of 0 is rejected", (10, 0, 0.25), refuse=True)
     yield Case("a deviation of zero is rejected", (10, 16, 0.0), refuse=True)
 
 
-@start_of_table.mistake("the factor sqrt(d_model) belongs to entries of variance 1 / d_model and to no others")
+@start_of_table.mistake("the factor sqrt(d_model) is right only for entries of variance 1 / d_model")
 def _(vocab, d_model, std):
     return math.sqrt(d_model), math.log(vocab) + d_model * std**2 / 2
 
 
-@start_of_table.mistake(
-    "the factor is one over the variance in your code: a factor acts on the variance with its square"
-)
+@start_of_table.mistake("your factor is one over the variance, but a factor changes the variance by its square")
 def _(vocab, d_model, std):
     return 1 / std**2, math.log(vocab) + d_model * std**2 / 2
 
 
-@start_of_table.mistake("the variance of an entry going in depends on std alone: d_model does not belong in the factor")
+@start_of_table.mistake(
+    "the variance of an entry at the input depends only on std: d_model does not belong in the factor"
+)
 def _(vocab, d_model, std):
     return 1 / (std * math.sqrt(d_model)), math.log(vocab) + d_model * std**2 / 2
 
 
-@start_of_table.mistake("the bound takes the variance of a score, not its standard deviation")
+@start_of_table.mistake("the bound uses the variance of a score, not its standard deviation")
 def _(vocab, d_model, std):
     return 1 / std, math.log(vocab) + math.sqrt(d_model) * std / 2
 
@@ -935,14 +939,12 @@ def _(vocab, d_model, std):
     return 1 / std, math.log(vocab) + d_model * std / 2
 
 
-@start_of_table.mistake("ln N is the loss of a guess; scores that vary cost more")
+@start_of_table.mistake("ln N is the loss of equal scores; scores that vary cost more")
 def _(vocab, d_model, std):
     return 1 / std, math.log(vocab)
 
 
-@start_of_table.mistake(
-    "the factor acts on the way in only: the scores on the way out are made with the table as it is"
-)
+@start_of_table.mistake("the factor applies only at the input: the output scores are computed with the table as it is")
 def _(vocab, d_model, std):
     return 1 / std, math.log(vocab) + d_model / 2
 
@@ -985,7 +987,7 @@ def _(vocab, d_model, std):
 def _(vocab, d_model, std):
     for number in (vocab, d_model, std):
         if number <= 0:
-            raise ValueError(f"expected a number above zero, got {number}")
+            raise ValueError(f"expected a positive number, got {number}")
     return [std**-1, 0.5 * (2 * math.log(vocab) + sum(std**2 for _ in range(d_model)))]
 
 
@@ -1002,7 +1004,7 @@ def _(vocab, d_model, std):
     limits={"most": (0,)},
     groups=(
         Group(
-            "counting, and joining the commonest pair",
+            "counting and joining the most frequent pair",
             2,
             ("a word counts as often as it occurs", "no more merges than asked for"),
         ),
@@ -1017,26 +1019,26 @@ def _(vocab, d_model, std):
             (
                 "pairs may overlap when they are counted",
                 "joined from left to right",
-                "every place in a word is joined",
+                "the pair is joined everywhere in a word",
                 "any words",
             ),
         ),
-        Group("words of many merges, and all other words", 1),
+        Group("words that need many merges, and special cases", 1),
     ),
     robust={
         "words of one letter have no pairs": "nothing to learn from",
-        "no merge is asked for": "nothing is asked",
+        "no merge is asked for": "nothing to do",
     },
     hints=(
-        "Keep each word as a tuple of tokens, and how often it occurs. Count the pairs of neighbours within the words, each as often as its word.",
+        "Keep each word as a tuple of tokens, and how often it occurs. Count the pairs of neighbours within the words, each as often as its word occurs.",
         "The next merge is `min(count, key=lambda pair: (-count[pair], pair))`: the largest count, and in a tie the smallest pair.",
         "Join it in every word, from left to right; stop when the best pair occurs once, or when there are no pairs; then count again.",
     ),
 )
 def learn_merges(words, most):
-    """Learn byte-pair merges. `words` is a dict that says how often each word occurs. Begin with single characters. In each round, count the
-    pairs of neighbouring tokens within the words, each as often as its word occurs, and join the most frequent pair everywhere, from left
-    to right. In a tie, take the smallest pair, as Python compares tuples. Stop after `most` merges, or when no pair occurs twice. Return
+    """Learn byte-pair merges. The dict `words` maps each word to how often it occurs. Begin with single characters. In each round, count the
+    pairs of neighbouring tokens within the words, each as often as its word occurs, and join the most frequent pair everywhere, from left to
+    right. In a tie, take the pair that is smallest when Python compares tuples. Stop after `most` merges, or when no pair occurs twice. Return
     the joined pairs in order.
 
     ```python
@@ -1081,7 +1083,7 @@ def _(draw):
     yield Case("a pair that occurs once is not joined", ({"ab": 1, "cd": 2}, 5))
     yield Case("pairs may overlap when they are counted", ({"aaa": 1, "b": 4}, 5))
     yield Case("joined from left to right", ({"aaab": 3}, 3))
-    yield Case("every place in a word is joined", ({"abcabd": 2, "abe": 1}, 4))
+    yield Case("the pair is joined everywhere in a word", ({"abcabd": 2, "abe": 1}, 4))
     for _ in range(3):
         texts = {"".join("abcd"[i] for i in draw.wholes(0, 3, draw.whole(1, 8))): draw.whole(1, 4) for _ in range(6)}
         yield Case("any words", (texts, draw.whole(3, 9)))
@@ -1132,17 +1134,17 @@ def _(words, most):
     return _learn(words, most, choose=lambda count: max(count, key=lambda pair: (count[pair], pair)))
 
 
-@learn_merges.mistake("each different word was counted once: a pair counts as often as its word occurs")
+@learn_merges.mistake("you counted each distinct word once: a pair counts as often as its word occurs")
 def _(words, most):
     return _learn(words, most, frequencies=False)
 
 
-@learn_merges.mistake("you counted once and for all: after each merge the neighbours have changed, so count again")
+@learn_merges.mistake("you counted only once: each merge changes the neighbours, so count again")
 def _(words, most):
     return _learn(words, most, recount=False)
 
 
-@learn_merges.mistake("you went on when the best pair occurred only once")
+@learn_merges.mistake("you continued when the best pair occurred only once")
 def _(words, most):
     return _learn(words, most, least=1)
 
@@ -1166,7 +1168,7 @@ def _(words, most):
     )
 
 
-@learn_merges.mistake("you learnt one merge too many: stop after `most` merges")
+@learn_merges.mistake("you learned one merge too many: stop after `most` merges")
 def _(words, most):
     return _learn(words, most + (most >= 0))
 
@@ -1176,12 +1178,12 @@ def _(words, most):
     return _learn({"".join(word * times for word, times in words.items()): 1}, most)
 
 
-@learn_merges.mistake("a merge is a pair of two tokens; you returned the tokens that they make")
+@learn_merges.mistake("a merge is a pair of tokens; you returned the joined tokens")
 def _(words, most):
     return ["".join(pair) for pair in _learn(words, most)]
 
 
-@learn_merges.mistake("return the pairs alone, without their counts")
+@learn_merges.mistake("return only the pairs, without their counts")
 def _(words, most):
     merges = _learn(words, most)
     texts, out = [(list(word), times) for word, times in words.items()], []
@@ -1203,7 +1205,7 @@ def _(words, most):
 
 @learn_merges.variant
 def _(words, most):
-    # a text of the tokens with a sign between them that no word holds, and the counts by hand
+    # the tokens joined by a character that no word contains, and the counts by hand
     if most < 0:
         raise ValueError("most must not be negative")
     texts, merges = {tuple(word): times for word, times in words.items()}, []
@@ -1229,7 +1231,7 @@ def _(words, most):
 
 @learn_merges.variant
 def _(words, most):
-    # recursion: the first merge, and then the merges of the joined words; tokens are lists in a list
+    # recursion: the first merge, then the merges of the joined words, with tokens as nested lists
     if most < 0:
         raise ValueError(f"{most} merges")
 

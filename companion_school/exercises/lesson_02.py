@@ -79,17 +79,17 @@ def _():
 @exercise(
     "2.2",
     "The right scale",
-    task="Find the divisor that gives a score variance one, whatever mean and deviation",
+    task="Find the divisor that gives a score variance one for any mean and standard deviation",
     points=2,
     difficulty=2,
     minutes=10,
     robust={
-        "a mean far above the standard deviation": "a right identity loses all digits at such a mean",
+        "a mean far above the standard deviation": "a correct identity loses all digits at such a mean",
     },
     hints=(
-        "Which line of equation (D2.2) is the last that uses neither of the assumptions mean zero and variance one?",
+        "Which is the last line of equation (D2.2) that assumes neither mean zero nor variance one?",
         "Put sigma_q = sigma_k = std and mu_q = mu_k = mean into it.",
-        "A divisor acts on the variance with its square.",
+        "A divisor divides the variance by its square.",
     ),
 )
 def right_scale(d_k, mean, std):
@@ -103,7 +103,7 @@ def right_scale(d_k, mean, std):
 
     ★
     - Raise a `ValueError` for `d_k < 1` and `std <= 0`.
-    - A mean far above the standard deviation, such as 30,000 against 0.001, costs no digits.
+    - A mean far above the standard deviation, such as 30,000 against 0.001, loses no precision.
     """
     ### BEGIN SOLUTION
     if d_k < 1 or std <= 0:
@@ -120,18 +120,18 @@ def _(draw):
     d_k = draw.whole(5, 40)
     yield Case("both", (d_k, -0.3 - draw.uniform(1).item(), 1.3 + draw.uniform(1).item()))
     yield Case("a single component", (1, 0.5, 1.5))
-    yield Case("no component is rejected", (0, 0.0, 1.0), refuse=True)
-    yield Case("a deviation of zero is rejected", (4, 0.0, 0.0), refuse=True)
+    yield Case("zero components are rejected", (0, 0.0, 1.0), refuse=True)
+    yield Case("a standard deviation of zero is rejected", (4, 0.0, 0.0), refuse=True)
     yield Case("a mean far above the standard deviation", (64, 3e4, 1e-3))
     yield Case("a mean as small as the standard deviation", (3, 5e-3, 1e-2))
 
 
-@right_scale.mistake("that is the square root of d_k, which is right only for mean 0 and deviation 1")
+@right_scale.mistake("that is the square root of d_k, which is right only for mean 0 and standard deviation 1")
 def _(d_k, mean, std):
     return math.sqrt(d_k)
 
 
-@right_scale.mistake("you divide by d_k, not by its square root: a divisor acts on the variance with its square")
+@right_scale.mistake("you divide by d_k, not by its square root: a divisor divides the variance by its square")
 def _(d_k, mean, std):
     return float(d_k)
 
@@ -146,12 +146,12 @@ def _(d_k, mean, std):
     return math.sqrt(d_k) * std**2
 
 
-@right_scale.mistake("only the query's mean is counted: the key has one, too")
+@right_scale.mistake("you used only the query's mean: the key has one, too")
 def _(d_k, mean, std):
     return math.sqrt(d_k * (std**4 + std**2 * mean**2))
 
 
-@right_scale.mistake("a deviation is not a variance: square std first")
+@right_scale.mistake("a standard deviation is not a variance: square std first")
 def _(d_k, mean, std):
     return math.sqrt(d_k * (std**2 + 2 * std * mean**2))
 
@@ -163,7 +163,7 @@ def _(d_k, mean, std):
 
 @right_scale.variant
 def _(d_k, mean, std):
-    # the variance of one product, by going through the four equally likely pairs of mean +- std
+    # the variance of one product, from the four equally likely pairs of mean +- std
     if d_k < 1 or std <= 0:
         raise ValueError("expected d_k >= 1 and std > 0")
     products = [a * b for a, b in product((mean - std, mean + std), repeat=2)]
@@ -194,15 +194,15 @@ def _(d_k, mean, std):
         "scores of -2e10 are seen, small weights stay, and a hidden NaN is hidden": "no lesson has such scores",
     },
     hints=(
-        "Write minus infinity where looking is forbidden, before anything else.",
+        "Before anything else, write minus infinity wherever the query may not look.",
         "Subtract each row's maximum. In an empty row it is minus infinity, and infinity minus infinity is NaN: put 0 there.",
         "Exponentiate, and divide by the row's sum, or by 1 where the sum is 0.",
     ),
 )
 def visible_softmax(scores, may_look):
-    """Write a softmax with a mask. `scores` (query, key) are scaled already. `may_look` is boolean, has the same shape, and is True where a
-    query may look. Return the weights. Rows add up to one, hidden keys get exactly 0, whatever their scores, and a row in which every key
-    is hidden is all zeros. Scores of 1,000 or -1,000 do not overflow. Do not use PyTorch's softmax.
+    """Write a softmax with a mask. `scores` (query, key) are already scaled. `may_look` is boolean, has the same shape, and is True where a
+    query may look. Return the weights. Rows add up to one, hidden keys get exactly 0 whatever their scores are, and a row in which every key is
+    hidden is all zeros. Scores of 1,000 or -1,000 do not overflow. Do not use PyTorch's softmax.
 
     ```python
     >>> visible_softmax(torch.tensor([[0.0, 5.0, 0.0]]), torch.tensor([[True, False, True]]))
@@ -230,7 +230,7 @@ def visible_softmax(scores, may_look):
 @visible_softmax.cases
 def _(draw):
     look = torch.tensor([[True, True, False], [True, True, True]])
-    yield Case("hidden keys get nothing, and the rest of the row adds up to one", (draw.normal(2, 3), look))
+    yield Case("hidden keys get 0, and the rest of the row adds up to one", (draw.normal(2, 3), look))
     queries, keys = draw.sizes(2, 3, 8)
     many = draw.uniform(queries, keys) > 0.4
     many[:, 0] = True
@@ -242,21 +242,21 @@ def _(draw):
     yield Case("no hidden score has any influence", (loud, look))
     none = torch.tensor([[True, False, True], [False, False, False]])
     yield Case("a row that sees nothing is all zeros", (draw.normal(2, 3), none))
-    yield Case("a mask of numbers is rejected", (draw.normal(2, 3), look.double()), refuse=True)
+    yield Case("a mask that is not boolean is rejected", (draw.normal(2, 3), look.double()), refuse=True)
     yield Case("a mask of another shape is rejected", (draw.normal(2, 3), look[:1]), refuse=True)
     low = torch.tensor([[-2e10, -2e10, 0.0], [0.0, -30.0, math.nan]], dtype=torch.float64)
     look = torch.tensor([[True, True, False], [True, True, False]])
     yield Case("scores of -2e10 are seen, small weights stay, and a hidden NaN is hidden", (low, look))
-    yield Case("a mask with an axis more is rejected", (low, look[None]), refuse=True)
-    yield Case("a mask of as many numbers in another shape is rejected", (low, look.reshape(3, 2)), refuse=True)
+    yield Case("a mask with one more axis is rejected", (low, look[None]), refuse=True)
+    yield Case("a mask with as many elements but another shape is rejected", (low, look.reshape(3, 2)), refuse=True)
 
 
 def _refuse(scores, may_look):
     if may_look.dtype != torch.bool or may_look.shape != scores.shape:
-        raise ValueError("may_look must be boolean and of the scores' shape")
+        raise ValueError("may_look must be boolean and have the shape of the scores")
 
 
-@visible_softmax.mistake("your mask comes after the softmax: hidden scores still sit in the denominator")
+@visible_softmax.mistake("your mask comes after the softmax: hidden scores are still in the denominator")
 def _(scores, may_look):
     return torch.softmax(scores, dim=-1) * may_look
 
@@ -282,7 +282,7 @@ def _(scores, may_look):
     return e / e.sum(dim=-1, keepdim=True)
 
 
-@visible_softmax.mistake("a row that sees nothing came out as NaN: 0 divided by 0")
+@visible_softmax.mistake("a row that sees nothing becomes NaN: 0 divided by 0")
 def _(scores, may_look):
     return torch.softmax(scores.masked_fill(~may_look, -math.inf), dim=-1)
 
@@ -292,7 +292,7 @@ def _(scores, may_look):
     return torch.softmax(scores.masked_fill(~may_look, -1e9), dim=-1)
 
 
-@visible_softmax.mistake("a mask that is not boolean, or of another shape, must raise a ValueError")
+@visible_softmax.mistake("a mask that is not boolean or has another shape must raise a ValueError")
 def _(scores, may_look):
     look = may_look.bool().expand_as(scores)
     return torch.softmax(scores.masked_fill(~look, -math.inf), dim=-1).nan_to_num(0.0)
@@ -300,7 +300,7 @@ def _(scores, may_look):
 
 @visible_softmax.variant
 def _(scores, may_look):
-    # row by row, over the visible keys alone
+    # row by row, over the visible keys only
     _refuse(scores, may_look)
     out = torch.zeros_like(scores)
     for i, row in enumerate(may_look):
@@ -313,7 +313,7 @@ def _(scores, may_look):
 
 @visible_softmax.variant
 def _(scores, may_look):
-    # the largest score of all the visible ones in the row, by way of the smallest number there is
+    # the largest visible score of a row, with the smallest finite number in place of hidden scores
     _refuse(scores, may_look)
     z = torch.where(may_look, scores, torch.finfo(scores.dtype).min)
     e = torch.where(may_look, (z - z.amax(-1, keepdim=True)).exp(), 0.0)
@@ -340,18 +340,18 @@ def _(scores, may_look):
     minutes=20,
     forbidden=("grad", "backward", "vjp", "jacobian", "scaled_dot_product_attention"),
     robust={
-        "scores far below zero, and a hidden one above them": "a right Jacobian, with scores of a million",
+        "visible scores far below zero, and a hidden score above them": "a correct Jacobian fails with scores of a million",
     },
     hints=(
-        "Only the weights A change: compute them with the mask.",
+        "The mask changes only the weights A: compute them with it.",
         "Equations (D2.10), (D2.11) and (D2.12) hold for any A. What does (D2.12) give where a weight is 0?",
         "Do not forget the 1 / sqrt(d_k) of equation (D2.13), for queries and for keys.",
     ),
 )
 def masked_gradients(q, k, v, may_look, g):
     """Return `(dq, dk, dv)`, the gradients of a loss $L$ with respect to `q` (query, d_k), `k` (key, d_k) and `v` (key, d_v), through masked
-    attention. `may_look` (query, key) is boolean, True means that the query may look, and no row is empty. `g` (query, d_v) is $\\partial
-    L / \\partial O$. Do it without autograd. Which line of the derivation does the mask change?
+    attention. `may_look` (query, key) is boolean and True where a query may look; no row is empty. `g` (query, d_v) is
+    $\\partial L / \\partial O$. Do it without autograd. Which line of the derivation does the mask change?
 
     ```python
     >>> masked_gradients(torch.ones(1, 1), torch.ones(2, 1), torch.tensor([[3.0], [5.0]]), torch.tensor([[True, False]]), torch.ones(1, 1))
@@ -361,7 +361,7 @@ def masked_gradients(q, k, v, may_look, g):
     ```
 
     ★
-    - Scores far below zero, with higher hidden scores beside them, do no harm.
+    - Visible scores far below zero beside higher hidden scores do no harm.
     """
     ### BEGIN SOLUTION
     scale = math.sqrt(q.shape[1])
@@ -394,7 +394,7 @@ def _(draw):
     keys = torch.tensor([[-1e6, 0.0], [-1e6, 1.0], [0.0, 3.0]], dtype=torch.float64)
     value = torch.tensor([[1.0, 0.5, 2.0], [2.0, -1.0, 1.0], [9.0, 7.0, 8.0]], dtype=torch.float64)
     seen = torch.tensor([[True, True, False]])
-    yield Case("scores far below zero, and a hidden one above them", (query, keys, value, seen, value[:1]))
+    yield Case("visible scores far below zero, and a hidden score above them", (query, keys, value, seen, value[:1]))
 
 
 def _weights(q, k, may_look, scale):
@@ -443,7 +443,7 @@ def _(q, k, v, may_look, g):
     return dz @ k / q.shape[1], dz.T @ q / q.shape[1], a.T @ g
 
 
-@masked_gradients.mistake("the mask comes after the softmax: hidden scores still sit in the denominator")
+@masked_gradients.mistake("the mask comes after the softmax: hidden scores are still in the denominator")
 def _(q, k, v, may_look, g):
     scale = math.sqrt(q.shape[1])
     a = torch.softmax(q @ k.T / scale, dim=-1)
@@ -490,9 +490,9 @@ def _(q, k, v, may_look, g):
     minutes=10,
     limits={"keys": lambda queries, keys: (queries,), "queries": (1,)},
     hints=(
-        "At which key does query 0 stand when the last query stands at the last key?",
+        "At which key's position is query 0 if the last query is at the last key's position?",
         "`tril(diagonal=c)` keeps c further diagonals above the main one.",
-        "Start from zeros, and write minus infinity where the triangle is not.",
+        "Start from zeros, and write minus infinity outside the triangle.",
     ),
 )
 def causal_mask(queries, keys):
@@ -521,10 +521,10 @@ def causal_mask(queries, keys):
 def _(draw):
     yield Case("as many queries as keys", (3, 3))
     yield Case("one query at the end sees every key", (1, 4))
-    yield Case("more keys than queries: the last query stands at the last key", (2, 5))
+    yield Case("more keys than queries: the last query is at the last key", (2, 5))
     queries = draw.whole(2, 6)
     yield Case("any sizes", (queries, queries + draw.whole(1, 5)))
-    yield Case("no query is rejected", (0, 3), refuse=True)
+    yield Case("zero queries are rejected", (0, 3), refuse=True)
     yield Case("more queries than keys are rejected", (4, 3), refuse=True)
 
 
@@ -556,7 +556,7 @@ def _(queries, keys):
     return _filled(torch.ones(queries, keys, dtype=torch.bool).triu(keys - queries))
 
 
-@causal_mask.mistake("that is a mask of truth values as numbers, 1 and 0; to be added it must be 0 and minus infinity")
+@causal_mask.mistake("that is a mask of ones and zeros; a mask that is added must hold 0 and minus infinity")
 def _(queries, keys):
     return torch.ones(queries, keys).tril(keys - queries)
 

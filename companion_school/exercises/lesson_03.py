@@ -17,9 +17,9 @@ from companion_school.checking.exercise import Case, Group, exercise
     difficulty=1,
     minutes=5,
     hints=(
-        "The weights do not depend on the counts: they are those of the first sentence.",
-        "They are e^3 / (e^3 + 2), and twice 1 / (e^3 + 2).",
-        "The dogs say 5, the verb says 0, the cat says 1. Which average do the weights make of these?",
+        "The weights do not depend on the counts, so they are those of the first sentence.",
+        "They are e^3 / (e^3 + 2) once and 1 / (e^3 + 2) twice.",
+        "The values are 5 for the dogs, 0 for the verb and 1 for the cat. What is their average with these weights?",
     ),
 )
 def five_dogs():
@@ -37,7 +37,7 @@ def _(draw):
     yield Case("the output for chase", (), tolerance=5e-4)
 
 
-@five_dogs.mistake("the weight on the dogs is not 1: the softmax leaves something for the two others")
+@five_dogs.mistake("the weight of the dogs is not 1: the softmax also gives weight to the two other words")
 def _():
     return 5.0
 
@@ -62,7 +62,7 @@ def _():
     return (5 + math.exp(3)) / (math.exp(3) + 2)
 
 
-@five_dogs.mistake("that is the weight on the dogs; the output is the average of the values with these weights")
+@five_dogs.mistake("that is the weight of the dogs; the output is the average of the values with these weights")
 def _():
     return math.exp(3) / (math.exp(3) + 2)
 
@@ -72,7 +72,7 @@ def _():
     return (5 * math.exp(3) + 1) / (math.exp(3) + 1)
 
 
-@five_dogs.mistake("the denominator is missing: divide by the sum of the powers")
+@five_dogs.mistake("the denominator is missing: divide by the sum of the exponentials")
 def _():
     return 5 * math.exp(3) + 1
 
@@ -98,17 +98,17 @@ def _():
     difficulty=2,
     minutes=10,
     robust={
-        "more than a float can count": "no model is so wide",
+        "more parameters than a float can count": "no model is that wide",
     },
     hints=(
-        "A head has a query matrix and its rows of the output matrix; a key head has a key matrix and a value matrix.",
+        "A query head has a query matrix and its rows of the output matrix. A key head has a key matrix and a value matrix.",
         "A projection has one bias for each of its outputs.",
         "Queries have `heads * d_k` outputs, keys `kv_heads * d_k`, values `kv_heads * d_v`, and the last projection `d_model`.",
     ),
 )
 def attention_numbers(d_model, heads, kv_heads, d_k, d_v, bias):
-    """How many parameters does an attention layer have? It has `heads` query heads, and `kv_heads` heads for keys and values. In each head,
-    queries and keys have width `d_k`, and values have width `d_v`. Input and output have width `d_model`. If `bias` is true, each of the
+    """How many parameters does an attention layer have? The layer has `heads` query heads, and `kv_heads` heads for keys and values. In each
+    head, queries and keys have width `d_k`, and values have width `d_v`. Input and output have width `d_model`. If `bias` is true, each of the
     four projections has a bias. Return an `int`.
 
     ```python
@@ -131,17 +131,17 @@ def attention_numbers(d_model, heads, kv_heads, d_k, d_v, bias):
 
 @attention_numbers.cases
 def _(draw):
-    yield Case("the usual widths", (12, 3, 3, 4, 4, False))
+    yield Case("usual widths", (12, 3, 3, 4, 4, False))
     yield Case("values of another width", (12, 3, 3, 4, 5, False))
     yield Case("grouped heads", (10, 6, 2, 3, 5, False))
     yield Case("with biases", (10, 6, 2, 3, 5, True))
     yield Case("one key head for all", (16, 4, 1, 7, 3, True))
     kv_heads, d_k, d_v = draw.sizes(3, 2, 9)
     yield Case("any sizes", (draw.whole(20, 90), kv_heads * draw.whole(2, 4), kv_heads, d_k, d_v, True))
-    yield Case("key heads that do not divide the heads are rejected", (24, 6, 4, 4, 4, False), refuse=True)
+    yield Case("a number of key heads that does not divide the heads is rejected", (24, 6, 4, 4, 4, False), refuse=True)
     yield Case("more key heads than heads are rejected", (24, 2, 4, 4, 4, True), refuse=True)
     yield Case("one head", (5, 1, 1, 2, 3, True))
-    yield Case("more than a float can count", (2**53 + 1, 1, 1, 1, 1, False))
+    yield Case("more parameters than a float can count", (2**53 + 1, 1, 1, 1, 1, False))
 
 
 def _divides(heads, kv_heads):
@@ -184,7 +184,7 @@ def _(d_model, heads, kv_heads, d_k, d_v, bias):
     return _count(d_model, heads, heads, d_k, d_v, bias)
 
 
-@attention_numbers.mistake("the output matrix joins as many heads as there are queries, not as there are keys")
+@attention_numbers.mistake("the output matrix joins `heads` heads, not `kv_heads`")
 def _(d_model, heads, kv_heads, d_k, d_v, bias):
     _divides(heads, kv_heads)
     return _count(d_model, heads, kv_heads, d_k, d_v, bias) - (heads - kv_heads) * d_v * d_model
@@ -196,7 +196,7 @@ def _(d_model, heads, kv_heads, d_k, d_v, bias):
     return _count(d_model, heads, kv_heads, d_k, d_k, bias)
 
 
-@attention_numbers.mistake("you counted one head only; there are `heads` of them, and `kv_heads`")
+@attention_numbers.mistake("you counted only one head; there are `heads` query heads and `kv_heads` key heads")
 def _(d_model, heads, kv_heads, d_k, d_v, bias):
     _divides(heads, kv_heads)
     return _count(d_model, 1, 1, d_k, d_v, bias)
@@ -208,13 +208,13 @@ def _(d_model, heads, kv_heads, d_k, d_v, bias):
     return _count(d_model, heads, kv_heads, d_k, d_v, False) + 4 * d_model * bias
 
 
-@attention_numbers.mistake("the last projection has a bias, too, of d_model numbers")
+@attention_numbers.mistake("the last projection has a bias, too, with d_model entries")
 def _(d_model, heads, kv_heads, d_k, d_v, bias):
     _divides(heads, kv_heads)
     return _count(d_model, heads, kv_heads, d_k, d_v, bias) - d_model * bias
 
 
-@attention_numbers.mistake("key heads that do not divide the heads must raise a ValueError")
+@attention_numbers.mistake("a number of key heads that does not divide the heads must raise a ValueError")
 def _(d_model, heads, kv_heads, d_k, d_v, bias):
     return _count(d_model, heads, kv_heads, d_k, d_v, bias)
 
@@ -253,12 +253,12 @@ def _(d_model, heads, kv_heads, d_k, d_v, bias):
     difficulty=2,
     minutes=10,
     excused={
-        "memory": "a split is a view, and moves no number",
+        "memory": "a split is a view, which copies nothing",
     },
     robust={
-        "truth values": "heads hold numbers",
+        "truth values": "heads hold real numbers",
         "complex numbers": "heads hold real numbers",
-        "a tensor whose memory is in another order": "where numbers lie is no idea of the lesson",
+        "a tensor whose memory is in another order": "the lesson does not discuss memory layout",
     },
     hints=(
         "Cut the last axis in two first; the token axis stays where it is.",
@@ -267,8 +267,8 @@ def _(d_model, heads, kv_heads, d_k, d_v, bias):
     ),
 )
 def to_heads(x, heads):
-    """Split the last axis into heads: turn `x` (batch, token, head · width) into (batch, head, token, width). For every token, head $i$,
-    counted from 0, holds the numbers from $i \\cdot$ width up to, but not including, $(i + 1) \\cdot$ width.
+    """Split the last axis into heads: turn `x` (batch, token, head · width) into (batch, head, token, width). For every token, head $i$, counted
+    from 0, holds the components from $i \\cdot$ width up to, but not including, $(i + 1) \\cdot$ width.
 
     ```python
     >>> to_heads(torch.tensor([[[1, 2, 3, 4], [5, 6, 7, 8]]]), 2).tolist()
@@ -288,22 +288,22 @@ def to_heads(x, heads):
 
 
 def _numbered(*shape):
-    """Every number is different, and tells where it stands."""
+    """Return numbers that are all different, so that each tells its position."""
     return torch.arange(math.prod(shape)).reshape(shape)
 
 
 @to_heads.cases
 def _(draw):
     yield Case("two tokens, two heads", (_numbered(1, 2, 4), 2))
-    yield Case("head i holds the i-th part of each token", (_numbered(2, 3, 8), 4))
-    yield Case("one head holds it all", (_numbered(2, 3, 4), 1))
+    yield Case("head i holds part i of each token", (_numbered(2, 3, 8), 4))
+    yield Case("one head holds everything", (_numbered(2, 3, 4), 1))
     yield Case("heads of width one", (_numbered(2, 3, 4), 4))
     batch, tokens, heads, width = draw.sizes(4, 2, 7)
     yield Case("any sizes", (draw.normal(batch, tokens, heads * width), heads))
     yield Case("a tensor whose memory is in another order", (draw.normal(6, tokens, batch).transpose(0, 2), 3))
     yield Case("gradients", (draw.normal(2, 3, 8), 4), gradients=True)
-    yield Case("heads that do not divide the width are rejected", (_numbered(2, 3, 8), 3), refuse=True)
-    yield Case("more heads than numbers are rejected", (_numbered(2, 3, 8), 16), refuse=True)
+    yield Case("a number of heads that does not divide the width is rejected", (_numbered(2, 3, 8), 3), refuse=True)
+    yield Case("more heads than components are rejected", (_numbered(2, 3, 8), 16), refuse=True)
     yield Case("truth values", (torch.arange(24).reshape(2, 3, 4) % 3 == 0, 2))
     yield Case("complex numbers", (torch.complex(draw.normal(2, 3, 4).float(), draw.normal(2, 3, 4).float()), 2))
 
@@ -327,7 +327,7 @@ def _(x, heads):
     return x.reshape(*x.shape[:2], heads, -1)
 
 
-@to_heads.mistake("your heads take every `heads`-th number; those of one head are neighbours")
+@to_heads.mistake("your heads take every `heads`-th component; the components of one head are neighbours")
 def _(x, heads):
     _divisor(x, heads)
     return x.reshape(*x.shape[:2], -1, heads).permute(0, 3, 1, 2)
@@ -358,13 +358,13 @@ def _(x, heads):
 
 
 @to_heads.mistake(
-    "heads that do not divide the width raise PyTorch's own error: raise a ValueError that says what is wrong"
+    "you leave it to PyTorch to raise an error when the heads do not divide the width: raise a ValueError that says what is wrong"
 )
 def _(x, heads):
     return x.reshape(*x.shape[:2], heads, x.shape[-1] // heads).transpose(1, 2)
 
 
-@to_heads.mistake("numbers are left over in silence when the heads do not divide the width: raise a ValueError")
+@to_heads.mistake("components are silently lost when the heads do not divide the width: raise a ValueError")
 def _(x, heads):
     width = x.shape[-1] // heads
     return x[..., : heads * width].reshape(*x.shape[:2], heads, width).transpose(1, 2)
@@ -372,7 +372,7 @@ def _(x, heads):
 
 @to_heads.variant
 def _(x, heads):
-    # cut into slices, and stack them
+    # cut into slices and stack them
     width, rest = divmod(x.size(2), heads)
     if rest:
         raise ValueError(f"{x.size(2)} numbers for {heads} heads")
@@ -381,7 +381,7 @@ def _(x, heads):
 
 @to_heads.variant
 def _(x, heads):
-    # number by number, written into a tensor of the right shape
+    # component by component, written into a tensor of the right shape
     batch, tokens, wide = x.shape
     if wide / heads != wide // heads:
         raise ValueError(f"the width {wide} is not divisible by {heads} heads")
@@ -414,13 +414,13 @@ def _(x, heads):
         "memory": "joining one head is a view",
     },
     robust={
-        "truth values": "heads hold numbers",
+        "truth values": "heads hold real numbers",
         "complex numbers": "heads hold real numbers",
-        "a tensor whose memory is in another order": "where numbers lie is no idea of the lesson",
+        "a tensor whose memory is in another order": "the lesson does not discuss memory layout",
     },
     hints=(
-        "The way back is the way out in reverse: which of the two steps comes first?",
-        "Exchange the axes for head and token; then join the last two.",
+        "Undo the two steps of the split in reverse order. Which one comes first?",
+        "Exchange the axes for head and token, then join the last two.",
         "After a transpose, memory is no longer in the order of the axes, so `view` raises an error. `flatten(2)` and `reshape` do not.",
     ),
 )
@@ -477,26 +477,26 @@ def _(x):
     return x.flatten(2)
 
 
-@from_heads.mistake("you joined the head axis and the token axis; it is head and width that belong together")
+@from_heads.mistake("you joined the head axis and the token axis; join the head axis and the width axis")
 def _(x):
     _four(x)
     return x.flatten(1, 2)
 
 
-@from_heads.mistake("the heads are interleaved: all numbers of head 0 come first, then those of head 1")
+@from_heads.mistake("the heads are interleaved: all components of head 0 come first, then those of head 1")
 def _(x):
     _four(x)
     return x.permute(0, 2, 3, 1).flatten(2)
 
 
-@from_heads.mistake("the heads are added; they stay side by side until the output matrix")
+@from_heads.mistake("the heads are added; keep them side by side until the output matrix")
 def _(x):
     _four(x)
     return x.sum(1)
 
 
 @from_heads.mistake(
-    "view raises an error for a transposed tensor (if that is what it says): use reshape or flatten, or call contiguous() first"
+    "view raises an error for a transposed tensor (if that is your error): use reshape or flatten, or call contiguous() first"
 )
 def _(x):
     _four(x)
@@ -561,12 +561,12 @@ def _(x):
         "gradients": "its answer goes into a model that learns",
     },
     robust={
-        "half precision stays": "half precision is a matter of its own",
+        "the result stays in half precision": "the lesson does not discuss half precision",
     },
     hints=(
-        "View `q` as (batch, kv_head, group, query, d_k): the heads of one group are neighbours, so the group axis is the inner one.",
-        "A product with `k[:, :, None]` gives the right numbers, but copies: a batched product spreads what it broadcasts. Let all queries of a group stand one below the other instead: (batch, kv_head, group · query, d_k).",
-        "`q.reshape(batch, kv_heads, -1, d_k) @ k.transpose(-2, -1)`, divided by the root of d_k; softmax over the keys, times `v`; and at the end a reshape to (batch, head, query, d_v).",
+        "View `q` as (batch, kv_head, group, query, d_k): the heads of one group are neighbours, so the group axis comes after the kv_head axis.",
+        "A product with `k[:, :, None]` gives the right numbers but copies, because a batched product expands what it broadcasts. Stack all queries of a group instead: (batch, kv_head, group · query, d_k).",
+        "`q.reshape(batch, kv_heads, -1, d_k) @ k.transpose(-2, -1)`, divided by the square root of d_k, gives the scores. Take the softmax over the keys, multiply by `v`, and reshape to (batch, head, query, d_v).",
     ),
 )
 def grouped(q, k, v):
@@ -616,7 +616,7 @@ def _(draw):
     yield Case("3 key heads for 4 heads are rejected", inputs(2, 4, 3, 3, 5, 4, 7), refuse=True)
     yield Case("more key heads than heads are rejected", inputs(2, 2, 4, 3, 5, 4, 7), refuse=True)
     half = [t.to(torch.float16) for t in inputs(2, 4, 2, 3, 5, 2, 3)]
-    yield Case("half precision stays", tuple(half), tolerance=1e-2)
+    yield Case("the result stays in half precision", tuple(half), tolerance=1e-2)
     yield Case("many keys", inputs(1, 8, 2, 1, 256, 16, 16))
 
 
@@ -651,7 +651,7 @@ def _(q, k, v):
     return out.transpose(1, 2).flatten(1, 2)
 
 
-@grouped.mistake("every head asks key head 0: with several key heads each group has one of its own")
+@grouped.mistake("every head uses key head 0: with several key heads, each group has its own")
 def _(q, k, v):
     _fits(q, k)
     return _attend(q, k[:, :1], v[:, :1])
@@ -669,7 +669,7 @@ def _(q, k, v):
     return _attend(q, *_shared(q, k, v), scale=q.shape[-1])
 
 
-@grouped.mistake("your scores are divided by the root of d_model = head * d_k; a head's own width counts")
+@grouped.mistake("your scores are divided by the square root of d_model = head * d_k; use the width of one head")
 def _(q, k, v):
     _fits(q, k)
     return _attend(q, *_shared(q, k, v), scale=math.sqrt(q.shape[1] * q.shape[-1]))
@@ -687,7 +687,7 @@ def _(q, k, v):
     return _attend(q, *_shared(q, k, v), dim=-2)
 
 
-@grouped.mistake("the group's queries were averaged: each query head asks on its own, and has its own output")
+@grouped.mistake("you averaged the queries of a group: each query head has its own weights and its own output")
 def _(q, k, v):
     _fits(q, k)
     return _attend(q.unflatten(1, (k.shape[1], -1)).mean(2), k, v)
@@ -720,13 +720,13 @@ def _(q, k, v):
 
 
 @grouped.mistake(
-    "key heads that do not divide the heads must raise a ValueError before PyTorch raises an error of its own"
+    "a number of key heads that does not divide the heads must raise a ValueError before PyTorch raises its own error"
 )
 def _(q, k, v):
     return _attend(q.unflatten(1, (k.shape[1], q.shape[1] // k.shape[1])), k[:, :, None], v[:, :, None]).flatten(1, 2)
 
 
-@grouped.mistake("heads that cannot be shared out evenly were shared out somehow: raise a ValueError")
+@grouped.mistake("heads that cannot be divided evenly among the key heads must raise a ValueError")
 def _(q, k, v):
     group = max(q.shape[1] // k.shape[1], 1)
     places = [min(i // group, k.shape[1] - 1) for i in range(q.shape[1])]
@@ -784,20 +784,19 @@ def _(q, k, v):
     difficulty=3,
     minutes=20,
     excused={
-        "edge": "the rows are heads times d_k, and those of values heads times d_v: another number of heads does not divide both",
-        "one": "the rows are heads times d_k: one alone cannot be cut to 1",
+        "edge": "the rows are heads times d_k, those of the values heads times d_v, and another number of heads does not divide both",
+        "one": "the rows are heads times d_k, so one tensor cannot be cut to a single row",
     },
     hints=(
         "`nn.Linear` stores its matrix transposed. Which *rows* of `w_q` belong to head i? And of `w_v`, whose heads have another width?",
-        "A head's rows are neighbours: `w_q.split(d_k)` cuts `w_q` into one block a head, with d_k = number of rows / heads.",
-        "For `w_o` it is *columns*: `w_o.split(d_v, dim=1)`. Join the blocks of the heads to keep, in their order, with `torch.cat`.",
+        "A head's rows are neighbours: `w_q.split(d_k)` cuts `w_q` into one block per head, with d_k = number of rows / heads.",
+        "In `w_o` a head owns *columns*: `w_o.split(d_v, dim=1)`. Join the blocks of the heads to keep, in their order, with `torch.cat`.",
     ),
 )
 def keep_heads(w_q, w_k, w_v, w_o, heads, keep):
-    """A layer without biases has `heads` heads. Its weights are stored as in `nn.Linear`: `w_q` and `w_k` (head · d_k, d_model), `w_v` (head
-    · d_v, d_model), and `w_o` (d_model, head · d_v). Return the weights `(w_q, w_k, w_v, w_o)` of a *smaller* layer that has only the
-    heads in the list `keep`, counted from 0, in that order. It computes what the large layer computes when all other heads are switched
-    off.
+    """A layer without biases has `heads` heads. Its weights are stored as in `nn.Linear`: `w_q` and `w_k` (head · d_k, d_model), `w_v` (head ·
+    d_v, d_model), and `w_o` (d_model, head · d_v). Return the weights `(w_q, w_k, w_v, w_o)` of a *smaller* layer that has only the heads in the
+    list `keep`, counted from 0, in that order. It must compute what the large layer computes when all other heads are switched off.
 
     ```python
     >>> keep_heads(*[torch.tensor([[1.0], [2.0]])] * 3, torch.tensor([[1.0, 2.0]]), 2, [1])
@@ -827,11 +826,11 @@ def _(draw):
 
     yield Case("the second of two heads", layer(5, 2, 1, 3, [1]))
     yield Case("two heads of three", layer(5, 3, 2, 2, [0, 2]))
-    yield Case("in the order that was asked for", layer(7, 4, 2, 3, [3, 1, 0]))
+    yield Case("in the order of keep", layer(7, 4, 2, 3, [3, 1, 0]))
     yield Case("all of them", layer(12, 4, 3, 5, [0, 1, 2, 3]))
     d_model, heads, d_k, d_v = draw.sizes(4, 3, 8)
     yield Case("any sizes", layer(d_model, heads, d_k, d_v, draw.shuffled(heads)[: draw.whole(2, heads)].tolist()))
-    yield Case("no head at all is rejected", layer(5, 3, 2, 4, []), refuse=True)
+    yield Case("an empty list is rejected", layer(5, 3, 2, 4, []), refuse=True)
     yield Case("a head that does not exist is rejected", layer(5, 3, 2, 4, [3]), refuse=True)
     yield Case("a negative number is rejected", layer(5, 3, 2, 4, [0, -1]), refuse=True)
 
@@ -856,7 +855,7 @@ def _smaller(w_q, w_k, w_v, w_o, heads, keep, cut=_cut):
     return *(cut(w, heads, keep) for w in (w_q, w_k, w_v)), cut(w_o, heads, keep, 1)
 
 
-@keep_heads.mistake("your heads take every `heads`-th row; those of one head are neighbours")
+@keep_heads.mistake("your heads take every `heads`-th row; the rows of one head are neighbours")
 def _(w_q, w_k, w_v, w_o, heads, keep):
     _are_heads(keep, heads)
     return _smaller(w_q, w_k, w_v, w_o, heads, keep, _interleaved)
@@ -898,7 +897,7 @@ def _(w_q, w_k, w_v, w_o, heads, keep):
     return _cut(w_q, heads, keep), _cut(w_k, heads, keep), values, outputs
 
 
-@keep_heads.mistake("you threw away the heads that were to be kept")
+@keep_heads.mistake("you removed the heads that `keep` lists")
 def _(w_q, w_k, w_v, w_o, heads, keep):
     _are_heads(keep, heads)
     others = [i for i in range(heads) if i not in keep]
@@ -917,7 +916,7 @@ def _(w_q, w_k, w_v, w_o, heads, keep):
     return *_smaller(w_q, w_k, w_v, w_o, heads, keep)[:3], _cut(w_o, heads, sorted(keep), 1)
 
 
-@keep_heads.mistake("you switched the other heads off with zeros; the layer was to become smaller")
+@keep_heads.mistake("you switched the other heads off with zeros; the layer must become smaller")
 def _(w_q, w_k, w_v, w_o, heads, keep):
     _are_heads(keep, heads)
     off = torch.tensor([i in keep for i in range(heads)]).repeat_interleave(len(w_v) // heads)
@@ -930,7 +929,7 @@ def _(w_q, w_k, w_v, w_o, heads, keep):
     return _smaller(w_q, w_k, w_v, w_o, heads, [i - 1 for i in keep])
 
 
-@keep_heads.mistake("only the number of heads to keep counts in your code: `keep` tells which ones")
+@keep_heads.mistake("your code uses only the length of `keep`; it also says which heads to keep")
 def _(w_q, w_k, w_v, w_o, heads, keep):
     _are_heads(keep, heads)
     return _smaller(w_q, w_k, w_v, w_o, heads, range(len(keep)))
@@ -945,14 +944,14 @@ def _(w_q, w_k, w_v, w_o, heads, keep):
     return *_smaller(w_q, w_k, w_v, w_o, heads, keep)[:3], columns
 
 
-@keep_heads.mistake("an empty list gave a layer without heads: raise a ValueError")
+@keep_heads.mistake("an empty list gives a layer without heads: raise a ValueError")
 def _(w_q, w_k, w_v, w_o, heads, keep):
     if any(not 0 <= i < heads for i in keep):
         raise ValueError(f"keep: expected heads from 0 to {heads - 1}")
     return _smaller(w_q, w_k, w_v, w_o, heads, keep) if keep else (w_q[:0], w_k[:0], w_v[:0], w_o[:, :0])
 
 
-@keep_heads.mistake("a head that does not exist must raise a ValueError, not met with an empty block")
+@keep_heads.mistake("a head that does not exist must raise a ValueError, not give an empty block")
 def _(w_q, w_k, w_v, w_o, heads, keep):
     if not keep:
         raise ValueError("keep: expected at least one head")
@@ -970,7 +969,7 @@ def _(w_q, w_k, w_v, w_o, heads, keep):
 
 @keep_heads.variant
 def _(w_q, w_k, w_v, w_o, heads, keep):
-    # a head axis of its own, and an index
+    # a separate head axis, and an index
     if len(keep) == 0 or not set(keep) <= set(range(heads)):
         raise ValueError(f"keep={keep}")
     picked = [w.unflatten(0, (heads, -1))[keep].flatten(0, 1) for w in (w_q, w_k, w_v)]
@@ -1008,10 +1007,10 @@ def _(w_q, w_k, w_v, w_o, heads, keep):
         Group("one head", 2, ("one head, nothing hidden",)),
         Group("several heads", 1, ("two heads, nothing hidden",)),
         Group(
-            "masks, a different one for each sequence",
+            "a different mask for each sequence",
             1,
             (
-                "as many heads as sequences, each with a mask of its own",
+                "as many heads as sequences, each sequence with its own mask",
                 "all sizes different",
                 "a causal mask, all lengths equal",
             ),
@@ -1022,19 +1021,19 @@ def _(w_q, w_k, w_v, w_o, heads, keep):
         "gradients": "its answer goes into a model that learns",
     },
     robust={
-        "scores far below zero, and a hidden value far above them": "no lesson has such scores",
+        "scores far below zero, and a huge hidden value": "no lesson has such scores",
     },
     hints=(
         "Queries come from `x`, keys and values from `source`. Project, then split each into heads: view, then transpose.",
         "The mask lacks a head axis: `may_look[:, None]` is (batch, 1, query, key). Write minus infinity into the scaled scores where it is False.",
-        "Softmax over the keys, times the values; transpose back, join the heads with `flatten(2)`, and multiply by `w_o`.",
+        "Take the softmax over the keys and multiply by the values. Transpose back, join the heads with `flatten(2)`, and multiply by `w_o`.",
     ),
 )
 def many_heads(x, source, w_q, w_k, w_v, w_o, heads, may_look):
-    """Compute multi-head attention, (3.2) and (3.3). `x` (batch, query, d_model) looks at `source` (batch, key, d_model), from which keys
-    and values are made. The matrices are packed, head after head, and multiply rows: `w_q`, `w_k` (d_model, head · d_k), `w_v` (d_model,
-    head · d_v), `w_o` (head · d_v, d_model). `may_look` (batch, query, key) is boolean, True where a query may look, and the same for all
-    heads. Every row has a True. Return (batch, query, d_model).
+    """Compute multi-head attention, (3.2) and (3.3). `x` (batch, query, d_model) looks at `source` (batch, key, d_model), from which keys and
+    values are computed. The matrices hold the heads one after the other and multiply rows from the right: `w_q`, `w_k` (d_model, head · d_k),
+    `w_v` (d_model, head · d_v), `w_o` (head · d_v, d_model). `may_look` (batch, query, key) is boolean, is True where a query may look, and
+    applies to all heads. Every row has at least one True. Return (batch, query, d_model).
 
     ```python
     >>> many_heads(torch.zeros(1, 1, 2), torch.tensor([[[1.0, 2.0], [9.0, 9.0]]]), *[torch.eye(2)] * 4, 2, torch.tensor([[[True, False]]]))
@@ -1071,7 +1070,7 @@ def _(draw):
     yield Case("two heads, nothing hidden", inputs(1, 2, 3, 5, 2, 4, 3, hide=0))
     hidden = inputs(2, 2, 3, 3, 2, 2, 4)
     hidden[-1][:] = torch.tensor([[[1, 1, 0], [0, 1, 1]], [[1, 0, 1], [1, 1, 0]]]).bool()
-    yield Case("as many heads as sequences, each with a mask of its own", hidden)
+    yield Case("as many heads as sequences, each sequence with its own mask", hidden)
     batch, queries, keys, heads, d_k, d_v = draw.sizes(6, 2, 7)
     yield Case("all sizes different", inputs(batch, queries, keys, 10, heads, d_k, d_v))
     square = inputs(3, 3, 3, 6, 3, 2, 4)
@@ -1079,19 +1078,19 @@ def _(draw):
     yield Case("a causal mask, all lengths equal", square)
     yield Case("gradients", inputs(2, 2, 3, 3, 2, 2, 3), gradients=True)
     yield Case(
-        "heads that do not divide the queries' columns are rejected",
+        "a number of heads that does not divide the queries' columns is rejected",
         (*inputs(1, 2, 3, 4, 2, 3, 4)[:6], 4, torch.ones(1, 2, 3).bool()),
         refuse=True,
     )
     yield Case(
-        "heads that do not divide the values' columns are rejected",
+        "a number of heads that does not divide the values' columns is rejected",
         (*inputs(1, 2, 3, 4, 2, 4, 3)[:6], 4, torch.ones(1, 2, 3).bool()),
         refuse=True,
     )
     eye = torch.eye(2, dtype=torch.float64)
     sources = torch.tensor([[[-1e6, 0.0], [-1e6, 1.0], [1e15, 1e15]]], dtype=torch.float64)
     looks = (1e6 * eye[None, :1], sources, eye, eye, eye, eye, 1, torch.tensor([[[True, True, False]]]))
-    yield Case("scores far below zero, and a hidden value far above them", looks)
+    yield Case("scores far below zero, and a huge hidden value", looks)
     odd = torch.ones(2, 3, dtype=torch.float64)
     refused = (eye[None], eye[None], eye, eye, odd, odd.T, 2, torch.ones(1, 2, 2, dtype=torch.bool))
     yield Case("values that do not divide are rejected", refused, refuse=True)
@@ -1106,7 +1105,7 @@ def _whole(
     x, source, w_q, w_k, w_v, w_o, heads, may_look, *,
     split=None, join=None, scale=None, dim=-1, hide=None, values_of=None,
 ):  # fmt: skip
-    """The whole, with one step exchanged."""
+    """Compute the whole layer with one step replaced."""
     _even(w_q, w_v, heads)
     split = split or (lambda y: y.unflatten(2, (heads, -1)).transpose(1, 2))
     join = join or (lambda y: y.transpose(1, 2).flatten(2))
@@ -1130,14 +1129,14 @@ def _(x, source, w_q, w_k, w_v, w_o, heads, may_look):
 
 
 @many_heads.mistake(
-    "you split by a direct view and joined without the transpose: the two mistakes undo each other in the shapes only"
+    "you split by a direct view and joined without the transpose: the two mistakes cancel only in the shapes"
 )
 def _(x, source, w_q, w_k, w_v, w_o, heads, may_look):
     join = lambda y: y.reshape(y.shape[0], y.shape[2], -1)  # noqa: E731
     return _whole(x, source, w_q, w_k, w_v, w_o, heads, may_look, split=_directly(heads), join=join)
 
 
-@many_heads.mistake("your heads take every `heads`-th column; those of one head are neighbours")
+@many_heads.mistake("your heads take every `heads`-th column; the columns of one head are neighbours")
 def _(x, source, w_q, w_k, w_v, w_o, heads, may_look):
     split = lambda y: y.unflatten(2, (-1, heads)).permute(0, 3, 1, 2)  # noqa: E731
     return _whole(x, source, w_q, w_k, w_v, w_o, heads, may_look, split=split)
@@ -1153,12 +1152,12 @@ def _(x, source, w_q, w_k, w_v, w_o, heads, may_look):
     return _whole(x, source, w_q, w_k, w_v, w_o, heads, may_look, scale=1.0)
 
 
-@many_heads.mistake("your scores are divided by the square root of d_model; a head's own width, d_k, counts")
+@many_heads.mistake("your scores are divided by the square root of d_model; use the width of one head, d_k")
 def _(x, source, w_q, w_k, w_v, w_o, heads, may_look):
     return _whole(x, source, w_q, w_k, w_v, w_o, heads, may_look, scale=math.sqrt(x.shape[-1]))
 
 
-@many_heads.mistake("your scores are divided by the square root of all columns of w_q; a head's own width, d_k, counts")
+@many_heads.mistake("your scores are divided by the square root of all columns of w_q; use the width of one head, d_k")
 def _(x, source, w_q, w_k, w_v, w_o, heads, may_look):
     return _whole(x, source, w_q, w_k, w_v, w_o, heads, may_look, scale=math.sqrt(w_q.shape[1]))
 
@@ -1211,7 +1210,7 @@ def _(x, source, w_q, w_k, w_v, w_o, heads, may_look):
 
 
 @many_heads.mistake(
-    "the mask slipped onto the head axis: it is one for each sequence, so it needs a head axis of length one, may_look[:, None]"
+    "the batch axis of the mask lines up with the heads: give the mask a head axis of length one, may_look[:, None]"
 )
 def _(x, source, w_q, w_k, w_v, w_o, heads, may_look):
     return _whole(
@@ -1219,20 +1218,18 @@ def _(x, source, w_q, w_k, w_v, w_o, heads, may_look):
     )
 
 
-@many_heads.mistake("the first sequence's mask is used for all: each has its own")
+@many_heads.mistake("you used the first sequence's mask for all: each sequence has its own")
 def _(x, source, w_q, w_k, w_v, w_o, heads, may_look):
     return _whole(x, source, w_q, w_k, w_v, w_o, heads, may_look[:1].expand_as(may_look))
 
 
-@many_heads.mistake(
-    "something is detached on the way to the weights: gradients must flow to x, to source and to all matrices"
-)
+@many_heads.mistake("something is detached: gradients must flow to x, to source and to all matrices")
 def _(x, source, w_q, w_k, w_v, w_o, heads, may_look):
     return _whole(x, source, w_q.detach(), w_k.detach(), w_v.detach(), w_o.detach(), heads, may_look)
 
 
 @many_heads.mistake(
-    "heads that do not divide the columns must raise a ValueError before PyTorch raises an error of its own"
+    "a number of heads that does not divide the columns must raise a ValueError before PyTorch raises its own error"
 )
 def _(x, source, w_q, w_k, w_v, w_o, heads, may_look):
     if not w_q.shape[1] % heads and not w_v.shape[1] % heads:
@@ -1240,7 +1237,7 @@ def _(x, source, w_q, w_k, w_v, w_o, heads, may_look):
     return (x @ w_q).unflatten(2, (heads, -1)), (source @ w_v).unflatten(2, (heads, -1))
 
 
-@many_heads.mistake("the columns of w_v must be shared out evenly, too, or be rejected with a ValueError")
+@many_heads.mistake("a number of heads that does not divide the columns of w_v must raise a ValueError, too")
 def _(x, source, w_q, w_k, w_v, w_o, heads, may_look):
     if w_q.shape[1] % heads:
         raise ValueError("heads must divide the columns of w_q")

@@ -16,7 +16,7 @@ def _waves(positions, d, base=10000.0):
 
 
 def _shift(k, d, base=10000.0):
-    """The matrix that moves every place by k: a block (4.5) for each pair."""
+    """Return the matrix that moves every position by k, with a block (4.5) for each pair."""
     blocks = []
     for i in range(d // 2):
         c, s = math.cos(k * base ** (-2 * i / d)), math.sin(k * base ** (-2 * i / d))
@@ -39,7 +39,7 @@ EXPONENTIAL = 1e-9  # of what `torch.matrix_exp` gives near the identity, in flo
     hints=(
         "To which pair does column 3 belong, and is it its sine or its cosine?",
         "What is the frequency of that pair for d = 4?",
-        "The angle is the frequency times 2; put it into 1 - a^2 / 2.",
+        "The angle is the frequency times 2. Put it into 1 - a^2 / 2.",
     ),
 )
 def entry_of_place_two():
@@ -76,7 +76,7 @@ def _():
 
 
 @entry_of_place_two.mistake(
-    "you took the column for i, and the angle is too small: i is the pair, 1, and the frequency 10000^(-2/4)"
+    "you took the column for i, which makes the angle too small: i is the pair, 1, and its frequency is 10000^(-2/4)"
 )
 def _():
     return math.cos(2 / 10000**1.5)
@@ -92,9 +92,7 @@ def _():
     return math.cos(0.01)
 
 
-@entry_of_place_two.mistake(
-    "that is the entry at position 3; positions are counted from 0, and the question gives t = 2 itself"
-)
+@entry_of_place_two.mistake("that is the entry at position 3; use t = 2 as given, because positions are counted from 0")
 def _():
     return math.cos(0.03)
 
@@ -125,9 +123,9 @@ def _():
     difficulty=2,
     minutes=10,
     hints=(
-        "By which angle does pair i turn in k steps?",
-        "Equation (4.5) is one block. Where does the minus stand?",
-        "`torch.block_diag(*blocks)` puts the blocks along the diagonal; what is left is the check of d.",
+        "By which angle does pair i rotate in k steps?",
+        "Equation (4.5) is one block. Where does it have the minus sign?",
+        "`torch.block_diag(*blocks)` puts the blocks along the diagonal. Check `d` before that.",
     ),
 )
 def shift_matrix(k, d, base):
@@ -143,7 +141,7 @@ def shift_matrix(k, d, base):
 
     ★
     - Raise a `ValueError` if `d` is odd or less than 2.
-    - The result is `float64`, and exact to its last digits.
+    - The result is `float64`, and exact up to rounding.
     """
     ### BEGIN SOLUTION
     if d < 2 or d % 2:
@@ -161,29 +159,29 @@ def shift_matrix(k, d, base):
 def _(draw):
     yield Case("one pair, one step", (1, 2, 10000.0), tolerance=EXPONENTIAL)
     yield Case("several steps", (3, 2, 10000.0), tolerance=EXPONENTIAL)
-    yield Case("every pair turns by its own angle", (2, 6, 10000.0), tolerance=EXPONENTIAL)
+    yield Case("every pair rotates by its own angle", (2, 6, 10000.0), tolerance=EXPONENTIAL)
     yield Case("another base", (2, 4, 50.0), tolerance=EXPONENTIAL)
     back = -draw.whole(2, 6)
     yield Case("a step back", (back, 2 * draw.whole(2, 5), 50.0 + 100 * draw.whole(1, 9)), tolerance=EXPONENTIAL)
-    yield Case("no step changes nothing", (0, 4, 10000.0), tolerance=EXPONENTIAL)
+    yield Case("zero steps change nothing", (0, 4, 10000.0), tolerance=EXPONENTIAL)
     yield Case("an odd width is rejected", (1, 3, 10000.0), refuse=True)
     yield Case("a width of 0 is rejected", (1, 0, 10000.0), refuse=True)
     for base in (50.0, 900.0):
         yield Case("another base, the same shift and width", (3, 4, base), tolerance=EXPONENTIAL)
 
 
-@shift_matrix.mistake("yours shifts by -k: in each block the minus belongs to the lower left")
+@shift_matrix.mistake("your matrix shifts by -k: in each block the minus sign belongs in the lower left")
 def _(k, d, base):
     return _shift(k, d, base).T.contiguous()
 
 
-@shift_matrix.mistake("both sines of a block have the same sign: such a block turns nothing")
+@shift_matrix.mistake("both sines of a block have the same sign: such a block is not a rotation")
 def _(k, d, base):
     m = _shift(k, d, base)
     return m.triu() + m.triu(1).T
 
 
-@shift_matrix.mistake("cosine and sine are swapped: the cosines stand on the diagonal")
+@shift_matrix.mistake("cosine and sine are swapped: the cosines belong on the diagonal")
 def _(k, d, base):
     blocks = []
     for i in range(d // 2):
@@ -197,7 +195,7 @@ def _(k, d, base):
     return k * _shift(1, d, base)
 
 
-@shift_matrix.mistake("yours turns by one step, whatever k is")
+@shift_matrix.mistake("your matrix rotates by one step, whatever k is")
 def _(k, d, base):
     return _shift(1, d, base)
 
@@ -212,19 +210,19 @@ def _(k, d, base):
     return _shift(k, d, math.sqrt(base))
 
 
-@shift_matrix.mistake("you counted columns instead of pairs: i runs to d/2 - 1, and the exponents to less than 1")
+@shift_matrix.mistake("you counted columns instead of pairs: i runs from 0 to d/2 - 1, so all exponents stay below 1")
 def _(k, d, base):
     return _shift(k, d, base**2)
 
 
-@shift_matrix.mistake("your pairs are column i and column i + d/2: here a pair's sine and cosine stand side by side")
+@shift_matrix.mistake("your pairs are column i and column i + d/2: here a pair's sine and cosine are side by side")
 def _(k, d, base):
     m = _shift(k, d, base)
     order = torch.arange(d).view(-1, 2).T.flatten()
     return m[order][:, order]
 
 
-@shift_matrix.mistake("all your pairs turn at the same speed, one radian a step")
+@shift_matrix.mistake("all your pairs rotate at the same speed, one radian per step")
 def _(k, d, base):
     return torch.block_diag(*[_shift(k, 2)] * (d // 2))
 
@@ -280,13 +278,13 @@ def _(k, d, base):
     difficulty=3,
     minutes=15,
     excused={
-        "tie": "a wave has no two equal numbers side by side",
-        "levels": "no number of a wave is above 1",
-        "offset": "no number of a wave is above 1",
+        "tie": "a wave has no two equal entries side by side",
+        "levels": "no entry of a wave is above 1",
+        "offset": "no entry of a wave is above 1",
         "one": "the width is even",
     },
     hints=(
-        "Why can the dot product of p and q not be enough?",
+        "Why is the dot product of p and q not enough?",
         "What is M_k p_s when k = t - s?",
         "Try all k from -100 to 100, both ends included, and keep the one for which M_k p lies closest to q.",
     ),
@@ -324,24 +322,24 @@ def _(draw):
     def pair(s, t, d):
         return _waves(torch.tensor(s), d), _waves(torch.tensor(t), d)
 
-    yield Case("three places ahead", pair(5, 8, 4))
-    yield Case("places back have a negative sign", pair(9, 7, 4))
+    yield Case("three positions ahead", pair(5, 8, 4))
+    yield Case("positions back have a negative sign", pair(9, 7, 4))
     yield Case("a position and itself", pair(40, 40, 6))
     yield Case("far from the start", pair(1234, 1177, 16))
     d, s = 2 * draw.whole(3, 12), draw.whole(200, 3000)
-    yield Case("any places, any width", pair(s, s - draw.whole(30, 90), d))
+    yield Case("any positions, any width", pair(s, s - draw.whole(30, 90), d))
     s = draw.whole(0, 50)
-    yield Case("a hundred places ahead", pair(s, s + 100, 8))
-    yield Case("a hundred places back", pair(s + 100, s, 2 * draw.whole(3, 6)))
-    yield Case("one pair alone, which has gone round in between", pair(s, s + 44, 2))
+    yield Case("a hundred positions ahead", pair(s, s + 100, 8))
+    yield Case("a hundred positions back", pair(s + 100, s, 2 * draw.whole(3, 6)))
+    yield Case("a single pair that has made a full turn in between", pair(s, s + 44, 2))
     yield Case("widths 4 and 6 are rejected", (_waves(torch.tensor(3), 4), _waves(torch.tensor(3), 6)), refuse=True)
     yield Case("positions of several thousand", pair(7950, 8010, 8))
-    yield Case("one pair alone, several thousand from the start", pair(7669, 7701, 2))
+    yield Case("a single pair, several thousand positions from the start", pair(7669, 7701, 2))
     yield Case(LARGE, pair(s, s + draw.whole(3, 90), 2 * draw.whole(17, 30)))
 
 
 def _nearest(p, q, offsets):
-    """The offset k for which M_k p comes closest to q."""
+    """Return the offset k for which M_k p comes closest to q."""
     omega = 10000 ** (-torch.arange(0, len(p), 2, dtype=torch.float64) / len(p))
     angle = torch.tensor(list(offsets))[:, None] * omega
     c, s, sine, cosine = angle.cos(), angle.sin(), p[0::2], p[1::2]
@@ -350,23 +348,23 @@ def _nearest(p, q, offsets):
 
 
 def _turned(p, q, i):
-    """By how much the hand of pair i has turned from p to q, from -pi to pi."""
+    """Return the angle from -pi to pi by which the hand of pair i has turned from p to q."""
     before, after = (math.atan2(x[2 * i], x[2 * i + 1]) for x in (p, q))
     return math.remainder(after - before, 2 * math.pi)
 
 
-@offset_between.mistake("right distance, no direction: a dot product is even and cannot tell before from after")
+@offset_between.mistake("the distance is right, but the direction is lost: a dot product is the same before and after")
 def _(p, q):
     zero = _waves(torch.tensor(0), len(p))
     return min(range(101), key=lambda k: abs((_waves(torch.tensor(k), len(p)) @ zero - p @ q).item()))
 
 
-@offset_between.mistake("right distance, wrong direction: t - s is positive when q stands further along than p")
+@offset_between.mistake("the distance is right, but the direction is wrong: t - s is positive when q comes after p")
 def _(p, q):
     return -_nearest(p, q, range(-100, 101))
 
 
-@offset_between.mistake("you tried no negative offsets: q may stand before p")
+@offset_between.mistake("you tried no negative offsets: q may come before p")
 def _(p, q):
     return _nearest(p, q, range(101))
 
@@ -376,18 +374,20 @@ def _(p, q):
     return _nearest(p, q, range(-100, 100))
 
 
-@offset_between.mistake("you read the fast hand alone: after more than three steps either way it may have gone round")
+@offset_between.mistake(
+    "you read only the fast hand: after more than three steps in either direction it may have made a full turn"
+)
 def _(p, q):
     return round(_turned(p, q, 0))
 
 
-@offset_between.mistake("you read the slowest hand alone; at d = 2 that is the fast one, and it goes round")
+@offset_between.mistake("you read only the slowest hand; at d = 2 it is the fast one, which may have made a full turn")
 def _(p, q):
     last = len(p) // 2 - 1
     return round(_turned(p, q, last) / 10000 ** (-2 * last / len(p)))
 
 
-@offset_between.mistake("you looked for s and t themselves among the first places; only their difference is small")
+@offset_between.mistake("you looked for s and t among the first positions; only their difference is small")
 def _(p, q):
     table = _waves(torch.arange(151), len(p))
     s, t = ((table - x).norm(dim=1).argmin().item() for x in (p, q))
@@ -413,9 +413,9 @@ def _(p, q):
 
 @offset_between.variant
 def _(p, q):
-    # the slowest hand where it cannot go round, and a search where there is one hand only
+    # the slowest hand where it cannot make a full turn, and a search if there is only one hand
     if p.shape != q.shape:
-        raise ValueError("p and q are of different widths")
+        raise ValueError("p and q must have the same width")
     last = len(p) // 2 - 1
     turn = _turned(p, q, last)
     if last:
@@ -429,21 +429,21 @@ def _(p, q):
 @exercise(
     "4.4",
     "A head that looks back",
-    task="Find the query matrix with which a head looks j places back",
+    task="Find the query matrix with which a head looks j positions back",
     points=4,
     difficulty=3,
     minutes=20,
     excused={
         "tie": "a matrix of equal columns has no inverse",
-        "nan": "solvers of PyTorch raise an error of their own for NaN",
+        "nan": "PyTorch's solvers raise their own error for NaN",
     },
     robust={
-        "a negative sharpness": "it makes the head look away",
+        "a negative sharpness": "a negative sharpness makes the head look away",
     },
     hints=(
-        "With positions as columns the score of m for n is p_m^T A p_n, where A = W_q W_k^T / sqrt(d).",
+        "With positions as columns, the score of m for n is p_m^T A p_n, where A = W_q W_k^T / sqrt(d).",
         "Which A gives p_m . p_(n + j)? Equation (4.4) moves p_n by j places.",
-        "So W_q W_k^T = sharpness * sqrt(d) * M_j. Take W_k^T to the other side: multiply by its inverse from the right.",
+        "So W_q W_k^T = sharpness * sqrt(d) * M_j. Bring W_k^T to the other side by multiplying by its inverse from the right.",
     ),
 )
 def look_back(j, w_k, sharpness):
@@ -487,19 +487,17 @@ def _invertible(draw, d):
 
 @look_back.cases
 def _(draw):
-    yield Case(
-        "one place back, with keys that are the positions", (1, torch.eye(4).double(), 1.0), tolerance=EXPONENTIAL
-    )
+    yield Case("one position back, with the positions as keys", (1, torch.eye(4).double(), 1.0), tolerance=EXPONENTIAL)
     yield Case("sharper", (3, torch.eye(4).double(), 20.0), tolerance=EXPONENTIAL)
     yield Case("a key matrix that is not the identity", (1, _invertible(draw, 4), 1.0), tolerance=EXPONENTIAL)
     j, half = draw.whole(2, 7), draw.whole(3, 6)
     yield Case(
-        "any number of places, any width",
+        "any number of positions, any width",
         (j, _invertible(draw, 2 * half), 1.5 + draw.whole(1, 9)),
         tolerance=EXPONENTIAL,
     )
-    yield Case("0 places back: at itself", (0, _invertible(draw, 6), 2.0), tolerance=EXPONENTIAL)
-    yield Case("a negative number of places is rejected", (-1, torch.eye(4).double(), 1.0), refuse=True)
+    yield Case("0 positions back: at itself", (0, _invertible(draw, 6), 2.0), tolerance=EXPONENTIAL)
+    yield Case("a negative number of positions is rejected", (-1, torch.eye(4).double(), 1.0), refuse=True)
     yield Case("a negative sharpness", (1, torch.eye(4, dtype=torch.float64), -2.0), tolerance=EXPONENTIAL)
     yield Case(LARGE, (j, _invertible(draw, 2 * draw.whole(9, 10)), 2.5), tolerance=EXPONENTIAL)
 
@@ -510,24 +508,26 @@ def _(j, w_k, sharpness):
     return sharpness * math.sqrt(d) * _shift(j, d).T @ torch.linalg.inv(w_k).T
 
 
-@look_back.mistake("you forgot the division of the scores by the square root of d: W_q must make up for it")
+@look_back.mistake("the scores are divided by the square root of d: W_q must compensate for it")
 def _(j, w_k, sharpness):
     return sharpness * _shift(j, len(w_k)) @ torch.linalg.inv(w_k).T
 
 
-@look_back.mistake("you divided by the square root of d: the scores are divided already, so W_q is multiplied by it")
+@look_back.mistake(
+    "you divided by the square root of d: the scores are already divided, so W_q must be multiplied by it"
+)
 def _(j, w_k, sharpness):
     d = len(w_k)
     return sharpness / math.sqrt(d) * _shift(j, d) @ torch.linalg.inv(w_k).T
 
 
-@look_back.mistake("you took W_k for the identity: it has to be undone")
+@look_back.mistake("you treated W_k as the identity: multiply by the inverse of its transpose")
 def _(j, w_k, sharpness):
     d = len(w_k)
     return sharpness * math.sqrt(d) * _shift(j, d)
 
 
-@look_back.mistake("it is the transpose of W_k that has to be undone: A is W_q W_k^T")
+@look_back.mistake("you multiplied by the inverse of W_k; use the inverse of its transpose, because A is W_q W_k^T")
 def _(j, w_k, sharpness):
     d = len(w_k)
     return sharpness * math.sqrt(d) * _shift(j, d) @ torch.linalg.inv(w_k)
@@ -541,7 +541,7 @@ def _(j, w_k, sharpness):
     return sharpness * math.sqrt(d) * _shift(j, d) @ w_k
 
 
-@look_back.mistake("the inverse stands on the wrong side: W_q W_k^T = M_j means W_q = M_j times the inverse")
+@look_back.mistake("the inverse is on the wrong side: W_q W_k^T = M_j means W_q = M_j times the inverse")
 def _(j, w_k, sharpness):
     d = len(w_k)
     return sharpness * math.sqrt(d) * torch.linalg.inv(w_k).T @ _shift(j, d)
@@ -581,7 +581,7 @@ def _(j, w_k, sharpness):
 
 @look_back.variant
 def _(j, w_k, sharpness):
-    # from positions alone: the least-squares solution of P X = the queries that are wanted
+    # from positions only: the least-squares solution of P X = the desired queries
     if j < 0:
         raise ValueError(f"{j} places")
     d = len(w_k)
@@ -613,9 +613,9 @@ def _(j, w_k, sharpness):
         "positions beyond 256 stay apart in bfloat16": "half precision is a matter of its own",
     },
     hints=(
-        "In a row with `length` real tokens, how many padding tokens stand in front?",
+        "In a row with `length` real tokens, how many padding tokens come first?",
         "`torch.arange(n) - (n - lengths)[:, None]` is a (batch, token) tensor of positions. What does a negative one mean?",
-        "Make angles and waves in `float64`, cast them to the dtype of x, and let `torch.where(real[..., None], a, b)` choose token by token.",
+        "Compute angles and waves in `float64`, cast them to the dtype of x, and let `torch.where(real[..., None], a, b)` choose token by token.",
     ),
 )
 def add_positions(x, lengths):
@@ -658,7 +658,7 @@ def _(draw):
     batch, n, half = draw.sizes(3, 3, 8)
     lengths = torch.cat([torch.tensor([n, 1]), draw.wholes(1, n - 1, batch - 2)])
     lengths = lengths[draw.shuffled(batch)]
-    yield Case("each row has a length of its own", (draw.normal(batch, n, 2 * half), lengths))
+    yield Case("each row has its own length", (draw.normal(batch, n, 2 * half), lengths))
     n = draw.whole(300, 400)
     inputs = draw.normal(1, n, 4, dtype=torch.bfloat16), torch.tensor([n - 1])
     yield Case("positions beyond 256 stay apart in bfloat16", inputs, tolerance=0.02)
@@ -668,7 +668,7 @@ def _(draw):
 
 
 def _places(x, lengths):
-    """Positions (batch, token), negative for padding, and the same as truth values (batch, token, 1)."""
+    """Return positions (batch, token), negative for padding, and a boolean mask (batch, token, 1)."""
     n = x.shape[1]
     places = torch.arange(n) - (n - lengths)[:, None]
     return places, (places >= 0)[..., None]
@@ -703,14 +703,14 @@ def _(x, lengths):
     return (x + _waves(places, x.shape[2]).to(x.dtype)) * real
 
 
-@add_positions.mistake("you treat the padding as if it stood on the right; here it stands on the left")
+@add_positions.mistake("you treat the padding as if it were on the right; here it is on the left")
 def _(x, lengths):
     places = torch.arange(x.shape[1])
     real = (places < lengths[:, None])[..., None]
     return torch.where(real, x + _waves(places, x.shape[2]).to(x.dtype), x)
 
 
-@add_positions.mistake("you gave every row the padding of the first: each row has a length of its own")
+@add_positions.mistake("you gave every row the padding of the first: each row has its own length")
 def _(x, lengths):
     places, real = _places(x, lengths[:1])
     return torch.where(real, x + _waves(places, x.shape[2]).to(x.dtype), x)
@@ -744,7 +744,7 @@ def _(x, lengths):
     return torch.where(real, x + torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(-2), x)
 
 
-@add_positions.mistake("you added into x itself: work on a copy")
+@add_positions.mistake("you changed x itself: work on a copy")
 def _(x, lengths):
     places, real = _places(x, lengths)
     x += torch.where(real, _waves(places, x.shape[2]), 0.0).to(x.dtype)
@@ -780,7 +780,7 @@ def _(x, lengths):
 
 @add_positions.variant
 def _(x, lengths):
-    # a table that begins with rows of zeros, from which each row takes its own stretch
+    # a table that begins with rows of zeros, from which each row takes its own slice
     n, d = x.shape[1], x.shape[2]
     if lengths.min() < 1 or lengths.max() > n:
         raise ValueError(f"lengths: expected 1 to {n}")
@@ -801,13 +801,13 @@ def _(x, lengths):
     difficulty=2,
     minutes=15,
     robust={
-        "angles in float64 still hold a million places away": "no text is so long",
+        "angles in float64 are still exact a million positions away": "no text is that long",
         "no angle overflows in float16": "half precision is a matter of its own",
     },
     hints=(
         "There are d/2 frequencies, (4.1). Every position times every frequency is an angle: a new last axis.",
-        "`torch.stack([sines, cosines], dim=-1)` puts the two of a pair side by side; `flatten(-2)` lays the pairs in a row.",
-        "Give `torch.arange` the dtype float64 (without it, a division makes float32), and cast the finished waves with `.to(getattr(torch, dtype))`.",
+        "`torch.stack([sines, cosines], dim=-1)` puts sine and cosine of a pair side by side. `flatten(-2)` puts the pairs one after the other.",
+        "Give `torch.arange` the dtype float64 (without it, a division gives float32), and cast the finished waves with `.to(getattr(torch, dtype))`.",
     ),
 )
 def sinusoids(positions, d, base, dtype):
@@ -851,7 +851,7 @@ def _(draw):
     yield Case("no angle overflows in float16", (torch.tensor([2048, 2049, 70000]), 2, 10000.0, "float16"))
     far = 10**6 + draw.whole(0, 999)
     yield Case(
-        "angles in float64 still hold a million places away",
+        "angles in float64 are still exact a million positions away",
         (torch.tensor([far]), 8, 10000.0, "float64"),
         tolerance=1e-6,
     )
@@ -859,7 +859,7 @@ def _(draw):
     yield Case("a width of 0 is rejected", (torch.tensor([0, 1]), 0, 10000.0, "float64"), refuse=True)
     places = torch.tensor([[0, 7, -300]])
     for name in ("float32", "float64", "float16"):
-        yield Case("the same places in another dtype, negative ones too", (places, 4, 100.0, name))
+        yield Case("the same positions in another dtype, including negative ones", (places, 4, 100.0, name))
 
 
 def _from_angles(sines, cosines, dtype):
@@ -870,7 +870,7 @@ def _table(positions, d, base, dtype):
     return _waves(positions, d, base).to(getattr(torch, dtype))
 
 
-@sinusoids.mistake("your cosine has a frequency of its own: sine and cosine of a pair share one angle")
+@sinusoids.mistake("your cosine has its own frequency: sine and cosine of a pair share one angle")
 def _(positions, d, base, dtype):
     c = torch.arange(0, d, 2, dtype=torch.float64)
     places = positions[..., None]
@@ -894,19 +894,19 @@ def _(positions, d, base, dtype):
     return _table(positions, d, base ** (d / max(1, d - 2)), dtype)
 
 
-@sinusoids.mistake("you divided by the frequency: the angle is position times frequency, and frequencies fall")
+@sinusoids.mistake("you divided by the frequency: the angle is position times frequency, and frequencies decrease")
 def _(positions, d, base, dtype):
     return _table(positions, d, 1 / base, dtype)
 
 
 @sinusoids.mistake(
-    "your exponents were divided in whole numbers (//) and are all 0: every pair turns at the same speed"
+    "your exponents were divided in whole numbers (//) and are all 0: every pair rotates at the same speed"
 )
 def _(positions, d, base, dtype):
     return _table(positions, d, 1.0, dtype)
 
 
-@sinusoids.mistake("yours are sines only: without the cosine no matrix shifts them")
+@sinusoids.mistake("you return only sines: without the cosines no matrix can shift positions")
 def _(positions, d, base, dtype):
     angles = positions[..., None] * base ** (-torch.arange(d, dtype=torch.float64) / d)
     return angles.sin().to(getattr(torch, dtype))
@@ -917,7 +917,7 @@ def _(positions, d, base, dtype):
     return _table(positions, d, base, dtype).unflatten(-1, (-1, 2)).flip(-1).flatten(-2)
 
 
-@sinusoids.mistake("all your sines come first, then all cosines: here those of a pair stand side by side")
+@sinusoids.mistake("all your sines come first, then all cosines: here sine and cosine of a pair are side by side")
 def _(positions, d, base, dtype):
     return _table(positions, d, base, dtype).unflatten(-1, (-1, 2)).transpose(-1, -2).flatten(-2)
 
@@ -939,7 +939,7 @@ def _(positions, d, base, dtype):
 
 
 @sinusoids.mistake(
-    "your code takes one list of positions; here they have any shape: `positions[..., None]` adds the axis of the pairs"
+    "your code expects a single list of positions, but `positions` may have any shape: `positions[..., None]` adds the axis of the pairs"
 )
 def _(positions, d, base, dtype):
     angles = positions[:, None] * base ** (-torch.arange(0, d, 2, dtype=torch.float64) / d)
@@ -955,7 +955,7 @@ def _(positions, d, base, dtype):
 
 
 @sinusoids.mistake(
-    "your angles are in half precision: whole numbers above 256 (bfloat16) or 2048 (float16) are no longer all there"
+    "your angles are in half precision: not every whole number above 256 (bfloat16) or 2048 (float16) exists there"
 )
 def _(positions, d, base, dtype):
     kind = getattr(torch, dtype)
@@ -979,7 +979,7 @@ def _(positions, d, base, dtype):
 
 
 @sinusoids.mistake(
-    "your waves are in float32 throughout and only then cast: for float64 the angles must be float64, too"
+    "your waves are computed in float32 and cast at the end: for float64, the angles must be float64, too"
 )
 def _(positions, d, base, dtype):
     angles = positions[..., None] * base ** (-torch.arange(0, d, 2) / d)
@@ -1005,7 +1005,7 @@ def _(positions, d, base, dtype):
 
 @sinusoids.variant
 def _(positions, d, base, dtype):
-    # e^(i angle) = cos + i sin, read as pairs of real numbers and turned round
+    # e^(i angle) = cos + i sin, read as pairs of real numbers in reverse order
     if d % 2 or d <= 0:
         raise ValueError(f"{d=}: expected an even width above 0")
     omega = torch.exp(-math.log(base) * torch.arange(0, d, 2, dtype=torch.float64) / d)
@@ -1032,24 +1032,24 @@ def _(positions, d, base, dtype):
 @exercise(
     "4.7",
     "The matrix from data alone",
-    task="Recover the matrix that shifts from pairs of vectors alone",
+    task="Recover the shift matrix from pairs of vectors only",
     points=4,
     difficulty=3,
     minutes=20,
     excused={
-        "tie": "rows that one matrix shifts cannot be changed one by one",
-        "levels": "rows that one matrix shifts cannot be changed one by one",
-        "offset": "rows that one matrix shifts cannot be changed one by one",
-        "one": "a single component of a shifted row does not follow from itself",
-        "nan": "solvers of PyTorch raise an error of their own for NaN",
+        "tie": "one matrix shifts all rows, so no row can be changed by itself",
+        "levels": "one matrix shifts all rows, so no row can be changed by itself",
+        "offset": "one matrix shifts all rows, so no row can be changed by itself",
+        "one": "a component of a shifted row does not follow from that component only",
+        "nan": "PyTorch's solvers raise their own error for NaN",
     },
     robust={
         "vectors of length 1e-6": "positions have entries around 1",
     },
     hints=(
-        "Below each other the equations read: after = before M^T. What is unknown stands on the right.",
+        "Stacked, the equations read after = before M^T. The unknown is on the right.",
         "`torch.linalg.lstsq(A, B).solution` is the Y that brings A Y closest to B. Which matrix is Y here?",
-        "M is settled when the rows of `before` span all d dimensions: `torch.linalg.matrix_rank(before)` must be d.",
+        "M is determined if the rows of `before` span all d dimensions: `torch.linalg.matrix_rank(before)` must be d.",
     ),
 )
 def shift_from_data(before, after):
@@ -1065,7 +1065,7 @@ def shift_from_data(before, after):
     ```
 
     ★
-    - Raise a `ValueError` if the rows do not determine $M$ because they do not span all dimensions, whatever their length.
+    - Raise a `ValueError` if the rows do not determine $M$ because they do not span all dimensions, however long the vectors are.
     """
     ### BEGIN SOLUTION
     d = before.shape[1]
@@ -1079,7 +1079,7 @@ def shift_from_data(before, after):
 @shift_from_data.cases
 def _(draw):
     def table(d, rows, *, repeat=()):
-        """Positions that are mixed by a fixed matrix, so that no formula fits; `repeat`: rows that come again, in front."""
+        """Return positions mixed by a fixed matrix, so that no formula applies, with `repeat` repeated rows in front."""
         mix = _invertible(draw, d)
         places = draw.shuffled(300)[:rows]
         places = torch.cat([places[list(repeat)], places])
@@ -1092,7 +1092,7 @@ def _(draw):
     d = 2 * draw.whole(2, 4)
     yield Case("any width", table(d, 4 * d + draw.whole(1, 9)))
     yield Case("three rows for four dimensions are rejected", table(4, 3), refuse=True)
-    yield Case("rows enough, of which only three differ, are rejected", table(4, 3, repeat=(0, 1, 2, 0)), refuse=True)
+    yield Case("enough rows, of which only three differ, are rejected", table(4, 3, repeat=(0, 1, 2, 0)), refuse=True)
     flat = torch.tensor([[1.0, 2.0], [2.0, 4.0], [3.0, 6.0]], dtype=torch.float64)
     yield Case("different rows on one line are rejected", (flat, flat), refuse=True)
     yield Case("vectors of length 1e-6", tuple(1e-6 * each for each in table(4, 7)), tolerance=1e-4)
@@ -1102,17 +1102,19 @@ def _(draw):
     yield Case(LARGE, (wide, wide @ _invertible(draw, d)))
 
 
-@shift_from_data.mistake("that is the transpose: what stands to the right of the rows is M^T")
+@shift_from_data.mistake("that is the transpose: the matrix to the right of the rows is M^T")
 def _(before, after):
     return torch.linalg.lstsq(before, after).solution
 
 
-@shift_from_data.mistake("yours leads back, from `after` to `before`")
+@shift_from_data.mistake("your matrix leads back from `after` to `before`")
 def _(before, after):
     return torch.linalg.lstsq(after, before).solution.T
 
 
-@shift_from_data.mistake("that is the transpose of the way back: take rows for columns, and `before` for what is given")
+@shift_from_data.mistake(
+    "that is the transpose of the matrix that leads back: transpose it, and solve from `before` to `after`"
+)
 def _(before, after):
     return torch.linalg.lstsq(after, before).solution
 
@@ -1122,7 +1124,7 @@ def _(before, after):
     return after.T @ before
 
 
-@shift_from_data.mistake("you used the first d rows alone: one of them may come twice")
+@shift_from_data.mistake("you used only the first d rows: one of them may occur twice")
 def _(before, after):
     d = before.shape[1]
     if len(before) < d:
@@ -1130,12 +1132,12 @@ def _(before, after):
     return torch.linalg.solve(before[:d], after[:d]).T
 
 
-@shift_from_data.mistake("too few rows do not settle M: many matrices fit them, and you returned one")
+@shift_from_data.mistake("too few rows do not determine M: you returned one of many matrices that satisfy them")
 def _(before, after):
     return torch.linalg.lstsq(before, after, driver="gelsd").solution.T
 
 
-@shift_from_data.mistake("you counted rows; rows that come twice tell nothing new: what counts is their rank")
+@shift_from_data.mistake("you counted rows, but repeated rows add nothing: use their rank")
 def _(before, after):
     if len(before) < before.shape[1]:
         raise ValueError("too few rows")
@@ -1162,7 +1164,7 @@ def _(before, after):
 
 @shift_from_data.variant
 def _(before, after):
-    # rows are taken one by one, and one that adds nothing new is left out
+    # rows are taken one by one, and a dependent one is left out
     chosen = []
     for row in range(len(before)):
         if torch.linalg.matrix_rank(before[[*chosen, row]]) == len(chosen) + 1:

@@ -14,7 +14,7 @@ def _angles(positions, d, base=10000.0):
 
 
 def _turn(x, angles, layout="half"):
-    """Turn the pairs of x (..., token, d_head) by angles (..., token, pair), counter-clockwise; the dtype of x."""
+    """Rotate the pairs of x (..., token, d_head) counter-clockwise by angles (..., token, pair), in the dtype of x."""
     cos, sin = angles.cos().to(x.dtype), angles.sin().to(x.dtype)
     if layout == "half":
         a, b = x.chunk(2, dim=-1)
@@ -36,7 +36,7 @@ def _turn(x, angles, layout="half"):
     hints=(
         "Rotate the query twice and the key once.",
         "Take the dot product of the two.",
-        "Or rotate only one of them, by the difference: what is the query after one quarter turn, beside the key as it is?",
+        "Or rotate only the query, by the difference of one quarter turn, and leave the key as it is.",
     ),
 )
 def score_by_turns():
@@ -56,7 +56,7 @@ def _(draw):
     yield Case("the score of the two", (), tolerance=1e-9)
 
 
-@score_by_turns.mistake("neither of the two is rotated yet (or both are rotated alike)")
+@score_by_turns.mistake("neither of the two is rotated (or both are rotated by the same angle)")
 def _():
     return 1 * 2 + 2 * 1
 
@@ -66,14 +66,12 @@ def _():
     return -1 * 2 + -2 * 1
 
 
-@score_by_turns.mistake(
-    "you rotated the key alone, or rotated both clockwise, or took the two positions for each other"
-)
+@score_by_turns.mistake("you rotated only the key, or rotated both clockwise, or swapped the two positions")
 def _():
     return 1 * -1 + 2 * 2
 
 
-@score_by_turns.mistake("a sign got lost: the query is (-1, -2) and the key (-1, 2), so the second product is negative")
+@score_by_turns.mistake("a sign is wrong: the query is (-1, -2) and the key (-1, 2), so the second product is negative")
 def _():
     return 1 + 4
 
@@ -109,14 +107,14 @@ def _():
         "gradients": "its answer goes into a model that learns",
     },
     robust={
-        "angles are not rounded to bfloat16": "half precision is a matter of its own",
-        "positions in the thousands, float16": "half precision is a matter of its own",
-        "positions before 0": "a text begins at 0",
+        "angles are not rounded to bfloat16": "the lesson does not discuss half precision",
+        "positions in the thousands, float16": "the lesson does not discuss half precision",
+        "positions before 0": "a text starts at position 0",
     },
     hints=(
         "Frequencies: `base ** (-2 * c / d)` for c from 0 to d/2 - 1, with d = d_head. Angles: every position times every frequency, in `float64`, say.",
         "`x.chunk(2, dim=-1)` gives the first and the second components of all pairs. They are views: do not write into them.",
-        "(a, b) becomes (a cos - b sin, a sin + b cos); put the two together with `torch.cat`, in the dtype of x.",
+        "(a, b) becomes (a cos - b sin, a sin + b cos); join the two with `torch.cat` and return the dtype of x.",
     ),
 )
 def rotary(x, positions, base):
@@ -138,7 +136,7 @@ def rotary(x, positions, base):
     tokens, d = x.shape
     if d % 2 or len(positions) != tokens:
         raise ValueError(
-            f"x of shape {tuple(x.shape)} and {len(positions)} positions: expected an even width and a position a token"
+            f"x of shape {tuple(x.shape)} and {len(positions)} positions: expected an even width and one position per token"
         )
     theta = base ** (-torch.arange(0, d, 2, dtype=torch.float64) / d)  # (pair)
     angle = torch.tensor(positions, dtype=torch.float64)[:, None] * theta  # (token, pair)
@@ -150,7 +148,7 @@ def rotary(x, positions, base):
 
 @rotary.cases
 def _(draw):
-    yield Case("one pair turns by its position in radians", (torch.eye(2).double(), [0, 1], 10000.0))
+    yield Case("one pair rotates by its position in radians", (torch.eye(2).double(), [0, 1], 10000.0))
     yield Case("position 0 is not rotated", (draw.normal(1, 4), [0], 10000.0))
     yield Case("two pairs, each with its own frequency", (draw.normal(2, 4), [1, 2], 10000.0))
     yield Case("another base", (draw.normal(4, 6), [0, 1, 2, 3], 100.0 + draw.whole(0, 99)))
@@ -176,14 +174,14 @@ def _(x, positions, base):
 
 
 @rotary.mistake(
-    "you took the pairs as halves and put them together as neighbours: use `torch.cat`, not `stack` and `flatten`"
+    "you split the pairs as halves and joined them as neighbours: use `torch.cat`, not `stack` and `flatten`"
 )
 def _(x, positions, base):
     return _turn(x, _angles(positions, x.shape[1], base)).unflatten(-1, (2, -1)).transpose(-1, -2).flatten(-2)
 
 
 @rotary.mistake(
-    "your angles are repeated for neighbours and your components are swapped by halves: write the angles twice with `torch.cat`"
+    "your angles are repeated for neighbours and your components are swapped by halves: repeat the angles with `torch.cat`"
 )
 def _(x, positions, base):
     angles = _angles(positions, x.shape[1], base).repeat_interleave(2, dim=1).to(x.dtype)
@@ -197,12 +195,12 @@ def _(x, positions, base):
     return _turn(x, _angles(positions, d, base ** (d / max(1, d - 2))))
 
 
-@rotary.mistake("yours rotates clockwise: (a, b) becomes (a cos - b sin, a sin + b cos)")
+@rotary.mistake("you rotate clockwise: (a, b) becomes (a cos - b sin, a sin + b cos)")
 def _(x, positions, base):
     return _turn(x, -_angles(positions, x.shape[1], base))
 
 
-@rotary.mistake("both signs are plus: the first component is a cos MINUS b sin")
+@rotary.mistake("both signs are plus: the first component is a cos - b sin")
 def _(x, positions, base):
     angles = _angles(positions, x.shape[1], base).to(x.dtype)
     a, b = x.chunk(2, dim=-1)
@@ -221,12 +219,14 @@ def _(x, positions, base):
     return _turn(x, _angles(positions, x.shape[1], math.sqrt(base)))
 
 
-@rotary.mistake("your frequencies count components instead of pairs: the exponents run twice as far as they should")
+@rotary.mistake(
+    "your frequencies count components instead of pairs: the exponents become twice as large as they should be"
+)
 def _(x, positions, base):
     return _turn(x, _angles(positions, x.shape[1], base**2))
 
 
-@rotary.mistake("all your pairs rotate at the same speed: are your exponents divided in whole numbers (//)?")
+@rotary.mistake("all your pairs rotate at the same speed: do you compute the exponents with integer division (//)?")
 def _(x, positions, base):
     return _turn(x, _angles(positions, x.shape[1], 1.0))
 
@@ -246,12 +246,12 @@ def _(x, positions, base):
     return _turn(x, _angles([m + 1 for m in positions], x.shape[1], base))
 
 
-@rotary.mistake("your base is fixed at 10000: use the one that is given")
+@rotary.mistake("your base is fixed at 10000: use the argument")
 def _(x, positions, base):
     return _turn(x, _angles(positions, x.shape[1]))
 
 
-@rotary.mistake("your angles are computed in the dtype of x: in bfloat16 there is no odd number above 256")
+@rotary.mistake("your angles are computed in the dtype of x: in bfloat16 no number above 256 is odd")
 def _(x, positions, base):
     d = x.shape[1]
     theta = (base ** (-torch.arange(0, d, 2, dtype=torch.float64) / d)).to(x.dtype)
@@ -267,7 +267,7 @@ def _(x, positions, base):
 
 
 @rotary.mistake(
-    "you wrote into x, and the second half was made from a first half that had been rotated already: make a new tensor"
+    "you wrote into x, so the second half was computed from a first half that was already rotated: make a new tensor"
 )
 def _(x, positions, base):
     angles = _angles(positions, x.shape[1], base).to(x.dtype)
@@ -277,12 +277,12 @@ def _(x, positions, base):
     return x
 
 
-@rotary.mistake("the rotation is right, but x is detached: no gradient can flow back through it")
+@rotary.mistake("the rotation is right, but x is detached, so no gradient can flow back")
 def _(x, positions, base):
     return _turn(x.detach(), _angles(positions, x.shape[1], base))
 
 
-@rotary.mistake("an odd width, or another number of positions than tokens, must raise a ValueError")
+@rotary.mistake("an odd width, or a number of positions other than the number of tokens, must raise a ValueError")
 def _(x, positions, base):
     return _turn(x, _angles(positions, x.shape[1], base))
 
@@ -291,7 +291,7 @@ def _(x, positions, base):
 def _(x, positions, base):
     # complex numbers
     if x.shape[1] % 2 == 1 or len(x) != len(positions):
-        raise ValueError("x: expected an even width, and as many rows as positions")
+        raise ValueError("x: expected an even width and as many rows as positions")
     half = x.shape[1] // 2
     wide = x.double()
     z = torch.complex(wide[:, :half], wide[:, half:])
@@ -320,7 +320,7 @@ def _(x, positions, base):
 
 @rotary.variant
 def _(x, positions, base):
-    # x cos + h(x) sin, (D5.7), with every angle written twice
+    # x cos + h(x) sin, (D5.7), with every angle repeated
     n, d = x.shape
     if d % 2 or n != len(positions):
         raise ValueError(f"{n=}, {d=}, positions={positions}")
@@ -344,14 +344,14 @@ def _(x, positions, base):
     hints=(
         "`view` the rows as (head, d_head, d_model).",
         "Within each head: even rows first, then the odd ones.",
-        "Back to two axes: `flatten(0, 1)`.",
+        "Return to two axes with `flatten(0, 1)`.",
     ),
 )
 def convert_layout(weight, heads):
-    """`weight` (heads · d_head, d_model) is the stored weight of a query or key projection, with the rows of head 0 first. It was trained
-    with the layout **interleaved**, in which the components $2c$ and $2c + 1$ of a head make pair $c$. Return the weight for the layout
-    **half**, in which the components $c$ and $c + d_k/2$ make it, with $d_k$ = d_head. Pair $c$ stays pair $c$ with its first component
-    first, so all scores stay the same.
+    """`weight` (heads · d_head, d_model) is the stored weight of a query or key projection, with the rows of head 0 first. It was trained with
+    the layout **interleaved**, in which the components $2c$ and $2c + 1$ of a head are pair $c$. Return the weight for the layout **half**, in
+    which the components $c$ and $c + d_k/2$ are pair $c$, with $d_k$ = d_head. Keep the order of the pairs and of the two components in each
+    pair, so that all scores stay the same.
 
     ```python
     >>> convert_layout(torch.tensor([[0.0], [1.0], [2.0], [3.0]]), 1).flatten()
@@ -397,7 +397,7 @@ def _(weight, heads):
     return weight[_evens_first(len(weight))]
 
 
-@convert_layout.mistake("that is the way back, from half to interleaved: here the even rows go to the front")
+@convert_layout.mistake("that converts half to interleaved: here the even rows come first")
 def _(weight, heads):
     return _by_head(weight, heads, _evens_first(len(weight) // heads).argsort())
 
@@ -407,43 +407,43 @@ def _(weight, heads):
     return _by_head(weight, heads, _evens_first(len(weight) // heads).roll(len(weight) // heads // 2))
 
 
-@convert_layout.mistake("nothing is rearranged yet")
+@convert_layout.mistake("you rearranged nothing")
 def _(weight, heads):
     return weight.clone()
 
 
 @convert_layout.mistake(
-    "your heads are interleaved: the rows of one head are stored one after the other, so the head is the first axis"
+    "your heads are interleaved: the rows of one head are stored together, so the head is the first axis"
 )
 def _(weight, heads):
     rows = weight.view(-1, heads, weight.shape[1])
     return rows[_evens_first(len(rows))].flatten(0, 1)
 
 
-@convert_layout.mistake(
-    "you left the heads as one long list of pairs: all first components stand before all second ones"
-)
+@convert_layout.mistake("you treated all heads as one list of pairs: all first components come before all second ones")
 def _(weight, heads):
     return torch.cat([weight[0::2], weight[1::2]]).view(2, heads, -1, weight.shape[1]).transpose(1, 2).flatten(0, 2)
 
 
-@convert_layout.mistake("you rearranged the columns, which are components of the input; the rows make the query or key")
+@convert_layout.mistake(
+    "you rearranged the columns, which belong to the components of the input; the rows compute the query or key"
+)
 def _(weight, heads):
     d = weight.shape[1]
     return weight[:, _evens_first(d)]
 
 
-@convert_layout.mistake("rows that do not make an even number for each head must raise a ValueError")
+@convert_layout.mistake("raise a ValueError if the rows do not give each head an even number")
 def _(weight, heads):
     return _by_head(weight, heads, _evens_first(len(weight) // heads))
 
 
 @convert_layout.variant
 def _(weight, heads):
-    # pairs as an axis of their own, which then changes places with the two of a pair
+    # pairs as a separate axis, which is then swapped with the two components of a pair
     rows, d_model = weight.shape
     if rows % (2 * heads):
-        raise ValueError(f"{rows} rows do not make pairs for {heads} heads")
+        raise ValueError(f"{rows} rows do not give pairs for {heads} heads")
     return weight.reshape(heads, -1, 2, d_model).transpose(1, 2).reshape(rows, d_model).clone()
 
 
@@ -473,7 +473,7 @@ def _(weight, heads):
 @exercise(
     "5.4",
     "The base that a context needs",
-    task="Find the smallest base whose slowest pair turns no further than you allow",
+    task="Find the smallest base whose slowest pair rotates no further than you allow",
     points=3,
     difficulty=3,
     minutes=15,
@@ -481,15 +481,15 @@ def _(weight, heads):
         "a base of more than 10^15": "no model has such a base",
     },
     hints=(
-        "The slowest pair is c = d_k/2 - 1; write its frequency with (5.5).",
-        "In `length` tokens it turns by `length` times that, and it should be at most 2 pi times `turn`.",
+        "The slowest pair is c = d_k/2 - 1. Write its frequency with (5.5).",
+        "In `length` tokens it rotates by `length` times this frequency, which may be at most 2 pi times `turn`.",
         "Solve for the base as in (D5.13), in the deeper notebook. Does the exponent have the right sign, and is the result at least 1?",
     ),
 )
 def smallest_base(length, d_head, turn):
-    """In a context of `length` tokens the slowest of the d_head / 2 pairs rotates by `length` times its frequency, equation (5.5). It should
-    make at most the share `turn` of a full turn. Return the smallest base with which it does, as a `float`. If every base above 1 will
-    do, return 1.0.
+    """In a context of `length` tokens the slowest of the d_head / 2 pairs rotates by `length` times its frequency, equation (5.5). This angle
+    may be at most the fraction `turn` of a full turn. Return the smallest base that satisfies this, as a `float`. If every base above 1 does,
+    return 1.0.
 
     ```python
     >>> round(smallest_base(100, 4, 1.0), 2)
@@ -511,16 +511,16 @@ def _(draw):
     yield Case("two pairs, one full turn", (4096, 4, 1.0))
     yield Case("a quarter of a turn", (100_000, 64, 0.25))
     yield Case("any context", (draw.whole(500, 20_000), 2 * draw.whole(3, 40), 0.1 + draw.uniform(1).item()))
-    yield Case("where every base will do, 1.0", (5, 8, 1.0))
+    yield Case("1.0 if every base is large enough", (5, 8, 1.0))
     yield Case("two and a half turns", (4096, 16, 2.5))
     yield Case("a base of more than 10^15", (1_000_000, 4, 0.001))
     yield Case("a head of one pair is rejected: its only frequency is 1", (100, 2, 1.0), refuse=True)
     yield Case("an odd width is rejected", (100, 7, 1.0), refuse=True)
-    yield Case("no turn at all is rejected", (100, 8, 0.0), refuse=True)
+    yield Case("a turn of 0 is rejected", (100, 8, 0.0), refuse=True)
     yield Case("a negative turn is rejected", (100, 8, -0.5), refuse=True)
 
 
-@smallest_base.mistake("your slowest pair is c = d_k/2; they count from 0 to d_k/2 - 1")
+@smallest_base.mistake("your slowest pair is c = d_k/2; pairs count from 0 to d_k/2 - 1")
 def _(length, d_head, turn):
     return max(1.0, length / (2 * math.pi * turn))
 
@@ -535,17 +535,17 @@ def _(length, d_head, turn):
     return max(1.0, (length / (math.pi * turn)) ** (d_head / (d_head - 2)))
 
 
-@smallest_base.mistake("you did not take the root: the base stands to the power (d - 2)/d in the frequency")
+@smallest_base.mistake("you did not take the root: the frequency contains the base to the power (d - 2)/d")
 def _(length, d_head, turn):
     return max(1.0, (length / (2 * math.pi * turn)) ** ((d_head - 2) / d_head))
 
 
-@smallest_base.mistake("the share of a turn belongs below the fraction line: less turning asks for a larger base")
+@smallest_base.mistake("the fraction of a turn belongs in the denominator: less rotation needs a larger base")
 def _(length, d_head, turn):
     return max(1.0, (length * turn / (2 * math.pi)) ** (d_head / (d_head - 2)))
 
 
-@smallest_base.mistake("that base is below 1, and the hands would get faster from pair to pair; return 1.0 there")
+@smallest_base.mistake("that base is below 1, with which later pairs would rotate faster; return 1.0")
 def _(length, d_head, turn):
     return (length / (2 * math.pi * turn)) ** (d_head / (d_head - 2))
 
@@ -556,13 +556,13 @@ def _(length, d_head, turn):
 
 
 @smallest_base.mistake(
-    "you multiplied 10000 by the stretch s; by (D5.13) it is s to the power d_k/(d_k - 2) by which the base grows"
+    "you multiplied 10000 by the stretch s; by (D5.13) the base grows by s to the power d_k/(d_k - 2)"
 )
 def _(length, d_head, turn):
     return max(1.0, 10000 * (length / (2 * math.pi * turn * 10000 ** (1 - 2 / d_head))))
 
 
-@smallest_base.mistake("a width or a turn that makes no sense must raise a ValueError")
+@smallest_base.mistake("an invalid width or turn must raise a ValueError")
 def _(length, d_head, turn):
     return max(1.0, (length / (2 * math.pi * turn)) ** (d_head / (d_head - 2)))
 
@@ -601,22 +601,22 @@ def _(length, d_head, turn):
 @exercise(
     "5.5",
     "Turn once, then keep",
-    task="Score a new token against kept keys, each of them rotated once",
+    task="Score a new token against cached keys, each of them rotated once",
     points=3,
     difficulty=2,
     minutes=15,
-    excused={"dtype": "one of its right answers computes in float64, whatever comes in"},
+    excused={"dtype": "one of its correct answers always computes in float64"},
     hints=(
-        "Keys are numbered from 0. Which position has the new token, if that many keys are kept already?",
-        "Rotate the new query and the new key to that position, both by the same angles. What is kept has been rotated already.",
+        "Keys are numbered from 0. What is the new token's position if that many keys are already cached?",
+        "Rotate the new query and the new key to that position, both by the same angles. The cached keys are already rotated.",
         "Append the rotated key with `torch.cat` along the key axis, and take the dot products of the rotated query with all of them, divided by the square root of d_head.",
     ),
 )
 def next_scores(q, k, kept, base):
-    """A decoder is writing. `kept` (head, key, d_head) holds the keys at positions 0, 1, 2, ..., already rotated. There may be none. The
-    next token's query `q` and key `k` (head, d_head) are not rotated yet. Return `(scores, kept)`: the scores of the new query with all
-    keys, its own last, divided by $\\sqrt{\\text{d\\_head}}$, (head, key + 1); and the keys to cache, (head, key + 1, d_head). The layout is
-    half: components $c$ and $c + d_k/2$ are rotated counter-clockwise by position times $\\text{base}^{-2c/d_k}$, where $d_k$ = d_head.
+    """A decoder generates text. `kept` (head, key, d_head) caches the keys at positions 0, 1, 2, ..., already rotated. It may be empty. The next
+    token's query `q` and key `k` (head, d_head) are not rotated yet. Return `(scores, kept)`: the scores of the new query with all keys, its own
+    key last, divided by $\\sqrt{\\text{d\\_head}}$, (head, key + 1); and the keys to cache, (head, key + 1, d_head). The layout is half:
+    components $c$ and $c + d_k/2$ are rotated counter-clockwise by position times $\\text{base}^{-2c/d_k}$, where $d_k$ = d_head.
 
     ```python
     >>> next_scores(torch.ones(1, 2), torch.ones(1, 2), torch.zeros(1, 1, 2), 10000.0)[0]
@@ -648,9 +648,9 @@ def _(draw):
         kept = _turn(draw.normal(heads, keys, d), _angles(range(keys), d, base))
         return draw.normal(heads, d), draw.normal(heads, d), kept, base
 
-    yield Case("the second token, with one key kept", step(1, 1, 2, 10000.0))
-    yield Case("the first token of all, with no key kept", step(2, 0, 4, 10000.0))
-    yield Case("several keys kept", step(2, 3, 4, 10000.0))
+    yield Case("the second token, with one key in the cache", step(1, 1, 2, 10000.0))
+    yield Case("the first token, with an empty cache", step(2, 0, 4, 10000.0))
+    yield Case("several keys in the cache", step(2, 3, 4, 10000.0))
     heads, keys, half = draw.sizes(3, 2, 8)
     yield Case("any sizes and another base", step(heads, keys, 2 * half, 50.0 + draw.whole(0, 99)))
 
@@ -662,29 +662,29 @@ def _step(q, k, kept, base, at_query, at_key, layout="half", scale=None):
     return torch.einsum("hd,hkd->hk", turned_q, kept) / (scale or math.sqrt(d)), kept
 
 
-@next_scores.mistake("your position starts again at 0: the new token stands after all that are kept")
+@next_scores.mistake("your position restarts at 0: the new token comes after all cached keys")
 def _(q, k, kept, base):
     return _step(q, k, kept, base, 0, 0)
 
 
-@next_scores.mistake("your position is one too high: the first token of all is at position 0")
+@next_scores.mistake("your position is one too high: the first token is at position 0")
 def _(q, k, kept, base):
     return _step(q, k, kept, base, kept.shape[1] + 1, kept.shape[1] + 1)
 
 
-@next_scores.mistake("your position is that of the last key kept: the new token stands one place further on")
+@next_scores.mistake("your position is that of the last cached key: the new token is one position later")
 def _(q, k, kept, base):
     last = max(0, kept.shape[1] - 1)
     return _step(q, k, kept, base, last, last)
 
 
-@next_scores.mistake("you rotated the kept keys again: each key is rotated once, before it is kept")
+@next_scores.mistake("you rotated the cached keys again: each key is rotated once, before it is cached")
 def _(q, k, kept, base):
     n, d = kept.shape[1], q.shape[-1]
     return _step(q, k, _turn(kept, _angles(range(n), d, base)), base, n, n)
 
 
-@next_scores.mistake("you rotated all keys to the position of the new token, and their distances are lost")
+@next_scores.mistake("you rotated all keys to the position of the new token, so their distances are lost")
 def _(q, k, kept, base):
     n, d = kept.shape[1], q.shape[-1]
     return _step(q, k, _turn(kept, _angles(n, d, base)), base, n, n)
@@ -715,7 +715,7 @@ def _(q, k, kept, base):
     return scores[:, :-1], keys
 
 
-@next_scores.mistake("your new key stands first; keys are kept in the order of their positions")
+@next_scores.mistake("your new key comes first; cache keys in the order of their positions")
 def _(q, k, kept, base):
     n = kept.shape[1]
     scores, keys = _step(q, k, kept, base, n, n)
@@ -741,19 +741,19 @@ def _(q, k, kept, base):
     return torch.softmax(scores, dim=-1), keys
 
 
-@next_scores.mistake("your pairs are neighbours, and the kept keys have the layout half: the two do not fit")
+@next_scores.mistake("your pairs are neighbours, but the cached keys have the layout half: the two do not match")
 def _(q, k, kept, base):
     n = kept.shape[1]
     return _step(q, k, kept, base, n, n, layout="interleaved")
 
 
-@next_scores.mistake("yours rotates clockwise, against the keys that are kept")
+@next_scores.mistake("you rotate clockwise, opposite to the cached keys")
 def _(q, k, kept, base):
     n = kept.shape[1]
     return _step(q, k, kept, base, -n, -n)
 
 
-@next_scores.mistake("your base is fixed at 10000: use the one that is given")
+@next_scores.mistake("your base is fixed at 10000: use the argument")
 def _(q, k, kept, base):
     n = kept.shape[1]
     return _step(q, k, kept, 10000.0, n, n)
@@ -773,7 +773,7 @@ def _(q, k, kept, base):
 
 @next_scores.variant
 def _(q, k, kept, base):
-    # a rotation matrix, and one head after the other
+    # with a rotation matrix, one head after the other
     heads, n, d = kept.shape
     r = torch.zeros(d, d, dtype=torch.float64)
     for j in range(d // 2):
@@ -800,23 +800,23 @@ def _(q, k, kept, base):
     minutes=30,
     groups=(
         Group("one head", 2, ("one head, one pair", "one head, several pairs")),
-        Group("several heads", 1, ("heads turn alike, each in its own columns",)),
-        Group("positions of its own for each row", 1, ("each row of the batch has positions of its own",)),
-        Group("any sizes, gradients and the edges", 1),
+        Group("several heads", 1, ("all heads rotate by the same angles, each in its own columns",)),
+        Group("separate positions for each row", 1, ("each row of the batch has its own positions",)),
+        Group("any sizes, gradients and edge cases", 1),
     ),
     right={
         "gradients": "its answer goes into a model that learns",
     },
-    robust={"far from the start of a text": "angles in float32 are right for a text of usual length"},
+    robust={"far from the start of a text": "angles in float32 are accurate for texts of usual length"},
     hints=(
-        "Project, then split: `(x @ w_q).unflatten(-1, (heads, d_head)).transpose(1, 2)` is (batch, head, token, d_head). Which of q, k and v turn?",
-        "Angles (batch, token, pair) need an axis for the heads: `angles[:, None]` turns all heads of a row alike.",
+        "Project, then split: `(x @ w_q).unflatten(-1, (heads, d_head)).transpose(1, 2)` is (batch, head, token, d_head). Which of q, k and v are rotated?",
+        "Angles (batch, token, pair) need an axis for the heads: `angles[:, None]` rotates all heads of a row by the same angles.",
         "Scores are divided by the square root of d_head, the softmax runs over the keys, and the outputs are merged with `.transpose(1, 2).flatten(2)`.",
     ),
 )
 def rotary_attention(x, w_q, w_k, w_v, heads, positions, base):
-    """Compute multi-head attention with rotary positions, without a mask or an output matrix. `x` is (batch, token, d_model), `w_q` and
-    `w_k` (d_model, heads · d_head), `w_v` (d_model, heads · d_v). Head $h$ owns the $h$-th block of columns. `positions` (batch, token)
+    """Compute multi-head attention with rotary positions, without a mask or an output matrix. `x` is (batch, token, d_model), `w_q` and `w_k`
+    (d_model, heads · d_head), `w_v` (d_model, heads · d_v). Head $h$, counted from 0, owns block $h$ of the columns. `positions` (batch, token)
     are `int64`. In each head, components $c$ and $c + d_k/2$ of a query or key are rotated counter-clockwise by position times
     $\\text{base}^{-2c/d_k}$, where $d_k$ = d_head. Divide the scores by $\\sqrt{d_k}$. Return (batch, token, heads · d_v).
 
@@ -829,7 +829,7 @@ def rotary_attention(x, w_q, w_k, w_v, heads, positions, base):
 
     ★
     - Raise a `ValueError` if the columns of `w_q` cannot be divided among the `heads`, or if d_head is odd.
-    - A position of one million is as exact as a small one, because angles are computed in `float64`.
+    - Compute angles in `float64`, so that a position of one million is as exact as a small one.
     """
     ### BEGIN SOLUTION
     width = w_q.shape[1]
@@ -863,8 +863,8 @@ def _(draw):
 
     yield Case("one head, one pair", (*inputs(1, 2, 3, 1, 2, 4), 10000.0))
     yield Case("one head, several pairs", (*inputs(1, 3, 5, 1, 6, 4), 10000.0))
-    yield Case("heads turn alike, each in its own columns", (*inputs(1, 3, 5, 2, 4, 6), 10000.0))
-    yield Case("each row of the batch has positions of its own", (*inputs(2, 4, 5, 3, 4, 2), 10000.0))
+    yield Case("all heads rotate by the same angles, each in its own columns", (*inputs(1, 3, 5, 2, 4, 6), 10000.0))
+    yield Case("each row of the batch has its own positions", (*inputs(2, 4, 5, 3, 4, 2), 10000.0))
     batch, tokens, heads = draw.sizes(3, 2, 5)
     some = inputs(batch, tokens, draw.whole(5, 9), heads, 2 * draw.whole(2, 4), 2 * draw.whole(5, 6))
     yield Case("any sizes, another base, and gradients", (*some, 20.0 + draw.whole(0, 99)), gradients=True)
@@ -885,7 +885,7 @@ def _attended(q, k, v, scale=None):
 
 
 def _around(x, w_q, w_k, w_v, heads, turn_q, turn_k, turn_v=None, scale=None):
-    """Attention with what is to be done to queries, keys and values, (batch, head, token, width), after the split."""
+    """Compute attention, applying the given functions to queries, keys and values (batch, head, token, width) after the split."""
     q, k, v = _heads(x @ w_q, heads), _heads(x @ w_k, heads), _heads(x @ w_v, heads)
     return _attended(turn_q(q), turn_k(k), turn_v(v) if turn_v else v, scale)
 
@@ -901,21 +901,21 @@ def _(x, w_q, w_k, w_v, heads, positions, base):
 
 
 @rotary_attention.mistake(
-    "you rotated the queries alone: the score then depends on the position of the query, not on the distance"
+    "you rotated only the queries: the score then depends on the position of the query, not on the distance"
 )
 def _(x, w_q, w_k, w_v, heads, positions, base):
     return _around(x, w_q, w_k, w_v, heads, _by(positions, base), lambda k: k)
 
 
 @rotary_attention.mistake(
-    "you rotated the keys alone: the score then depends on the position of the key, not on the distance"
+    "you rotated only the keys: the score then depends on the position of the key, not on the distance"
 )
 def _(x, w_q, w_k, w_v, heads, positions, base):
     return _around(x, w_q, w_k, w_v, heads, lambda q: q, _by(positions, base))
 
 
 @rotary_attention.mistake(
-    "your scores do not depend on positions: nothing is rotated, or the head axis is taken for the token axis and all tokens of a head rotate alike"
+    "your scores do not depend on positions: nothing is rotated, or you used the head axis as the token axis, so all tokens of a head rotate alike"
 )
 def _(x, w_q, w_k, w_v, heads, positions, base):
     return _around(x, w_q, w_k, w_v, heads, lambda q: q, lambda k: k)
@@ -928,7 +928,7 @@ def _(x, w_q, w_k, w_v, heads, positions, base):
     return _around(x, w_q, w_k, w_v, heads, _by(positions, base), _by(positions, base, sign=-1))
 
 
-@rotary_attention.mistake("yours rotates clockwise: (a, b) becomes (a cos - b sin, a sin + b cos)")
+@rotary_attention.mistake("you rotate clockwise: (a, b) becomes (a cos - b sin, a sin + b cos)")
 def _(x, w_q, w_k, w_v, heads, positions, base):
     turn = _by(positions, base, sign=-1)
     return _around(x, w_q, w_k, w_v, heads, turn, turn)
@@ -940,7 +940,7 @@ def _(x, w_q, w_k, w_v, heads, positions, base):
     return _around(x, w_q, w_k, w_v, heads, turn, turn)
 
 
-@rotary_attention.mistake("you gave every row of the batch the positions of the first")
+@rotary_attention.mistake("you gave every row of the batch the positions of the first row")
 def _(x, w_q, w_k, w_v, heads, positions, base):
     turn = _by(positions[:1], base)
     return _around(x, w_q, w_k, w_v, heads, turn, turn)
@@ -952,12 +952,12 @@ def _(x, w_q, w_k, w_v, heads, positions, base):
     return _around(x, w_q, w_k, w_v, heads, turn, turn)
 
 
-@rotary_attention.mistake("query and key have different layouts: their pairs do not fit")
+@rotary_attention.mistake("query and key have different layouts, so their pairs do not match")
 def _(x, w_q, w_k, w_v, heads, positions, base):
     return _around(x, w_q, w_k, w_v, heads, _by(positions, base), _by(positions, base, "interleaved"))
 
 
-@rotary_attention.mistake("you rotated before splitting into heads: pairs lie inside one head, and so do frequencies")
+@rotary_attention.mistake("you rotated before splitting into heads: pairs and frequencies belong to one head")
 def _(x, w_q, w_k, w_v, heads, positions, base):
     def rotated(y):
         return _turn(y, _angles(positions, y.shape[-1], base))
@@ -978,7 +978,7 @@ def _(x, w_q, w_k, w_v, heads, positions, base):
     return _around(x, w_q, w_k, w_v, heads, turn, turn)
 
 
-@rotary_attention.mistake("your base is fixed at 10000: use the one that is given")
+@rotary_attention.mistake("your base is fixed at 10000: use the argument")
 def _(x, w_q, w_k, w_v, heads, positions, base):
     turn = _by(positions, 10000.0)
     return _around(x, w_q, w_k, w_v, heads, turn, turn)
@@ -999,7 +999,7 @@ def _(x, w_q, w_k, w_v, heads, positions, base):
 
 
 @rotary_attention.mistake(
-    "your heads look at each other instead of the tokens: the two last axes must be token and d_head"
+    "your heads attend to each other instead of the tokens: the last two axes must be token and d_head"
 )
 def _(x, w_q, w_k, w_v, heads, positions, base):
     turn = _by(positions, base)
@@ -1040,7 +1040,7 @@ def _(x, w_q, w_k, w_v, heads, positions, base):
     return (weights @ v).transpose(1, 2).flatten(2)
 
 
-@rotary_attention.mistake("columns that do not make an even width for each head must raise a ValueError")
+@rotary_attention.mistake("raise a ValueError if the columns do not give each head an even width")
 def _(x, w_q, w_k, w_v, heads, positions, base):
     turn = _by(positions, base)
     return _around(x, w_q, w_k, w_v, heads, turn, turn)
@@ -1048,7 +1048,7 @@ def _(x, w_q, w_k, w_v, heads, positions, base):
 
 @rotary_attention.variant
 def _(x, w_q, w_k, w_v, heads, positions, base):
-    # loops over rows of the batch and heads, each score rotated by the distance alone, (5.6)
+    # loops over rows of the batch and heads, each score rotated by the distance only, (5.6)
     d = w_q.shape[1] // heads
     if d * heads != w_q.shape[1] or d % 2:
         raise ValueError(f"{w_q.shape[1]} columns for {heads} heads")
@@ -1097,12 +1097,12 @@ def _(x, w_q, w_k, w_v, heads, positions, base):
     difficulty=3,
     minutes=15,
     robust={
-        "thousands of places before": "a lesson's texts are short",
+        "thousands of positions before": "the lesson's texts are short",
     },
-    excused={"dtype": "one of its right answers computes in float64, whatever comes in"},
+    excused={"dtype": "one of its correct answers always computes in float64"},
     hints=(
-        "By (5.6) the score is q . R_(j - i) k, and j - i = -distance. Take the rotation to the side of q.",
-        "Among vectors of one length, which has the largest dot product with a given one?",
+        "By (5.6) the score is q . R_(j - i) k, and j - i = -distance. Move the rotation to q.",
+        "Among vectors of the same length, which has the largest dot product with a given vector?",
         "R_(-distance) k must be q itself. Which rotation undoes R_(-distance)?",
     ),
 )
@@ -1134,13 +1134,13 @@ def key_with_peak(q, distance, base):
 
 @key_with_peak.cases
 def _(draw):
-    yield Case("one pair, one place before", (draw.normal(2), 1, 10000.0))
-    yield Case("at no distance, the query itself", (draw.normal(4), 0, 10000.0))
-    yield Case("twenty places before", (draw.normal(6), 20, 10000.0))
+    yield Case("one pair, one position before", (draw.normal(2), 1, 10000.0))
+    yield Case("at distance 0, the query itself", (draw.normal(4), 0, 10000.0))
+    yield Case("twenty positions before", (draw.normal(6), 20, 10000.0))
     yield Case("another base", (draw.normal(8), draw.whole(2, 9), 100.0 + draw.whole(0, 99)))
     yield Case("after the query", (draw.normal(2 * draw.whole(2, 6)), -draw.whole(2, 30), 10000.0))
     yield Case("an odd width is rejected", (draw.normal(5), 2, 10000.0), refuse=True)
-    yield Case("thousands of places before", (draw.normal(4), 3000 + draw.whole(0, 99), 10000.0), tolerance=1e-3)
+    yield Case("thousands of positions before", (draw.normal(4), 3000 + draw.whole(0, 99), 10000.0), tolerance=1e-3)
 
 
 def _peak(q, distance, base, layout="half"):
@@ -1148,13 +1148,13 @@ def _peak(q, distance, base, layout="half"):
 
 
 @key_with_peak.mistake(
-    "your peak is on the other side of the query: the key has to be rotated ahead to make up for standing behind"
+    "your peak is on the other side of the query: rotate the key forwards to compensate for its earlier position"
 )
 def _(q, distance, base):
     return _peak(q, -distance, base)
 
 
-@key_with_peak.mistake("that key has its peak at distance 0: it has to be rotated, by the distance")
+@key_with_peak.mistake("that key has its peak at distance 0: rotate it by the distance")
 def _(q, distance, base):
     return q.clone()
 
@@ -1180,18 +1180,18 @@ def _(q, distance, base):
     return _peak(q, distance, math.sqrt(base))
 
 
-@key_with_peak.mistake("your base is fixed at 10000: use the one that is given")
+@key_with_peak.mistake("your base is fixed at 10000: use the argument")
 def _(q, distance, base):
     return _peak(q, distance, 10000.0)
 
 
-@key_with_peak.mistake("you rotated by one step, whatever the distance")
+@key_with_peak.mistake("you rotated by one step for every distance")
 def _(q, distance, base):
     return _peak(q, (distance > 0) - (distance < 0), base)
 
 
 @key_with_peak.mistake(
-    "you took the distance without its sign: a negative one means that the key stands after the query"
+    "you took the distance without its sign: a negative distance means that the key comes after the query"
 )
 def _(q, distance, base):
     return _peak(q, abs(distance), base)
@@ -1217,7 +1217,7 @@ def _(q, distance, base):
     # the score is linear in the key: its gradient, cut to the length of q
     d = len(q)
     if d % 2 == 1:
-        raise ValueError(f"{d} components do not make pairs")
+        raise ValueError(f"{d} components do not form pairs")
 
     def rotated(y, m):
         pairs = [(y[j], y[j + d // 2], m * base ** (-2 * j / d)) for j in range(d // 2)]

@@ -19,7 +19,7 @@ from companion_school.checking.exercise import Case, Group, exercise
     difficulty=1,
     minutes=5,
     hints=(
-        "The mean of the four numbers is 2. What are the deviations?",
+        "The mean of the four numbers is 2. What are the deviations from it?",
         "The variance is the mean of their squares: divide by 4, not by 3.",
         "Divide the first deviation by the square root of the variance.",
     ),
@@ -54,22 +54,26 @@ def _():
     return 1.0
 
 
-@first_normed_entry.mistake("that is the deviation; divide it by the root of the variance")
+@first_normed_entry.mistake("that is the deviation; divide it by the square root of the variance")
 def _():
     return 2.0
 
 
-@first_normed_entry.mistake("the mean is still in it: divide the deviation from the mean, 2, not the number 4")
+@first_normed_entry.mistake(
+    "you did not subtract the mean: divide the deviation from the mean, 2, instead of the number 4"
+)
 def _():
     return 4 / math.sqrt(2)
 
 
-@first_normed_entry.mistake("you divided by the sum of the squares, or by its root; take their mean first")
+@first_normed_entry.mistake(
+    "you divided by the sum of the squares or its square root; take the mean of the squares first"
+)
 def _():
     return 2 / math.sqrt(8)
 
 
-@first_normed_entry.mistake("that is the third entry; the first deviation is positive")
+@first_normed_entry.mistake("that is the third entry; the deviation of the first entry is positive")
 def _():
     return -math.sqrt(2)
 
@@ -95,17 +99,17 @@ def _():
     difficulty=2,
     minutes=10,
     robust={
-        "a little above a multiple, which float32 rounds away": "no model is so wide",
+        "a little above a multiple, which float32 rounds away": "no model is that wide",
     },
     hints=(
         "Put 2 d (ratio d) equal to 3 d d_ff, as in (6.10), and solve for d_ff.",
         "Divide by `multiple`, round up with `math.ceil`, multiply again.",
-        "For 4,096, a ratio of 4 and multiples of 256 you should get 11,008; check the three arguments before anything else.",
+        "For 4,096, a ratio of 4 and multiples of 256 you should get 11,008; check the three arguments first.",
     ),
 )
 def gated_width(d_model, ratio, multiple):
-    """How wide must a gated network (three matrices) be so that it has *at least* as many weights as a plain one (two matrices) whose
-    $d_{ff}$ is `ratio * d_model`? Neither has biases. Return the smallest such width that is a multiple of `multiple`, as an `int`.
+    """How wide must a gated network (three matrices) be to have *at least* as many weights as a plain one (two matrices) whose $d_{ff}$ is
+    `ratio * d_model`? Neither has biases. Return the smallest such width that is a multiple of `multiple`, as an `int`.
 
     ```python
     >>> gated_width(6, 4.0, 5)
@@ -114,12 +118,12 @@ def gated_width(d_model, ratio, multiple):
 
     ★
     - Raise a `ValueError` for `d_model < 1`, `ratio <= 0` and `multiple < 1`.
-    - Widths in the millions are exact to the last weight.
+    - Widths in the millions are exact.
     """
     ### BEGIN SOLUTION
     if d_model < 1 or ratio <= 0 or multiple < 1:
         raise ValueError(
-            f"d_model={d_model}, ratio={ratio}, multiple={multiple}: expected 1 or more, above 0, 1 or more"
+            f"d_model={d_model}, ratio={ratio}, multiple={multiple}: expected d_model >= 1, ratio > 0 and multiple >= 1"
         )
     return math.ceil(2 * ratio * d_model / 3 / multiple) * multiple
     ### END SOLUTION
@@ -127,12 +131,12 @@ def gated_width(d_model, ratio, multiple):
 
 @gated_width.cases
 def _(draw):
-    yield Case("as many weights as the plain network, exactly", (12, 4.0, 1))
+    yield Case("exactly as many weights as the plain network", (12, 4.0, 1))
     yield Case("at least as many weights as the plain network", (10, 4.0, 1))
-    yield Case("a multiple, rounded up", (10, 4.0, 24))
+    yield Case("rounded up to a multiple", (10, 4.0, 24))
     yield Case("a ratio other than 4", (8, 3.0, 16))
     yield Case("LLaMA's width", (4096, 4.0, 256))
-    d_model = 3 * draw.whole(20, 90) + 1  # two thirds of it is no whole number: no trouble with rounding
+    d_model = 3 * draw.whole(20, 90) + 1  # two thirds of it is not a whole number, so rounding causes no trouble
     yield Case("any width", (d_model, 4.0, draw.whole(5, 30)))
     yield Case("a little above a multiple, which float32 rounds away", (30_720_001, 0.5, 256))
     yield Case("a width of one", (1, 4.0, 1))
@@ -164,7 +168,7 @@ def _(d_model, ratio, multiple):
     return int(2 * ratio * d_model / 3 / multiple + 0.5) * multiple
 
 
-@gated_width.mistake("you added a multiple even where the width is one already")
+@gated_width.mistake("you added a multiple although the width already is one")
 def _(d_model, ratio, multiple):
     return int(2 * ratio * d_model / 3 // multiple + 1) * multiple
 
@@ -174,12 +178,12 @@ def _(d_model, ratio, multiple):
     return math.ceil(3 * ratio * d_model / 2 / multiple) * multiple
 
 
-@gated_width.mistake("you took 8/3 for granted, which is right for a ratio of 4 only")
+@gated_width.mistake("you always used 8/3, which is right only for a ratio of 4")
 def _(d_model, ratio, multiple):
     return math.ceil(8 * d_model / 3 / multiple) * multiple
 
 
-@gated_width.mistake("you halved the width: a gated network has one matrix more, not twice as many")
+@gated_width.mistake("you halved the width: a gated network has one more matrix, not twice as many")
 def _(d_model, ratio, multiple):
     return math.ceil(ratio * d_model / 2 / multiple) * multiple
 
@@ -223,7 +227,7 @@ def _(d_model, ratio, multiple):
     groups=(
         Group("one token", 1, ("one token of width 2",)),
         Group("a batch of tokens", 2, ("batch, token and d_model all different",)),
-        Group("any epsilon, and the edges", 1),
+        Group("any epsilon, and edge cases", 1),
     ),
     hints=(
         "Equation (D6.10) is the model. Which of its terms came from the mean?",
@@ -246,7 +250,7 @@ def rms_backward(x, gain, eps, g):
     """
     ### BEGIN SOLUTION
     if x.shape != g.shape:
-        raise ValueError(f"x and g: expected one shape, got {tuple(x.shape)} and {tuple(g.shape)}")
+        raise ValueError(f"x and g: expected the same shape, got {tuple(x.shape)} and {tuple(g.shape)}")
     r = (x.square().mean(dim=-1, keepdim=True) + eps).sqrt()
     hat, h = x / r, g * gain
     return (h - hat * (h * hat).mean(dim=-1, keepdim=True)) / r, (g * hat).sum(dim=(0, 1))
@@ -283,19 +287,21 @@ def _(x, gain, eps, g):
     return h / r, (g * hat).sum(dim=(0, 1))
 
 
-@rms_backward.mistake("the gain is missing from dx: what arrives behind it is g times gain")
+@rms_backward.mistake("the gain is missing from dx: the gradient after it is g times gain")
 def _(x, gain, eps, g):
     r, hat, _ = _rms_parts(x, gain, eps, g)
     return (g - hat * _mean(g * hat)) / r, (g * hat).sum(dim=(0, 1))
 
 
-@rms_backward.mistake("that is LayerNorm's: RMSNorm subtracts no mean, so the mean of h is not taken off")
+@rms_backward.mistake("that is the gradient of LayerNorm: RMSNorm subtracts no mean, so do not subtract the mean of h")
 def _(x, gain, eps, g):
     r, hat, h = _rms_parts(x, gain, eps, g)
     return (h - _mean(h) - hat * _mean(h * hat)) / r, (g * hat).sum(dim=(0, 1))
 
 
-@rms_backward.mistake("you took the sum of h times the normalised x where (D6.11) has its mean: the 1/d is missing")
+@rms_backward.mistake(
+    "you used the sum of h times the normalised x, but (D6.11) has the mean: the factor 1/d is missing"
+)
 def _(x, gain, eps, g):
     r, hat, h = _rms_parts(x, gain, eps, g)
     return (h - hat * (h * hat).sum(dim=-1, keepdim=True)) / r, (g * hat).sum(dim=(0, 1))
@@ -309,13 +315,13 @@ def _(x, gain, eps, g):
     return (h - hat * _mean(g * hat)) / r, (g * hat).sum(dim=(0, 1))
 
 
-@rms_backward.mistake("(D6.11) has the normalised x in it, twice; you put x itself")
+@rms_backward.mistake("(D6.11) contains the normalised x twice; you used x itself")
 def _(x, gain, eps, g):
     r, hat, h = _rms_parts(x, gain, eps, g)
     return (h - x * _mean(h * x)) / r, (g * hat).sum(dim=(0, 1))
 
 
-@rms_backward.mistake("dx comes first, then dgain; yours are exchanged")
+@rms_backward.mistake("dx comes first, then dgain; yours are swapped")
 def _(x, gain, eps, g):
     r, hat, h = _rms_parts(x, gain, eps, g)
     return (g * hat).sum(dim=(0, 1)), (h - hat * _mean(h * hat)) / r
@@ -346,7 +352,7 @@ def _(x, gain, eps, g):
     return (h - hat * _mean(h * hat)) / r, g * hat
 
 
-@rms_backward.mistake("dgain is averaged over the tokens; a gradient of something used often is a sum")
+@rms_backward.mistake("you averaged dgain over the tokens; the gradient of a shared parameter is a sum")
 def _(x, gain, eps, g):
     r, hat, h = _rms_parts(x, gain, eps, g)
     return (h - hat * _mean(h * hat)) / r, (g * hat).mean(dim=(0, 1))
@@ -364,7 +370,7 @@ def _(x, gain, eps, g):
     return (h - hat * _mean(h * hat)) / r, (h * hat).sum(dim=(0, 1))
 
 
-@rms_backward.mistake("x and g of different shapes must raise a ValueError; broadcasting hides the slip")
+@rms_backward.mistake("x and g of different shapes must raise a ValueError; broadcasting hides the mistake")
 def _(x, gain, eps, g):
     r, hat, h = _rms_parts(x, gain, eps, g)
     return (h - hat * _mean(h * hat)) / r, (g * hat).sum(dim=(0, 1))
@@ -389,7 +395,7 @@ def _(x, gain, eps, g):
 
 @rms_backward.variant
 def _(x, gain, eps, g):
-    # by powers of the mean square, without a normalised x
+    # with powers of the mean square, without a normalised x
     if list(x.shape) != list(g.shape):
         raise ValueError(f"{x.shape} and {g.shape}")
     square = torch.einsum("btd,btd->bt", x, x) / x.shape[-1] + eps
@@ -409,25 +415,25 @@ def _(x, gain, eps, g):
     difficulty=2,
     minutes=15,
     excused={
-        "one": "the widths of the residual stream and of the branches hang together",
+        "one": "the widths of the residual stream and of the branches depend on each other",
     },
     right={
         "gradients": "its answer goes into a model that learns",
     },
     robust={
-        "a stream of a million": "no stream of the lesson is so large",
+        "a stream of one million": "no stream in the lesson is that large",
     },
     hints=(
-        "Which state does the branch read, and to which is it added?",
-        "`zip` pairs each branch with its gain; check the lengths first, because `zip` stops at the shorter list.",
-        "Keep two names: one for the stream, one for what the branch reads. After the loop comes the last norm.",
+        "Which state does the branch read, and to which state is its output added?",
+        "`zip` pairs each branch with its gain. Check the lengths first, because `zip` stops at the shorter list.",
+        "Use two names, one for the stream and one for the branch's input. The last norm comes after the loop.",
     ),
 )
 def pre_norm_stack(x, branches, gains, last_gain, eps):
-    """Return the output of a pre-norm stack, equation (6.2), including the last norm, for `x` (batch, token, d_model). `branches` is a list
-    of pairs `(w_1, w_2)`, (d_model, d_ff) and (d_ff, d_model), each with its own d_ff. Branch $k$ is $F_k(h) = \\operatorname{ReLU}(h\\,
-    W_1)\\, W_2$. `gains` lists the gains (d_model) of the norms on the branches, and `last_gain` (d_model) belongs to the last norm. Every
-    norm is RMSNorm, (6.13), with `eps`. There may be no branches.
+    """Return the output of a pre-norm stack, equation (6.2), including the last norm, for `x` (batch, token, d_model). `branches` is a list of
+    pairs `(w_1, w_2)`, (d_model, d_ff) and (d_ff, d_model), each with its own d_ff. Branch $k$ is
+    $F_k(h) = \\operatorname{ReLU}(h\\, W_1)\\, W_2$. `gains` lists the gains (d_model) of the norms on the branches, and `last_gain` (d_model)
+    belongs to the last norm. Every norm is RMSNorm, (6.13), with `eps`. The lists may be empty.
 
     ```python
     >>> pre_norm_stack(torch.tensor([[[3.0, 4.0]]]), [], [], torch.ones(2), 0.0)
@@ -460,7 +466,7 @@ def _(draw):
         return 0.5 + draw.uniform(d)
 
     d = 3
-    yield Case("no branch: only the last norm", (2 * draw.normal(1, 1, d), [], [], gain(d), 0.25))
+    yield Case("no branches: only the last norm", (2 * draw.normal(1, 1, d), [], [], gain(d), 0.25))
     yield Case("one branch", (2 * draw.normal(1, 2, d), [branch(d, 5)], [gain(d)], gain(d), 0.25))
     batch, token, d, wide, narrow = draw.sizes(5, 2, 9)
     x, last = 3 * draw.normal(batch, token, d), gain(d)
@@ -468,7 +474,7 @@ def _(draw):
     yield Case("three branches of different width", (x, branches, gains, last, 1e-6))
     yield Case("an epsilon that is not small", (x, branches, gains, last, 0.5))
     yield Case("a gradient flows back to x", (x, branches, gains, last, 1e-6), gradients=True)
-    yield Case("a stream of a million", (1e6 * x, branches, gains, last, 1e-6))
+    yield Case("a stream of one million", (1e6 * x, branches, gains, last, 1e-6))
     yield Case("fewer gains than branches are rejected", (x, branches, gains[:2], last, 1e-6), refuse=True)
     yield Case("fewer branches than gains are rejected", (x, branches[:2], gains, last, 1e-6), refuse=True)
     d = draw.whole(33, 40)
@@ -483,14 +489,14 @@ def _write(h, pair):
     return torch.relu(h @ pair[0]) @ pair[1]
 
 
-@pre_norm_stack.mistake("that is post-norm: the norm belongs on the branch, not on the stream behind the sum")
+@pre_norm_stack.mistake("that is post-norm: the norm belongs on the branch, not on the stream after the sum")
 def _(x, branches, gains, last_gain, eps):
     for pair, gain in zip(branches, gains, strict=False):
         x = _rms(x + _write(x, pair), gain, eps)
     return x
 
 
-@pre_norm_stack.mistake("that is post-norm, with one norm more at the end: the norm belongs on the branch")
+@pre_norm_stack.mistake("that is post-norm with one more norm at the end: the norm belongs on the branch")
 def _(x, branches, gains, last_gain, eps):
     for pair, gain in zip(branches, gains, strict=False):
         x = _rms(x + _write(x, pair), gain, eps)
@@ -505,7 +511,9 @@ def _(x, branches, gains, last_gain, eps):
     return _rms(x, last_gain, eps)
 
 
-@pre_norm_stack.mistake("the last norm is missing: the stream grows with depth, and what reads it expects size one")
+@pre_norm_stack.mistake(
+    "the last norm is missing: the stream grows with depth, and the next layer expects entries around one"
+)
 def _(x, branches, gains, last_gain, eps):
     for pair, gain in zip(branches, gains, strict=False):
         x = x + _write(_rms(x, gain, eps), pair)
@@ -526,7 +534,7 @@ def _(x, branches, gains, last_gain, eps):
     return _rms(x, last_gain, eps)
 
 
-@pre_norm_stack.mistake("each branch is added to the input x, not to what the branches before it left")
+@pre_norm_stack.mistake("you add each branch to the input x; add it to the stream that the previous branches produced")
 def _(x, branches, gains, last_gain, eps):
     now = x
     for pair, gain in zip(branches, gains, strict=False):
@@ -534,7 +542,7 @@ def _(x, branches, gains, last_gain, eps):
     return _rms(now, last_gain, eps)
 
 
-@pre_norm_stack.mistake("every branch reads the input x; each must read what the branches before it left")
+@pre_norm_stack.mistake("every branch reads the input x; each must read the stream that the previous branches produced")
 def _(x, branches, gains, last_gain, eps):
     return _rms(
         x + sum(_write(_rms(x, gain, eps), pair) for pair, gain in zip(branches, gains, strict=False)), last_gain, eps
@@ -555,14 +563,14 @@ def _(x, branches, gains, last_gain, eps):
     return _rms(x, last_gain, eps)
 
 
-@pre_norm_stack.mistake("the gains are left out of your norms")
+@pre_norm_stack.mistake("the gains are missing from your norms")
 def _(x, branches, gains, last_gain, eps):
     for pair, _ in zip(branches, gains, strict=False):
         x = x + _write(_rms(x, 1.0, eps), pair)
     return _rms(x, 1.0, eps)
 
 
-@pre_norm_stack.mistake("every norm has a gain of its own: you used the last norm's on the branches, too")
+@pre_norm_stack.mistake("every norm has its own gain: you used the last norm's on the branches, too")
 def _(x, branches, gains, last_gain, eps):
     for pair, _ in zip(branches, gains, strict=False):
         x = x + _write(_rms(x, last_gain, eps), pair)
@@ -579,7 +587,7 @@ def _(x, branches, gains, last_gain, eps):
     return norm(x, last_gain)
 
 
-@pre_norm_stack.mistake("your norm does not use the eps that is given")
+@pre_norm_stack.mistake("your norm does not use the argument eps")
 def _(x, branches, gains, last_gain, eps):
     for pair, gain in zip(branches, gains, strict=False):
         x = x + _write(_rms(x, gain, 0.0), pair)
@@ -605,9 +613,9 @@ def _(x, branches, gains, last_gain, eps):
 
 @pre_norm_stack.variant
 def _(x, branches, gains, last_gain, eps):
-    # from the top: the output of k branches is that of k - 1 and one more; PyTorch's norm
+    # from the top: the output of k branches is that of k - 1 plus one more; with PyTorch's norm
     if len(branches) != len(gains):
-        raise ValueError("as many gains as branches, please")
+        raise ValueError("expected as many gains as branches")
 
     def stream(k):
         if k == 0:
@@ -622,7 +630,7 @@ def _(x, branches, gains, last_gain, eps):
 
 @pre_norm_stack.variant
 def _(x, branches, gains, last_gain, eps):
-    # one token at a time, the writes kept in a list and added up as in (6.5)
+    # one token at a time, the writes collected in a list and added up as in (6.5)
     if not len(gains) == len(branches):
         raise ValueError(f"{len(gains)} gains, {len(branches)} branches")
     tokens = []
@@ -649,7 +657,7 @@ def _(x, branches, gains, last_gain, eps):
     minutes=15,
     hints=(
         "A factor c on the writing matrices turns v into c^2 v.",
-        "Put c^2 v for v in (D6.19), put it equal to keep, and solve for c.",
+        "Substitute c^2 v for v in (D6.19), set it equal to keep, and solve for c.",
         "Compare with (D6.21): for keep = e^-v and a large count your answer should be close to 1 / sqrt(count).",
     ),
 )
@@ -681,18 +689,18 @@ def _(draw):
     v, keep = 1.2 + draw.uniform(1).item(), 0.2 + 0.6 * draw.uniform(1).item()
     yield Case("any depth, any size, any share", (count, v, keep))
     yield Case("1,000 sub-layers", (1000, 2.0, math.exp(-2.0)))
-    yield Case("no sub-layer is rejected", (0, 1.0, 0.5), refuse=True)
+    yield Case("zero sub-layers are rejected", (0, 1.0, 0.5), refuse=True)
     yield Case("writes of size 0 are rejected", (4, 0.0, 0.5), refuse=True)
     yield Case("a share of 1 is rejected", (4, 1.0, 1.0), refuse=True)
     yield Case("a share of 0 is rejected", (4, 1.0, 0.0), refuse=True)
 
 
-@write_scale.mistake("a factor c on the weights is c squared on the mean square: take the root")
+@write_scale.mistake("a factor c on the weights multiplies the mean square by c squared: take the square root")
 def _(count, v, keep):
     return (keep ** (-1 / count) - 1) / v
 
 
-@write_scale.mistake("v is left out: the larger the writes are, the smaller the factor must be")
+@write_scale.mistake("v is missing: the larger the writes are, the smaller the factor must be")
 def _(count, v, keep):
     return math.sqrt(keep ** (-1 / count) - 1)
 
@@ -709,7 +717,7 @@ def _(count, v, keep):
     return math.sqrt((1 / keep - 1) / v)
 
 
-@write_scale.mistake("you let the sizes add up, 1 / (1 + K c^2 v), as in pre-norm; in post-norm the norms multiply")
+@write_scale.mistake("you added the sizes, 1 / (1 + K c^2 v), as in pre-norm; in post-norm the factors multiply")
 def _(count, v, keep):
     return math.sqrt((1 / keep - 1) / (count * v))
 
@@ -724,7 +732,7 @@ def _(count, v, keep):
     return math.sqrt((1 - keep ** (1 / count)) / v)
 
 
-@write_scale.mistake("you used ln(1 + y) = y, which holds for a large count only; keep must be met exactly")
+@write_scale.mistake("you used ln(1 + y) = y, which holds only for a large count; the result must give keep exactly")
 def _(count, v, keep):
     return math.sqrt(-math.log(keep) / (count * v))
 
@@ -748,7 +756,7 @@ def _(count, v, keep):
 
 @write_scale.variant
 def _(count, v, keep):
-    # halve an interval until nothing is left of it
+    # halve an interval until it cannot be halved any more
     if count < 1 or not v > 0 or not 0 < keep < 1:
         raise ValueError(f"{count=}, {v=}, {keep=}: expected count >= 1, v > 0 and 0 < keep < 1")
     low, high = 0.0, 1.0
@@ -769,7 +777,7 @@ def _(count, v, keep):
 @exercise(
     "6.6",
     "A gated network from a checkpoint",
-    task="Run a SwiGLU network with the weights as they are stored",
+    task="Run a SwiGLU network with weights as stored in a checkpoint",
     points=3,
     difficulty=2,
     minutes=10,
@@ -777,12 +785,12 @@ def _(count, v, keep):
         "gradients": "its answer goes into a model that learns",
     },
     robust={
-        "hidden numbers in the thousands": "hidden numbers of the lesson are around 1",
-        "gradients at 1,000 and -1,000 are finite": "hidden numbers of the lesson are around 1",
+        "hidden values in the thousands": "hidden values in the lesson are around 1",
+        "gradients at 1,000 and -1,000 are finite": "hidden values in the lesson are around 1",
     },
     hints=(
         "A matrix stored as (out, in) multiplies a token from the right after it is transposed.",
-        "SiLU(h) is h times the sigmoid of h. Which of the two readings of x goes through it?",
+        "SiLU(h) is h times the sigmoid of h. Which of the two projections of x goes through it?",
         "x @ gate.T goes through SiLU, x @ inner.T does not; multiply the two entry by entry, then multiply by outer.T.",
     ),
 )
@@ -798,11 +806,11 @@ def swiglu_from_checkpoint(x, gate, inner, outer):
 
     ★
     - Raise a `ValueError` if `gate` and `inner` have different shapes.
-    - There is no NaN where a hidden number is 1,000 or -1,000, not even in the gradients.
+    - Hidden values of 1,000 or -1,000 cause no NaN, not even in the gradients.
     """
     ### BEGIN SOLUTION
     if gate.shape != inner.shape:
-        raise ValueError(f"gate and inner: expected one shape, got {tuple(gate.shape)} and {tuple(inner.shape)}")
+        raise ValueError(f"gate and inner: expected the same shape, got {tuple(gate.shape)} and {tuple(inner.shape)}")
     opening = x @ gate.T
     hidden = opening * torch.sigmoid(opening) * (x @ inner.T)
     return hidden @ outer.T
@@ -821,7 +829,7 @@ def _(draw):
     batch, token, d, d_ff = draw.sizes(4, 2, 8)
     x, matrices = draw.normal(batch, token, d), network(d, d_ff)
     yield Case("batch, token, d_model and d_ff all different", (x, *matrices))
-    yield Case("hidden numbers in the thousands", (3000 * x, *matrices))
+    yield Case("hidden values in the thousands", (3000 * x, *matrices))
     yield Case("a gradient flows back to everything", (x, *matrices), gradients=True)
     yield Case(
         "gate and inner of different shapes are rejected", (x, matrices[0][:1], matrices[1], matrices[2]), refuse=True
@@ -851,13 +859,13 @@ def _(x, gate, inner, outer):
     return _silu(x @ gate.T) * (x @ inner.T) @ outer
 
 
-@swiglu_from_checkpoint.mistake("gate and inner are exchanged: SiLU belongs on what the gate reads")
+@swiglu_from_checkpoint.mistake("gate and inner are swapped: SiLU applies to the output of gate")
 def _(x, gate, inner, outer):
     return (x @ gate.T) * _silu(x @ inner.T) @ outer.T
 
 
 @swiglu_from_checkpoint.mistake(
-    "your gate is a bare sigmoid (that is a GLU): SiLU multiplies it by the hidden number itself"
+    "your gate is only a sigmoid (that is a GLU): SiLU multiplies it by the hidden value itself"
 )
 def _(x, gate, inner, outer):
     return torch.sigmoid(x @ gate.T) * (x @ inner.T) @ outer.T
@@ -873,28 +881,28 @@ def _(x, gate, inner, outer):
     return torch.relu(x @ gate.T) * (x @ inner.T) @ outer.T
 
 
-@swiglu_from_checkpoint.mistake("the SiLU goes only on the gate, not on the product of the two")
+@swiglu_from_checkpoint.mistake("apply SiLU only to the gate, not to the product of the two")
 def _(x, gate, inner, outer):
     return _silu((x @ gate.T) * (x @ inner.T)) @ outer.T
 
 
-@swiglu_from_checkpoint.mistake("the SiLU goes only on the gate; you put it on both")
+@swiglu_from_checkpoint.mistake("apply SiLU only to the gate; you applied it to both")
 def _(x, gate, inner, outer):
     return _silu(x @ gate.T) * _silu(x @ inner.T) @ outer.T
 
 
-@swiglu_from_checkpoint.mistake("there is no activation: without SiLU the gate is one more number to multiply by")
+@swiglu_from_checkpoint.mistake("the activation is missing: without SiLU the gate is only another factor")
 def _(x, gate, inner, outer):
     return (x @ gate.T) * (x @ inner.T) @ outer.T
 
 
-@swiglu_from_checkpoint.mistake("you added the two readings; a gate multiplies")
+@swiglu_from_checkpoint.mistake("you added the two projections; a gate multiplies")
 def _(x, gate, inner, outer):
     return (_silu(x @ gate.T) + x @ inner.T) @ outer.T
 
 
 @swiglu_from_checkpoint.mistake(
-    "the sigmoid belongs to the number it multiplies: SiLU(h) is h times the sigmoid of the same h, the gate's"
+    "you combined the sigmoid of one projection with the other projection: SiLU(h) is h times the sigmoid of the same h"
 )
 def _(x, gate, inner, outer):
     return (x @ gate.T) * torch.sigmoid(x @ inner.T) @ outer.T
@@ -905,20 +913,20 @@ def _(x, gate, inner, outer):
     return _silu(x @ gate.T) * (x @ inner.T)
 
 
-@swiglu_from_checkpoint.mistake("there is no gate: that is a plain network of two matrices")
+@swiglu_from_checkpoint.mistake("the gate is missing: that is a plain network of two matrices")
 def _(x, gate, inner, outer):
     return _silu(x @ inner.T) @ outer.T
 
 
 @swiglu_from_checkpoint.mistake(
-    "e^h / (1 + e^h) is infinity by infinity for a large h; write 1 / (1 + e^-h), or torch.sigmoid"
+    "e^h / (1 + e^h) is infinity divided by infinity for a large h; write 1 / (1 + e^-h), or torch.sigmoid"
 )
 def _(x, gate, inner, outer):
     h = x @ gate.T
     return h * h.exp() / (1 + h.exp()) * (x @ inner.T) @ outer.T
 
 
-@swiglu_from_checkpoint.mistake("no gradient flows back: the tensors are detached on the way")
+@swiglu_from_checkpoint.mistake("no gradient flows back, because the tensors are detached")
 def _(x, gate, inner, outer):
     return (_silu(x @ gate.T) * (x @ inner.T) @ outer.T).detach()
 
@@ -930,7 +938,7 @@ def _(x, gate, inner, outer):
 
 @swiglu_from_checkpoint.variant
 def _(x, gate, inner, outer):
-    # both readings in one product, as fast implementations do; PyTorch's operators
+    # both projections in one product, as fast implementations do, with PyTorch's operators
     if gate.shape != inner.shape:
         raise ValueError("gate and inner must have the same shape")
     linear = torch.nn.functional.linear
@@ -940,7 +948,7 @@ def _(x, gate, inner, outer):
 
 @swiglu_from_checkpoint.variant
 def _(x, gate, inner, outer):
-    # one hidden number at a time
+    # one hidden value at a time
     if tuple(gate.shape) != tuple(inner.shape):
         raise ValueError(f"{gate.shape} is not {inner.shape}")
     out = torch.zeros_like(x)
@@ -971,19 +979,19 @@ def _(x, gate, inner, outer):
         "instance_norm",
     ),
     robust={
-        "numbers of 1e-8, and an epsilon of 1e-18": "no stream is so small",
-        "an epsilon of 1e-8 in float16": "it matters where all entries are equal",
-        "the gradient, with a token whose entries are all equal": "a token without a spread",
+        "entries of 1e-8, and an epsilon of 1e-18": "no stream is that small",
+        "an epsilon of 1e-8 in float16": "it matters only if all entries are equal",
+        "the gradient, with a token whose entries are all equal": "a token whose variance is 0",
     },
     hints=(
-        "Which axis, which divisor of the variance, and where does epsilon stand?",
-        "The square of 1,000 does not fit in float16, and 1e-8 is rounded to 0 in it: convert x before you do anything else.",
+        "Which axis do you normalise over, what do you divide the sum of squares by, and where does epsilon go?",
+        "The square of 1,000 overflows in float16, and 1e-8 is rounded to 0: convert x before you do anything else.",
         "`torch.promote_types(x.dtype, torch.float32)` is the dtype to work in; convert back at the very end.",
     ),
 )
 def careful_layer_norm(x, gain, bias, eps):
-    """Return the LayerNorm (6.11) of `x` (..., d_model), a tensor with any number of leading axes or none, with the same shape and dtype.
-    `gain` and `bias` are (d_model), and `eps` is above 0. The difficulty is half precision: if `x` is `float16`, compute in `float32` or
+    """Return the LayerNorm (6.11) of `x` (..., d_model), a tensor with any number of leading axes or none. The result has the same shape and
+    dtype. `gain` and `bias` are (d_model), and `eps` is above 0. The difficulty is half precision: if `x` is `float16`, compute in `float32` or
     wider and round last, so that entries of 10,000 cause no problem. Do not use PyTorch's own norms.
 
     ```python
@@ -1012,17 +1020,17 @@ def _(draw):
     batch, token, d = draw.sizes(3, 3, 7)
     x, (gain, bias) = 1 + draw.normal(batch, token, d), learned(d)
     yield Case("batch, token and d_model all different", (x, gain, bias, 1e-5))
-    yield Case("a token whose numbers hardly differ", (1e-3 * x, gain, bias, 1e-5))
+    yield Case("a token whose entries hardly differ", (1e-3 * x, gain, bias, 1e-5))
     yield Case("more leading axes", (x[None], gain, bias, 1e-5))
     constant = x.clone()
     constant[0, 0] = 3.0
     yield Case("a token whose entries are all equal", (constant, gain, bias, 1e-5))
     yield Case("the gradient, with a token whose entries are all equal", (constant, gain, bias, 1e-5), gradients=True)
-    yield Case("numbers of 1e-8, and an epsilon of 1e-18", (1e-8 * x[0], gain, bias, 1e-18))
-    half, close = torch.float16, 1e-2  # float16 has three digits, and the last step may round in it
+    yield Case("entries of 1e-8, and an epsilon of 1e-18", (1e-8 * x[0], gain, bias, 1e-18))
+    half, close = torch.float16, 1e-2  # float16 has three digits, and the last step may round to it
     yield Case("float16 in, float16 out", (x.to(half), *learned(d, half), 1e-5), tolerance=close)
     loud = (1e4 * draw.normal(batch, token, d).clamp(-3, 3)).to(half)
-    yield Case("numbers of 10,000 in float16", (loud, *learned(d, half), 1e-5), tolerance=close)
+    yield Case("entries of 10,000 in float16", (loud, *learned(d, half), 1e-5), tolerance=close)
     yield Case(
         "an epsilon of 1e-8 in float16",
         (torch.full((2, 4), 3.0, dtype=half), *learned(4, half), 1e-8),
@@ -1030,10 +1038,10 @@ def _(draw):
     )
     tight = torch.tensor([10000.0, 10008.0, 10016.0, 10000.0], dtype=torch.float16)
     one, none = torch.ones(4, dtype=torch.float16), torch.zeros(4, dtype=torch.float16)
-    yield Case("a mean that half precision does not have", (tight, one, none, 1e-5))
+    yield Case("a mean that half precision cannot represent", (tight, one, none, 1e-5))
     far = torch.tensor([3.0, 1.0, 0.0, -1.0], dtype=half)
     normed = _ln(far, 1e-5).to(half)
-    yield Case("a bias that takes away what the gain made: rounding comes last", (far, 64 * one, -64 * normed, 1e-5))
+    yield Case("a bias that cancels the gain: rounding comes last", (far, 64 * one, -64 * normed, 1e-5))
 
 
 def _ln(x, eps, dim=-1, correction=0):
@@ -1042,7 +1050,7 @@ def _ln(x, eps, dim=-1, correction=0):
     return (wide - wide.mean(dim=dim, keepdim=True)) / (variance + eps).sqrt()
 
 
-@careful_layer_norm.mistake("you round before gain and bias: what they leave of it is mostly rounding; round last")
+@careful_layer_norm.mistake("you round before gain and bias, so their result is mostly rounding error; round last")
 def _(x, gain, bias, eps):
     return _ln(x, eps).to(x.dtype) * gain + bias
 
@@ -1058,13 +1066,13 @@ def _(x, gain, bias, eps):
 
 
 @careful_layer_norm.mistake(
-    "you normalise over the second axis, which is the tokens of (batch, token, d_model); take the last"
+    "you normalise over the second axis, which is the token axis of (batch, token, d_model); use the last one"
 )
 def _(x, gain, bias, eps):
     return (_ln(x, eps, dim=1 if x.ndim > 1 else -1) * gain + bias).to(x.dtype)
 
 
-@careful_layer_norm.mistake("you normalise over all axes together; each token has a mean and a variance of its own")
+@careful_layer_norm.mistake("you normalise over all axes together; each token has its own mean and variance")
 def _(x, gain, bias, eps):
     return (_ln(x, eps, dim=tuple(range(x.ndim))) * gain + bias).to(x.dtype)
 
@@ -1076,7 +1084,7 @@ def _(x, gain, bias, eps):
 
 
 @careful_layer_norm.mistake(
-    "epsilon stands outside the root: inside it, nothing is ever divided by 0, forwards or backwards"
+    "epsilon is outside the square root: put it inside, so that nothing is divided by 0 in the forward or backward pass"
 )
 def _(x, gain, bias, eps):
     wide = x.to(torch.promote_types(x.dtype, torch.float32))
@@ -1084,7 +1092,7 @@ def _(x, gain, bias, eps):
     return (deviation / (deviation.square().mean(-1, keepdim=True).sqrt() + eps) * gain + bias).to(x.dtype)
 
 
-@careful_layer_norm.mistake("epsilon is missing from your root")
+@careful_layer_norm.mistake("epsilon is missing from your square root")
 def _(x, gain, bias, eps):
     return (_ln(x, 0.0) * gain + bias).to(x.dtype)
 
@@ -1104,14 +1112,14 @@ def _(x, gain, bias, eps):
     return ((_ln(x, eps) + bias) * gain).to(x.dtype)
 
 
-@careful_layer_norm.mistake("you divide by the variance, not by its root")
+@careful_layer_norm.mistake("you divide by the variance, not by its square root")
 def _(x, gain, bias, eps):
     wide = x.to(torch.promote_types(x.dtype, torch.float32))
     deviation = wide - wide.mean(-1, keepdim=True)
     return (deviation / (deviation.square().mean(-1, keepdim=True) + eps) * gain + bias).to(x.dtype)
 
 
-@careful_layer_norm.mistake("mean and variance carry no gradient in your answer: they depend on x, do not detach them")
+@careful_layer_norm.mistake("your mean and variance carry no gradient: they depend on x, so do not detach them")
 def _(x, gain, bias, eps):
     wide = x.to(torch.promote_types(x.dtype, torch.float32))
     still = wide.detach()
@@ -1133,7 +1141,7 @@ def _(x, gain, bias, eps):
 
 
 @careful_layer_norm.mistake(
-    "you always compute in float32: a float64 token loses half its digits; float32 is the least, not the most"
+    "you always compute in float32: a float64 token loses half its digits; use float32 or wider"
 )
 def _(x, gain, bias, eps):
     return (_ln(x.float(), eps) * gain.float() + bias.float()).to(x.dtype)
@@ -1148,7 +1156,7 @@ def _(x, gain, bias, eps):
 
 @careful_layer_norm.variant
 def _(x, gain, bias, eps):
-    # token by token; the mean is taken off by the matrix I - 11^T / d, and it rounds last
+    # token by token; the matrix I - 11^T / d subtracts the mean, and rounding comes last
     d = x.shape[-1]
     dtype = torch.float64 if x.dtype == torch.float64 else torch.float32
     centre = torch.eye(d, dtype=dtype) - 1 / d

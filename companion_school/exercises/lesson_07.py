@@ -18,16 +18,15 @@ from companion_school.checking.exercise import Case, Group, exercise
     difficulty=1,
     minutes=5,
     hints=(
-        "How many are shown as `[MASK]`? All of these are shown as something else.",
-        "How many are shown as a random token? How often is that the right one, by accident?",
-        "Equation (D7.4) of the deeper notebook has both: 12 in 100 tokens, and 1.5 in 100 times the chance 9/10 that the random token is another.",
+        "How many are shown as `[MASK]`? All of them differ from the original.",
+        "How many are shown as a random token? How often is this the original one by accident?",
+        "Equation (D7.4) of the deeper notebook has both terms: 12 % of the tokens, and 1.5 % times the probability 9/10 that the random token is a different one.",
     ),
 )
 def shown_wrongly():
-    """A text has 10,000 tokens, and the vocabulary has 10. BERT's rule is applied, which chooses 15 in 100 tokens. Of these, 80 in 100
-    become `[MASK]`, which is not one of the 10; 10 in 100 become a random token of the vocabulary, which may be the original one; and 10
-    in 100 do not change. How many tokens do you expect to be *shown as something else than they are*? Return a number, right to one
-    decimal.
+    """A text has 10,000 tokens, and the vocabulary has 10. BERT's rule is applied, which chooses 15 % of the tokens. Of these, 80 % become
+    `[MASK]`, which is not one of the 10; 10 % become a random token of the vocabulary, which may be the original one; and 10 % do not change.
+    How many tokens do you expect to be *shown as a different token*? Return a number that is right to one decimal.
     """
     ### BEGIN SOLUTION
     chosen = 0.15 * 10_000
@@ -39,45 +38,47 @@ def shown_wrongly():
 
 @shown_wrongly.cases
 def _(draw):
-    yield Case("the number of tokens that are shown as something else", (), tolerance=0.05)
+    yield Case("the number of tokens that are shown as a different token", (), tolerance=0.05)
 
 
-@shown_wrongly.mistake("these are all chosen tokens; some of them are shown as they are")
+@shown_wrongly.mistake("these are all chosen tokens; some of them are shown unchanged")
 def _():
     return 1500
 
 
-@shown_wrongly.mistake("the random ones are missing: most of them are wrong, too")
+@shown_wrongly.mistake("the random ones are missing: most of them differ, too")
 def _():
     return 1200
 
 
-@shown_wrongly.mistake("a random token is the right one once in ten times, for the vocabulary is 10")
+@shown_wrongly.mistake("a random token is the original one in 1 of 10 cases, because the vocabulary has 10 tokens")
 def _():
     return 1350
 
 
-@shown_wrongly.mistake("one chosen token in ten stays as it is: you counted all but the lucky random ones")
+@shown_wrongly.mistake(
+    "one chosen token in ten does not change: you subtracted only the random ones that happen to be right"
+)
 def _():
     return 1485
 
 
-@shown_wrongly.mistake("these are only the random ones; those shown as [MASK] are wrong, too")
+@shown_wrongly.mistake("these are only the random ones; those shown as [MASK] differ, too")
 def _():
     return 135
 
 
-@shown_wrongly.mistake("these are the chosen tokens that are shown as they are; count the others")
+@shown_wrongly.mistake("these are the chosen tokens that are shown unchanged; count the others")
 def _():
     return 165
 
 
-@shown_wrongly.mistake("these are all tokens that are shown as they are; count the others")
+@shown_wrongly.mistake("these are all tokens that are shown unchanged; count the others")
 def _():
     return 8665
 
 
-@shown_wrongly.mistake("only 15 in 100 tokens are chosen; you applied 80/10/10 to all of them")
+@shown_wrongly.mistake("only 15 % of the tokens are chosen; you applied 80/10/10 to all of them")
 def _():
     return 8900
 
@@ -105,18 +106,18 @@ def _():
 @exercise(
     "7.2",
     "Count an encoder",
-    task="Count the parameters of an encoder, its layers shared or not",
+    task="Count the parameters of an encoder with or without shared layers",
     points=2,
     difficulty=2,
     minutes=15,
     limits={"vocab": (1,), "context": (1,), "d_model": (1,), "layers": (1,), "d_ff": (1,)},
     robust={
-        "more than a float can tell apart": "no model is so large",
+        "more than a float can tell apart": "no model is that large",
     },
     hints=(
-        "Attention: four matrices (d_model, d_model), four biases. The number of heads plays no part.",
-        "The network: d_model d_ff + d_ff one way, d_ff d_model + d_model back.",
-        "Two norms in a layer, and one before the stack; each has a gain and a bias of d_model numbers.",
+        "Attention: four matrices (d_model, d_model), four biases. The number of heads does not matter.",
+        "The network: d_model d_ff + d_ff for the first matrix, d_ff d_model + d_model for the second.",
+        "Two norms in a layer, and one before the stack; each has a gain and a bias with d_model entries.",
     ),
 )
 def encoder_size(vocab, context, d_model, layers, d_ff, shared):
@@ -169,7 +170,7 @@ def _layer(d_model, d_ff):
 
 
 def _encoder(vocab, context, d_model, layers, d_ff, shared, less=0):
-    """The right count, with `less` numbers fewer in each layer."""
+    """Return the right count with `less` fewer parameters in each layer."""
     return (vocab + context + 2) * d_model + (1 if shared else layers) * (_layer(d_model, d_ff) - less)
 
 
@@ -198,7 +199,7 @@ def _(vocab, context, d_model, layers, d_ff, shared):
     return _encoder(vocab, context, d_model, layers, d_ff, shared, 4 * d_model)
 
 
-@encoder_size.mistake("the two matrices of your network have no biases: d_ff numbers, and d_model")
+@encoder_size.mistake("the two matrices of your network have no biases: d_ff and d_model parameters")
 def _(vocab, context, d_model, layers, d_ff, shared):
     return _encoder(vocab, context, d_model, layers, d_ff, shared, d_ff + d_model)
 
@@ -218,7 +219,7 @@ def _(vocab, context, d_model, layers, d_ff, shared):
     return _encoder(vocab, context, d_model, layers, d_ff, shared) + vocab * d_model
 
 
-@encoder_size.mistake("there is no pooler here: a matrix of d_model by d_model and its bias are too many")
+@encoder_size.mistake("there is no pooler here: you counted a d_model x d_model matrix and its bias too many")
 def _(vocab, context, d_model, layers, d_ff, shared):
     return _encoder(vocab, context, d_model, layers, d_ff, shared) + d_model**2 + d_model
 
@@ -235,7 +236,7 @@ def _(vocab, context, d_model, layers, d_ff, shared):
 
 @encoder_size.variant
 def _(vocab, context, d_model, layers, d_ff, shared):
-    # build it, on a device that holds no numbers
+    # build it on a device that stores no data
     if min(vocab, context, d_model, layers, d_ff) < 1:
         raise ValueError("expected sizes of at least 1")
     nn = torch.nn
@@ -262,7 +263,7 @@ def _(vocab, context, d_model, layers, d_ff, shared):
 @exercise(
     "7.3",
     "One vector for a sentence",
-    task="Average the real rows of each sequence, whatever its padding holds",
+    task="Average the real rows of each sequence, whatever its padding contains",
     points=2,
     difficulty=2,
     minutes=10,
@@ -270,14 +271,14 @@ def _(vocab, context, d_model, layers, d_ff, shared):
         "gradients": "its answer goes into a model that learns",
     },
     robust={
-        "NaN in a padding row does not reach the mean": "the lesson's padding holds numbers",
-        "infinity in a padding row does not reach the mean": "the lesson's padding holds numbers",
-        "in half precision the sum of large rows is out of range, and their mean is not": "half precision is a matter of its own",
+        "NaN in a padding row does not reach the mean": "the lesson's padding is finite",
+        "infinity in a padding row does not reach the mean": "the lesson's padding is finite",
+        "the sum of large rows is out of range in half precision, but their mean is not": "the lesson does not discuss half precision",
     },
     hints=(
-        "Zero times NaN is NaN: a product with the mask is not enough.",
-        "`masked_fill(~real[..., None], 0)` replaces, and does not multiply.",
-        "Each sequence has a divisor of its own: `real.sum(dim=1, keepdim=True)`.",
+        "Zero times NaN is NaN, so multiplying by the mask is not enough.",
+        "`masked_fill(~real[..., None], 0)` replaces entries instead of multiplying them.",
+        "Each sequence has its own divisor: `real.sum(dim=1, keepdim=True)`.",
     ),
 )
 def mean_of_real(stream, real):
@@ -293,14 +294,16 @@ def mean_of_real(stream, real):
     ★
     - Raise a `ValueError` if the shape of `real` is not (batch, token), or if a sequence has no real token.
     - Padding may contain NaN or infinity.
-    - In `float16`, rows have a mean even if their sum is out of range.
+    - In `float16`, the mean is right even if the sum is out of range.
     """
     ### BEGIN SOLUTION
     if real.shape != stream.shape[:2]:
         raise ValueError(f"real: expected shape {tuple(stream.shape[:2])}, got {tuple(real.shape)}")
     if not real.any(dim=1).all():
         raise ValueError("real: expected at least one real token in every sequence")
-    kept = stream.double().masked_fill(~real[..., None], 0.0)  # a sum of many may leave the range of half precision
+    kept = stream.double().masked_fill(
+        ~real[..., None], 0.0
+    )  # a sum of many entries may leave the range of half precision
     return (kept.sum(dim=1) / real.sum(dim=1, keepdim=True)).to(stream.dtype)
     ### END SOLUTION
 
@@ -309,7 +312,7 @@ def mean_of_real(stream, real):
 def _(draw):
     yield Case("padding is not in the mean", (draw.normal(1, 3, 2), torch.tensor([[True, True, False]])))
     look = torch.tensor([[False, True, False, True, True], [True] * 5, [False, False, False, False, True]])
-    yield Case("each sequence has a divisor of its own, wherever its padding is", (draw.normal(3, 5, 4), look))
+    yield Case("each sequence has its own divisor, wherever its padding is", (draw.normal(3, 5, 4), look))
     batch, token, d_model = draw.sizes(3, 2, 8)
     real = draw.uniform(batch, token) > 0.4
     real[:, draw.whole(0, token - 1)] = True
@@ -318,7 +321,7 @@ def _(draw):
     yield Case("any sizes, gradients included", (draw.normal(batch, token, d_model), real), gradients=True)
     yield Case("the result has the dtype of the stream", (draw.normal(3, 5, 4, dtype=torch.float32), look))
     large = (2e4 + draw.normal(3, 5, 4)).half()
-    yield Case("in half precision the sum of large rows is out of range, and their mean is not", (large, look))
+    yield Case("the sum of large rows is out of range in half precision, but their mean is not", (large, look))
     broken = draw.normal(3, 5, 4)
     broken[0, 0] = math.nan
     yield Case("NaN in a padding row does not reach the mean", (broken, look))
@@ -328,9 +331,9 @@ def _(draw):
     none = look.clone()
     none[1] = False
     yield Case("a sequence without a real token is rejected", (draw.normal(3, 5, 4), none), refuse=True)
-    yield Case("one row of truth values for all sequences is rejected", (draw.normal(3, 5, 4), look[1:2]), refuse=True)
+    yield Case("one mask row for all sequences is rejected", (draw.normal(3, 5, 4), look[1:2]), refuse=True)
     ones, marks = torch.ones(2, 3, 4, dtype=torch.float64), torch.ones(2, 3, 1, dtype=torch.bool)
-    yield Case("a mask with an axis more is rejected", (ones, marks), refuse=True)
+    yield Case("a mask with one more axis is rejected", (ones, marks), refuse=True)
 
 
 @mean_of_real.mistake("padding rows are in your mean")
@@ -338,17 +341,17 @@ def _(stream, real):
     return stream.mean(dim=1)
 
 
-@mean_of_real.mistake("you divide by the number of all tokens; divide by that of the real ones")
+@mean_of_real.mistake("you divide by the number of all tokens; divide by the number of real ones")
 def _(stream, real):
     return stream.masked_fill(~real[..., None], 0.0).mean(dim=1)
 
 
-@mean_of_real.mistake("you divide by the real tokens of the whole batch; each sequence has a divisor of its own")
+@mean_of_real.mistake("you divide by the real tokens of the whole batch; each sequence has its own divisor")
 def _(stream, real):
     return stream.masked_fill(~real[..., None], 0.0).sum(dim=1) / real.sum()
 
 
-@mean_of_real.mistake("you divide every sequence by the length of the longest one; each has a divisor of its own")
+@mean_of_real.mistake("you divide every sequence by the length of the longest one; each has its own divisor")
 def _(stream, real):
     return stream.masked_fill(~real[..., None], 0.0).sum(dim=1) / real.sum(dim=1).max()
 
@@ -373,7 +376,7 @@ def _(stream, real):
     return (stream * real[..., None]).sum(dim=1) / real.sum(dim=1, keepdim=True)
 
 
-@mean_of_real.mistake("your sum leaves the range of half precision, where the mean does not: add up in float32")
+@mean_of_real.mistake("your sum leaves the range of half precision, but the mean does not: add up in float32")
 def _(stream, real):
     if real.shape != stream.shape[:2] or not real.any(dim=1).all():
         raise ValueError("real: expected (batch, token) with a True in every row")
@@ -399,7 +402,7 @@ def _(stream, real):
     return stream.masked_fill(~real[..., None], 0.0).sum(dim=1) / real.sum(dim=1, keepdim=True)
 
 
-@mean_of_real.mistake("truth values of another shape are broadcast in silence: raise a ValueError")
+@mean_of_real.mistake("a mask of another shape is broadcast silently: raise a ValueError")
 def _(stream, real):
     if not real.any(dim=1).all():
         raise ValueError("real: expected a real token in every sequence")
@@ -427,7 +430,7 @@ def _(stream, real):
 
 @mean_of_real.variant
 def _(stream, real):
-    # add the real rows up where they belong
+    # add each real row to the sum of its sequence
     if tuple(real.shape) != tuple(stream.shape[:2]) or int(real.sum(1).min()) < 1:
         raise ValueError("bad mask")
     wide = stream.double()
@@ -441,22 +444,22 @@ def _(stream, real):
 @exercise(
     "7.4",
     "BERT's rule for a batch with padding",
-    task="Choose tokens and mask or replace them, by lots already drawn",
+    task="Choose, mask and replace tokens with given random numbers",
     points=3,
     difficulty=2,
     minutes=15,
     limits={"lots": (0.15,), "how": (0.8, 0.9)},
     hints=(
-        "A token is chosen if its first lot is below 0.15 *and* it is real.",
+        "A token is chosen if its number in `lots` is below 0.15 *and* it is real.",
         "`torch.where(chosen & (how < 0.8), mask_id, tokens)` shows the masked ones; which are shown as random ones?",
         "The targets do not depend on what is shown: `torch.where(chosen, tokens, -100)`.",
     ),
 )
 def cloze(tokens, real, mask_id, lots, how, anything):
-    """Apply BERT's rule with random numbers that are drawn already. A token of `tokens` is *chosen* if it is `real` (boolean) and its number
-    in `lots` is below 0.15. Its number in `how` decides what is shown: below 0.8 `mask_id`, from 0.8 to below 0.9 its id in `anything`,
-    and from 0.9 on the token itself. All other tokens, including padding, are shown unchanged. Return `(shown, targets)`, where `targets`
-    holds the true id of every chosen token, and -100 elsewhere. All tensors are (batch, token).
+    """Apply BERT's rule with given random numbers. A token of `tokens` is *chosen* if it is `real` (boolean) and its number in `lots` is below
+    0.15. Its number in `how` decides what is shown: below 0.8 `mask_id`, from 0.8 to below 0.9 its id in `anything`, and from 0.9 on the token
+    itself. All other tokens, including padding, are shown unchanged. Return `(shown, targets)`, where `targets` holds the true id of every
+    chosen token, and -100 elsewhere. All tensors are (batch, token).
 
     ```python
     >>> cloze(torch.tensor([[5, 6]]), torch.tensor([[True, True]]), 1, torch.tensor([[0.1, 0.5]]), torch.zeros(1, 2), torch.tensor([[7, 7]]))
@@ -482,14 +485,14 @@ _MET = [[0.15, 0.1, 0.1, 0.1, 0.1]], [[0.3, 0.8, 0.9, 0.0, 0.3]]  # lots and how
 
 @cloze.cases
 def _(draw):
-    # one row: masked, random, kept, not chosen, and padding that the lots would have chosen
+    # one row: masked, random, unchanged, not chosen, and padding that `lots` would have chosen
     tokens, mask_id = 1 + draw.shuffled(8)[None, :5], 50
     real, anything = torch.tensor([[True, True, True, True, False]]), 20 + draw.shuffled(8)[None, :5]
     lots = torch.tensor([[0.05, 0.05, 0.05, 0.5, 0.05]], dtype=torch.float64)
     how = torch.tensor([[0.3, 0.85, 0.95, 0.3, 0.3]], dtype=torch.float64)
     yield Case("one token of each kind", (tokens, real, mask_id, lots, how, anything))
     lots_met, how_met = (torch.tensor(numbers, dtype=torch.float64) for numbers in _MET)
-    yield Case("lots that meet a bound exactly", (tokens, real, mask_id, lots_met, how_met, anything))
+    yield Case("numbers that are exactly on a bound", (tokens, real, mask_id, lots_met, how_met, anything))
     # twelve columns with two of every kind, shuffled, and three without a choice
     width = 15
     order = draw.shuffled(width)
@@ -514,19 +517,19 @@ def _cloze(tokens, chosen, mask_id, how, anything, masked=0.8, random=0.9):
     return torch.where(chosen & (how >= masked) & (how < random), anything, shown)
 
 
-@cloze.mistake("padding is chosen, too: only real tokens may be")
+@cloze.mistake("padding is chosen, too: choose only real tokens")
 def _(tokens, real, mask_id, lots, how, anything):
     chosen = lots < 0.15
     return _cloze(tokens, chosen, mask_id, how, anything), torch.where(chosen, tokens, -100)
 
 
-@cloze.mistake("you show all chosen tokens as mask_id; one in ten is shown as a random token, and one as it is")
+@cloze.mistake("you show all chosen tokens as mask_id; one in ten is shown as a random token, and one in ten unchanged")
 def _(tokens, real, mask_id, lots, how, anything):
     chosen = (lots < 0.15) & real
     return torch.where(chosen, mask_id, tokens), torch.where(chosen, tokens, -100)
 
 
-@cloze.mistake("you show no chosen token as it is: from 0.9 on nothing is replaced")
+@cloze.mistake("you show no chosen token unchanged: from 0.9 on nothing is replaced")
 def _(tokens, real, mask_id, lots, how, anything):
     chosen = (lots < 0.15) & real
     return _cloze(tokens, chosen, mask_id, how, anything, random=2.0), torch.where(chosen, tokens, -100)
@@ -539,21 +542,23 @@ def _(tokens, real, mask_id, lots, how, anything):
     return torch.where(chosen & (how >= 0.9), anything, shown), torch.where(chosen, tokens, -100)
 
 
-@cloze.mistake("chosen tokens that are shown as they are have a target, too: the loss asks for all chosen ones")
+@cloze.mistake("chosen tokens that are shown unchanged have a target, too: the loss covers all chosen ones")
 def _(tokens, real, mask_id, lots, how, anything):
     chosen = (lots < 0.15) & real
     shown = _cloze(tokens, chosen, mask_id, how, anything)
     return shown, torch.where(shown != tokens, tokens, -100)
 
 
-@cloze.mistake("only masked tokens have a target of yours; random ones and those shown as they are have one, too")
+@cloze.mistake("only your masked tokens have a target; random and unchanged ones have one, too")
 def _(tokens, real, mask_id, lots, how, anything):
     chosen = (lots < 0.15) & real
     shown = _cloze(tokens, chosen, mask_id, how, anything)
     return shown, torch.where(shown == mask_id, tokens, -100)
 
 
-@cloze.mistake("your targets ask for all real tokens: outside the chosen ones they must be -100, or copying pays")
+@cloze.mistake(
+    "you set a target for every real token: it must be -100 unless the token is chosen, or the model learns to copy"
+)
 def _(tokens, real, mask_id, lots, how, anything):
     return _cloze(tokens, (lots < 0.15) & real, mask_id, how, anything), torch.where(real, tokens, -100)
 
@@ -565,13 +570,13 @@ def _(tokens, real, mask_id, lots, how, anything):
     return shown, torch.where(chosen, shown, -100)
 
 
-@cloze.mistake("you put 0 where there is no target; 0 is a token, and what the loss ignores is -100")
+@cloze.mistake("you wrote 0 where there is no target; 0 is a token, and the loss ignores -100")
 def _(tokens, real, mask_id, lots, how, anything):
     chosen = (lots < 0.15) & real
     return _cloze(tokens, chosen, mask_id, how, anything), torch.where(chosen, tokens, 0)
 
 
-@cloze.mistake("you replace tokens that were not chosen: 80/10/10 is for the chosen ones only")
+@cloze.mistake("you replace tokens that were not chosen: 80/10/10 applies only to the chosen ones")
 def _(tokens, real, mask_id, lots, how, anything):
     return _cloze(tokens, real, mask_id, how, anything), torch.where((lots < 0.15) & real, tokens, -100)
 
@@ -583,7 +588,7 @@ def _(tokens, real, mask_id, lots, how, anything):
     return tokens, targets
 
 
-@cloze.mistake("truth values of another shape are broadcast in silence: raise a ValueError")
+@cloze.mistake("a mask of another shape is broadcast silently: raise a ValueError")
 def _(tokens, real, mask_id, lots, how, anything):
     chosen = (lots < 0.15) & real
     return _cloze(tokens, chosen, mask_id, how, anything), torch.where(chosen, tokens, -100)
@@ -607,7 +612,7 @@ def _(tokens, real, mask_id, lots, how, anything):
 
 @cloze.variant
 def _(tokens, real, mask_id, lots, how, anything):
-    # the three candidates side by side, and which of them is taken
+    # the three candidates side by side, and an index that selects one
     if list(tokens.shape) != list(real.shape):
         raise ValueError("shapes differ")
     chosen = real.logical_and(lots.lt(0.15))
@@ -637,22 +642,22 @@ def _(tokens, real, mask_id, lots, how, anything):
     groups=(
         Group("one head, no padding", 2, ("one head, no padding",)),
         Group("several heads", 1, ("two heads, no padding",)),
-        Group("padding, gradients and the edges", 1),
+        Group("padding, gradients and edge cases", 1),
     ),
     right={
         "gradients": "its answer goes into a model that learns",
     },
     hints=(
         "Start from `layer_by_tensors` in the deeper notebook and move the norms: does the *residual* add to the normed or to the plain state?",
-        "Queries, keys and values are made of the normed state, all three.",
+        "Queries, keys and values are all computed from the normed state.",
         "The mask hides keys, so it has the axes (batch, 1, 1, key): `real[:, None, None, :]`.",
     ),
 )
 def pre_layer(X, p, heads, real):
-    """Compute one **pre-norm** encoder layer: $X \\leftarrow X + \\operatorname{MultiHead}(\\operatorname{LN}_1(X))$, then $X \\leftarrow X +
-    \\operatorname{FFN}(\\operatorname{LN}_2(X))$, with a ReLU and $\\varepsilon = 10^{-5}$. `X` is (batch, token, d_model). `real` (batch,
-    token), boolean, hides padding *keys* from every query, but padding rows are computed like others. `p` holds, by name, `"W_q"`,
-    `"W_k"`, `"W_v"`, `"W_o"`, `"W_1"`, `"W_2"` (used as `x @ W + b`, head after head), `"b_q"` to `"b_2"`, and `"gain_1"`, `"bias_1"`,
+    """Compute one **pre-norm** encoder layer: $X \\leftarrow X + \\operatorname{MultiHead}(\\operatorname{LN}_1(X))$, then
+    $X \\leftarrow X + \\operatorname{FFN}(\\operatorname{LN}_2(X))$, with a ReLU and $\\varepsilon = 10^{-5}$. `X` is (batch, token, d_model).
+    `real` (batch, token), boolean, hides padding *keys* from every query, but padding rows are computed like the others. `p` holds, by name,
+    `"W_q"`, `"W_k"`, `"W_v"`, `"W_o"`, `"W_1"`, `"W_2"` (used as `x @ W + b`, head after head), `"b_q"` to `"b_2"`, and `"gain_1"`, `"bias_1"`,
     `"gain_2"`, `"bias_2"`. Do not use PyTorch's attention.
 
     ```python
@@ -701,7 +706,7 @@ def _(draw):
     yield Case("one head, no padding", (draw.normal(1, 3, 4), _weights(draw, 4, 6), 1, all_real))
     yield Case("two heads, no padding", (draw.normal(1, 3, 4), _weights(draw, 4, 6), 2, all_real))
     real = torch.tensor([[True, True, True, True, True], [False, True, True, False, False]])
-    yield Case("padding is hidden, with its columns", (draw.normal(2, 5, 6), _weights(draw, 6, 9), 3, real))
+    yield Case("padding columns are hidden", (draw.normal(2, 5, 6), _weights(draw, 6, 9), 3, real))
     batch, token, d_ff = draw.sizes(3, 2, 8)
     heads, d_head = draw.sizes(2, 2, 5)
     real = draw.uniform(batch, token) > 0.4
@@ -709,7 +714,7 @@ def _(draw):
     inputs = (2 * draw.normal(batch, token, heads * d_head), _weights(draw, heads * d_head, d_ff), heads, real)
     yield Case("any sizes, gradients included", inputs, gradients=True)
     yield Case(
-        "heads that do not divide d_model are rejected",
+        "a number of heads that does not divide d_model is rejected",
         (draw.normal(1, 3, 4), _weights(draw, 4, 6), 3, all_real),
         refuse=True,
     )
@@ -720,7 +725,7 @@ def _norm(x, p, number, eps=1e-5):
 
 
 def _attention(x, p, heads, may_look, values=None, scale=None, split=None, merge=None, project=True):
-    """Attention with whatever is to be wrong about it; `may_look` has four axes."""
+    """Compute attention with the given mistakes; `may_look` has four axes."""
 
     def part(t):
         return t.unflatten(-1, (heads, -1)).transpose(1, 2)
@@ -745,13 +750,15 @@ def _pre_layer(X, p, heads, real, eps=1e-5, may_look=None, **wrong):
     return X + _network(_norm(X, p, 2, eps), p)
 
 
-@pre_layer.mistake("yours is post-norm: it normalises after the addition; here each part reads a normed copy")
+@pre_layer.mistake("that is post-norm, which normalises after the addition; here each part reads a normed copy")
 def _(X, p, heads, real):
     mid = _norm(X + _attention(X, p, heads, real[:, None, None]), p, 1)
     return _norm(mid + _network(mid, p), p, 2)
 
 
-@pre_layer.mistake("your residual adds to the normed state; it must add to the plain one, which runs through unchanged")
+@pre_layer.mistake(
+    "your residual adds to the normed state; it must add to the plain state, which passes through unchanged"
+)
 def _(X, p, heads, real):
     normed = _norm(X, p, 1)
     normed = _norm(normed + _attention(normed, p, heads, real[:, None, None]), p, 2)
@@ -769,7 +776,7 @@ def _(X, p, heads, real):
     return _pre_layer(X, {**p, "gain_2": p["gain_1"], "bias_2": p["bias_1"]}, heads, real)
 
 
-@pre_layer.mistake("your values are made of the plain state; queries, keys and values all read the normed one")
+@pre_layer.mistake("your values are computed from the plain state; queries, keys and values all read the normed one")
 def _(X, p, heads, real):
     return _pre_layer(X, p, heads, real, values=X)
 
@@ -794,7 +801,7 @@ def _(X, p, heads, real):
     return _pre_layer(X, p, heads, real, split=lambda t: t.reshape(t.shape[0], heads, t.shape[1], t.shape[2] // heads))
 
 
-@pre_layer.mistake("your heads are merged without moving the head axis back behind the tokens")
+@pre_layer.mistake("your heads are merged without moving the head axis back after the token axis")
 def _(X, p, heads, real):
     return _pre_layer(X, p, heads, real, merge=lambda t: t.reshape(X.shape))
 

@@ -95,7 +95,7 @@ def _():
     difficulty=2,
     minutes=10,
     robust={
-        "ids of more than 32 bits, and a start token of -1": "no vocabulary is so large",
+        "ids of more than 32 bits, and a start token of -1": "no vocabulary is that large",
     },
     hints=(
         "Which column of the targets is never an input?",
@@ -360,7 +360,7 @@ def _(y, x, W_q, W_k, W_v, real):
     return _cross(y, y, W_q, W_k, W_v, real)
 
 
-@cross_head.mistake("your queries come from the source; the decoder asks, so compute them from y")
+@cross_head.mistake("your queries come from the source; the decoder attends to the source, so compute them from y")
 def _(y, x, W_q, W_k, W_v, real):
     return _cross(x, y, W_q, W_k, W_v, real)
 
@@ -391,7 +391,7 @@ def _(y, x, W_q, W_k, W_v, real):
 
 @cross_head.variant
 def _(y, x, W_q, W_k, W_v, real):
-    # slot by slot, over the real tokens alone
+    # slot by slot, over the real tokens only
     if real.ndim != 1 or len(real) != len(x) or real.sum() == 0:
         raise ValueError("real: expected one entry for each source token, one of them True")
     kept = real.nonzero()[:, 0]
@@ -432,7 +432,7 @@ def _(y, x, W_q, W_k, W_v, real):
     },
     hints=(
         "How much does the row of each slot change? `(after - before).abs().amax(dim=-1)` is a table. What do its axes count?",
-        "The table is (target, slot). Build the table that it should be, with the targets before each slot's own and without padding.",
+        "The table is (target, slot). Build the table as it should be: each slot depends on the targets before its own, without padding.",
         "Compare the two as (slot, target). `nonzero()` lists the differences in the required order.",
     ),
 )
@@ -480,7 +480,7 @@ def _(draw):
     def honest(n):
         return torch.ones(n, n, dtype=torch.bool).tril(-1)
 
-    yield Case("an honest model", _moved(draw, honest(3), 4))
+    yield Case("a correct model", _moved(draw, honest(3), 4))
     unshifted = torch.ones(3, 3, dtype=torch.bool).tril()
     yield Case("a missing shift: every slot reads its own target", _moved(draw, unshifted, 4))
     leaky = honest(4)
@@ -488,7 +488,7 @@ def _(draw):
     yield Case("one slot that sees one later target, and logits that fall", _moved(draw, leaky, 3, down=True))
     n = draw.whole(5, 7)
     unmasked = torch.ones(n, n, dtype=torch.bool)
-    unmasked[:, -1] = False  # nobody reads the last target
+    unmasked[:, -1] = False  # no slot reads the last target
     yield Case("a model without a mask", _moved(draw, unmasked, 3))
     missed = honest(4).tril(-2)
     yield Case("a hidden diagonal, or a double shift: the last word is lost", _moved(draw, missed, 3))
@@ -706,7 +706,7 @@ def _(draw):
 
 
 def _paths(y, x, W_q, W_k, W_v, g, scale=None, dim=-1, centre=True):
-    """What comes back to K and to V."""
+    """Return the gradients with respect to K and V."""
     q, k, v, scale = y @ W_q, x @ W_k, x @ W_v, scale or math.sqrt(W_q.shape[1])
     a = torch.softmax(q @ k.T / scale, dim=dim)
     da = g @ v.T
@@ -748,7 +748,7 @@ def _(y, x, W_q, W_k, W_v, g):
     return dk @ W_k.T + dv @ W_v.T
 
 
-@memory_gradient.mistake("your matrices are not transposed: a product with W has a gradient with its transpose")
+@memory_gradient.mistake("your matrices are not transposed: the gradient of a product with W contains its transpose")
 def _(y, x, W_q, W_k, W_v, g):
     dk, dv = _paths(y, x, W_q, W_k, W_v, g)
     return dk @ W_k + dv @ W_v
@@ -788,7 +788,7 @@ def _(y, x, W_q, W_k, W_v, g):
 
 @memory_gradient.variant
 def _(y, x, W_q, W_k, W_v, g):
-    # the two bilinear forms, each as one matrix from the source's side
+    # the two bilinear forms, each as one matrix seen from the source
     asks, hears = y @ W_q @ W_k.T / math.sqrt(W_k.shape[1]), g @ W_v.T  # (target token, d_model), both
     z = torch.einsum("id,jd->ij", asks, x)
     e = torch.exp(z - z.amax(1, keepdim=True))

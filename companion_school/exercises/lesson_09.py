@@ -88,7 +88,7 @@ def _():
     difficulty=2,
     minutes=12,
     robust={
-        "`ignore` may equal the padding's id; ids beyond 24 bits": "no vocabulary is so large",
+        "`ignore` may equal the padding's id; ids beyond 24 bits": "no vocabulary is that large",
     },
     hints=(
         "How many slots does a row of k ids need, counting the end?",
@@ -229,13 +229,13 @@ def _(rows, bos, eos, pad, ignore):
 @pairs_of.mistake("bos and eos must not be equal either; compare all three ids, not only pad with the others")
 def _(rows, bos, eos, pad, ignore):
     if not rows or pad in (bos, eos):
-        raise ValueError("expected rows, and a pad of its own")
+        raise ValueError("expected rows, and a separate pad")
     return _filled([[bos, *row] for row in rows], pad), _filled([[*row, eos] for row in rows], ignore)
 
 
 @pairs_of.variant
 def _(rows, bos, eos, pad, ignore):
-    # write each row into tensors of filler
+    # write each row into tensors full of padding
     if len(rows) == 0 or bos == eos or eos == pad or pad == bos:
         raise ValueError("bad rows or special ids")
     shape = len(rows), 1 + max(len(row) for row in rows)
@@ -272,7 +272,7 @@ def _(rows, bos, eos, pad, ignore):
     limits={"e": (0.0, 1.0)},
     forbidden=("autograd", "backward", "requires_grad_", "func", "vjp", "jacrev"),
     excused={
-        "dtype": "one of its right answers computes in float64, whatever comes in",
+        "dtype": "one of its correct answers always computes in float64",
         "nan": "rows of padding do not affect the result, so NaN there need not be detected",
     },
     exact_zero=True,
@@ -460,7 +460,7 @@ def _(logits, targets, e):
 
 @loss_gradient.variant
 def _(logits, targets, e):
-    # on the slots that count alone
+    # on the slots that count only
     here = targets.ne(-100)
     if not (e >= 0 and e < 1) or here.sum() == 0:
         raise ValueError(f"{e=}")

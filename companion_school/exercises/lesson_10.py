@@ -18,7 +18,7 @@ from companion_school.checking.exercise import Case, Group, exercise
     difficulty=1,
     minutes=5,
     robust={
-        "more bytes than a float can tell apart": "no memory is so large",
+        "more bytes than a float can represent exactly": "no memory is that large",
     },
     hints=(
         "How many elements does one slot of one layer hold, for one key-value head?",
@@ -53,10 +53,12 @@ def _(draw):
     layers, kv_heads, batch, tokens = draw.sizes(4, 2, 9)
     yield Case("as many key heads as query heads", (layers, kv_heads, kv_heads, 6, 5, batch, tokens, 2))
     d_k, d_v = draw.sizes(2, 10, 20)
-    yield Case("three query heads share a key-value head", (layers, 3 * kv_heads, kv_heads, d_k, d_v, batch, tokens, 2))
+    yield Case(
+        "three query heads share one key-value head", (layers, 3 * kv_heads, kv_heads, d_k, d_v, batch, tokens, 2)
+    )
     yield Case("3 key-value heads for 4 query heads are rejected", (3, 4, 3, 6, 5, 7, 11, 2), refuse=True)
     yield Case("more key-value heads than query heads are rejected", (3, 2, 4, 6, 5, 7, 11, 2), refuse=True)
-    yield Case("more bytes than a float can tell apart", (1, 1, 1, 2**53, 1, 1, 1, 1))
+    yield Case("more bytes than a float can represent exactly", (1, 1, 1, 2**53, 1, 1, 1, 1))
 
 
 @cache_size_in_bytes.mistake("you counted query heads; the cache holds key-value heads only")
@@ -116,9 +118,9 @@ def _(layers, heads, kv_heads, d_k, d_v, batch, tokens, number):
 
 @cache_size_in_bytes.variant
 def _(layers, heads, kv_heads, d_k, d_v, batch, tokens, number):
-    # make the tensors, without memory, and look at how large they are
+    # create the tensors without memory and read their sizes
     if heads % kv_heads != 0:
-        raise ValueError("query heads cannot be shared out evenly")
+        raise ValueError("query heads cannot be divided evenly")
     shapes = [(batch, kv_heads, tokens, width) for _ in range(layers) for width in (d_k, d_v)]
     return sum(torch.empty(shape, device="meta").numel() for shape in shapes) * number
 
@@ -190,8 +192,8 @@ def _(draw):
             draw.normal(batch, heads, slots, d_v),
         )
 
-    yield Case("the first token: nothing is kept yet", step(1, 1, 3, 2, 2, 0))
-    yield Case("one text, one head, one slot kept", step(1, 1, 4, 3, 2, 1))
+    yield Case("the first token: nothing is cached yet", step(1, 1, 3, 2, 2, 0))
+    yield Case("one text, one head, one slot in the cache", step(1, 1, 4, 3, 2, 1))
     batch, heads, d, d_k, d_v, slots = draw.sizes(6, 2, 9)
     arguments = step(batch, heads, d, d_k, d_v, slots)
     yield Case("batch, head, slot, d_k and d_v all different", arguments)
@@ -265,7 +267,7 @@ def _(x, w_q, w_k, w_v, keys, values):
     return values[:, :, :1], keys, values
 
 
-@cached_step.mistake("the newest slot comes last: you put it in front of the old ones")
+@cached_step.mistake("the newest slot comes last: you put it before the old ones")
 def _(x, w_q, w_k, w_v, keys, values):
     q, k, v = _projected(x, w_q, w_k, w_v)
     keys, values = _longer(k, v, keys, values)
@@ -273,7 +275,7 @@ def _(x, w_q, w_k, w_v, keys, values):
 
 
 @cached_step.mistake(
-    "keys and values are exchanged where you attend: the query meets the keys, the weights mix the values"
+    "keys and values are swapped in your attention: scores use the keys, and the weights average the values"
 )
 def _(x, w_q, w_k, w_v, keys, values):
     q, k, v = _projected(x, w_q, w_k, w_v)
@@ -326,10 +328,10 @@ def _(x, w_q, w_k, w_v, keys, values):
 
 @cached_step.variant
 def _(x, w_q, w_k, w_v, keys, values):
-    # room set aside and filled; PyTorch's operator, without its causal flag
+    # a preallocated cache that is filled, and PyTorch's operator without its causal flag
     batch, heads, slots, d_k = keys.shape
     if values.shape[2] != slots:
-        raise ValueError("keys and values must be equally many")
+        raise ValueError("expected as many keys as values")
     new_keys = keys.new_empty(batch, heads, slots + 1, d_k)
     new_values = values.new_empty(batch, heads, slots + 1, values.shape[3])
     new_keys[:, :, :slots], new_values[:, :, :slots] = keys, values
@@ -366,25 +368,25 @@ def _(x, w_q, w_k, w_v, keys, values):
 @exercise(
     "10.3",
     "Another cut: min-p",
-    task="Cut a distribution at a share of its largest probability",
+    task="Cut a distribution at a fraction of its largest probability",
     points=2,
     difficulty=2,
     minutes=10,
     limits={"m": (1.0,)},
     exact_zero=True,
     excused={
-        "dtype": "one of its right answers computes in float64, whatever comes in",
-        "nan": "of a logit that is no number nothing is said",
+        "dtype": "one of its correct answers always computes in float64",
+        "nan": "the statement does not mention NaN logits",
     },
     robust={
         "logits near 1000": "logits of the lesson are around 1",
-        "just below the bound is cut": "by less than a lesson can tell",
+        "just below the bound is cut": "the difference is too small to matter in the lesson",
         "exactly half as probable, with m = 1/2": "a rounding decides",
     },
     hints=(
         "Softmax first.",
         "The threshold is m times the largest probability; tokens below it get zero.",
-        "Divide by the sum of what is left. With m = 1 the most probable token must stay, so compare with >=.",
+        "Divide by the sum of the remaining probabilities. With m = 1 the most probable token must stay, so compare with >=.",
     ),
 )
 def min_p(logits, m):
@@ -398,12 +400,12 @@ def min_p(logits, m):
     ```
 
     ★
-    - Raises a `ValueError` unless `0 < m <= 1`.
+    - Raise a `ValueError` unless `0 < m <= 1`.
     - Logits of 1,000 do not overflow; a token that meets the bound exactly stays.
     """
     ### BEGIN SOLUTION
     if not 0 < m <= 1:
-        raise ValueError(f"m={m}: expected a share, above 0 and at most 1")
+        raise ValueError(f"m={m}: expected a number above 0 and at most 1")
     p = torch.softmax(logits, dim=-1)
     kept = torch.where(p >= m * p.max(), p, 0.0)
     return kept / kept.sum()
@@ -465,13 +467,13 @@ def _(logits, m):
     return kept / kept.sum()
 
 
-@min_p.mistake("you took the softmax of the cut probabilities: a zero weighs e^0 = 1 there; divide by the sum instead")
+@min_p.mistake("you took the softmax of the cut probabilities, where a zero counts e^0 = 1; divide by the sum instead")
 def _(logits, m):
     p = torch.softmax(logits, dim=-1)
     return torch.softmax(torch.where(p >= m * p.max(), p, 0.0), dim=-1)
 
 
-@min_p.mistake("you wrote 0 over the cut logits, and e^0 is 1: write minus infinity")
+@min_p.mistake("you replaced the cut logits by 0, and e^0 is 1: use minus infinity")
 def _(logits, m):
     p = torch.softmax(logits, dim=-1)
     return torch.softmax(torch.where(p >= m * p.max(), logits, 0.0), dim=-1)
@@ -519,7 +521,7 @@ def _(logits, m):
     if not (m > 0 and m <= 1):
         raise ValueError(f"{m=}")
     z = logits.tolist()
-    relative = [math.exp(score - max(z)) for score in z]  # the most probable has 1
+    relative = [math.exp(score - max(z)) for score in z]  # the most probable token has 1
     kept = [score if score >= m else 0.0 for score in relative]
     return torch.tensor([score / sum(kept) for score in kept], dtype=torch.float64)
 
@@ -535,11 +537,11 @@ def _(logits, m):
     difficulty=3,
     minutes=20,
     limits={"by": (0,)},
-    excused={"dtype": "one of its right answers computes in float64, whatever comes in"},
+    excused={"dtype": "one of its correct answers always computes in float64"},
     hints=(
         "Rotations add up: R(a) R(b) = R(a + b), lesson 05.",
-        "Which a takes every R(n) to R(n - by)? Does it differ from slot to slot?",
-        "Rotate each pair of every slot by the angle -by times the pair's frequency. The minus changes only the sign of the sines.",
+        "Which a turns every R(n) into R(n - by)? Is it the same for all slots?",
+        "Rotate each pair of every slot by the angle -by times the pair's frequency. The minus sign changes only the sign of the sines.",
     ),
 )
 def shift_keys(keys, by, base):
@@ -585,8 +587,8 @@ def _(draw):
     yield Case("batch, head and slot all different", (keys, by, 10000.0))
     other = _turned(draw.normal(batch, heads, slots, 6), by + torch.arange(slots), 500.0)
     yield Case("another base", (other, by, 500.0))
-    yield Case("nothing thrown out, nothing moved", (keys, 0, 10000.0))
-    yield Case("all thrown out", (keys[:, :, :0], by, 10000.0))
+    yield Case("nothing dropped, nothing moved", (keys, 0, 10000.0))
+    yield Case("everything dropped", (keys[:, :, :0], by, 10000.0))
     yield Case("a negative number of positions is rejected", (keys, -1, 10000.0), refuse=True)
 
 
@@ -647,7 +649,7 @@ def _(keys, by, base):
     return _turned(keys, -by, base, exponent=0)
 
 
-@shift_keys.mistake("a sign is wrong: that is a reflection, not a rotation; only one of the two sines has a minus")
+@shift_keys.mistake("a sign is wrong: that is a reflection, not a rotation; only one of the two sines has a minus sign")
 def _(keys, by, base):
     c = _turned(torch.cat((torch.ones(keys.shape[-1] // 2), torch.zeros(keys.shape[-1] // 2))).double(), -by, base)
     cos, sin = c.chunk(2, dim=-1)
@@ -664,7 +666,7 @@ def _(keys, by, base):
 def _(keys, by, base):
     # complex numbers: a pair is a + ib, a rotation a factor of size one
     if by < 0:
-        raise ValueError("cannot move later")
+        raise ValueError("by must be at least 0")
     half = keys.shape[3] // 2
     pairs = torch.complex(keys[..., :half].contiguous(), keys[..., half:].contiguous())
     omega = torch.exp(-math.log(base) * torch.arange(half, dtype=torch.float64) / half)
@@ -699,15 +701,15 @@ def _(keys, by, base):
     limits={"share": (1.0,)},
     exact_zero=True,
     excused={
-        "dtype": "one of its right answers computes in float64, whatever comes in",
+        "dtype": "one of its correct answers always computes in float64",
         "tie": "no two logits are equal",
     },
     robust={
-        "a temperature so low that logits divided by it overflow": "no lesson is so cold",
-        "a share of one keeps what is all but impossible": "by less than a lesson can tell",
+        "a temperature so low that logits divided by it overflow": "no lesson uses such a low temperature",
+        "a share of one keeps even the least probable tokens": "the difference is too small to matter in the lesson",
         "two tokens that reach the share exactly": "a rounding decides",
         "two tokens that miss it by a billionth": "a rounding decides",
-        "logits closer than a thousandth, and as low a temperature": "no lesson is so cold",
+        "logits closer than a thousandth, and as low a temperature": "no lesson uses such a low temperature",
     },
     hints=(
         "Divide the logits by the temperature before the softmax; then sort the probabilities, the largest first.",
@@ -731,11 +733,11 @@ def temperature_top_p(logits, temperature, share):
     """
     ### BEGIN SOLUTION
     if not temperature > 0 or not 0 < share <= 1:
-        raise ValueError(f"temperature={temperature}, share={share}: expected above 0; above 0 and at most 1")
-    z = (logits - logits.max()) / temperature  # the largest is 0: nothing overflows, however cold
+        raise ValueError(f"temperature={temperature}, share={share}: expected temperature > 0 and 0 < share <= 1")
+    z = (logits - logits.max()) / temperature  # the largest is 0, so nothing overflows at any temperature
     p, order = torch.softmax(z, dim=-1).sort(descending=True)
     before = p.cumsum(0) - p
-    kept = torch.where((before < share) | (share == 1), p, 0.0)  # the sum may round to 1 before its end
+    kept = torch.where((before < share) | (share == 1), p, 0.0)  # the running sum may round to 1 early
     return torch.zeros_like(p).scatter(0, order, kept / kept.sum())
     ### END SOLUTION
 
@@ -743,9 +745,11 @@ def temperature_top_p(logits, temperature, share):
 @temperature_top_p.cases
 def _(draw):
     logits = _NOUNS.log() + 1.7
-    yield Case("the lesson's six nouns: it takes four to reach 0.85", (logits, 1.0, 0.85))
+    yield Case("the lesson's six nouns: it takes four tokens to reach 0.85", (logits, 1.0, 0.85))
     yield Case("a share below the largest probability keeps one token", (logits, 1.0, 0.3))
-    yield Case("temperature 2: it takes four to reach 0.7, and without it three", (logits, 2.0, 0.7))
+    yield Case(
+        "temperature 2: it takes four tokens to reach 0.7, and three without the temperature", (logits, 2.0, 0.7)
+    )
     yield Case("a share of one keeps everything", (logits, 0.8, 1.0))
     mixed = logits[torch.tensor([3, 0, 5, 1, 4, 2])]
     yield Case("logits in any order", (mixed, 0.7, 0.85))
@@ -753,8 +757,8 @@ def _(draw):
     yield Case("any logits, any temperature", (many, 0.6 + draw.uniform(1).item(), 0.5 + 0.3 * draw.uniform(1).item()))
     yield Case("a temperature so low that logits divided by it overflow", (logits, 1e-310, 0.9))
     rare = torch.tensor([0.0, -40.0, -41.0], dtype=torch.float64)
-    yield Case("a share of one keeps what is all but impossible", (rare, 1.0, 1.0), tolerance=1e-30)
-    sixteenths = torch.tensor([8.0, 4.0, 3.0, 1.0], dtype=torch.float64).log()  # sums are exact, however computed
+    yield Case("a share of one keeps even the least probable tokens", (rare, 1.0, 1.0), tolerance=1e-30)
+    sixteenths = torch.tensor([8.0, 4.0, 3.0, 1.0], dtype=torch.float64).log()  # sums are exact in any order
     yield Case("two tokens that reach the share exactly", (sixteenths, 1.0, 0.75))
     yield Case("two tokens that miss it by a billionth", (sixteenths, 1.0, 0.75 + 1e-9))
     yield Case("a temperature of 0 is rejected", (logits, 0.0, 0.9), refuse=True)
@@ -768,24 +772,24 @@ def _(draw):
 
 
 def _cut(p, keeps):
-    """The probabilities that `keeps(sorted p, what stands before each)` names, renormalised, in their old places."""
+    """The probabilities that `keeps(sorted p, what stands before each)` names, renormalised, in their old positions."""
     p, order = p.sort(descending=True)
     kept = torch.where(keeps(p, p.cumsum(0) - p), p, 0.0)
     return torch.zeros_like(p).scatter(0, order, kept / kept.sum())
 
 
-@temperature_top_p.mistake("the token that carries the sum across the share must stay; you dropped it")
+@temperature_top_p.mistake("you dropped the token with which the sum reaches the share; it must stay")
 def _(logits, temperature, share):
     return _cut(torch.softmax(logits / temperature, dim=-1), lambda p, before: before + p <= share)
 
 
-@temperature_top_p.mistake("you kept one token too many: stop at the one that carries the sum across the share")
+@temperature_top_p.mistake("you kept one token too many: stop at the one with which the sum reaches the share")
 def _(logits, temperature, share):
     return _cut(torch.softmax(logits / temperature, dim=-1), lambda p, before: before.roll(1).index_fill(0, torch.tensor(0), 0.0) < share)  # fmt: skip
 
 
 @temperature_top_p.mistake(
-    "you cut first and flattened afterwards: the temperature changes how many tokens reach the share"
+    "you cut before you applied the temperature, but the temperature changes how many tokens reach the share"
 )
 def _(logits, temperature, share):
     p = _cut(torch.softmax(logits, dim=-1), lambda p, before: before < share) ** (1 / temperature)
@@ -811,7 +815,7 @@ def _(logits, temperature, share):
     return torch.zeros_like(p).scatter(0, order, torch.where(p.cumsum(0) - p < share, p, 0.0))
 
 
-@temperature_top_p.mistake("your result is in sorted order: put each probability back in its token's place")
+@temperature_top_p.mistake("your result is in sorted order: put each probability back at its token's index")
 def _(logits, temperature, share):
     p = torch.softmax(logits / temperature, dim=-1).sort(descending=True).values
     kept = torch.where(p.cumsum(0) - p < share, p, 0.0)
@@ -837,7 +841,7 @@ def _(logits, temperature, share):
 )
 def _(logits, temperature, share):
     if not temperature > 0 or not 0 < share <= 1:
-        raise ValueError("expected above 0; above 0 and at most 1")
+        raise ValueError("expected temperature > 0 and 0 < share <= 1")
     return _cut(torch.softmax(logits / temperature, dim=-1), lambda p, before: before < share)
 
 
@@ -870,7 +874,7 @@ def _(logits, temperature, share):
 
 @temperature_top_p.variant
 def _(logits, temperature, share):
-    # without sorting: what is more probable than a token stands before it
+    # without sorting: the more probable tokens come before it
     if not temperature > 0:
         raise ValueError(f"{temperature=}")
     if not 0 < share <= 1:
@@ -891,11 +895,13 @@ def _(logits, temperature, share):
     difficulty=3,
     minutes=40,
     groups=(
-        Group("one text, one token at a time", 2, ("the first token of a text", "one text, one token, two kept")),
+        Group(
+            "one text, one token at a time", 2, ("the first token of a text", "one text, one token, two in the cache")
+        ),
         Group(
             "one text, several tokens at once",
             1,
-            ("one text, three tokens at once: a later one is hidden", "a prompt: three tokens and nothing kept"),
+            ("one text, three tokens at once: a later one is hidden", "a prompt: three tokens and an empty cache"),
         ),
         Group(
             "texts of different lengths",
@@ -905,10 +911,10 @@ def _(logits, temperature, share):
         Group("any base, full and free slots", 1),
     ),
     robust={
-        "garbage in the free slots may be NaN or infinity": "the lesson's free slots hold numbers",
+        "garbage in the free slots may be NaN or infinity": "the lesson's free slots are finite",
         "a score far below those of empty slots": "scores of the lesson are around 1",
     },
-    excused={"dtype": "one of its right answers computes in float64, whatever comes in"},
+    excused={"dtype": "one of its correct answers always computes in float64"},
     hints=(
         "In row b, token i of the call is at position lengths[b] + i. That is also the slot to write it into.",
         "Rotate q and k to these positions, (batch, 1, token), because every row has its own. The keys in the cache have been rotated already.",
@@ -936,10 +942,10 @@ def ragged_step(q, k, v, keys, values, lengths, base):
     batch, _, tokens, d_head = q.shape
     slots = keys.shape[2]
     if int(lengths.max()) + tokens > slots:
-        raise ValueError(f"{tokens} tokens do not fit behind {int(lengths.max())} kept ones into {slots} slots")
+        raise ValueError(f"{tokens} tokens do not fit after {int(lengths.max())} cached ones into {slots} slots")
     positions = lengths[:, None] + torch.arange(tokens)  # (batch, token)
     frequencies = base ** (-torch.arange(0, d_head, 2, dtype=q.dtype) / d_head)
-    angles = positions[:, None, :, None] * frequencies  # (batch, 1, token, pair): all heads of a row turn alike
+    angles = positions[:, None, :, None] * frequencies  # (batch, 1, token, pair): all heads of a row rotate alike
     cos, sin = angles.cos(), angles.sin()
 
     def rotate(x):
@@ -974,9 +980,9 @@ def _(draw):
         )
 
     yield Case("the first token of a text", call([0], 1, 1, 3, 2, 2))
-    yield Case("one text, one token, two kept", call([2], 1, 1, 4, 2, 4))
+    yield Case("one text, one token, two in the cache", call([2], 1, 1, 4, 2, 4))
     yield Case("one text, three tokens at once: a later one is hidden", call([2], 1, 3, 6, 4, 3))
-    yield Case("a prompt: three tokens and nothing kept", call([0], 2, 3, 4, 4, 5))
+    yield Case("a prompt: three tokens and an empty cache", call([0], 2, 3, 4, 4, 5))
     yield Case("texts of different lengths, one token each", call([1, 4, 2], 2, 1, 6, 4, 6))
     lengths = draw.shuffled(6)[:3].tolist()
     heads, tokens = draw.sizes(2, 2, 5)
@@ -988,7 +994,7 @@ def _(draw):
     for part, bad in zip(broken[3:5], (math.nan, math.inf), strict=True):
         part[0, :, 3:], part[1, :, 5:] = bad, math.nan
     yield Case("garbage in the free slots may be NaN or infinity", broken)
-    yield Case("no room in one of the rows is rejected", call([1, 6], 2, 2, 7, 4, 3), refuse=True)
+    yield Case("a row without enough free slots is rejected", call([1, 6], 2, 2, 7, 4, 3), refuse=True)
     far = torch.tensor([[[[1e6, 0.0]]]], dtype=torch.float64)
     empty = torch.zeros(1, 1, 3, 2, dtype=torch.float64)
     first = (far, -far, far / 1e6, empty, empty, torch.tensor([0]), 100.0)
@@ -1019,7 +1025,7 @@ def _ragged(
     q, k, v, keys, values, lengths, base,
     *, at=None, at_query=None, slots=None, look=None, scale=None, bumped=None, stored=None, interleaved=False, wipe=False,
 ):  # fmt: skip
-    """The step, with one thing after the other replaced."""
+    """Compute the step with the given parts replaced."""
     tokens, room = q.shape[2], keys.shape[2]
     if int(lengths.max()) + tokens > room:
         raise ValueError("the tokens do not fit into the cache")
@@ -1045,7 +1051,7 @@ def _(q, k, v, keys, values, lengths, base):
 
 
 @ragged_step.mistake(
-    "all tokens of the call have the position of the first: count on, lengths[b], lengths[b] + 1 and so on"
+    "all tokens of the call have the position of the first: continue with lengths[b], lengths[b] + 1 and so on"
 )
 def _(q, k, v, keys, values, lengths, base):
     return _ragged(q, k, v, keys, values, lengths, base, at=_places(lengths, q.shape[2])[:, :1].expand(-1, q.shape[2]))
@@ -1075,7 +1081,7 @@ def _(q, k, v, keys, values, lengths, base):
 
 
 @ragged_step.mistake(
-    "the tokens of one call see each other's future: several at once need the causal mask among themselves"
+    "the tokens of one call see each other's future: several tokens at once need a causal mask between them"
 )
 def _(q, k, v, keys, values, lengths, base):
     last = (lengths + q.shape[2] - 1)[:, None].expand(-1, q.shape[2])
@@ -1101,7 +1107,7 @@ def _(q, k, v, keys, values, lengths, base):
     return _ragged(q, k, v, keys, values, lengths, base, look=look)
 
 
-@ragged_step.mistake("a new token does not see itself: the mask is off by one, slots 0 ... p belong to it, p included")
+@ragged_step.mistake("a new token does not see itself: the mask is off by one; it must include slots 0 ... p")
 def _(q, k, v, keys, values, lengths, base):
     look = _up_to(_places(lengths, q.shape[2]) - 1, keys.shape[2])
     return _ragged(q, k, v, keys, values, lengths, base, look=look)
@@ -1171,7 +1177,7 @@ def _(q, k, v, keys, values, lengths, base):
 
 
 @ragged_step.mistake(
-    "you rotate in the wrong direction: the minus belongs before b sin, in the first component of the pair"
+    "you rotate in the wrong direction: the minus sign belongs before b sin, in the first component of the pair"
 )
 def _(q, k, v, keys, values, lengths, base):
     return _ragged(q, k, v, keys, values, lengths, base, at=-_places(lengths, q.shape[2]))
@@ -1212,7 +1218,7 @@ def _(q, k, v, keys, values, lengths, base):
 
 @ragged_step.variant
 def _(q, k, v, keys, values, lengths, base):
-    # text by text and token by token, each as if it were alone: no mask at all
+    # text by text and token by token, each by itself, without a mask
     batch, _, tokens, d = q.shape
     if any(length + tokens > keys.shape[2] for length in lengths.tolist()):
         raise ValueError("the cache is full")
@@ -1270,17 +1276,17 @@ def _(q, k, v, keys, values, lengths, base):
     minutes=20,
     limits={"width": (1,)},
     excused={
-        "dtype": "one of its right answers computes in float64, whatever comes in",
+        "dtype": "one of its correct answers always computes in float64",
         "tie": "no two of the best are equally probable",
-        "nan": "of a score that is no number nothing is said",
-        "one": "of one token, a text has a single continuation, and width asks for more",
+        "nan": "the statement does not mention NaN scores",
+        "one": "with a single token in the vocabulary, a text has fewer than `width` continuations",
     },
     robust={
-        "a long text, and continuations that differ by a billionth": "by less than a lesson can tell",
+        "a long text, and continuations that differ by a billionth": "the difference is too small to matter in the lesson",
     },
     hints=(
         "How do the product (10.5) and its logarithm change when one token is added to the text?",
-        "All beams compete, so add scores[:, None], flatten the (beam, vocab) table, and take the `width` largest of all.",
+        "All beams compete, so add scores[:, None], flatten the (beam, vocab) table, and take the `width` largest entries.",
         "Index j of the flattened table belongs to beam j // vocab and token j % vocab.",
     ),
 )
@@ -1321,10 +1327,10 @@ def _(draw):
     yield Case("one text is so far ahead that it has all the best continuations", (ahead, flat, 3))
     beams, vocab, width = 3, 9 + draw.whole(0, 4), 5 + draw.whole(0, 2)
     table = (2 * draw.normal(beams, vocab)).log_softmax(-1)
-    yield Case("more kept than before", (-1 - 0.5 * draw.uniform(beams), table, width))
-    yield Case("fewer kept than before", (-1 - 0.5 * draw.uniform(beams), table, 2))
+    yield Case("more beams than before", (-1 - 0.5 * draw.uniform(beams), table, width))
+    yield Case("fewer beams than before", (-1 - 0.5 * draw.uniform(beams), table, 2))
     few = draw.normal(2, 3).log_softmax(dim=-1)
-    yield Case("all continuations that there are", (-draw.uniform(2), few, 6))
+    yield Case("all continuations", (-draw.uniform(2), few, 6))
     impossible = table.clone()
     impossible[:, 1] = -math.inf
     impossible[0, 1:] = -math.inf
@@ -1383,7 +1389,7 @@ def _(scores, log_probabilities, width):
     return best, place // width, place % width
 
 
-@extend_beams.mistake("beams and tokens are exchanged")
+@extend_beams.mistake("beams and tokens are swapped")
 def _(scores, log_probabilities, width):
     best, place = (scores[:, None] + log_probabilities).flatten().topk(width)
     return best, place % log_probabilities.shape[1], place // log_probabilities.shape[1]
@@ -1414,7 +1420,7 @@ def _(scores, log_probabilities, width):
     return best, place // log_probabilities.shape[1], place % log_probabilities.shape[1]
 
 
-@extend_beams.mistake("you divided by the length; the score is the sum of the log-probabilities, nothing else")
+@extend_beams.mistake("you divided by the length; the score is only the sum of the log-probabilities")
 def _(scores, log_probabilities, width):
     best, place = ((scores[:, None] + log_probabilities) / 2).flatten().topk(width)
     return best, place // log_probabilities.shape[1], place % log_probabilities.shape[1]
@@ -1452,7 +1458,7 @@ def _(scores, log_probabilities, width):
 
 @extend_beams.variant
 def _(scores, log_probabilities, width):
-    # the best of each beam first: no more than `width` of one beam can be among the best of all
+    # first the best of each beam, because at most `width` of one beam can be among the best overall
     if not 0 < width <= log_probabilities.numel():
         raise ValueError(f"{width=}")
     each = min(width, log_probabilities.shape[1])

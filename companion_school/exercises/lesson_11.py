@@ -19,7 +19,7 @@ from companion_school.checking.exercise import Case, exercise
     hints=(
         "Which two scores are the largest?",
         "e^(ln 6) = 6: exponentiating these scores needs no calculator. You get 1, 3, 6 and 2.",
-        "Both shares have 6 on top. One divides by the sum over the chosen two, the other by the sum over all four.",
+        "Both shares have the numerator 6. One divides by the sum over the chosen two, the other by the sum over all four.",
     ),
 )
 def two_gates():
@@ -96,7 +96,7 @@ def _():
     minutes=10,
     limits={"top_k": lambda d, d_ff, experts, top_k, shared: (1, experts), "shared": (0,)},
     robust={
-        "more than a float can tell apart": "no model is so large",
+        "more than a float can represent exactly": "no model is that large",
     },
     hints=(
         "One expert has 3 * d * d_ff parameters.",
@@ -115,8 +115,8 @@ def expert_layer_cost(d, d_ff, experts, top_k, shared):
     ```
 
     ★
-    - Raises a `ValueError` unless `1 <= top_k <= experts` and `shared >= 0`.
-    - Returns three `int`, exact beyond $2^{53}$.
+    - Raise a `ValueError` unless `1 <= top_k <= experts` and `shared >= 0`.
+    - Return three `int`, exact beyond $2^{53}$.
     """
     ### BEGIN SOLUTION
     if not 1 <= top_k <= experts or shared < 0:
@@ -137,9 +137,9 @@ def _(draw):
     yield Case("any sizes", (d, d_ff, experts, draw.whole(2, experts), shared))
     yield Case("a layer of Mixtral's", (4096, 14336, 8, 2, 0))
     yield Case("more choices than experts are rejected", (8, 12, 5, 6, 0), refuse=True)
-    yield Case("no choice is rejected", (8, 12, 5, 0, 0), refuse=True)
-    yield Case("fewer than no shared experts are rejected", (8, 12, 5, 2, -1), refuse=True)
-    yield Case("more than a float can tell apart", (1, 2**53 + 1, 3, 1, 0))
+    yield Case("a top_k of 0 is rejected", (8, 12, 5, 0, 0), refuse=True)
+    yield Case("a negative number of shared experts is rejected", (8, 12, 5, 2, -1), refuse=True)
+    yield Case("more than a float can represent exactly", (1, 2**53 + 1, 3, 1, 0))
 
 
 def _sizes(experts, top_k, shared):
@@ -215,7 +215,7 @@ def _(d, d_ff, experts, top_k, shared):
 
 
 @expert_layer_cost.mistake(
-    "six FLOPs a parameter is the cost of training, with the backward pass: count the forward pass of one token"
+    "six FLOPs per parameter is the cost of training, with the backward pass: count the forward pass of one token"
 )
 def _(d, d_ff, experts, top_k, shared):
     total, active, _ = _costs(d, d_ff, experts, top_k, shared)
@@ -256,7 +256,7 @@ def _(d, d_ff, experts, top_k, shared):
 @exercise(
     "11.3",
     "Each token to its experts and back",
-    task="Send tokens to their experts and bring the answers back",
+    task="Send tokens to their experts and combine the outputs",
     points=4,
     difficulty=2,
     minutes=20,
@@ -277,10 +277,10 @@ def _(d, d_ff, experts, top_k, shared):
     ),
 )
 def dispatch(x, logits, inner, outer, k):
-    """Compute a layer of experts, (11.2). `x` is (token, d_model), and `logits` (token, expert) are the router's scores. Expert $e$ is `relu(row @ inner[e]) @
-    outer[e]`, with `inner` (expert, d_model, d_ff) and `outer` (expert, d_ff, d_model). Return (token, d_model): for each token the sum of
-    the answers of its `k` best experts, by renormalised shares, `topk_softmax`. No residual is added. No two scores of a token are equal. Try
-    to compute each expert once, with all rows that chose it.
+    """Compute a layer of experts, (11.2). `x` is (token, d_model), and `logits` (token, expert) are the router's scores. Expert $e$ is
+    `relu(row @ inner[e]) @ outer[e]`, with `inner` (expert, d_model, d_ff) and `outer` (expert, d_ff, d_model). Return (token, d_model): for
+    each token the sum of the outputs of its `k` best experts, weighted with renormalised shares, `topk_softmax`. No residual is added. No two
+    scores of a token are equal. Try to compute each expert once, with all rows that chose it.
 
     ```python
     >>> dispatch(torch.tensor([[1.0]]), torch.tensor([[0.0, 2.0]]), torch.ones(2, 1, 1), torch.tensor([[[3.0]], [[5.0]]]), 1)
@@ -288,7 +288,7 @@ def dispatch(x, logits, inner, outer, k):
     ```
 
     ★
-    - Raises a `ValueError` unless `1 <= k <=` number of experts.
+    - Raise a `ValueError` unless `1 <= k <=` number of experts.
     - Scores of 1,000 do not overflow.
     """
     ### BEGIN SOLUTION
@@ -332,7 +332,7 @@ def _(draw):
 
 
 def _visits(x, logits, inner, outer, k):
-    """Return the answers (token, top_k, d_model) and scores (token, top_k) of all visits."""
+    """Return the expert outputs (token, top_k, d_model) and scores (token, top_k) of all visits."""
     if not 1 <= k <= len(inner):
         raise ValueError("expected 1 <= k <= experts")
     best, chosen = logits.topk(k, dim=-1)
@@ -340,20 +340,18 @@ def _visits(x, logits, inner, outer, k):
     return torch.einsum("tkf,tkfd->tkd", hidden, outer[chosen]), best, chosen
 
 
-@dispatch.mistake("the shares are missing: you add the experts' answers as they are")
+@dispatch.mistake("the shares are missing: you add the experts' outputs without weights")
 def _(x, logits, inner, outer, k):
     return _visits(x, logits, inner, outer, k)[0].sum(1)
 
 
-@dispatch.mistake(
-    "you weight with a softmax over all experts and cut, which is the raw rule: divide by the sum over the chosen"
-)
+@dispatch.mistake("you use raw shares from a softmax over all experts: divide by the sum over the chosen ones")
 def _(x, logits, inner, outer, k):
     answers, _, chosen = _visits(x, logits, inner, outer, k)
     return (logits.softmax(-1).gather(1, chosen)[..., None] * answers).sum(1)
 
 
-@dispatch.mistake("you took a softmax twice, over all scores and again over the chosen: once is right")
+@dispatch.mistake("you took a softmax over all scores and another over the chosen ones: take only one")
 def _(x, logits, inner, outer, k):
     answers, _, chosen = _visits(x, logits, inner, outer, k)
     return (logits.softmax(-1).gather(1, chosen).softmax(-1)[..., None] * answers).sum(1)
@@ -386,7 +384,7 @@ def _(x, logits, inner, outer, k):
     return _visits(x, logits, inner, outer, 1)[0][:, 0]
 
 
-@dispatch.mistake("the answers come back to the wrong tokens: they are sorted by expert, and never sorted back")
+@dispatch.mistake("the outputs go to the wrong tokens: they are still sorted by expert")
 def _(x, logits, inner, outer, k):
     answers, best, chosen = _visits(x, logits, inner, outer, k)
     order = chosen.flatten().argsort(stable=True)
@@ -394,7 +392,9 @@ def _(x, logits, inner, outer, k):
     return (best.softmax(-1)[..., None] * mixed).sum(1)
 
 
-@dispatch.mistake("the shares belong to the wrong experts: topk orders by score, a loop over the experts by number")
+@dispatch.mistake(
+    "the shares belong to the wrong experts: topk orders experts by score, but a loop over the experts orders them by number"
+)
 def _(x, logits, inner, outer, k):
     answers, best, chosen = _visits(x, logits, inner, outer, k)
     by_number = chosen.argsort(-1)[..., None].expand_as(answers)
@@ -471,10 +471,10 @@ def _(x, logits, inner, outer, k):
     forbidden=("autograd", "backward", "requires_grad_", "func", "vjp", "jacrev"),
     exact_zero=True,
     excused={
-        "edge": "where every expert is visited, a real token's terms cancel to 0 in one order and not in another",
+        "edge": "if every expert is visited, a real token's terms cancel to exactly 0 in one order of summation and not in another",
         "tie": "no two scores of a token are equal",
-        "nan": "what stands in rows of filler counts for nothing, and need not be looked at",
-        "other": "the exact zeros are those of fillers: a real token's terms may cancel to 0 in one order and not in another",
+        "nan": "padding rows do not affect the result, so an answer need not check them",
+        "other": "only padding must give exact zeros: a real token's terms may cancel to 0 in one order of summation and not in another",
     },
     robust={
         "scores near 1000": "scores of the lesson are around 1",
@@ -498,7 +498,7 @@ def balance_gradient(logits, real, k):
     ```
 
     ★
-    - A batch of padding only raises a `ValueError`.
+    - Raise a `ValueError` if the batch is all padding.
     - Scores of 1,000 do not overflow. NaN in a real token shows in the result.
     """
     ### BEGIN SOLUTION
@@ -518,15 +518,15 @@ def _(draw):
     yield Case("two experts for each token", (draw.normal(5, 4), torch.ones(5, dtype=torch.bool), 2))
     real = torch.tensor([True, True, False, True, True, False, True])
     full = draw.normal(7, 4)
-    full[~real] += torch.tensor([9.0, 0.0, 0.0, 0.0], dtype=torch.float64)  # fillers all choose the first
-    yield Case("fillers do not count", (full, real, 1))
+    full[~real] += torch.tensor([9.0, 0.0, 0.0, 0.0], dtype=torch.float64)  # all padding chooses the first expert
+    yield Case("padding does not count", (full, real, 1))
     tokens, experts = draw.whole(8, 12), draw.whole(3, 6)
     many = draw.uniform(tokens) > 0.3
     many[:2], many[2] = True, False
     logits = draw.normal(tokens, experts)
     logits[~many, -1] += 9.0
-    # Where the load happens to be even, the terms of a real token cancel to 0 in one order and not in another.
-    yield Case("any tokens, with fillers", (logits, many, 2), exact_zero=False)
+    # If the load happens to be even, the terms of a real token cancel to exactly 0 in one order of summation and not in another.
+    yield Case("any tokens, with padding", (logits, many, 2), exact_zero=False)
     yield Case("scores near 1000", (1000 + full, real, 2))
     shunned = draw.normal(5, 4)
     shunned[:, -1] -= 9.0
@@ -534,14 +534,16 @@ def _(draw):
     yield Case("every expert visited", (full, real, 4), exact_zero=False)
     spoiled = full.clone()
     spoiled[1, 2] = math.nan
-    yield Case("NaN in a token that counts shows", (spoiled, real, 1), only_nan=True)
-    yield Case("fillers only are rejected", (draw.normal(3, 2), torch.zeros(3, dtype=torch.bool), 1), refuse=True)
+    yield Case("NaN in a real token shows in the result", (spoiled, real, 1), only_nan=True)
+    yield Case(
+        "a batch of padding only is rejected", (draw.normal(3, 2), torch.zeros(3, dtype=torch.bool), 1), refuse=True
+    )
     low = torch.tensor([9.0, 0.0, -9.0, -18.0], dtype=torch.float64)
     yield Case("three of four experts that nobody chooses", (draw.normal(3, 4) + low, torch.ones(3).bool(), 1))
 
 
 def _balance(logits, real, k):
-    """Return the right (p, f, number of real tokens)."""
+    """Return the correct (p, f, number of real tokens)."""
     if not real.any():
         raise ValueError("real: expected at least one token that is not padding")
     chosen = torch.zeros_like(logits).scatter(1, logits.topk(k).indices, 1.0)[real]
@@ -577,7 +579,7 @@ def _(logits, real, k):
 
 
 @balance_gradient.mistake(
-    "your sign is reversed: the gradient is positive where an expert is fuller than the token expects"
+    "your sign is reversed: the gradient is positive where an expert has more load than the token expects"
 )
 def _(logits, real, k):
     return -_push(*_balance(logits, real, k)) * real[:, None]
@@ -646,7 +648,7 @@ def _(logits, real, k):
 
 @balance_gradient.variant
 def _(logits, real, k):
-    # on the real rows alone
+    # on the real rows only
     z = logits[real]
     if z.numel() == 0:
         raise ValueError("real: expected at least one token that is not padding")
@@ -668,7 +670,7 @@ def _(logits, real, k):
     difficulty=2,
     minutes=15,
     robust={
-        "a fraction of a slot above two": "by less than a lesson can tell",
+        "a fraction of a slot above two": "the difference is too small to matter in the lesson",
     },
     hints=(
         "How many slots does an expert have? The number contains k, and is rounded up.",
@@ -677,10 +679,10 @@ def _(logits, real, k):
     ),
 )
 def stays(chosen, experts, capacity):
-    """`chosen`, `int64` (token, top_k), holds the experts that each token chose, from 0 to `experts - 1`, no two equal in a row. Each expert has
-    $\\lceil \\text{capacity} \\cdot N k / n \\rceil$ slots, (D11.17), deeper, with $N$ tokens, $k$ columns and $n$ = `experts`. The slots go
-    to the tokens in order, and for one token to its columns in order. Which visits take place? Return booleans (token, top_k), True for a
-    visit that stays. You may use a Python loop.
+    """`chosen`, `int64` (token, top_k), holds the experts that each token chose, from 0 to `experts - 1`, all different within a row. Each
+    expert has $\\lceil \\text{capacity} \\cdot N k / n \\rceil$ slots, (D11.17) of the deeper notebook, with $N$ tokens, $k$ columns and $n$ =
+    `experts`. Slots are assigned token by token in order, and column by column within a token. Which visits take place? Return booleans (token,
+    top_k), True for a visit that stays. You may use a Python loop.
 
     ```python
     >>> stays(torch.tensor([[0], [0], [1], [0]]), 2, 1.0)
@@ -691,7 +693,7 @@ def stays(chosen, experts, capacity):
     ```
 
     ★
-    - A `capacity` that is not above 0 raises a `ValueError`.
+    - Raise a `ValueError` if `capacity` is not above 0.
     """
     ### BEGIN SOLUTION
     if not capacity > 0:
@@ -707,12 +709,12 @@ def stays(chosen, experts, capacity):
 
 @stays.cases
 def _(draw):
-    # whole powers of two as numbers of experts, and capacities in quarters: no rounding in the number of places
+    # numbers of experts that are powers of two, and capacities in quarters, so that the number of slots has no rounding error
     yield Case("one expert for each token", (torch.tensor([[0], [0], [1], [0]]), 2, 1.0))
     chosen = torch.tensor([[0, 1], [0, 2], [0, 1], [1, 0], [0, 3]])
     yield Case("two experts for each token", (chosen, 4, 1.0))
-    yield Case("half the places", (chosen, 4, 0.5))
-    yield Case("places for everyone", (chosen, 4, 2.0))
+    yield Case("half the slots", (chosen, 4, 0.5))
+    yield Case("slots for all visits", (chosen, 4, 2.0))
     tokens, k = draw.whole(9, 15), draw.whole(2, 3)
     crowd = draw.uniform(tokens, 8)
     crowd[:, :2] += 0.5  # two experts are in demand
@@ -723,7 +725,7 @@ def _(draw):
 
 
 def _kept(chosen, places, visits=None):
-    """First come, first served, in the order of the flattened `visits`."""
+    """Assign slots first come, first served, in the order of the flattened `visits`."""
     flat, taken, kept = chosen.flatten().tolist(), {}, [False] * chosen.numel()
     for v in range(len(flat)) if visits is None else visits:
         taken[flat[v]] = taken.get(flat[v], 0) + 1
@@ -759,14 +761,14 @@ def _(chosen, experts, capacity):
     return _kept(chosen, _places(chosen, experts, capacity) - 1)
 
 
-@stays.mistake("you serve all first choices before all second ones: go token by token")
+@stays.mistake("you serve all first choices before all second choices: go token by token")
 def _(chosen, experts, capacity):
     places = _places(chosen, experts, capacity)
     visits = torch.arange(chosen.numel()).view_as(chosen).T.flatten().tolist()
     return _kept(chosen, places, visits)
 
 
-@stays.mistake("you serve the last token first")
+@stays.mistake("you start with the last token")
 def _(chosen, experts, capacity):
     return _kept(chosen, _places(chosen, experts, capacity), range(chosen.numel() - 1, -1, -1))
 
@@ -782,13 +784,13 @@ def _(chosen, experts, capacity):
     return (torch.arange(chosen.numel()) < places).view_as(chosen)
 
 
-@stays.mistake("one full expert does not send the token away from the others: visits are dropped one by one")
+@stays.mistake("a full expert drops only its own visit, not the token's visits to other experts")
 def _(chosen, experts, capacity):
     kept = _kept(chosen, _places(chosen, experts, capacity))
     return kept.all(dim=1, keepdim=True).expand_as(kept).clone()
 
 
-@stays.mistake("you assign all slots at once: each expert has a share of 1 / n of them")
+@stays.mistake("you let any expert use all slots: each expert has 1 / n of them")
 def _(chosen, experts, capacity):
     _places(chosen, experts, capacity)
     return _kept(chosen, math.ceil(capacity * chosen.numel()))

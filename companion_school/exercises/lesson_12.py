@@ -114,7 +114,7 @@ def strided_mask(tokens, stride):
     ```
 
     ★
-    - `tokens < 1` and `stride < 1` raise a `ValueError`.
+    - Raise a `ValueError` for `tokens < 1` and `stride < 1`.
     """
     ### BEGIN SOLUTION
     if tokens < 1 or stride < 1:
@@ -135,8 +135,8 @@ def _(draw):
     yield Case("a stride longer than the text hides nothing of the past", (4, 9))
     tokens, stride = draw.whole(12, 20), draw.whole(3, 5)
     yield Case("another length and stride", (tokens, stride))
-    yield Case("no stride is rejected", (5, 0), refuse=True)
-    yield Case("no tokens are rejected", (0, 3), refuse=True)
+    yield Case("a stride of 0 is rejected", (5, 0), refuse=True)
+    yield Case("zero tokens are rejected", (0, 3), refuse=True)
     for stride in (2, 3):
         yield Case("as many tokens, another stride", (7, stride))
 
@@ -239,9 +239,9 @@ def _(tokens, stride):
     difficulty=3,
     minutes=20,
     robust={
-        "scores of -2e10": "no lesson has such scores",
+        "scores of -2e10": "the lesson has no such scores",
     },
-    excused={"dtype": "one of its right answers computes in float64, whatever comes in"},
+    excused={"dtype": "one of its correct answers always computes in float64"},
     hints=(
         "The new maximum of a row is the larger of the old one and the tile's. The sums that were taken with the old maximum are too "
         "large by a factor of e^(new - old).",
@@ -377,7 +377,7 @@ def _(largest, total, mixture, scores, values):
     return new, whole, mixed / torch.where(whole > 0, whole, 1.0)[:, None]
 
 
-@absorb.mistake("one maximum for all rows: each row has its own")
+@absorb.mistake("you use one maximum for all rows: each row has its own")
 def _(largest, total, mixture, scores, values):
     new = torch.maximum(largest, scores.amax()).amax().expand(len(largest)).clone()
     weights = torch.exp(scores - _sound(new)[:, None])
@@ -433,9 +433,9 @@ def _(largest, total, mixture, scores, values):
         "gradients": "its answer goes into a model that learns",
     },
     robust={
-        "a sum of phi q and phi k around 1e-7": "components of the lesson are around 1",
-        "gradients at 800 are finite": "components of the lesson are around 1",
-        "large components": "components of the lesson are around 1",
+        "a sum of phi q and phi k around 1e-7": "components in the lesson are around 1",
+        "gradients at 800 are finite": "components in the lesson are around 1",
+        "large components": "components in the lesson are around 1",
     },
     hints=(
         "Write phi(q_i) . phi(k_j) where softmax attention has exp(q_i . k_j / sqrt(d_k)), and sum over the keys j up to i.",
@@ -458,12 +458,14 @@ def causal_linear_attention(q, k, v):
     ```
 
     ★
-    - A `q` and a `k` of different shapes, or a `v` with another number of tokens, raise a `ValueError`.
+    - Raise a `ValueError` if `q` and `k` have different shapes or `v` has another number of tokens.
     - Components of 800 and -800 give finite results and finite gradients.
     """
     ### BEGIN SOLUTION
     if q.shape != k.shape or len(v) != len(k):
-        raise ValueError(f"q {tuple(q.shape)}, k {tuple(k.shape)}, v {tuple(v.shape)}: expected as many tokens in all")
+        raise ValueError(
+            f"q {tuple(q.shape)}, k {tuple(k.shape)}, v {tuple(v.shape)}: expected the same number of tokens in all three"
+        )
     q, k = torch.nn.functional.elu(q) + 1, torch.nn.functional.elu(k) + 1
     state = (k[:, :, None] * v[:, None, :]).cumsum(dim=0)  # (token, d_k, d_v)
     y = k.cumsum(dim=0)
@@ -593,7 +595,7 @@ def _(q, k, v):
 
 @causal_linear_attention.variant
 def _(q, k, v):
-    # with the square after all
+    # with the quadratic table
     if q.shape != k.shape or k.shape[0] != v.shape[0]:
         raise ValueError("shapes")
     weights = torch.einsum("id,jd->ij", F.elu(q) + 1, F.elu(k) + 1) * torch.ones(len(q), len(k), dtype=q.dtype).tril()

@@ -16,8 +16,8 @@ from companion_school.checking.exercise import Case, exercise
     minutes=10,
     hints=(
         "Four projections of d by d and two matrices of d by 4 d have 4 d^2 + 8 d^2 parameters.",
-        "Each of these six has a bias as long as its output. Together that is 4 d for the projections, and 4 d and d for the network.",
-        "Two LayerNorms, with a gain and a bias each, have 4 d.",
+        "Each of these six has a bias as long as its output: 4 d in all for the projections, and 4 d + d for the network.",
+        "Two LayerNorms, each with a gain and a bias, have 4 d parameters.",
     ),
 )
 def block_of_gpt2():
@@ -105,10 +105,10 @@ def _():
     difficulty=2,
     minutes=15,
     robust={
-        "more than a float can tell apart": "no model is so large",
+        "more than a float can represent exactly": "no model is that large",
     },
     hints=(
-        "A head has width d // heads. The matrices of queries and output are d by d, those of keys and values d by kv_heads times that width.",
+        "A head has width d // heads. The matrices of the queries and the output are d by d, and those of the keys and values are d by kv_heads times that width.",
         "SwiGLU has three matrices of d by d_ff. A block has two RMSNorms, each with a gain of length d.",
         "Outside the blocks there are the table, one last norm, and another table unless the head is tied.",
     ),
@@ -124,7 +124,7 @@ def llama_parameters(vocab, d, layers, heads, kv_heads, d_ff, tied):
     ```
 
     ★
-    - A `ValueError` is raised unless `heads` divides `d` and `kv_heads` divides `heads`.
+    - Raise a `ValueError` unless `heads` divides `d` and `kv_heads` divides `heads`.
     - Counts of more than $2^{53}$ are exact.
     """
     ### BEGIN SOLUTION
@@ -141,16 +141,20 @@ def llama_parameters(vocab, d, layers, heads, kv_heads, d_ff, tied):
 @llama_parameters.cases
 def _(draw):
     yield Case("one layer, one head, a tied table", (5, 4, 1, 1, 1, 3, True))
-    yield Case("its own head", (5, 4, 1, 1, 1, 3, False))
+    yield Case("a separate output head", (5, 4, 1, 1, 1, 3, False))
     yield Case("three layers, grouped queries", (11, 12, 3, 6, 2, 20, True))
     d_head, groups, kv_heads, layers, d_ff = draw.sizes(5, 2, 9)
     heads = groups * kv_heads
     yield Case("any sizes", (draw.whole(20, 40), heads * d_head, layers, heads, kv_heads, d_ff, False))
     yield Case("LLaMA-7B", (32000, 4096, 32, 32, 32, 11008, False))
     yield Case("Llama-2-70B", (32000, 8192, 80, 64, 8, 28672, False))
-    yield Case("heads that do not divide d are rejected", (11, 10, 3, 4, 2, 20, True), refuse=True)
-    yield Case("key-value heads that do not divide the heads are rejected", (11, 12, 3, 6, 4, 20, True), refuse=True)
-    yield Case("more than a float can tell apart", (2**53 + 1, 1, 1, 1, 1, 1, True))
+    yield Case("a number of heads that does not divide d is rejected", (11, 10, 3, 4, 2, 20, True), refuse=True)
+    yield Case(
+        "a number of key-value heads that does not divide the heads is rejected",
+        (11, 12, 3, 6, 4, 20, True),
+        refuse=True,
+    )
+    yield Case("more than a float can represent exactly", (2**53 + 1, 1, 1, 1, 1, 1, True))
 
 
 def _llama(vocab, d, layers, heads, kv_heads, d_ff, tied, *, matrices=3, norms=2, last=1, biased=0, tables=None):
@@ -196,7 +200,7 @@ def _(vocab, d, layers, heads, kv_heads, d_ff, tied):
     return _llama(vocab, d, layers, heads, kv_heads, d_ff, tied, norms=4, last=2)
 
 
-@llama_parameters.mistake("a head that is not tied is a second table and counts")
+@llama_parameters.mistake("a head that is not tied is a second table, so count it")
 def _(vocab, d, layers, heads, kv_heads, d_ff, tied):
     return _llama(vocab, d, layers, heads, kv_heads, d_ff, tied, tables=1)
 
@@ -206,7 +210,7 @@ def _(vocab, d, layers, heads, kv_heads, d_ff, tied):
     return _llama(vocab, d, layers, heads, kv_heads, d_ff, tied, tables=2)
 
 
-@llama_parameters.mistake("`tied` means one table, and not two: you have it the other way round")
+@llama_parameters.mistake("`tied` means one table: you counted two tables if tied, and one if not")
 def _(vocab, d, layers, heads, kv_heads, d_ff, tied):
     return _llama(vocab, d, layers, heads, kv_heads, d_ff, not tied)
 
@@ -222,7 +226,7 @@ def _(vocab, d, layers, heads, kv_heads, d_ff, tied):
     return _llama(vocab, d, layers, heads, kv_heads, d_ff, tied, biased=3 * d + 2 * narrow + 2 * d_ff)
 
 
-@llama_parameters.mistake("heads that cannot be divided must raise a ValueError")
+@llama_parameters.mistake("raise a ValueError if d or the heads cannot be divided")
 def _(vocab, d, layers, heads, kv_heads, d_ff, tied):
     block = 2 * d * d + 2 * d * kv_heads * (d // heads) + 3 * d * d_ff + 2 * d
     return vocab * d * (1 if tied else 2) + layers * block + d
@@ -230,7 +234,7 @@ def _(vocab, d, layers, heads, kv_heads, d_ff, tied):
 
 @llama_parameters.variant
 def _(vocab, d, layers, heads, kv_heads, d_ff, tied):
-    # by making it, without memory
+    # by building the model without memory
     if d % heads != 0 or heads % kv_heads != 0:
         raise ValueError("d must be divisible by heads, and heads by kv_heads")
     narrow = d // heads * kv_heads
@@ -262,7 +266,7 @@ def _(vocab, d, layers, heads, kv_heads, d_ff, tied):
     },
     hints=(
         "In the interleaved layout, pair j of a head is its rows 2 j and 2 j + 1. In the half layout, it is its rows j and j + d_head / 2.",
-        "New row j is old row 2 j, and new row j + d_head / 2 is old row 2 j + 1. So each head has all its even rows first, then its odd ones.",
+        "New row j is old row 2 j, and new row j + d_head / 2 is old row 2 j + 1. So each head has first its even rows, then its odd ones.",
         "`weight.view(heads, d_head // 2, 2, -1)` has the axes (head, pair, which of the two, d_model). Which two axes must be swapped?",
     ),
 )
@@ -278,7 +282,7 @@ def half_from_interleaved_rows(weight, heads):
     ```
 
     ★
-    - Rows that cannot be divided into `heads` heads of an even width raise a `ValueError`.
+    - Raise a `ValueError` if the rows cannot be divided into `heads` heads of an even width.
     - The result has the dtype of `weight`, and `weight` itself is not changed.
     """
     ### BEGIN SOLUTION
@@ -309,7 +313,7 @@ def _heads(weight, heads):
     return weight.reshape(heads, -1, weight.shape[1])
 
 
-@half_from_interleaved_rows.mistake("that is the way back, from halves to interleaved")
+@half_from_interleaved_rows.mistake("that is the reverse conversion, from half to interleaved")
 def _(weight, heads):
     rows = _heads(weight, heads)
     return rows.reshape(heads, 2, -1, weight.shape[1]).transpose(1, 2).reshape(weight.shape)
@@ -328,7 +332,7 @@ def _(weight, heads):
 
 
 @half_from_interleaved_rows.mistake(
-    "the even rows come first: you have the halves the other way round, which rotates every pair backwards"
+    "the even rows come first: you swapped the halves, which rotates every pair backwards"
 )
 def _(weight, heads):
     rows = _heads(weight, heads)
@@ -387,7 +391,7 @@ def _(weight, heads):
 
 
 def _bounds(memory, parameters, layers, kv_heads, d_head, batch, number):
-    """The bytes of the weights; and of these with three tokens a text."""
+    """Return the bytes of the weights, and of the weights plus a cache of three tokens per text."""
     token = 2 * layers * kv_heads * d_head * number * batch
     return parameters * number, parameters * number + 3 * token
 
@@ -401,7 +405,7 @@ def _bounds(memory, parameters, layers, kv_heads, d_head, batch, number):
     minutes=10,
     limits={"memory": _bounds},
     robust={
-        "more bytes than a float can tell apart": "no memory is so large",
+        "more bytes than a float can represent exactly": "no memory is that large",
     },
     hints=(
         "How much memory is left after the weights have been loaded?",
@@ -411,8 +415,8 @@ def _bounds(memory, parameters, layers, kv_heads, d_head, batch, number):
 )
 def longest_context(memory, parameters, layers, kv_heads, d_head, batch, number):
     """How many tokens can each of `batch` texts have at most, if the weights and the key-value cache of all texts have to fit into `memory`
-    bytes? The model has `parameters` parameters and `layers` layers with `kv_heads` key-value heads, whose keys and values have width
-    `d_head`. Each number in the weights and in the cache takes `number` bytes. Return an `int`.
+    bytes? The model has `parameters` parameters and `layers` layers with `kv_heads` key-value heads, whose keys and values have width `d_head`.
+    Each element of the weights and of the cache takes `number` bytes. Return an `int`.
 
     ```python
     >>> longest_context(100, 10, 1, 1, 2, 1, 4)
@@ -420,7 +424,7 @@ def longest_context(memory, parameters, layers, kv_heads, d_head, batch, number)
     ```
 
     ★
-    - Weights that do not fit raise a `ValueError`.
+    - Raise a `ValueError` if the weights do not fit.
     - Results are exact beyond $2^{53}$ bytes.
     """
     ### BEGIN SOLUTION
@@ -435,14 +439,14 @@ def longest_context(memory, parameters, layers, kv_heads, d_head, batch, number)
 @longest_context.cases
 def _(draw):
     yield Case("one layer, one head, one text", (100, 10, 1, 1, 3, 1, 2))
-    yield Case("two texts share the room", (1000, 10, 1, 1, 3, 2, 2))
-    yield Case("weights that just fit leave no room", (40, 20, 2, 1, 3, 1, 2))
+    yield Case("two texts share the memory", (1000, 10, 1, 1, 3, 2, 2))
+    yield Case("weights that fill the memory leave no room", (40, 20, 2, 1, 3, 1, 2))
     layers, kv_heads, d_head, batch = draw.sizes(4, 2, 9)
     yield Case("any sizes", (draw.whole(900_000, 999_999), draw.whole(999, 9999), layers, kv_heads, d_head, batch, 4))
     yield Case("Llama-2-70B in bf16 on two devices of 80 GB", (160 * 10**9, 68_976_648_192, 80, 8, 128, 4, 2))
     yield Case("weights that do not fit are rejected", (39, 20, 2, 1, 3, 1, 2), refuse=True)
     yield Case("three tokens fit exactly", (14, 1, 1, 1, 1, 1, 2))
-    yield Case("more bytes than a float can tell apart", (2**60 + 1, 1, 1, 1, 1, 1, 2))
+    yield Case("more bytes than a float can represent exactly", (2**60 + 1, 1, 1, 1, 1, 1, 2))
 
 
 def _room(memory, parameters, number):
@@ -466,22 +470,20 @@ def _(memory, parameters, layers, kv_heads, d_head, batch, number):
     return _room(memory, parameters, number) // (2 * kv_heads * d_head * batch * number)
 
 
-@longest_context.mistake("the weights take their bytes, too: subtract them first")
+@longest_context.mistake("the weights take memory, too: subtract their bytes first")
 def _(memory, parameters, layers, kv_heads, d_head, batch, number):
     _room(memory, parameters, number)
     return memory // (2 * layers * kv_heads * d_head * batch * number)
 
 
 @longest_context.mistake(
-    "the numbers in the cache take `number` bytes each: you divided by their count and not by their bytes"
+    "each element of the cache takes `number` bytes: you divided by the count of elements, not by their bytes"
 )
 def _(memory, parameters, layers, kv_heads, d_head, batch, number):
     return _room(memory, parameters, number) // (2 * layers * kv_heads * d_head * batch)
 
 
-@longest_context.mistake(
-    "each weight takes `number` bytes: you subtracted the count of the weights and not their bytes"
-)
+@longest_context.mistake("each weight takes `number` bytes: you subtracted the count of the weights, not their bytes")
 def _(memory, parameters, layers, kv_heads, d_head, batch, number):
     _room(memory, parameters, number)
     return (memory - parameters) // (2 * layers * kv_heads * d_head * batch * number)

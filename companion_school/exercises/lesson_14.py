@@ -19,7 +19,7 @@ from companion_school.checking.exercise import Case, exercise
     hints=(
         "How many nats does the whole text cost?",
         "A bit is ln 2 nats: divide by ln 2.",
-        "Share the bits out over the bytes, not over the tokens.",
+        "Divide the bits by the number of bytes, not of tokens.",
     ),
 )
 def bits_of_a_text():
@@ -38,7 +38,7 @@ def _(draw):
     yield Case("bits per byte", (), tolerance=5e-5)
 
 
-@bits_of_a_text.mistake("that is bits per token: share them out over the bytes")
+@bits_of_a_text.mistake("that is bits per token: divide the bits by the number of bytes")
 def _():
     return 2.5 / math.log(2)
 
@@ -53,7 +53,7 @@ def _():
     return 200 * 2.5 / 600 * math.log(2)
 
 
-@bits_of_a_text.mistake("you multiplied by the bytes of a token: a byte costs less than a token, not more")
+@bits_of_a_text.mistake("you multiplied by the bytes per token, but a byte costs less than a token")
 def _():
     return 2.5 / math.log(2) * 3
 
@@ -63,12 +63,12 @@ def _():
     return math.exp(2.5)
 
 
-@bits_of_a_text.mistake("that is bits for the whole text: share them out over its bytes")
+@bits_of_a_text.mistake("that is the bits of the whole text: divide by its bytes")
 def _():
     return 500 / math.log(2)
 
 
-@bits_of_a_text.mistake("you divided by eight: asked is bits per byte, not per bit of the text")
+@bits_of_a_text.mistake("you divided by eight: return bits per byte of the text, not per bit")
 def _():
     return 500 / math.log(2) / 4800
 
@@ -89,18 +89,18 @@ def _():
 @exercise(
     "14.2",
     "Micro-batches of unequal size",
-    task="Put the gradients of unequal micro-batches together",
+    task="Combine the gradients of unequal micro-batches",
     points=2,
     difficulty=2,
     minutes=10,
     excused={
-        "dtype": "one of its right answers computes in float64, whatever comes in",
-        "nan": "a part of no tokens may hold what is no number, and weighs nothing",
+        "dtype": "one of its correct answers always computes in float64",
+        "nan": "a micro-batch without tokens may contain NaN, which has no effect",
     },
     hints=(
         "The loss of the whole batch is a sum over all its tokens, divided by their number.",
         "A mean's gradient times its number of tokens is the gradient of its sum.",
-        "Add those up and divide once. A micro-batch without tokens adds nothing, whatever stands in its gradient: leave it out.",
+        "Add those up and divide once. A micro-batch without tokens contributes nothing, so leave it out, whatever its gradient contains.",
     ),
 )
 def whole_gradient(gradients, tokens):
@@ -114,12 +114,14 @@ def whole_gradient(gradients, tokens):
     ```
 
     ★
-    - Raise a `ValueError` for lists of different lengths, or if there is no token at all.
-    - NaN of a micro-batch that has tokens shows; what came in stays as it is.
+    - Raise a `ValueError` if the lists have different lengths, or if there are no tokens at all.
+    - NaN in the gradient of a micro-batch that has tokens shows in the result. Do not change the arguments.
     """
     ### BEGIN SOLUTION
     if len(gradients) != len(tokens) or sum(tokens) == 0:
-        raise ValueError(f"{len(gradients)} gradients, tokens {tokens}: expected as many, and a token at least")
+        raise ValueError(
+            f"{len(gradients)} gradients, tokens {tokens}: expected as many counts as gradients, and at least one token"
+        )
     total = torch.zeros_like(gradients[0])
     for gradient, count in zip(gradients, tokens, strict=True):
         if count:
@@ -137,38 +139,36 @@ def _(draw):
     gradients = [draw.normal(rows, columns) for _ in range(3)]
     yield Case("three, of matrices", (gradients, [first, second, third]))
     nan = torch.full((rows, columns), math.nan, dtype=torch.float64)
-    yield Case("one of padding alone, whose gradient is NaN", ([gradients[0], nan, gradients[2]], [first, 0, third]))
-    yield Case(
-        "NaN shows where there are tokens", ([gradients[0], nan, gradients[2]], [first, 1, third]), only_nan=True
-    )
-    yield Case("no token at all is rejected", ([nan, nan], [0, 0]), refuse=True)
+    yield Case("one of padding only, whose gradient is NaN", ([gradients[0], nan, gradients[2]], [first, 0, third]))
+    yield Case("NaN shows if there are tokens", ([gradients[0], nan, gradients[2]], [first, 1, third]), only_nan=True)
+    yield Case("zero tokens in all are rejected", ([nan, nan], [0, 0]), refuse=True)
     yield Case("lists of unequal length are rejected", (gradients, [first, second]), refuse=True)
-    yield Case("padding alone comes first", ([nan[:1], gradients[1][:1], nan[:1]], [0, second, 0]))
-    yield Case("a batch of padding alone is rejected", ([nan], [0]), refuse=True)
+    yield Case("padding only comes first", ([nan[:1], gradients[1][:1], nan[:1]], [0, second, 0]))
+    yield Case("a batch of padding only is rejected", ([nan], [0]), refuse=True)
     yield Case("more counts than gradients are rejected", ([torch.ones(2, dtype=torch.float64)], [1, 2]), refuse=True)
 
 
 def _same_length(gradients, tokens):
     if len(gradients) != len(tokens) or sum(tokens) == 0:
-        raise ValueError("expected as many gradients as counts, and a token")
+        raise ValueError("expected as many gradients as counts, and at least one token")
     return [(g, n) for g, n in zip(gradients, tokens, strict=True) if n]
 
 
 @whole_gradient.mistake(
-    "you averaged the means: a token of a small micro-batch then counts for more than one of a large"
+    "you averaged the means: a token of a small micro-batch then counts more than one of a large micro-batch"
 )
 def _(gradients, tokens):
     kept = _same_length(gradients, tokens)
     return sum(g for g, _ in kept) / len(kept)
 
 
-@whole_gradient.mistake("you averaged the means, and counted the micro-batch without tokens among them")
+@whole_gradient.mistake("you averaged the means and included the micro-batch without tokens")
 def _(gradients, tokens):
     kept = _same_length(gradients, tokens)
     return sum(g for g, _ in kept) / len(tokens)
 
 
-@whole_gradient.mistake("you added the gradients up and did not divide")
+@whole_gradient.mistake("you added up the gradients and did not divide")
 def _(gradients, tokens):
     return sum(g for g, _ in _same_length(gradients, tokens))
 
@@ -194,7 +194,7 @@ def _(gradients, tokens):
     return sum(g * n for g, n in zip(gradients, tokens, strict=True)) / sum(tokens)
 
 
-@whole_gradient.mistake("the last micro-batch alone: gradients add up")
+@whole_gradient.mistake("that is the gradient of only the last micro-batch: add up all gradients")
 def _(gradients, tokens):
     return _same_length(gradients, tokens)[-1][0].clone()
 
@@ -246,25 +246,25 @@ def _(gradients, tokens):
     minutes=10,
     limits={"most": lambda gradients, most: (math.hypot(*torch.cat([g.flatten() for g in gradients]).tolist()),)},
     excused={
-        "memory": "gradients below the limit stay as they are",
+        "memory": "gradients below the limit do not change",
     },
     robust={
-        "a norm of 5e200 is finite, and its square is not": "no gradient is so large",
-        "a norm of 5e-170, cut to 1e-170": "no gradient is so small",
-        "no limit": "an infinite limit is none",
+        "a norm of 5e200 is finite, and its square is not": "no gradient is that large",
+        "a norm of 5e-170, cut to 1e-170": "no gradient is that small",
+        "no limit": "an infinite limit is no limit",
         "tensors without axes": "parameters have axes",
     },
     hints=(
-        "The global norm is the root of the sum of all squares, over all tensors.",
-        "Every tensor is multiplied by the same number, so that the direction stays.",
-        "The number is most / norm where the norm is above `most`, and 1 elsewhere: clipping never lengthens a gradient.",
+        "The global norm is the square root of the sum of all squares, over all tensors.",
+        "Every tensor is multiplied by the same factor, so that the direction does not change.",
+        "The factor is most / norm if the norm is above `most`, and 1 otherwise: clipping never lengthens a gradient.",
     ),
     forbidden=("clip_grad_norm_", "clip_grad_norm", "clip_grads_with_norm_", "get_total_norm"),
 )
 def clipped(gradients, most):
     """Return `(gradients, norm)`. The list `gradients` holds tensors of any shapes, and `norm` is the norm of all their elements, taken as one
-    vector. If it is above `most`, all gradients are scaled by the same number, so that it becomes `most`. Otherwise they stay as they are, and
-    zeros stay zeros. The norm is returned as it was before.
+    vector. If it is above `most`, all gradients are scaled by the same number, so that it becomes `most`. Otherwise they do not change, and
+    zeros stay zeros. Return the norm from before clipping.
 
     ```python
     >>> clipped([torch.tensor([3.0]), torch.tensor([4.0])], 1.0)
@@ -274,7 +274,7 @@ def clipped(gradients, most):
     ★
     - Raise a `ValueError` if `most <= 0`, or if the norm is not finite.
     - A norm of 5e200 or of 5e-170, whose square is out of range, is a norm.
-    - What came in stays as it is.
+    - Do not change the arguments.
     """
     ### BEGIN SOLUTION
     norm = math.hypot(
@@ -315,13 +315,13 @@ def _norm(gradients, most):
     return norm
 
 
-@clipped.mistake("you clip each tensor by its own norm: that turns the gradient, as a whole, into another direction")
+@clipped.mistake("you clip each tensor by its own norm, which changes the direction of the whole gradient")
 def _(gradients, most):
     norm = _norm(gradients, most)
     return [g * min(1.0, most / max(g.norm().item(), 1e-300)) for g in gradients], norm
 
 
-@clipped.mistake("you clip each number: that turns the gradient into another direction")
+@clipped.mistake("you clip each element, which changes the direction of the gradient")
 def _(gradients, most):
     return [g.clamp(-most, most) for g in gradients], _norm(gradients, most)
 
@@ -332,20 +332,20 @@ def _(gradients, most):
     return [g * (most / max(norm, 1e-300)) for g in gradients], norm
 
 
-@clipped.mistake("that is the squared norm: take the root of the sum")
+@clipped.mistake("that is the squared norm: take the square root of the sum")
 def _(gradients, most):
     norm = _norm(gradients, most) ** 2
     return [g * min(1.0, most / max(norm, 1e-300)) for g in gradients], norm
 
 
-@clipped.mistake("norms do not add up: sum the squares of all tensors, then take one root")
+@clipped.mistake("norms do not add up: sum the squares of all tensors, then take one square root")
 def _(gradients, most):
     _norm(gradients, most)
     norm = sum(g.norm().item() for g in gradients)
     return [g * min(1.0, most / max(norm, 1e-300)) for g in gradients], norm
 
 
-@clipped.mistake("report the norm as it was before clipping: afterwards it says nothing")
+@clipped.mistake("return the norm from before clipping: afterwards it tells nothing")
 def _(gradients, most):
     norm = _norm(gradients, most)
     share = min(1.0, most / max(norm, 1e-300))
@@ -359,14 +359,16 @@ def _(gradients, most):
     return [g * share for g in gradients], norm
 
 
-@clipped.mistake("the square of a large number is infinite, where the norm is not: divide by the largest number first")
+@clipped.mistake(
+    "the square of a large number is infinite although the norm is not: divide by the largest element first"
+)
 def _(gradients, most):
     norm = _norm(gradients, most)
     share = most / norm if norm > most else 1.0
     return [share * g for g in gradients], norm
 
 
-@clipped.mistake("the sum of the absolute values is another norm: square, add, take the root")
+@clipped.mistake("the sum of the absolute values is another norm: square, add, and take the square root")
 def _(gradients, most):
     _norm(gradients, most)
     norm = sum(g.abs().sum().item() for g in gradients)
@@ -421,11 +423,11 @@ def _(gradients, most):
     difficulty=2,
     minutes=20,
     limits={"t": (1,)},
-    excused={"dtype": "one of its right answers computes in float64, whatever comes in"},
+    excused={"dtype": "one of its correct answers always computes in float64"},
     hints=(
-        "First both running means, with the gradient as it is: the decay of the weights has no part in them.",
-        "Divide the first by 1 - beta1^t and the second by 1 - beta2^t. Epsilon is added to the root, outside of it.",
-        "The weight shrinks by the factor 1 - rate * decay, beside the step and not through it.",
+        "Update both running means first, with the gradient as it is. Weight decay does not enter them.",
+        "Divide the first by 1 - beta1^t and the second by 1 - beta2^t. Epsilon is added after the square root.",
+        "The weight shrinks by the factor 1 - rate * decay, independently of the step.",
     ),
     forbidden=("optim", "AdamW", "adamw"),
 )
@@ -442,7 +444,7 @@ def adamw_step(weight, gradient, first, second, t, rate, betas, epsilon, decay):
 
     ★
     - Raise a `ValueError` if `t < 1`.
-    - Nothing that came in is changed.
+    - Do not change the arguments.
     """
     ### BEGIN SOLUTION
     if t < 1:
@@ -470,9 +472,7 @@ def _(draw):
     second = draw.uniform(rows, columns)
     yield Case("a later update", (weight, gradient, first, second, 4, 0.2, (0.8, 0.95), 0.3, 0.7))
     zero = torch.zeros(rows, columns, dtype=torch.float64)
-    yield Case(
-        "without a gradient the weight decays all the same", (weight, zero, zero, zero, 3, 0.2, (0.8, 0.95), 0.3, 0.7)
-    )
+    yield Case("without a gradient the weight still decays", (weight, zero, zero, zero, 3, 0.2, (0.8, 0.95), 0.3, 0.7))
     yield Case(
         "an update number of 0 is rejected", (one, one, nothing, nothing, 0, 0.1, (0.9, 0.99), 1e-8, 0.0), refuse=True
     )
@@ -512,12 +512,12 @@ def _(*given):
     return _adamw(*given, bias=(False, True))
 
 
-@adamw_step.mistake("the decay went through the gradient: that is Adam with L2, where large gradients shrink the decay")
+@adamw_step.mistake("you added the decay to the gradient: that is Adam with L2, where large gradients reduce the decay")
 def _(*given):
     return _adamw(*given, l2=True)
 
 
-@adamw_step.mistake("epsilon belongs outside the root")
+@adamw_step.mistake("epsilon belongs outside the square root")
 def _(*given):
     return _adamw(*given, inside=True)
 
@@ -545,19 +545,19 @@ def _(weight, gradient, first, second, t, rate, betas, epsilon, decay):
     return 2 * weight - new, first, second
 
 
-@adamw_step.mistake("the root is missing: divide by the root of the averaged square")
+@adamw_step.mistake("the square root is missing: divide by the square root of the averaged square")
 def _(weight, gradient, first, second, t, rate, betas, epsilon, decay):
     _, first, second = _adamw(weight, gradient, first, second, t, rate, betas, epsilon, decay)
     mean, square = first / (1 - betas[0] ** t), second / (1 - betas[1] ** t)
     return (1 - rate * decay) * weight - rate * mean / (square + max(epsilon, 1e-12)), first, second
 
 
-@adamw_step.mistake("the betas are exchanged: the first belongs to the gradient, the second to its square")
+@adamw_step.mistake("the betas are swapped: the first belongs to the gradient, the second to its square")
 def _(weight, gradient, first, second, t, rate, betas, epsilon, decay):
     return _adamw(weight, gradient, first, second, t, rate, betas[::-1], epsilon, decay)
 
 
-@adamw_step.mistake("the first update has t = 1, not 0: your correction is one update late")
+@adamw_step.mistake("the first update has t = 1: your correction is one update late")
 def _(weight, gradient, first, second, t, rate, betas, epsilon, decay):
     if t < 1:
         raise ValueError("t")
@@ -571,7 +571,7 @@ def _(weight, gradient, first, second, t, rate, betas, epsilon, decay):
 
 @adamw_step.variant
 def _(weight, gradient, first, second, t, rate, betas, epsilon, decay):
-    # as PyTorch's own code: the corrections move into the step and the root
+    # as in PyTorch's own code: the corrections go into the step and the square root
     if not t >= 1:
         raise ValueError("t")
     first = first.lerp(gradient, 1 - betas[0])
@@ -582,7 +582,7 @@ def _(weight, gradient, first, second, t, rate, betas, epsilon, decay):
 
 @adamw_step.variant
 def _(weight, gradient, first, second, t, rate, betas, epsilon, decay):
-    # number by number
+    # element by element
     if t <= 0:
         raise ValueError("t")
     out = []

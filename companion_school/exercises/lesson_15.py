@@ -28,7 +28,7 @@ from companion_school.checking.exercise import Case, exercise
     hints=(
         "How many tokens of the text does a global layer store, and how many does a local layer?",
         "Add up the tokens stored in all layers. Each token has `numbers` elements, and each element `bits` bits.",
-        "A byte has 8 bits, and a part of a byte takes a whole one: `-(-bits // 8)` rounds up.",
+        "A byte has 8 bits, and a partial byte counts as a whole one: `-(-bits // 8)` rounds up.",
     ),
 )
 def cache_bytes(tokens, global_layers, local_layers, window, numbers, bits):
@@ -41,11 +41,11 @@ def cache_bytes(tokens, global_layers, local_layers, window, numbers, bits):
     ```
 
     ★
-    - A number of layers below 0, or anything else below 1, raises a `ValueError`.
+    - Raise a `ValueError` if a number of layers is below 0, or anything else is below 1.
     """
     ### BEGIN SOLUTION
     if min(tokens, window, numbers, bits) < 1 or min(global_layers, local_layers) < 0:
-        raise ValueError("expected layers of at least 0, and everything else at least 1")
+        raise ValueError("expected at least 0 layers, and everything else at least 1")
     kept = global_layers * tokens + local_layers * min(tokens, window)
     return -(-kept * numbers * bits // 8)
     ### END SOLUTION
@@ -53,23 +53,23 @@ def cache_bytes(tokens, global_layers, local_layers, window, numbers, bits):
 
 @cache_bytes.cases
 def _(draw):
-    yield Case("one global layer keeps all", (7, 1, 0, 4, 3, 8))
-    yield Case("one local layer keeps a window", (7, 0, 1, 4, 3, 8))
+    yield Case("one global layer stores everything", (7, 1, 0, 4, 3, 8))
+    yield Case("one local layer stores a window", (7, 0, 1, 4, 3, 8))
     yield Case("a text shorter than the window", (3, 1, 5, 16, 4, 16))
-    yield Case("numbers of four bits", (9, 2, 1, 4, 5, 4))
+    yield Case("elements of four bits", (9, 2, 1, 4, 5, 4))
     tokens, window = draw.whole(60, 90), draw.whole(8, 20)
     yield Case("other sizes", (tokens, draw.whole(1, 3), draw.whole(4, 6), window, 2 * draw.whole(5, 9), 16))
     yield Case("half a byte is rounded up, once", (3, 1, 0, 2, 1, 4))
-    yield Case("no tokens are rejected", (0, 1, 1, 4, 3, 8), refuse=True)
-    yield Case("layers below 0 are rejected", (4, -1, 1, 4, 3, 8), refuse=True)
-    yield Case("no window is rejected", (4, 1, 1, 0, 3, 8), refuse=True)
-    yield Case("no numbers are rejected", (4, 1, 1, 4, 0, 8), refuse=True)
-    yield Case("no bits are rejected", (4, 1, 1, 4, 3, 0), refuse=True)
+    yield Case("zero tokens are rejected", (0, 1, 1, 4, 3, 8), refuse=True)
+    yield Case("a negative number of layers is rejected", (4, -1, 1, 4, 3, 8), refuse=True)
+    yield Case("a window of 0 is rejected", (4, 1, 1, 0, 3, 8), refuse=True)
+    yield Case("zero elements are rejected", (4, 1, 1, 4, 0, 8), refuse=True)
+    yield Case("zero bits are rejected", (4, 1, 1, 4, 3, 0), refuse=True)
 
 
 def _sizes(tokens, global_layers, local_layers, window, numbers, bits):
     if min(tokens, window, numbers, bits) < 1 or min(global_layers, local_layers) < 0:
-        raise ValueError("expected layers of at least 0, and everything else at least 1")
+        raise ValueError("expected at least 0 layers, and everything else at least 1")
 
 
 @cache_bytes.mistake("a local layer stores no more than its window, however long the text is")
@@ -78,7 +78,7 @@ def _(tokens, global_layers, local_layers, window, numbers, bits):
     return math.ceil((global_layers + local_layers) * tokens * numbers * bits / 8)
 
 
-@cache_bytes.mistake("a text shorter than the window leaves only its own tokens")
+@cache_bytes.mistake("a text shorter than the window stores only its own tokens")
 def _(tokens, global_layers, local_layers, window, numbers, bits):
     _sizes(tokens, global_layers, local_layers, window, numbers, bits)
     return math.ceil((global_layers * tokens + local_layers * window) * numbers * bits / 8)
@@ -90,7 +90,7 @@ def _(tokens, global_layers, local_layers, window, numbers, bits):
     return (global_layers * tokens + local_layers * min(tokens, window)) * numbers * bits
 
 
-@cache_bytes.mistake("the bytes are rounded up at the end, and you rounded them down")
+@cache_bytes.mistake("round the bytes up at the end; you rounded them down")
 def _(tokens, global_layers, local_layers, window, numbers, bits):
     _sizes(tokens, global_layers, local_layers, window, numbers, bits)
     return (global_layers * tokens + local_layers * min(tokens, window)) * numbers * bits // 8
@@ -102,7 +102,7 @@ def _(tokens, global_layers, local_layers, window, numbers, bits):
     return 2 * math.ceil((global_layers * tokens + local_layers * min(tokens, window)) * numbers * bits / 8)
 
 
-@cache_bytes.mistake("layers below 0, and anything else below 1, must be rejected with a ValueError")
+@cache_bytes.mistake("a negative number of layers, and anything else below 1, must be rejected with a ValueError")
 def _(tokens, global_layers, local_layers, window, numbers, bits):
     return math.ceil((global_layers * tokens + local_layers * min(tokens, window)) * numbers * bits / 8)
 
@@ -136,7 +136,7 @@ def _(tokens, global_layers, local_layers, window, numbers, bits):
     right={"gradients": "its result goes into a model that learns"},
     hints=(
         "A score is q . (U_k c) = (U_k^T q) . c. For all heads at once: `torch.einsum('hd,hdr->hr', q, U_k)`.",
-        "Score, scale by the root of the width of q, softmax over the tokens: weights (head, token).",
+        "Compute the scores, divide them by the square root of the width of q, and take the softmax over the tokens. The weights are (head, token).",
         "Average the latents with the weights, (head, rank), and only then multiply by U_v.",
     ),
 )
@@ -153,7 +153,7 @@ def ask_latents(q, c, U_k, U_v):
     ★
     - Raise a `ValueError` if widths, ranks or numbers of heads do not match, or if `c` is empty.
     - Scores of a million cause no overflow.
-    - The memory does not hold the keys of all heads.
+    - Do not use as much memory as the keys of all heads would take.
     """
     ### BEGIN SOLUTION
     heads, d_k = q.shape
@@ -167,19 +167,19 @@ def ask_latents(q, c, U_k, U_v):
 
 @ask_latents.cases
 def _(draw):
-    yield Case("one token is all that is collected", (draw.normal(1, 2), draw.normal(1, 3), *_up(draw, 1, 2, 1, 3)))
+    yield Case("a single token in the cache", (draw.normal(1, 2), draw.normal(1, 3), *_up(draw, 1, 2, 1, 3)))
     heads, d_k, d_v, rank, token = draw.sizes(5, 2, 8)
     given = draw.normal(heads, d_k), draw.normal(token, rank), *_up(draw, heads, d_k, d_v, rank)
     yield Case("five sizes, all different", given, gradients=True)
     q, c, U_k, U_v = given
     yield Case("a wider head with a smaller rank", (draw.normal(2, 7), draw.normal(5, 2), *_up(draw, 2, 7, 3, 2)))
-    yield Case("scores of a million", (1e6 * q, c, U_k, U_v), robust="no lesson has such scores")
+    yield Case("scores of a million", (1e6 * q, c, U_k, U_v), robust="the lesson has no such scores")
     long = draw.normal(8, 8), draw.normal(4000, 4), *_up(draw, 8, 8, 8, 4)
-    yield Case("no memory for keys of all heads", long, room=1_400_000, layout=False)
-    yield Case("a rank that does not fit is rejected", (q, c[:, 1:], U_k, U_v), refuse=True)
+    yield Case("no memory for the keys of all heads", long, room=1_400_000, layout=False)
+    yield Case("a rank that does not match is rejected", (q, c[:, 1:], U_k, U_v), refuse=True)
     yield Case("queries of another width are rejected", (q[:, 1:], c, U_k, U_v), refuse=True)
-    yield Case("fewer heads of values are rejected", (q, c, U_k, U_v[1:]), refuse=True)
-    yield Case("nothing kept is rejected", (q, c[:0], U_k, U_v), refuse=True)
+    yield Case("value matrices for fewer heads are rejected", (q, c, U_k, U_v[1:]), refuse=True)
+    yield Case("an empty cache is rejected", (q, c[:0], U_k, U_v), refuse=True)
 
 
 def _up(draw, heads, d_k, d_v, rank):
@@ -197,12 +197,12 @@ def _step(q, c, U_k, U_v, width):
     return torch.einsum("hr,hvr->hv", weights @ c, U_v)
 
 
-@ask_latents.mistake("you divide by the root of the rank: the scores are those of keys of d_k numbers")
+@ask_latents.mistake("you divide by the square root of the rank: the keys that the scores replace have d_k components")
 def _(q, c, U_k, U_v):
     return _step(q, c, U_k, U_v, c.shape[1])
 
 
-@ask_latents.mistake("the scores are not divided by the root of d_k")
+@ask_latents.mistake("the scores are not divided by the square root of d_k")
 def _(q, c, U_k, U_v):
     return _step(q, c, U_k, U_v, 1)
 
@@ -221,7 +221,9 @@ def _(q, c, U_k, U_v):
     return torch.einsum("hr,vr->hv", weights @ c, U_v[0])
 
 
-@ask_latents.mistake("the result is right, but you compute all keys and values, whose memory absorbing saves")
+@ask_latents.mistake(
+    "the result is right, but you compute all keys and values, which takes the memory that absorbing saves"
+)
 def _(q, c, U_k, U_v):
     _fits(q, c, U_k, U_v)
     keys, values = torch.einsum("hdr,tr->htd", U_k, c), torch.einsum("hvr,tr->htv", U_v, c)
@@ -258,7 +260,7 @@ def _(q, c, U_k, U_v):
 
 @ask_latents.variant
 def _(q, c, U_k, U_v):
-    # as multi-query attention, with one key head that is its own value
+    # as multi-query attention, with one key head that also serves as the value
     _fits(q, c, U_k, U_v)
     asks = (q[:, None] @ U_k)[:, 0]
     z = asks @ c.mT * q.shape[1] ** -0.5
@@ -278,19 +280,19 @@ def _(q, c, U_k, U_v):
     minutes=12,
     limits={"rank": lambda key, value, rank: (1, key.shape[1], len(key) + len(value))},
     excused={
-        "tie": "directions that carry equally much may be cut in either order",
-        "nan": "a decomposition of what is no number need not come back",
+        "tie": "directions with equal singular values may be cut in either order",
+        "nan": "a decomposition of NaN need not return",
     },
     hints=(
         "Keys and values come from one latent, so stack the two matrices into one, and truncate that one.",
         "`torch.linalg.svd(W, full_matrices=False)` gives U, S, V with W = U diag(S) V. Keep the first `rank` of each.",
-        "Multiply the three together again, and split the rows where the keys end.",
+        "Multiply the three again, and split the rows after the keys.",
     ),
 )
 def squeeze(key, value, rank):
-    """`key` (d_k, d_model) and `value` (d_v, d_model) are the matrices that compute all keys and all values of a token. Return two matrices of the
-    same shapes whose stack has at most rank `rank`, so that both can be computed from one latent of `rank` elements. Of all such pairs, return
-    the nearest one, for which the sum of all squared differences is smallest.
+    """`key` (d_k, d_model) and `value` (d_v, d_model) are the matrices that compute all keys and all values of a token. Return two matrices of
+    the same shapes whose stack has at most rank `rank`, so that both can be computed from one latent of `rank` elements. Of all such pairs,
+    return the nearest one, which has the smallest sum of squared differences.
 
     ```python
     >>> squeeze(torch.tensor([[3.0, 0.0]]), torch.tensor([[0.0, 1.0]]), 1)
@@ -298,12 +300,14 @@ def squeeze(key, value, rank):
     ```
 
     ★
-    - A rank below 1, or matrices of different `d_model`, raise a `ValueError`.
+    - Raise a `ValueError` if the rank is below 1, or if the matrices have different `d_model`.
     - A rank above that of the matrices changes nothing.
     """
     ### BEGIN SOLUTION
     if rank < 1 or key.shape[1] != value.shape[1]:
-        raise ValueError(f"rank={rank}, key {tuple(key.shape)}, value {tuple(value.shape)}: expected one d_model")
+        raise ValueError(
+            f"rank={rank}, key {tuple(key.shape)}, value {tuple(value.shape)}: expected a rank of at least 1 and one d_model"
+        )
     left, carried, right = torch.linalg.svd(torch.cat([key, value]), full_matrices=False)
     near = left[:, :rank] * carried[:rank] @ right[:rank]
     return near[: len(key)], near[len(key) :]
@@ -312,15 +316,17 @@ def squeeze(key, value, rank):
 
 @squeeze.cases
 def _(draw):
-    yield Case("one direction of two", (torch.diag(torch.tensor([5.0, 2.0]).double())[:1], draw.normal(2, 2) / 9, 1))
+    yield Case("one of two directions", (torch.diag(torch.tensor([5.0, 2.0]).double())[:1], draw.normal(2, 2) / 9, 1))
     d_k, d_v, d_model = 5, 3, 6
     given = draw.normal(d_k, d_model), draw.normal(d_v, d_model)
     yield Case("keys and values of different widths", (*given, 3))
-    yield Case("values that are louder than keys", (given[0], 4 * given[1], 2))
-    yield Case("all of the rank changes nothing", (*given, 6))
-    yield Case("a rank above all changes nothing", (*given, 40), robust="no layer stores more than there is")
+    yield Case("values that are larger than keys", (given[0], 4 * given[1], 2))
+    yield Case("the full rank changes nothing", (*given, 6))
+    yield Case(
+        "a rank above the full rank changes nothing", (*given, 40), robust="no layer stores more than the full rank"
+    )
     yield Case("a wide stream", (draw.normal(2, 9), draw.normal(2, 9), 3))
-    yield Case("no rank is rejected", (*given, 0), refuse=True)
+    yield Case("a rank of 0 is rejected", (*given, 0), refuse=True)
     yield Case("another d_model is rejected", (given[0], given[1][:, 1:], 2), refuse=True)
     d_k, d_v, d_model = draw.sizes(3, 33, 50)
     yield Case(LARGE, (draw.normal(d_k, d_model), draw.normal(d_v, d_model), draw.whole(2, 20)))
@@ -337,34 +343,36 @@ def _pair(key, value, rank):
     return torch.cat([key, value])
 
 
-@squeeze.mistake("you squeezed keys and values apart: together they then need two latents")
+@squeeze.mistake("you squeezed keys and values separately, so together they need two latents")
 def _(key, value, rank):
     _pair(key, value, rank)
     return _near(key, rank), _near(value, rank)
 
 
-@squeeze.mistake("you kept the directions that carry least: singular values are sorted, the largest first")
+@squeeze.mistake("you kept the directions with the smallest singular values: they are sorted with the largest first")
 def _(key, value, rank):
     left, carried, right = torch.linalg.svd(_pair(key, value, rank), full_matrices=False)
     near = left[:, -rank:] * carried[-rank:] @ right[-rank:]
     return near[: len(key)], near[len(key) :]
 
 
-@squeeze.mistake("the singular values are missing: each direction comes with how much it carries")
+@squeeze.mistake("the singular values are missing: multiply each direction by its own")
 def _(key, value, rank):
     left, _, right = torch.linalg.svd(_pair(key, value, rank), full_matrices=False)
     near = left[:, :rank] @ right[:rank]
     return near[: len(key)], near[len(key) :]
 
 
-@squeeze.mistake("you cut rows and columns of the matrix: the nearest matrix of a rank keeps directions, not entries")
+@squeeze.mistake(
+    "you cut rows and columns of the matrix: the nearest matrix of a given rank keeps directions, not entries"
+)
 def _(key, value, rank):
     near = torch.zeros_like(_pair(key, value, rank))
     near[:, :rank] = torch.cat([key, value])[:, :rank]
     return near[: len(key)], near[len(key) :]
 
 
-@squeeze.mistake("the two are returned in the wrong order, or split at the wrong row")
+@squeeze.mistake("you return the two matrices in the wrong order, or split them at the wrong row")
 def _(key, value, rank):
     near = _near(_pair(key, value, rank), rank)
     return near[: len(value)], near[len(value) :]
@@ -379,7 +387,7 @@ def _(key, value, rank):
 
 @squeeze.variant
 def _(key, value, rank):
-    # by the directions of the stream alone: project on the strongest
+    # with the directions of the stream only: project on the strongest
     both = _pair(key, value, rank)
     right = torch.linalg.svd(both, full_matrices=False).Vh[:rank]
     return key @ right.T @ right, value @ right.T @ right
@@ -387,7 +395,7 @@ def _(key, value, rank):
 
 @squeeze.variant
 def _(key, value, rank):
-    # a sum of products of two vectors each
+    # a sum of outer products of two vectors
     left, carried, right = torch.linalg.svd(_pair(key, value, rank), full_matrices=True)
     kept = range(min(rank, len(carried)))
     near = sum(
@@ -414,7 +422,7 @@ def _(key, value, rank):
     ),
 )
 def slots_of(tokens, window):
-    """The tokens 0, 1, 2, ..., `tokens` of them, were written into a rolling cache with `window` slots, token $t$ into slot
+    """The tokens 0, 1, 2, ..., `tokens` - 1 were written into a rolling cache with `window` slots, token $t$ into slot
     $t \\bmod \\text{window}$. Return a list of `window` integers: the token that each slot holds now, and -1 for a slot that is empty.
 
     ```python
@@ -423,11 +431,11 @@ def slots_of(tokens, window):
     ```
 
     ★
-    - A negative number of tokens, or a window below 1, raises a `ValueError`.
+    - Raise a `ValueError` for a negative number of tokens or a window below 1.
     """
     ### BEGIN SOLUTION
     if tokens < 0 or window < 1:
-        raise ValueError(f"tokens={tokens}, window={window}: expected at least 0 and 1")
+        raise ValueError(f"tokens={tokens}, window={window}: expected tokens >= 0 and window >= 1")
     held = [-1] * window
     for t in range(max(0, tokens - window), tokens):
         held[t % window] = t
@@ -437,14 +445,14 @@ def slots_of(tokens, window):
 
 @slots_of.cases
 def _(draw):
-    yield Case("one slot holds the last", (5, 1))
-    yield Case("nothing written: all are empty", (0, 3))
+    yield Case("one slot holds the last token", (5, 1))
+    yield Case("nothing was written: all slots are empty", (0, 3))
     yield Case("slots not reached yet are empty", (2, 5))
     yield Case("exactly full", (4, 4))
-    yield Case("one more than fits", (5, 4))
-    yield Case("several times round", (draw.whole(20, 40), draw.whole(3, 7)))
+    yield Case("one token more than fits", (5, 4))
+    yield Case("several rounds", (draw.whole(20, 40), draw.whole(3, 7)))
     yield Case("a negative number of tokens is rejected", (-1, 3), refuse=True)
-    yield Case("no window is rejected", (3, 0), refuse=True)
+    yield Case("a window of 0 is rejected", (3, 0), refuse=True)
 
 
 def _ring(tokens, window):
@@ -521,17 +529,17 @@ def _(tokens, window):
     difficulty=2,
     minutes=12,
     right={"gradients": "the sink is learned"},
-    robust={"scores of a thousand": "no lesson has such scores"},
+    robust={"scores of 1,000": "the lesson has no such scores"},
     hints=(
         "The sink is one more score in each row, of a key without a value: `torch.cat` it to the scores, as a last column.",
-        "Take the softmax over keys and sink together, then drop the last column. Its share goes to no token.",
+        "Take the softmax over keys and sink together, then drop the last column. Its weight goes to no token.",
         "`sink` is (head): give it axes until it is (head, query, 1).",
     ),
 )
 def with_sink(scores, sink):
-    """Write equation (15.14). `scores` (head, query, key) are scaled, and $-\\infty$ where a query may not attend. `sink` (head) holds one learned
-    logit per head. Return the weights, (head, query, key). Each row is a softmax over its keys *and* the sink of its head, without the sink's
-    own share, so rows add up to less than 1. (DeepSeek-V4 and gpt-oss do this; lesson 16 says why.)
+    """Write equation (15.14). `scores` (head, query, key) are scaled and are $-\\infty$ where a query may not attend. `sink` (head) holds one
+    learned logit per head. Return the weights, (head, query, key). Each row is a softmax over its keys *and* the sink of its head, without the
+    sink's own weight, so rows add up to less than 1. (DeepSeek-V4 and gpt-oss do this; lesson 16 says why.)
 
     ```python
     >>> with_sink(torch.tensor([[[0.0, 0.0]]]), torch.tensor([0.0]))
@@ -539,7 +547,7 @@ def with_sink(scores, sink):
     ```
 
     ★
-    - A `sink` that is not one number for each head raises a `ValueError`.
+    - Raise a `ValueError` if `sink` does not have one number for each head.
     - Scores of a thousand cause no overflow, and a row that may attend to nothing is all zeros.
     """
     ### BEGIN SOLUTION
@@ -559,12 +567,12 @@ def _(draw):
     yield Case("as many heads as queries", (draw.normal(3, 3, 4), draw.normal(3)))
     yield Case("as many heads as keys", (draw.normal(3, 2, 3), draw.normal(3)))
     hidden = scores.masked_fill(torch.ones(query, key).triu(1).bool(), -math.inf)
-    yield Case("what is hidden gets nothing", (hidden, sink))
+    yield Case("hidden keys get weight 0", (hidden, sink))
     yield Case(
-        "a row that may look nowhere", (torch.full((1, 1, 3), -math.inf).double(), draw.normal(1)), robust="rare"
+        "a row in which every key is hidden", (torch.full((1, 1, 3), -math.inf).double(), draw.normal(1)), robust="rare"
     )
-    yield Case("scores of a thousand", (scores + 1000, sink + 999))
-    yield Case("a sink far below is no sink", (scores, sink - 60))
+    yield Case("scores of 1,000", (scores + 1000, sink + 999))
+    yield Case("a sink far below the scores has no effect", (scores, sink - 60))
     yield Case("one sink for two heads is rejected", (draw.normal(2, 3, 4), draw.normal(1)), refuse=True)
     yield Case("a sink for each query is rejected", (draw.normal(2, 3, 4), draw.normal(3)), refuse=True)
 
@@ -580,14 +588,14 @@ def _(scores, sink):
     return torch.softmax(scores, dim=-1)
 
 
-@with_sink.mistake("the sink's own share is still there: drop its column")
+@with_sink.mistake("the sink's own weight is still there: drop its column")
 def _(scores, sink):
     _sinks(scores, sink)
     column = sink[:, None, None].expand(*scores.shape[:2], 1)
     return torch.softmax(torch.cat([scores, column], dim=-1), dim=-1)
 
 
-@with_sink.mistake("the sink is a logit: the denominator needs e to its power, not the sink itself")
+@with_sink.mistake("the sink is a logit: the denominator needs its exponential, not the sink itself")
 def _(scores, sink):
     _sinks(scores, sink)
     top = scores.amax(-1, keepdim=True).clamp(min=-1e300)
@@ -595,14 +603,14 @@ def _(scores, sink):
     return powers / (powers.sum(-1, keepdim=True) + sink[:, None, None] * torch.exp(-top))
 
 
-@with_sink.mistake("the sink of head 0 serves all heads: each has its own")
+@with_sink.mistake("you use the sink of head 0 for all heads: each has its own")
 def _(scores, sink):
     _sinks(scores, sink)
     column = sink[:1, None, None].expand(*scores.shape[:2], 1)
     return torch.softmax(torch.cat([scores, column], dim=-1), dim=-1)[..., :-1]
 
 
-@with_sink.mistake("you take exponentials without subtracting a maximum: scores of a thousand overflow")
+@with_sink.mistake("you take exponentials without subtracting a maximum: scores of 1,000 overflow")
 def _(scores, sink):
     _sinks(scores, sink)
     powers = scores.exp()
@@ -647,19 +655,19 @@ def _(scores, sink):
     limits={"bits": (2,)},
     excused={
         "tie": "a half may be rounded either way",
-        "levels": "keys of one size differ by the last step",
+        "levels": "keys of equal size may differ in the last step",
     },
-    robust={"a key of zeros stays zeros": "a trained layer makes none"},
+    robust={"a key of zeros stays zeros": "a trained layer has no such keys"},
     hints=(
         "With b bits, sign included, use the integers from -(2^(b-1) - 1) to 2^(b-1) - 1. Call the largest one `top`.",
         "The scale of a key is its largest absolute value divided by `top`. Divide by it and round.",
-        "Reading multiplies the integer by the scale. A key of zeros has the scale 0, so divide it by 1.",
+        "To read a key back, multiply the integers by the scale. A key of zeros has the scale 0, so divide it by 1 instead.",
     ),
 )
 def quantised_scores(q, keys, bits):
     """`keys` (key, d) are stored as integers of $b$ = `bits` bits, from $-(2^{b-1} - 1)$ to $2^{b-1} - 1$. Each key has one scale, its largest
     absolute value divided by $2^{b-1} - 1$. Each entry is divided by the scale and rounded to the nearest integer. Return the scores of the
-    query `q` (d), (key): its dot products with the keys as they are read back, integer times scale, not divided by anything.
+    query `q` (d), (key): its dot products with the keys as they are read back (integer times scale), without further scaling.
 
     ```python
     >>> quantised_scores(torch.tensor([1.0, 1.0]), torch.tensor([[3.0, 1.1]]), 3)
@@ -667,12 +675,14 @@ def quantised_scores(q, keys, bits):
     ```
 
     ★
-    - Fewer than 2 bits, or a query of another width, raises a `ValueError`.
+    - Raise a `ValueError` for fewer than 2 bits, or if the query has another width than the keys.
     - A key of zeros stays zeros.
     """
     ### BEGIN SOLUTION
     if bits < 2 or q.shape != keys.shape[1:]:
-        raise ValueError(f"bits={bits}, q {tuple(q.shape)}, keys {tuple(keys.shape)}: expected 2 bits and one width")
+        raise ValueError(
+            f"bits={bits}, q {tuple(q.shape)}, keys {tuple(keys.shape)}: expected at least 2 bits and equal widths"
+        )
     top = 2 ** (bits - 1) - 1
     largest = keys.abs().amax(dim=1)
     scale = torch.where(largest == 0, 1.0, largest / top)
@@ -686,7 +696,7 @@ def _(draw):
     q = torch.tensor([1.0, 2.0, -1.0]).double()
     keys = torch.tensor([[7.0, 3.2, -1.1], [-14.0, 2.3, 3.9]]).double()
     yield Case("two keys, four bits", (q, keys, 4))
-    yield Case("two bits leave -1, 0 and 1", (q, keys, 2))
+    yield Case("with two bits, only -1, 0 and 1 remain", (q, keys, 2))
     yield Case("a key ten times as large", (q, keys * torch.tensor([[1.0], [10.0]]).double(), 3))
     key, d = draw.sizes(2, 3, 8)
     wide = _apart(draw, key, d)
@@ -699,7 +709,7 @@ def _(draw):
 
 
 def _apart(draw, key, d):
-    """Keys none of whose numbers lies near the middle between two whole ones, for as few as 8 bits."""
+    """Draw keys without entries halfway between two integers, for up to 8 bits."""
     whole = draw.wholes(-126, 127, key, d).double() + 0.2 * draw.uniform(key, d)
     whole[:, 0] = 127.0
     return whole / 40
@@ -707,7 +717,7 @@ def _apart(draw, key, d):
 
 def _bits(q, keys, bits):
     if bits < 2 or q.shape != keys.shape[1:]:
-        raise ValueError("expected 2 bits or more, and one width")
+        raise ValueError("expected at least 2 bits and equal widths")
 
 
 def _scales(keys, top):
@@ -722,14 +732,14 @@ def _(q, keys, bits):
     return (keys / scale).round() @ q * scale[0]
 
 
-@quantised_scores.mistake("the integers go up to 2^(bits - 1) - 1, one less than you divide by")
+@quantised_scores.mistake("divide by 2^(bits - 1) - 1, the largest integer; you divide by one more")
 def _(q, keys, bits):
     _bits(q, keys, bits)
     scale = _scales(keys, 2 ** (bits - 1))
     return (keys / scale).round() @ q * scale[:, 0]
 
 
-@quantised_scores.mistake("the scale is missing when you read: an integer is not yet the entry")
+@quantised_scores.mistake("the scale is missing when you read: an integer has to be multiplied by it")
 def _(q, keys, bits):
     _bits(q, keys, bits)
     return (keys / _scales(keys, 2 ** (bits - 1) - 1)).round() @ q
@@ -748,7 +758,7 @@ def _(q, keys, bits):
     return keys @ q
 
 
-@quantised_scores.mistake("take the largest absolute value, without the sign")
+@quantised_scores.mistake("your scale ignores the size of negative entries: take the largest absolute value")
 def _(q, keys, bits):
     _bits(q, keys, bits)
     largest = keys.amax(dim=1, keepdim=True)
@@ -756,7 +766,7 @@ def _(q, keys, bits):
     return (keys / scale).round() @ q * scale[:, 0]
 
 
-@quantised_scores.mistake("a key of zeros gives 0 / 0: it stays zeros")
+@quantised_scores.mistake("a key of zeros gives 0 / 0, but it must stay zeros")
 def _(q, keys, bits):
     _bits(q, keys, bits)
     scale = keys.abs().amax(dim=1, keepdim=True) / (2 ** (bits - 1) - 1)
@@ -772,7 +782,7 @@ def _(q, keys, bits):
 
 @quantised_scores.variant
 def _(q, keys, bits):
-    # what is read back first, key by key
+    # reads the keys back first, key by key
     _bits(q, keys, bits)
     top = 2 ** (bits - 1) - 1
     scores = []

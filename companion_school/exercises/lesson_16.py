@@ -24,7 +24,7 @@ from companion_school.checking.exercise import Case, exercise
 )
 def two_bounds():
     """A head has 64 components, and QK-norm with a gain of 1 for queries and 2 for keys in every component. How large can a score become if
-    nothing else limits it? And to what does a cap of 20 bend a score of 40? Return both as a pair of `float`s, in this order, rounded to three
+    nothing else limits it? And what does a cap of 20 make of a score of 40? Return both as a pair of `float`s, in this order, rounded to three
     decimals or better.
     """
     ### BEGIN SOLUTION
@@ -57,7 +57,7 @@ def _():
     return 32.0, 20 * math.tanh(2)
 
 
-@two_bounds.mistake("the cap is soft: it does not cut off, and 20 itself is never reached")
+@two_bounds.mistake("the cap is soft: it does not cut off, and a score never reaches 20 itself")
 def _():
     return 16.0, 20.0
 
@@ -93,8 +93,8 @@ def _():
         "gradients": "its result goes into a model that learns",
     },
     robust={
-        "a row of zeros": "no query of the lesson is zero",
-        "vectors a million times as large": "that they may grow is what norms are for, and the idea is tried before",
+        "a row of zeros": "no query in the lesson is zero",
+        "vectors a million times as large": "norms exist for vectors that grow, and other cases already test the idea",
     },
     hints=(
         "As in lesson 06, divide a row by the square root of its mean square plus eps, then multiply by the gain.",
@@ -113,7 +113,7 @@ def held_scores(q, k, gain_q, gain_k, eps, cap):
     ```
 
     ★
-    - Raises a `ValueError` unless `cap > 0`.
+    - Raise a `ValueError` unless `cap > 0`.
     - A row of zeros gives scores of 0 if `eps > 0`.
     """
     ### BEGIN SOLUTION
@@ -134,7 +134,7 @@ def _(draw):
     gains = 1 + draw.uniform(wide), 2 + draw.uniform(wide)
     yield Case("any sizes, and gains", (q, k, *gains, 0.1, 3.0))
     yield Case("vectors a million times as large", (1e6 * q, 1e6 * k, *gains, 1e-6, 30.0))
-    yield Case("small vectors, where eps counts", (0.1 * q, 0.1 * k, *gains, 0.5, 1.5))
+    yield Case("small vectors, for which eps matters", (0.1 * q, 0.1 * k, *gains, 0.5, 1.5))
     yield Case("the gradients", (q, k, *gains, 0.1, 2.0), gradients=True)
     yield Case("a row of zeros", (torch.cat((q, 0 * q[:1])), k, *gains, 0.1, 3.0))
     yield Case("a cap of 0 is rejected", (q, k, *gains, 0.1, 0.0), refuse=True)
@@ -177,7 +177,7 @@ def _(q, k, gain_q, gain_k, eps, cap):
 
 
 @held_scores.mistake(
-    "you divide by the length of a row: its norm has the mean of the squares under the root, not the sum"
+    "you divide by the length of a row: use the mean of the squares under the square root, not the sum"
 )
 def _(q, k, gain_q, gain_k, eps, cap):
     wide = q.shape[-1]
@@ -203,7 +203,7 @@ def _(q, k, gain_q, gain_k, eps, cap):
     return _normed(q, gain_q, eps) @ _normed(k, gain_k, eps).mT / q.shape[-1] ** 0.5
 
 
-@held_scores.mistake("your cap cuts off: beyond it there is no gradient at all; use a tanh")
+@held_scores.mistake("your cap cuts off, so there is no gradient beyond it; use a tanh")
 def _(q, k, gain_q, gain_k, eps, cap):
     _cap(q, cap)
     return (_normed(q, gain_q, eps) @ _normed(k, gain_k, eps).mT / q.shape[-1] ** 0.5).clamp(-cap, cap)
@@ -234,7 +234,7 @@ def _(q, k, gain_q, gain_k, eps, cap):
 
 @held_scores.variant
 def _(q, k, gain_q, gain_k, eps, cap):
-    # the products first, and their sizes divided out afterwards
+    # the products first, then divided by the sizes
     if not cap > 0:
         raise ValueError(f"{cap=}")
     products = (q * gain_q * gain_k) @ k.T
@@ -257,14 +257,14 @@ def _(q, k, gain_q, gain_k, eps, cap):
     },
     hints=(
         "The gate is a sigmoid of x @ w_gate, a number between 0 and 1 for each token and head, or for each component.",
-        "The second size of `w_gate` says which of the two it is: head, or head * d_v.",
+        "The second size of `w_gate` tells which of the two it is: head or head * d_v.",
         "Reshape the gates to (token, head, 1) or (token, head, d_v), multiply, and flatten the last two axes.",
     ),
 )
 def gated_heads(x, heads, w_gate):
-    """`heads` (token, head, d_v) holds the outputs of an attention layer's heads, and `x` (token, d_model) is the layer's input. Return the outputs
-    concatenated, (token, head * d_v), each multiplied by its gate $\\sigma(x W)$. If `w_gate` is (d_model, head), a head has one gate for all of
-    its components. If it is (d_model, head * d_v), every component has its own, head after head.
+    """`heads` (token, head, d_v) holds the outputs of an attention layer's heads, and `x` (token, d_model) is the layer's input. Return the
+    outputs concatenated, (token, head * d_v), each multiplied by its gate $\\sigma(x W)$. If `w_gate` is (d_model, head), each head has one gate
+    for all its components. If it is (d_model, head * d_v), every component has its own, head after head.
 
     ```python
     >>> gated_heads(torch.ones(1, 1), torch.tensor([[[4.0, 8.0]]]), torch.zeros(1, 1))
@@ -272,7 +272,7 @@ def gated_heads(x, heads, w_gate):
     ```
 
     ★
-    - A `w_gate` of another shape raises a `ValueError`.
+    - Raise a `ValueError` if `w_gate` has another shape.
     """
     ### BEGIN SOLUTION
     tokens, count, d_v = heads.shape
@@ -290,8 +290,8 @@ def _(draw):
     by_head, by_number = draw.normal(d_model, count), draw.normal(d_model, count * d_v)
     yield Case("one token, one head", (draw.normal(1, 3), draw.normal(1, 1, 2), draw.normal(3, 1)))
     yield Case("a gate for each head", (x, heads, by_head))
-    yield Case("a gate for each number", (x, heads, by_number))
-    yield Case("gates that are shut", (x.abs(), heads, -1000 * by_head.abs() - 100))
+    yield Case("a gate for each component", (x, heads, by_number))
+    yield Case("closed gates", (x.abs(), heads, -1000 * by_head.abs() - 100))
     yield Case("the gradients", (x, heads, by_number), gradients=True)
     yield Case("a gate for each token is rejected", (x, heads, draw.normal(d_model, count * d_v + 1)), refuse=True)
     yield Case("another d_model is rejected", (x, heads, draw.normal(d_model + 1, count)), refuse=True)
@@ -309,23 +309,23 @@ def _(x, heads, w_gate):
     return (heads * _fits(x, heads, w_gate).view(*heads.shape[:2], -1)).flatten(1)
 
 
-@gated_heads.mistake("the gates must not share one sum: that is a softmax, and heads may all be silent, or all speak")
+@gated_heads.mistake("that is a softmax, whose gates add up to one; all heads may be open or closed at the same time")
 def _(x, heads, w_gate):
     return (heads * _fits(x, heads, w_gate).softmax(-1).view(*heads.shape[:2], -1)).flatten(1)
 
 
-@gated_heads.mistake("your gate is a silu: it multiplies by its own input once more")
+@gated_heads.mistake("your gate is a SiLU, which also multiplies by its own input")
 def _(x, heads, w_gate):
     z = _fits(x, heads, w_gate)
     return (heads * (z * z.sigmoid()).view(*heads.shape[:2], -1)).flatten(1)
 
 
-@gated_heads.mistake("your gates are inverted: 1 lets a head speak, and 0 silences it")
+@gated_heads.mistake("your gates are inverted: 1 lets a head through, and 0 silences it")
 def _(x, heads, w_gate):
     return (heads * (-_fits(x, heads, w_gate)).sigmoid().view(*heads.shape[:2], -1)).flatten(1)
 
 
-@gated_heads.mistake("you add the gate: multiply by it, or nothing can be silenced")
+@gated_heads.mistake("you add the gate: multiply by it, so that it can silence a head")
 def _(x, heads, w_gate):
     return (heads + _fits(x, heads, w_gate).sigmoid().view(*heads.shape[:2], -1)).flatten(1)
 
@@ -342,7 +342,7 @@ def _(x, heads, w_gate):
     return (heads * gates).flatten(1)
 
 
-@gated_heads.mistake("a gate that fits neither shape must be rejected with a ValueError")
+@gated_heads.mistake("a w_gate with any other shape must be rejected with a ValueError")
 def _(x, heads, w_gate):
     wide = min(heads.shape[1] * heads.shape[2], w_gate.shape[1])
     z = x[:, : len(w_gate)] @ w_gate[: x.shape[1], :wide]
@@ -363,7 +363,7 @@ def _(x, heads, w_gate):
 
 @gated_heads.variant
 def _(x, heads, w_gate):
-    # a gate for each number from the start
+    # a gate for each component from the start
     count, d_v = heads.shape[1:]
     if w_gate.shape[0] != x.shape[-1] or w_gate.shape[-1] not in {count, count * d_v}:
         raise ValueError("bad w_gate")
@@ -389,19 +389,19 @@ def _(x, heads, w_gate):
     },
     excused={
         "tie": "no two scores of a token are equal",
-        "dtype": "what is compared with what has the dtype of the scores, and rounding may change a choice",
-        "other": "a bias that is spoiled chooses nobody in particular",
-        "nan": "a score that is no number has no place in an order",
+        "dtype": "comparisons happen in the dtype of the scores, and rounding may change a choice",
+        "other": "with a NaN bias the choice is undefined",
+        "nan": "NaN scores have no order",
     },
     hints=(
-        "Let s = logits.sigmoid(). Every choice uses s + bias, and a group is worth the sum of its two best.",
+        "Let s = logits.sigmoid(). Every choice uses s + bias, and the score of a group is the sum of its two best.",
         "Set the experts of closed groups to -inf, and take the top k of the rest.",
         "The shares of the chosen experts are s, without the bias, divided by its sum, times scale. Scatter them into zeros.",
     ),
 )
 def grouped_weights(logits, bias, groups, top_groups, k, scale):
-    """Return each expert's share, (token, expert), by (16.11) and (16.12), and 0 where it is not chosen. `logits` is (token, expert) and `bias` is
-    (expert). Consecutive experts form `groups` equal groups. A group is worth the sum of its two best entries of score plus bias. The
+    """Return each expert's share, (token, expert), by (16.11) and (16.12), and 0 where it is not chosen. `logits` is (token, expert) and `bias`
+    is (expert). Consecutive experts form `groups` equal groups. The score of a group is the sum of its two best entries of score plus bias. The
     `top_groups` best groups stay open, and the `k` best experts in them are chosen. Shares add up to `scale`. No two scores are equal.
 
     ```python
@@ -410,14 +410,14 @@ def grouped_weights(logits, bias, groups, top_groups, k, scale):
     ```
 
     ★
-    - Unequal groups, fewer than two experts in a group, and more groups or experts than there are raise a `ValueError`.
+    - Raise a `ValueError` for unequal groups, fewer than two experts in a group, or more groups or experts to choose than there are.
     """
     ### BEGIN SOLUTION
     experts = logits.shape[-1]
     if not 1 <= groups <= experts // 2 or experts % groups:
-        raise ValueError(f"groups={groups}: expected equal groups of two or more of {experts} experts")
+        raise ValueError(f"groups={groups}: expected {experts} experts in equal groups of two or more")
     if not 1 <= top_groups <= groups or not 1 <= k <= top_groups * experts // groups:
-        raise ValueError(f"top_groups={top_groups}, k={k}: expected no more than there are")
+        raise ValueError(f"top_groups={top_groups}, k={k}: expected no more than there are to choose from")
     s = logits.sigmoid()
     choice = (s + bias).view(len(s), groups, -1)
     best = choice.topk(2, dim=-1).values.sum(-1).topk(top_groups, dim=-1).indices
@@ -433,18 +433,18 @@ def _(draw):
     yield Case("one group of two", (draw.normal(1, 4), 0.1 * draw.normal(4), 2, 1, 1, 1.0))
     logits, bias = draw.normal(9, 12), 0.3 * draw.normal(12)
     yield Case("several experts, without a bias", (logits, 0 * bias, 3, 2, 3, 1.0))
-    yield Case("a bias moves the choice", (logits, bias, 4, 2, 3, 1.0))
+    yield Case("a bias changes the choice", (logits, bias, 4, 2, 3, 1.0))
     yield Case("and a factor", (logits, bias, 4, 2, 4, 2.5))
-    yield Case("one group, which is all", (logits, bias, 1, 1, 5, 1.5))
+    yield Case("a single group of all experts", (logits, bias, 1, 1, 5, 1.5))
     yield Case("a whole group", (logits, bias, 3, 1, 4, 1.0))
     tokens, size = draw.whole(5, 8), draw.whole(3, 5)
     more = draw.normal(tokens, 4 * size)
     yield Case("any sizes", (more, 0.5 * draw.normal(4 * size), 4, draw.whole(2, 3), draw.whole(2, size), 2.5))
-    yield Case("a large bias against everybody", (logits, bias - 9, 4, 2, 3, 1.0))
+    yield Case("a large negative bias for every expert", (logits, bias - 9, 4, 2, 3, 1.0))
     yield Case("the gradients", (logits, bias, 4, 2, 3, 2.5), gradients=True)
     yield Case("unequal groups are rejected", (logits, bias, 5, 2, 3, 1.0), refuse=True)
     yield Case("groups of one are rejected", (logits, bias, 12, 2, 2, 1.0), refuse=True)
-    yield Case("no group is rejected", (logits, bias, 3, 0, 1, 1.0), refuse=True)
+    yield Case("zero groups are rejected", (logits, bias, 3, 0, 1, 1.0), refuse=True)
     yield Case("too many groups are rejected", (logits, bias, 3, 4, 3, 1.0), refuse=True)
     yield Case("more experts than the open groups have are rejected", (logits, bias, 3, 1, 5, 1.0), refuse=True)
 
@@ -494,14 +494,12 @@ def _(logits, bias, groups, top_groups, k, scale):
     return _routed(logits, bias, groups, groups, k, scale)
 
 
-@grouped_weights.mistake(
-    "closed groups get 0 in your answer, and where scores are negative, 0 wins: close them with -inf"
-)
+@grouped_weights.mistake("you give closed groups the score 0, which wins over negative scores: use -inf")
 def _(logits, bias, groups, top_groups, k, scale):
     return _routed(logits, bias, groups, top_groups, k, scale, closed=0.0)
 
 
-@grouped_weights.mistake("that is a softmax over the experts: each has a sigmoid of its own")
+@grouped_weights.mistake("that is a softmax over the experts: each has its own sigmoid")
 def _(logits, bias, groups, top_groups, k, scale):
     return _routed(logits, bias, groups, top_groups, k, scale, s=logits.softmax(-1))
 
@@ -521,19 +519,19 @@ def _(logits, bias, groups, top_groups, k, scale):
     return _routed(logits, bias, groups, top_groups, k, 1.0)
 
 
-@grouped_weights.mistake("the experts of a group are consecutive: you put every `groups`-th one together")
+@grouped_weights.mistake("the experts of a group are consecutive: you grouped every `groups`-th expert")
 def _(logits, bias, groups, top_groups, k, scale):
     _asked(logits, groups, top_groups, k)
     order = torch.arange(logits.shape[-1]).view(-1, groups).T.flatten()
     return _routed(logits[:, order], bias[order], groups, top_groups, k, scale)[:, order.argsort()]
 
 
-@grouped_weights.mistake("the bias belongs to the sigmoids, and not to the logits")
+@grouped_weights.mistake("add the bias to the sigmoids, not to the logits")
 def _(logits, bias, groups, top_groups, k, scale):
     return _routed(logits, bias, groups, top_groups, k, scale, choose=(logits + bias).sigmoid())
 
 
-@grouped_weights.mistake("groups that make no sense must be rejected with a ValueError")
+@grouped_weights.mistake("invalid groups must be rejected with a ValueError")
 def _(logits, bias, groups, top_groups, k, scale):
     experts, groups = logits.shape[-1], max(groups, 1)
     while experts % groups or experts // groups < 2:
@@ -594,7 +592,7 @@ def _(logits, bias, groups, top_groups, k, scale):
     difficulty=2,
     minutes=15,
     hints=(
-        "int(share * d_head) components are rotated. The others are appended unchanged.",
+        "int(share * d_head) components are rotated. Append the others unchanged.",
         "Pair j is rotated by position / base ** (2 * j / w), where w is the width that is rotated.",
         "The pairs are (0, w / 2), (1, w / 2 + 1), and so on. The row number is the position.",
     ),
@@ -611,12 +609,12 @@ def turn_part(x, share, base):
     ```
 
     ★
-    - A rotated width that is odd or 0 raises a `ValueError`.
+    - Raise a `ValueError` if the rotated width is odd or 0.
     """
     ### BEGIN SOLUTION
     wide = int(share * x.shape[-1])
     if wide < 2 or wide % 2:
-        raise ValueError(f"share={share}: expected an even number of components to turn, got {wide}")
+        raise ValueError(f"share={share}: expected an even number of components to rotate, got {wide}")
     half = wide // 2
     pair = torch.arange(half, dtype=x.dtype)
     angle = torch.arange(len(x), dtype=x.dtype)[:, None] / base ** (2 * pair / wide)
@@ -630,11 +628,11 @@ def turn_part(x, share, base):
 def _(draw):
     yield Case("one pair of two", (draw.normal(2, 4), 0.5, 10.0))
     yield Case("a quarter, as in Qwen3-Next", (draw.normal(6, 16), 0.25, 10000.0))
-    yield Case("all of it", (draw.normal(5, 8), 1.0, 100.0))
+    yield Case("the whole head", (draw.normal(5, 8), 1.0, 100.0))
     yield Case("three quarters", (draw.normal(7, 8), 0.75, 100.0))
     yield Case("any length", (draw.normal(draw.whole(3, 9), 12), 0.5, 50.0))
     yield Case("an odd width is rejected", (draw.normal(3, 6), 0.5, 10.0), refuse=True)
-    yield Case("no width is rejected", (draw.normal(3, 4), 0.1, 10.0), refuse=True)
+    yield Case("a width of 0 is rejected", (draw.normal(3, 4), 0.1, 10.0), refuse=True)
 
 
 def _wide(x, share):
@@ -682,7 +680,7 @@ def _(x, share, base):
     return _turned(x, _wide(x, share), base, first=1)
 
 
-@turn_part.mistake("you rotated the last components: the first ones are rotated, and the rest follows")
+@turn_part.mistake("you rotated the last components: rotate the first ones, and append the rest")
 def _(x, share, base):
     return _turned(x, _wide(x, share), base, from_end=True)
 
@@ -721,7 +719,7 @@ def _(x, share, base):
 
 @turn_part.variant
 def _(x, share, base):
-    # number by number
+    # element by element
     d = x.shape[1]
     wide = int(share * d)
     if wide < 2 or wide % 2:
@@ -749,12 +747,12 @@ def _(x, share, base):
     hints=(
         "A layer of attention has d * head_dim * (2 * heads + 2 * kv_heads) parameters. The cache stores keys and values.",
         "The first layers have one dense network each. The others have num_experts + shared, and a router of d * num_experts.",
-        "For the active parameters, count num_experts_per_tok + shared networks. The router counts in full in both.",
+        "For the active parameters, count num_experts_per_tok + shared networks. The router counts fully in both.",
     ),
 )
 def card_numbers(card):
-    """`card` is a `config.json` as a dictionary, with the fields of the example. Return three `int`s: all parameters, those active for a token, and
-    the elements cached per token. Networks are gated. Count tables and matrices, but no norms and biases. Both tables count in full as active.
+    """`card` is a `config.json` as a dictionary, with the fields of the example. Return three `int`s: all parameters, those active for a token,
+    and the elements cached per token. Networks are gated. Count tables and matrices, but no norms and biases. Both tables count fully as active.
     The first `first_k_dense_replace` layers have a dense network of `intermediate_size`. If `tie_word_embeddings` is true, one table serves both
     ends.
 
@@ -766,7 +764,7 @@ def card_numbers(card):
     ```
 
     ★
-    - A missing field is named in a `ValueError`.
+    - Raise a `ValueError` that names a missing field.
     """
     ### BEGIN SOLUTION
     fields = (
@@ -811,7 +809,7 @@ _LARGE = dict(
 def _(draw):
     yield Case("a small card", (_CARD,))
     yield Case("one table for both ends", (_CARD | {"tie_word_embeddings": True},))
-    yield Case("no plain layer, no shared expert", (_CARD | {"first_k_dense_replace": 0, "n_shared_experts": 0},))
+    yield Case("no dense layer and no shared expert", (_CARD | {"first_k_dense_replace": 0, "n_shared_experts": 0},))
     yield Case("heads that are wider than d / heads", (_CARD | {"head_dim": 9, "num_attention_heads": 3},))
     sizes = draw.sizes(5, 2, 9)
     names = "hidden_size", "head_dim", "moe_intermediate_size", "intermediate_size", "num_hidden_layers"
@@ -896,14 +894,14 @@ def _(card):
     return total, active, kept * card["num_attention_heads"] // card["num_key_value_heads"]
 
 
-@card_numbers.mistake("the router scores all experts: it counts in full as active, too")
+@card_numbers.mistake("the router scores all experts: it counts fully as active, too")
 def _(card):
     total, active, kept = _count(card)
     layers = card["num_hidden_layers"] - card["first_k_dense_replace"]
     return total, active - layers * card["hidden_size"] * (card["num_experts"] - card["num_experts_per_tok"]), kept
 
 
-@card_numbers.mistake("a field that is missing must be named in a ValueError")
+@card_numbers.mistake("raise a ValueError that names the missing field")
 def _(card):
     return _count({**_CARD, "tie_word_embeddings": False} | card)
 

@@ -21,13 +21,13 @@ from companion_school.checking.exercise import Case, exercise
     hints=(
         "Which layers are full? With `every=4` they are the fourth, the eighth, ..., so there are `layers // every` of them.",
         "A full layer stores `kv_heads * (d_k + d_v)` elements per token, and a linear one `tables * d_k * d_v` in all.",
-        "A cached element and an element of a table may have different sizes, so multiply each part by its own bytes.",
+        "Cached elements and table elements may have different sizes, so multiply each part by its own bytes.",
     ),
 )
 def hybrid_bytes(tokens, layers, every, kv_heads, tables, d_k, d_v, cached, kept):
-    """In a model with `layers` layers, the last layer of each group of `every` has full attention. For each token and each of `kv_heads` heads it
-    caches a key with `d_k` and a value with `d_v` elements, of `cached` bytes each. Every other layer stores `tables` tables with `d_k` rows and
-    `d_v` columns, whose elements have `kept` bytes. How many bytes does the model store after `tokens` tokens? Return an `int`.
+    """In a model with `layers` layers, the last layer in each group of `every` layers has full attention. For each token and each of `kv_heads`
+    heads it caches a key with `d_k` and a value with `d_v` elements, of `cached` bytes each. Every other layer stores `tables` tables with `d_k`
+    rows and `d_v` columns, whose elements have `kept` bytes. How many bytes does the model store after `tokens` tokens? Return an `int`.
 
     ```python
     >>> hybrid_bytes(10, 4, 4, 1, 2, 3, 5, 2, 4)
@@ -49,19 +49,19 @@ def hybrid_bytes(tokens, layers, every, kv_heads, tables, d_k, d_v, cached, kept
 def _(draw):
     yield Case("one group of four", (10, 4, 4, 1, 2, 3, 5, 2, 4))
     yield Case("Qwen3-Next's layers", (1000, 48, 4, 2, 32, 6, 7, 2, 4))
-    yield Case("layers that are no whole groups", (9, 11, 4, 2, 3, 2, 4, 2, 4))
-    yield Case("full attention alone", (7, 5, 1, 2, 3, 4, 2, 1, 4))
+    yield Case("layers that do not fill the last group", (9, 11, 4, 2, 3, 2, 4, 2, 4))
+    yield Case("only full attention", (7, 5, 1, 2, 3, 4, 2, 1, 4))
     yield Case("tables alone", (7, 3, 8, 2, 3, 4, 2, 2, 2))
-    yield Case("nothing read yet: the tables are there", (0, 8, 4, 2, 3, 4, 5, 2, 4))
+    yield Case("no token yet: the tables take memory already", (0, 8, 4, 2, 3, 4, 5, 2, 4))
     yield Case("other sizes", (draw.whole(50, 90), 12, 3, *draw.sizes(4, 2, 9), 2, 4))
-    yield Case("less than no tokens is rejected", (-1, 4, 4, 1, 2, 3, 5, 2, 4), refuse=True)
-    yield Case("no layer is rejected", (4, 0, 4, 1, 2, 3, 5, 2, 4), refuse=True)
-    yield Case("no group is rejected", (4, 4, 0, 1, 2, 3, 5, 2, 4), refuse=True)
+    yield Case("a negative number of tokens is rejected", (-1, 4, 4, 1, 2, 3, 5, 2, 4), refuse=True)
+    yield Case("zero layers are rejected", (4, 0, 4, 1, 2, 3, 5, 2, 4), refuse=True)
+    yield Case("groups of 0 layers are rejected", (4, 4, 0, 1, 2, 3, 5, 2, 4), refuse=True)
 
 
 def _groups(tokens, layers, every):
     if tokens < 0 or layers < 1 or every < 1:
-        raise ValueError("expected at least 0 tokens, one layer and groups of one")
+        raise ValueError("expected at least 0 tokens, one layer and groups of one layer")
     return layers // every
 
 
@@ -73,7 +73,7 @@ def _(tokens, layers, every, kv_heads, tables, d_k, d_v, cached, kept):
 
 
 @hybrid_bytes.mistake(
-    "one layer in each group of `every` is full and the others have tables: you have it the other way round"
+    "you swapped the two kinds: one layer in each group of `every` has full attention, and the others have tables"
 )
 def _(tokens, layers, every, kv_heads, tables, d_k, d_v, cached, kept):
     linear = _groups(tokens, layers, every)
@@ -105,7 +105,9 @@ def _(tokens, layers, every, kv_heads, tables, d_k, d_v, cached, kept):
     return (full * tokens * kv_heads * (d_k + d_v) + (layers - full) * tables * d_k * d_v) * cached
 
 
-@hybrid_bytes.mistake("less than no tokens, no layer, and `every` below 1 must be rejected with a ValueError")
+@hybrid_bytes.mistake(
+    "a negative number of tokens, and `layers` or `every` below 1, must be rejected with a ValueError"
+)
 def _(tokens, layers, every, kv_heads, tables, d_k, d_v, cached, kept):
     full = layers // max(every, 1)
     return full * tokens * kv_heads * (d_k + d_v) * cached + (layers - full) * tables * d_k * d_v * kept
@@ -159,7 +161,7 @@ def delta_step(S, q, k, v, decay, write):
     ```
 
     ★
-    - Do not change the state that came in, because the caller may still need it.
+    - Do not change the given state, because the caller may still need it.
     - Raise a `ValueError` if the numbers of heads or the widths do not match.
     """
     ### BEGIN SOLUTION
@@ -182,12 +184,12 @@ def _(draw):
     yield Case("three sizes, all different", given)
     yield Case("the gradients", given, gradients=True)
     S, q, k, v, decay, write = given
-    yield Case("a gate that is shut", (S, q, k, v, 0 * decay, write))
+    yield Case("a closed gate", (S, q, k, v, 0 * decay, write))
     yield Case(
-        "a strength of 2: a mirror", (S, q, k / k.norm(dim=-1, keepdim=True), 0 * v, 0 * decay + 1, 0 * write + 2)
+        "a strength of 2, which mirrors", (S, q, k / k.norm(dim=-1, keepdim=True), 0 * v, 0 * decay + 1, 0 * write + 2)
     )
     yield Case("nothing is written", (S, q, k, v, decay, 0 * write))
-    yield Case("fewer heads of values are rejected", (S, q, k, v[:-1], decay, write), refuse=True)
+    yield Case("values for fewer heads are rejected", (S, q, k, v[:-1], decay, write), refuse=True)
     yield Case("a key of another width is rejected", (S, q, k[:, 1:], v, decay, write), refuse=True)
     yield Case("a decay for fewer heads is rejected", (S, q, k, v, decay[:-1], write), refuse=True)
 
@@ -231,7 +233,7 @@ def _(S, q, k, v, decay, write):
     return _step(S, q, k, v, decay, 0 * write + 1)
 
 
-@delta_step.mistake("you let what is written fade as well, but the decay applies only to the old state")
+@delta_step.mistake("you also let the new write fade, but the decay applies only to the old state")
 def _(S, q, k, v, decay, write):
     _, new = _step(S, q, k, v, decay, write)
     new = decay[:, None, None] * S + decay[:, None, None] * (new - decay[:, None, None] * S)
@@ -244,12 +246,12 @@ def _(S, q, k, v, decay, write):
     return torch.einsum("hkv,hk->hv", new, k), new
 
 
-@delta_step.mistake("return the pair in this order: what is read, and then the new state")
+@delta_step.mistake("return the pair in this order: the result of reading, then the new state")
 def _(S, q, k, v, decay, write):
     return _step(S, q, k, v, decay, write)[::-1]
 
 
-@delta_step.mistake("you changed the state that came in: create a new one")
+@delta_step.mistake("you changed the given state: create a new one")
 def _(S, q, k, v, decay, write):
     read, new = _step(S.clone(), q, k, v, decay, write)
     with torch.no_grad():
@@ -295,14 +297,14 @@ def _(S, q, k, v, decay, write):
 @exercise(
     "17.3",
     "A triangle in place of a loop",
-    task="Build a chunk's triangular system, and solve it for what its tokens write",
+    task="Build a chunk's triangular system and solve it for what its tokens write",
     points=4,
     difficulty=3,
     minutes=20,
     right={"gradients": "its answer goes into a model that learns"},
     excused={
-        "levels": "keys of quite different lengths make a triangle that nothing solves to many digits",
-        "offset": "so do keys that are all alike and long",
+        "levels": "with keys of very different lengths, no method solves the triangular system to many digits",
+        "offset": "the same happens with long keys that are nearly equal",
     },
     hints=(
         "Begin without decay. T is write[t] * (k[t] @ k[j]) below the diagonal, and the right-hand side is write * (v - k @ S).",
@@ -380,12 +382,14 @@ def _system(S, k, v, decay, write, *, between="after", old=True, rows=True, diag
     return T, solved
 
 
-@corrected_values.mistake("your T has the diagonal: the ones there belong to I, and a token does not hear itself")
+@corrected_values.mistake(
+    "your T includes the diagonal: its ones belong to I, because a token does not see its own write"
+)
 def _(S, k, v, decay, write):
     return _system(S, k, v, decay, write, diagonal=0)
 
 
-@corrected_values.mistake("in T the strength is that of the token that writes, write[t], a factor of its row")
+@corrected_values.mistake("in T, multiply row t by the strength of its token, write[t]")
 def _(S, k, v, decay, write):
     return _system(S, k, v, decay, write, rows=False)
 
@@ -402,12 +406,12 @@ def _(S, k, v, decay, write):
     return _system(S, k, v, decay, write, between="from")
 
 
-@corrected_values.mistake("the table from before is missing: its answer under the key is subtracted from the value")
+@corrected_values.mistake("the table from before the chunk is missing: subtract what the key reads from it")
 def _(S, k, v, decay, write):
     return _system(S, k, v, decay, write, old=False)
 
 
-@corrected_values.mistake("the table from before fades as well, at token t by all decays up to its own")
+@corrected_values.mistake("the table from before the chunk fades as well, at token t by all decays up to decay[t]")
 def _(S, k, v, decay, write):
     return _system(S, k, v, decay, write, start="none")
 
@@ -417,13 +421,13 @@ def _(S, k, v, decay, write):
     return _system(S, k, v, decay, write, start="before")
 
 
-@corrected_values.mistake("the right side is missing its strength: write[t] times what is missing under the old table")
+@corrected_values.mistake("the right-hand side lacks the strength: multiply by write[t]")
 def _(S, k, v, decay, write):
     return _system(S, k, v, decay, write, right=False)
 
 
 @corrected_values.mistake(
-    "these are the right sides: the system is not solved, and tokens of the chunk do not hear each other"
+    "these are the right-hand sides: you did not solve the system, so tokens of the chunk do not see each other's writes"
 )
 def _(S, k, v, decay, write):
     T, solved = _system(S, k, v, decay, write)
@@ -456,7 +460,7 @@ def _(S, k, v, decay, write):
 
 @corrected_values.variant
 def _(S, k, v, decay, write):
-    # with an inverse, and products in place of logarithms
+    # with an inverse, and products instead of logarithms
     tokens = len(k)
     if S.shape != (k.shape[1], v.shape[1]) or [len(v), len(decay), len(write)] != [tokens] * 3:
         raise ValueError("sizes do not match")
@@ -477,7 +481,7 @@ def _(S, k, v, decay, write):
 @exercise(
     "17.4",
     "Know your neighbour",
-    task="Write a short convolution that goes on where it stopped",
+    task="Write a short convolution that continues where it stopped",
     points=3,
     difficulty=2,
     minutes=15,
@@ -489,10 +493,10 @@ def _(S, k, v, decay, write):
     ),
 )
 def short_convolution(x, weight, before):
-    """`x` (token, channel) holds the newest rows of a text, `before` (width - 1, channel) the rows right before them (zeros where the text begins),
-    and `weight` is (channel, width). Channel $c$ of a new row becomes $\\sum_s \\text{weight}[c, s]\\, x_{t-s}[c]$, a sum over the row itself and
-    the `width - 1` rows before it. Return a pair: the new rows, (token, channel), and the rows that the next call needs as `before`,
-    (width - 1, channel). There may be one new token, or fewer than `width - 1`.
+    """`x` (token, channel) holds the newest rows of a text, `before` (width - 1, channel) the rows right before them (zeros where the text
+    begins), and `weight` is (channel, width). Channel $c$ of a new row becomes $\\sum_s \\text{weight}[c, s]\\, x_{t-s}[c]$, a sum over the row
+    itself and the `width - 1` rows before it. Return a pair: the new rows, (token, channel), and the rows that the next call needs as `before`,
+    (width - 1, channel). The number of new tokens may be 1, or less than `width - 1`.
 
     ```python
     >>> mixed, kept = short_convolution(torch.tensor([[1.0], [2.0]]), torch.tensor([[1.0, 10.0]]), torch.tensor([[5.0]]))
@@ -521,13 +525,13 @@ def _(draw):
     x, weight, before = draw.normal(token, channel), draw.normal(channel, width), draw.normal(width - 1, channel)
     yield Case("two tokens", (draw.normal(2, 1), draw.normal(1, 2), draw.normal(1, 1)))
     yield Case("the beginning of a text", (x, weight, 0 * before))
-    yield Case("a text that goes on", (x, weight, before))
+    yield Case("a text that continues", (x, weight, before))
     yield Case("one token", (x[:1], draw.normal(channel, 4), draw.normal(3, channel)))
-    yield Case("fewer tokens than are kept", (x[:2], draw.normal(channel, 6), draw.normal(5, channel)))
-    yield Case("width 1 keeps nothing", (x, draw.normal(channel, 1), draw.normal(0, channel)))
+    yield Case("fewer tokens than are stored", (x[:2], draw.normal(channel, 6), draw.normal(5, channel)))
+    yield Case("width 1 stores nothing", (x, draw.normal(channel, 1), draw.normal(0, channel)))
     yield Case("the gradients", (x, weight, before), gradients=True)
-    yield Case("other channels are rejected", (x, weight[1:], before), refuse=True)
-    yield Case("too little kept is rejected", (x, weight, before[1:]), refuse=True)
+    yield Case("another number of channels is rejected", (x, weight[1:], before), refuse=True)
+    yield Case("too few stored rows are rejected", (x, weight, before[1:]), refuse=True)
 
 
 def _convolved(x, weight, before, *, flip=False, first=0, keep=None):
@@ -540,7 +544,7 @@ def _convolved(x, weight, before, *, flip=False, first=0, keep=None):
     return mixed, rows[len(rows) - (width - 1 if keep is None else keep) :].clone()
 
 
-@short_convolution.mistake("weight[:, 0] is for the token itself: your weights run the other way round")
+@short_convolution.mistake("weight[:, 0] is for the token itself: your weights are in reverse order")
 def _(x, weight, before):
     return _convolved(x, weight, before, flip=True)
 
@@ -555,7 +559,7 @@ def _(x, weight, before):
     return _convolved(x, weight, before)[0], before.clone()
 
 
-@short_convolution.mistake("you return mixed rows for the next call, but it needs the rows that came in")
+@short_convolution.mistake("you return mixed rows for the next call, but it needs the input rows")
 def _(x, weight, before):
     mixed, _ = _convolved(x, weight, before)
     rows = torch.cat([before, mixed])
@@ -620,11 +624,11 @@ def _(x, weight, before):
 @exercise(
     "17.5",
     "Never across texts",
-    task="Say how far each write has faded, where a row holds several texts",
+    task="Compute how far each write has faded in a row of several texts",
     points=2,
     difficulty=2,
     minutes=12,
-    robust={"a gate that is shut": "the lesson's decays are above 0"},
+    robust={"a closed gate": "the lesson's decays are above 0"},
     hints=(
         "Entry (t, j) is the product of decay[j + 1] to decay[t]. On the diagonal the product is empty: 1.",
         "It is 0 where j comes after t, and where the two tokens belong to different texts.",
@@ -651,7 +655,7 @@ def faded(decay, text):
     ### BEGIN SOLUTION
     if decay.shape != text.shape:
         raise ValueError(
-            f"decay {tuple(decay.shape)}, text {tuple(text.shape)}: expected one number of each for a token"
+            f"decay {tuple(decay.shape)}, text {tuple(text.shape)}: expected one decay and one text number per token"
         )
     rows, row = [], torch.zeros_like(decay)
     for t in range(len(decay)):
@@ -673,7 +677,7 @@ def _(draw):
     yield Case("nothing fades", (0 * decay + 1, ids([0] * 5 + [1] * 4)))
     shut = decay.clone()
     shut[3], shut[6] = 0, 0
-    yield Case("a gate that is shut", (shut, ids([0] * 9)))
+    yield Case("a closed gate", (shut, ids([0] * 9)))
     yield Case("a decay for fewer tokens is rejected", (decay[1:], ids([0] * 9)), refuse=True)
     token = draw.whole(33, 50)
     yield Case(LARGE, (0.8 + 0.2 * draw.uniform(token), draw.wholes(0, 3, token).sort().values))
@@ -681,7 +685,7 @@ def _(draw):
 
 def _left(decay, text, *, first=1, last=1, across=False, later=False):
     if decay.shape != text.shape:
-        raise ValueError("one of each for a token")
+        raise ValueError("expected one decay and one text number per token")
     n = len(decay)
     out = torch.zeros(n, n, dtype=decay.dtype)
     for t in range(n):
@@ -712,7 +716,7 @@ def _(decay, text):
     return _left(decay, text, later=True)
 
 
-@faded.mistake("you exchanged rows and columns: row t is for what token t reads")
+@faded.mistake("you swapped rows and columns: row t is for what token t reads")
 def _(decay, text):
     return _left(decay, text).T.contiguous()
 
@@ -749,7 +753,7 @@ def _(decay, text):
 
 @faded.variant
 def _(decay, text):
-    # all columns at once: ones and decays, multiplied down each column
+    # all columns at once: ones and decays, multiplied along each column
     if decay.shape != text.shape:
         raise ValueError("shapes")
     n = len(decay)
@@ -772,14 +776,14 @@ def _(decay, text):
     limits={"numbers": (0,), "bits": (0,), "symbols": (2,)},
     hints=(
         "How many different states are there? Each element of the state has 2 ** bits values.",
-        "How many different texts of n symbols are there? Two of them must never leave the same state behind.",
+        "How many different texts of n symbols are there? No two of them may lead to the same state.",
         "Find the largest n with symbols ** n <= 2 ** (numbers * bits). Python's integers are exact; logarithms are not.",
     ),
 )
 def longest_copy(numbers, bits, symbols):
     """A model reads a text over an alphabet of `symbols` different symbols, and stores only a state of `numbers` elements with `bits` bits each.
-    Then it has to write the text again. Return the largest length, an `int`, for which this can work for *every* text of that length. Be exact,
-    even if a power of `symbols` equals the number of states, or is larger by one.
+    Then it has to write the text again. Return the largest length, an `int`, for which this can work for *every* text of that length. The result
+    must be exact even if a power of `symbols` equals the number of states or is larger by one.
 
     ```python
     >>> longest_copy(2, 5, 10)
@@ -804,14 +808,14 @@ def _(draw):
     yield Case("ten bits hold three digits", (2, 5, 10))
     yield Case("as many states as texts", (3, 4, 8))
     yield Case("one text too many", (1, 1, 3))
-    yield Case("no state holds nothing", (0, 16, 10))
+    yield Case("an empty state holds nothing", (0, 16, 10))
     yield Case("bits", (7, 9, 2))
     yield Case("a table of 8 by 8", (64, 16, 10))
-    yield Case("powers that are as large as can be", (26, 8, 4))
+    yield Case("very large powers", (26, 8, 4))
     yield Case("other sizes", (draw.whole(20, 60), draw.whole(8, 16), draw.whole(11, 40)))
     yield Case("one symbol is rejected", (2, 5, 1), refuse=True)
-    yield Case("less than no numbers is rejected", (-1, 5, 10), refuse=True)
-    yield Case("less than no bits is rejected", (2, -5, 10), refuse=True)
+    yield Case("a negative number of elements is rejected", (-1, 5, 10), refuse=True)
+    yield Case("a negative number of bits is rejected", (2, -5, 10), refuse=True)
 
 
 def _states(numbers, bits, symbols):
@@ -844,7 +848,7 @@ def _(numbers, bits, symbols):
 
 
 @longest_copy.mistake(
-    "a symbol need not take a whole number of bits: two digits share seven bits, where each on its own would take four"
+    "a symbol need not take a whole number of bits: two digits share seven bits, although one digit needs four"
 )
 def _(numbers, bits, symbols):
     return _states(numbers, bits, symbols) // (symbols - 1).bit_length()
@@ -855,7 +859,7 @@ def _(numbers, bits, symbols):
     return int(_states(numbers, bits, symbols) / math.log(symbols))
 
 
-@longest_copy.mistake("if there are exactly as many texts as states, it works: you asked for fewer texts")
+@longest_copy.mistake("copying still works with exactly as many texts as states: you required fewer texts")
 def _(numbers, bits, symbols):
     states, length = 2 ** _states(numbers, bits, symbols), 0
     while symbols ** (length + 1) < states:
@@ -863,7 +867,9 @@ def _(numbers, bits, symbols):
     return length
 
 
-@longest_copy.mistake("less than two symbols, and less than no numbers or bits, must be rejected with a ValueError")
+@longest_copy.mistake(
+    "fewer than two symbols, and a negative number of elements or bits, must be rejected with a ValueError"
+)
 def _(numbers, bits, symbols):
     return _most(2 ** max(numbers * bits, 0), symbols) if symbols > 1 else 0
 

@@ -23,8 +23,8 @@ from companion_school.checking.exercise import Case, exercise
     ),
 )
 def speedup(rate, ahead, cost):
-    """A draft guesses `ahead` tokens, and each of them is accepted with probability `rate`, independently of the others. A guess takes `cost` times
-    as long as a pass of the model. How many times as many tokens per second does the model write as without a draft? Return a `float`.
+    """A draft guesses `ahead` tokens, and each of them is accepted with probability `rate`, independently of the others. A guess takes `cost`
+    times as long as a pass of the model. By which factor does the draft increase the model's tokens per second? Return a `float`.
 
     ```python
     >>> speedup(0.5, 2, 0.25)
@@ -37,7 +37,9 @@ def speedup(rate, ahead, cost):
     """
     ### BEGIN SOLUTION
     if not 0 <= rate <= 1 or ahead < 1 or not cost >= 0:
-        raise ValueError(f"rate={rate}, ahead={ahead}, cost={cost}: expected 0 to 1, at least 1, at least 0")
+        raise ValueError(
+            f"rate={rate}, ahead={ahead}, cost={cost}: expected rate from 0 to 1, ahead >= 1 and cost >= 0"
+        )
     tokens = sum(rate**accepted for accepted in range(ahead + 1))
     return tokens / (1 + ahead * cost)
     ### END SOLUTION
@@ -45,7 +47,7 @@ def speedup(rate, ahead, cost):
 
 @speedup.cases
 def _(draw):
-    yield Case("one guess, right every second time", (0.5, 1, 0.0))
+    yield Case("one guess, right half of the time", (0.5, 1, 0.0))
     yield Case("guesses that take as long as the model", (0.6, 3, 1.0))
     yield Case("no guess is ever accepted", (0.0, 3, 0.2))
     rates = draw.uniform(2).tolist()
@@ -54,7 +56,7 @@ def _(draw):
     yield Case("all guesses are accepted", (1.0, 4, 0.25), robust="no draft is always right")
     yield Case("a rate above 1 is rejected", (1.5, 2, 0.1), refuse=True)
     yield Case("a rate below 0 is rejected", (-0.5, 2, 0.1), refuse=True)
-    yield Case("no guess is rejected", (0.5, 0, 0.1), refuse=True)
+    yield Case("zero guesses are rejected", (0.5, 0, 0.1), refuse=True)
     yield Case("a cost below 0 is rejected", (0.5, 2, -0.1), refuse=True)
 
 
@@ -176,21 +178,23 @@ def keep_guesses(p, p_hat, guesses, u):
 def _(draw):
     p = torch.tensor([[0.6, 0.3, 0.1], [0.1, 0.2, 0.7], [0.5, 0.25, 0.25]]).double()
     p_hat = torch.tensor([[0.3, 0.3, 0.4], [0.5, 0.25, 0.25]]).double()
-    yield Case("both stay, and one more", (p, p_hat, [0, 2], torch.tensor([0.9, 0.9, 0.3]).double()))
+    yield Case(
+        "both guesses stay, and one more token follows", (p, p_hat, [0, 2], torch.tensor([0.9, 0.9, 0.3]).double())
+    )
     yield Case("the first guess is rejected", (p, p_hat, [2, 2], torch.tensor([0.6, 0.1, 0.6]).double()))
     yield Case("the second guess is rejected", (p, p_hat, [1, 0], torch.tensor([0.5, 0.3, 0.05]).double()))
-    yield Case("a late token takes the place", (p, p_hat, [1, 0], torch.tensor([0.5, 0.3, 0.9]).double()))
+    yield Case("a late token replaces a rejected one", (p, p_hat, [1, 0], torch.tensor([0.5, 0.3, 0.9]).double()))
     vocab, k = draw.sizes(2, 4, 8)
     for number in range(6):
         many = _drawn(draw, vocab, k)
-        yield Case(f"other chances, {number + 1} of 6", many)
+        yield Case(f"other probabilities, {number + 1} of 6", many)
     one = _drawn(draw, 5, 1)
     yield Case("a single guess", one)
     p1, hat1, _, u1 = _drawn(draw, 5, 2)
     yield Case("no guess", (p1[:1], hat1[:0], [], u1[:1]), robust="a draft of the lesson always guesses")
-    yield Case("a guess too few is rejected", (p1, hat1, [1], u1), refuse=True)
-    yield Case("a row of the model too few is rejected", (p1[1:], hat1, [1, 2], u1), refuse=True)
-    yield Case("random numbers too few are rejected", (p1, hat1, [1, 2], u1[1:]), refuse=True)
+    yield Case("one guess too few is rejected", (p1, hat1, [1], u1), refuse=True)
+    yield Case("one model row too few is rejected", (p1[1:], hat1, [1, 2], u1), refuse=True)
+    yield Case("too few random numbers are rejected", (p1, hat1, [1, 2], u1[1:]), refuse=True)
     yield Case("another vocabulary is rejected", (p1, hat1[:, 1:], [1, 2], u1), refuse=True)
     yield Case("rows of the model that are not distributions are rejected", (2 * p1, hat1, [1, 2], u1), refuse=True)
     yield Case("rows of the draft that are not distributions are rejected", (p1, hat1 / 2, [1, 2], u1), refuse=True)
@@ -200,7 +204,7 @@ def _(draw):
 
 
 def _drawn(draw, vocab, k):
-    """Chances of a model and of a draft that is a little like it, guesses of the draft, and random numbers."""
+    """Draw probabilities of a model and of a similar draft, guesses of the draft, and random numbers."""
     scores = draw.normal(k + 1, vocab)
     p, p_hat = scores.softmax(-1), (scores + draw.normal(k + 1, vocab)).softmax(-1)[:k]
     running, at = p_hat.cumsum(-1), draw.uniform(k, 1)
@@ -215,7 +219,7 @@ def _place(p, p_hat, guesses, u):
         if not (rows >= 0).all() or not ((rows.sum(-1) - 1).abs() <= 1e-3).all():
             raise ValueError("the rows of p and p_hat must be probabilities that add up to 1")
     if not ((u >= 0) & (u < 1)).all() or not all(0 <= token < p.shape[1] for token in guesses):
-        raise ValueError("u, or a guess, out of range")
+        raise ValueError("u or a guess is out of range")
 
 
 def _pick(chances, u):
@@ -337,7 +341,7 @@ def _(p, p_hat, guesses, u):
 
 @keep_guesses.variant
 def _(p, p_hat, guesses, u):
-    # a draft that gives nothing is what stands behind the last guess
+    # treat the position after the last guess as one where the draft has probability 0
     _place(p, p_hat, guesses, u)
     p_hat = torch.cat([p_hat, torch.zeros_like(p[:1])])
     place = 0
@@ -391,20 +395,20 @@ def look_up(ids, longest, count):
 
 @look_up.cases
 def _(draw):
-    yield Case("a run of two stood there before", ([4, 1, 2, 9, 3, 1, 2], 2, 3))
+    yield Case("a run of two occurred before", ([4, 1, 2, 9, 3, 1, 2], 2, 3))
     yield Case("the longest run wins", ([1, 2, 3, 8, 5, 3, 6, 1, 2, 3], 3, 2))
-    yield Case("the last place wins", ([1, 2, 5, 1, 2, 6, 7, 1, 2], 2, 1))
-    yield Case("a shorter run, if the long one is new", ([5, 2, 8, 4, 3, 2], 3, 2))
-    yield Case("no more than the text has", ([3, 4, 3], 2, 5))
-    yield Case("nothing was there before", ([1, 2, 3, 4], 2, 3))
+    yield Case("the latest occurrence wins", ([1, 2, 5, 1, 2, 6, 7, 1, 2], 2, 1))
+    yield Case("a shorter run if the long one is new", ([5, 2, 8, 4, 3, 2], 3, 2))
+    yield Case("no more tokens than the text has", ([3, 4, 3], 2, 5))
+    yield Case("nothing occurred before", ([1, 2, 3, 4], 2, 3))
     yield Case("a run that overlaps itself", ([6, 6, 6, 6], 2, 3))
     yield Case("runs as long as the text and longer", ([1, 2, 1, 2], 9, 2))
     for number in range(3):
         ids = draw.wholes(0, 3, draw.whole(20, 30)).tolist()
         yield Case(f"a longer text, {number + 1} of 3", (ids, draw.whole(2, 4), draw.whole(2, 5)))
     yield Case("a text of one token", ([3], 2, 3))
-    yield Case("an empty text", ([], 2, 3), robust="a text of the lesson has a token")
-    yield Case("runs of nothing are rejected", ([1, 2, 1], 0, 3), refuse=True)
+    yield Case("an empty text", ([], 2, 3), robust="every text in the lesson has a token")
+    yield Case("runs of length 0 are rejected", ([1, 2, 1], 0, 3), refuse=True)
     yield Case("a count below 1 is rejected", ([1, 2, 1], 2, 0), refuse=True)
 
 
@@ -414,11 +418,11 @@ def _run(longest, count):
 
 
 def _places(ids, n):
-    """Where a run of the last n tokens ended before, first to last, without the text's own end."""
+    """Return the earlier ends of the run of the last n tokens, in order, without the end of the text."""
     return [place for place in range(n, len(ids)) if ids[place - n : place] == ids[len(ids) - n :]]
 
 
-@look_up.mistake("of several occurrences take the latest, because nearby text resembles what comes next most")
+@look_up.mistake("of several occurrences take the latest, because nearby text is most like what comes next")
 def _(ids, longest, count):
     _run(longest, count)
     for n in range(min(longest, len(ids) - 1), 0, -1):
@@ -439,7 +443,7 @@ def _(ids, longest, count):
 @look_up.mistake("you found the end of the text itself, and nothing follows it")
 def _(ids, longest, count):
     _run(longest, count)
-    place = len(ids)  # where a run that ends with the text has been found
+    place = len(ids)  # a run found at the end of the text
     return ids[place : place + count]
 
 
@@ -502,7 +506,7 @@ def _(ids, longest, count):
 
 @look_up.variant
 def _(ids, longest, count):
-    # how far the text agrees with its end at each place; the largest, and of those the last
+    # how far the text agrees with its end at each position; take the longest, and of those the last
     _run(longest, count)
     best, found = 0, len(ids)
     for place in range(1, len(ids)):
@@ -527,7 +531,7 @@ def _(ids, longest, count):
     limits={"seats": (1,)},
     hints=(
         "Use a queue of waiting texts, and a list of seated ones with the number of tokens that each still has to write.",
-        "In a step, texts that have arrived take free seats in turn, every seated text writes a token, and finished texts leave.",
+        "In a step, first texts that have arrived take free seats in order, then every seated text writes a token, and then finished texts leave.",
         "A text that writes its last token in step t is done at t + 1, and its seat is free for step t + 1.",
     ),
 )
@@ -548,10 +552,10 @@ def done_at(arrivals, lengths, seats):
     ### BEGIN SOLUTION
     if len(arrivals) != len(lengths) or seats < 1 or min(lengths, default=1) < 1:
         raise ValueError(
-            f"{len(arrivals)} arrivals, {len(lengths)} lengths, seats={seats}: expected as many, from 1 on"
+            f"{len(arrivals)} arrivals, {len(lengths)} lengths, seats={seats}: expected equal lengths and numbers of at least 1"
         )
     if list(arrivals) != sorted(arrivals) or min(arrivals, default=0) < 0:
-        raise ValueError(f"arrivals={arrivals}: expected times from 0 on that never fall")
+        raise ValueError(f"arrivals={arrivals}: expected ascending times of at least 0")
     done, waiting, left, time = [0] * len(lengths), list(range(len(lengths))), {}, 0
     while waiting or left:
         while waiting and len(left) < seats and arrivals[waiting[0]] <= time:
@@ -569,22 +573,22 @@ def done_at(arrivals, lengths, seats):
 
 @done_at.cases
 def _(draw):
-    yield Case("a seat for each", ([0, 0], [3, 2], 2))
+    yield Case("a seat for each text", ([0, 0], [3, 2], 2))
     yield Case("one seat, one after the other", ([0, 0, 0], [2, 3, 1], 1))
     yield Case("a seat is filled as soon as it is free", ([0, 0, 0, 0], [5, 1, 2, 3], 2))
-    yield Case("nobody is there for a while", ([0, 6], [2, 3], 2))
-    yield Case("who comes later waits behind the others", ([0, 0, 1, 1], [4, 4, 6, 1], 2))
-    yield Case("the first comes late", ([3, 3], [1, 2], 1))
+    yield Case("no text is there for a while", ([0, 6], [2, 3], 2))
+    yield Case("later texts wait behind earlier ones", ([0, 0, 1, 1], [4, 4, 6, 1], 2))
+    yield Case("the first text comes late", ([3, 3], [1, 2], 1))
     for number in range(3):
         count = draw.whole(7, 10)
         arrivals = sorted(draw.wholes(0, 12, count).tolist())
         yield Case(f"many texts, {number + 1} of 3", (arrivals, draw.wholes(1, 9, count).tolist(), draw.whole(2, 4)))
-    yield Case("no text", ([], [], 2), robust="a timetable of the lesson has texts")
-    yield Case("a length too few is rejected", ([0, 1], [2], 2), refuse=True)
-    yield Case("no seat is rejected", ([0, 1], [2, 2], 0), refuse=True)
-    yield Case("a text of no token is rejected", ([0, 1], [2, 0], 2), refuse=True)
-    yield Case("falling arrivals are rejected", ([2, 1], [2, 2], 2), refuse=True)
-    yield Case("arrivals before 0 are rejected", ([-1, 1], [2, 2], 2), refuse=True)
+    yield Case("no text", ([], [], 2), robust="every timetable in the lesson has texts")
+    yield Case("one length too few is rejected", ([0, 1], [2], 2), refuse=True)
+    yield Case("zero seats are rejected", ([0, 1], [2, 2], 0), refuse=True)
+    yield Case("a text of 0 tokens is rejected", ([0, 1], [2, 0], 2), refuse=True)
+    yield Case("descending arrivals are rejected", ([2, 1], [2, 2], 2), refuse=True)
+    yield Case("negative arrivals are rejected", ([-1, 1], [2, 2], 2), refuse=True)
     count = draw.whole(33, 40)
     arrivals = sorted(draw.wholes(0, 50, count).tolist())
     yield Case(LARGE, (arrivals, draw.wholes(1, 9, count).tolist(), draw.whole(3, 6)))
@@ -592,13 +596,13 @@ def _(draw):
 
 def _timetable(arrivals, lengths, seats):
     if len(arrivals) != len(lengths) or seats < 1 or min(lengths, default=1) < 1:
-        raise ValueError("expected as many, from 1 on")
+        raise ValueError("expected equal lengths and numbers of at least 1")
     if list(arrivals) != sorted(arrivals) or min(arrivals, default=0) < 0:
-        raise ValueError("expected times that never fall")
+        raise ValueError("expected ascending times")
 
 
 def _seated(arrivals, lengths, seats, order=None, together=False, seated_first=True):
-    """Steps, with the mistakes that people make in them."""
+    """Simulate the steps with the given mistakes."""
     done, waiting, left, time = [0] * len(lengths), list(range(len(lengths))), {}, 0
     while waiting or left:
         free = seats - len(left) if not together or not left else 0
@@ -652,7 +656,7 @@ def _(arrivals, lengths, seats):
 
 
 @done_at.mistake(
-    "lists of unequal length, falling or negative arrivals, and lengths or seats below 1 must be rejected with a ValueError"
+    "lists of unequal length, descending or negative arrivals, and lengths or seats below 1 must be rejected with a ValueError"
 )
 def _(arrivals, lengths, seats):
     count = min(len(arrivals), len(lengths))
@@ -661,7 +665,7 @@ def _(arrivals, lengths, seats):
 
 @done_at.variant
 def _(arrivals, lengths, seats):
-    # the time at which each seat is free; the next text takes the first of them
+    # the time at which each seat becomes free; the next text takes the earliest
     _timetable(arrivals, lengths, seats)
     free, done = [0] * seats, []
     for arrival, length in zip(arrivals, lengths, strict=True):
@@ -688,7 +692,7 @@ def _(arrivals, lengths, seats):
     difficulty=2,
     minutes=12,
     right={"gradients": "its answer goes into a model that learns"},
-    excused={"edge": "a number of tokens that is changed needs another table"},
+    excused={"edge": "another number of tokens needs another table"},
     hints=(
         "`k_pool[table]` gives the text's blocks in its own order: (block, slot, d).",
         "`flatten(0, 1)` turns them into one row per token. The first `length` rows are the text.",
@@ -708,7 +712,7 @@ def read_blocks(q, k_pool, v_pool, table, length):
 
     ★
     - Raise a `ValueError` for a text without tokens, for a text that its table cannot hold, and for sizes that do not match.
-    - Slots of other texts, and slots after the text, must not change the result, even if they contain NaN.
+    - Slots of other texts and slots after the end of the text must not affect the result, even if they contain NaN.
     - The result must stay finite for scores of a million.
     """
     ### BEGIN SOLUTION
@@ -739,10 +743,12 @@ def _(draw):
     for pool in (spoilt_k, spoilt_v):
         pool[others] = float("nan")
         pool[table[-1], 1:] = float("nan")
-    yield Case("NaN in slots of nobody", (q, spoilt_k, spoilt_v, table, length), robust="a pool of the lesson is clean")
-    yield Case("scores of a million", (1e6 * q, k, v, table, length), robust="no lesson has such scores")
-    yield Case("no token is rejected", (q, k, v, table, 0), refuse=True)
-    yield Case("a table too short is rejected", (q, k, v, table[:1], slots + 1), refuse=True)
+    yield Case(
+        "NaN in unused slots", (q, spoilt_k, spoilt_v, table, length), robust="the lesson's pools contain no NaN"
+    )
+    yield Case("scores of a million", (1e6 * q, k, v, table, length), robust="the lesson has no such scores")
+    yield Case("zero tokens are rejected", (q, k, v, table, 0), refuse=True)
+    yield Case("a table that is too short is rejected", (q, k, v, table[:1], slots + 1), refuse=True)
     yield Case("a query of another width is rejected", (q[1:], k, v, table, length), refuse=True)
     yield Case("a smaller pool of values is rejected", (q, k, v[:, 1:], table, length), refuse=True)
 
@@ -758,7 +764,7 @@ def _look(q, keys, values):
     return torch.softmax(keys @ q / len(q) ** 0.5, dim=0) @ values
 
 
-@read_blocks.mistake("you read the pool in its own order: the order of the text is that of the table")
+@read_blocks.mistake("you read the pool in its own order: the table gives the order of the text")
 def _(q, k_pool, v_pool, table, length):
     _pools(q, k_pool, v_pool, table, length)
     return _look(q, k_pool.flatten(0, 1)[:length], v_pool.flatten(0, 1)[:length])
@@ -834,7 +840,7 @@ def _(q, k_pool, v_pool, table, length):
 
 @read_blocks.variant
 def _(q, k_pool, v_pool, table, length):
-    # block by block, with the largest score so far and two sums: lesson 12
+    # block by block, with the largest score so far and two sums, as in lesson 12
     _pools(q, k_pool, v_pool, table, length)
     slots, top, total, found = k_pool.shape[1], None, 0.0, 0.0
     for at in range(-(-length // slots)):
@@ -861,7 +867,7 @@ def _(q, k_pool, v_pool, table, length):
     hints=(
         "When may a block be shared? The keys and values of a token depend on all tokens before it.",
         "A full block is identified by all tokens of its text up to its end, `tuple(text[:end])`. Put these into a set.",
-        "Tokens that remain after a text's full blocks take a block of their own.",
+        "Tokens that remain after a text's full blocks need a block of their own.",
     ),
 )
 def blocks_for(texts, slots):
@@ -889,20 +895,20 @@ def blocks_for(texts, slots):
 @blocks_for.cases
 def _(draw):
     yield Case("one text", ([[1, 2, 3, 4, 5]], 2))
-    yield Case("two texts with one beginning", ([[1, 2, 3, 4, 5], [1, 2, 3, 4, 6]], 2))
-    yield Case("the same block behind another beginning", ([[1, 2, 3, 4], [5, 6, 3, 4]], 2))
+    yield Case("two texts with the same beginning", ([[1, 2, 3, 4, 5], [1, 2, 3, 4, 6]], 2))
+    yield Case("the same block after another beginning", ([[1, 2, 3, 4], [5, 6, 3, 4]], 2))
     yield Case("the same block twice in a text", ([[1, 2, 1, 2, 1, 2]], 2))
-    yield Case("the same text twice, not full", ([[1, 2, 3], [1, 2, 3]], 2))
-    yield Case("texts that share stand apart", ([[1, 2, 3, 4], [7, 8], [1, 2, 3, 9], [1, 2]], 2))
+    yield Case("the same text twice, with a partly filled block", ([[1, 2, 3], [1, 2, 3]], 2))
+    yield Case("texts that share are not adjacent", ([[1, 2, 3, 4], [7, 8], [1, 2, 3, 9], [1, 2]], 2))
     yield Case("texts shorter than a block", ([[1], [1], [2]], 4))
     slots = draw.whole(3, 5)
     head = draw.wholes(0, 9, 4 * slots).tolist()
     texts = [head[: draw.whole(1, len(head))] + draw.wholes(0, 9, draw.whole(1, 9)).tolist() for _ in range(6)]
     yield Case("other texts", (texts, slots))
     yield Case("blocks of one slot", ([[1, 2, 3], [1, 2, 4], [2, 2]], 1))
-    yield Case("a text without tokens", ([[], [1, 2]], 2), robust="a text of the lesson has a token")
-    yield Case("no texts", ([], 2), robust="somebody always asks")
-    yield Case("no slot is rejected", ([[1, 2]], 0), refuse=True)
+    yield Case("a text without tokens", ([[], [1, 2]], 2), robust="every text in the lesson has a token")
+    yield Case("no texts", ([], 2), robust="every text in the lesson has tokens")
+    yield Case("zero slots are rejected", ([[1, 2]], 0), refuse=True)
 
 
 def _slots(slots):
@@ -986,7 +992,7 @@ def _(texts, slots):
 
 @blocks_for.variant
 def _(texts, slots):
-    # what a server keeps: the number of the block before it, and its tokens
+    # what a server stores: the index of the previous block, and the block's tokens
     _slots(slots)
     number, own = {}, 0
     for text in texts:

@@ -18,15 +18,15 @@ from companion_school.checking.exercise import Case, exercise
     minutes=12,
     limits={"bits": (2,)},
     hints=(
-        "`W.view(-1, group)` has a group in each row, since neighbours in a row lie side by side.",
-        "The largest in size of a group, divided by the highest level, is its step: `2 ** (bits - 1) - 1` is that level.",
-        "`(parts / step).round() * step`, and back into the shape of `W`. What if a group is all zeros?",
+        "`W.view(-1, group)` has a group in each row, because neighbours in a row are adjacent in memory.",
+        "The step of a group is its largest absolute value divided by the highest level, `2 ** (bits - 1) - 1`.",
+        "Compute `(parts / step).round() * step` and reshape it like `W`. What if a group is all zeros?",
     ),
 )
 def in_groups(W, bits, group):
-    """Round `W` (row, column) to integers of `bits` bits by absmax. Every `group` neighbours of a row share a step, chosen so that the largest of
-    their absolute values becomes the highest level, $2^{bits-1} - 1$. Return step times level, a tensor like `W`. Halves are rounded to the even level,
-    as by `torch.round`.
+    """Round `W` (row, column) to integers of `bits` bits by absmax. Each `group` neighbouring entries of a row share a step, chosen so that the
+    largest of their absolute values becomes the highest level, $2^{bits-1} - 1$. Return step times level, a tensor like `W`. Halves are rounded
+    to the even level, as in `torch.round`.
 
     ```python
     >>> in_groups(torch.tensor([[0.7, -0.34, 4.9, 0.4]]), 4, 2)
@@ -39,7 +39,7 @@ def in_groups(W, bits, group):
     """
     ### BEGIN SOLUTION
     if bits < 2 or group < 1 or W.shape[1] % group:
-        raise ValueError(f"bits={bits}, group={group}: expected at least 2, and a divisor of {W.shape[1]} columns")
+        raise ValueError(f"bits={bits}, group={group}: expected at least 2 bits and a divisor of {W.shape[1]} columns")
     parts = W.reshape(-1, group)
     step = parts.abs().amax(dim=1, keepdim=True) / (2 ** (bits - 1) - 1)
     step = torch.where(step == 0, 1.0, step)
@@ -51,10 +51,12 @@ def in_groups(W, bits, group):
 def _(draw):
     yield Case("a row that is one group", (draw.normal(1, 6), 4, 6))
     yield Case(
-        "groups with steps of their own", (draw.normal(2, 8) * torch.tensor([1.0, 20.0]).repeat_interleave(4), 4, 4)
+        "groups with their own steps", (draw.normal(2, 8) * torch.tensor([1.0, 20.0]).repeat_interleave(4), 4, 4)
     )
-    yield Case("rows with steps of their own", (draw.normal(3, 4) * torch.tensor([[1.0], [30.0], [0.1]]), 3, 4))
-    yield Case("the largest in size is negative", (torch.tensor([[0.31, -2.0, 0.9, 0.5]], dtype=torch.float64), 4, 4))
+    yield Case("rows with their own steps", (draw.normal(3, 4) * torch.tensor([[1.0], [30.0], [0.1]]), 3, 4))
+    yield Case(
+        "the largest absolute value is negative", (torch.tensor([[0.31, -2.0, 0.9, 0.5]], dtype=torch.float64), 4, 4)
+    )
     rows, parts, group = draw.sizes(3, 2, 6)
     yield Case("other sizes", (draw.normal(rows, parts * group), draw.whole(3, 6), group))
     yield Case("eight bits", (draw.normal(2, 10), 8, 5))
@@ -91,7 +93,7 @@ def _(W, bits, group):
     return _rounded(W, W.abs().max(), bits)
 
 
-@in_groups.mistake("the largest in *size* sets the step: take the absolute value first")
+@in_groups.mistake("the largest *absolute* value sets the step: take absolute values first")
 def _(W, bits, group):
     _divides(W, bits, group)
     parts = W.reshape(-1, group)
@@ -107,7 +109,7 @@ def _(W, bits, group):
     return ((parts / step).round() * step).reshape(W.shape)
 
 
-@in_groups.mistake("to the nearest level: `floor` always goes down, which is off by half a step on average")
+@in_groups.mistake("round to the nearest level: `floor` always goes down, which is off by half a step on average")
 def _(W, bits, group):
     _divides(W, bits, group)
     parts = W.reshape(-1, group)
@@ -116,7 +118,7 @@ def _(W, bits, group):
     return ((parts / step).floor() * step).reshape(W.shape)
 
 
-@in_groups.mistake("these are the levels; what is kept is the level times its step")
+@in_groups.mistake("these are the levels; return the level times its step")
 def _(W, bits, group):
     _divides(W, bits, group)
     parts = W.reshape(-1, group)
@@ -124,7 +126,7 @@ def _(W, bits, group):
     return (parts / torch.where(step == 0, 1.0, step)).round().reshape(W.shape)
 
 
-@in_groups.mistake("neighbours in a *row* are a group; yours go down the columns")
+@in_groups.mistake("a group consists of neighbours in a *row*; yours go down the columns")
 def _(W, bits, group):
     _divides(W, bits, group)
     parts = W.T.reshape(-1, group) if W.shape[0] % group == 0 else W.T.reshape(-1, W.shape[0])
@@ -178,15 +180,15 @@ def _(W, bits, group):
     minutes=8,
     limits={"rows": (1,), "columns": (1,), "bits": (1,), "group": (1,)},
     hints=(
-        "A row has `columns` numbers of `bits` bits, and a scale for each of its groups.",
+        "A row has `columns` entries of `bits` bits, and a scale for each of its groups.",
         "If `group` does not divide the number of columns, the last group of a row is shorter, but it needs a scale as well.",
         "Add up the bits of all rows, divide by eight, and round up.",
     ),
 )
 def rounded_bytes(rows, columns, bits, group, scale_bits=16, zero_bits=0):
-    """A matrix of `rows` by `columns` is stored with `bits` bits per weight. Every `group` neighbours of a row share a scale of `scale_bits` bits and,
-    if the rounding is affine, a zero point of `zero_bits`. The last group of a row may be shorter. Everything is packed without gaps. How many bytes
-    does the matrix take? Return an `int`, rounded up to whole bytes.
+    """A matrix of `rows` by `columns` is stored with `bits` bits per weight. Each `group` neighbouring entries of a row share a scale of
+    `scale_bits` bits and, if the rounding is affine, a zero point of `zero_bits` bits. The last group of a row may be shorter. Everything is
+    packed without gaps. How many bytes does the matrix take? Return an `int`, rounded up to whole bytes.
 
     ```python
     >>> rounded_bytes(2, 40, 4, 32)
@@ -198,7 +200,9 @@ def rounded_bytes(rows, columns, bits, group, scale_bits=16, zero_bits=0):
     """
     ### BEGIN SOLUTION
     if min(rows, columns, bits, group) < 1 or min(scale_bits, zero_bits) < 0:
-        raise ValueError(f"{rows} x {columns}, bits={bits}, group={group}: expected at least 1; scales of at least 0")
+        raise ValueError(
+            f"{rows} x {columns}, bits={bits}, group={group}: expected at least 1, and scales of at least 0 bits"
+        )
     groups = -(-columns // group)
     total = rows * (columns * bits + groups * (scale_bits + zero_bits))
     return -(-total // 8)
@@ -208,17 +212,17 @@ def rounded_bytes(rows, columns, bits, group, scale_bits=16, zero_bits=0):
 @rounded_bytes.cases
 def _(draw):
     yield Case("one group", (1, 32, 4, 32))
-    yield Case("two groups a row", (3, 64, 4, 32))
+    yield Case("two groups per row", (3, 64, 4, 32))
     yield Case("a last group that is shorter", (2, 40, 4, 32))
     yield Case("affine: a zero point too", (4, 64, 4, 16, 16, 4))
-    yield Case("a byte that is begun", (1, 3, 3, 3, 8, 0))
+    yield Case("a partial byte", (1, 3, 3, 3, 8, 0))
     yield Case("scales of a byte, as in MX", (2, 64, 4, 32, 8))
     rows, columns = draw.whole(3, 40), draw.whole(50, 200)
     yield Case("other sizes", (rows, columns, draw.whole(2, 8), draw.whole(7, 33), 16, draw.whole(1, 8)))
     yield Case("a group longer than a row", (2, 10, 4, 64))
-    yield Case("no row is rejected", (0, 4, 4, 2), refuse=True)
-    yield Case("no bits are rejected", (2, 4, 0, 2), refuse=True)
-    yield Case("no group is rejected", (2, 4, 4, 0), refuse=True)
+    yield Case("zero rows are rejected", (0, 4, 4, 2), refuse=True)
+    yield Case("zero bits are rejected", (2, 4, 0, 2), refuse=True)
+    yield Case("groups of 0 are rejected", (2, 4, 4, 0), refuse=True)
     yield Case("a negative scale is rejected", (2, 4, 4, 2, -1), refuse=True)
 
 
@@ -239,13 +243,13 @@ def _(rows, columns, bits, group, scale_bits=16, zero_bits=0):
     return -(-rows * (columns * bits + columns // group * (scale_bits + zero_bits)) // 8)
 
 
-@rounded_bytes.mistake("groups end where a row ends: they do not go on into the next row")
+@rounded_bytes.mistake("groups end at the end of a row: they do not continue in the next row")
 def _(rows, columns, bits, group, scale_bits=16, zero_bits=0):
     _sizes(rows, columns, bits, group, scale_bits, zero_bits)
     return -(-(rows * columns * bits + -(-rows * columns // group) * (scale_bits + zero_bits)) // 8)
 
 
-@rounded_bytes.mistake("affine groups have a zero point beside the scale")
+@rounded_bytes.mistake("affine groups have a zero point in addition to the scale")
 def _(rows, columns, bits, group, scale_bits=16, zero_bits=0):
     _sizes(rows, columns, bits, group, scale_bits, zero_bits)
     return -(-rows * (columns * bits + -(-columns // group) * scale_bits) // 8)
@@ -257,19 +261,19 @@ def _(rows, columns, bits, group, scale_bits=16, zero_bits=0):
     return -(-rows * columns * bits // 8)
 
 
-@rounded_bytes.mistake("these are bits; a byte has eight")
+@rounded_bytes.mistake("these are bits; a byte has eight of them")
 def _(rows, columns, bits, group, scale_bits=16, zero_bits=0):
     _sizes(rows, columns, bits, group, scale_bits, zero_bits)
     return rows * (columns * bits + -(-columns // group) * (scale_bits + zero_bits))
 
 
-@rounded_bytes.mistake("a byte that is begun counts: round up")
+@rounded_bytes.mistake("a partial byte counts: round up")
 def _(rows, columns, bits, group, scale_bits=16, zero_bits=0):
     _sizes(rows, columns, bits, group, scale_bits, zero_bits)
     return rows * (columns * bits + -(-columns // group) * (scale_bits + zero_bits)) // 8
 
 
-@rounded_bytes.mistake("sizes below 1, and negative bits of a scale, must be rejected with a ValueError")
+@rounded_bytes.mistake("sizes below 1, and negative `scale_bits` or `zero_bits`, must be rejected with a ValueError")
 def _(rows, columns, bits, group, scale_bits=16, zero_bits=0):
     return -(-rows * (columns * bits + -(-columns // max(group, 1)) * (scale_bits + zero_bits)) // 8)
 
@@ -299,30 +303,30 @@ def _(rows, columns, bits, group, scale_bits=16, zero_bits=0):
 @exercise(
     "19.3",
     "What comes later makes up",
-    task="Round column by column, and let later columns make up for each error",
+    task="Round column by column, and let later columns compensate for each error",
     points=4,
     difficulty=3,
     minutes=24,
     excused={
-        "one": "fewer inputs than columns leave equations with many solutions",
-        "levels": "inputs of quite different levels leave equations that no rounding of numbers can solve",
-        "offset": "inputs that are nearly equal leave equations that no rounding of numbers can solve",
-        "scale": "what is read ten thousand times as loudly leaves equations that no rounding of numbers can solve",
-        "tie": "equal columns leave equations that no rounding of numbers can solve",
-        "nan": "the last column's own inputs are never asked for",
-        "dtype": "a weight next to the middle of two levels falls to either side",
+        "one": "fewer inputs than columns give equations with many solutions",
+        "levels": "inputs of very different sizes give equations that floating point cannot solve",
+        "offset": "inputs that are nearly equal give equations that floating point cannot solve",
+        "scale": "an input ten thousand times as large gives equations that floating point cannot solve",
+        "tie": "equal columns give equations that floating point cannot solve",
+        "nan": "the last column's own inputs are never used",
+        "dtype": "a weight close to the middle of two levels may be rounded either way",
     },
     hints=(
         "Begin with `Xi = x.T @ x / len(x)`. Which parts of it does equation (19.6) need for column c and the later columns?",
-        "Round the column as it is *now*, after earlier moves: `kept[:, c] = (W[:, c] / step).round() * step`.",
+        "Round the column as it is *now*, after the earlier corrections: `kept[:, c] = (W[:, c] / step).round() * step`.",
         "`W[:, c + 1:] -= torch.outer(kept[:, c] - W[:, c], torch.linalg.solve(Xi[c + 1:, c + 1:], Xi[c + 1:, c]))`.",
     ),
 )
 def make_up(W, x, step):
     """`W` (row, column) multiplies inputs. `x` (token, column) is a sample of them, with more tokens than columns. Round all weights of row i to
-    multiples of `step[i]`. Go through the columns from the first to the last. Round the column to the nearest multiples, with halves to even, and then
-    move all *later* columns so that the mean squared error of the outputs $x W^\\top$ is smallest, given the columns that are rounded already.
-    Return the rounded weights, a tensor like `W`, and change no argument.
+    multiples of `step[i]`. Go through the columns from the first to the last. Round the column to the nearest multiples, with halves to even,
+    and then move all *later* columns so that the mean squared error of the outputs $x W^\\top$ is smallest, given the columns that are already
+    rounded. Return the rounded weights, a tensor like `W`, and change no argument.
 
     ```python
     >>> make_up(torch.tensor([[0.4, 0.4]]), torch.tensor([[1.0, 0.8], [0.0, 0.6]]), torch.tensor([1.0]))
@@ -346,7 +350,7 @@ def make_up(W, x, step):
 
 
 def _inputs(draw, tokens, columns):
-    """Inputs that go together."""
+    """Draw correlated inputs."""
     return draw.normal(tokens, columns) + 0.8 * draw.normal(tokens, 1)
 
 
@@ -358,20 +362,20 @@ def _(draw):
     )
     yield Case("one row, more columns", (draw.normal(1, 5), _inputs(draw, 30, 5), torch.tensor([0.5]).double()))
     yield Case(
-        "each row its own step", (draw.normal(3, 5), _inputs(draw, 30, 5), torch.tensor([0.2, 0.9, 1.7]).double())
+        "each row has its own step", (draw.normal(3, 5), _inputs(draw, 30, 5), torch.tensor([0.2, 0.9, 1.7]).double())
     )
     rows, columns = draw.sizes(2, 3, 7)
     yield Case("other sizes", (draw.normal(rows, columns), _inputs(draw, 40, columns), 0.3 + draw.uniform(rows)))
     together = draw.normal(60, 9) + 2 * draw.normal(60, 1)
-    yield Case("many columns that go together", (draw.normal(6, 9), together, 0.1 + 0.2 * draw.uniform(6)))
+    yield Case("many correlated columns", (draw.normal(6, 9), together, 0.1 + 0.2 * draw.uniform(6)))
     yield Case("one column", (draw.normal(3, 1), draw.normal(9, 1), 0.3 + draw.uniform(3)))
     yield Case(
-        "inputs that do not fit are rejected",
+        "inputs of another width are rejected",
         (draw.normal(2, 4), draw.normal(20, 3), torch.ones(2).double()),
         refuse=True,
     )
     yield Case(
-        "steps that do not fit are rejected",
+        "a wrong number of steps is rejected",
         (draw.normal(2, 4), draw.normal(20, 4), torch.ones(4).double()),
         refuse=True,
     )
@@ -410,19 +414,21 @@ def _(W, x, step):
     return (W / step[:, None]).round() * step[:, None]
 
 
-@make_up.mistake("later columns must make *up* for the error: the sign in (19.6) is minus")
+@make_up.mistake("later columns must *compensate* for the error: the sign in (19.6) is minus")
 def _(W, x, step):
     _fits(W, x, step)
     return _column_by_column(W, x, step, sign=-1.0)
 
 
-@make_up.mistake("each later column alone would do too much together: solve with the table of all later ones")
+@make_up.mistake(
+    "you corrected each later column separately, which corrects too much: solve with the matrix of all later columns"
+)
 def _(W, x, step):
     _fits(W, x, step)
     return _column_by_column(W, x, step, all_but=True)
 
 
-@make_up.mistake("you gave the weights as they were moved; what is asked is what is kept")
+@make_up.mistake("you returned the corrected weights; return the rounded ones")
 def _(W, x, step):
     _fits(W, x, step)
     W, Xi = W.clone(), x.T @ x / len(x)
@@ -432,13 +438,13 @@ def _(W, x, step):
     return W
 
 
-@make_up.mistake("from the first column to the last: yours goes the other way")
+@make_up.mistake("from the first column to the last: you go the other way")
 def _(W, x, step):
     _fits(W, x, step)
     return _column_by_column(W.flip(1), x.flip(1), step).flip(1)
 
 
-@make_up.mistake("an answer is off by zeta times the input as it is: do not subtract the mean of the inputs")
+@make_up.mistake("the error of an output is zeta times the input itself: do not subtract the mean of the inputs")
 def _(W, x, step):
     _fits(W, x, step)
     return _column_by_column(W, x, step, center=True)
@@ -455,7 +461,7 @@ def _(W, x, step):
 
 @make_up.variant
 def _(W, x, step):
-    # least squares on the answers themselves
+    # least squares on the outputs themselves
     _fits(W, x, step)
     W, kept = W.clone(), torch.zeros_like(W)
     for c in range(W.shape[1]):
@@ -484,21 +490,21 @@ def _(W, x, step):
 @exercise(
     "19.7",
     "Up or down by chance",
-    task="Round to given levels by chance, so that the mean stays",
+    task="Round to given levels at random, so that the mean is preserved",
     points=2,
     difficulty=2,
     minutes=12,
     hints=(
-        "`torch.bucketize(x, levels)` counts the levels below each number: that is the index of the level above it.",
-        "The share of the way from the lower level to the upper one is the probability of going up.",
-        "Go up where `dice < (x - low) / (high - low)`. Numbers outside the levels are first brought to the nearest end.",
+        "`torch.bucketize(x, levels)` counts the levels below each number, which is the index of the level above it.",
+        "The probability of going up is the fraction of the way from the lower level to the upper one.",
+        "Go up where `dice < (x - low) / (high - low)`. First clamp numbers outside the levels to the nearest end.",
     ),
 )
 def by_chance(x, levels, dice):
-    """Round each number of `x` (row, column) to one of the `levels`, a list of numbers in rising order, by stochastic rounding, equation (19.11): a
-    number between two neighbouring levels goes up with a probability that equals its share of the way from the lower to the upper. `dice`, of the
-    shape of `x`, has a random number between 0 and 1 for each: go up where it is below the probability. A number beyond the first or the last level
-    becomes that level.
+    """Round each number of `x` (row, column) to one of the `levels`, a list of numbers in ascending order, by stochastic rounding, equation
+    (19.11): a number between two neighbouring levels goes up with a probability that equals its fraction of the way from the lower to the upper.
+    `dice`, in the shape of `x`, has a random number between 0 and 1 for each number: go up where it is below the probability. A number beyond
+    the first or the last level becomes that level.
 
     ```python
     >>> x, dice = torch.tensor([[0.1, 2.3, 9.0]]), torch.tensor([[0.15, 0.5, 0.9]])
@@ -507,13 +513,13 @@ def by_chance(x, levels, dice):
     ```
 
     ★
-    - Raise a `ValueError` if there are fewer than two levels, if they do not rise, or if `dice` has another shape than `x` or
-      numbers that are not from 0 to below 1.
+    - Raise a `ValueError` if there are fewer than two levels, if they are not ascending, or if `dice` has another shape than `x` or a number
+      outside of [0, 1).
     """
     ### BEGIN SOLUTION
     if levels.ndim != 1 or len(levels) < 2 or not (levels[1:] > levels[:-1]).all() or dice.shape != x.shape:
         raise ValueError(
-            f"{len(levels)} levels, dice {tuple(dice.shape)}: expected rising levels, dice for each number"
+            f"{len(levels)} levels, dice {tuple(dice.shape)}: expected ascending levels, and dice in the shape of x"
         )
     if not ((dice >= 0) & (dice < 1)).all():
         raise ValueError("dice: expected numbers from 0 to below 1")
@@ -528,7 +534,7 @@ FP4 = torch.tensor([-6, -4, -3, -2, -1.5, -1, -0.5, 0, 0.5, 1, 1.5, 2, 3, 4, 6],
 
 
 def _asked(draw, levels, rows, columns):
-    """Numbers that are some fourths of the way between two levels, and dice that lie between the fourths."""
+    """Draw numbers at multiples of a quarter between two levels, and dice that lie between those multiples."""
     at, way = draw.wholes(0, len(levels) - 2, rows, columns), draw.wholes(1, 3, rows, columns) / 4
     x = levels[at] + way * (levels[at + 1] - levels[at])
     return x, levels, (draw.wholes(0, 7, rows, columns) + 0.25 + draw.uniform(rows, columns) / 2) / 8
@@ -542,9 +548,9 @@ def _(draw):
     yield Case("other sizes", _asked(draw, FP4, rows, columns))
     x, levels, dice = _asked(draw, FP4, 2, 5)
     yield Case("numbers beyond the levels", (x * 40, levels, dice))
-    yield Case("numbers that are levels already", (FP4[draw.wholes(0, 14, 3, 5)], FP4, draw.uniform(3, 5)))
+    yield Case("numbers that already are levels", (FP4[draw.wholes(0, 14, 3, 5)], FP4, draw.uniform(3, 5)))
     yield Case("one level is rejected", (draw.normal(2, 3), FP4[:1], draw.uniform(2, 3)), refuse=True)
-    yield Case("levels that fall are rejected", (draw.normal(2, 3), FP4.flip(0), draw.uniform(2, 3)), refuse=True)
+    yield Case("descending levels are rejected", (draw.normal(2, 3), FP4.flip(0), draw.uniform(2, 3)), refuse=True)
     yield Case("dice of another shape are rejected", (draw.normal(2, 3), FP4, draw.uniform(3, 2)), refuse=True)
     yield Case("dice of 1 and more are rejected", (draw.normal(2, 3), FP4, draw.uniform(2, 3) + 1), refuse=True)
 
@@ -567,7 +573,7 @@ def _(x, levels, dice):
     return levels[(x[..., None] - levels).abs().argmin(dim=-1)]
 
 
-@by_chance.mistake("the probability of the upper level is the share of the way from the *lower* one")
+@by_chance.mistake("the probability of the upper level is the fraction of the way from the *lower* one")
 def _(x, levels, dice):
     _fits_levels(x, levels, dice)
     x = x.clamp(levels[0], levels[-1])
@@ -575,7 +581,7 @@ def _(x, levels, dice):
     return torch.where(dice < (high - x) / (high - low), high, low)
 
 
-@by_chance.mistake("up or down with the same probability does not keep the mean")
+@by_chance.mistake("going up or down with equal probability does not preserve the mean")
 def _(x, levels, dice):
     _fits_levels(x, levels, dice)
     x = x.clamp(levels[0], levels[-1])
@@ -599,7 +605,7 @@ def _(x, levels, dice):
     return torch.where((dice > (x - low) / (high - low)) & (x > low) | (x == high), high, low)
 
 
-@by_chance.mistake("one die for all numbers: each number needs its own")
+@by_chance.mistake("you use one die for all numbers: each number needs its own")
 def _(x, levels, dice):
     _fits_levels(x, levels, dice)
     x = x.clamp(levels[0], levels[-1])
@@ -608,7 +614,7 @@ def _(x, levels, dice):
 
 
 @by_chance.mistake(
-    "levels that do not rise, fewer than two, and dice of another shape or range must be rejected with a ValueError"
+    "levels that are not ascending, fewer than two levels, and dice of another shape or range must be rejected with a ValueError"
 )
 def _(x, levels, dice):
     levels = levels.sort().values if len(levels) > 1 else torch.cat([levels, levels + 1])
@@ -634,7 +640,7 @@ def _(x, levels, dice):
 
 @by_chance.variant
 def _(x, levels, dice):
-    # the place between the levels as one number, of which the dice take away a part
+    # the position among the levels as one number, from which the dice are subtracted
     _fits_levels(x, levels, dice)
     x = x.clamp(levels[0], levels[-1])
     below = ((x[..., None] >= levels).sum(dim=-1) - 1).clamp(0, len(levels) - 2)

@@ -17,15 +17,15 @@ from companion_school.checking.exercise import Case, exercise
     difficulty=1,
     minutes=10,
     hints=(
-        "Walk through the tokens, and remember whose turn it is: no one's, the user's, or the assistant's.",
+        "Go through the tokens and remember whose turn it is: no one's, the user's, or the assistant's.",
         "A role token changes the turn and never counts itself. A token counts if the turn is the assistant's.",
         "`end` still belongs to the turn that it ends. After it, it is no one's turn.",
     ),
 )
 def loss_mask(ids, user, assistant, end):
-    """`ids` is a conversation, a list of tokens. A turn begins with a role token, `user` or `assistant`, and ends with the token `end`. There may be
-    several turns of both kinds, and an `end` may be followed by padding, which can be any tokens but role tokens. Return a list of truth values that
-    says for each token whether it counts in the loss. What the assistant says counts, including its `end` but not its role token.
+    """`ids` is a conversation, a list of tokens. A turn begins with a role token, `user` or `assistant`, and ends with the token `end`. There
+    may be several turns of both kinds, and an `end` may be followed by padding, which can be any tokens except role tokens. Return a list of
+    booleans that says for each token whether it counts in the loss. What the assistant says counts, including its `end` but not its role token.
 
     ```python
     >>> loss_mask([7, 1, 2, 9, 8, 3, 9, 0], 7, 8, 9)
@@ -33,8 +33,8 @@ def loss_mask(ids, user, assistant, end):
     ```
 
     ★
-    - A conversation that does not begin with a role token raises a `ValueError`.
-    - An assistant's turn may lack its `end` because the text was cut off. It counts as far as it goes.
+    - Raise a `ValueError` if a conversation does not begin with a role token.
+    - An assistant's turn may lack its `end` because the text was cut off. Then all of its tokens count.
     """
     ### BEGIN SOLUTION
     if not ids or ids[0] not in (user, assistant):
@@ -53,8 +53,8 @@ def loss_mask(ids, user, assistant, end):
 def _(draw):
     yield Case("one question, one answer", ([7, 1, 2, 9, 8, 3, 4, 9], 7, 8, 9))
     yield Case("two answers", ([7, 1, 9, 8, 3, 9, 7, 2, 9, 8, 4, 4, 9], 7, 8, 9))
-    yield Case("fillers behind the end", ([7, 1, 9, 8, 3, 9, 0, 0, 9], 7, 8, 9))
-    yield Case("fillers between two turns", ([7, 1, 9, 0, 8, 3, 9, 5, 7, 2, 9, 8, 4, 9], 7, 8, 9))
+    yield Case("padding after the end", ([7, 1, 9, 8, 3, 9, 0, 0, 9], 7, 8, 9))
+    yield Case("padding between two turns", ([7, 1, 9, 0, 8, 3, 9, 5, 7, 2, 9, 8, 4, 9], 7, 8, 9))
     yield Case("the assistant begins", ([8, 3, 3, 9, 7, 1, 9], 7, 8, 9))
     for number in range(3):
         ids = []
@@ -62,8 +62,8 @@ def _(draw):
             for role in (21, 22):
                 ids += [role, *draw.wholes(0, 9, draw.whole(1, 4)).tolist(), 20]
         yield Case(f"a longer conversation, {number + 1} of 3", (ids, 21, 22, 20))
-    yield Case("an answer that is cut off", ([7, 1, 9, 8, 3, 4], 7, 8, 9), robust="conversations of the lesson end")
-    yield Case("no role at the beginning is rejected", ([1, 2, 9, 8, 3, 9], 7, 8, 9), refuse=True)
+    yield Case("an answer that is cut off", ([7, 1, 9, 8, 3, 4], 7, 8, 9), robust="conversations in the lesson end")
+    yield Case("a conversation without a role token first is rejected", ([1, 2, 9, 8, 3, 9], 7, 8, 9), refuse=True)
     yield Case("an empty conversation is rejected", ([], 7, 8, 9), refuse=True)
 
 
@@ -86,13 +86,13 @@ def _marked(ids, user, assistant, end, *, role=False, ends=True, fillers=False, 
     return found
 
 
-@loss_mask.mistake("the role token is given: the assistant says only what comes after it")
+@loss_mask.mistake("the role token is given: the assistant writes only the tokens after it")
 def _(ids, user, assistant, end):
     _roles(ids, user, assistant)
     return _marked(ids, user, assistant, end, role=True)
 
 
-@loss_mask.mistake("`end` counts: without it nothing teaches the model to stop")
+@loss_mask.mistake("`end` counts: without it the model does not learn to stop")
 def _(ids, user, assistant, end):
     _roles(ids, user, assistant)
     return _marked(ids, user, assistant, end, ends=False)
@@ -110,7 +110,7 @@ def _(ids, user, assistant, end):
     return _marked(ids, user, assistant, end, who=(user, assistant))
 
 
-@loss_mask.mistake("you let the user's words count, and not the assistant's")
+@loss_mask.mistake("you count the user's tokens instead of the assistant's")
 def _(ids, user, assistant, end):
     _roles(ids, user, assistant)
     return _marked(ids, user, assistant, end, who=(user,))
@@ -132,7 +132,7 @@ def _(ids, user, assistant, end):
     return [counts and at > last for at, counts in enumerate(found)]
 
 
-@loss_mask.mistake("an answer without `end`, cut off, counts as far as it goes")
+@loss_mask.mistake("an answer that is cut off before its `end` counts, too")
 def _(ids, user, assistant, end):
     _roles(ids, user, assistant)
     found = _marked(ids, user, assistant, end)
@@ -153,7 +153,7 @@ def _(ids, user, assistant, end):
 
 @loss_mask.variant
 def _(ids, user, assistant, end):
-    # of each token: the last role before it, and whether an end stands between
+    # for each token, the last role before it, and whether an end lies between
     _roles(ids, user, assistant)
     found = []
     for at, token in enumerate(ids):
@@ -174,7 +174,7 @@ def _(ids, user, assistant, end):
     difficulty=2,
     minutes=15,
     right={"gradients": "its output goes into a model that is trained"},
-    excused={"edge": "the number of an adapter that is changed is another adapter"},
+    excused={"edge": "another number means another adapter"},
     hints=(
         "All rows share `x @ weight.T`, so compute it once.",
         "`down[which]` is (batch, in, rank), one matrix for each row. Multiply by it with `torch.einsum`, or with `@` and an additional axis.",
@@ -216,24 +216,30 @@ def adapted(x, weight, down, up, which, scale):
 def _(draw):
     weight, down, up = draw.normal(3, 4), draw.normal(2, 4, 2), draw.normal(2, 2, 3)
     yield Case("one adapter for all", (draw.normal(2, 4), weight, down, up, torch.tensor([1, 1]), 1.0))
-    yield Case("each row its own", (draw.normal(3, 4), weight, down, up, torch.tensor([1, 0, 1]), 2.0), gradients=True)
+    yield Case(
+        "several adapters in one batch",
+        (draw.normal(3, 4), weight, down, up, torch.tensor([1, 0, 1]), 2.0),
+        gradients=True,
+    )
     yield Case("rows without an adapter", (draw.normal(3, 4), weight, down, up, torch.tensor([-1, 0, -1]), 2.0))
-    yield Case("nobody has one", (draw.normal(2, 4), weight, down, up, torch.tensor([-1, -1]), 2.0))
+    yield Case("no row has an adapter", (draw.normal(2, 4), weight, down, up, torch.tensor([-1, -1]), 2.0))
     wide_in, wide_out, rank, adapters = draw.sizes(4, 2, 8)
     weight, down = draw.normal(wide_out, wide_in), draw.normal(adapters, wide_in, rank)
     up, x, which = draw.normal(adapters, rank, wide_out), draw.normal(9, wide_in), draw.wholes(-1, adapters - 1, 9)
     yield Case("other sizes", (x, weight, down, up, which, 0.25))
     square = (draw.normal(5, 4), draw.normal(4, 4), draw.normal(3, 4, 4), draw.normal(3, 4, 4))
-    yield Case("as wide as it is high", (*square, draw.wholes(0, 2, 5), 0.5))
+    yield Case("all sizes equal", (*square, draw.wholes(0, 2, 5), 0.5))
     used = torch.zeros_like(which)
     spoilt = [adapter.clone() for adapter in (down, up)]
     for adapter in spoilt:
         adapter[1:] = float("nan")
-    yield Case("NaN in adapters of others", (x, weight, *spoilt, used, 0.25), robust="adapters of the lesson are clean")
-    yield Case("an adapter that is not there is rejected", (x, weight, down, up, used + adapters, 0.25), refuse=True)
+    yield Case(
+        "NaN in unused adapters", (x, weight, *spoilt, used, 0.25), robust="the lesson's adapters contain no NaN"
+    )
+    yield Case("an adapter that does not exist is rejected", (x, weight, down, up, used + adapters, 0.25), refuse=True)
     yield Case("a number below -1 is rejected", (x, weight, down, up, used - 2, 0.25), refuse=True)
     yield Case("a batch of another size is rejected", (x[1:], weight, down, up, which, 0.25), refuse=True)
-    yield Case("an adapter too few is rejected", (x, weight, down, up[1:], used, 0.25), refuse=True)
+    yield Case("one adapter too few is rejected", (x, weight, down, up[1:], used, 0.25), refuse=True)
 
 
 def _fitting(x, weight, down, up, which):
@@ -318,7 +324,7 @@ def _(x, weight, down, up, which, scale):
 
 @adapted.variant
 def _(x, weight, down, up, which, scale):
-    # customer by customer, with the merged matrix
+    # row by row, with the merged matrix
     _fitting(x, weight, down, up, which)
     out = x @ weight.T
     for number in range(len(down)):
@@ -338,7 +344,7 @@ def _(x, weight, down, up, which, scale):
     points=3,
     difficulty=2,
     minutes=15,
-    right={"gradients": "it is a loss, of which only the gradient is used"},
+    right={"gradients": "only the gradient of a loss is used"},
     hints=(
         "The log probability of an answer is a sum over its tokens that count, so use `torch.where(counts, now - start, 0).sum(-1)`.",
         "The margin is tau times the difference of the two sums, the first minus the second. The loss is `-log(sigmoid(margin))`.",
@@ -346,9 +352,9 @@ def _(x, weight, down, up, which, scale):
     ),
 )
 def preference_loss(now, start, counts, tau):
-    """`now` (pair, 2, token) are the log probabilities that the model gives to the tokens of two answers, first the good one and then the bad one.
-    `start` (pair, 2, token) are those of the model before training. `counts` (pair, 2, token) are truth values that say which tokens belong to the
-    answers. Return the loss of DPO with temperature `tau`, averaged over the pairs, as a tensor without axes.
+    """`now` (pair, 2, token) are the log probabilities that the model gives to the tokens of two answers, first the good one and then the bad
+    one. `start` (pair, 2, token) are those of the model before training. `counts` (pair, 2, token) is boolean and says which tokens belong to
+    the answers. Return the loss of DPO with temperature `tau`, averaged over the pairs, as a tensor without axes.
 
     ```python
     >>> now, start = torch.tensor([[[-1.0], [-2.0]]]), torch.tensor([[[-1.0], [-1.0]]])
@@ -357,7 +363,8 @@ def preference_loss(now, start, counts, tau):
     ```
 
     ★
-    - Arguments of different shapes, pairs that do not have two answers, no pairs at all, and a temperature of 0 or below raise a `ValueError`.
+    - Raise a `ValueError` if the shapes differ, if a pair does not have two answers, if there are no pairs, or if the temperature is not above
+      0.
     - A margin of a thousand, or of minus a thousand, does no harm.
     - The values of tokens that do not count do no harm, not even minus infinity.
     """
@@ -385,28 +392,28 @@ def _(draw):
     counts = draw.uniform(pair, 2, token) < 0.7
     counts[:, :, 0] = True
     yield Case("many pairs", (now, start, counts, 0.5), gradients=True)
-    yield Case("nothing has moved yet", (now, now.clone(), counts, 0.5))
+    yield Case("the model has not changed yet", (now, now.clone(), counts, 0.5))
     yield Case(
         "a margin of minus a thousand",
         (now + torch.tensor([-1000.0, 0]).double()[:, None], start, counts, 0.5),
-        robust="margins of the lesson are small",
+        robust="margins in the lesson are small",
     )
     yield Case(
         "a margin of a thousand",
         (now + torch.tensor([0, -1000.0]).double()[:, None], start, counts, 0.5),
-        robust="margins of the lesson are small",
+        robust="margins in the lesson are small",
     )
     cut = now.masked_fill(~counts, -math.inf)
     yield Case(
-        "minus infinity where nothing counts",
+        "minus infinity in tokens that do not count",
         (cut, start.masked_fill(~counts, -math.inf), counts, 0.5),
-        robust="fillers of the lesson have a chance",
+        robust="padding in the lesson has a finite log probability",
     )
     yield Case("a temperature of 0 is rejected", (now, start, counts, 0.0), refuse=True)
     yield Case("another shape of the start is rejected", (now, start[1:], counts, 0.5), refuse=True)
     yield Case("a mask of another shape is rejected", (now, start, counts[:, :1], 0.5), refuse=True)
-    yield Case("one answer in place of two is rejected", (now[:, :1], start[:, :1], counts[:, :1], 0.5), refuse=True)
-    yield Case("no pair is rejected", (now[:0], start[:0], counts[:0], 0.5), refuse=True)
+    yield Case("one answer instead of two is rejected", (now[:, :1], start[:, :1], counts[:, :1], 0.5), refuse=True)
+    yield Case("zero pairs are rejected", (now[:0], start[:0], counts[:0], 0.5), refuse=True)
 
 
 def _paired(now, start, counts, tau):
@@ -430,7 +437,7 @@ def _softplus(margin):
 
 
 @preference_loss.mistake(
-    "the probability of an answer is the product of those of its tokens, so take the sum of the logarithms, not their mean"
+    "the probability of an answer is the product of its tokens' probabilities, so take the sum of the logarithms, not their mean"
 )
 def _(now, start, counts, tau):
     _paired(now, start, counts, tau)
@@ -445,7 +452,7 @@ def _(now, start, counts, tau):
     return _softplus(tau * (moved[:, 0] - moved[:, 1]))
 
 
-@preference_loss.mistake("the margin is measured from the start, whose log probabilities are subtracted")
+@preference_loss.mistake("the margin is measured from the start, so subtract its log probabilities")
 def _(now, start, counts, tau):
     _paired(now, start, counts, tau)
     moved = now.masked_fill(~counts, 0).sum(-1)
@@ -527,7 +534,7 @@ def _(now, start, counts, tau):
 
 @preference_loss.variant
 def _(now, start, counts, tau):
-    # minus the log chance of the first of two, in a softmax over both
+    # minus the log probability of the first of two in a softmax over both
     _paired(now, start, counts, tau)
     zero = now.new_zeros(())
     moved = (torch.where(counts, now, zero) - torch.where(counts, start, zero)).sum(-1)
@@ -562,7 +569,7 @@ def advantages(rewards):
 
     ★
     - Raise a `ValueError` unless there are two axes, and every group has an answer.
-    - Rewards of a million and of a millionth are treated alike, because nothing is added to the deviation.
+    - Rewards of a million and of a millionth give the same advantages, because nothing is added to the deviation.
     """
     ### BEGIN SOLUTION
     if rewards.dim() != 2 or not rewards.shape[1]:
@@ -578,18 +585,18 @@ def advantages(rewards):
 @advantages.cases
 def _(draw):
     yield Case("two of eight are right", (torch.tensor([[1.0, 0, 0, 1, 0, 0, 0, 0]]).double(),))
-    yield Case("two groups of their own", (torch.tensor([[1.0, 0, 0, 0], [1, 1, 1, 0]]).double(),))
-    yield Case("all right, or all wrong", (torch.tensor([[1.0, 1, 1], [0, 0, 0], [0, 1, 0]]).double(),))
+    yield Case("two separate groups", (torch.tensor([[1.0, 0, 0, 0], [1, 1, 1, 0]]).double(),))
+    yield Case("all right or all wrong", (torch.tensor([[1.0, 1, 1], [0, 0, 0], [0, 1, 0]]).double(),))
     question, answer = draw.sizes(2, 3, 9)
     rewards = draw.normal(question, answer)
     yield Case("rewards that are not 0 and 1", (rewards,))
     yield Case("groups of different levels", (rewards + 10 * draw.normal(question, 1),))
     yield Case("one answer in a group", (draw.normal(3, 1),))
     yield Case(
-        "equal rewards of a third", (torch.full((2, 6), 1 / 3).double(),), robust="rewards of the lesson are 0 and 1"
+        "equal rewards of a third", (torch.full((2, 6), 1 / 3).double(),), robust="rewards in the lesson are 0 and 1"
     )
-    yield Case("rewards of a millionth", (rewards * 1e-6,), robust="rewards of the lesson are 0 and 1")
-    yield Case("rewards of a million", (rewards * 1e6,), robust="rewards of the lesson are 0 and 1")
+    yield Case("rewards of a millionth", (rewards * 1e-6,), robust="rewards in the lesson are 0 and 1")
+    yield Case("rewards of a million", (rewards * 1e6,), robust="rewards in the lesson are 0 and 1")
     yield Case("one axis is rejected", (rewards[0],), refuse=True)
     yield Case("three axes are rejected", (rewards[None],), refuse=True)
     yield Case("groups without an answer are rejected", (rewards[:, :0],), refuse=True)
@@ -638,20 +645,20 @@ def _(rewards):
     return _standard(rewards - rewards.mean(dim=1, keepdim=True), rewards.std(dim=1, keepdim=True), _equal(rewards))
 
 
-@advantages.mistake("you divide by the variance, and the deviation is its square root")
+@advantages.mistake("you divide by the variance; the standard deviation is its square root")
 def _(rewards):
     _groups(rewards)
     off = rewards - rewards.mean(dim=1, keepdim=True)
     return _standard(off, rewards.var(dim=1, correction=0, keepdim=True), _equal(rewards))
 
 
-@advantages.mistake("you subtract the mean and divide by nothing, which is Dr. GRPO and not asked here")
+@advantages.mistake("you only subtract the mean, as in Dr. GRPO; here divide by the deviation, too")
 def _(rewards):
     _groups(rewards)
     return (rewards - rewards.mean(dim=1, keepdim=True)).masked_fill(_equal(rewards), 0)
 
 
-@advantages.mistake("an answer's own reward belongs to the mean as well, but yours is that of the others")
+@advantages.mistake("an answer's own reward belongs to the mean, too, but yours is the mean of the others")
 def _(rewards):
     _groups(rewards)
     count = rewards.shape[1]
@@ -659,7 +666,7 @@ def _(rewards):
     return _standard(rewards - others, rewards.std(dim=1, correction=0, keepdim=True), _equal(rewards))
 
 
-@advantages.mistake("where all rewards are equal the advantages are 0, and not 0 / 0")
+@advantages.mistake("if all rewards are equal, the advantages are 0, not 0 / 0")
 def _(rewards):
     _groups(rewards)
     return (rewards - rewards.mean(dim=1, keepdim=True)) / rewards.std(dim=1, correction=0, keepdim=True)
@@ -672,7 +679,9 @@ def _(rewards):
     return off / (rewards.std(dim=1, correction=0, keepdim=True) + 1e-8)
 
 
-@advantages.mistake("the mean of equal numbers can differ from them by rounding, so ask whether all rewards are equal")
+@advantages.mistake(
+    "rounding can make the mean of equal numbers differ from them, so check whether all rewards are equal"
+)
 def _(rewards):
     _groups(rewards)
     off, deviation = rewards - rewards.mean(dim=1, keepdim=True), rewards.std(dim=1, correction=0, keepdim=True)
@@ -681,7 +690,7 @@ def _(rewards):
     return _standard(off, deviation, _equal(rewards)) + spoilt
 
 
-@advantages.mistake("anything but groups of at least one answer must raise a ValueError")
+@advantages.mistake("anything except groups of at least one answer must raise a ValueError")
 def _(rewards):
     rewards = rewards.reshape(-1, rewards.shape[-1] if rewards.dim() else 1)
     return _standard(
@@ -720,18 +729,18 @@ def _(rewards):
     points=4,
     difficulty=3,
     minutes=20,
-    right={"gradients": "it is a loss, of which only the gradient is used"},
+    right={"gradients": "only the gradient of a loss is used"},
     limits={"clip": (0, 1)},
     hints=(
-        "The ratio of a token is `(now - old).exp()`. Mask both first, so that it is 1 where nothing counts.",
-        "For each token take the smaller of `ratio * gain` and `ratio.clamp(1 - clip, 1 + clip) * gain`, also if the gain is negative.",
-        "Take the mean over the tokens of each answer that count, then the mean over the answers, and put a minus in front.",
+        "The ratio of a token is `(now - old).exp()`. Mask both first, so that it is 1 for tokens that do not count.",
+        "For each token take the smaller of `ratio * gain` and `ratio.clamp(1 - clip, 1 + clip) * gain`, even if the gain is negative.",
+        "Take the mean over the tokens of each answer that count, then the mean over the answers, and change the sign.",
     ),
 )
 def held_back(now, old, gain, counts, clip):
-    """`now` and `old` (answer, token) are log probabilities of tokens, from the model as it is now and as it was when it drew them. `gain` (answer)
-    are the advantages, and `counts` (answer, token) says which tokens belong to the answers. Return the loss of GRPO with ratios clipped to between 1
-    - clip and 1 + clip, as a mean over the tokens of each answer and then over the answers. It is a tensor without axes.
+    """`now` and `old` (answer, token) are log probabilities of tokens, from the current model and from the model that drew them. `gain` (answer)
+    are the advantages, and `counts` (answer, token) says which tokens belong to the answers. Return the loss of GRPO with ratios clipped to the
+    range from 1 - clip to 1 + clip, as a mean over the tokens of each answer and then over the answers. It is a tensor without axes.
 
     ```python
     >>> now, old = torch.tensor([[0.5]]).log(), torch.tensor([[0.25]]).log()
@@ -740,7 +749,8 @@ def held_back(now, old, gain, counts, clip):
     ```
 
     ★
-    - Raise a `ValueError` if shapes do not match, if there is no answer or one without a token that counts, or if `clip` is not above 0 and below 1.
+    - Raise a `ValueError` if shapes do not match, if there is no answer, if an answer has no token that counts, or if `clip` is not above 0 and
+      below 1.
     - The values of tokens that do not count do no harm, not even minus infinity.
     """
     ### BEGIN SOLUTION
@@ -759,10 +769,10 @@ def _(draw):
     every, good, bad = torch.ones(1, 3).bool(), torch.tensor([1.5]).double(), torch.tensor([-0.5]).double()
     old = -1 - draw.uniform(1, 3)
     up, down = old + torch.tensor([0.05, 0.3, 0.6]).double(), old - torch.tensor([0.05, 0.3, 0.6]).double()
-    yield Case("a good answer whose chance has grown", (up, old, good, every, 0.2), gradients=True)
-    yield Case("a good answer whose chance has fallen", (down, old, good, every, 0.2), gradients=True)
-    yield Case("a bad answer whose chance has grown", (up, old, bad, every, 0.2), gradients=True)
-    yield Case("a bad answer whose chance has fallen", (down, old, bad, every, 0.2), gradients=True)
+    yield Case("a good answer that has become more probable", (up, old, good, every, 0.2), gradients=True)
+    yield Case("a good answer that has become less probable", (down, old, good, every, 0.2), gradients=True)
+    yield Case("a bad answer that has become more probable", (up, old, bad, every, 0.2), gradients=True)
+    yield Case("a bad answer that has become less probable", (down, old, bad, every, 0.2), gradients=True)
     answer, token = draw.sizes(2, 4, 9)
     old = -2 * draw.uniform(answer, token)
     now, gain = old + 0.4 * draw.normal(answer, token), draw.normal(answer)
@@ -771,19 +781,21 @@ def _(draw):
     counts[0] = True
     yield Case("answers of unequal length", (now, old, gain, counts, 0.2), gradients=True)
     yield Case("another clip", (now, old, gain, counts, 0.35))
-    yield Case("nothing has moved yet", (old.clone(), old, gain, counts, 0.2))
+    yield Case("the model has not changed yet", (old.clone(), old, gain, counts, 0.2))
     cut = (now.masked_fill(~counts, -math.inf), old.masked_fill(~counts, -math.inf))
     yield Case(
-        "minus infinity where nothing counts", (*cut, gain, counts, 0.2), robust="fillers of the lesson have a chance"
+        "minus infinity in tokens that do not count",
+        (*cut, gain, counts, 0.2),
+        robust="padding in the lesson has a finite log probability",
     )
     yield Case("a clip of 0 is rejected", (now, old, gain, counts, 0.0), refuse=True)
     yield Case("a clip of 1 is rejected", (now, old, gain, counts, 1.0), refuse=True)
-    yield Case("an advantage too few is rejected", (now, old, gain[1:], counts, 0.2), refuse=True)
+    yield Case("one advantage too few is rejected", (now, old, gain[1:], counts, 0.2), refuse=True)
     yield Case("a mask of another shape is rejected", (now, old, gain, counts[:, 1:], 0.2), refuse=True)
     yield Case(
         "an answer without a token is rejected", (now, old, gain, counts & (gain[:, None] != gain[1]), 0.2), refuse=True
     )
-    yield Case("no answer is rejected", (now[:0], old[:0], gain[:0], counts[:0], 0.2), refuse=True)
+    yield Case("zero answers are rejected", (now[:0], old[:0], gain[:0], counts[:0], 0.2), refuse=True)
 
 
 def _told(now, old, gain, counts, clip):
@@ -829,7 +841,7 @@ def _(now, old, gain, counts, clip):
     return _averaged(torch.minimum(ratio, ratio.clamp(1 - clip, 1 + clip)) * gain[:, None], counts)
 
 
-@held_back.mistake("a ratio is now divided by then, but yours is upside down")
+@held_back.mistake("the ratio is the new probability divided by the old one, but yours is upside down")
 def _(now, old, gain, counts, clip):
     _told(now, old, gain, counts, clip)
     ratio, gain = _ratio(old, now, counts), gain[:, None]
@@ -867,7 +879,7 @@ def _(now, old, gain, counts, clip):
     return -torch.minimum(ratio * gain, ratio.clamp(1 - clip, 1 + clip) * gain).mean(dim=1).mean()
 
 
-@held_back.mistake("a loss is minimized, so what should grow needs a minus in front")
+@held_back.mistake("a loss is minimized, so a quantity that should grow needs a minus sign")
 def _(now, old, gain, counts, clip):
     _told(now, old, gain, counts, clip)
     return -_averaged(_products(now, old, gain, counts, clip), counts)
@@ -900,7 +912,7 @@ def _(now, old, gain, counts, clip):
 
 @held_back.variant
 def _(now, old, gain, counts, clip):
-    # answer by answer; a good one's ratio is cut above, a bad one's below
+    # answer by answer; a good one's ratio is clipped from above, a bad one's from below
     _told(now, old, gain, counts, clip)
     losses = []
     for row in range(len(now)):
@@ -928,7 +940,7 @@ def _(now, old, gain, counts, clip):
     ),
 )
 def pass_at(right, drawn, k):
-    """For each question `drawn` answers were sampled, and the list of whole numbers `right` says how many of them were right. Return the unbiased
+    """For each question, `drawn` answers were sampled, and the list of integers `right` says how many of them were right. Return the unbiased
     estimate of pass@k, the probability that at least one of k answers is right, averaged over the questions, as a `float`.
 
     ```python
@@ -937,7 +949,7 @@ def pass_at(right, drawn, k):
     ```
 
     ★
-    - No questions, more right answers than were sampled, and k outside of 1 to `drawn` raise a `ValueError`.
+    - Raise a `ValueError` if there are no questions, more right answers than were sampled, or a k outside of 1 to `drawn`.
     - Ten thousand answers are not a problem.
     """
     ### BEGIN SOLUTION
@@ -950,7 +962,7 @@ def pass_at(right, drawn, k):
 
 @pass_at.cases
 def _(draw):
-    yield Case("one right of four, two tries", ([1], 4, 2))
+    yield Case("one right answer of four, two tries", ([1], 4, 2))
     yield Case("one try", ([2, 0, 5], 5, 1))
     yield Case("fewer wrong answers than tries", ([3, 4], 5, 3))
     yield Case("as many tries as answers", ([1, 0, 6], 6, 6))
@@ -958,10 +970,10 @@ def _(draw):
     yield Case("many questions", (draw.wholes(0, drawn, 9).tolist(), drawn, draw.whole(3, 5)))
     yield Case("hard questions", (draw.wholes(0, 2, 7).tolist(), drawn, 6))
     yield Case("ten thousand answers", ([3, 500, 0], 10_000, 200), robust="the lesson draws 32")
-    yield Case("no question is rejected", ([], 4, 2), refuse=True)
-    yield Case("more right than drawn is rejected", ([5], 4, 2), refuse=True)
+    yield Case("zero questions are rejected", ([], 4, 2), refuse=True)
+    yield Case("more right answers than drawn are rejected", ([5], 4, 2), refuse=True)
     yield Case("a negative count is rejected", ([2, -1], 4, 2), refuse=True)
-    yield Case("no try is rejected", ([1], 4, 0), refuse=True)
+    yield Case("zero tries are rejected", ([1], 4, 0), refuse=True)
     yield Case("more tries than answers are rejected", ([1], 4, 5), refuse=True)
 
 
@@ -978,7 +990,7 @@ def _(right, drawn, k):
     return sum(1 - (1 - count / drawn) ** k for count in right) / len(right)
 
 
-@pass_at.mistake("make the estimate for each question and then average, because questions differ")
+@pass_at.mistake("estimate each question by itself, then average, because questions differ")
 def _(right, drawn, k):
     _drawn(right, drawn, k)
     every = drawn * len(right)
@@ -1009,7 +1021,7 @@ def _(right, drawn, k):
     return sum(1 - math.comb(drawn - count, k) / math.comb(drawn, k) for count in right)
 
 
-@pass_at.mistake("k times the share of right answers counts questions twice, and can be above 1")
+@pass_at.mistake("k times the share of right answers counts some tries twice and can exceed 1")
 def _(right, drawn, k):
     _drawn(right, drawn, k)
     return sum(min(1.0, k * count / drawn) for count in right) / len(right)
@@ -1024,7 +1036,7 @@ def _(right, drawn, k):
 
 @pass_at.variant
 def _(right, drawn, k):
-    # the probability that the k answers are wrong, one after the other
+    # the probability that the k answers, one after the other, are all wrong
     _drawn(right, drawn, k)
     total = 0.0
     for count in right:

@@ -12,11 +12,11 @@ from companion_school.checking.exercise import Case, exercise
 @exercise(
     "21.1",
     "The logit lens",
-    task="Read the stream half-way, as if it were the end",
+    task="Read the stream half-way as if it were the end",
     points=1,
     difficulty=1,
     minutes=10,
-    right={"gradients": "a lens that is trained learns through it"},
+    right={"gradients": "a trained lens learns through it"},
     hints=(
         "RMSNorm divides each vector by the square root of the mean of its squares, with eps under the root.",
         "Multiply by the gain after the division, and then by the table: `(u / r * gain) @ table.T`.",
@@ -34,7 +34,7 @@ def lens(u, gain, table, eps):
     ```
 
     ★
-    - A stream whose width differs from that of gain or table raises a `ValueError`.
+    - Raise a `ValueError` if the width of the stream differs from that of gain or table.
     - A vector of zeros gives logits of 0 if eps is above 0.
     """
     ### BEGIN SOLUTION
@@ -53,9 +53,9 @@ def _(draw):
     yield Case("layers and tokens", (u, gain, table, 1e-6), gradients=True)
     yield Case("a long stream", (30 * u, gain, table, 1e-6))
     yield Case("a large eps", (u, gain, table, 0.5))
-    yield Case("as many tokens as numbers", (draw.normal(2, 5, 5), draw.normal(5), draw.normal(5, 5), 1e-6))
+    yield Case("as many tokens as components", (draw.normal(2, 5, 5), draw.normal(5), draw.normal(5, 5), 1e-6))
     zeros = torch.zeros_like(u)
-    yield Case("a stream of zeros", (zeros, gain, table, 1e-6), robust="no stream of the lesson is 0")
+    yield Case("a stream of zeros", (zeros, gain, table, 1e-6), robust="no stream in the lesson is 0")
     yield Case("a gain of another width is rejected", (u, gain[1:], table, 1e-6), refuse=True)
     yield Case("a table of another width is rejected", (u, gain, table[:, 1:], 1e-6), refuse=True)
 
@@ -69,7 +69,7 @@ def _scale(u, eps):
     return (u.square().mean(dim=-1, keepdim=True) + eps).sqrt()
 
 
-@lens.mistake("the norm comes before the table, and without it early layers, which are shorter, have smaller logits")
+@lens.mistake("the norm comes before the table; without it, the shorter vectors of early layers give smaller logits")
 def _(u, gain, table, eps):
     _widths(u, gain, table)
     return (u * gain) @ table.T
@@ -120,7 +120,7 @@ def _(u, gain, table, eps):
 
 @lens.variant
 def _(u, gain, table, eps):
-    # the gain belongs to the table as well as to the stream, and the scale to the logits
+    # the gain can multiply the table instead of the stream, and the scale the logits
     _widths(u, gain, table)
     return u @ (table * gain).T / _scale(u, eps)
 
@@ -135,17 +135,17 @@ def _(u, gain, table, eps):
     points=3,
     difficulty=2,
     minutes=20,
-    right={"gradients": "it is part of an objective where parts are trained to be sparse"},
+    right={"gradients": "it may be part of a training objective that makes parts sparse"},
     hints=(
-        "The stream at the end is `writes.sum(0)`. Its root mean square is the one scale for all parts.",
+        "The stream at the end is `writes.sum(0)`. Its root mean square is the scale of all parts.",
         "The direction is gain times the difference of the two words' rows of the table, divided by that scale.",
-        "`writes @ direction` is a number for each part, and they add up to the gap.",
+        "`writes @ direction` is a number for each part, and these numbers add up to the gap.",
     ),
 )
 def credit(writes, gain, table, words, eps):
-    """`writes` (part, d_model) are the embedding of one token and what every head and network has added to it, so that their sum is the stream at the
-    end. RMSNorm with `gain` (d_model) and `eps` comes next, and then `table` (vocab, d_model). `words` is a pair of token ids. Return by how much
-    each part makes the logit of the first word larger than that of the second, (part). The results add up to the gap of the two logits.
+    """`writes` (part, d_model) holds the embedding of one token and everything that each head and network added to it, so its sum is the final
+    stream. RMSNorm with `gain` (d_model) and `eps` comes next, and then `table` (vocab, d_model). `words` is a pair of token ids. Return (part):
+    by how much each part makes the logit of the first word larger than that of the second. The results add up to the gap of the two logits.
 
     ```python
     >>> writes = torch.tensor([[3.0, 1.0], [1.0, 2.0]])
@@ -155,7 +155,7 @@ def credit(writes, gain, table, words, eps):
 
     ★
     - Raise a `ValueError` if the widths differ, or if a word's id is negative or not in the table.
-    - No parts at all raise a `ValueError`.
+    - Raise a `ValueError` if there are no parts.
     """
     ### BEGIN SOLUTION
     if not len(writes) or not writes.shape[-1] == gain.shape[-1] == table.shape[-1]:
@@ -176,12 +176,12 @@ def _(draw):
     yield Case("many parts", (writes, gain, table, (1, 0), 1e-6), gradients=True)
     yield Case("one part", (writes[:1], gain, table, (0, 2), 1e-6))
     yield Case("a large eps", (writes, gain, table, (2, 1), 0.5))
-    yield Case("one word twice", (writes, gain, table, (1, 1), 1e-6))
-    yield Case("as many parts as numbers", (draw.normal(4, 4), draw.normal(4), draw.normal(4, 4), (3, 1), 1e-6))
+    yield Case("the same word twice", (writes, gain, table, (1, 1), 1e-6))
+    yield Case("as many parts as components", (draw.normal(4, 4), draw.normal(4), draw.normal(4, 4), (3, 1), 1e-6))
     yield Case("a gain of another width is rejected", (writes, gain[1:], table, (0, 1), 1e-6), refuse=True)
     yield Case("a table of another width is rejected", (writes, gain, table[:, 1:], (0, 1), 1e-6), refuse=True)
-    yield Case("a word beyond the table is rejected", (writes, gain, table, (0, vocab), 1e-6), refuse=True)
-    yield Case("a word below 0 is rejected", (writes, gain, table, (-1, 0), 1e-6), refuse=True)
+    yield Case("a word that is not in the table is rejected", (writes, gain, table, (0, vocab), 1e-6), refuse=True)
+    yield Case("a negative word id is rejected", (writes, gain, table, (-1, 0), 1e-6), refuse=True)
     yield Case("no parts are rejected", (writes[:0], gain, table, (0, 1), 1e-6), refuse=True)
 
 
@@ -222,7 +222,7 @@ def _(writes, gain, table, words, eps):
     return writes @ (gain * table[words[0]]) / _scale(writes.sum(0), eps)
 
 
-@credit.mistake("the first word leads if the number is above 0, but you have them the other way round")
+@credit.mistake("a positive number must mean that the first word leads, but you swapped the words")
 def _(writes, gain, table, words, eps):
     _fits(writes, gain, table, words)
     return -(writes @ _direction(gain, table, words)) / _scale(writes.sum(0), eps)
@@ -251,7 +251,7 @@ def _(writes, gain, table, words, eps):
 
 @credit.variant
 def _(writes, gain, table, words, eps):
-    # all logits of all parts, and then the two that are asked for
+    # all logits of all parts, then the two that are needed
     _fits(writes, gain, table, words)
     logits = (writes / _scale(writes.sum(0), eps) * gain) @ table.T
     return logits[:, words[0]] - logits[:, words[1]]
@@ -259,7 +259,7 @@ def _(writes, gain, table, words, eps):
 
 @credit.variant
 def _(writes, gain, table, words, eps):
-    # what the gap loses, with the scale frozen, if a part is left out
+    # how much the gap shrinks, with the scale frozen, if a part is left out
     _fits(writes, gain, table, words)
     whole = writes.sum(0)
     direction = _direction(gain, table, words) / _scale(whole, eps)
@@ -276,18 +276,18 @@ def _(writes, gain, table, words, eps):
     points=3,
     difficulty=2,
     minutes=20,
-    right={"gradients": "a score that is watched in training may also be optimized"},
+    right={"gradients": "a score that is monitored in training may also be optimized"},
     excused={"nan": "weights on keys that the score does not use may be anything"},
     hints=(
-        "Make a table (batch, query, key) of truth values. Is the token left of the key the same as the query's?",
-        "The key at position 0 has no left neighbour. A copy counts only if key is at most query.",
+        "Make a boolean table (batch, query, key). Does the token before the key equal the query's?",
+        "The key at position 0 has no token before it. A copy counts only if the key's position is at most the query's.",
         "A query counts if there is any such key. The score is the mean weight on such keys, over all queries that count.",
     ),
 )
 def induction(weights, tokens):
-    """`weights` (batch, head, query, key) are attention weights under a causal mask, and `tokens` (batch, token) are int64. A key is *after a copy*
-    for a query if it does not come later than the query and the token just left of the key is the same as the query's own. A query *counts* if it has
-    such a key. Return for each head its weight on such keys, as a mean over all queries of the batch that count: (head).
+    """`weights` (batch, head, query, key) are attention weights under a causal mask, and `tokens` (batch, token) are int64. A key is *after a
+    copy* for a query if it does not come later than the query and the token just before the key equals the query's own. A query *counts* if it
+    has such a key. Return (head): each head's total weight on such keys, as a mean over all queries of the batch that count.
 
     ```python
     >>> weights = torch.tensor([[[[1.0, 0, 0], [0.5, 0.5, 0], [0.2, 0.7, 0.1]]]])
@@ -297,7 +297,7 @@ def induction(weights, tokens):
 
     ★
     - Raise a `ValueError` if the shape of `tokens` does not match the weights, or if no query counts.
-    - Weights on keys after the query do not count, should there be any.
+    - Weights on keys after the query do not count if there are any.
     """
     ### BEGIN SOLUTION
     batch, _, queries, keys = weights.shape
@@ -324,7 +324,7 @@ def _(draw):
     small = torch.tensor([[4, 9, 4]])
     yield Case("one copy", (_causal(draw, 1, 1, 3), small), gradients=True)
     yield Case(
-        "a round, told twice", (_causal(draw, 1, 2, 8), torch.tensor([[3, 5, 1, 2, 3, 5, 1, 2]])), gradients=True
+        "a sequence repeated once", (_causal(draw, 1, 2, 8), torch.tensor([[3, 5, 1, 2, 3, 5, 1, 2]])), gradients=True
     )
     yield Case("several copies of one token", (_causal(draw, 1, 2, 6), torch.tensor([[7, 1, 7, 2, 7, 7]])))
     yield Case("the same token all the time", (_causal(draw, 1, 3, 5), torch.full((1, 5), 2)))
@@ -333,17 +333,17 @@ def _(draw):
     tokens[:, -1] = tokens[:, 0]
     yield Case("many texts", (_causal(draw, batch, heads, length), tokens))
     uneven = torch.tensor([[1, 2, 1, 2, 1, 2], [1, 2, 3, 4, 5, 1]])
-    yield Case("unequally many queries count", (_causal(draw, 2, 3, 6), uneven))
+    yield Case("different numbers of queries count", (_causal(draw, 2, 3, 6), uneven))
     square = torch.tensor([[1, 2, 1], [2, 2, 2], [0, 1, 0]])
     yield Case("as many texts as tokens and heads", (_causal(draw, 3, 3, 3), square))
     yield Case(
-        "weights ahead of the query",
+        "weights on keys after the query",
         (draw.normal(1, 2, 6, 6).softmax(-1), uneven[:1]),
-        robust="weights of the lesson are causal",
+        robust="weights in the lesson are causal",
     )
-    yield Case("a text in which nothing comes again is rejected", (_causal(draw, 1, 2, 3), uneven[1:, :3]), refuse=True)
+    yield Case("a text without a repeated token is rejected", (_causal(draw, 1, 2, 3), uneven[1:, :3]), refuse=True)
     yield Case("tokens of another length are rejected", (_causal(draw, 2, 3, 5), uneven), refuse=True)
-    yield Case("a text too few is rejected", (_causal(draw, 2, 3, 6), uneven[:1]), refuse=True)
+    yield Case("one text too few is rejected", (_causal(draw, 2, 3, 6), uneven[:1]), refuse=True)
 
 
 def _told(weights, tokens):
@@ -382,9 +382,7 @@ def _(weights, tokens):
     return _mean(weights, after, torch.ones_like(after[:, :, 0]))
 
 
-@induction.mistake(
-    "all queries that count have the same weight, but you average within each text first, and texts differ"
-)
+@induction.mistake("all queries that count have the same weight, but you average within each text first")
 def _(weights, tokens):
     after = _told(weights, tokens).tril()
     counts = after.any(-1)
@@ -456,16 +454,16 @@ def _(weights, tokens):
     points=3,
     difficulty=3,
     minutes=20,
-    right={"gradients": "gaps are differentiable, and shares are functions of them"},
+    right={"gradients": "shares are differentiable functions of the gaps"},
     hints=(
-        "The clean run is `gaps[1, 1, ...]` and the other one is `gaps[0, 0, ...]`. Index with a tuple of as many numbers.",
-        "To noise part i, set all indices to 1 except the i-th. To denoise it, set all indices to 0 except the i-th.",
-        "A noised share is (clean - patched) / (clean - other), a denoised one (patched - other) / (clean - other).",
+        "The clean run is `gaps[1, 1, ...]` and the other one is `gaps[0, 0, ...]`. Index with a tuple of as many numbers as there are axes.",
+        "To noise part i, set all indices to 1 except index i. To denoise it, set all indices to 0 except index i.",
+        "A noised share is (clean - patched) / (clean - other), and a denoised share is (patched - other) / (clean - other).",
     ),
 )
 def both_ways(gaps):
     """Each part of a model may be as in the clean text (1) or as in the other text (0). `gaps` (2, 2, ..., 2) has one axis per part and contains
-    the gap for each combination. For example, in `gaps[1, 0, 1]` only part 1 is as in the other text. Return (2, part): for each part its share
+    the gap for each combination. For example, in `gaps[1, 0, 1]` only part 1 is from the other text. Return (2, part): for each part its share
     by *noising*, the clean run with this one part from the other text, and by *denoising*, the reverse. A share is 0 if nothing changes and 1 if
     everything does.
 
@@ -476,8 +474,8 @@ def both_ways(gaps):
     ```
 
     ★
-    - A table without axes, or with an axis that does not have two entries, raises a `ValueError`.
-    - If the clean and the other run have the same gap, there is no difference to share, which raises a `ValueError`.
+    - Raise a `ValueError` if the table has no axes, or an axis that does not have two entries.
+    - Raise a `ValueError` if the clean and the other run have the same gap, because then shares are undefined.
     """
     ### BEGIN SOLUTION
     parts = gaps.dim()
@@ -485,7 +483,7 @@ def both_ways(gaps):
         raise ValueError(f"gaps: expected two entries for each part; got shape {tuple(gaps.shape)}")
     clean, other = gaps[(1,) * parts], gaps[(0,) * parts]
     if clean == other:
-        raise ValueError(f"gaps: expected a difference; both runs have {clean.item()}")
+        raise ValueError(f"gaps: expected different gaps; both runs have {clean.item()}")
     noised = torch.stack([gaps[tuple(int(at != part) for at in range(parts))] for part in range(parts)])
     denoised = torch.stack([gaps[tuple(int(at == part) for at in range(parts))] for part in range(parts)])
     return torch.stack([clean - noised, denoised - other]) / (clean - other)
@@ -501,9 +499,9 @@ def _(draw):
     yield Case("two parts", (draw.normal(2, 2),), gradients=True)
     for parts in (3, 4, 5, draw.whole(6, 8)):
         yield Case(f"{parts} parts", (draw.normal(*[2] * parts),), gradients=True)
-    yield Case("a gap that the other text leads", (-5 - draw.uniform(2, 2, 2),))
+    yield Case("a gap that is larger in the other text", (-5 - draw.uniform(2, 2, 2),))
     yield Case("a table of three entries is rejected", (draw.normal(2, 3),), refuse=True)
-    yield Case("a number is rejected", (draw.normal(2)[0],), refuse=True)
+    yield Case("a table without axes is rejected", (draw.normal(2)[0],), refuse=True)
     yield Case(
         "runs without a difference are rejected", (torch.tensor([[1.0, 2.0], [3.0, 1.0]]).double(),), refuse=True
     )
@@ -520,7 +518,7 @@ def _ends(gaps):
 
 
 def _singles(gaps, odd):
-    """The gap of each pass in which one part is `odd` and all others are not."""
+    """Return the gap of each run in which only one part has the state `odd`."""
     parts = range(gaps.dim())
     return torch.stack([gaps[tuple(odd if at == part else 1 - odd for at in parts)] for part in parts])
 
@@ -545,13 +543,13 @@ def _(gaps):
     return torch.stack([share, share])
 
 
-@both_ways.mistake("a share is a part of the difference between the two runs, so divide by clean minus other")
+@both_ways.mistake("a share is a fraction of the difference between the two runs, so divide by clean minus other")
 def _(gaps):
     clean, other = _ends(gaps)
     return torch.stack([clean - _singles(gaps, 0), _singles(gaps, 1) - other])
 
 
-@both_ways.mistake("a share counts from the run that is patched, not from a gap of 0")
+@both_ways.mistake("a share is measured from the run that is patched, not from a gap of 0")
 def _(gaps):
     clean, other = _ends(gaps)
     return torch.stack([_singles(gaps, 0), _singles(gaps, 1)]) / (clean - other)
@@ -589,7 +587,7 @@ def _(gaps):
 
 @both_ways.variant
 def _(gaps):
-    # in one row of all passes a part is a bit of its number, the first part the highest
+    # in a flat list of all runs, each part is a bit of the index, and the first part is the highest bit
     _ends(gaps)
     flat, bits = gaps.reshape(-1), 2 ** torch.arange(gaps.dim()).flip(0)
     way = flat[-1] - flat[0]
@@ -606,19 +604,19 @@ def _(gaps):
     points=3,
     difficulty=2,
     minutes=20,
-    right={"gradients": "an autoencoder is trained through this"},
-    excused={"nan": "the output row of a feature that is not kept may be anything"},
+    right={"gradients": "an autoencoder is trained through this result"},
+    excused={"nan": "the output row of a dropped feature may be anything"},
     hints=(
-        "Features are `relu(u @ into.T + bias)`; `topk` gives the largest of each row, and `scatter` puts them back.",
+        "Features are `relu(u @ into.T + bias)`; `topk` gives the largest features of each row, and `scatter` puts them back.",
         "Features that are not kept are 0. The rebuilt vectors are `features @ out`.",
-        "The share explained is 1 minus the sum of all squares of `rebuilt - u`, divided by that of u minus its mean vector.",
+        "The share explained is 1 minus the sum of squares of `rebuilt - u` divided by the sum of squares of `u` minus its mean vector.",
     ),
 )
 def rebuilt(u, into, bias, out, keep):
-    """Apply a sparse autoencoder to `u` (vector, d_model). `into` and `out` are (feature, d_model), and `bias` is (feature). A feature is $\\max(0,
-    \\text{in} \\cdot u + \\text{bias})$, and for each vector only the `keep` largest features remain while the others become 0. Return the rebuilt
-    vectors, (vector, d_model), and the share explained, a tensor without axes. It is 1 minus the squared error divided by the squared distance from
-    the mean vector of `u`, where both are summed over all vectors and components.
+    """Apply a sparse autoencoder to `u` (vector, d_model). `into` and `out` are (feature, d_model), and `bias` is (feature). A feature is
+    $\\max(0, \\text{in} \\cdot u + \\text{bias})$, and for each vector the `keep` largest features remain and the others become 0. Return the
+    rebuilt vectors, (vector, d_model), and the share explained, a tensor without axes. It is 1 minus the squared error divided by the squared
+    distance from the mean vector of `u`, where both are summed over all vectors and components.
 
     ```python
     >>> both = torch.tensor([[1.0, 0.0], [0.0, 1.0]])
@@ -629,7 +627,7 @@ def rebuilt(u, into, bias, out, keep):
 
     ★
     - Raise a `ValueError` if shapes do not match, or if `keep` is not from 1 to the number of features.
-    - Fewer than two vectors have no distance from their mean, which raises a `ValueError`.
+    - Raise a `ValueError` for fewer than two vectors, because they have no distance from their mean.
     """
     ### BEGIN SOLUTION
     if into.shape != out.shape or bias.shape != into.shape[:1] or u.shape[-1] != into.shape[-1] or len(u) < 2:
@@ -656,13 +654,13 @@ def _(draw):
     yield Case("few are above 0", (u, into, bias - 4, out, feature))
     yield Case("vectors far from 0", (u + 5, into, bias, out, 3))
     yield Case(
-        "as many features as numbers", (draw.normal(4, 4), draw.normal(4, 4), draw.normal(4), draw.normal(4, 4), 2)
+        "as many features as components", (draw.normal(4, 4), draw.normal(4, 4), draw.normal(4), draw.normal(4, 4), 2)
     )
-    yield Case("more than there are features is rejected", (u, into, bias, out, 2 * feature + 1), refuse=True)
-    yield Case("none to keep is rejected", (u, into, bias, out, 0), refuse=True)
+    yield Case("more features to keep than there are is rejected", (u, into, bias, out, 2 * feature + 1), refuse=True)
+    yield Case("a keep of 0 is rejected", (u, into, bias, out, 0), refuse=True)
     yield Case("another width is rejected", (u, into[:, 1:], bias, out[:, 1:], 2), refuse=True)
-    yield Case("a feature too few to write is rejected", (u, into, bias, out[1:], 2), refuse=True)
-    yield Case("a bias too few is rejected", (u, into, bias[1:], out, 2), refuse=True)
+    yield Case("one row of out too few is rejected", (u, into, bias, out[1:], 2), refuse=True)
+    yield Case("one bias too few is rejected", (u, into, bias[1:], out, 2), refuse=True)
     yield Case("one vector is rejected", (u[:1], into, bias, out, 2), refuse=True)
 
 

@@ -10,13 +10,13 @@ from companion_school.checking.exercise import Case, exercise
 @exercise(
     "22.1",
     "Directions made equally long",
-    task="Bring the singular values of a matrix near 1, using only products",
+    task="Bring the singular values of a matrix near 1 with matrix products only",
     points=2,
     difficulty=2,
     minutes=12,
     forbidden=("svd", "svdvals"),
-    right={"gradients": "nothing learns through it, and any way of writing it is differentiable"},
-    excused={"levels": "levels beyond what a rounding keeps are raised by the rounds, with their rounding"},
+    right={"gradients": "no gradient flows through it in training"},
+    excused={"levels": "the rounds amplify directions that are as small as rounding errors"},
     hints=(
         "First divide by the square root of the sum of all squares, so that no singular value is above 1.",
         "With `A = X @ X.T` a round is `X = a * X + (b * A + c * A @ A) @ X`.",
@@ -42,7 +42,7 @@ def even_out(G, rounds=5):
     """
     ### BEGIN SOLUTION
     if G.ndim != 2 or rounds < 0:
-        raise ValueError(f"G {tuple(G.shape)}, rounds={rounds}: expected a matrix, and at least 0")
+        raise ValueError(f"G {tuple(G.shape)}, rounds={rounds}: expected a matrix and at least 0 rounds")
     tall = G.shape[0] > G.shape[1]
     X = G.T if tall else G
     size = X.square().sum().sqrt()
@@ -61,11 +61,11 @@ def _(draw):
     yield Case("a wide matrix", (draw.normal(rows, columns),))
     yield Case("a tall matrix", (draw.normal(columns, rows),))
     yield Case("two rounds", (draw.normal(rows, columns), 2))
-    yield Case("no round: only divided", (draw.normal(rows, columns), 0))
+    yield Case("no rounds: only divided", (draw.normal(rows, columns), 0))
     yield Case("a strong direction and weak ones", (draw.normal(4, 1) @ draw.normal(1, 5) + 0.05 * draw.normal(4, 5),))
     yield Case("zeros", (torch.zeros(3, 4, dtype=torch.float64),), robust="a gradient of zeros is rare")
-    yield Case("what is no matrix is rejected", (draw.normal(4),), refuse=True)
-    yield Case("fewer than no rounds are rejected", (draw.normal(2, 3), -1), refuse=True)
+    yield Case("a tensor that is not a matrix is rejected", (draw.normal(4),), refuse=True)
+    yield Case("a negative number of rounds is rejected", (draw.normal(2, 3), -1), refuse=True)
 
 
 def _matrix(G, rounds):
@@ -84,25 +84,25 @@ def _divided(G, size):
     return G / torch.where(size == 0, 1.0, size)
 
 
-@even_out.mistake("divide first: a singular value above 1 runs away under this polynomial")
+@even_out.mistake("divide first: this polynomial makes singular values above 1 grow without bound")
 def _(G, rounds=5):
     _matrix(G, rounds)
     return _rounds(G, min(rounds, 2))
 
 
-@even_out.mistake("divide by the root of the sum of *all* squares, not row by row")
+@even_out.mistake("divide by the square root of the sum of *all* squares, not row by row")
 def _(G, rounds=5):
     _matrix(G, rounds)
     return _rounds(_divided(G, G.square().sum(dim=1, keepdim=True).sqrt()), rounds)
 
 
-@even_out.mistake("the largest number is not the size of a matrix: divide by the root of the sum of its squares")
+@even_out.mistake("you divided by the largest entry: divide by the square root of the sum of all squares")
 def _(G, rounds=5):
     _matrix(G, rounds)
     return _rounds(_divided(G, G.abs().max()), min(rounds, 3))
 
 
-@even_out.mistake("a product of matrices is meant; yours takes the cube of each number")
+@even_out.mistake("use matrix products; you take the cube of each entry")
 def _(G, rounds=5):
     _matrix(G, rounds)
     X = _divided(G, G.square().sum().sqrt())
@@ -111,13 +111,13 @@ def _(G, rounds=5):
     return X
 
 
-@even_out.mistake("the second factor is minus: what is above 1 has to come down")
+@even_out.mistake("the second coefficient is negative, so that values above 1 become smaller")
 def _(G, rounds=5):
     _matrix(G, rounds)
     return _rounds(_divided(G, G.square().sum().sqrt()), min(rounds, 2), (3.4445, 4.775, 2.0315))
 
 
-@even_out.mistake("a round too few: `range(rounds)`")
+@even_out.mistake("you ran one round too few: use `range(rounds)`")
 def _(G, rounds=5):
     _matrix(G, rounds)
     return _rounds(_divided(G, G.square().sum().sqrt()), max(rounds - 1, 0))
@@ -136,7 +136,7 @@ def _(G, rounds=5):
     return _rounds(G / G.square().sum().sqrt(), rounds)
 
 
-@even_out.mistake("anything but a matrix, and fewer than 0 rounds, must be rejected with a ValueError")
+@even_out.mistake("anything except a matrix, and a negative number of rounds, must be rejected with a ValueError")
 def _(G, rounds=5):
     X = G if G.ndim == 2 else G.reshape(1, -1)
     return _rounds(_divided(X, X.square().sum().sqrt()), max(rounds, 0))
@@ -151,7 +151,7 @@ def _(G, rounds=5):
 
 @even_out.variant
 def _(G, rounds=5):
-    # the table on the other side
+    # with the smaller product on the other side
     _matrix(G, rounds)
     X = _divided(G, torch.linalg.matrix_norm(G))
     for _ in range(rounds):
@@ -170,18 +170,18 @@ def _(G, rounds=5):
     points=3,
     difficulty=2,
     minutes=15,
-    excused={"levels": "levels beyond what a rounding keeps are raised by the rounds, with their rounding"},
+    excused={"levels": "the rounds amplify directions that are as small as rounding errors"},
     hints=(
-        "Compute the momentum first: 0.95 times the old one plus 0.05 times the gradient. Nesterov's form mixes once more.",
-        "`even_out` of exercise 22.1, or its three lines, makes the directions equally long.",
+        "Compute the momentum first: 0.95 times the old one plus 0.05 times the gradient. Nesterov's form mixes in the gradient once more.",
+        "`even_out` of exercise 22.1 makes the directions equally long. Call it or copy its three lines.",
         "Decay multiplies the weights by `1 - rate * decay` before the step. A tall matrix takes a larger step, by a square root.",
     ),
 )
 def muon_update(W, gradient, mean, rate, decay):
-    """Make one update of Muon. `W`, `gradient` and `mean`, the momentum so far, are (row, column). The new momentum is 0.95 times the old one plus
-    0.05 times the gradient. Nesterov's form then takes 0.95 times the *new* momentum plus 0.05 times the gradient. Orthogonalize the result by the five
-    rounds of exercise 22.1. Multiply `W` by 1 − rate · decay, and subtract the orthogonalized matrix, times the rate and, if there are more rows than
-    columns, times $\\sqrt{\\text{rows}/\\text{columns}}$. Return the new `W` and the new momentum, and change no argument.
+    """Perform one update of Muon. `W`, `gradient` and `mean`, the momentum so far, are (row, column). The new momentum is 0.95 times the old one
+    plus 0.05 times the gradient. Nesterov's form then takes 0.95 times the *new* momentum plus 0.05 times the gradient. Orthogonalize the result
+    with five rounds of exercise 22.1. Multiply `W` by 1 − rate · decay, and subtract the orthogonalized matrix, times the rate and, if there are
+    more rows than columns, times $\\sqrt{\\text{rows}/\\text{columns}}$. Return the new `W` and the new momentum, and change no argument.
 
     ```python
     >>> W, mean = muon_update(torch.eye(2), torch.eye(2), torch.zeros(2, 2), 0.1, 0.5)
@@ -198,7 +198,7 @@ def muon_update(W, gradient, mean, rate, decay):
     ### BEGIN SOLUTION
     if W.ndim != 2 or not W.shape == gradient.shape == mean.shape or rate < 0 or decay < 0:
         raise ValueError(
-            f"{tuple(W.shape)}, {tuple(gradient.shape)}, {tuple(mean.shape)}: expected one shape, rates from 0 on"
+            f"{tuple(W.shape)}, {tuple(gradient.shape)}, {tuple(mean.shape)}: expected equal shapes, and a rate and decay of at least 0"
         )
     mean = 0.95 * mean + 0.05 * gradient
     X = 0.95 * mean + 0.05 * gradient
@@ -266,14 +266,14 @@ def _longer(W):
     return max(1.0, W.shape[0] / W.shape[1]) ** 0.5
 
 
-@muon_update.mistake("the form of Nesterov mixes the gradient in once more, after the momentum")
+@muon_update.mistake("you left out Nesterov's second step: mix in the gradient once more, after the momentum")
 def _(W, gradient, mean, rate, decay):
     _one_shape(W, gradient, mean, rate, decay)
     mean = 0.95 * mean + 0.05 * gradient
     return (1 - rate * decay) * W - rate * _longer(W) * _even(mean), mean
 
 
-@muon_update.mistake("the momentum is a mean of gradients: keep it before it is evened out")
+@muon_update.mistake("the momentum is a mean of gradients: return it as it was before orthogonalization")
 def _(W, gradient, mean, rate, decay):
     _one_shape(W, gradient, mean, rate, decay)
     mean = 0.95 * mean + 0.05 * gradient
@@ -296,14 +296,14 @@ def _(W, gradient, mean, rate, decay):
     return W - rate * _longer(W) * _even(0.95 * mean + 0.05 * gradient), mean
 
 
-@muon_update.mistake("a matrix with more rows than columns steps farther, by the root of their ratio")
+@muon_update.mistake("a matrix with more rows than columns takes a larger step, by the square root of their ratio")
 def _(W, gradient, mean, rate, decay):
     _one_shape(W, gradient, mean, rate, decay)
     mean = 0.95 * mean + 0.05 * gradient
     return (1 - rate * decay) * W - rate * _even(0.95 * mean + 0.05 * gradient), mean
 
 
-@muon_update.mistake("a wide matrix does not step less: the root is never below 1")
+@muon_update.mistake("a wide matrix does not take a smaller step: the factor is never below 1")
 def _(W, gradient, mean, rate, decay):
     _one_shape(W, gradient, mean, rate, decay)
     mean = 0.95 * mean + 0.05 * gradient
@@ -311,14 +311,14 @@ def _(W, gradient, mean, rate, decay):
     return (1 - rate * decay) * W - rate * longer * _even(0.95 * mean + 0.05 * gradient), mean
 
 
-@muon_update.mistake("against the gradient: yours climbs")
+@muon_update.mistake("you step along the gradient: step against it")
 def _(W, gradient, mean, rate, decay):
     _one_shape(W, gradient, mean, rate, decay)
     mean = 0.95 * mean + 0.05 * gradient
     return (1 - rate * decay) * W + rate * _longer(W) * _even(0.95 * mean + 0.05 * gradient), mean
 
 
-@muon_update.mistake("zeros have the size 0, and 0 / 0 is NaN")
+@muon_update.mistake("a matrix of zeros has size 0, and 0 / 0 is NaN")
 def _(W, gradient, mean, rate, decay):
     _one_shape(W, gradient, mean, rate, decay)
     mean = 0.95 * mean + 0.05 * gradient
@@ -343,7 +343,7 @@ def _(W, gradient, mean, rate, decay):
 
 @muon_update.variant
 def _(W, gradient, mean, rate, decay):
-    # in one formula: 0.9025 of the old momentum and 0.0975 of the gradient
+    # in one formula: 0.9025 times the old momentum plus 0.0975 times the gradient
     _one_shape(W, gradient, mean, rate, decay)
     even = _even(0.9025 * mean + 0.0975 * gradient)
     return W - rate * decay * W - rate * _longer(W) * even, 0.95 * mean + 0.05 * gradient
@@ -360,10 +360,10 @@ def _(W, gradient, mean, rate, decay):
     difficulty=3,
     minutes=15,
     excused={
-        "offset": "a noise beside a gradient ten thousand times as large is lost in rounding",
-        "dtype": "what is left of two nearly equal sums is lost in rounding",
-        "tie": "windows with one and the same gradient have no noise, and rounding gives any small number",
-        "levels": "what is left of two nearly equal sums is lost in rounding",
+        "offset": "noise beside a gradient ten thousand times as large is lost in rounding",
+        "dtype": "the difference of two nearly equal sums is lost in rounding",
+        "tie": "windows with the same gradient have no noise, so only rounding errors remain",
+        "levels": "the difference of two nearly equal sums is lost in rounding",
     },
     hints=(
         "You know two numbers: the mean squared length of the n gradients, and the squared length of their mean.",
@@ -409,10 +409,10 @@ def _(draw):
     yield Case(
         "the noise hides the gradient",
         (torch.tensor([[1.0, 0.0], [-1.0, 0.5]], dtype=torch.float64),),
-        robust="in the lesson the true gradient is seen",
+        robust="in the lesson the true gradient is visible",
     )
     yield Case("one window is rejected", (draw.normal(1, 4),), refuse=True)
-    yield Case("no matrix is rejected", (draw.normal(5),), refuse=True)
+    yield Case("a tensor that is not a matrix is rejected", (draw.normal(5),), refuse=True)
 
 
 def _two(gradients):
@@ -432,14 +432,14 @@ def _(gradients):
     return None if n * large <= single else _ratio(single - large, large)
 
 
-@noise_in.mistake("the noise is unbiased, and the gradient is not: it too must lose noise / n")
+@noise_in.mistake("your noise is unbiased, but your gradient is not: subtract noise / n from it")
 def _(gradients):
     _two(gradients)
     n, large, single = len(gradients), gradients.mean(dim=0).square().sum(), gradients.square().sum(dim=1).mean()
     return None if n * large <= single else _ratio(gradients.var(dim=0).sum(), large)
 
 
-@noise_in.mistake("all weights together have one noise scale: add up over the weights before you divide")
+@noise_in.mistake("all weights share one noise scale: sum over the weights before you divide")
 def _(gradients):
     _two(gradients)
     n = len(gradients)
@@ -448,7 +448,7 @@ def _(gradients):
     return None if true.sum() <= 0 else float(((single - true) / true).mean())
 
 
-@noise_in.mistake("that is gradient over noise; the noise scale is the other way round, a number of windows")
+@noise_in.mistake("that is gradient over noise; the noise scale is noise over gradient, a number of windows")
 def _(gradients):
     _two(gradients)
     n, large, single = len(gradients), gradients.mean(dim=0).square().sum(), gradients.square().sum(dim=1).mean()
@@ -456,7 +456,7 @@ def _(gradients):
     return None if true <= 0 else float(true / (single - true))
 
 
-@noise_in.mistake("squares of lengths are compared; you took a root")
+@noise_in.mistake("the noise scale compares squared lengths; you took a square root")
 def _(gradients):
     _two(gradients)
     n, large, single = len(gradients), gradients.mean(dim=0).square().sum(), gradients.square().sum(dim=1).mean()
@@ -464,7 +464,7 @@ def _(gradients):
     return None if true <= 0 else float(((single - true) / true) ** 0.5)
 
 
-@noise_in.mistake("where the estimate of the true square is not above 0, nothing can be said: `None`")
+@noise_in.mistake("return `None` if the estimate of the true squared length is not above 0")
 def _(gradients):
     _two(gradients)
     n, large, single = len(gradients), gradients.mean(dim=0).square().sum(), gradients.square().sum(dim=1).mean()
@@ -482,7 +482,7 @@ def _(gradients):
 
 @noise_in.variant
 def _(gradients):
-    # variances without bias, over all weights
+    # unbiased variances over all weights
     _two(gradients)
     noise = gradients.var(dim=0).sum()
     return _ratio(noise, gradients.mean(dim=0).square().sum() - noise / len(gradients))
@@ -490,7 +490,7 @@ def _(gradients):
 
 @noise_in.variant
 def _(gradients):
-    # products of different windows have no noise in them: their mean is the true square
+    # products of different windows contain no noise: their mean estimates the true squared length
     _two(gradients)
     n, products = len(gradients), gradients @ gradients.T
     true = (products.sum() - products.diagonal().sum()) / (n * (n - 1))

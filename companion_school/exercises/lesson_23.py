@@ -25,8 +25,8 @@ from companion_school.checking.exercise import Case, exercise
     ),
 )
 def days_of_a_run():
-    """A model of 350 million parameters reads 20 tokens for each parameter, on one GPU with a peak of $10^{15}$ operations per second, of which
-    it reaches 40 %. How many days does the run take? Return a `float`, rounded to four decimals or better.
+    """A model of 350 million parameters reads 20 tokens for each parameter. It trains on one GPU, which reaches 40 % of its peak of $10^{15}$
+    operations per second. How many days does the run take? Return a `float`, rounded to four decimals or better.
     """
     ### BEGIN SOLUTION
     parameters = 350e6
@@ -97,16 +97,16 @@ def _():
     minutes=10,
     limits={"tokens": (1,)},
     hints=(
-        "For a token a matrix of `inputs` x `outputs` takes a multiplication and an addition for each entry.",
-        "The way back has two products of the same size: one for the gradient of the inputs and one for that of the matrix.",
-        "The first matrix needs no gradient of its inputs. A frozen matrix needs no gradient of itself, but passes one on to what came before it.",
+        "For each token, a matrix of `inputs` x `outputs` takes a multiplication and an addition per entry.",
+        "The backward pass has two products of the same size: one for the gradient of the inputs and one for that of the matrix.",
+        "The first matrix needs no gradient of its inputs. A frozen matrix needs no gradient of its own, but passes one on to the matrices before it.",
     ),
 )
 def training_operations(matrices, tokens, frozen=()):
-    """A token passes `matrices`, a list of `(inputs, outputs)`, one after the other. Return `(forward, backward)`, the operations of the
-    matrix products for this many `tokens`, where a multiplication and an addition are two operations. Nobody needs the gradient of the first
-    matrix's inputs. The matrices whose index is in `frozen` are not trained: their own gradient is not computed. A gradient is passed back only
-    as far as a matrix that is trained needs it.
+    """A token passes through `matrices`, a list of `(inputs, outputs)`, one after the other. Return `(forward, backward)`, the operations of the
+    matrix products for this many `tokens`, where a multiplication and an addition are two operations. The gradient of the first matrix's inputs
+    is not needed. The matrices whose index is in `frozen` are not trained: their own gradient is not computed. A gradient is passed back only as
+    far as a matrix that is trained needs it.
 
     ```python
     >>> training_operations([(3, 4), (4, 2)], 5)
@@ -114,9 +114,9 @@ def training_operations(matrices, tokens, frozen=()):
     ```
 
     ★
-    - Raise a `ValueError` if `tokens < 1`, if an index in `frozen` is not that of a matrix, or if the outputs of a matrix do not match the inputs
-      of the next.
-    - An empty list costs nothing. What came in stays as it is.
+    - Raise a `ValueError` if `tokens < 1`, if an index in `frozen` does not belong to a matrix, or if the outputs of a matrix do not match the
+      inputs of the next.
+    - An empty list costs nothing. Do not change the arguments.
     """
     ### BEGIN SOLUTION
     fits = all(matrices[at][1] == matrices[at + 1][0] for at in range(len(matrices) - 1))
@@ -140,18 +140,18 @@ def _(draw):
     yield Case("one matrix: its inputs need no gradient", ([(a, b)], tokens))
     yield Case("two matrices", ([(a, b), (b, c)], tokens))
     yield Case("three matrices", ([(a, b), (b, c), (c, d)], tokens))
-    yield Case("the last is frozen and passes the gradient on", ([(a, b), (b, c)], tokens, (1,)))
-    yield Case("the first is frozen: no gradient goes through the second", ([(a, b), (b, c)], tokens, (0,)))
+    yield Case("the last matrix is frozen and passes the gradient on", ([(a, b), (b, c)], tokens, (1,)))
+    yield Case("the first matrix is frozen: no gradient goes through the second", ([(a, b), (b, c)], tokens, (0,)))
     yield Case("the middle one of three is frozen", ([(a, b), (b, c), (c, d)], tokens, (1,)))
-    yield Case("all are frozen: nothing goes back", ([(a, b), (b, c)], tokens, (0, 1)))
-    yield Case("no matrix costs nothing", ([], tokens), robust="a model without matrices is nothing that a lesson has")
+    yield Case("all matrices are frozen: no gradient flows back", ([(a, b), (b, c)], tokens, (0, 1)))
+    yield Case("an empty list costs nothing", ([], tokens), robust="no model in the lesson is without matrices")
     yield Case("one token", ([(a, b), (b, c)], 1))
     widths = draw.wholes(2, 9, 41).tolist()
     yield Case(LARGE, ([*pairwise(widths)], tokens, (0, draw.whole(1, 39))))
-    yield Case("no token is rejected", ([(a, b)], 0), refuse=True)
-    yield Case("a frozen matrix that is not there is rejected", ([(a, b)], tokens, (1,)), refuse=True)
+    yield Case("zero tokens are rejected", ([(a, b)], 0), refuse=True)
+    yield Case("a frozen matrix that does not exist is rejected", ([(a, b)], tokens, (1,)), refuse=True)
     yield Case("a negative index is rejected", ([(a, b)], tokens, (-1,)), refuse=True)
-    yield Case("matrices that do not fit are rejected", ([(a, b), (b + 1, c)], tokens), refuse=True)
+    yield Case("matrices that do not match are rejected", ([(a, b), (b + 1, c)], tokens), refuse=True)
 
 
 def _products(matrices, tokens, frozen):
@@ -162,7 +162,7 @@ def _products(matrices, tokens, frozen):
 
 
 def _backward(products, frozen, *, first=False, through=None, own=True):
-    """The way back, with one thing wrong."""
+    """Count the backward pass with the given mistake."""
     trained = [at for at in range(len(products)) if at not in frozen]
     lowest = min(trained, default=len(products))
     total = 0
@@ -174,7 +174,7 @@ def _backward(products, frozen, *, first=False, through=None, own=True):
 
 
 @training_operations.mistake(
-    "twice the forward pass counts a gradient of the first matrix's inputs, which nobody needs"
+    "twice the forward pass includes the gradient of the first matrix's inputs, which is not needed"
 )
 def _(matrices, tokens, frozen=()):
     products = _products(matrices, tokens, frozen)
@@ -187,7 +187,9 @@ def _(matrices, tokens, frozen=()):
     return sum(products), _backward(products, frozen)
 
 
-@training_operations.mistake("the way back has two products for a matrix: you counted only the gradient of the matrix")
+@training_operations.mistake(
+    "the backward pass has two products for each matrix: you counted only the gradient of the matrix"
+)
 def _(matrices, tokens, frozen=()):
     products = _products(matrices, tokens, frozen)
     return sum(products), _backward(products, frozen, through=lambda at, lowest: False)
@@ -205,7 +207,7 @@ def _(matrices, tokens, frozen=()):
     return sum(products), _backward(products, frozen, through=lambda at, lowest: at > lowest and at not in frozen)
 
 
-@training_operations.mistake("no gradient need pass through matrices before which nothing is trained")
+@training_operations.mistake("a gradient need not pass through a matrix if nothing before it is trained")
 def _(matrices, tokens, frozen=()):
     products = _products(matrices, tokens, frozen)
     return sum(products), _backward(products, frozen, through=lambda at, lowest: at > 0)
@@ -234,7 +236,7 @@ def _(matrices, tokens, frozen=()):
 
 @training_operations.variant
 def _(matrices, tokens, frozen=()):
-    # from the back to the front
+    # from last to first
     products = _products(matrices, tokens, frozen)
     trained = [at not in frozen for at in range(len(products))]
     backward = 0
@@ -245,7 +247,7 @@ def _(matrices, tokens, frozen=()):
 
 @training_operations.variant
 def _(matrices, tokens, frozen=()):
-    # both products of a matrix, and less what nobody needs
+    # both products of each matrix, minus those that are not needed
     products = _products(matrices, tokens, frozen)
     first = next((at for at in range(len(products)) if at not in frozen), len(products))
     own = sum(product for at, product in enumerate(products) if at not in frozen)
@@ -263,19 +265,19 @@ def _(matrices, tokens, frozen=()):
     difficulty=2,
     minutes=15,
     excused={
-        "dtype": "a fit in single precision would lose digits, so right answers compute in float64",
-        "scale": "no law has exponents in the thousands: all powers would underflow",
+        "dtype": "a fit in single precision would lose digits, so correct answers compute in float64",
+        "scale": "no law has exponents in the thousands, where all powers would underflow",
     },
     hints=(
         "Given the floor and both exponents, the law is linear in the two factors.",
-        "A row of the least-squares problem is parameters^-alpha and tokens^-delta; its right side is the score less the floor.",
+        "A row of the least-squares problem is parameters^-alpha and tokens^-delta; its right-hand side is the score minus the floor.",
         "The error is the root of the mean of the squared differences.",
     ),
 )
 def fit_factors(parameters, tokens, scores, floor, alpha, delta):
     """The tensors `parameters`, `tokens` and `scores` (run) describe several runs. For the given `floor` and exponents, find the factors of
-    $\\text{floor} + \\text{factor}_1 / \\text{parameters}^\\alpha + \\text{factor}_2 / \\text{tokens}^\\delta$ by least squares. Return `(factor_1,
-    factor_2, error)`, three floats; `error` is the root mean square of what is missed.
+    $\\text{floor} + \\text{factor}_1 / \\text{parameters}^\\alpha + \\text{factor}_2 / \\text{tokens}^\\delta$ by least squares. Return
+    `(factor_1, factor_2, error)`, three floats; `error` is the root mean square of the residuals.
 
     ```python
     >>> found = fit_factors(torch.tensor([1.0, 4.0]), torch.tensor([1.0, 1.0]), torch.tensor([6.0, 5.0]), 1.0, 0.5, 0.5)
@@ -285,11 +287,13 @@ def fit_factors(parameters, tokens, scores, floor, alpha, delta):
 
     ★
     - Raise a `ValueError` for fewer than two runs, or for tensors of different lengths.
-    - What came in stays as it is.
+    - Do not change the arguments.
     """
     ### BEGIN SOLUTION
     if not len(parameters) == len(tokens) == len(scores) >= 2:
-        raise ValueError(f"{len(parameters)}, {len(tokens)}, {len(scores)} runs: expected as many, and two at least")
+        raise ValueError(
+            f"{len(parameters)}, {len(tokens)}, {len(scores)} runs: expected equal lengths of at least two"
+        )
     n, t, seen = parameters.double(), tokens.double(), scores.double()
     columns = torch.stack([n**-alpha, t**-delta], dim=1)
     q, r = torch.linalg.qr(columns)  # least squares: columns = q r, so r factors = q^T (scores - floor)
@@ -315,10 +319,10 @@ def _(draw):
     scores = 1.5 + 30 / n**0.4 + 200 / t**0.6 + 0.05 * draw.normal(count)
     yield Case("runs with noise", (n, t, scores, 1.5, 0.4, 0.6))
     yield Case("the wrong exponents", (n, t, scores, 1.2, 0.3, 0.7))
-    yield Case("two runs are met exactly", (n[:2], t[:2], scores[:2], 1.0, 0.4, 0.6))
+    yield Case("two runs are matched exactly", (n[:2], t[:2], scores[:2], 1.0, 0.4, 0.6))
     yield Case("one run is rejected", (n[:1], t[:1], scores[:1], 1.0, 0.4, 0.6), refuse=True)
     yield Case("tensors of different length are rejected", (n, t[:-1], scores, 1.0, 0.4, 0.6), refuse=True)
-    yield Case("a score too few is rejected", (n, t, scores[:-1], 1.0, 0.4, 0.6), refuse=True)
+    yield Case("one score too few is rejected", (n, t, scores[:-1], 1.0, 0.4, 0.6), refuse=True)
 
 
 def _fit(parameters, tokens, scores, floor, alpha, delta, swap=False, sign=-1, root=True, mean=True, level=True):
@@ -339,7 +343,7 @@ def _(*given):
     return _fit(*given, level=False)
 
 
-@fit_factors.mistake("the exponents are exchanged with their quantities: alpha belongs to the parameters")
+@fit_factors.mistake("the exponents are swapped: alpha belongs to the parameters")
 def _(*given):
     return _fit(*given, swap=True)
 
@@ -349,30 +353,30 @@ def _(*given):
     return _fit(*given, sign=1)
 
 
-@fit_factors.mistake("that is the mean square: take its root")
+@fit_factors.mistake("that is the mean square: take its square root")
 def _(*given):
     return _fit(*given, root=False)
 
 
-@fit_factors.mistake("that is the root of the summed squares: take their mean first")
+@fit_factors.mistake("that is the square root of the sum of squares: take their mean first")
 def _(*given):
     return _fit(*given, mean=False)
 
 
-@fit_factors.mistake("the two factors are exchanged: the first belongs to the parameters")
+@fit_factors.mistake("the two factors are swapped: the first belongs to the parameters")
 def _(*given):
     one, two, error = _fit(*given)
     return two, one, error
 
 
-@fit_factors.mistake("a fit of one run, or of tensors that do not belong together, must be rejected with a ValueError")
+@fit_factors.mistake("fewer than two runs, and tensors of different lengths, must be rejected with a ValueError")
 def _(parameters, tokens, scores, floor, alpha, delta):
     count = min(len(parameters), len(tokens), len(scores))
     rows = [torch.cat([x[:count], x[:count]]) for x in (parameters, tokens, scores)]
     return _fit(*rows, floor, alpha, delta)
 
 
-@fit_factors.mistake("one factor for both fractions is not enough: there are two")
+@fit_factors.mistake("you fitted one factor for both fractions: there are two")
 def _(parameters, tokens, scores, floor, alpha, delta):
     _fit(parameters, tokens, scores, floor, alpha, delta)
     column = parameters.double() ** -alpha + tokens.double() ** -delta
@@ -396,7 +400,7 @@ def _(parameters, tokens, scores, floor, alpha, delta):
 
 @fit_factors.variant
 def _(parameters, tokens, scores, floor, alpha, delta):
-    # first what the second column explains, then the first column with it taken out
+    # first remove what the second column explains, then fit the first column
     if not len(parameters) == len(tokens) == len(scores) or len(tokens) < 2:
         raise ValueError("runs")
     x, y = torch.exp(-alpha * parameters.double().log()), torch.exp(-delta * tokens.double().log())
@@ -421,7 +425,7 @@ def _(parameters, tokens, scores, floor, alpha, delta):
     hints=(
         "A fixed compute leaves one choice: tokens = compute / (6 parameters).",
         "At the best size alpha factor_1 / parameters^alpha = delta factor_2 / tokens^delta.",
-        "Put the tokens in and solve for the parameters: they are a power of (alpha factor_1) / (delta factor_2) times a power of compute / 6.",
+        "Substitute the tokens and solve for the parameters: they are a power of (alpha factor_1) / (delta factor_2) times a power of compute / 6.",
     ),
 )
 def best_size(compute, alpha, delta, factor_1, factor_2):
@@ -435,7 +439,7 @@ def best_size(compute, alpha, delta, factor_1, factor_2):
     ```
 
     ★
-    - Raise a `ValueError` if an argument is not above zero.
+    - Raise a `ValueError` if an argument is not above 0.
     """
     ### BEGIN SOLUTION
     if min(compute, alpha, delta, factor_1, factor_2) <= 0:
@@ -448,7 +452,7 @@ def best_size(compute, alpha, delta, factor_1, factor_2):
 
 @best_size.cases
 def _(draw):
-    yield Case("a law with two equal sides", (600.0, 0.5, 0.5, 2.0, 2.0))
+    yield Case("a law with two equal terms", (600.0, 0.5, 0.5, 2.0, 2.0))
     yield Case("four times the budget", (2400.0, 0.5, 0.5, 2.0, 2.0))
     yield Case("the law of 2022, for Chinchilla's compute", (5.76e23, 0.34, 0.28, 406.4, 410.7))
     one, two = draw.whole(2, 9) / 10, draw.whole(11, 15) / 10
@@ -475,28 +479,30 @@ def _(*given):
     return n, compute / n
 
 
-@best_size.mistake("parameters and tokens are exchanged")
+@best_size.mistake("parameters and tokens are swapped")
 def _(*given):
     compute, alpha, delta, one, two = _positive(*given)
     n = (alpha * one / (delta * two)) ** (1 / (alpha + delta)) * (compute / 6) ** (delta / (alpha + delta))
     return compute / 6 / n, n
 
 
-@best_size.mistake("the derivative of a power brings its exponent down: both are missing")
+@best_size.mistake("both exponents are missing: the derivative of a power has its exponent as a factor")
 def _(*given):
     compute, alpha, delta, one, two = _positive(*given)
     n = (one / two) ** (1 / (alpha + delta)) * (compute / 6) ** (delta / (alpha + delta))
     return n, compute / 6 / n
 
 
-@best_size.mistake("the compute has the wrong power: the parameters grow with that of the tokens' exponent, delta")
+@best_size.mistake(
+    "the compute has the wrong power: the exponent of the parameters has the tokens' delta in its numerator"
+)
 def _(*given):
     compute, alpha, delta, one, two = _positive(*given)
     n = (alpha * one / (delta * two)) ** (1 / (alpha + delta)) * (compute / 6) ** (alpha / (alpha + delta))
     return n, compute / 6 / n
 
 
-@best_size.mistake("the fraction is upside down: a larger first factor asks for more parameters")
+@best_size.mistake("the fraction is upside down: a larger first factor needs more parameters")
 def _(*given):
     compute, alpha, delta, one, two = _positive(*given)
     n = (delta * two / (alpha * one)) ** (1 / (alpha + delta)) * (compute / 6) ** (delta / (alpha + delta))
@@ -510,7 +516,7 @@ def _(*given):
     return n, 20 * n
 
 
-@best_size.mistake("numbers that are not above zero must be rejected with a ValueError")
+@best_size.mistake("numbers that are not above 0 must be rejected with a ValueError")
 def _(compute, alpha, delta, one, two):
     compute, alpha, delta, one, two = (max(x, 1e-3) for x in (compute, alpha, delta, one, two))
     n = (alpha * one / (delta * two)) ** (1 / (alpha + delta)) * (compute / 6) ** (delta / (alpha + delta))
@@ -533,7 +539,7 @@ def _(*given):
 
 @best_size.variant
 def _(*given):
-    # the tokens first, by exchanging the roles of the two fractions
+    # the tokens first, by swapping the roles of the two fractions
     compute, alpha, delta, one, two = _positive(*given)
     products, both = compute / 6, alpha + delta
     tokens = (delta * two / (alpha * one)) ** (1 / both) * products ** (alpha / both)
@@ -546,19 +552,19 @@ def _(*given):
 @exercise(
     "23.5",
     "The cheapest of equals",
-    task="Choose the model that costs least in all",
+    task="Choose the model with the lowest total cost",
     points=1,
     difficulty=2,
     minutes=10,
     hints=(
-        "Training costs 6 operations for each parameter and token read, writing 2 for each parameter and token written.",
+        "Training costs 6 operations for each parameter and token read. Writing costs 2 for each parameter and token written.",
         "Compute the sum for each model, and take the smallest.",
-        "The costs are straight lines in the tokens written. Two of them cross where their difference in training is made up for.",
+        "The costs are straight lines in the tokens written. Two lines cross where cheaper writing makes up for the more expensive training.",
     ),
 )
 def cheapest(models, written):
-    """All of these `models`, a list of `(parameters, tokens read)`, are equally good. Return the index of the one whose training, with the
-    writing of `written` tokens after it, takes the fewest operations. If several tie, return the first.
+    """`models` is a list of `(parameters, tokens read)`, and all of them are equally good. Return the index of the model that takes the fewest
+    operations for its training and then for writing `written` tokens. If several tie, return the first.
 
     ```python
     >>> cheapest([(10, 20), (5, 60)], 100)
@@ -570,7 +576,7 @@ def cheapest(models, written):
     """
     ### BEGIN SOLUTION
     if not models or written < 0:
-        raise ValueError(f"models={models}, written={written}: expected a model, and no negative number")
+        raise ValueError(f"models={models}, written={written}: expected at least one model, and written >= 0")
     costs = [6 * parameters * read + 2 * parameters * written for parameters, read in models]
     return costs.index(min(costs))
     ### END SOLUTION
@@ -579,18 +585,18 @@ def cheapest(models, written):
 @cheapest.cases
 def _(draw):
     pair = [(10, 20), (5, 60)]
-    yield Case("little is written: the larger one", (pair, 10))
-    yield Case("just before the two cross", (pair, 59))
-    yield Case("where they cross, the first", (pair, 60))
-    yield Case("just after it, the smaller one", (pair, 61))
-    yield Case("nothing is written: training alone counts", ([(7, 30), (10, 20), (4, 90)], 0))
+    yield Case("little is written: the model that was cheaper to train", (pair, 10))
+    yield Case("just before the two lines cross", (pair, 59))
+    yield Case("where they cross: the first", (pair, 60))
+    yield Case("just after that: the smaller one", (pair, 61))
+    yield Case("nothing is written: only training counts", ([(7, 30), (10, 20), (4, 90)], 0))
     sizes = draw.sizes(4, 5, 60)
     models = [(size, draw.whole(200, 900)) for size in sizes]
     yield Case("four models", (models, draw.whole(100, 900)))
     yield Case("four models, and much to write", (models, 10**6))
     yield Case("a single model", (models[:1], 5))
-    yield Case("of equals the first", ([(5, 10), (5, 10)], 5))
-    yield Case("no model is rejected", ([], 5), refuse=True)
+    yield Case("a tie: the first wins", ([(5, 10), (5, 10)], 5))
+    yield Case("an empty list is rejected", ([], 5), refuse=True)
     yield Case("a negative number of tokens is rejected", (pair, -1), refuse=True)
 
 
@@ -621,7 +627,7 @@ def _(models, written):
     return _least(models, written, lambda p, read: -(6 * p * read + 2 * p * written))
 
 
-@cheapest.mistake("if several tie, the first of them is asked for, not the last")
+@cheapest.mistake("if several tie, return the first of them, not the last")
 def _(models, written):
     _least(models, written, lambda p, read: 0)
     costs = [6 * p * read + 2 * p * written for p, read in models]
@@ -633,7 +639,7 @@ def _(models, written):
     return _least(models, written, lambda p, read: p)
 
 
-@cheapest.mistake("no model, or a negative number of tokens, must be rejected with a ValueError")
+@cheapest.mistake("an empty list, or a negative number of tokens, must be rejected with a ValueError")
 def _(models, written):
     costs = [6 * p * read + 2 * p * max(written, 0) for p, read in models] or [0]
     return costs.index(min(costs))
@@ -642,7 +648,7 @@ def _(models, written):
 @cheapest.variant
 def _(models, written):
     if len(models) == 0 or written < 0:
-        raise ValueError("nothing to choose")
+        raise ValueError("models is empty: expected at least one")
     return min(range(len(models)), key=lambda at: models[at][0] * (3 * models[at][1] + written))
 
 

@@ -19,8 +19,8 @@ from companion_school.checking.exercise import Case, exercise
     difficulty=1,
     minutes=5,
     hints=(
-        "Write down the runs of two words of each sentence. A set contains each run once.",
-        "The similarity is the number of runs in both sets, divided by the number in either.",
+        "Write down the shingles of two words of each sentence. A set contains each shingle once.",
+        "The similarity is the number of shingles in both sets, divided by the number in either.",
         "A band of three rows agrees with the similarity to the third power. Both bands must fail for the pair to be missed.",
     ),
 )
@@ -48,12 +48,12 @@ def _():
     return _link(4 / 6)
 
 
-@similarity_and_link.mistake("divide by the runs in either sentence, and count those in both only once")
+@similarity_and_link.mistake("divide by the number of shingles in either sentence, and count those in both only once")
 def _():
     return _link(4 / 9)
 
 
-@similarity_and_link.mistake("bands and rows are exchanged: all rows of a band must agree, and one band is enough")
+@similarity_and_link.mistake("bands and rows are swapped: all rows of a band must agree, and one band is enough")
 def _():
     return _link(4 / 5, rows=2, bands=3)
 
@@ -68,7 +68,7 @@ def _():
     return 4 / 5, (1 - 0.8**3) ** 2
 
 
-@similarity_and_link.mistake("that is the similarity twice: the second number is the probability of a link")
+@similarity_and_link.mistake("you returned the similarity twice: the second number is the probability of a link")
 def _():
     return 4 / 5, 4 / 5
 
@@ -103,9 +103,9 @@ def _():
     ),
 )
 def repeated_lines(text):
-    """One of Gopher's rules removes pages whose lines repeat. Return `(share of lines, share of characters)`, two floats: of the lines of `text`
-    that are not blank, the share that occurred before, and the share of the characters in those. Leading and trailing
-    spaces are removed before lines are compared and counted.
+    """One of Gopher's rules removes pages whose lines repeat. Return `(share of lines, share of characters)`, two floats: the share of the
+    nonblank lines of `text` that occurred before, and the share of the characters in them. Leading and trailing spaces are removed before lines
+    are compared and counted.
 
     ```python
     >>> repeated_lines("buy\\nbuy\\nrun now\\nbuy")
@@ -114,7 +114,7 @@ def repeated_lines(text):
 
     ★
     - Raise a `ValueError` if all lines are blank.
-    - A line is not blank if it has any character but spaces, tabs and the like. Case makes a difference.
+    - A line is blank if it has only whitespace. Case makes a difference.
     """
     ### BEGIN SOLUTION
     lines = [line.strip() for line in text.splitlines() if line.strip()]
@@ -133,17 +133,17 @@ def repeated_lines(text):
 def _(draw):
     yield Case("one line twice", ("a menu\na menu\nthe end",))
     yield Case("three equal lines have two repetitions", ("buy\nbuy\nrun now\nbuy",))
-    yield Case("equal lines far apart", ("shoes\nlamps and mugs\ntents\nshoes\nrugs",))
+    yield Case("equal lines that are far apart", ("shoes\nlamps and mugs\ntents\nshoes\nrugs",))
     yield Case("nothing repeats", ("one\ntwo\nthree\nfour",))
     yield Case("spaces at both ends do not count", ("  first line\nfirst line  \n\tlast",))
     yield Case("blank lines are not lines", ("a page\n\n   \na page\n\n\nits end\n",))
-    yield Case("capitals are letters of their own", ("Sale\nsale\nSALE\nsale",))
+    yield Case("capital letters are different letters", ("Sale\nsale\nSALE\nsale",))
     yield Case("one line", ("alone",))
     words = ["rugs", "a pan", "toys", "tin roofs", "lamp"]
     drawn = [words[draw.whole(0, 4)] for _ in range(12)]
     yield Case("twelve lines of five", ("\n".join(drawn),))
-    yield Case("an empty text is refused", ("",), refuse=True)
-    yield Case("a text of blank lines is refused", ("\n  \n\t\n",), refuse=True)
+    yield Case("an empty text is rejected", ("",), refuse=True)
+    yield Case("a text of blank lines is rejected", ("\n  \n\t\n",), refuse=True)
 
 
 def _repeats(text, strip=True, blank=False, again=lambda line, seen: line in seen, lower=False):
@@ -160,7 +160,7 @@ def _repeats(text, strip=True, blank=False, again=lambda line, seen: line in see
     return len(repeated) / len(lines), sum(map(len, repeated)) / sum(map(len, lines))
 
 
-@repeated_lines.mistake("the first of several equal lines is not a repetition: it stays when the others go")
+@repeated_lines.mistake("the first of several equal lines is not a repetition: count only the others")
 def _(text):
     _repeats(text)
     lines = [line.strip() for line in text.splitlines() if line.strip()]
@@ -168,7 +168,7 @@ def _(text):
     return len(many) / len(lines), sum(map(len, many)) / sum(map(len, lines))
 
 
-@repeated_lines.mistake("blank lines count as lines here, and as repetitions of one another")
+@repeated_lines.mistake("you count blank lines as lines and as repetitions of each other")
 def _(text):
     return _repeats(text, blank=True)
 
@@ -183,7 +183,7 @@ def _(text):
     return _repeats(text, again=lambda line, seen: seen[-1:] == [line])
 
 
-@repeated_lines.mistake("capitals are letters of their own")
+@repeated_lines.mistake("capital letters are different letters")
 def _(text):
     return _repeats(text, lower=True)
 
@@ -194,20 +194,20 @@ def _(text):
     return lines, lines
 
 
-@repeated_lines.mistake("the two shares are exchanged")
+@repeated_lines.mistake("the two shares are swapped")
 def _(text):
     lines, characters = _repeats(text)
     return characters, lines
 
 
-@repeated_lines.mistake("a text without a line must be rejected with a ValueError")
+@repeated_lines.mistake("a text without any nonblank line must be rejected with a ValueError")
 def _(text):
     return _repeats(text) if text.strip() else (0.0, 0.0)
 
 
 @repeated_lines.variant
 def _(text):
-    # what is left when equal lines are merged
+    # what remains after merging equal lines
     lines = [line for line in map(str.strip, text.splitlines()) if line]
     if len(lines) == 0:
         raise ValueError("text: no line")
@@ -240,15 +240,15 @@ def _(text):
     difficulty=2,
     minutes=15,
     hints=(
-        "A shingle that a text lacks can never be its first. Which rank would make sure of that?",
-        "Broadcast `member` to (text, 1, shingle) and `rank` to (1, order, shingle), hide what a text lacks, and take the minimum.",
-        "The estimate for a pair is the mean over the orders of whether both signatures are equal there.",
+        "A shingle that a text lacks must never be its first. Which rank ensures that?",
+        "Broadcast `member` to (text, 1, shingle) and `rank` to (1, order, shingle), hide the shingles that a text lacks, and take the minimum.",
+        "The estimate for a pair is the fraction of the orders in which both signatures are equal.",
     ),
 )
 def minhash(member, rank):
     """`member` (text, shingle) is a boolean tensor that says which shingles a text has. `rank` (order, shingle) is an integer tensor with the
-    place of each shingle in each order. Return `(signature, similarity)`: the least rank of each text's shingles in each order
-    (text, order), as integers, and for each pair of texts the share of the orders in which these are equal, (text, text), in double precision.
+    rank of each shingle in each order. Return `(signature, similarity)`: the smallest rank of each text's shingles in each order (text, order),
+    as integers, and for each pair of texts the share of the orders in which their signatures are equal, (text, text), in double precision.
 
     ```python
     >>> minhash(torch.tensor([[True, True, False], [False, True, True]]), torch.tensor([[0, 1, 2], [2, 0, 1]]))
@@ -279,19 +279,19 @@ def _texts(draw, texts, orders, shingles):
 def _(draw):
     member = torch.tensor([[True, True, False], [False, True, True]])
     yield Case("two texts, two orders", (member, torch.tensor([[0, 1, 2], [2, 0, 1]])))
-    yield Case("a first that a text lacks", (member, torch.tensor([[1, 2, 0]])))
+    yield Case("a first shingle that a text lacks", (member, torch.tensor([[1, 2, 0]])))
     yield Case("equal texts agree in all orders", (member[[0, 0]], torch.tensor([[0, 1, 2], [2, 1, 0], [1, 2, 0]])))
     yield Case("texts that share nothing", (torch.eye(3).bool(), torch.tensor([[0, 1, 2], [2, 0, 1]])))
     texts, orders, shingles = draw.sizes(3, 4, 9)
     given = _texts(draw, texts, orders, shingles)
-    yield Case("drawn at random", given)
+    yield Case("random texts", given)
     yield Case("ranks that begin far from zero", (given[0], given[1] + 1000))
     yield Case("a text of all shingles", (given[0] | (torch.arange(texts) == 1)[:, None], given[1]))
     yield Case(
-        "a text without shingles is refused", (given[0] & (torch.arange(texts) != 2)[:, None], given[1]), refuse=True
+        "a text without shingles is rejected", (given[0] & (torch.arange(texts) != 2)[:, None], given[1]), refuse=True
     )
-    yield Case("ranks of other shingles are refused", (given[0], given[1][:, 1:]), refuse=True)
-    yield Case("ranks of one shingle are refused", (given[0], given[1][:, :1]), refuse=True)
+    yield Case("ranks for another number of shingles are rejected", (given[0], given[1][:, 1:]), refuse=True)
+    yield Case("ranks for one shingle are rejected", (given[0], given[1][:, :1]), refuse=True)
 
 
 def _hash(member, rank, least=True, hidden=None, same=None):
@@ -316,7 +316,7 @@ def _(member, rank):
     return _hash(member, rank, hidden=0)
 
 
-@minhash.mistake("the first has the least rank, not the greatest")
+@minhash.mistake("the first shingle has the smallest rank, not the largest")
 def _(member, rank):
     return _hash(member, rank, least=False)
 
@@ -331,7 +331,7 @@ def _(member, rank):
     return _hash(member, rank, same=lambda equal: equal.all(dim=2).double())
 
 
-@minhash.mistake("that is the exact Jaccard similarity: return the one that the signatures estimate")
+@minhash.mistake("that is the exact Jaccard similarity: return the estimate from the signatures")
 def _(member, rank):
     signature, _ = _hash(member, rank)
     sets = member.double()
@@ -352,7 +352,7 @@ def _(member, rank):
     return shown.argmin(dim=2), similarity
 
 
-@minhash.mistake("texts without shingles, and ranks of other shingles, must be rejected with a ValueError")
+@minhash.mistake("texts without shingles, and ranks for another number of shingles, must be rejected with a ValueError")
 def _(member, rank):
     shown = torch.where(member[:, None], rank[None, :, : member.shape[1]], torch.iinfo(torch.int64).max) \
         if rank.shape[1] >= member.shape[1] else rank[None, :, :1].expand(len(member), -1, -1)  # fmt: skip
@@ -401,8 +401,8 @@ def _(member, rank):
     limits={"bands": (1,)},
     hints=(
         "Cut each signature into `bands` equal parts. Two texts are linked if some part is the same in both.",
-        "Use a dictionary from (band, its numbers) to the first text that had them. Bands with different indices never meet.",
-        "Links form chains: when two groups meet, all members of both belong together. Give the group its smallest index.",
+        "Use a dictionary from (band index, its numbers) to the first text that has them. Bands with different indices never match.",
+        "Links form chains: if a link joins two groups, all their members belong together. Label a group with its smallest index.",
     ),
 )
 def linked_groups(signatures, bands):
@@ -417,7 +417,7 @@ def linked_groups(signatures, bands):
 
     ★
     - Raise a `ValueError` if `bands` is below 1, or if signatures cannot be cut into that many equal bands.
-    - No text gives an empty list.
+    - Without texts, return an empty list.
     """
     ### BEGIN SOLUTION
     if bands < 1 or signatures.shape[1] % bands:
@@ -438,22 +438,22 @@ def _(draw):
     three = torch.tensor([[1, 2, 3, 4], [5, 6, 7, 8], [1, 2, 9, 9]])
     yield Case("a link by the first band", (three, 2))
     yield Case("a link by the last band", (torch.tensor([[1, 2, 3, 4], [5, 6, 7, 8], [0, 0, 3, 4]]), 2))
-    yield Case("half a band is no link", (torch.tensor([[1, 2, 3, 4], [1, 6, 3, 8]]), 2))
-    yield Case("the same numbers in another band are no link", (torch.tensor([[1, 2, 3, 4], [3, 4, 5, 6]]), 2))
-    yield Case("one band: all numbers must agree", (torch.tensor([[1, 2], [1, 2], [1, 3]]), 1))
-    yield Case("a band for each number: one is enough", (torch.tensor([[1, 2], [3, 4], [9, 4], [1, 7]]), 2))
+    yield Case("half a band makes no link", (torch.tensor([[1, 2, 3, 4], [1, 6, 3, 8]]), 2))
+    yield Case("the same numbers in another band make no link", (torch.tensor([[1, 2, 3, 4], [3, 4, 5, 6]]), 2))
+    yield Case("one band: all hashes must agree", (torch.tensor([[1, 2], [1, 2], [1, 3]]), 1))
+    yield Case("a band for each hash: one is enough", (torch.tensor([[1, 2], [3, 4], [9, 4], [1, 7]]), 2))
     chain = torch.tensor([[1, 1, 2, 2], [3, 3, 4, 4], [3, 3, 2, 2], [8, 8, 4, 4], [7, 7, 7, 7]])
     yield Case("a chain joins two groups", (chain, 2))
     late = torch.tensor([[1, 1], [2, 2], [3, 3], [4, 4], [4, 3], [2, 3], [1, 2]])
     yield Case("groups that meet late", (late, 2))
-    yield Case("shifted, another link", (torch.tensor([[5, 1, 2], [1, 2, 5], [6, 1, 5]]), 3))
+    yield Case("shifted signatures with another link", (torch.tensor([[5, 1, 2], [1, 2, 5], [6, 1, 5]]), 3))
     texts, rows = draw.whole(14, 20), draw.whole(2, 3)
     drawn = (draw.normal(texts, 4 * rows) > 0).long()
-    yield Case("drawn at random", (drawn, 4))
+    yield Case("random texts", (drawn, 4))
     yield Case("one text", (three[:1], 2))
     yield Case("no text", (three[:0], 2))
-    yield Case("bands that do not divide the signature are refused", (three, 3), refuse=True)
-    yield Case("more bands than numbers are refused", (three, 8), refuse=True)
+    yield Case("a number of bands that does not divide the signature is rejected", (three, 3), refuse=True)
+    yield Case("more bands than hashes are rejected", (three, 8), refuse=True)
 
 
 def _whole_bands(signatures, bands):
@@ -480,7 +480,7 @@ def _(signatures, bands):
     ]
 
 
-@linked_groups.mistake("a band agrees only if all of its numbers do")
+@linked_groups.mistake("a band agrees only if all of its hashes do")
 def _(signatures, bands):
     return _groups(_whole_bands(signatures, bands), lambda one, other: bool((one == other).any()))
 
@@ -490,7 +490,7 @@ def _(signatures, bands):
     return _groups(_whole_bands(signatures, bands), lambda one, other: bool((one == other).all()))
 
 
-@linked_groups.mistake("bands of different indices must not meet: put the band's index into the key")
+@linked_groups.mistake("bands with different indices must not match: put the band's index into the key")
 def _(signatures, bands):
     def meets(one, other):
         return bool({*map(tuple, one.tolist())} & {*map(tuple, other.tolist())})
@@ -498,20 +498,20 @@ def _(signatures, bands):
     return _groups(_whole_bands(signatures, bands), meets)
 
 
-@linked_groups.mistake("a band is a run of neighbouring numbers, not every so-manieth of the signature")
+@linked_groups.mistake("a band consists of neighbouring hashes, not of hashes at regular distances")
 def _(signatures, bands):
     parts = _whole_bands(signatures, bands)
     parts = signatures.reshape(len(signatures), parts.shape[2], bands).mT if len(signatures) else parts
     return _groups(parts, lambda one, other: bool((one == other).all(dim=1).any()))
 
 
-@linked_groups.mistake("the last text of a group was asked for by you, the statement asks for the first")
+@linked_groups.mistake("you returned the last text of a group: return the first")
 def _(signatures, bands):
     first = _groups(_whole_bands(signatures, bands), lambda one, other: bool((one == other).all(dim=1).any()))
     return [max(at for at, one in enumerate(first) if one == group) for group in first]
 
 
-@linked_groups.mistake("`bands` is the number of bands, not the numbers in each")
+@linked_groups.mistake("`bands` is the number of bands, not the number of hashes in each")
 def _(signatures, bands):
     _whole_bands(signatures, bands)
     return _groups(
@@ -578,14 +578,15 @@ def _(signatures, bands):
     difficulty=2,
     minutes=10,
     hints=(
-        "Raise each size to the power first, and let the shares sum to one.",
-        "A share of the budget is a number of tokens. How often does the source have to be read for that many?",
+        "Raise each size to the power first, then divide so that the shares sum to one.",
+        "A share of the budget is a number of tokens. How often must the source be read to supply that many?",
         "readings = share of the budget · tokens of the run / tokens of the source.",
     ),
 )
 def mixture(sizes, tokens, power):
     """A data mixture draws from several sources, and `sizes` lists their tokens. The share of each is proportional to its size to the given
-    `power`: 1 mixes in proportion to size, 0 gives all the same share, and numbers between upsample the small ones. Return `(shares, readings)`,
+    `power`: 1 mixes in proportion to size, 0 gives all sources the same share, and numbers in between upsample the small ones. Return
+        `(shares, readings)`,
     two lists of floats: the share of each source in a run of this many `tokens`, and how many times the run reads it.
 
     ```python
@@ -598,7 +599,7 @@ def mixture(sizes, tokens, power):
     """
     ### BEGIN SOLUTION
     if not sizes or min(sizes) <= 0 or tokens < 0:
-        raise ValueError(f"sizes={sizes}, tokens={tokens}: expected sizes above 0, and no negative number of tokens")
+        raise ValueError(f"sizes={sizes}, tokens={tokens}: expected sizes above 0 and tokens of at least 0")
     weights = [size**power for size in sizes]
     shares = [weight / sum(weights) for weight in weights]
     return shares, [share * tokens / size for share, size in zip(shares, sizes, strict=True)]
@@ -609,17 +610,17 @@ def mixture(sizes, tokens, power):
 def _(draw):
     yield Case("a small and a large source", ([100, 400], 1000, 0.5))
     yield Case("in proportion to size: all are read equally often", ([100, 300, 600], 2000, 1.0))
-    yield Case("all the same share: the small one is read most often", ([100, 300, 600], 900, 0.0))
+    yield Case("equal shares: the small source is read most often", ([100, 300, 600], 900, 0.0))
     sizes = [draw.whole(100, 9000) for _ in range(4)]
     yield Case("four sources", (sizes, draw.whole(1000, 90_000), 0.7))
     yield Case("a negative power favours the small ones", (sizes, 5000, -0.5))
     yield Case("a single source", ([250], 1000, 0.3))
     yield Case("a source of one token", ([1, 50], 100, 0.5))
     yield Case("equal sources", ([70, 70], 700, 0.4))
-    yield Case("a run of no tokens", (sizes, 0, 0.5))
-    yield Case("no source is refused", ([], 1000, 0.5), refuse=True)
-    yield Case("a source of no tokens is refused", ([100, 0], 1000, 0.5), refuse=True)
-    yield Case("a negative number of tokens is refused", ([100], -1, 0.5), refuse=True)
+    yield Case("a run of 0 tokens", (sizes, 0, 0.5))
+    yield Case("zero sources are rejected", ([], 1000, 0.5), refuse=True)
+    yield Case("a source of 0 tokens is rejected", ([100, 0], 1000, 0.5), refuse=True)
+    yield Case("a negative number of tokens is rejected", ([100], -1, 0.5), refuse=True)
 
 
 def _mix(sizes, tokens, power, share=None, reading=None):
@@ -641,7 +642,7 @@ def _(sizes, tokens, power):
     return _mix(sizes, tokens, power, share=lambda weights: [weight / sum(sizes) for weight in weights])
 
 
-@mixture.mistake("take the power of each size, not of its share after that: raise first and normalise last")
+@mixture.mistake("raise each size to the power first and normalise last")
 def _(sizes, tokens, power):
     _mix(sizes, tokens, power)
     shares = [(size / sum(sizes)) ** power for size in sizes]
@@ -653,7 +654,7 @@ def _(sizes, tokens, power):
     return _mix(sizes, tokens, power, reading=lambda share, size: share * tokens)
 
 
-@mixture.mistake("every source is read as often as all text together here: use its own share and size")
+@mixture.mistake("you read every source equally often: use its own share and size")
 def _(sizes, tokens, power):
     return _mix(sizes, tokens, power, reading=lambda share, size: tokens / sum(sizes))
 
@@ -665,7 +666,7 @@ def _(sizes, tokens, power):
     return _mix(sizes, tokens, power, reading=lambda share, size: size / (share * tokens))
 
 
-@mixture.mistake("numbers that cannot be, and an empty list, must be rejected with a ValueError")
+@mixture.mistake("impossible numbers and an empty list must be rejected with a ValueError")
 def _(sizes, tokens, power):
     sizes = [max(size, 1) for size in sizes] or [1]
     return _mix(sizes, max(tokens, 0), power)

@@ -18,13 +18,12 @@ from companion_school.checking.exercise import Case, exercise
     hints=(
         "The variance of one answer is share times (1 - share).",
         "The variances of two independent scores add up, and the variance of a mean is divided by the number of questions.",
-        "1.96 times the square root of the sum is to be 0.02. Solve for the questions and round up.",
+        "1.96 times the square root of the sum must be 0.02. Solve for the number of questions and round up.",
     ),
 )
 def questions_for_two_points():
-    """Two models are each right on about 70 % of their questions. They are asked different questions, as many for one as for the other. How
-    many questions does each need, so that 1.96 standard errors of the difference between their scores are at most two percentage points? Return
-    an `int`.
+    """Two models are each right on about 70 % of their questions. They answer different questions, the same number each. How many questions does
+    each need, so that 1.96 standard errors of the difference between their scores are at most two percentage points? Return an `int`.
     """
     ### BEGIN SOLUTION
     variance = 0.7 * 0.3
@@ -48,7 +47,7 @@ def _():
 
 
 @questions_for_two_points.mistake(
-    "1.96 standard errors are two points, not one: the interval reaches as far to either side"
+    "1.96 standard errors are two points, not one: the interval reaches that far to either side"
 )
 def _():
     return math.ceil(1.96**2 * 2 * 0.7 * 0.3 / 0.01**2)
@@ -59,7 +58,9 @@ def _():
     return math.ceil(1.96**2 * 2 * 0.7 / 0.02**2)
 
 
-@questions_for_two_points.mistake("the standard error is a square root, so its square is what the questions divide")
+@questions_for_two_points.mistake(
+    "the standard error is a square root: divide its square, the variance, by the number of questions"
+)
 def _():
     return math.ceil(1.96 * 2 * math.sqrt(0.7 * 0.3) / 0.02)
 
@@ -69,7 +70,7 @@ def _():
     return math.ceil(1.96**2 * 2 * 0.25 / 0.02**2)
 
 
-@questions_for_two_points.mistake("round up: with one question fewer the interval is a little too long")
+@questions_for_two_points.mistake("round up: with one question fewer the interval is slightly too long")
 def _():
     return math.floor(1.96**2 * 2 * 0.7 * 0.3 / 0.02**2)
 
@@ -100,9 +101,9 @@ RULES = ("sum", "per byte", "prior")
     difficulty=2,
     minutes=10,
     hints=(
-        "The sum takes the log-likelihoods as they are.",
-        "Per byte divides each log-likelihood by the bytes of its own choice. The text is in `choices`, and a letter may take more than one byte.",
-        "The prior is subtracted, because a difference of logarithms is the logarithm of a ratio.",
+        "The rule `sum` takes the log-likelihoods as they are.",
+        "The rule `per byte` divides each log-likelihood by the bytes of its own choice. Its text is in `choices`, and a letter may take more than one byte.",
+        "The rule `prior` subtracts the prior, because a difference of logarithms is the logarithm of a ratio.",
     ),
 )
 def choose(choices, nats, prior, rule):
@@ -120,7 +121,7 @@ def choose(choices, nats, prior, rule):
     """
     ### BEGIN SOLUTION
     if not len(choices) == len(nats) == len(prior) > 0 or not all(choices):
-        raise ValueError(f"{choices}, {nats}, {prior}: expected lists of one length, and no empty choice")
+        raise ValueError(f"{choices}, {nats}, {prior}: expected lists of equal length, and no empty choice")
     if rule == "sum":
         scores = list(nats)
     elif rule == "per byte":
@@ -136,25 +137,25 @@ def choose(choices, nats, prior, rule):
 @choose.cases
 def _(draw):
     texts, nats, prior = ["three hundred", "three hundred and twelve", "thirty"], [-1.6, -1.9, -6.0], [-4.0, -9.0, -4.5]
-    yield Case("the sum takes the short beginning", (texts, nats, prior, "sum"))
+    yield Case("the sum picks the short choice", (texts, nats, prior, "sum"))
     yield Case("per byte the long choice wins", (texts, nats, prior, "per byte"))
     yield Case("the question has raised the long choice most", (texts, nats, prior, "prior"))
     yield Case("letters of two bytes", (["aaaa", "éééé"], [-4.0, -6.0], [-1.0, -1.0], "per byte"))
     yield Case("words and bytes differ", (["a b c", "abcdefgh"], [-3.0, -4.0], [-1.0, -1.0], "per byte"))
-    yield Case("the prior of bytes is not asked", (["ab", "cd"], [-3.0, -3.5], [-1.0, -9.0], "per byte"))
+    yield Case("the rule per byte does not use the prior", (["ab", "cd"], [-3.0, -3.5], [-1.0, -9.0], "per byte"))
     count = draw.whole(3, 6)
     texts = ["xyzuvw"[: draw.whole(1, 6)] for _ in range(count)]
     nats = [round(-8 * value, 3) for value in draw.uniform(count).tolist()]
     prior = [round(-20 * value, 3) for value in draw.uniform(count).tolist()]
     for rule in RULES:
         yield Case(f"drawn at random, {rule}", (texts, nats, prior, rule))
-        yield Case(f"of equals the first, {rule}", (["ab", "cd", "ef"], [-5.0, -2.0, -2.0], [-3.0] * 3, rule))
+        yield Case(f"a tie: the first wins, {rule}", (["ab", "cd", "ef"], [-5.0, -2.0, -2.0], [-3.0] * 3, rule))
     yield Case("a single choice", (["ab"], [-5.0], [-2.0], "prior"))
-    yield Case("no choice is refused", ([], [], [], "sum"), refuse=True)
-    yield Case("a log-likelihood too few is refused", (["ab", "cd"], [-1.0], [-1.0, -2.0], "sum"), refuse=True)
-    yield Case("a prior too many is refused", (["ab"], [-1.0], [-1.0, -2.0], "sum"), refuse=True)
-    yield Case("an empty choice is refused", (["ab", ""], [-1.0, -2.0], [-1.0, -2.0], "per byte"), refuse=True)
-    yield Case("another rule is refused", (["ab", "cd"], [-1.0, -2.0], [-1.0, -2.0], "mean"), refuse=True)
+    yield Case("an empty list is rejected", ([], [], [], "sum"), refuse=True)
+    yield Case("one log-likelihood too few is rejected", (["ab", "cd"], [-1.0], [-1.0, -2.0], "sum"), refuse=True)
+    yield Case("one prior too many is rejected", (["ab"], [-1.0], [-1.0, -2.0], "sum"), refuse=True)
+    yield Case("an empty choice is rejected", (["ab", ""], [-1.0, -2.0], [-1.0, -2.0], "per byte"), refuse=True)
+    yield Case("another rule is rejected", (["ab", "cd"], [-1.0, -2.0], [-1.0, -2.0], "mean"), refuse=True)
 
 
 def _fitting(choices, nats, prior, rule):
@@ -175,7 +176,7 @@ def _by(choices, nats, prior, rule, size=lambda text: len(text.encode()), sign=-
     return [one + sign * before for one, before in zip(nats, prior, strict=True)]
 
 
-@choose.mistake("the rule is not followed: that is the sum each time")
+@choose.mistake("you ignore the rule: that is the sum each time")
 def _(choices, nats, prior, rule):
     _fitting(choices, nats, prior, rule)
     return _best(nats)
@@ -201,12 +202,12 @@ def _(*given):
     return _best(_by(*given), pick=min)
 
 
-@choose.mistake("multiplied by the bytes, long choices lose even more: divide")
+@choose.mistake("you multiplied by the bytes, so long choices lose even more: divide")
 def _(choices, nats, prior, rule):
     return _best(_by(choices, nats, prior, rule, size=lambda text: 1 / len(text.encode())))
 
 
-@choose.mistake("if several tie, the first of them is asked for, not the last")
+@choose.mistake("if several tie, return the first of them, not the last")
 def _(*given):
     scores = _by(*given)
     return max(at for at, score in enumerate(scores) if score == max(scores))
@@ -223,7 +224,7 @@ def _(choices, nats, prior, rule):
 
 @choose.variant
 def _(choices, nats, prior, rule):
-    # a loop that keeps the best so far
+    # a loop that remembers the best so far
     _fitting(choices, nats, prior, rule)
     best, at = -math.inf, 0
     for i, text in enumerate(choices):
@@ -239,7 +240,7 @@ def _(choices, nats, prior, rule):
 
 @choose.variant
 def _(choices, nats, prior, rule):
-    # sorted, which keeps the order of equals
+    # sorted, which keeps ties in order
     scores = _by(choices, nats, prior, rule)
     return sorted(range(len(scores)), key=lambda i: -scores[i])[0]
 
@@ -262,8 +263,8 @@ def _(choices, nats, prior, rule):
     ),
 )
 def mean_pass_at_k(counts, drawn, k):
-    """For each question, `drawn` answers were sampled, and `counts` is the list of how many of them are right. Return the mean over all
-    questions of the unbiased estimate of pass@k, the share of the choices of `k` of the drawn answers that contain a right one.
+    """For each question, `drawn` answers were sampled, and the list `counts` says how many of them are right. Return the mean over all questions
+    of the unbiased estimate of pass@k, the share of the choices of `k` of the drawn answers that contain a right one.
 
     ```python
     >>> mean_pass_at_k([1, 0], 4, 2)
@@ -300,11 +301,11 @@ def _(draw):
     yield Case("several questions", (counts, drawn, draw.whole(2, 5)))
     yield Case("two questions of unequal counts", ([1, drawn - 2], drawn, 3))
     yield Case("three thousand answers", ([draw.whole(5, 90), 2], 3000, 1200), robust="samples of this size are rare")
-    yield Case("no question is refused", ([], 4, 2), refuse=True)
-    yield Case("a count above drawn is refused", ([1, 5], 4, 2), refuse=True)
-    yield Case("a negative count is refused", ([-1], 4, 2), refuse=True)
-    yield Case("k of 0 is refused", ([1], 4, 0), refuse=True)
-    yield Case("k above drawn is refused", ([1], 4, 5), refuse=True)
+    yield Case("zero questions are rejected", ([], 4, 2), refuse=True)
+    yield Case("a count above drawn is rejected", ([1, 5], 4, 2), refuse=True)
+    yield Case("a negative count is rejected", ([-1], 4, 2), refuse=True)
+    yield Case("k of 0 is rejected", ([1], 4, 0), refuse=True)
+    yield Case("k above drawn is rejected", ([1], 4, 5), refuse=True)
 
 
 def _sound(counts, drawn, k):
@@ -312,7 +313,7 @@ def _sound(counts, drawn, k):
         raise ValueError("counts, drawn, k")
 
 
-@mean_pass_at_k.mistake("1 - (1 - share)^k puts answers back: it is too small on average")
+@mean_pass_at_k.mistake("1 - (1 - share)^k samples with replacement, so it is too small on average")
 def _(counts, drawn, k):
     _sound(counts, drawn, k)
     return sum(1 - (1 - right / drawn) ** k for right in counts) / len(counts)
@@ -330,7 +331,9 @@ def _(counts, drawn, k):
     return sum(math.comb(drawn - right, k) / math.comb(drawn, k) for right in counts) / len(counts)
 
 
-@mean_pass_at_k.mistake("take the mean over questions last: questions with a mean count are not like the questions")
+@mean_pass_at_k.mistake(
+    "take the mean over questions last: the estimate of a mean count is not the mean of the estimates"
+)
 def _(counts, drawn, k):
     _sound(counts, drawn, k)
     right = sum(counts) / len(counts)
@@ -355,7 +358,7 @@ def _(counts, drawn, k):
     return sum(min(1.0, k * right / drawn) for right in counts) / len(counts)
 
 
-@mean_pass_at_k.mistake("no question, and numbers that are not possible, must be rejected with a ValueError")
+@mean_pass_at_k.mistake("an empty list and impossible numbers must be rejected with a ValueError")
 def _(counts, drawn, k):
     k = min(max(k, 1), drawn)
     found = [min(max(right, 0), drawn) for right in counts] or [0]
@@ -393,8 +396,8 @@ def _(counts, drawn, k):
     difficulty=3,
     minutes=15,
     hints=(
-        "Questions that both models get right, or both wrong, say nothing about which is better.",
-        "If neither is better, each question on which they differ is a toss of a coin. How probable is it that one side wins at least as often as the better model did?",
+        "Questions that both models get right or both get wrong do not tell which is better.",
+        "If neither is better, each question on which they differ is a coin toss. How probable is it that one side wins at least as often as the better model did?",
         "Both models could have been the better one, so double the probability. It is at most 1.",
     ),
 )
@@ -414,7 +417,7 @@ def compare(first, second):
     """
     ### BEGIN SOLUTION
     if len(first) != len(second) or not first:
-        raise ValueError(f"{len(first)} and {len(second)} answers: expected as many, and one at least")
+        raise ValueError(f"{len(first)} and {len(second)} answers: expected equal lengths of at least one")
     wins = sum(first[at] and not second[at] for at in range(len(first)))
     losses = sum(second[at] and not first[at] for at in range(len(first)))
     tosses = wins + losses
@@ -435,14 +438,14 @@ def _(draw):
     yield Case("nine wins and two losses", _answers(draw, 20, 9, 2, 7))
     yield Case("two wins and nine losses", _answers(draw, 20, 2, 9, 7))
     yield Case("as many wins as losses", _answers(draw, 5, 3, 3, 4))
-    yield Case("they never differ", _answers(draw, 6, 0, 0, 2))
+    yield Case("the models never differ", _answers(draw, 6, 0, 0, 2))
     yield Case("one win", _answers(draw, 3, 1, 0, 2))
     yield Case("many more questions on which both agree", _answers(draw, 150, 9, 2, 60))
     a, b = draw.whole(4, 14), draw.whole(1, 8)
     yield Case("drawn at random", _answers(draw, draw.whole(3, 30), a, b, draw.whole(3, 30)))
-    yield Case("they differ on every question", _answers(draw, 0, a, b, 0))
-    yield Case("lists of different lengths are refused", ([True, False], [True]), refuse=True)
-    yield Case("no answers are refused", ([], []), refuse=True)
+    yield Case("the models differ on every question", _answers(draw, 0, a, b, 0))
+    yield Case("lists of different lengths are rejected", ([True, False], [True]), refuse=True)
+    yield Case("no answers are rejected", ([], []), refuse=True)
 
 
 def _pairs(first, second):
@@ -468,14 +471,14 @@ def _(first, second):
     return (wins - losses) / count, 2 * _tail(max(wins, losses), wins + losses)
 
 
-@compare.mistake("the questions on which both agree are no tosses: leave them out")
+@compare.mistake("questions on which both agree are not coin tosses: leave them out")
 def _(first, second):
     wins, losses, count = _pairs(first, second)
     extra = (count - wins - losses) // 2
     return (wins - losses) / count, min(1.0, 2 * _tail(max(wins, losses) + extra, count))
 
 
-@compare.mistake("at least as often includes as often: the tail begins one win too late")
+@compare.mistake("at least as often includes equally often: your tail begins one win too late")
 def _(first, second):
     wins, losses, count = _pairs(first, second)
     return (wins - losses) / count, min(1.0, 2 * _tail(max(wins, losses) + 1, wins + losses))
@@ -487,7 +490,7 @@ def _(first, second):
     return (wins - losses) / count, min(1.0, 2 * math.comb(wins + losses, wins) / 2 ** (wins + losses))
 
 
-@compare.mistake("the difference is the second minus the first: the first minus the second is asked for")
+@compare.mistake("you returned the second minus the first: return the first minus the second")
 def _(first, second):
     wins, losses, count = _pairs(first, second)
     return (losses - wins) / count, min(1.0, 2 * _tail(max(wins, losses), wins + losses))
@@ -506,7 +509,7 @@ def _(first, second):
     return (wins - losses) / count, math.erfc(z / math.sqrt(2))
 
 
-@compare.mistake("the tail is that of the first model's wins: take the model that won more often")
+@compare.mistake("you used the tail of the first model's wins: use the model that won more often")
 def _(first, second):
     wins, losses, count = _pairs(first, second)
     return (wins - losses) / count, min(1.0, 2 * _tail(wins, wins + losses))
@@ -523,7 +526,7 @@ def _(first, second):
 
 @compare.variant
 def _(first, second):
-    # all outcomes of the tosses, by their distance from the middle
+    # all outcomes of the coin tosses, by their distance from the middle
     wins, losses, count = _pairs(first, second)
     tosses, gap = wins + losses, abs(wins - losses)
     extreme = sum(math.comb(tosses, heads) for heads in range(tosses + 1) if abs(2 * heads - tosses) >= gap)
@@ -560,8 +563,8 @@ def _(first, second):
 )
 def calibration_error(confidences, right, bins):
     """For each question, the list `confidences` says how sure a model was (from 0 to 1), and the list `right` whether it was right. Return the
-    expected calibration error with `bins` bins of equal width: the mean over all questions of the distance, in the question's bin, between the mean
-    confidence and the share of right answers. A confidence on the border of two bins belongs to the upper one, and 1 to the last.
+    expected calibration error with `bins` bins of equal width: for each question, take the distance between mean confidence and share of right
+    answers in its bin, and average over all questions. A confidence on the border of two bins belongs to the upper one, and 1 to the last.
 
     ```python
     >>> calibration_error([0.75, 0.75, 0.25], [True, False, False], 2)
@@ -574,7 +577,7 @@ def calibration_error(confidences, right, bins):
     ### BEGIN SOLUTION
     if len(confidences) != len(right) or not right or bins < 1 or not all(0 <= one <= 1 for one in confidences):
         raise ValueError(
-            f"confidences={confidences}, right={right}, bins={bins}: expected as many of both, from 0 to 1"
+            f"confidences={confidences}, right={right}, bins={bins}: expected equal lengths and confidences from 0 to 1"
         )
     gaps = [0.0] * bins
     for at in range(len(right)):
@@ -591,8 +594,8 @@ def _(draw):
     yield Case("sure of being wrong", ([0.0, 0.0, 0.625], [False, True, True], 4))
     yield Case("certainty belongs to the last bin", ([1.0, 0.875, 0.875], [True, False, True], 4))
     yield Case("a border belongs to the upper bin", ([0.5, 0.625, 0.25, 0.125], [False, True, True, False], 4))
-    yield Case("errors of two signs cancel within a bin", ([0.5, 0.75], [True, False], 1))
-    yield Case("and not between bins", ([0.25, 0.75], [True, False], 2))
+    yield Case("errors of opposite signs cancel within a bin", ([0.5, 0.75], [True, False], 1))
+    yield Case("errors of opposite signs do not cancel between bins", ([0.25, 0.75], [True, False], 2))
     yield Case("bins of unequal size", ([0.9] * 6 + [0.3], [True] * 3 + [False] * 3 + [True], 5))
     count = draw.whole(12, 20)
     sure = [(2 * value + 1) / 512 for value in draw.wholes(0, 255, count).tolist()]
@@ -600,11 +603,11 @@ def _(draw):
     yield Case("drawn at random", (sure, right, 10))
     yield Case("one bin compares the means", (sure, right, 1))
     yield Case("more bins than questions", (sure, right, 50))
-    yield Case("no question is refused", ([], [], 2), refuse=True)
-    yield Case("lists of different lengths are refused", ([0.5], [True, False], 2), refuse=True)
-    yield Case("a confidence above 1 is refused", ([0.5, 1.5], [True, False], 2), refuse=True)
-    yield Case("a negative confidence is refused", ([-0.5], [True], 2), refuse=True)
-    yield Case("no bin is refused", ([0.5], [True], 0), refuse=True)
+    yield Case("zero questions are rejected", ([], [], 2), refuse=True)
+    yield Case("lists of different lengths are rejected", ([0.5], [True, False], 2), refuse=True)
+    yield Case("a confidence above 1 is rejected", ([0.5, 1.5], [True, False], 2), refuse=True)
+    yield Case("a negative confidence is rejected", ([-0.5], [True], 2), refuse=True)
+    yield Case("zero bins are rejected", ([0.5], [True], 0), refuse=True)
 
 
 def _valid(confidences, right, bins):
@@ -614,7 +617,7 @@ def _valid(confidences, right, bins):
 
 
 def _binned(confidences, right, bins, *, top=True, ceil=False):
-    """The questions of each bin that has any."""
+    """Return the questions of each nonempty bin."""
     _valid(confidences, right, bins)
     found: dict[int, list] = {}
     for one, hit in zip(confidences, right, strict=True):
@@ -639,7 +642,7 @@ def _(confidences, right, bins):
     return max(_gap(bin) for bin in _binned(confidences, right, bins))
 
 
-@calibration_error.mistake("the distance is not squared: that is nearer to the Brier score")
+@calibration_error.mistake("do not square the distance: that is closer to the Brier score")
 def _(confidences, right, bins):
     return sum(len(bin) * _gap(bin) ** 2 for bin in _binned(confidences, right, bins)) / len(right)
 
@@ -650,13 +653,13 @@ def _(confidences, right, bins):
     return sum(abs(one - hit) for one, hit in zip(confidences, right, strict=True)) / len(right)
 
 
-@calibration_error.mistake("gaps of two bins do not cancel: take their absolute values before you add")
+@calibration_error.mistake("gaps of different bins must not cancel: take absolute values before you add")
 def _(confidences, right, bins):
     _valid(confidences, right, bins)
     return abs(sum(one - hit for one, hit in zip(confidences, right, strict=True))) / len(right)
 
 
-@calibration_error.mistake("a confidence of exactly 1 falls out of the bins: it belongs to the last one")
+@calibration_error.mistake("a confidence of exactly 1 falls outside your bins: it belongs to the last one")
 def _(confidences, right, bins):
     return sum(len(bin) * _gap(bin) for bin in _binned(confidences, right, bins, top=False)) / len(right)
 
@@ -675,7 +678,7 @@ def _(confidences, right, bins):
     return sum(len(bin) * _gap(bin) for bin in parts) / len(both)
 
 
-@calibration_error.mistake("no question, and numbers that are not possible, must be rejected with a ValueError")
+@calibration_error.mistake("an empty list and impossible numbers must be rejected with a ValueError")
 def _(confidences, right, bins):
     count = min(len(confidences), len(right))
     if not count:

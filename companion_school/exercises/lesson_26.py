@@ -23,8 +23,9 @@ from companion_school.checking.exercise import Case, exercise
     ),
 )
 def seconds_of_a_ring():
-    """A model has 70 billion parameters. 16 GPUs all-reduce its gradient on a ring, with 4 bytes for each number, and each GPU sends 50 GB (of
-    $10^9$ bytes) a second. How many seconds does that take, without the latency? Return a `float`, rounded to three decimals or better.
+    """A model has 70 billion parameters. 16 GPUs all-reduce its gradient on a ring, with 4 bytes for each element, and each GPU sends 50 GB
+    ($10^9$ bytes each) per second. How many seconds does the all-reduce take, without latency? Return a `float`, rounded to three decimals or
+    better.
     """
     ### BEGIN SOLUTION
     size = 70e9 * 4
@@ -43,17 +44,17 @@ def _():
     return 15 / 16 * 280e9 / 50e9
 
 
-@seconds_of_a_ring.mistake("a process never sends the part that stays with it: the factor is 15/16")
+@seconds_of_a_ring.mistake("you include the part that stays with its process: the factor is 15/16")
 def _():
     return 2 * 280e9 / 50e9
 
 
-@seconds_of_a_ring.mistake("each number takes 4 bytes")
+@seconds_of_a_ring.mistake("each element takes 4 bytes")
 def _():
     return 2 * 15 / 16 * 70e9 / 50e9
 
 
-@seconds_of_a_ring.mistake("that is what all 16 send together; they send at the same time")
+@seconds_of_a_ring.mistake("that is the time for what all 16 GPUs send; they send at the same time")
 def _():
     return 2 * 15 * 280e9 / 50e9
 
@@ -81,15 +82,15 @@ def _():
     limits={"parameters": (1,), "processes": (1,), "stage": (0, 3)},
     hints=(
         "A parameter takes 4 bytes for itself, 4 for its gradient, and 8 for Adam's two running means.",
-        "Stage 1 divides the running means, stage 2 also the gradient, and stage 3 everything.",
+        "Stage 1 divides the running means, stage 2 also divides the gradient, and stage 3 divides everything.",
         "The largest part has `math.ceil(parameters / processes)` parameters.",
     ),
 )
 def zero_bytes(parameters, processes, stage):
-    """Return the bytes of weights, gradients and running means in the process that stores the most, as an `int`. All elements have 4 bytes,
-    and Adam has two running means for each parameter. At `stage` 0 each process stores everything. Stage 1 divides the running means among the
-    processes, stage 2 also the gradients, and stage 3 also the weights. If `parameters` is not divisible by `processes`, parts are rounded up
-    to whole parameters.
+    """Return the bytes of weights, gradients and running means in the process that stores the most, as an `int`. All elements have 4 bytes, and
+    Adam has two running means for each parameter. At `stage` 0 each process stores everything. Stage 1 divides the running means among the
+    processes, stage 2 also the gradients, and stage 3 also the weights. If `parameters` is not divisible by `processes`, the size of a part is
+    rounded up.
 
     ```python
     >>> [zero_bytes(10, 4, stage) for stage in range(4)]
@@ -97,12 +98,14 @@ def zero_bytes(parameters, processes, stage):
     ```
 
     ★
-    - Raise a `ValueError` if `stage` is not 0, 1, 2 or 3, or if there is less than 1 parameter or process.
+    - Raise a `ValueError` if `stage` is not 0, 1, 2 or 3, or if `parameters` or `processes` is below 1.
     - The result is exact, also for trillions of parameters.
     """
     ### BEGIN SOLUTION
     if stage not in (0, 1, 2, 3) or parameters < 1 or processes < 1:
-        raise ValueError(f"parameters={parameters}, processes={processes}, stage={stage}: expected 1, 1, and 0 to 3")
+        raise ValueError(
+            f"parameters={parameters}, processes={processes}, stage={stage}: expected at least 1, at least 1, and 0 to 3"
+        )
     part = -(-parameters // processes)  # rounded up, without a float
     weights = part if stage >= 3 else parameters
     gradients = part if stage >= 2 else parameters
@@ -120,13 +123,13 @@ def _(draw):
     for stage in range(4):
         yield Case(f"stage {stage}, a part is rounded up", (processes * parts + 1, processes, stage))
     yield Case("one process stores everything", (parts, 1, 3))
-    yield Case("more processes than parameters", (3, 8, 3), robust="nobody does this")
+    yield Case("more processes than parameters", (3, 8, 3), robust="no one does this")
     large = 10**16 + 1
-    yield Case("ten thousand trillion parameters", (large, 2, 2), robust="larger than a float is exact")
-    yield Case("stage 4 is refused", (10, 2, 4), refuse=True)
-    yield Case("a negative stage is refused", (10, 2, -1), refuse=True)
-    yield Case("no process is refused", (10, 0, 1), refuse=True)
-    yield Case("no parameter is refused", (0, 2, 1), refuse=True)
+    yield Case("ten thousand trillion parameters", (large, 2, 2), robust="beyond the range where a float is exact")
+    yield Case("stage 4 is rejected", (10, 2, 4), refuse=True)
+    yield Case("a negative stage is rejected", (10, 2, -1), refuse=True)
+    yield Case("zero processes are rejected", (10, 0, 1), refuse=True)
+    yield Case("zero parameters are rejected", (0, 2, 1), refuse=True)
 
 
 def _zero(parameters, processes, stage, part=None, sizes=(4, 4, 8), from_stage=(3, 2, 1)):
@@ -136,7 +139,7 @@ def _zero(parameters, processes, stage, part=None, sizes=(4, 4, 8), from_stage=(
     return sum(size * (part if stage >= first else parameters) for size, first in zip(sizes, from_stage, strict=True))
 
 
-@zero_bytes.mistake("a part is rounded up: somebody stores the rest")
+@zero_bytes.mistake("round the part up: some process stores the remainder")
 def _(parameters, processes, stage):
     return _zero(parameters, processes, stage, part=parameters // processes if processes > 0 else 0)
 
@@ -146,12 +149,12 @@ def _(parameters, processes, stage):
     return _zero(parameters, processes, stage, sizes=(4, 4, 4))
 
 
-@zero_bytes.mistake("the order is running means, gradients, weights: stage 1 leaves the weights whole")
+@zero_bytes.mistake("the stages divide running means, then gradients, then weights: stage 1 leaves the weights whole")
 def _(parameters, processes, stage):
     return _zero(parameters, processes, stage, from_stage=(1, 2, 3))
 
 
-@zero_bytes.mistake("stage 1 divides something already: only stage 0 stores all")
+@zero_bytes.mistake("stage 1 already divides something: only stage 0 stores everything")
 def _(parameters, processes, stage):
     return _zero(parameters, processes, max(stage - 1, 0) if stage in (0, 1, 2, 3) else stage)
 
@@ -161,7 +164,7 @@ def _(parameters, processes, stage):
     return _zero(parameters, processes, stage, sizes=(4, 0, 8))
 
 
-@zero_bytes.mistake("a division with a float is not exact for so many parameters: use `//`")
+@zero_bytes.mistake("floating-point division is not exact for that many parameters: use `//`")
 def _(parameters, processes, stage):
     part = math.ceil(parameters / processes) if processes > 0 else 0
     return _zero(parameters, processes, stage, part=part)
@@ -174,7 +177,7 @@ def _(parameters, processes, stage):
 
 @zero_bytes.variant
 def _(parameters, processes, stage):
-    # what is whole, and what is cut
+    # what is whole and what is divided
     if stage not in range(4) or min(parameters, processes) < 1:
         raise ValueError("expected stages 0 to 3")
     whole = (16, 8, 4, 0)[stage]
@@ -203,15 +206,15 @@ def _(parameters, processes, stage):
     difficulty=2,
     minutes=15,
     hints=(
-        "A stage begins a micro-batch when it has finished the one before, and the stage before has finished this one.",
+        "A stage begins a micro-batch when it has finished the previous micro-batch and the previous stage has finished this one.",
         "Keep a list with the time at which each stage was last finished.",
         "For each micro-batch go through the stages: `start = max(free[stage], ready)`.",
     ),
 )
 def pipeline_seconds(stages, micro_batches):
     """Micro-batches pass through a pipeline, forward only. `stages` lists the seconds that each stage needs for a micro-batch. A stage works on
-    one micro-batch at a time, in order, and hands it on at once. Return `(seconds, bubble)`: when the last micro-batch leaves the last stage, and
-    the share of the stages' time until then in which they were idle, over all stages.
+    one micro-batch at a time, in order, and hands it on immediately. Return `(seconds, bubble)`: the time at which the last micro-batch leaves
+    the last stage, and the share of all stages' time until then that was idle.
 
     ```python
     >>> pipeline_seconds([1.0, 3.0], 4)
@@ -219,8 +222,8 @@ def pipeline_seconds(stages, micro_batches):
     ```
 
     ★
-    - Raise a `ValueError` if there is no stage, if a stage's time is not above 0, or if there is less than 1 micro-batch.
-    - The list stays as it is.
+    - Raise a `ValueError` if there is no stage, if a stage's time is not above 0, or if there is less than 1 micro-batch. - The list stays as it
+      is.
     """
     ### BEGIN SOLUTION
     if not stages or min(stages) <= 0 or micro_batches < 1:
@@ -245,10 +248,10 @@ def _(draw):
     yield Case("one micro-batch", (times, 1))
     yield Case("one stage has no bubble", ([0.5], micro))
     yield Case("the slowest is in the middle", ([1.0, 4.0, 2.0, 1.0], micro + 5))
-    yield Case("no stage is refused", ([], 3), refuse=True)
-    yield Case("no micro-batch is refused", ([1.0, 2.0], 0), refuse=True)
-    yield Case("a stage without time is refused", ([1.0, 0.0], 2), refuse=True)
-    yield Case("a negative time is refused", ([1.0, -1.0, 1.0], 2), refuse=True)
+    yield Case("zero stages are rejected", ([], 3), refuse=True)
+    yield Case("zero micro-batches are rejected", ([1.0, 2.0], 0), refuse=True)
+    yield Case("a stage time of 0 is rejected", ([1.0, 0.0], 2), refuse=True)
+    yield Case("a negative time is rejected", ([1.0, -1.0, 1.0], 2), refuse=True)
 
 
 def _times(stages, micro_batches):
@@ -261,7 +264,7 @@ def _idle(stages, micro_batches, seconds):
     return seconds, 1 - micro_batches * sum(stages) / (len(stages) * seconds)
 
 
-@pipeline_seconds.mistake("the stages work at the same time: yours run one after the other")
+@pipeline_seconds.mistake("the stages work at the same time, but yours run one after the other")
 def _(stages, micro_batches):
     whole, _ = _times(stages, micro_batches)
     return _idle(stages, micro_batches, micro_batches * whole)
@@ -285,7 +288,7 @@ def _(stages, micro_batches):
     return _idle(stages, micro_batches, whole + (micro_batches - 1) * stages[0])
 
 
-@pipeline_seconds.mistake("you count a micro-batch too many: the first one is in the sum of the stages")
+@pipeline_seconds.mistake("you count one micro-batch too many: the sum of the stages already includes the first")
 def _(stages, micro_batches):
     whole, most = _times(stages, micro_batches)
     return _idle(stages, micro_batches, whole + micro_batches * most)
@@ -297,7 +300,7 @@ def _(stages, micro_batches):
     return whole + (micro_batches - 1) * most, (len(stages) - 1) / (micro_batches + len(stages) - 1)
 
 
-@pipeline_seconds.mistake("that is the share of the time in which the stages work; the bubble is the rest")
+@pipeline_seconds.mistake("that is the share of the time in which the stages work: return the rest")
 def _(stages, micro_batches):
     whole, most = _times(stages, micro_batches)
     seconds, idle = _idle(stages, micro_batches, whole + (micro_batches - 1) * most)
@@ -383,12 +386,16 @@ def _(draw):
     for processes in (2, 3, 1):
         hidden = each * processes
         weights = draw.normal(width, hidden), draw.normal(width, hidden), draw.normal(hidden, width)
-        shows = "one process has all" if processes == 1 else f"{processes} processes"
+        shows = "one process has everything" if processes == 1 else f"{processes} processes"
         yield Case(shows, (draw.normal(tokens, width), *weights, processes))
     weights = draw.normal(width, 6), draw.normal(width, 6), draw.normal(6, width)
     yield Case("a process for each hidden unit", (draw.normal(tokens, width), *weights, 6))
-    yield Case("hidden units that do not divide are refused", (draw.normal(tokens, width), *weights, 4), refuse=True)
-    yield Case("no process is refused", (draw.normal(tokens, width), *weights, 0), refuse=True)
+    yield Case(
+        "hidden units that cannot be divided equally are rejected",
+        (draw.normal(tokens, width), *weights, 4),
+        refuse=True,
+    )
+    yield Case("zero processes are rejected", (draw.normal(tokens, width), *weights, 0), refuse=True)
 
 
 def _silu(x):
@@ -418,7 +425,7 @@ def _(x, gate, up, down, processes):
     return torch.stack([hidden[:, r::processes] @ down[r::processes] for r in range(processes)])
 
 
-@tensor_parallel.mistake("the nonlinearity goes around the gate only")
+@tensor_parallel.mistake("apply the nonlinearity to the gate only")
 def _(x, gate, up, down, processes):
     return tensor_parallel.reference(x, up, gate, down, processes)
 
@@ -430,12 +437,12 @@ def _(x, gate, up, down, processes):
     return torch.stack([_silu(x @ g) @ d for g, d in parts])
 
 
-@tensor_parallel.mistake("return what each process has before the sum, one after the other")
+@tensor_parallel.mistake("return what each process computed before the sum, stacked")
 def _(x, gate, up, down, processes):
     return tensor_parallel.reference(x, gate, up, down, processes).sum(0)
 
 
-@tensor_parallel.mistake("hidden units that do not divide by the processes must be rejected with a ValueError")
+@tensor_parallel.mistake("hidden units that cannot be divided among the processes must be rejected with a ValueError")
 def _(x, gate, up, down, processes):
     hidden = _silu(x @ gate) * (x @ up)
     parts = zip(hidden.tensor_split(max(processes, 1), 1), down.tensor_split(max(processes, 1), 0), strict=True)
@@ -475,9 +482,9 @@ def _(x, gate, up, down, processes):
     difficulty=3,
     minutes=20,
     hints=(
-        "A process's output was divided by its own sum of powers. Multiply it by that sum again, and divide by the sum of all.",
-        "`log_sums` are logarithms of these sums: weigh process p by exp(log_sums[p] - logsumexp over all processes).",
-        "Where nobody has seen a key, all of them are -inf, and -inf less -inf is NaN. Subtract 0 in that case.",
+        "Each process divided its output by its own sum of exponentials. Multiply it by that sum again, and divide by the sum over all processes.",
+        "`log_sums` are logarithms of these sums: weight process p by exp(log_sums[p] - logsumexp over all processes).",
+        "If no process has a visible key, all of them are -inf, and -inf minus -inf is NaN. Subtract 0 in that case.",
     ),
 )
 def merge(outputs, log_sums):
@@ -492,7 +499,7 @@ def merge(outputs, log_sums):
 
     ★
     - Scores may be as large as a million.
-    - Where a process has no visible key, its `log_sums` is `-inf`, and its output counts nothing, even if it is NaN.
+    - If a process has no visible key, its `log_sums` is `-inf`, and its output must have no effect, even if it is NaN.
     - A query for which no process has a visible key gets zeros.
     """
     ### BEGIN SOLUTION
@@ -520,15 +527,21 @@ def _(draw):
     hidden = sums.clone()
     hidden[0] = -math.inf
     yield Case(
-        "all keys hidden from one", (outputs, hidden), right="in a causal ring the first queries meet such processes"
+        "all keys hidden from one",
+        (outputs, hidden),
+        right="in a causal ring the first queries meet such processes",
     )
     nan = outputs.clone()
     nan[0] = math.nan
-    yield Case("its output may be NaN", (nan, hidden), robust="a careless process divides 0 by 0")
-    yield Case("large scores", (outputs, 1e6 + sums), robust="no lesson has such scores")
+    yield Case(
+        "the output of a process without visible keys may be NaN",
+        (nan, hidden),
+        robust="a careless process divides 0 by 0",
+    )
+    yield Case("large scores", (outputs, 1e6 + sums), robust="the lesson has no such scores")
     nobody = sums.clone()
     nobody[:, 0] = -math.inf
-    yield Case("a query that nobody has a key for", (outputs, nobody), robust="a causal query sees itself")
+    yield Case("a query without any visible key", (outputs, nobody), robust="a causal query sees itself")
 
 
 def _kept(outputs, log_sums):
@@ -545,7 +558,7 @@ def _powers(log_sums):
     return (log_sums - torch.where(largest == -torch.inf, 0.0, largest)).exp()
 
 
-@merge.mistake("the processes count by their sums of powers: a plain mean weighs all alike")
+@merge.mistake("weight the processes by their sums of exponentials: a plain mean weights all equally")
 def _(outputs, log_sums):
     return _kept(outputs, log_sums).mean(0)
 
@@ -555,7 +568,7 @@ def _(outputs, log_sums):
     return (_powers(log_sums)[..., None] * _kept(outputs, log_sums)).sum(0)
 
 
-@merge.mistake("`log_sums` are logarithms: take the exponential before you weigh with them")
+@merge.mistake("`log_sums` are logarithms: take the exponential before you use them as weights")
 def _(outputs, log_sums):
     finite = torch.where(log_sums == -torch.inf, 0.0, log_sums)
     return (finite[..., None] * _kept(outputs, log_sums)).sum(0) / finite.sum(0)[..., None]
@@ -573,13 +586,13 @@ def _(outputs, log_sums):
     return _weighted(outputs, log_sums, log_sums.exp())
 
 
-@merge.mistake("where nobody has a key, -inf less -inf is NaN: such a query gets zeros")
+@merge.mistake("if no process has a visible key, -inf minus -inf is NaN: such a query gets zeros")
 def _(outputs, log_sums):
     weights = torch.softmax(log_sums, 0)
     return (weights[..., None] * _kept(outputs, log_sums)).sum(0)
 
 
-@merge.mistake("0 times NaN is NaN: an output that counts nothing must be replaced, not multiplied by 0")
+@merge.mistake("0 times NaN is NaN: an output without effect must be replaced, not multiplied by 0")
 def _(outputs, log_sums):
     powers = _powers(log_sums)
     total = powers.sum(0)
@@ -588,7 +601,7 @@ def _(outputs, log_sums):
 
 @merge.variant
 def _(outputs, log_sums):
-    # softmax over the processes, and zeros where nobody has a key
+    # softmax over the processes, and zeros if no process has a key
     kept = torch.where(log_sums[..., None] == -torch.inf, 0.0, outputs)
     nobody = (log_sums == -torch.inf).all(0)
     weights = torch.softmax(torch.where(nobody, 0.0, log_sums), 0)

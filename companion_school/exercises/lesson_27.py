@@ -20,12 +20,12 @@ from companion_school.checking.exercise import Case, exercise
     hints=(
         "How many operations does the laptop do in four hours?",
         "Training costs six operations for each parameter and token, and there are 20 tokens for each parameter.",
-        "So operations are 120 times the square of the parameters.",
+        "So the number of operations is 120 times the square of the number of parameters.",
     ),
 )
 def evening_parameters():
-    """A laptop trains for 4 hours and does $5 \\cdot 10^{10}$ operations per second. The model is to read 20 tokens for each parameter. How
-    many parameters does it have? Return a `float`, exact to a thousandth of its value.
+    """A laptop trains for 4 hours and does $5 \\cdot 10^{10}$ operations per second. The model reads 20 tokens for each parameter. How many
+    parameters does it have? Return a `float` with a relative error of at most 0.001.
     """
     ### BEGIN SOLUTION
     operations = 4 * 3600 * 5e10
@@ -58,7 +58,9 @@ def _():
     return (4 * 60 * 5e10 / 120) ** 0.5
 
 
-@evening_parameters.mistake("parameters stand twice in the product, once in the tokens: take the square root")
+@evening_parameters.mistake(
+    "the tokens contain the parameters, too, so the product has their square: take the square root"
+)
 def _():
     return 4 * 3600 * 5e10 / 120
 
@@ -86,18 +88,19 @@ def _():
     minutes=20,
     limits={"confidence": (0, 1)},
     excused={
-        "dtype": "sums over a whole text in half precision would lose digits, so right answers compute in float64",
+        "dtype": "sums over a whole text in half precision would lose digits, so correct answers compute in float64",
     },
     hints=(
         "A resample takes whole documents: index both tensors with the same row of `picks`.",
-        "Bits per byte of a resample are its summed nats, divided by ln 2 and by its summed bytes.",
-        "The interval has (1 - confidence) / 2 of the resamples on each side: two calls of `torch.quantile`.",
+        "The bits per byte of a resample are its summed nats divided by ln 2 and by its summed bytes.",
+        "On each side of the interval lie (1 - confidence) / 2 of the resamples: call `torch.quantile` twice.",
     ),
 )
 def score_interval(nats, size, picks, confidence):
-    """Each held-out document has a loss in `nats` and a `size` in bytes: two tensors (document). A row of `picks` (resample, document) names
-    the documents of one bootstrap resample. Return `(score, low, high)`, three floats in bits per byte: the score of all documents, and the
-    ends of the interval that holds the share `confidence` of the resampled scores, with equally many on either side (`torch.quantile`).
+    """The tensors `nats` and `size` (document) hold the loss and the bytes of each held-out document. A row of `picks` (resample, document)
+    names the documents of one bootstrap resample. Return `(score, low, high)`, three floats in bits per byte: the score of all documents, and
+    the ends of the interval that contains the share `confidence` of the resampled scores, with equally many scores outside on each side
+    (`torch.quantile`).
 
     ```python
     >>> picks = torch.tensor([[0, 0], [0, 1], [1, 1]])
@@ -108,12 +111,12 @@ def score_interval(nats, size, picks, confidence):
 
     ★
     - Raise a `ValueError` for a `confidence` outside 0 to 1 (both excluded), for tensors of different lengths, or if there is no document.
-    - What came in stays as it is.
+    - Do not change the arguments.
     """
     ### BEGIN SOLUTION
     if not 0 < confidence < 1 or not len(nats) == len(size) == picks.shape[1] >= 1:
         counts = f"{len(nats)}, {len(size)}, {picks.shape[1]} documents"
-        raise ValueError(f"{counts}, confidence={confidence}: expected equal numbers, and a share inside 0 to 1")
+        raise ValueError(f"{counts}, confidence={confidence}: expected equal lengths, and a confidence between 0 and 1")
     bits, size = nats.double() / math.log(2), size.double()
     again = bits[picks].sum(1) / size[picks].sum(1)
     tail = (1 - confidence) / 2
@@ -131,19 +134,21 @@ def _(draw):
     yield Case("documents of unequal size", (nats, size, picks, 0.9))
     yield Case("a narrower interval", (nats, size, picks, 0.5))
     yield Case("documents of one size", (nats, torch.full((count,), 100), picks, 0.8))
-    yield Case("all are equally hard: no width", (0.3 * size.double(), size, picks, 0.9))
+    yield Case("all documents are equally hard: an interval of width 0", (0.3 * size.double(), size, picks, 0.9))
     yield Case("a single document", (nats[:1], size[:1], torch.zeros(4, 1, dtype=torch.int64), 0.9))
     yield Case("every resample is the same", (nats, size, torch.arange(count).repeat(3, 1), 0.9))
-    yield Case("a confidence of 1 is refused", (nats, size, picks, 1.0), refuse=True)
-    yield Case("a confidence of 0 is refused", (nats, size, picks, 0.0), refuse=True)
-    yield Case("a loss too few is refused", (nats[1:], size, picks, 0.9), refuse=True)
-    yield Case("a size too few is refused", (nats, size[1:], picks, 0.9), refuse=True)
-    yield Case("picks of fewer documents are refused", (nats, size, picks[:, 1:], 0.9), refuse=True)
-    yield Case("no document is refused", (nats[:0], size[:0], torch.zeros(3, 0, dtype=torch.int64), 0.9), refuse=True)
+    yield Case("a confidence of 1 is rejected", (nats, size, picks, 1.0), refuse=True)
+    yield Case("a confidence of 0 is rejected", (nats, size, picks, 0.0), refuse=True)
+    yield Case("one loss too few is rejected", (nats[1:], size, picks, 0.9), refuse=True)
+    yield Case("one size too few is rejected", (nats, size[1:], picks, 0.9), refuse=True)
+    yield Case("picks of fewer documents are rejected", (nats, size, picks[:, 1:], 0.9), refuse=True)
+    yield Case(
+        "zero documents are rejected", (nats[:0], size[:0], torch.zeros(3, 0, dtype=torch.int64), 0.9), refuse=True
+    )
 
 
 def _scored(nats, size, picks, confidence, *, ln=True, ratios=False, own=True, tails=2, bytes_first=True):
-    """The interval, with one thing wrong."""
+    """Compute the interval with the given mistake."""
     if not 0 < confidence < 1 or not len(nats) == len(size) == picks.shape[1] >= 1:
         raise ValueError("documents, confidence")
     bits, size = nats.double() / (math.log(2) if ln else 1), size.double()
@@ -169,17 +174,17 @@ def _(*given):
     return _scored(*given, ratios=True)
 
 
-@score_interval.mistake("a resample has bytes of its own: divide by them, not by those of all documents")
+@score_interval.mistake("a resample has its own bytes: divide by them, not by those of all documents")
 def _(*given):
     return _scored(*given, own=False)
 
 
-@score_interval.mistake("what is left out is on two sides: each has half of it")
+@score_interval.mistake("the part outside the interval is on two sides: each has half of it")
 def _(*given):
     return _scored(*given, tails=1)
 
 
-@score_interval.mistake("those are the lowest and the highest resample, whatever the confidence")
+@score_interval.mistake("those are the lowest and the highest resample for every confidence")
 def _(nats, size, picks, confidence):
     score, *_ = _scored(nats, size, picks, confidence)
     again = nats.double()[picks].sum(1) / math.log(2) / size.double()[picks].sum(1)
@@ -216,7 +221,7 @@ def _(nats, size, picks, confidence):
 
 @score_interval.variant
 def _(nats, size, picks, confidence):
-    # sorted scores, and a straight line between two of them
+    # sorted scores, with linear interpolation between two of them
     if not len(nats) == len(size) == picks.shape[1] or len(nats) == 0 or not 0 < confidence < 1:
         raise ValueError("documents, confidence")
     again = sorted(
@@ -239,22 +244,22 @@ def _(nats, size, picks, confidence):
 @exercise(
     "27.3",
     "Where in a text is it good?",
-    task="Measure bits per byte by the position in a text",
+    task="Measure bits per byte by position in the text",
     points=2,
     difficulty=2,
     minutes=15,
     excused={
-        "dtype": "sums over a whole text in half precision would lose digits, so right answers compute in float64",
+        "dtype": "sums over a whole text in half precision would lose digits, so correct answers compute in float64",
     },
     hints=(
-        "The first part holds the tokens from `edges[0]` up to, and without, `edges[1]`.",
-        "Slice every document alike: a slice that lies behind its end is empty, and adds nothing.",
-        "Add up nats and bytes over all documents first, and divide once for each part.",
+        "The first part holds the tokens from `edges[0]` up to, but not including, `edges[1]`.",
+        "Slice every document in the same way: a slice after its end is empty and adds nothing.",
+        "First add up nats and bytes over all documents, then divide once for each part.",
     ),
 )
 def bits_by_position(nats, size, edges):
-    """For each document, the list `nats` has a tensor (token) with the loss of each token, and the list `size` has one with the bytes that
-    each token spells. The texts have different lengths. `edges`, such as `[0, 64, 128]`, cut the positions into parts: 0 to 63, and 64 to 127.
+    """For each document, the list `nats` has a tensor (token) with the loss of each token, and the list `size` has one with the number of bytes
+    in each token. The texts have different lengths. `edges`, such as `[0, 64, 128]`, cut the positions into parts: 0 to 63, and 64 to 127.
     Return a `float64` tensor (part) with the bits per byte of all tokens in each part.
 
     ```python
@@ -266,12 +271,12 @@ def bits_by_position(nats, size, edges):
 
     ★
     - A part that no text reaches is NaN.
-    - Raise a `ValueError` for edges that do not rise, for fewer than two of them, or if a document has more or fewer losses than sizes.
+    - Raise a `ValueError` for edges that are not ascending, for fewer than two edges, or if a document has more or fewer losses than sizes.
     """
     ### BEGIN SOLUTION
     rise = all(edges[at] < edges[at + 1] for at in range(len(edges) - 1))
     if len(edges) < 2 or not rise or [len(one) for one in nats] != [len(one) for one in size]:
-        raise ValueError(f"edges={edges}: expected two or more that rise, and as many losses as sizes")
+        raise ValueError(f"edges={edges}: expected two or more ascending edges, and as many losses as sizes")
     found = []
     for at in range(len(edges) - 1):
         first, end = edges[at], edges[at + 1]
@@ -289,15 +294,15 @@ def _(draw):
     size = [draw.wholes(1, 6, length) for length in lengths]
     yield Case("texts of different length", (nats, size, [0, 3, 6]))
     yield Case("long documents", (nats, size, [0, 5, max(lengths)]))
-    yield Case("one part is the whole", (nats, size, [0, 20]))
+    yield Case("one part covers everything", (nats, size, [0, 20]))
     yield Case("parts of unequal width, and not from 0", (nats, size, [1, 2, 6, 7]))
     yield Case("one text", (nats[:1], size[:1], [0, 2, 5]))
-    yield Case("a part that no text reaches", (nats, size, [0, 4, 30, 40]), robust="its value is a convention")
-    yield Case("a single edge is refused", (nats, size, [3]), refuse=True)
-    yield Case("edges that fall are refused", (nats, size, [0, 5, 3]), refuse=True)
-    yield Case("equal edges are refused", (nats, size, [0, 3, 3]), refuse=True)
-    yield Case("a size too few is refused", (nats, [size[0][1:], *size[1:]], [0, 3]), refuse=True)
-    yield Case("a document too few is refused", (nats, size[1:], [0, 3]), refuse=True)
+    yield Case("a part that no text reaches", (nats, size, [0, 4, 30, 40]), robust="the value is a convention")
+    yield Case("a single edge is rejected", (nats, size, [3]), refuse=True)
+    yield Case("descending edges are rejected", (nats, size, [0, 5, 3]), refuse=True)
+    yield Case("equal edges are rejected", (nats, size, [0, 3, 3]), refuse=True)
+    yield Case("one size too few is rejected", (nats, [size[0][1:], *size[1:]], [0, 3]), refuse=True)
+    yield Case("one document too few is rejected", (nats, size[1:], [0, 3]), refuse=True)
 
 
 def _ranged(nats, size, edges, *, ln=True, shift=0, closed=0, each=False, tokens=False):
@@ -325,18 +330,18 @@ def _(*given):
 
 
 @bits_by_position.mistake(
-    "a mean of the texts' own scores counts a short piece as much as a long one: add first, then divide"
+    "a mean of the texts' own scores counts a short text as much as a long one: add first, then divide"
 )
 def _(*given):
     return _ranged(*given, each=True)
 
 
-@bits_by_position.mistake("those are bits per token: divide by the bytes that the tokens spell")
+@bits_by_position.mistake("those are bits per token: divide by the bytes of the tokens")
 def _(*given):
     return _ranged(*given, tokens=True)
 
 
-@bits_by_position.mistake("the edge itself belongs to the next part, and here it counts twice")
+@bits_by_position.mistake("the edge itself belongs to the next part, but you count it twice")
 def _(*given):
     return _ranged(*given, closed=1)
 
@@ -353,7 +358,9 @@ def _(nats, size, edges):
     return torch.cat(ends)
 
 
-@bits_by_position.mistake("edges that do not rise, and documents that do not match, must be rejected with a ValueError")
+@bits_by_position.mistake(
+    "edges that are not ascending, and documents that do not match, must be rejected with a ValueError"
+)
 def _(nats, size, edges):
     edges = sorted({0, *edges}) if len(edges) < 2 else sorted(set(edges))
     pairs = [(a[: min(len(a), len(b))], b[: min(len(a), len(b))]) for a, b in zip(nats, size, strict=False)]
@@ -403,17 +410,17 @@ def _(nats, size, edges):
     hints=(
         "Go through the six names, and collect those whose entry fails its own test.",
         "`card.get(name)` is None both for a missing entry and for one that is None.",
-        "An interval around the score is two numbers with `low <= score <= high`.",
+        "A valid interval is two numbers with `low <= score <= high`.",
     ),
 )
 def card_faults(card):
     """A model card is a dictionary. Return the list of its faulty entries, by name in alphabetical order:
 
-    - `data`, `licence` and `limits` are texts that are not empty;
+    - `data`, `licence` and `limits` are strings that are not empty;
     - `score` is a number above 0, and `interval` a pair `(low, high)` with `low <= score <= high`;
-    - `documents`, on which the score was measured, is a whole number from 1 on.
+    - `documents`, the number of documents that were scored, is an integer of at least 1.
 
-    An entry that is missing or None is faulty. Without a right score no interval is right. Other entries do not matter.
+    An entry that is missing or None is faulty. If the score is faulty, so is the interval. Other entries do not matter.
 
     ```python
     >>> card_faults({"data": "stories", "licence": "", "limits": "English", "score": 0.4, "interval": (0.5, 0.6), "documents": 20})
@@ -421,8 +428,7 @@ def card_faults(card):
     ```
 
     ★
-    - A text of blanks is empty.
-    - The card stays as it is.
+    - A string of blanks is empty. - The dictionary stays as it is.
     """
     ### BEGIN SOLUTION
     faults = [name for name in ("data", "licence", "limits") if not (card.get(name) or "").strip()]
@@ -464,7 +470,7 @@ def _(draw):
     yield Case("one document", but(documents=1))
     yield Case("a score of 0 has no interval", but(score=0.0, interval=(0.0, 0.1)))
     yield Case("two faults, in alphabetical order", but(licence="", data=None))
-    yield Case("a text of blanks", but(licence="  "), robust="the lesson has no such text")
+    yield Case("a string of blanks", but(licence="  "), robust="the lesson has no such text")
     for name in card:
         yield Case(f"{name} is missing", ({key: value for key, value in card.items() if key != name},))
     yield Case("an empty card", ({},))
@@ -502,29 +508,29 @@ def _(card):
     return _faulty(card, strict=True)
 
 
-@card_faults.mistake("without a right score no interval is right")
+@card_faults.mistake("if the score is faulty, the interval is, too")
 def _(card):
     return _faulty(card, follows=False)
 
 
-@card_faults.mistake("one document is enough here: expected a whole number from 1 on")
+@card_faults.mistake("one document is enough: the number must be an integer of at least 1")
 def _(card):
     return _faulty(card, least=2)
 
 
-@card_faults.mistake("the number of documents counts, too: a score on none means nothing")
+@card_faults.mistake("check the number of documents, too: a score on no documents means nothing")
 def _(card):
     return _faulty(card, skip=("documents",))
 
 
-@card_faults.mistake("you looked only for entries that are missing: an entry can be there and be empty or wrong")
+@card_faults.mistake("you checked only for missing entries: an entry can also be empty or wrong")
 def _(card):
     return sorted(
         name for name in ("data", "licence", "limits", "score", "interval", "documents") if card.get(name) is None
     )
 
 
-@card_faults.mistake("a text of blanks says nothing: strip it first")
+@card_faults.mistake("a string of blanks says nothing: strip it first")
 def _(card):
     blank = [name for name in ("data", "licence", "limits") if card.get(name) and not card[name].strip()]
     return [name for name in _faulty(card) if name not in blank]
@@ -579,14 +585,14 @@ def _(card):
     minutes=15,
     limits={"speed": (0,), "watts": (0,)},
     hints=(
-        "A trained token costs six operations for each parameter, a token that is only read or written costs two.",
+        "A trained token costs six operations for each parameter, and a token that is only read or written costs two.",
         "Seconds are operations divided by speed. A kilowatt-hour is 1,000 watts for 3,600 seconds.",
-        "Electricity is paid for each kilowatt-hour, a rented machine for each hour, used or not.",
+        "Electricity is paid per kilowatt-hour, and a rented machine per hour.",
     ),
 )
 def bill(runs, speed, watts, price, rent=0.0):
-    """A project is a list of `runs`, each `(kind, parameters, tokens)`; the kind is `"train"` or `"read"` (a score, a text that is written).
-    The machine does `speed` operations per second, and draws `watts`. A kilowatt-hour costs `price` dollars, and an hour of the machine `rent`.
+    """A project is a list of `runs`, each `(kind, parameters, tokens)`; the kind is `"train"`, or `"read"` for scoring or writing text. The
+    machine does `speed` operations per second, and draws `watts`. A kilowatt-hour costs `price` dollars, and an hour of the machine `rent`.
     Return `(operations, kilowatt_hours, dollars)`, three floats.
 
     ```python
@@ -602,7 +608,9 @@ def bill(runs, speed, watts, price, rent=0.0):
     ### BEGIN SOLUTION
     each = {"train": 6, "read": 2}
     if speed <= 0 or watts <= 0 or any(kind not in each for kind, _, _ in runs):
-        raise ValueError(f"speed={speed}, watts={watts}, runs={runs}: expected numbers above 0, and train or read")
+        raise ValueError(
+            f"speed={speed}, watts={watts}, runs={runs}: expected numbers above 0, and kinds train or read"
+        )
     operations = float(sum(each[kind] * parameters * tokens for kind, parameters, tokens in runs))
     hours = operations / speed / 3600
     energy = watts * hours / 1000
@@ -615,15 +623,15 @@ def _(draw):
     a, b, c = (1e5 * draw.whole(2, 90) for _ in range(3))
     speed, watts, price, rent = 1e10 * draw.whole(2, 9), draw.whole(20, 90), draw.whole(10, 45) / 100, 2.5
     runs = [("train", a, 20 * a), ("read", a, 3 * b), ("train", b, 7 * c)]
-    yield Case("training alone, at home", ([("train", a, 20 * a)], speed, watts, price))
+    yield Case("only training, at home", ([("train", a, 20 * a)], speed, watts, price))
     yield Case("a score is read, not trained", ([("read", a, 20 * b)], speed, watts, price))
     yield Case("three runs", (runs, speed, watts, price))
     yield Case("three runs on a rented machine", (runs, speed, watts, price, rent))
     yield Case("rent with electricity included", (runs, speed, watts, 0.0, rent))
-    yield Case("no run costs nothing", ([], speed, watts, price, rent), robust="a project without runs is none")
-    yield Case("another kind of run is refused", ([("rest", a, b)], speed, watts, price), refuse=True)
-    yield Case("a speed of 0 is refused", (runs, 0.0, watts, price), refuse=True)
-    yield Case("watts of 0 are refused", (runs, speed, 0, price), refuse=True)
+    yield Case("an empty list costs nothing", ([], speed, watts, price, rent), robust="every project has runs")
+    yield Case("another kind of run is rejected", ([("rest", a, b)], speed, watts, price), refuse=True)
+    yield Case("a speed of 0 is rejected", (runs, 0.0, watts, price), refuse=True)
+    yield Case("watts of 0 are rejected", (runs, speed, 0, price), refuse=True)
 
 
 def _charged(runs, speed, watts, price, rent=0.0, *, each=(6, 2), kilo=1000, hour=3600, rented=True, power=True):

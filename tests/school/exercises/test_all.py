@@ -58,14 +58,15 @@ def content(text):
 
 
 REVIEWED = {
-    ("0.4", "gradients, the router's too"), ("0.4", "gradients where one expert has the whole share"),
+    ("0.4", "gradients, including the router's"), ("0.4", "gradients where one expert has the whole share"),
     ("2.2", "a standard deviation other than one"), ("2.2", "a mean as small as the standard deviation"),
     ("3.5", "two query heads on one key head"), ("3.5", "four query heads on two key heads"),
-    ("6.7", "a token whose numbers hardly differ"), ("6.7", "a token whose entries are all equal"),
-    ("6.7", "numbers of 10,000 in float16"), ("8.3", "two targets, two source tokens, no padding"),
+    ("6.7", "a token whose entries hardly differ"), ("6.7", "a token whose entries are all equal"),
+    ("6.7", "entries of 10,000 in float16"), ("8.3", "two targets, two source tokens, no padding"),
     ("10.3", "with m = 1 the most probable token stays"), ("14.2", "one micro-batch"),
-    ("15.2", "no memory for keys of all heads"), ("15.3", "all of the rank changes nothing"),
-    ("18.3", "no more than the text has"), ("18.3", "a text of one token"),
+    ("14.2", "one of padding only, whose gradient is NaN"), ("18.6", "the same text twice, with a partly filled block"),
+    ("15.2", "no memory for the keys of all heads"), ("15.3", "the full rank changes nothing"),
+    ("18.3", "no more tokens than the text has"), ("18.3", "a text of one token"),
     ("18.6", "the same block twice in a text"), ("18.6", "texts shorter than a block"),
     ("20.2", "rows without an adapter"), ("22.2", "momentum against the gradient"),
 }  # fmt: skip

@@ -93,7 +93,7 @@ def test_the_pages_say_what_is_wrong_and_nothing_about_hidden_cases(class_of_fiv
     home, _ = class_of_five
     pages = {file.stem: file.read_text() for file in (home / "marks" / "feedback").iterdir()}
     assert set(pages) == {"ada", "bob", "cy", "dee", "eve"}
-    assert "Most likely: that is a mask of truth values as numbers" in pages["bob"] and "queries = " in pages["bob"]
+    assert "Most likely: that is a mask of ones and zeros" in pages["bob"] and "queries = " in pages["bob"]
     assert "no score yet" in pages["cy"] and "0 of 6" not in pages["cy"]
     assert "is not a notebook" in pages["cy"] and "answer.pdf" in pages["dee"] and "6 of 6 points" in pages["ada"]
     keys = KeyRing(b"nobody can guess this secret")

@@ -129,7 +129,7 @@ def test_a_class_goes_from_its_release_to_the_gradebooks(tmp_path, capsys, monke
     assert first["jo"]["raw_score"] == "6" and first["jo"]["late_submission_penalty"] == "1.2"
     assert "4.8 of 10 points: 6 earned, 1.2 taken off for lateness" in feedback(out, "jo")
     assert first["ben"]["timestamp"] == "" and first["ben"]["duedate"] == "2026-11-30T12:00"
-    groups = "one token: 1 of 1; a batch of tokens: 0 of 2; any epsilon, and the edges: 0 of 1"
+    groups = "one token: 1 of 1; a batch of tokens: 0 of 2; any epsilon, and edge cases: 0 of 1"
     assert (first["cem"]["6.3"], first["cem"]["6.3 points"], first["cem"]["6.3 groups"]) == ("wrong", "1", groups)
     page = (out / "feedback" / "cem.html").read_text()
     assert "<td>a batch of tokens</td>" in page and "dgain is averaged over the tokens" in page
