@@ -113,11 +113,10 @@ def in_this_process(answer: Answer, forbidden: Collection[str] = (), watch: Watc
         value, ended = _called(answer, arguments, case, watch)
         if ended is not None:
             return ended
-        value = with_python_numbers(value)
+        given = _detached(value)  # before the answer's hooks on its gradients can write into it
         pairs = enumerate(zip(arguments, case.arguments, strict=True))
         changed = tuple(i for i, (now, was) in pairs if not identical(now, was))
         gradients = _gradients(value, arguments) if case.gradients else None
-        given = _detached(value)
         spoiled = any(not identical(now, was) for now, was, _ in earlier)
         earlier.append((value, given, False))
         shared = shared_with(value, arguments)
@@ -130,9 +129,9 @@ def in_this_process(answer: Answer, forbidden: Collection[str] = (), watch: Watc
 def _called(answer: Answer, arguments: Sequence[Any], case: Case, watch: Watch) -> tuple[Any, Outcome | None]:
     """Return the answer's value and None, or None and the outcome if there is no value to look at."""
     try:
-        with warnings.catch_warnings(), watch:
+        with watch, warnings.catch_warnings():
             warnings.simplefilter("ignore")  # PyTorch's warnings about axes of size one do not concern the answer
-            value = listed(answer(*arguments))
+            value = with_python_numbers(listed(answer(*arguments)))
     except KeyboardInterrupt:
         if not case.is_robust:
             raise
@@ -173,7 +172,7 @@ def _without_plain_numbers(value: Any) -> str | None:
     """
     if isinstance(value, torch.Tensor):
         if value.device.type != "cpu":
-            return f"the result is a tensor on the device {value.device.type!r}, expected one on the processor"
+            return f"the result is a tensor on the device {value.device.type!r}, expected one on the CPU"
         if value.layout != torch.strided:
             return f"the result is a tensor of the layout {value.layout}, expected torch.strided"
     elif isinstance(value, Mapping):

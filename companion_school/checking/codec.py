@@ -18,6 +18,7 @@ from .call import Outcome, Result
 from .exercise import Case
 
 _HEAD = struct.Struct("<qq")  # the lengths of the JSON text and of the tensors
+_LARGEST_KEY, _LONGEST_KEY = 2**32, 8
 # Types that JSON stores unchanged; most items of long lists have one of them
 _PLAIN = frozenset({bool, int, str, type(None)})
 
@@ -89,8 +90,20 @@ def _read(text: Any, tensors: dict[str, torch.Tensor]) -> Any:
     if kind in ("list", "tuple"):
         return (list if kind == "list" else tuple)(_read(part, tensors) for part in inner)
     if kind == "dict":
-        return {_read(key, tensors): _read(part, tensors) for key, part in inner}
+        return {_key(_read(key, tensors)): _read(part, tensors) for key, part in inner}
     raise ValueError(f"unknown kind of value in an exercise:  {kind!r}")
+
+
+def _key(key: Any) -> Any:
+    """Return the key of a dict. Raises `ValueError` for one of which many with the same hash can be made."""
+    parts = key if isinstance(key, tuple) else (key,)
+    for part in parts:
+        small = isinstance(part, int) and abs(part) < _LARGEST_KEY
+        if not (small or isinstance(part, str) or part is None or (isinstance(part, float) and part is key)):
+            raise ValueError(f"a dict in an exercise cannot have this key: {str(key)[:80]}")
+    if len(parts) > _LONGEST_KEY:
+        raise ValueError(f"a key has {len(parts)} parts; expected at most {_LONGEST_KEY}")
+    return key
 
 
 def pack_outcome(outcome: Outcome) -> bytes:

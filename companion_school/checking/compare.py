@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
+from math import isfinite
 from typing import Any
 
 import torch
@@ -59,7 +60,8 @@ def difference(
         if whole and isinstance(number, float):
             return f"expected the int {describe(expected)}, got the float {describe(number)}"
         allowed = _NUMBER if tolerance is None else tolerance
-        same = number == expected if whole else abs(number - expected) <= allowed * (1 + abs(expected))
+        close = isfinite(expected) and abs(number - expected) <= allowed * (1 + abs(expected))
+        same = number == expected if whole else close
         same = same or number == expected or (number != number and expected != expected)
     elif isinstance(expected, Mapping):
         if not isinstance(found, Mapping) or set(found) != set(expected):
@@ -175,7 +177,7 @@ def _tensor_difference(
         return f"{where}expected {numbers(wanted)}, got {numbers(came)}"
     off = (found.double() - expected.double())[wrong].abs()
     looks = expected.dtype == torch.float64 and bool((off <= _SINGLE * (1 + expected.double()[wrong].abs())).all())
-    why = ": so it is where float32 is used on the way" if looks else ""
+    why = ", which happens if float32 is used in between" if looks else ""
     return f"{where}expected {numbers(wanted)}, got numbers that differ from these by up to {off.max().item():.1e}{why}"
 
 

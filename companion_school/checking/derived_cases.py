@@ -30,17 +30,17 @@ import torch
 from .compare import difference
 from .exercise import Case, Exercise, Value
 
-ONE = "an axis of size one is an axis"
-LEVELS = "rows and columns of quite different levels"
-OFFSET = "a large number added to all"
-NAN = "a NaN that goes in shows in the result"
-DTYPE = "float32 in, and the same comes out as in float64"
-OTHER = "other numbers of the same shapes"
-TIE = "equal numbers side by side"
-SCALE = "numbers that are ten thousand times as large, or as small"
-EDGE = "whole numbers as large as an axis, or as one another"
-LARGE = "axes longer than any that is shown"
-LIMIT = "a limit that is met exactly, or missed by a little"
+ONE = "axes of size one"
+LEVELS = "rows and columns of very different sizes"
+OFFSET = "a large number added to all entries"
+NAN = "NaN in an argument shows in the result"
+DTYPE = "float32 arguments give the same result as float64"
+OTHER = "other values in the same shapes"
+TIE = "equal numbers next to each other"
+SCALE = "numbers ten thousand times as large or as small"
+EDGE = "integers equal to the size of an axis or to each other"
+LARGE = "axes longer than in any example"
+LIMIT = "values exactly at a limit and just beside it"
 ROOM = "no more memory than the statement allows"
 
 NAMES = {
@@ -51,11 +51,11 @@ NAMES = {
 "layout", the laws of `examine`."""
 
 EXTREME = {
-    "levels": "levels that a lesson's numbers do not have",
-    "offset": "a level that a lesson's numbers do not have",
-    "nan": "a lesson has no NaN",
-    "scale": "factors that a lesson does not have",
-    "dtype": "a lesson's numbers are of one dtype",
+    "levels": "no lesson has numbers of such different sizes",
+    "offset": "no lesson has numbers with such an offset",
+    "nan": "no lesson has NaN",
+    "scale": "no lesson has numbers of such sizes",
+    "dtype": "the numbers of a lesson have one dtype",
 }
 """Laws that belong to the mark *robust*, each with the reason."""
 
@@ -387,7 +387,7 @@ def _limits(exercise: Exercise, case: Case, call: Callable[[Case], Any]) -> Iter
                 error = call(tried).error
                 if error is None or error[0] == "ValueError":
                     by_a_hair = not whole and number != limit
-                    why = "by less than a lesson can tell" if by_a_hair else _robust(exercise, "limit")
+                    why = "the difference is too small to matter" if by_a_hair else _robust(exercise, "limit")
                     yield replace(tried, refuse=error is not None, robust=why)
 
 
@@ -405,7 +405,7 @@ def _with(case: Case, at: int, value: Any) -> Case:
 
 # Rejected inputs
 
-REFUSED = "invalid input is rejected, whichever argument it is"
+REFUSED = "invalid input is rejected in every argument"
 _MOST_REFUSALS, _MOST_BESIDE = 24, 8
 _UNPACKED = "to unpack"  # part of Python's message for a tuple of another length, which is not a deliberate rejection
 

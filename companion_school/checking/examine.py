@@ -28,7 +28,7 @@ from .derived_cases import holds_nan, law_cases, refusal_cases
 from .exercise import Answer, Case, Exercise, as_given
 
 LONGEST_INPUT = 400  # characters
-_AGAIN = "after other inputs, with tensors in another memory layout, its former results written into"
+_AGAIN = "after other inputs, with tensors in another memory layout and its earlier results overwritten"
 
 
 @dataclass(frozen=True)
@@ -262,7 +262,7 @@ def verdict_of(key: AnswerKey, call: Call, index: int, again: bool, outcome: Out
     if outcome.result is Result.MISSING:
         return Verdict(Result.MISSING, "not written yet", fault=missing(outcome))
     if again:
-        said = f"right at first, and not when it was called again {_AGAIN}: {fault}"
+        said = f"right at first, but not when it was called again {_AGAIN}: {fault}"
         return Verdict(outcome.result or Result.WRONG, case.shows, _input(key.names, case), said)
     if outcome.result is not None:
         return Verdict(outcome.result, case.shows, _input(key.names, case), fault)
@@ -332,9 +332,9 @@ def _value_fault(case: Case, outcome: Outcome, expected: Outcome, told: bool) ->
     if outcome.result is Result.TIMEOUT:
         return "it did not finish within its time limit" + "; expected a ValueError" * case.refuse
     if outcome.result is Result.CRASHED:
-        return "its process ended" + (f": {outcome.error[1]}" if outcome.error else "")
+        return "its process ended unexpectedly" + (f": {outcome.error[1]}" if outcome.error else "")
     if outcome.result is Result.REFUSED:
-        return outcome.error[1] if outcome.error else "it did something that an answer may not do"
+        return outcome.error[1] if outcome.error else "it did something that answers must not do"
     if outcome.result is Result.MISSING:
         return missing(outcome)
     if case.refuse:
@@ -353,7 +353,7 @@ def _value_fault(case: Case, outcome: Outcome, expected: Outcome, told: bool) ->
     if far_off(value, wanted, case.tolerance, exact_zero=zero) is None:
         return None
     if not case.arguments and type(value) is type(wanted):
-        return f"{describe(value)} is not it"  # say no more, because that would reveal the only right answer
+        return f"{describe(value)} is not right"  # say no more, because that would reveal the only right answer
     return difference(value, wanted, case.tolerance, exact_zero=zero) if told else fault
 
 
@@ -362,7 +362,7 @@ def _refusal_fault(case: Case, outcome: Outcome) -> str | None:
         return f"expected a ValueError, got {describe(outcome.value)}"
     kind, message = outcome.error
     if kind == "ValueError" and case.says not in message:
-        return f"expected a ValueError whose message holds {case.says!r}, got one that says: {message}"
+        return f"expected a ValueError whose message contains {case.says!r}, got one that says: {message}"
     return None if kind == "ValueError" else f"expected a ValueError, got {kind}: {message}"
 
 
@@ -383,7 +383,7 @@ def _gradient_faults(
         fault = difference(found, wanted, case.tolerance, told=told)
         if fault is not None:
             kind = "type" if far_off(found, wanted, case.tolerance) is None else "gradients"
-            yield kind, f"the result is right, its gradient with respect to {name} is not: {fault}"
+            yield kind, f"the result is right, but its gradient with respect to {name} is not: {fault}"
 
 
 # Known mistakes

@@ -374,7 +374,7 @@ def exercise(
 
     Raises:
         ValueError: The id is not lesson and number, the task is not a short line, there are not three hints, the
-            difficulty, points or minutes are out of range, the groups do not share out the points, or the function has
+            difficulty, points or minutes are out of range, the points of the groups do not add up, or the function has
             no statement or no markers around its solution.
     """
     _check_facts(id, task, hints, difficulty, points, minutes)

@@ -140,7 +140,7 @@ def not_run(name: str, answer: Any, cells: Sequence[str]) -> str:
     latest = next((cell for cell in reversed(cells) if f"def {name}(" in cell), None)
     if latest is None:
         return ""
-    judged = f"judged is the {name} of an earlier run" if answer is not None else "so there is nothing to judge"
+    judged = f"the check used the {name} of an earlier run" if answer is not None else "so there is nothing to check"
     try:
         ast.parse(latest)
     except SyntaxError as error:

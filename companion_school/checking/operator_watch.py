@@ -98,7 +98,7 @@ class Watch:
         threading.setprofile(self._before[0])
         if self._library:
             if sys.getprofile() is not self._hook:
-                self.seen.append("something that stops the record of what Python enters")
+                self.seen.append("something that stops the recording of Python calls")
             sys.setprofile(self._before[1])
         self._names.__exit__(*error)
         try:
@@ -107,7 +107,7 @@ class Watch:
             threads = []
         begun = (event.name() for events in threads for event in events if event.kind() == "push")
         if next(begun, None) != _MARK:
-            self.seen.append("something that stops PyTorch's own record of operators")
+            self.seen.append("something that stops PyTorch's recording of operators")
         # There are thousands of events, so read only their names. The event that ends an operator has no name.
         names = dict.fromkeys(name for events in threads for name in map(ProfilerEvent.name, events))
         self.seen += [_short(name) for name in names if self._is_forbidden(name)]
@@ -171,10 +171,14 @@ def _short(event: str) -> str:
     return "autograd" if event.startswith(_ENGINE) else event.removeprefix("aten::")
 
 
+# Bound here, because an answer can replace the functions of `re` in the process that it shares with its watch
+_at_capitals = re.compile(r"(?<=[a-z])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])").sub
+_parts_of_words = re.compile(r"[a-z0-9]+").findall
+
+
 def _words(name: str) -> list[str]:
     """Split a name into lower-case words: `_safe_softmax` into safe, softmax and `RMSNorm` into rms, norm."""
-    spaced = re.sub(r"(?<=[a-z])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", name)
-    return re.findall(r"[a-z0-9]+", spaced.lower())
+    return _parts_of_words(_at_capitals("_", name).lower())
 
 
 @lru_cache(maxsize=4096)
@@ -188,12 +192,15 @@ def _said(event: str) -> frozenset[str]:
 # Source text
 
 _COURSE = frozenset({"companion", "companion_school"})
+_TRANSFORMERS = frozenset({
+    "Transformer", "TransformerEncoder", "TransformerEncoderLayer", "TransformerDecoder", "TransformerDecoderLayer",
+})  # fmt: skip
 _SAME: dict[str, frozenset[str]] = {
     "softmax": frozenset({
         "softmin", "Categorical", "OneHotCategorical", "cross_entropy", "CrossEntropyLoss", "MultiheadAttention",
-        "multi_head_attention_forward", "scaled_dot_product_attention",
+        "multi_head_attention_forward", "scaled_dot_product_attention", "Softmax2d", *_TRANSFORMERS,
     }),
-    "scaled_dot_product_attention": frozenset({"MultiheadAttention", "multi_head_attention_forward"}),
+    "scaled_dot_product_attention": frozenset({"MultiheadAttention", "multi_head_attention_forward", *_TRANSFORMERS}),
     "backward": _AUTOGRAD - {"grad", "requires_grad", "requires_grad_"},
 }  # fmt: skip
 """For a forbidden name, other names that do the same."""
@@ -204,8 +211,8 @@ _VEILS = frozenset({
     "library", "settrace", "setprofile", "f_back", "f_locals", "f_globals", "tb_frame", "gi_frame", "cr_frame",
     "ag_frame", "__dict__", "__builtins__", "__globals__", "__getattr__", "__getattribute__", "__subclasses__",
     "__code__", "__traceback__", "__loader__", "__spec__", "Formatter", "get_type_hints", "ForwardRef", "wraps",
-    "update_wrapper", "FunctionType", "LambdaType", "CodeType", "torch.load", "numpy.load",
-    "sys.modules",
+    "update_wrapper", "FunctionType", "LambdaType", "CodeType", "torch.load", "numpy.load", "singledispatch",
+    "singledispatchmethod", "sys.modules",
 })  # fmt: skip
 """Names through which code can reach the check itself, or a name that is not in its text."""
 _BUILT_IN = frozenset({"eval", "exec", "compile", "help", "breakpoint"})
@@ -216,7 +223,7 @@ _DUNDERS = frozenset({
     "__version__", "__len__", "__iter__", "__next__", "__getitem__", "__setitem__", "__contains__", "__enter__",
     "__exit__", "__add__", "__sub__", "__mul__", "__truediv__", "__floordiv__", "__mod__", "__pow__", "__matmul__",
     "__neg__", "__abs__", "__eq__", "__ne__", "__lt__", "__le__", "__gt__", "__ge__", "__and__", "__or__", "__xor__",
-    "__invert__", "__hash__", "__bool__", "__repr__", "__str__",
+    "__invert__", "__hash__", "__bool__", "__repr__", "__str__", "__slots__", "__all__",
 })  # fmt: skip
 """Names with two underscores through which nothing else can be reached."""
 _MODULES = frozenset({
@@ -233,6 +240,19 @@ _MODULES = frozenset({
 })  # fmt: skip
 """The modules that an answer may use where something is forbidden. In all others there are too many ways to look a
 name up: `pydoc.locate("torch.soft" + "max")`, `timeit`, tables of operators in PyTorch's private parts."""
+_ONLY = {
+    "sys": frozenset({
+        "argv", "exit", "stdout", "stderr", "stdin", "maxsize", "float_info", "int_info", "byteorder", "version",
+        "version_info", "platform", "getsizeof", "getrecursionlimit", "setrecursionlimit", "intern",
+    }),
+    "dataclasses": frozenset({"dataclass", "field", "replace", "is_dataclass", "KW_ONLY", "InitVar"}),
+}  # fmt: skip
+"""The parts of these modules that an answer may use there: `sys.meta_path` runs files of PyTorch again, and
+`dataclasses.astuple` reads attributes whose names were computed."""
+_PATTERNS = frozenset({
+    "bool", "bytearray", "bytes", "dict", "float", "frozenset", "int", "list", "set", "str", "tuple",
+})  # fmt: skip
+"""The classes whose patterns in `match` may have a part without a name. Those of others read computed names."""
 
 
 def forbidden_uses(source: str, forbidden: Collection[str], beside: Collection[str] = ()) -> list[str]:
@@ -260,12 +280,14 @@ def forbidden_uses(source: str, forbidden: Collection[str], beside: Collection[s
     nodes = [*ast.walk(tree)]
     own = {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
     own |= {node.arg for node in nodes if isinstance(node, ast.arg)}
-    own |= {node.name for node in nodes if isinstance(node, (ast.FunctionDef, ast.ClassDef))}
+    defined = {node.name for node in nodes if isinstance(node, (ast.FunctionDef, ast.ClassDef))}
+    own |= defined
     given = {node.attr for node in nodes if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store)}
     given |= own
     said: set[str] = set()
     plain: set[str] = set()
     private: set[str] = set()
+    hidden: set[str] = set()
     spelled: set[int] = set()  # uses of getattr with a literal name
     for node in nodes:
         match node:
@@ -279,9 +301,13 @@ def forbidden_uses(source: str, forbidden: Collection[str], beside: Collection[s
             case ast.Attribute(attr=name):
                 said.add(name)
                 private |= {name} - given
-            case ast.MatchClass(kwd_attrs=names):
+            case ast.MatchClass(cls=known, patterns=unnamed, kwd_attrs=names):
                 said |= {*names}
                 private |= {*names} - given
+                if unnamed and not (isinstance(known, ast.Name) and known.id in _PATTERNS - own):
+                    hidden.add("a class pattern without the names of attributes")
+            case ast.Call(func=ast.Name(id="type"), args=[_, _, *_]):
+                hidden.add("type with three arguments")
             case ast.Import(names=names) | ast.ImportFrom(names=names):
                 module = getattr(node, "module", None) or ""
                 said |= {part for part in (*module.split("."), *(p for one in names for p in one.name.split(".")))}
@@ -291,7 +317,8 @@ def forbidden_uses(source: str, forbidden: Collection[str], beside: Collection[s
     if forbidden:
         found |= plain | (said & (_VEILS | {"*"}))
         found |= {name for name in private if name.startswith("_") and name not in _DUNDERS}
-        found |= _hidden_modules(nodes, {*beside} | _COURSE)
+        found |= {name for name in said | given if name.startswith("__") and name.endswith("__")} - _DUNDERS - defined
+        found |= hidden | _hidden_modules(nodes, {*beside} | _COURSE)
     return sorted(found)
 
 
@@ -300,6 +327,7 @@ def _hidden_modules(nodes: Collection[ast.AST], beside: Collection[str]) -> set[
     # Full names of modules, by their names in the code; these two need no import
     known = {"torch": "torch", "math": "math"}
     used: list[str] = []
+    found: set[str] = set()
     for node in nodes:
         if isinstance(node, ast.Import):
             used += [one.name for one in node.names]
@@ -309,6 +337,7 @@ def _hidden_modules(nodes: Collection[ast.AST], beside: Collection[str]) -> set[
             inner = {one.asname or one.name: f"{node.module}.{one.name}" for one in node.names}
             used += [path for path in inner.values() if _module_at(path) is not None]
             known |= inner
+            found |= {path for path in inner.values() if not _is_known_part(path)}
     inside: set[int] = set()  # parts of a longer dotted name, or of the assignment of a module to a name
     for node in nodes:
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ("getattr", "hasattr"):
@@ -319,7 +348,6 @@ def _hidden_modules(nodes: Collection[ast.AST], beside: Collection[str]) -> set[
                 known[node.targets[0].id] = path
                 inside |= {*map(id, ast.walk(node.value))}
                 used.append(path)
-    found = set()
     for node in nodes:
         if not isinstance(node, (ast.Attribute, ast.Name)) or id(node) in inside or not (path := _path(node, known)):
             continue  # `ast.walk` visits a whole dotted name before its parts
@@ -328,10 +356,15 @@ def _hidden_modules(nodes: Collection[ast.AST], beside: Collection[str]) -> set[
         used += [other for end in range(1, len(parts)) if _module_at(other := ".".join(parts[: end + 1])) is not None]
         if isinstance(node.ctx, ast.Load) and parts[0] in ("torch", "sys") and _module_at(path) is not None:
             found.add(f"the module {path} as a value")
-        if path in ("torch.load", "numpy.load", "sys.modules"):
+        if path in ("torch.load", "numpy.load", "sys.modules") or not _is_known_part(path):
             found.add(path)
     wrong = {path for path in used if path not in _MODULES and path.partition(".")[0] not in beside}
     return found | {f"{_MODULE}{path}" for path in wrong if path}
+
+
+def _is_known_part(path: str) -> bool:
+    module, _, rest = path.partition(".")
+    return not rest or module not in _ONLY or rest.partition(".")[0] in _ONLY[module]
 
 
 def _bound_module(alias: ast.alias) -> str:
@@ -369,7 +402,7 @@ def _is_same(name: str, forbidden: str, in_part: bool) -> bool:
     if not in_part or forbidden in _AUTOGRAD or forbidden in UNWATCHED:
         return False
     wanted = "".join(_words(forbidden))
-    return wanted in _said(f"::{name}") and len(wanted) > 4
+    return wanted in (_said(f"::{name}") if len(wanted) > 4 else _words(name))
 
 
 def forbidden_fault(used: Collection[str], *, seen: bool = False) -> str:

@@ -106,7 +106,7 @@ def _title(sealed: Sealed, group: int | None) -> str:
     if group is None:
         return title
     if not 1 <= group <= len(sealed.groups):
-        there = f"1 to {len(sealed.groups)}" if sealed.groups else "no group: all its points are earned together"
+        there = f"1 to {len(sealed.groups)}" if sealed.groups else "no group, because all points are earned together"
         raise ValueError(f"exercise {sealed.id}: group={group!r}: expected {there}")
     return f"{title}, group {group} ({sealed.groups[group - 1]})"
 

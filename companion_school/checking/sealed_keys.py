@@ -170,7 +170,7 @@ def _examine_kind(key: AnswerKey, call: Call, offered: Sequence[Any] = ()) -> Ve
             return Verdict(outcome.result or Result.CRASHED, case.shows, fault=fault)
         for message, gives in key.mistakes:
             if same(outcome, gives(index), case):
-                return Verdict(Result.WRONG, case.shows, fault="that is not it", mistake=message)
+                return Verdict(Result.WRONG, case.shows, fault="that is not right", mistake=message)
         if other := not_offered(outcome.value, offered):
             return Verdict(Result.WRONG, case.shows, fault=other)
         if isinstance(outcome.value, float) and not math.isfinite(outcome.value):

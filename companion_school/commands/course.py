@@ -424,7 +424,7 @@ def _release(flags: Namespace) -> int:
         release.write_sheets(pset, secret, read_roster(Path(flags.roster)), out)
     written += _write_bundles(pset, name, settings, secret, flags, bundles)
     if is_new:
-        print(f"{file}: your secret, new. Keep it; grading needs it, and nobody else may read it.")
+        print(f"{file}: your new secret. Keep it: grading needs it, and no one else may read it.")
     for path in written:
         print(f"{path}: written")
     if stages and notebooks is None:

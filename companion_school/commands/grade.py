@@ -179,8 +179,8 @@ def _wall(flags: Namespace, folder: Path, seed_file: Path) -> Wall:
     wall = choose([seed_file, folder, exercises], no_sandbox=flags.no_sandbox)
     if not wall.warning and reaches_network(wall.name):
         print(
-            "warning: nothing here keeps students' code from the network, through which it could tell the hidden "
-            "cases; start the container with --network none, or install bubblewrap",
+            "warning: students' code can reach the network here, and could reveal the hidden cases; start the "
+            "container with --network none, or install bubblewrap",
             file=sys.stderr,
         )
     return wall
@@ -289,8 +289,9 @@ def _tell(settled: Sequence[Settled], changes: Sequence[str] | None, task: Task,
         print(f"{waiting} of them wait for the marks of written answers: companion course collect --help")
     rule = read_rule(task.course, name) if task.course else None
     late, unknown = sum(bool(one.late.told) for one in settled), sum(not one.record.time for one in settled)
-    told = f"due {rule.due}, {rule.late}: {late} late" if rule else "no rule, so nothing is taken off"
-    print(f"Late work: {told}" + (f"; the time of {unknown} is not known, and they lose nothing" if unknown else ""))
+    told = f"due {rule.due}, {rule.late}: {late} late" if rule else "no rule, so no points are deducted"
+    untimed = f"; the submission times of {unknown} are unknown, so they lose no points" if unknown else ""
+    print(f"Late work: {told}{untimed}")
 
 
 def _written(out: Path, faults: Sequence[str]) -> int:

@@ -56,9 +56,9 @@ def run(flags: Namespace) -> int:
         return 0
     waiting = chosen if flags.all else spaced_repetition.due(chosen)
     if not waiting:
-        print("No question is waiting today. `companion review --list` says when; `--all` asks anyway.")
+        print("No question is due today. `companion review --list` shows the dates; `--all` asks anyway.")
         return 0
     count = len(waiting)
-    print(f"{count} question{'s are' if count > 1 else ' is'} waiting. An empty line passes one over.")
+    print(f"{count} question{'s are' if count > 1 else ' is'} due. Press Enter to skip one.")
     review(waiting)
     return 0

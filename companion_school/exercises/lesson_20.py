@@ -217,7 +217,7 @@ def _(draw):
     weight, down, up = draw.normal(3, 4), draw.normal(2, 4, 2), draw.normal(2, 2, 3)
     yield Case("one adapter for all", (draw.normal(2, 4), weight, down, up, torch.tensor([1, 1]), 1.0))
     yield Case(
-        "several adapters in one batch",
+        "a different one for each row",
         (draw.normal(3, 4), weight, down, up, torch.tensor([1, 0, 1]), 2.0),
         gradients=True,
     )

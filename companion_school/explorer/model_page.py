@@ -155,7 +155,7 @@ def reading(
     else:
         ids = list(words.encode(text))
         start = getattr(words, "separator", None) if start is None else start
-    require(len(ids) > 0, "text", text, "text that there are tokens for")
+    require(len(ids) > 0, "text", text, "a text with at least one token")
     if stack_of(model) == "encoder_decoder":
         require_whole("start", start, 0)
         read_ids(model, words, ids)
@@ -223,7 +223,7 @@ def record(model: nn.Module, given: Reading, *, words: Any, off: Collection[str]
         rows = inside(model, given.tokens, given.source, off)
         kept = {name: found for name, found in rows.items() if name.endswith(KEPT) or _is_block(name)}
         count = sum(row.numel() for found in kept.values() for row in found)
-        require(count <= MOST, "text", len(given.tokens), f"fewer tokens: their {count:,} numbers are above {MOST:,}")
+        require(count <= MOST, "text", len(given.tokens), f"fewer tokens: {count:,} activations are more than {MOST:,}")
         said: dict[str, Any] = {"recorded": _facts(model, given, rows, kept, words)}
     if pieces:
         config, vocab = getattr(model, "config", None), rows["logits"][0].shape[-1]

@@ -79,7 +79,7 @@ def answer(id: str, given: object, as_expected: bool | None = None) -> None:
         elif len(wrong) >= 2:
             print(f"The answer: {readable(named(question))}. {readable(question.right.why)}")
     if verdict.right is None and as_expected is None:
-        print(f"Did you expect that? Keep it: answer({question.id!r}, ..., as_expected=True), or False.")
+        print(f"Did you expect that? To save it, call answer({question.id!r}, ..., as_expected=True), or with False.")
 
 
 def keep(id: str, given: object, as_expected: bool | None = None) -> Verdict:
@@ -120,6 +120,6 @@ def review() -> None:
 
     waiting = spaced_repetition.due(questions().values())
     if not waiting:
-        print("No question is waiting today.")
+        print("No question is due today.")
     for question in waiting:
         display(Shown(question, anew=True))

@@ -77,7 +77,7 @@ class _Row(NamedTuple):
 def _read_rows() -> dict[str, list[_Row]]:
     return read_kept(
         FILE,
-        "the answers that the course kept",
+        "answers saved by the course",
         lambda rows: [_Row(date.fromisoformat(day), bool(right), *map(str, text)) for day, right, *text in rows],
     )
 

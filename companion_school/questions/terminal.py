@@ -45,7 +45,7 @@ def review(
         try:
             answered += _asked(question, read, write)
         except (EOFError, KeyboardInterrupt):
-            write("\nStopped. What you answered is kept.")
+            write("\nStopped. Your answers are saved.")
             break
     return answered
 

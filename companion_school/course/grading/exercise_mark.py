@@ -55,7 +55,7 @@ DISCREET = {
     Result.MISSING: "not written for an input that is not shown",
     Result.CRASHED: "it raised an error, or its process ended, on an input that is not shown",
     Result.TIMEOUT: "it did not finish within its time limit on an input that is not shown",
-    Result.REFUSED: "it did something that an answer may not do, on an input that is not shown",
+    Result.REFUSED: "it did something that answers must not do, on an input that is not shown",
 }
 _MOST_NAMED = 6  # number of kinds of cases that a page names
 _one_by_one = threading.RLock()  # references run in several threads but share PyTorch's random generator
@@ -384,7 +384,7 @@ def _judged(tried: Sequence[AnswerKey], run: Run) -> Verdict:
     if run.stopped is not None:
         result, error = run.stopped.result or Result.CRASHED, run.stopped.error
         if result is Result.REFUSED:
-            return Verdict(result, fault=error[1] if error else "it did something that an answer may not do")
+            return Verdict(result, fault=error[1] if error else "it did something that answers must not do")
         if run.at is None:
             faults = {Result.TIMEOUT: "the code around it did not finish within the time limit"}
             raised = f"the code around it raised {error[0]}: {error[1]}" if error else "its process ended"

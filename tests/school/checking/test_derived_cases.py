@@ -168,7 +168,7 @@ def test_a_result_that_is_kept_for_the_next_call_is_found_when_somebody_writes_i
     def remembers(x, factor):
         return known.setdefault((tuple(x.tolist()), factor), x * factor)
 
-    assert "its former results written into" in examined(remembers).fault
+    assert "its earlier results overwritten" in examined(remembers).fault
 
 
 def test_an_answer_that_needs_its_tensors_in_a_row_is_found():
@@ -331,12 +331,12 @@ def test_a_message_must_hold_what_the_statement_wants_in_it():
         return refuses
 
     assert examine(key, in_this_process(refusing("row 7 differs"))).strict.result is Result.RIGHT
-    assert "whose message holds '7'" in examine(key, in_this_process(refusing("they differ"))).strict.fault
+    assert "whose message contains '7'" in examine(key, in_this_process(refusing("they differ"))).strict.fault
 
 
 def test_float64_is_computed_in_float64():
     single = torch.tensor([0.1, 0.2, 1 / 3])
     fault = difference(single.double(), torch.tensor([0.1, 0.2, 1 / 3], dtype=torch.float64))
-    assert fault.endswith("so it is where float32 is used on the way")
+    assert fault.endswith("which happens if float32 is used in between")
     assert difference(3.0, 3) == "expected the int 3, got the float 3"
     assert difference(torch.tensor(3), 3) is None and difference(3.0, 3, 1e-9) is None

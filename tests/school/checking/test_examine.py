@@ -152,7 +152,7 @@ def test_the_only_right_answer_is_not_given_away():
 
     number._cases = lambda draw: [Case("the number", ())]
     verdict = seen(number, lambda: 0.5)
-    assert verdict.result is Result.WRONG and "0.5 is not it" in str(verdict) and "0.4683" not in str(verdict)
+    assert verdict.result is Result.WRONG and "0.5 is not right" in str(verdict) and "0.4683" not in str(verdict)
 
 
 @pytest.mark.parametrize("answer", [stub, dots, lambda x, scale: None, lambda x, scale: ...])

@@ -100,13 +100,13 @@ def test_who_stops_the_record_is_refused():
     with (watch := Watch(["softmax"])):
         torch._C._autograd._disable_profiler_legacy()
         torch.softmax(X, -1)
-    assert "something that stops PyTorch's own record of operators" in watch.seen
+    assert "something that stops PyTorch's recording of operators" in watch.seen
 
 
 def test_who_stops_the_record_of_what_python_enters_is_refused():
     with (watch := Watch(["MultiheadAttention"])):
         sys.setprofile(None)
-    assert watch.seen == ["something that stops the record of what Python enters"]
+    assert watch.seen == ["something that stops the recording of Python calls"]
     assert sys.getprofile() is None
 
 

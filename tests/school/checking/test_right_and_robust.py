@@ -79,7 +79,7 @@ def test_a_statement_has_its_idea_above_the_star_and_a_list_below():
         (lambda x, total: x / total, "expected a ValueError"),
         (lambda x, total: shares(x.detach(), total), "no gradient flows back to x"),
         (lambda x, total: shares(x.float(), total), "expected float64, got float32"),
-        (lambda x, total: shares(x, total).double().float().double(), "so it is where float32 is used"),
+        (lambda x, total: shares(x, total).double().float().double(), "which happens if float32 is used"),
         (lambda x, total: shares(x, total).tolist(), "got a list"),
         (lambda x, total: (number for number in shares(x, total)), "got a list"),
         (lambda x, total: shares(x, total).nan_to_num(), "expected NaN"),

@@ -122,7 +122,7 @@ def test_a_cell_that_did_not_run_is_said_and_the_old_function_judged(capsys):
     run(old.replace("(1)", "(keys - queries + 1)").replace("    return", "    x = 1\n  return"))
     said = run("check('2.5')")
     assert said.startswith("Your latest cell with causal_mask did not run (IndentationError, line 3: ")
-    assert "judged is the causal_mask of an earlier run.\n\n2.5 The triangle" in said
+    assert "the check used the causal_mask of an earlier run.\n\n2.5 The triangle" in said
     run("undefined\n" + old.replace("(1)", "(2)"))
     assert run("check('2.5')").startswith("Your latest cell with causal_mask stopped before its function was defined; ")
     run("x = 3\n" + old)
@@ -130,7 +130,7 @@ def test_a_cell_that_did_not_run_is_said_and_the_old_function_judged(capsys):
     del shell.user_ns["causal_mask"]
     run(old + ")")
     said = run("check('2.5')")
-    assert "did not run (SyntaxError, line 2" in said and "there is nothing to judge" in said
+    assert "did not run (SyntaxError, line 2" in said and "there is nothing to check" in said
 
 
 def test_a_function_with_only_pass_is_not_called_as_handed_out():

@@ -144,7 +144,7 @@ def test_a_transformer_of_your_own_is_shown(stage, change):
     ("changes", "text", "message"),
     [
         ({"stack": "encoder"}, TEXT, "expected a decoder or an encoder-decoder"),
-        ({"residual": 0.5}, "", "expected text that there are tokens for"),
+        ({"residual": 0.5}, "", "expected a text with at least one token"),
         ({"residual": 0.5, "context": 4}, TEXT, "expected at most 4 tokens, the model's context"),
     ],
 )

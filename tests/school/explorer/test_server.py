@@ -193,7 +193,7 @@ def test_the_server_answers_who_knows_its_address_and_nobody_else(server):
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"text": ""}, "expected text that there are tokens for"),
+        ({"text": ""}, "expected a text with at least one token"),
         ({"text": TEXT * 40}, "expected at most 40 tokens, the model's context"),
         ({"tokens": [3, 280_000]}, "tokens=280000: expected ids from 0 to"),
         ({"text": TEXT, "off": ["decoder.blocks.9.attention.0"]}, "expected names of heads and experts"),

@@ -256,7 +256,7 @@ def test_an_answer_stays_right_or_wrong_when_choices_are_reordered(course, monke
 
 def test_what_cannot_be_understood_is_named_and_left(course):
     (course / "questions.json").write_text("[1]", encoding="utf-8")
-    with pytest.raises(ValueError, match=r"questions\.json: expected the answers that the course kept"):
+    with pytest.raises(ValueError, match=r"questions\.json: expected answers saved by the course"):
         answer("2.a", "b")
     assert (course / "questions.json").read_text(encoding="utf-8") == "[1]"
 
@@ -312,7 +312,7 @@ def test_the_terminal_asks_says_why_and_keeps(course):
 def test_the_end_of_the_input_ends_the_review_and_keeps_what_was_answered(course, monkeypatch):
     said = []
     assert terminal.review([SIZE, ROOT], asked("b"), said.append) == 1
-    assert said[-1] == "\nStopped. What you answered is kept."
+    assert said[-1] == "\nStopped. Your answers are saved."
     assert set(spaced_repetition.read_answers()) == {"2/size"}
     monkeypatch.setattr("sys.stdin", None)  # as in a process that was started with stdin closed
     assert terminal.review([ROOT], write=said.append) == 0
@@ -321,7 +321,7 @@ def test_the_end_of_the_input_ends_the_review_and_keeps_what_was_answered(course
 def test_the_command_asks_what_waits(course, monkeypatch, capsys):
     monkeypatch.setattr("builtins.input", asked("b"))
     assert main(["review"]) == 0
-    assert "No question is waiting today." in capsys.readouterr().out
+    assert "No question is due today." in capsys.readouterr().out
     spaced_repetition.note_answer(SIZE, True, DAY)
     assert main(["review", "--list", "2"]) == 0
     listed = capsys.readouterr().out

@@ -107,7 +107,7 @@ def test_a_hidden_failure_names_the_property_and_no_more(class_of_five):
     page = (class_of_five[0] / "marks" / "feedback" / "eve.html").read_text()
     assert (
         "1 of 6 points" in page
-        and "whole numbers as large as an axis" in page
+        and "integers equal to the size of an axis" in page
         and "told" not in page.replace('class="told"', "").replace(".told", "")
     )
 
