@@ -32,7 +32,7 @@ _ANCHOR = re.compile(r'<a\b[^>]*href="[^"]+"[^>]*>(.*?)</a>', re.DOTALL)
 _QUESTION = re.compile(r'<section class="ext-question".*?</section>|<span class="asks">.*?</span>', re.DOTALL)
 _DOLLARS = re.compile(r"(?<!\\)\$([^$]+?)(?<!\\)\$")
 _CODE = re.compile(r"(<code>.*?</code>)", re.DOTALL)
-_OUTSIDE_A_MODULE = re.compile(r"^\s*(?:import|export)\b|^await\b", re.MULTILINE)
+_OUTSIDE_A_MODULE = re.compile(r"^\s*(?:import|export)\b", re.MULTILINE)
 
 # Selectors for the dark and the light theme, in an output and on a page
 _THEMES = (
@@ -63,7 +63,7 @@ class Assets:
         """
         if found := _OUTSIDE_A_MODULE.search(code):
             raise ValueError(f"a script on a page opened from a folder cannot {found[0].strip()!r}")
-        text = f'(() => {{ "use strict";\n{code.strip()}\n}})();\n'
+        text = f'(async () => {{ "use strict";\n{code.strip()}\n}})();\n'
         name = f"{SCRIPTS}/{_digest(text.encode())}.js"
         self.files[name] = text.encode()
         return name

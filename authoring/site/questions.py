@@ -60,7 +60,7 @@ def texts(press: Press, course: Course) -> Iterator[tuple[str, str, str]]:
             raw(f"<p>{bar(asked)}</p>"),
         ]
         for question in asked:
-            parts += [f"## {question.id}", _shown(question, replace(lesson, name=name), course, press)]
+            parts += [f"## {question.id}", _shown(question, name, lesson, course, press)]
         yield name, f"Questions {number}", "\n\n".join(parts) + "\n"
     head = "<thead><tr><th>lesson</th><th>answered</th></tr></thead>"
     table = f'<table class="progress-table">{head}<tbody>{"".join(rows)}</tbody></table>'
@@ -71,17 +71,19 @@ def texts(press: Press, course: Course) -> Iterator[tuple[str, str, str]]:
     yield INDEX, "Questions", f"# Questions\n\n{text}\n\n{raw(table)}\n"
 
 
-def _shown(question: Question, page: Page, course: Course, press: Press) -> str:
-    place = f"question {question.id}"
-    asking = [part for kind in ("lesson", "deeper") if (part := course.part(kind, page.lesson))]
+def _shown(question: Question, name: str, lesson: Page, course: Course, press: Press) -> str:
+    asking = [part for kind in ("lesson", "deeper") if (part := course.part(kind, lesson.lesson))]
+    asked = place_of(asking, question)
+    # Links in a question start from the folder of the notebook that asks it
+    source = next((part for part in asking if asked and asked.startswith(f"{part.name}.html")), lesson)
+    page, place = replace(source, name=name), f"question {question.id}"
 
     def lead(href: str) -> str | None:
         there = press.links.leads(href, page, place)
-        return f"../{asking[0].name}.html{there}" if there and there.startswith("#") else there
+        return f"../{source.name}.html{there}" if there and there.startswith("#") else there
 
     shown = Shown(question)._repr_html_()
     for formula in output.formulas_of(shown):
         press.formulas.add(formula, place)
-    asked = place_of(asking, question)
     back = f'<p class="back"><a href="../{asked}">Question {question.id} in its place</a></p>' if asked else ""
     return block("shown", output.page_html(shown, press.assets, lead, page.up) + back)

@@ -81,7 +81,8 @@ def fit(
     bar = tqdm(
         total=config.updates,
         initial=trainer.done,
-        disable=not main or (None if progress is None else not progress),
+        # not None, which tqdm reads as False in a notebook
+        disable=not main or not (sys.stderr.isatty() if progress is None else progress),
         dynamic_ncols=True,
         bar_format="{n_fmt}/{total_fmt} updates |{bar}| {desc}{remaining} left",
     )

@@ -13,6 +13,7 @@ import pytest
 from PIL import Image, ImageDraw
 from pygments.lexers import PythonLexer
 
+from authoring.lesson import NOTEBOOKS, ROOT
 from authoring.pages import glossary
 from authoring.site import (
     build,
@@ -26,6 +27,7 @@ from authoring.site import (
     notebook,
     output,
     own,
+    questions,
     reference,
     repository,
     search,
@@ -123,8 +125,18 @@ def test_a_lesson_becomes_prose_cells_and_one_file_each_of_what_it_shows(course)
     [script, still] = sorted(press.assets.files, key=lambda name: name.endswith("png"))
     assert f'<script defer src="{script}"></script>' in text and "data:image" not in text
     assert f'width="40" height="15" loading="lazy" decoding="async" src="{still}"' in text
-    assert press.assets.files[script].startswith(b'(() => { "use strict"')
+    assert press.assets.files[script].startswith(b'(async () => { "use strict"')
     assert "body[data-theme=dark] .ext-figure" in press.assets.sheet() and "data-jp-theme" not in press.assets.sheet()
+
+
+def test_every_notebook_and_every_question_can_be_shown_on_a_page():
+    faults = Faults()
+    course = Course.of(NOTEBOOKS, ROOT, faults)
+    there = links.Links(course, reference.places(reference.modules()), "", faults)
+    press = notebook.Press(there, output.Assets(), Formulas(), faults)
+    assert all(notebook.text_of(page, press) for page in course.pages.values() if page.kind != "start")
+    assert all(text for _, _, text in questions.texts(press, course))
+    faults.stop()
 
 
 @pytest.mark.parametrize(
