@@ -10,6 +10,7 @@ import json
 import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
+from decimal import Decimal
 from functools import cache
 from importlib.resources import files
 from typing import Any, Literal, get_args
@@ -165,8 +166,8 @@ def around(value: float) -> tuple[float, float]:
 
 
 def shown_number(value: float) -> str:
-    """Format a number with at most six significant digits and a typographic minus sign."""
-    return f"{value:.6g}".replace("-", "\u2212")
+    """Format a number with at most six significant digits, a typographic minus sign and no exponent."""
+    return f"{Decimal(f'{value:.6g}'):f}".replace("-", "\u2212")
 
 
 def from_json(entry: Mapping[str, Any]) -> Question:

@@ -163,6 +163,13 @@ def test_a_hint_narrows_and_does_not_tell():
             )
 
 
+@pytest.mark.parametrize(
+    ("value", "said"), [(1.4e6, "1400000"), (-0.9, "\u22120.9"), (3e-5, "0.00003"), (2 / 3, "0.666667")]
+)
+def test_a_number_has_no_exponent(value, said):
+    assert shown_number(value) == said
+
+
 def test_two_wrong_answers_bring_a_hint_and_three_the_answer(course, monkeypatch, capsys):
     monkeypatch.setattr(asking, "_WRONG", {})
     answer("2.b", 2)
