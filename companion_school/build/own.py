@@ -16,12 +16,16 @@ from companion_school.build.parts import references
 from companion_school.build.stages import STAGES, find_stage
 from companion_school.build.workspace import find_folder, is_done, read_sources
 
+_told: dict[int, dict[str, bool]] = {}
+"""By the number of a stage, which files `own` has called the learner's in this process."""
+
 
 def own(number: int) -> World:
     """Load the files of a stage and of all stages before it, and print which of them are the learner's.
 
     A file is the learner's if it has passed its check or was taken (`companion build take`), otherwise the course's.
-    The attributes of the returned world are the names of the stage's file; `world["model"]` is another file.
+    The attributes of the returned world are the names of the stage's file; `world["model"]` is another file. Nothing is
+    printed if an earlier call for another stage has already said it.
     """
     folder, stage = find_folder(), find_stage(number)
     there = read_sources(folder) if folder.is_dir() else {}
@@ -34,7 +38,10 @@ def own(number: int) -> World:
             yours.append(other.file)
         if other is stage:
             break
-    print("yours:", ", ".join(yours) or "nothing yet, so these are the course's files")
+    told = {name: f"{name}.py" in yours for name in sources}
+    if not any(told.items() <= before.items() for other, before in _told.items() if other != number):
+        print("yours:", ", ".join(yours) or "nothing yet, so these are the course's files")
+    _told[number] = told
     files = {name: str(folder / f"{name}.py") for name in there if f"{name}.py" in yours}
     return World(sources, stage.module, files)
 
@@ -56,10 +63,10 @@ def keep_own(name: str, code: World, model: Any, merges: Sequence[tuple[int, int
     """
     folder = find_folder()
     if not folder.is_dir():
-        print("not kept: there is no my/transformer yet (companion build start makes it)")
+        print("not saved: there is no my/transformer yet (companion build start creates it)")
         return
     keep(folder / name, code, model, merges, context)
-    print(f'kept: companion generate --checkpoint {folder / name} --prompt "Once upon a time"')
+    print(f'saved: companion generate --checkpoint {folder / name} --prompt "Once upon a time"')
 
 
 def own_model() -> Path:

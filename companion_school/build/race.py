@@ -17,6 +17,7 @@ from datetime import date
 from functools import cache
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import torch
 
@@ -54,7 +55,7 @@ class Result:
         minutes: Training time that was requested.
         bits_per_byte: Score on the held-out text.
         seconds: Time that training took.
-        machine: Name of the GPU or the processor.
+        machine: Name of the GPU or the processor on which it was trained.
         on: Date, in ISO format.
     """
 
@@ -96,20 +97,22 @@ class Run:
         seconds: Time that the race took.
         spent: Seconds spent in the tokenizer, by function.
         runner: The learner's `Runner`, with the model, its merges and its context.
+        on_gpu: True if the race allocated memory on a GPU.
     """
 
     bits: float
     seconds: float
     spent: Mapping[str, float]
     runner: Any
+    on_gpu: bool = False
 
     def __str__(self) -> str:
         parts = [f"{name} {seconds:.0f} s" for name, seconds in self.spent.items() if seconds >= 0.5]
         left = self.seconds - sum(self.spent.values())
         told = f"It took {self.seconds:.0f} s: {', '.join([*parts, f'everything else {left:.0f} s'])}."
         if self.spent["learn"] > 0.3 * self.seconds:
-            told += " Learning the merges ate much of the race: join a pair only in the pieces where it occurs, and"
-            told += " count again only what changed (stage 1)."
+            told += " Learning the merges took much of the race: join a pair only in the pieces where it occurs, and"
+            told += " recount only what changed (stage 1)."
         return told
 
 
@@ -120,11 +123,31 @@ def run(code: World, minutes: float) -> Run:
         ValueError: If the race returns no valid result (see `bits_per_byte`).
     """
     train, held_out = texts()
+    allocated = _allocated()
     with _timed(code["tokenizer"], "learn", "encode") as spent:
         start = time.monotonic()
         runner = code.race("\n\n".join(document.text for document in train), 60 * minutes)
         seconds, during = time.monotonic() - start, dict(spent)
-    return Run(bits_per_byte(code, runner, [document.text for document in held_out]), seconds, during, runner)
+    bits = bits_per_byte(code, runner, [document.text for document in held_out])
+    return Run(bits, seconds, during, runner, on_gpu=_allocated() > allocated)
+
+
+def run_everywhere(code: World, minutes: float) -> list[Run]:
+    """Run a race. If it has used a GPU, run it again on the processor; the GPU's run is the last of the list.
+
+    Raises:
+        ValueError: If the race returns no valid result (see `bits_per_byte`).
+    """
+    made = [run(code, minutes)]
+    if made[0].on_gpu:
+        with patch.object(torch.cuda, "is_available", return_value=False):
+            made.insert(0, run(code, minutes))
+    return made
+
+
+def _allocated() -> int:
+    """Return the number of bytes allocated on the GPU since this process began."""
+    return int(torch.cuda.memory_stats().get("allocated_bytes.all.allocated", 0))
 
 
 @contextmanager
@@ -159,7 +182,8 @@ def race(
     """Run a race with the files of a folder, save its result and its model, plot it, and return the table.
 
     As long as race.py is not written, a plain race with stages 1 to 6 runs in its place. For comparison, the course's
-    race.py runs for the same time, unless it has already done so today on this machine.
+    race.py runs for the same time, unless it has already done so today on this machine. A race that uses a GPU runs a
+    second time on the processor, so the table has a row for each.
 
     Args:
         folder: The learner's folder.
@@ -175,18 +199,20 @@ def race(
     before = read_board(folder / BOARD)
     say(f"{told} for {minutes:g} min ...")
     made = _of_learner(folder, code, minutes)
-    new, runs = _result(told, minutes, made), list(before)
+    new, runs = [_result(told, minutes, one) for one in made], list(before)
     if not alone and not any(_stands_beside(one, minutes) for one in before):
         say(f"{COURSES} for {minutes:g} min, to compare with (--alone leaves it out) ...")
-        runs.append(_result(COURSES, minutes, run(World(references(STAGE), STAGE.module), minutes)))
-    runs.append(new)
+        course = World(references(STAGE), STAGE.module)
+        runs += [_result(COURSES, minutes, one) for one in run_everywhere(course, minutes)]
+    runs += new
     folder.mkdir(parents=True, exist_ok=True)
     write_atomic(folder / BOARD, json.dumps([asdict(one) for one in runs], indent=1))
     marks = yardsticks(*texts())
     draw(folder / PICTURE, runs, marks)
+    best = min(made, key=lambda one: one.bits)
     return (
-        f"{board(runs, marks, new)}\n\n{made}\n{_kept(folder, code, made, before)}\n"
-        f"{folder / PICTURE}: the same as a picture"
+        f"{board(runs, marks, new)}\n{_about_gpu(made[-1])}\n\n" + "\n".join(map(str, made)) + "\n"
+        f"{_kept(folder, code, best, before)}\n{folder / PICTURE}: the same as a picture"
     )
 
 
@@ -200,26 +226,36 @@ def _learners(folder: Path, name: str | None) -> tuple[World, str]:
     return World(sources, STAGE.module, files), name or (PLAIN if is_plain else "yours")
 
 
-def _of_learner(folder: Path, code: World, minutes: float) -> Run:
+def _of_learner(folder: Path, code: World, minutes: float) -> list[Run]:
     try:
-        return run(code, minutes)
+        return run_everywhere(code, minutes)
     except (NotImplementedError, ModuleNotFoundError) as error:
         needs = "the stages 1 to 6, or all that your race.py uses"
         raise ValueError(f"{folder}: expected {needs}; part of it is not written yet: {error}") from None
 
 
 def _result(name: str, minutes: float, made: Run) -> Result:
-    return Result(name, minutes, made.bits, made.seconds, _machine(), date.today().isoformat())
+    machine = torch.cuda.get_device_name() if made.on_gpu else processor()
+    return Result(name, minutes, made.bits, made.seconds, machine, date.today().isoformat())
 
 
-def _machine() -> str:
-    """Return the name of the GPU, which a race may use, or of the processor if there is no GPU."""
-    return torch.cuda.get_device_name() if torch.cuda.is_available() else processor()
+def _about_gpu(last: Run) -> str:
+    """Say whether this race has a row for a GPU, and if not, why."""
+    if not torch.cuda.is_available():
+        return "PyTorch found no GPU on this machine, so this race has no GPU row."
+    name = torch.cuda.get_device_name()
+    if last.on_gpu:
+        return f"This race ran on the processor and on the GPU, {name}."
+    return (
+        f"This race did not use the GPU, {name}, so it has no GPU row. To use it, move the model and each batch to "
+        'device = "cuda" if torch.cuda.is_available() else "cpu".'
+    )
 
 
 def _stands_beside(one: Result, minutes: float) -> bool:
     """Return True if this is a result of the course's race from today, on this machine, for the same time."""
-    here = one.machine == _machine() and one.on == date.today().isoformat()
+    machine = torch.cuda.get_device_name() if torch.cuda.is_available() else processor()
+    here = one.machine == machine and one.on == date.today().isoformat()
     return one.name == COURSES and one.minutes == minutes and here and not one.is_late
 
 
@@ -227,14 +263,14 @@ def _kept(folder: Path, code: World, made: Run, before: Sequence[Result]) -> str
     """Save the model of a race if it is the learner's best so far. Return a sentence about it."""
     best = min((one.bits_per_byte for one in before if one.name != COURSES), default=math.inf)
     if made.bits >= best:
-        return f"The model is not kept: an earlier one, with {best:.3f} bits per byte, is better."
+        return f"The model was not saved: an earlier one, with {best:.3f} bits per byte, is better."
     try:
         keep(folder / KEPT, code, made.runner.model, made.runner.merges, int(made.runner.context))
     except AttributeError:
-        return "The model is not kept: it is no Transformer of stage 5, which the course's commands could read."
+        return "The model was not saved: the course's commands can read only a Transformer of stage 5."
     except ValueError as error:
-        return f"The model is not kept: {error}"
-    return f"The model is kept: companion generate --checkpoint {folder / KEPT}"
+        return f"The model was not saved: {error}"
+    return f"The model was saved: companion generate --checkpoint {folder / KEPT}"
 
 
 def read_board(file: Path) -> list[Result]:
@@ -251,9 +287,9 @@ def read_board(file: Path) -> list[Result]:
         raise ValueError(f"{file}: expected the results of your races; move it away to start over") from None
 
 
-def board(runs: Sequence[Result], marks: Sequence[Yardstick], new: Result | None = None) -> str:
-    """Format all results as a table, best first."""
-    rows = [(one.bits_per_byte, one.name, one.time, one.machine, "<- now" if one is new else one.on) for one in runs]
+def board(runs: Sequence[Result], marks: Sequence[Yardstick], new: Sequence[Result] = ()) -> str:
+    """Format all results as a table, best first; `new` are the latest ones."""
+    rows = [(one.bits_per_byte, one.name, one.time, one.machine, "<- now" if one in new else one.on) for one in runs]
     rows += [(mark.bits_per_byte, mark.name, "", "", "") for mark in marks]
     lines = [(f"{bits:.3f}", *rest) for bits, *rest in sorted(rows, key=lambda row: row[0])]
     return "bits per byte of held-out text, the fewest first\n\n" + table(lines, left=(1, 2, 3, 4), width=None)

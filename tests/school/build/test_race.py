@@ -9,8 +9,11 @@ from companion.data.corpora import Document
 from companion.data.yardsticks import Yardstick
 from companion.families.pretrained import load_pretrained
 from companion_school.build import race
+from companion_school.build.elsewhere import Elsewhere
 from companion_school.build.isolated_modules import World
+from companion_school.build.parts import parts, patched, references
 from companion_school.build.stages import STAGES
+from companion_school.build.stubs import plain_race, reference
 from companion_school.build.workspace import lay_stubs, take
 
 TOKENIZER = (
@@ -89,7 +92,7 @@ def test_runs_are_kept_and_stand_beside_the_courses_of_today(folder):
     said = []
     race.race(folder, 0.01, "first", say=said.append)
     told = race.race(folder, 0.01, "second", say=said.append)
-    assert "The model is not kept" in told
+    assert "The model was not saved" in told
     assert "byte 5-gram model" in told and "second" in told and "<- now" in told and race.COURSES in told
     assert [one.name for one in race.read_board(folder / race.BOARD)] == [race.COURSES, "first", "second"]
     assert [line.split(" for ")[0] for line in said] == ["first", race.COURSES, "second"]
@@ -97,6 +100,84 @@ def test_runs_are_kept_and_stand_beside_the_courses_of_today(folder):
     race.race(folder, 0.02, "fourth", say=said.append)
     assert [one.name for one in race.read_board(folder / race.BOARD)][3:] == ["third", race.COURSES, "fourth"]
     assert (folder / "race.png").read_bytes().startswith(b"\x89PNG")
+
+
+ON_A_GPU = RACE.replace(
+    "    return SimpleNamespace",
+    "    if torch.cuda.is_available():\n        torch.cuda.memory_stats.count += 1\n    return SimpleNamespace",
+)
+
+
+@pytest.fixture
+def gpu(monkeypatch):
+    """Let PyTorch name a GPU, and count what is allocated there."""
+
+    def allocated():
+        return {"allocated_bytes.all.allocated": allocated.count}
+
+    allocated.count = 0
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "NVIDIA H200")
+    monkeypatch.setattr(torch.cuda, "memory_stats", allocated)
+    monkeypatch.setattr(race, "processor", lambda: "a processor")
+
+
+def test_a_race_on_a_gpu_has_a_row_for_it_and_one_for_the_processor(folder, gpu, monkeypatch):
+    monkeypatch.setattr(race, "references", lambda stage: {"tokenizer": TOKENIZER, "race": ON_A_GPU})
+    (folder / "race.py").write_text(ON_A_GPU, "utf-8")
+    told = race.race(folder, 0.01)
+    assert "This race ran on the processor and on the GPU, NVIDIA H200." in told and told.count("<- now") == 2
+    raced = [(one.name, one.machine) for one in race.read_board(folder / race.BOARD)]
+    assert raced == [(name, machine) for name in (race.COURSES, "yours") for machine in ("a processor", "NVIDIA H200")]
+    race.race(folder, 0.01)
+    assert len(race.read_board(folder / race.BOARD)) == 6  # the course's race does not run a second time
+
+
+def test_a_race_that_leaves_the_gpu_idle_is_told_so(folder, gpu):
+    told = race.race(folder, 0.01, alone=True)
+    assert "This race did not use the GPU, NVIDIA H200, so it has no GPU row." in told
+    assert [one.machine for one in race.read_board(folder / race.BOARD)] == ["a processor"]
+
+
+def test_without_a_gpu_the_table_says_that_there_is_no_row(folder, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert "PyTorch found no GPU on this machine, so this race has no GPU row." in race.race(folder, 0.01, alone=True)
+
+
+SMALLER = (
+    ("(512, 8, 256, 64)", "(64, 2, 32, 4)"),
+    ("d_model=128, layers=4, heads=4, kv_heads=2, d_ff=344", "d_model=32, layers=1"),
+    ("min(128, ", "min(32, "),
+)
+
+
+@pytest.mark.parametrize("text", [reference(11), plain_race()], ids=["the course's", "stages 1 to 6"])
+def test_a_race_trains_on_the_gpu_and_returns_its_model_on_the_processor(text, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch, "compile", lambda model: model)
+    for old, new in SMALLER:
+        text = text.replace(old, new)
+    sources = references(STAGES[6]) | references(STAGES[11]) | {"race": text.replace('"cuda"', '"meta"')}
+    with Elsewhere():
+        runner = World(sources, "race").race("the cat sat on the mat. the dog sat on the log. " * 40, 1.0)
+    assert {weight.device.type for weight in runner.model.parameters()} == {"cpu"}
+    assert runner.model(torch.tensor([[1, 2, 3]])).shape == (1, 3, 256 + len(runner.merges))
+
+
+def test_the_check_tells_the_mistakes_of_a_race_apart():
+    [part] = parts(11)
+    text = " ".join(["the cat sat", "on the mat", "a dog ran"][n * n % 7 % 3] for n in range(300))
+    told = {}
+    for message, patch in part.mistakes:
+        sources = references(STAGES[11]) | {"race": patched(11, patch)}
+        try:
+            told[message] = part.answer(sources)(text, text[:500], 0.2)
+        except Exception as error:
+            told[message] = repr(error)
+    found = list(told.values())
+    assert [
+        message for message, seen in told.items() if found.count(seen) > 1 or seen == dict.fromkeys(seen, True)
+    ] == []
 
 
 def test_names_in_the_picture_do_not_lie_over_each_other(tmp_path):
@@ -128,7 +209,7 @@ def test_without_a_race_of_its_own_a_folder_races_with_the_stages_1_to_6(tmp_pat
     take(tmp_path, [STAGES[number] for number in range(1, 7)])
     said = race.race(tmp_path, 0.05, alone=True)
     assert race.PLAIN in said and "everything else" in said
-    assert f"The model is kept: companion generate --checkpoint {tmp_path / 'race'}" in said
+    assert f"The model was saved: companion generate --checkpoint {tmp_path / 'race'}" in said
     assert load_pretrained(tmp_path / "race").config.layers == 4
     [one] = race.read_board(tmp_path / race.BOARD)
     assert 0.1 < one.bits_per_byte < 8 and one.name == race.PLAIN
